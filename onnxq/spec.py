@@ -1,0 +1,97 @@
+"""How a tensor may be quantized: bits, sign, symmetry, granularity. Plain data, hashable, no arithmetic."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+__all__ = ["Granularity", "PerBlock", "PerChannel", "PerTensor", "QuantSpec", "Scheme"]
+
+
+@dataclass(frozen=True, slots=True)
+class PerTensor:
+    """One scale for the whole tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class PerChannel:
+    """One scale for each index along ``axis`` (never negative)."""
+
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class PerBlock:
+    """One scale for each run of ``size`` elements along ``axis``."""
+
+    axis: int
+    size: int
+
+
+Granularity = PerTensor | PerChannel | PerBlock
+
+
+class Scheme(enum.Enum):
+    """The shape of the grid."""
+
+    UNIFORM = "uniform"
+    LOGARITHMIC = "logarithmic"
+
+
+@dataclass(frozen=True, slots=True)
+class QuantSpec:
+    """How a tensor is quantized.
+
+    Attributes:
+        bits: width of the integer, 2 to 16, or 32 for a bias.
+        signed: signed integers, else unsigned.
+        symmetric: the zero point is the middle of the grid (0 if signed), else it is chosen from the range.
+        granularity: per tensor, per channel or per block.
+        narrow_range: the lowest integer is left out, so that the grid is symmetric (-127..127).
+        power_of_two: scales are powers of two.
+        range: name of the range method, with its parameter if any (``"percentile:99.99"``).
+        scheme: uniform or logarithmic grid.
+    """
+
+    bits: int = 8
+    signed: bool = True
+    symmetric: bool = True
+    granularity: Granularity = field(default_factory=PerTensor)
+    narrow_range: bool = False
+    power_of_two: bool = False
+    range: str = "mse"
+    scheme: Scheme = Scheme.UNIFORM
+
+    @property
+    def qmin(self) -> int:
+        """The lowest integer of the grid."""
+        low = -(1 << (self.bits - 1)) if self.signed else 0
+        return low + 1 if self.narrow_range else low
+
+    @property
+    def qmax(self) -> int:
+        """The highest integer of the grid."""
+        return (1 << (self.bits - 1)) - 1 if self.signed else (1 << self.bits) - 1
+
+    @property
+    def storage_bits(self) -> int:
+        """Width of the ONNX integer type that holds it: 4, 8, 16 or 32."""
+        return next(width for width in (4, 8, 16, 32) if self.bits <= width)
+
+    @property
+    def dtype(self) -> str:
+        """Name of the ONNX integer type that holds it, e.g. ``"uint8"``."""
+        return f"{'' if self.signed else 'u'}int{self.storage_bits}"
+
+    def __str__(self) -> str:
+        kind = "symmetric" if self.symmetric else "asymmetric"
+        match self.granularity:
+            case PerChannel(axis):
+                where = f"per channel (axis {axis})"
+            case PerBlock(axis, size):
+                where = f"per block of {size} (axis {axis})"
+            case _:
+                where = "per tensor"
+        sign = "int" if self.signed else "uint"
+        extra = "".join(f", {name}" for name, on in (("narrow", self.narrow_range), ("power of two", self.power_of_two)) if on)
+        return f"{sign}{self.bits} {kind} {where}{extra}"
