@@ -93,5 +93,7 @@ class QuantSpec:
             case _:
                 where = "per tensor"
         sign = "int" if self.signed else "uint"
-        extra = "".join(f", {name}" for name, on in (("narrow", self.narrow_range), ("power of two", self.power_of_two)) if on)
+        extra = "".join(
+            f", {name}" for name, on in (("narrow", self.narrow_range), ("power of two", self.power_of_two)) if on
+        )
         return f"{sign}{self.bits} {kind} {where}{extra}"

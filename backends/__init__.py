@@ -1,0 +1,1 @@
+"""Built-in targets, found by entry point like those of any other package."""

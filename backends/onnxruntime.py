@@ -1,0 +1,192 @@
+"""onnxruntime on a CPU: QDQ, uint8 activations, int8 weights per channel, int32 biases.
+
+Verified on onnxruntime 1.31.1, x86-64 with AVX512-VNNI: which operators have integer kernels, and the costs of the table
+(``tools/op_costs.py``: time per output element on one thread, QuantizeLinear = 1). onnxruntime makes a QLinearConv only
+where the quantizer follows the Conv directly; uint8 activations let Relu and Clip vanish into the zero point. ConvTranspose
+and recurrent layers have no integer kernel for static quantization: their weights are stored as integers only.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from onnxq.backend import Backend, Kind, OpRule
+from onnxq.graph.namer import Namer
+from onnxq.graph.save import save
+from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import constant_array, is_constant, set_constant
+from onnxq.spec import QuantSpec
+
+if TYPE_CHECKING:
+    from onnxq.quantized import Quantized
+
+__all__ = ["BACKEND"]
+
+
+def _conv_axis(node: ir.Node, position: int) -> int | None:
+    return 0
+
+
+def _conv_transpose_axis(node: ir.Node, position: int) -> int | None:
+    return 1 if node.attributes.get_int("group", 1) == 1 else None
+
+
+def _gemm_axis(node: ir.Node, position: int) -> int | None:
+    return 0 if node.attributes.get_int("transB", 0) else 1
+
+
+def _matmul_axis(node: ir.Node, position: int) -> int | None:
+    shape = node.inputs[position].shape if node.inputs[position] is not None else None  # type: ignore[union-attr]
+    return 1 if shape is not None and len(shape) == 2 else None
+
+
+def _recurrent_axis(node: ir.Node, position: int) -> int | None:
+    return 1
+
+
+def _conv_cost(node: ir.Node) -> tuple[float, float]:
+    """By multiply-accumulates per output element; depthwise kernels gain nothing in integers."""
+    weight = node.inputs[1]
+    dims = [d for d in weight.shape[1:] if isinstance(d, int)] if weight is not None and weight.shape is not None else []
+    macs = math.prod(dims)
+    if dims and dims[0] == 1 and node.attributes.get_int("group", 1) > 1:
+        return 0.3 + 0.09 * macs, 0.8 + 0.1 * macs
+    return 1.0 + 0.045 * macs, 1.0 + 0.0135 * macs
+
+
+def _matmul_cost(node: ir.Node) -> tuple[float, float]:
+    """By the inner dimension."""
+    weight = node.inputs[1]
+    inner = 64
+    if weight is not None and weight.shape is not None and len(weight.shape) >= 2:
+        position = -1 if node.op_type == "Gemm" and node.attributes.get_int("transB", 0) else -2
+        dim = weight.shape[position]
+        inner = dim if isinstance(dim, int) else inner
+    return 0.045 * inner, 0.3 + 0.011 * inner
+
+
+def _stored_cost(node: ir.Node) -> tuple[float, float]:
+    """Multiply-accumulates per output element, and dequantizing every weight once."""
+    shapes = [[d for d in v.shape if isinstance(d, int)] for v in node.inputs[1:3] if v is not None and v.shape is not None]
+    weights = sum(math.prod(s) for s in shapes) if node.op_type != "ConvTranspose" else math.prod(shapes[0])
+    if node.op_type == "ConvTranspose":
+        strides = math.prod(node.attributes.get_ints("strides", [1]))
+        outputs = shapes[0][1] * node.attributes.get_int("group", 1) if len(shapes[0]) > 1 else 1
+        return 0.045 * weights / max(outputs * strides, 1), 1.5 * weights
+    hidden = max(node.attributes.get_int("hidden_size", 1), 1)
+    return 0.045 * weights / hidden, 1.5 * weights
+
+
+def _gemm(node: ir.Node) -> str | None:
+    if node.attributes.get_float("alpha", 1.0) != 1.0 or node.attributes.get_float("beta", 1.0) != 1.0:
+        return "alpha or beta could not be folded into its constants"
+    return "its first input is transposed" if node.attributes.get_int("transA", 0) else None
+
+
+def _nearest(node: ir.Node) -> str | None:
+    mode = node.attributes.get_string("mode", "nearest")
+    return None if mode == "nearest" else f"{mode} interpolation has no integer kernel"
+
+
+def _plain_max_pool(node: ir.Node) -> str | None:
+    return "its indices are used" if len(node.outputs) > 1 and node.outputs[1].name else None
+
+
+def _movement(op: str, cost: float = 0.27) -> OpRule:
+    return OpRule(op, Kind.MOVEMENT, cost=(0.9, cost))
+
+
+def _keep_apart(model: ir.Model) -> None:
+    """Give the bias added to a quantized MatMul the rank of the sum.
+
+    Adding a vector behind a MatMul of static shape is fused into a float Gemm before onnxruntime looks at Q and DQ, and the
+    weights are then dequantized at every run. A bias of shape (1, 1, N) is left alone: MatMulIntegerToFloat, then Add.
+    """
+    for node in all_nodes(model):
+        if node.op_type != "Add":
+            continue
+        for position in (0, 1):
+            bias, other = node.inputs[position], node.inputs[1 - position]
+            matmul = other.producer() if other is not None else None
+            if (
+                bias is not None
+                and other is not None
+                and matmul is not None
+                and matmul.op_type == "MatMul"
+                and is_constant(bias)
+                and bias.shape is not None
+                and len(bias.shape) == 1
+                and other.shape is not None
+                and len(other.shape) > 2
+                and any(v is not None and (p := v.producer()) and p.op_type == "DequantizeLinear" for v in matmul.inputs)
+            ):
+                array = constant_array(bias)
+                if array is not None and isinstance(node.graph, ir.Graph):
+                    shaped = array.reshape((1,) * (len(other.shape) - 1) + (-1,))
+                    if len(bias.uses()) == 1 and isinstance(bias.graph, ir.Graph):
+                        bias.const_value = ir.tensor(shaped, name=bias.name)
+                        bias.shape = ir.Shape(shaped.shape)
+                    else:
+                        home = bias.graph if isinstance(bias.graph, ir.Graph) else node.graph
+                        node.replace_input_with(
+                            position, set_constant(home, Namer(model), f"{bias.name}_row", shaped)
+                        )
+
+
+def _export(quantized: Quantized, path: Path) -> list[Path]:
+    return save(quantized.rendered(), path)
+
+
+_RULES = (
+    OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=_conv_axis, bias=2, cost=_conv_cost),
+    OpRule(
+        "Gemm", Kind.COMPUTE, weights=(1,), weight_axis=_gemm_axis, bias=2, output=False, cost=_matmul_cost, when=_gemm
+    ),
+    OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=_matmul_axis, output=False, cost=_matmul_cost),
+    OpRule("MatMul:product", Kind.PRODUCT, data=(0, 1), output=False),
+    OpRule("ConvTranspose", Kind.WEIGHT_ONLY, weights=(1,), weight_axis=_conv_transpose_axis, cost=_stored_cost),
+    OpRule("LSTM", Kind.WEIGHT_ONLY, weights=(1, 2), weight_axis=_recurrent_axis, cost=_stored_cost),
+    OpRule("GRU", Kind.WEIGHT_ONLY, weights=(1, 2), weight_axis=_recurrent_axis, cost=_stored_cost),
+    OpRule("RNN", Kind.WEIGHT_ONLY, weights=(1, 2), weight_axis=_recurrent_axis, cost=_stored_cost),
+    OpRule("Add", Kind.ELEMENTWISE, data=(0, 1), cost=(1.4, 0.7)),
+    OpRule("Mul", Kind.ELEMENTWISE, data=(0, 1), cost=(1.4, 1.1)),
+    OpRule("Concat", Kind.ELEMENTWISE, data=None, cost=(1.2, 0.25)),
+    OpRule("GlobalAveragePool", Kind.ELEMENTWISE, cost=(3300, 720)),
+    OpRule("AveragePool", Kind.ELEMENTWISE, cost=(5, 36)),
+    OpRule("LeakyRelu", Kind.ELEMENTWISE, cost=(0.95, 1.05)),
+    OpRule("Sigmoid", Kind.ELEMENTWISE, fixed=(0.0, 1.0), cost=(1.5, 1.05)),
+    OpRule("Softmax", Kind.ELEMENTWISE, fixed=(0.0, 1.0), cost=(2.4, 9.6)),
+    OpRule("MaxPool", Kind.MOVEMENT, cost=(5.5, 1.0), when=_plain_max_pool),
+    OpRule("Resize", Kind.MOVEMENT, cost=(0.86, 0.2), when=_nearest),
+    _movement("Transpose"),
+    _movement("Reshape", 0.05),
+    _movement("Flatten", 0.05),
+    _movement("Squeeze", 0.05),
+    _movement("Unsqueeze", 0.05),
+    _movement("Slice"),
+    _movement("Split"),
+    _movement("Gather"),
+    _movement("Expand"),
+    _movement("DepthToSpace"),
+    _movement("SpaceToDepth"),
+)
+
+BACKEND = Backend(
+    name="onnxruntime",
+    title="onnxruntime on a CPU",
+    activation=QuantSpec(signed=False, symmetric=False),
+    weight=QuantSpec(signed=True, symmetric=True, narrow_range=True),
+    rules={rule.op: rule for rule in _RULES},
+    export=_export,
+    quantize_cost=1.3,
+    dequantize_cost=1.1,
+    node_cost=5000.0,
+    fused_float={"HardSwish": 2.0, "HardSigmoid": 0.6, "LeakyRelu": 0.95, "Sigmoid": 1.5, "Tanh": 2.0},
+    finish=_keep_apart,
+    artifacts="model.onnx (QDQ)",
+    verified="onnxruntime 1.31.1 on x86-64, optimizations on and off",
+)

@@ -1,0 +1,126 @@
+"""onnxq: quantize an ONNX model for the chip it will run on.
+
+The public names are loaded when first used: ``import onnxq`` itself imports no onnx, onnxruntime or numpy.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onnxq.backend import Backend, Kind, OpRule
+    from onnxq.calibration.data import open_data
+    from onnxq.calibration.statistics import Statistics
+    from onnxq.catalog import backends
+    from onnxq.check import Finding, check
+    from onnxq.compare import Comparison, compare
+    from onnxq.errors import (
+        BackendError,
+        DataError,
+        ExecutionError,
+        ModelError,
+        OnnxqError,
+        OptionError,
+        OutputError,
+        StatisticsError,
+        VerificationError,
+    )
+    from onnxq.options import ImageOptions, Options, Override
+    from onnxq.plan import Plan, Site
+    from onnxq.progress import make_reporter
+    from onnxq.qparams import QParams
+    from onnxq.quantize import calibrate, plan, quantize
+    from onnxq.quantized import Quantized
+    from onnxq.session import Session
+    from onnxq.show import show
+    from onnxq.spec import PerBlock, PerChannel, PerTensor, QuantSpec
+    from onnxq.verify import Verification
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Backend",
+    "BackendError",
+    "Comparison",
+    "DataError",
+    "ExecutionError",
+    "Finding",
+    "ImageOptions",
+    "Kind",
+    "ModelError",
+    "OnnxqError",
+    "OpRule",
+    "OptionError",
+    "Options",
+    "OutputError",
+    "Override",
+    "PerBlock",
+    "PerChannel",
+    "PerTensor",
+    "Plan",
+    "QParams",
+    "QuantSpec",
+    "Quantized",
+    "Session",
+    "Site",
+    "Statistics",
+    "StatisticsError",
+    "Verification",
+    "VerificationError",
+    "backends",
+    "calibrate",
+    "check",
+    "compare",
+    "make_reporter",
+    "open_data",
+    "plan",
+    "quantize",
+    "show",
+]
+
+_MODULES = {
+    "backend": ("Backend", "Kind", "OpRule"),
+    "calibration.data": ("open_data",),
+    "calibration.statistics": ("Statistics",),
+    "catalog": ("backends",),
+    "check": ("Finding", "check"),
+    "compare": ("Comparison", "compare"),
+    "errors": tuple(name for name in __all__ if name.endswith("Error")),
+    "options": ("ImageOptions", "Options", "Override"),
+    "plan": ("Plan", "Site"),
+    "progress": ("make_reporter",),
+    "qparams": ("QParams",),
+    "quantize": ("calibrate", "plan", "quantize"),
+    "quantized": ("Quantized",),
+    "session": ("Session",),
+    "show": ("show",),
+    "spec": ("PerBlock", "PerChannel", "PerTensor", "QuantSpec"),
+    "verify": ("Verification",),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+class _Package(ModuleType):
+    """Some public functions are called as the module they live in; importing that module must not hide the function."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,256 @@
+"""Statistics to a ``.npz`` file and back: deterministic bytes, no pickle, and a malformed file is an error, not a crash.
+
+Members: ``header`` (JSON as UTF-8 bytes), ``integers`` and ``reals`` (a row a tensor), the histograms sparsely as
+``hist_offsets``, ``hist_keys``, ``hist_counts``, and ``kept/<sample>/feed/<n>``, ``kept/<sample>/output/<n>``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import uuid
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq.calibration.histogram import KEYS
+from onnxq.calibration.statistics import KeptSample, Statistics, TensorStatistics
+from onnxq.errors import OutputError, StatisticsError
+
+__all__ = ["load", "save"]
+
+_FORMAT, _VERSION = "onnxq statistics", 1
+_INTEGERS = ("count", "nan", "inf", "sentinels", "nan_sample", "inf_sample", "samples", "averaged")
+_REALS = ("min", "max", "sum", "sum_abs", "sum_squares", "ema_min", "ema_max", "first_min", "first_max")
+_EXPANDED_LIMIT = 1 << 30  # bytes that compressed members may expand to
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def save(statistics: Statistics, path: str | os.PathLike[str]) -> None:
+    """Write statistics; the file appears complete or not at all.
+
+    Args:
+        statistics: what to write.
+        path: the file, replaced if it is there.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.{uuid.uuid4().hex}.tmp")
+    try:
+        with zipfile.ZipFile(temporary, "w") as file:
+            for name, array, compress in _members(statistics):
+                _write(file, name, array, compress)
+        os.replace(temporary, target)
+    except OSError as error:
+        raise OutputError(
+            f"the statistics cannot be written ({error.strerror or error})",
+            where=str(target),
+            hint="Check that the folder exists, is writable and has space",
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def load(path: str | os.PathLike[str]) -> Statistics:
+    """Read statistics.
+
+    Args:
+        path: a file that :func:`save` wrote.
+
+    Returns:
+        What was saved.
+
+    Raises:
+        StatisticsError: the file is missing, or is not a sound statistics file.
+    """
+    source = Path(path)
+    try:
+        with zipfile.ZipFile(source) as file:
+            return _read(_Reader(file))
+    except FileNotFoundError as error:
+        raise StatisticsError("no such file", where=str(source), hint="Make it with `onnxq calibrate`") from error
+    except (OSError, MemoryError) as error:
+        raise StatisticsError(f"cannot be read ({error})", where=str(source)) from error
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        ValueError,  # also UnicodeDecodeError and json.JSONDecodeError
+        KeyError,
+        TypeError,
+        IndexError,
+        AttributeError,
+        OverflowError,
+        EOFError,
+        NotImplementedError,
+        RecursionError,
+        RuntimeError,
+    ) as error:
+        raise StatisticsError(
+            f"not a sound statistics file ({error or type(error).__name__})",
+            where=str(source),
+            hint="Make it again with `onnxq calibrate`",
+        ) from error
+
+
+def _members(statistics: Statistics) -> list[tuple[str, NDArray[Any], bool]]:
+    """Name, array and whether to compress it, for all members."""
+    tensors = list(statistics.tensors.values())
+    keys = [np.flatnonzero(tensor.counts) for tensor in tensors]
+    header = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "model_digest": statistics.model_digest,
+        "samples": statistics.samples,
+        "tensors": [tensor.name for tensor in tensors],
+        "unobservable": statistics.unobservable,
+        "meta": statistics.meta,
+        "kept": [{"index": k.index, "feeds": list(k.feeds), "outputs": list(k.outputs)} for k in statistics.kept],
+    }
+    text = json.dumps(header, sort_keys=True, ensure_ascii=True)
+    nothing = np.zeros(0, np.int64)
+    members: list[tuple[str, NDArray[Any], bool]] = [
+        ("header", np.frombuffer(text.encode("ascii"), np.uint8), True),
+        ("integers", _table(tensors, _INTEGERS, np.int64), True),
+        ("reals", _table(tensors, _REALS, np.float64), True),
+        ("hist_offsets", np.cumsum([0, *(len(k) for k in keys)], dtype=np.int64), True),
+        ("hist_keys", np.concatenate([nothing, *keys]).astype(np.uint16), True),
+        ("hist_counts", np.concatenate([nothing, *(t.counts[k] for t, k in zip(tensors, keys, strict=True))]), True),
+    ]
+    for number, sample in enumerate(statistics.kept):
+        for kind, part in (("feed", sample.feeds), ("output", sample.outputs)):
+            for index, array in enumerate(part.values()):
+                members.append((f"kept/{number}/{kind}/{index}", _plain(array), False))
+    return members
+
+
+def _table(tensors: list[TensorStatistics], names: tuple[str, ...], dtype: type[np.generic]) -> NDArray[Any]:
+    rows = [[getattr(tensor, name) for name in names] for tensor in tensors]
+    return np.array(rows, dtype).reshape(len(tensors), len(names))
+
+
+def _plain(array: NDArray[Any]) -> NDArray[Any]:
+    """Strings as fixed-width text, which needs no pickle."""
+    return array.astype(np.str_) if array.dtype == np.object_ else array
+
+
+def _write(file: zipfile.ZipFile, name: str, array: NDArray[Any], compress: bool) -> None:
+    info = zipfile.ZipInfo(f"{name}.npy", _EPOCH)
+    info.compress_type = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
+    info.external_attr = 0o644 << 16
+    info.create_system = 3
+    with file.open(info, "w", force_zip64=True) as member:
+        np.lib.format.write_array(member, np.asarray(array, order="C"), version=(1, 0), allow_pickle=False)
+
+
+class _Reader:
+    """Arrays of a zip file, whose claimed sizes are checked before memory is taken."""
+
+    def __init__(self, file: zipfile.ZipFile) -> None:
+        self._file = file
+        entries = file.infolist()
+        if sum(e.file_size for e in entries if e.compress_type != zipfile.ZIP_STORED) > _EXPANDED_LIMIT:
+            raise ValueError("its members expand to more than 1 GiB")
+        if any(e.compress_type == zipfile.ZIP_STORED and e.file_size != e.compress_size for e in entries):
+            raise ValueError("a member claims a wrong size")
+
+    def array(self, name: str, kinds: str, ndim: int | None = None) -> NDArray[Any]:
+        """An array whose type is one of ``kinds`` (NumPy's letters) and which has ``ndim`` dimensions."""
+        info = self._file.getinfo(f"{name}.npy")
+        with self._file.open(info) as member:
+            if np.lib.format.read_magic(member) != (1, 0):
+                raise ValueError(f"member {name!r} is of an unknown version")
+            shape, fortran, dtype = np.lib.format.read_array_header_1_0(member)
+            start = member.tell()
+            expected = dtype.itemsize * int(np.prod([int(n) for n in shape], dtype=object))
+            if dtype.hasobject or dtype.kind not in kinds or fortran or min(shape, default=0) < 0:
+                raise ValueError(f"member {name!r} is of type {dtype}")
+            if expected != info.file_size - start:
+                raise ValueError(f"member {name!r} is {info.file_size - start} bytes long, not {expected}")
+            data = member.read()
+        array = np.frombuffer(data, dtype).reshape(shape) if expected else np.zeros(shape, dtype)
+        if ndim is not None and array.ndim != ndim:
+            raise ValueError(f"member {name!r} has {array.ndim} dimensions")
+        return array
+
+
+def _read(reader: _Reader) -> Statistics:
+    header = json.loads(reader.array("header", "u", 1).tobytes().decode("ascii"))
+    if not isinstance(header, dict) or header.get("format") != _FORMAT:
+        raise ValueError("it holds something else")
+    if header["version"] != _VERSION:
+        raise ValueError(f"version {header['version']}, this onnxq reads version {_VERSION}")
+    names = _strings(header["tensors"])
+    integers = reader.array("integers", "i", 2)
+    reals = reader.array("reals", "f", 2)
+    if integers.shape != (len(names), len(_INTEGERS)) or reals.shape != (len(names), len(_REALS)):
+        raise ValueError("its tables do not fit the list of tensors")
+    if not np.isfinite(reals).all() or (integers < -1).any() or (integers[:, 0] < 0).any():
+        raise ValueError("its tables hold impossible numbers")
+    statistics = Statistics(
+        str(header["model_digest"]),
+        _integer(header["samples"]),
+        unobservable=_texts(header["unobservable"]),
+        meta=_texts(header["meta"]),
+    )
+    counts = _histograms(reader, len(names), integers[:, 0])
+    for row, name in enumerate(names):
+        tensor = TensorStatistics(name, counts=counts[row])
+        for column, attribute in enumerate(_INTEGERS):
+            setattr(tensor, attribute, int(integers[row, column]))
+        for column, attribute in enumerate(_REALS):
+            setattr(tensor, attribute, float(reals[row, column]))
+        if tensor.min > tensor.max:
+            raise ValueError(f"the extremes of tensor {name!r} are in the wrong order")
+        statistics.tensors[name] = tensor
+    for number, kept in enumerate(header["kept"]):
+        parts = [
+            {key: reader.array(f"kept/{number}/{kind}/{i}", "biufcSU") for i, key in enumerate(_strings(kept[plural]))}
+            for kind, plural in (("feed", "feeds"), ("output", "outputs"))
+        ]
+        statistics.kept.append(KeptSample(_integer(kept["index"]), *parts))
+    return statistics
+
+
+def _histograms(reader: _Reader, tensors: int, totals: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    offsets = reader.array("hist_offsets", "i", 1)
+    keys = reader.array("hist_keys", "u", 1)
+    counts = reader.array("hist_counts", "i", 1)
+    if offsets.shape != (tensors + 1,) or keys.shape != counts.shape or (np.diff(offsets) < 0).any():
+        raise ValueError("its histograms do not fit together")
+    if offsets[0] != 0 or offsets[-1] != len(keys) or (keys >= KEYS).any() or (counts <= 0).any():
+        raise ValueError("its histograms do not fit together")
+    full: list[NDArray[np.int64]] = []
+    for row in range(tensors):
+        part = slice(int(offsets[row]), int(offsets[row + 1]))
+        histogram = np.zeros(KEYS, np.int64)
+        np.add.at(histogram, keys[part].astype(np.int64), counts[part])
+        if int(histogram.sum()) != int(totals[row]):
+            raise ValueError("a histogram does not add up")
+        full.append(histogram)
+    return full
+
+
+def _strings(value: object) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(v, str) for v in value) or len(set(value)) != len(value):
+        raise ValueError("a list of names is malformed")
+    return value
+
+
+def _texts(value: object) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+        raise ValueError("a table of texts is malformed")
+    return value
+
+
+def _integer(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError("a count is malformed")
+    return value

@@ -1,0 +1,183 @@
+"""Run the float model over the data, once, one sample at a time, and add up statistics of its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.calibration.groups import share_out, tensor_bytes
+from onnxq.calibration.keep import Keeper
+from onnxq.calibration.statistics import Statistics, TensorStatistics, model_digest
+from onnxq.calibration.taps import observe
+from onnxq.errors import DataError, ExecutionError, OnnxqError
+from onnxq.session import Session
+
+__all__ = ["collect"]
+
+Feeds = Mapping[str, NDArray[Any]]
+
+_MIB = 1 << 20
+
+
+def collect(
+    model: ir.Model,
+    tensors: Sequence[str],
+    data: Iterable[Feeds],
+    *,
+    samples: int | None = None,
+    keep: int = 8,
+    keep_bytes: int = 64 * _MIB,
+    providers: Sequence[str] | None = None,
+    custom_op_library: str | None = None,
+    memory_budget: int = 1024 * _MIB,
+    progress: Callable[[int], None] | None = None,
+) -> Statistics:
+    """Collect statistics of tensors in one pass over the data.
+
+    Outputs of a sample are dropped before the next one runs, so memory does not grow with the number of samples.
+    Where the tensors of one sample need more than ``memory_budget`` they are observed in groups, each by a run of its
+    own on the same sample.
+
+    Args:
+        model: the float model, not modified; value names are unique over the whole of it.
+        tensors: names of the tensors to observe, those inside subgraphs too.
+        data: complete feeds, batch dimension included; shapes may differ from sample to sample.
+        samples: how many to run at most, all if None.
+        keep: how many samples to hold back with the model's outputs, evenly spaced.
+        keep_bytes: bytes that these may take (one is held back in any case); samples with a NaN are not held back.
+        providers: execution providers, see :class:`onnxq.session.Session`.
+        custom_op_library: shared library with custom operators.
+        memory_budget: bytes of the observed tensors of one sample.
+        progress: called after each sample with the number of samples done.
+
+    Returns:
+        Statistics of every tensor that can be observed, and the reasons for the others.
+
+    Raises:
+        DataError: there is no sample, or the data fails to give one.
+        ModelError: the model has no tensor of a name.
+        ExecutionError: the model cannot be loaded, or fails on a sample.
+    """
+    options: dict[str, Any] = {"providers": providers, "custom_op_library": custom_op_library}
+    names = list(dict.fromkeys(tensors))
+    runner: _Runner | None = None
+    keeper = Keeper(keep, keep_bytes)
+    result = Statistics(model_digest(model))
+    for index, feeds in enumerate(_samples(data, samples)):
+        if runner is None:
+            runner = _Runner(model, names, feeds, memory_budget, options)
+            result.unobservable = dict(runner.unobservable)
+            result.tensors = {name: TensorStatistics(name) for name in names if name not in result.unobservable}
+        outputs = runner.run(feeds, index, result, keeper.wants(index))
+        if outputs is not None:
+            keeper.offer(index, feeds, outputs)
+        del feeds, outputs
+        result.samples += 1
+        if progress is not None:
+            progress(result.samples)
+    if not result.samples:
+        raise DataError("no samples", where="calibration data", hint="Give at least one, better a hundred")
+    result.kept = keeper.kept
+    return result
+
+
+def _samples(data: Iterable[Feeds], most: int | None) -> Iterator[Feeds]:
+    """Samples one at a time; what goes wrong in the user's code becomes an error that names the sample."""
+    if most is not None and most < 1:
+        return
+    index = 0
+    try:
+        for feeds in data:
+            yield feeds
+            index += 1
+            if index == most:
+                return
+    except OnnxqError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"the calibration data failed ({type(error).__name__}: {error})", where=f"sample {index}"
+        ) from error
+
+
+@dataclass(slots=True)
+class _Group:
+    """A session that shows some tensors: tensor name to output name."""
+
+    session: Session
+    shown: dict[str, str]
+    read: set[str]
+
+
+class _Runner:
+    """The sessions that show all tensors, and what they give for a sample."""
+
+    def __init__(
+        self, model: ir.Model, names: list[str], feeds: Feeds, budget: int, options: dict[str, Any]
+    ) -> None:
+        self._model, self._budget, self._options = model, budget, options
+        self._outputs = [value.name or "" for value in model.graph.outputs]
+        tapped = observe(model, names)
+        self.unobservable = tapped.unobservable
+        self._names = [name for name in names if name in tapped.outputs]
+        self._sizes = _guarded(lambda: tensor_bytes(model, self._names, feeds, **options), 0)
+        self._groups = self._open()
+
+    def run(self, feeds: Feeds, index: int, result: Statistics, wanted: bool) -> dict[str, NDArray[Any]] | None:
+        """Add one sample to the statistics; the model's outputs if they are wanted and no tensor holds a NaN."""
+        outputs: dict[str, NDArray[Any]] = {}
+        sound = True
+        total = 0
+        for group in self._groups:
+            arrays = _guarded(lambda group=group: group.session.run(_needed(feeds, group.read)), index)  # type: ignore[misc]
+            if group is self._groups[0]:
+                outputs = {name: arrays[name] for name in self._outputs}
+            for name, output in group.shown.items():
+                array = arrays[output] if output in outputs else arrays.pop(output)
+                if array.dtype != np.float32:
+                    result.unobservable[name] = f"it is {array.dtype}, not float32"
+                    result.tensors.pop(name, None)
+                    continue
+                stats = result.tensors[name]
+                nans = stats.nan
+                stats.update(array, index)
+                sound &= stats.nan == nans
+                total += array.nbytes
+                self._sizes[name] = max(self._sizes.get(name, 0), array.nbytes)
+            del arrays
+        if total > self._budget and len(share_out(self._names, self._sizes, self._budget)) > len(self._groups):
+            self._groups = self._open()  # this sample was larger than those before
+        if not wanted or not sound or any(_has_nan(array) for array in (*outputs.values(), *feeds.values())):
+            return None
+        return outputs
+
+    def _open(self) -> list[_Group]:
+        groups = []
+        for number, names in enumerate(share_out(self._names, self._sizes, self._budget)):
+            tapped = observe(self._model, names, keep_outputs=number == 0)
+            session = Session(tapped.model, **self._options)
+            groups.append(_Group(session, tapped.outputs, {info.name for info in session.inputs}))
+        return groups
+
+
+def _needed(feeds: Feeds, read: set[str]) -> dict[str, NDArray[Any]]:
+    """What a session reads of a feed; a name it does not know at all is left for onnxruntime to refuse."""
+    return {name: array for name, array in feeds.items() if name in read}
+
+
+def _guarded(call: Callable[[], Any], index: int) -> Any:
+    """Run, and let an error name the sample."""
+    try:
+        return call()
+    except ExecutionError as error:
+        where = f"sample {index}" + (f", {error.where}" if error.where else "")
+        raise ExecutionError(error.what, where=where, hint=error.hint) from error
+
+
+def _has_nan(array: NDArray[Any]) -> bool:
+    return array.dtype.kind == "f" and bool(np.isnan(array).any())

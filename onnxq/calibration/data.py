@@ -1,0 +1,301 @@
+"""Calibration data from wherever a user has it: files, folders, pictures, functions, iterables, data loaders.
+
+Whatever the source, the samples come one at a time as complete feeds (a dict of arrays by input name, batch dimension
+included), always in the same order, and no more than one sample is held in memory.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onnxq.calibration.feeds import Fitter
+from onnxq.calibration.images import SUFFIXES, ImageReader
+from onnxq.calibration.rows import RowArray, load_feed, open_npy, open_npz
+from onnxq.errors import DataError, OnnxqError
+from onnxq.options import ImageOptions
+from onnxq.session import InputInfo
+from onnxq.suggest import nearest
+
+__all__ = ["Samples", "open_data"]
+
+Pick = Callable[[Sequence[int] | None], Iterator[Any]]
+
+
+class Samples:
+    """Feeds for a model, made by `open_data`.
+
+    Iterating gives ``dict[str, ndarray]``, the same samples in the same order each time; a generator or iterator can
+    be used only once.
+
+    Attributes:
+        length: number of samples, None if it is not known beforehand.
+        repeatable: whether it can be iterated more than once.
+        kind: what the source is, for people, e.g. ``"npz file"``.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        items: Pick,
+        total: int | None,
+        fitter: Fitter,
+        *,
+        samples: int | None,
+        seekable: bool = True,
+        repeatable: bool = True,
+    ) -> None:
+        self.kind, self.repeatable = kind, repeatable
+        self._items, self._fitter, self._limit = items, fitter, samples
+        self._indices: list[int] | None = None
+        if total is not None and seekable:
+            count = total if samples is None else min(samples, total)
+            self._indices = [i * total // count for i in range(count)]
+            total = count
+        self.length = total if samples is None or total is None else min(samples, total)
+        if self.length == 0:
+            raise DataError("no samples", where=f"calibration data ({kind})", hint="Give at least one sample.")
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        """The feeds.
+
+        Raises:
+            DataError: a sample cannot be read or does not fit the model's inputs (names it), or there is none.
+        """
+        count = 0
+        items = islice(self._guarded(), self._limit)
+        for count, item in enumerate(items, 1):
+            yield self._fitter.fit(item, self._where(count - 1))
+        if not count:
+            raise DataError("no samples", where=f"calibration data ({self.kind})", hint="Give at least one sample.")
+
+    def _where(self, position: int) -> str:
+        return f"sample {position if self._indices is None else self._indices[position]}"
+
+    def _guarded(self) -> Iterator[Any]:
+        """The raw items; whatever the user's code raises becomes a DataError that names the sample."""
+        position = 0
+        try:
+            for item in self._items(self._indices):
+                yield item
+                position += 1
+        except OnnxqError:
+            raise
+        except Exception as error:
+            where = f"calibration data ({self.kind}), sample {position}"
+            raise DataError(f"the data raised {type(error).__name__}: {error}", where=where) from error
+
+
+def open_data(
+    source: Any,
+    inputs: Sequence[InputInfo],
+    *,
+    image: ImageOptions | None = None,
+    samples: int | None = None,
+    optional: Sequence[InputInfo] = (),
+) -> Samples:
+    """Open calibration data.
+
+    Args:
+        source: one of
+
+            * a ``.npz`` file, an array per input whose first axis is the samples; an array without axes is the same for
+              every sample;
+            * a ``.npy`` file or a NumPy array, the same for a model with one input; a dict of arrays likewise;
+            * a folder of ``.npz`` files, each a complete feed, or of ``.npy`` files (one input), in the order of names;
+            * a folder of pictures, subfolders included, read as ``image`` says;
+            * ``"file.py:function"``, a function that returns an iterable (or a generator function, or an iterable);
+            * an iterable, generator, function or data loader, whose items are a dict by input name, a tuple in the
+              order of the inputs (labels behind are left out), or an array. Batches are fed as they are.
+
+            A sample may have the batch dimension or lack it.
+        inputs: the model's inputs.
+        image: how pictures are read.
+        samples: use at most so many: evenly spaced over files, folders, arrays and sequences, else the first ones.
+        optional: inputs that may be fed but need not.
+
+    Raises:
+        DataError: there is no such data, it is empty, or it cannot be opened.
+    """
+    fitter = Fitter(inputs, optional)
+    if samples is not None and samples < 1:
+        raise DataError(f"{samples} samples asked for", hint="Use at least one.")
+    if isinstance(source, Samples):
+        raise DataError("the data is open already", hint="Give the source itself, or iterate over what was opened.")
+    if isinstance(source, (str, os.PathLike)):
+        text = os.fspath(source)
+        path, name = _split_function(text)
+        if name is not None:
+            return _from_object(_load_function(path, name), f"function {name}", fitter, samples)
+        return _from_path(path, tuple(inputs), fitter, image, samples)
+    return _from_object(source, type(source).__name__, fitter, samples)
+
+
+def _from_path(
+    path: Path, inputs: tuple[InputInfo, ...], fitter: Fitter, image: ImageOptions | None, samples: int | None
+) -> Samples:
+    if path.is_dir():
+        return _from_folder(path, inputs, fitter, image, samples)
+    if not path.exists():
+        siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        hint = nearest(path.name, siblings) if len(siblings) < 1000 else ""
+        raise DataError("does not exist", where=f"calibration data {str(path)!r}", hint=hint)
+    if path.suffix == ".npz":
+        arrays = open_npz(path)
+        return Samples("npz file", _rows(arrays), _length(arrays, path), fitter, samples=samples)
+    if path.suffix == ".npy":
+        array = open_npy(path)
+        length = _length({path.name: array}, path)
+        return Samples("npy file", _single(array), length, fitter, samples=samples)
+    if path.suffix == ".py":
+        hint = f"Write {path}:FUNCTION."
+        raise DataError("names no function in the Python file", where=f"calibration data {str(path)!r}", hint=hint)
+    hint = "Use .npz, .npy, a folder of either or of pictures, or FILE.py:FUNCTION."
+    raise DataError("is of no known kind", where=f"calibration data {str(path)!r}", hint=hint)
+
+
+def _from_folder(
+    folder: Path, inputs: tuple[InputInfo, ...], fitter: Fitter, image: ImageOptions | None, samples: int | None
+) -> Samples:
+    where = f"calibration data {str(folder)!r}"
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and not _hidden(p.relative_to(folder)))
+    kinds = {
+        "npz": [p for p in files if p.suffix == ".npz" and p.parent == folder],
+        "npy": [p for p in files if p.suffix == ".npy" and p.parent == folder],
+        "picture": [p for p in files if p.suffix.lower() in SUFFIXES],
+    }
+    present = [kind for kind, found in kinds.items() if found]
+    if not present:
+        raise DataError("no samples", where=where, hint="The folder has no .npz, .npy or picture files.")
+    if len(present) > 1:
+        counts = ", ".join(f"{len(kinds[kind])} {kind} files" for kind in present)
+        raise DataError(f"the folder mixes {counts}", where=where, hint="Keep one kind in a folder.")
+    found = kinds[present[0]]
+    read: Callable[[Path], Any] = load_feed
+    if present[0] == "picture":
+        read = ImageReader(inputs, image or ImageOptions()).read
+
+    def items(indices: Sequence[int] | None) -> Iterator[Any]:
+        for index in range(len(found)) if indices is None else indices:
+            yield read(found[index])
+
+    return Samples(f"folder of {present[0]} files", items, len(found), fitter, samples=samples)
+
+
+def _from_object(source: Any, kind: str, fitter: Fitter, samples: int | None) -> Samples:
+    if source is None:
+        raise DataError("no calibration data", hint="Give a file, a folder, an iterable or FILE.py:FUNCTION.")
+    if isinstance(source, Mapping):
+        arrays = {str(name): np.asarray(value) for name, value in source.items()}
+        return Samples("arrays", _rows(arrays), _length(arrays, None), fitter, samples=samples)
+    if isinstance(source, np.ndarray):
+        length = _length({"the array": source}, None)
+        return Samples("array", _single(source), length, fitter, samples=samples)
+    if isinstance(source, (list, tuple)):
+        sequence = source
+
+        def picked(indices: Sequence[int] | None) -> Iterator[Any]:
+            return iter(sequence) if indices is None else (sequence[i] for i in indices)
+
+        return Samples(kind, picked, len(sequence), fitter, samples=samples)
+    if isinstance(source, Iterable):
+        return Samples(kind, lambda _: iter(source), _len(source), fitter, samples=samples, seekable=False,
+                       repeatable=not isinstance(source, Iterator))  # fmt: skip
+    if callable(source):
+
+        def called(_: Sequence[int] | None) -> Iterator[Any]:
+            made = source()
+            if isinstance(made, (str, bytes)) or not isinstance(made, Iterable):
+                wrong = f"the function returned {type(made).__name__}, not an iterable of samples"
+                raise DataError(wrong, where=f"calibration data ({kind})", hint="Yield or return a list of feeds.")
+            return iter([made] if isinstance(made, Mapping) else made)
+
+        return Samples(kind, called, None, fitter, samples=samples, seekable=False)
+    raise DataError(
+        f"{type(source).__name__} is no calibration data",
+        hint="Give a file, a folder, an iterable or FILE.py:FUNCTION.",
+    )
+
+
+def _rows(arrays: Mapping[str, RowArray] | Mapping[str, np.ndarray]) -> Pick:
+    """Samples made of row i of every array."""
+
+    def items(indices: Sequence[int] | None) -> Iterator[Any]:
+        chosen = indices if indices is not None else range(_length(arrays, None))
+        columns = [_column(array, chosen) for array in arrays.values()]
+        for values in zip(*columns, strict=True):
+            yield dict(zip(arrays, values, strict=True))
+
+    return items
+
+
+def _single(array: RowArray | np.ndarray) -> Pick:
+    """Samples that are the rows of one array."""
+    return lambda indices: _column(array, range(array.shape[0]) if indices is None else indices)
+
+
+def _column(array: RowArray | np.ndarray, indices: Sequence[int]) -> Iterator[np.ndarray]:
+    if isinstance(array, RowArray):
+        return array.rows(indices)
+    return (array[i] if array.ndim else array for i in indices)
+
+
+def _length(arrays: Mapping[str, RowArray] | Mapping[str, np.ndarray], path: Path | None) -> int:
+    """The common length of the first axes."""
+    lengths = {name: array.shape[0] for name, array in arrays.items() if array.shape}
+    where = f"calibration data {str(path)!r}" if path else "calibration data"
+    if not arrays:
+        raise DataError("no samples", where=where, hint="It holds no arrays.")
+    if not lengths:
+        raise DataError("no array has a first axis", where=where, hint="The first axis of the arrays is the samples.")
+    if len(set(lengths.values())) > 1:
+        text = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
+        raise DataError(f"the arrays have different numbers of samples: {text}", where=where)
+    return next(iter(lengths.values()))
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _len(source: Any) -> int | None:
+    """``len(source)`` where it has one; a torch DataLoader over an iterable data set raises TypeError."""
+    try:
+        return len(source)
+    except TypeError:
+        return None
+
+
+def _split_function(text: str) -> tuple[Path, str | None]:
+    """``"a.py:f"`` → (a.py, f); anything else is a path."""
+    file, colon, name = text.rpartition(":")
+    return (Path(file), name) if colon and file.endswith(".py") else (Path(text), None)
+
+
+def _load_function(path: Path, name: str) -> Any:
+    where = f"calibration data {f'{path}:{name}'!r}"
+    if not path.is_file():
+        raise DataError("the Python file does not exist", where=where)
+    folder = str(path.absolute().parent)
+    spec = importlib.util.spec_from_file_location(f"_onnxq_data_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise DataError("the Python file cannot be loaded", where=where)
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, folder)  # its own imports
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise DataError(f"the Python file raised {type(error).__name__}: {error}", where=where) from error
+    finally:
+        sys.path.remove(folder)
+    if not hasattr(module, name):
+        known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise DataError(f"the file has no function {name!r}", where=where, hint=nearest(name, known, title="it has"))
+    return getattr(module, name)

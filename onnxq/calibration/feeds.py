@@ -1,0 +1,175 @@
+"""Fitting of one item of a user's data to a model's inputs: names, dimensions, types.
+
+An item may be a mapping by input name, a tuple or list in the order of the inputs (what follows the last input, such as
+a label, is left out), or a single array. Tensors of torch and other libraries are converted without importing them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from onnxq.errors import DataError
+from onnxq.session import InputInfo
+from onnxq.suggest import nearest
+
+__all__ = ["Fitter", "shape_text"]
+
+_log = logging.getLogger("onnxq")
+
+
+class Fitter:
+    """Makes complete feeds of items; warns once of each kind of conversion.
+
+    Args:
+        inputs: the inputs that must be fed.
+        optional: initializers that may be fed.
+    """
+
+    def __init__(self, inputs: Sequence[InputInfo], optional: Sequence[InputInfo] = ()) -> None:
+        self._inputs = tuple(inputs)
+        self._known = {info.name: info for info in (*inputs, *optional)}
+        self._warned: set[str] = set()
+
+    def fit(self, item: object, where: str) -> dict[str, np.ndarray]:
+        """The complete feed, batch dimension included.
+
+        Args:
+            item: one sample as the data gives it.
+            where: the sample, for messages, e.g. ``"sample 3"``.
+
+        Raises:
+            DataError: an input is missing, or a name, shape or type does not fit.
+        """
+        arrays = self._named(item, where)
+        missing = [info.name for info in self._inputs if info.name not in arrays]
+        unknown = [name for name in arrays if name not in self._known]
+        if missing:
+            hint = nearest(missing[0], unknown, title="the data has") if unknown else ""
+            wrong = f"the data has no array for the model's input {missing[0]!r}"
+            needs = f"The model's inputs: {', '.join(repr(info.name) for info in self._inputs)}."
+            raise DataError(wrong, where=where, hint=f"{hint} {needs}".strip())
+        if unknown:
+            self._warn(f"the data's {', '.join(map(repr, unknown))} is not an input of the model and is not used")
+        return {name: self._array(self._known[name], arrays[name], where) for name in arrays if name in self._known}
+
+    def _named(self, item: object, where: str) -> Mapping[str, Any]:
+        if isinstance(item, (tuple, list)) and item and isinstance(item[0], Mapping):
+            item = item[0]  # (feed, label)
+        if isinstance(item, Mapping):
+            positional = [f"arr_{i}" for i in range(len(item))]  # numpy.savez without names
+            if len(item) == len(self._inputs) and set(item) == set(positional) and not set(item) & set(self._known):
+                return {info.name: item[key] for info, key in zip(self._inputs, positional, strict=True)}
+            return {str(name): value for name, value in item.items()}
+        if isinstance(item, (tuple, list)) and item and all(_has_axes(part) for part in item[: len(self._inputs)]):
+            if len(item) < len(self._inputs):
+                wrong = f"the data gives {len(item)} arrays, the model has {len(self._inputs)} inputs"
+                raise DataError(wrong, where=where, hint="Give a dict by input name, or a tuple in the inputs' order.")
+            return {info.name: part for info, part in zip(self._inputs, item, strict=False)}
+        if len(self._inputs) != 1:
+            wrong = f"the data gives a single {type(item).__name__}, the model has {len(self._inputs)} inputs"
+            names = ", ".join(repr(info.name) for info in self._inputs)
+            raise DataError(wrong, where=where, hint=f"Give a dict with the names {names}.")
+        return {self._inputs[0].name: item}
+
+    def _array(self, info: InputInfo, value: object, where: str) -> np.ndarray:
+        where = f"{where}, input {info.name!r}"
+        try:
+            array = _to_numpy(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise DataError(f"{type(value).__name__} is not an array ({error})", where=where) from error
+        return self._cast(_with_batch(info, array, where), info, where)
+
+    def _cast(self, array: np.ndarray, info: InputInfo, where: str) -> np.ndarray:
+        have, want = array.dtype, info.dtype
+        if have == want:
+            return array
+        wrong = DataError(f"the data is {have.name}, the model wants {want.name}", where=where)
+        if want.kind == "O":
+            if have.kind in "US":
+                return array.astype(np.str_).astype(object)
+            raise wrong
+        have_kind, want_kind = _kind(have), _kind(want)
+        if have_kind not in "biuf" or want_kind not in "biuf":
+            raise wrong
+        if want_kind == "f":
+            if not np.can_cast(have, want, "safe") and have_kind == "f":
+                self._warn(f"input {info.name!r}: the data is {have.name}, cast to {want.name}")
+            with np.errstate(over="ignore"):  # an infinity is reported with the statistics
+                return array.astype(want)
+        with np.errstate(invalid="ignore"):
+            cast = array.astype(want)
+        if not np.array_equal(cast, array):
+            hint = "The values are not whole numbers in its range."
+            raise DataError(f"the data is {have.name}, the model wants {want.name}", where=where, hint=hint)
+        return cast
+
+    def _warn(self, message: str) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            _log.warning("%s", message)
+
+
+def _kind(dtype: np.dtype[Any]) -> str:
+    return "f" if dtype.name == "bfloat16" else dtype.kind
+
+
+def _has_axes(value: object) -> bool:
+    return hasattr(value, "shape") or isinstance(value, (list, tuple))
+
+
+def _to_numpy(value: Any) -> np.ndarray:
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "detach"):  # a torch tensor
+        value = value.detach().cpu()
+        if "bfloat16" in str(value.dtype):
+            value = value.float()
+        return np.asarray(value.numpy())
+    return np.asarray(value.numpy()) if hasattr(value, "numpy") else np.asarray(value)
+
+
+def _fits(shape: tuple[int, ...], wanted: Sequence[int | str | None]) -> bool:
+    return len(shape) == len(wanted) and all(
+        not isinstance(w, int) or w == s for s, w in zip(shape, wanted, strict=True)
+    )
+
+
+def _with_batch(info: InputInfo, array: np.ndarray, where: str) -> np.ndarray:
+    """The array with the model's rank: a missing batch dimension is put in front."""
+    if info.shape is None:
+        return array
+    wanted = info.shape
+    if array.ndim == len(wanted) - 1:
+        array = array[np.newaxis]
+    if not _fits(array.shape, wanted):
+        wrong = f"the data has shape {shape_text(array.shape)}, the model wants {shape_text(wanted)}"
+        raise DataError(wrong, where=where, hint=_shape_hint(array.shape, wanted))
+    return array
+
+
+def _shape_hint(have: tuple[int, ...], want: Sequence[int | str | None]) -> str:
+    if len(have) == 4 == len(want):
+        channels_last = (have[0], have[3], have[1], have[2])
+        channels_first = (have[0], have[2], have[3], have[1])
+        if have[3] in (1, 3, 4) and _fits(channels_last, want):
+            return (
+                "The data has its channels last, the model wants them first: transpose height, width, channel to CHW."
+            )
+        if have[1] in (1, 3, 4) and _fits(channels_first, want):
+            return (
+                "The data has its channels first, the model wants them last: transpose channel, height, width to HWC."
+            )
+    if len(have) == len(want) + 1 and have[0] == 1:
+        return "There is one dimension of 1 too many in front."
+    if len(have) == len(want) and have and isinstance(want[0], int) and _fits(have[1:], want[1:]):
+        return f"The model's batch is fixed to {want[0]}: give the data in batches of that size."
+    return ""
+
+
+def shape_text(shape: Sequence[int | str | None]) -> str:
+    """A shape as a user reads it: ``1x3x224x224``, ``?`` where free, ``scalar`` without dimensions."""
+    return "x".join("?" if d is None or d == "" else str(d) for d in shape) or "scalar"

@@ -1,0 +1,116 @@
+"""Pictures as a model's input: decode, resize, crop, scale, normalize, lay out. Needs Pillow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onnxq.errors import DataError, OptionError
+from onnxq.options import ImageOptions
+from onnxq.session import InputInfo
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+__all__ = ["SUFFIXES", "ImageReader"]
+
+SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+
+
+class ImageReader:
+    """Reads pictures for one model input.
+
+    Args:
+        inputs: the model's inputs; there must be one, of rank 3 or 4.
+        options: see `ImageOptions`; what it leaves open follows from the input's shape and type.
+
+    Raises:
+        DataError: the model's inputs do not take a picture.
+        OptionError: Pillow is missing, or a size, layout or number of channels must be given.
+    """
+
+    def __init__(self, inputs: tuple[InputInfo, ...], options: ImageOptions) -> None:
+        if len(inputs) != 1 or inputs[0].shape is None or len(inputs[0].shape) not in (3, 4):
+            names = ", ".join(repr(info.name) for info in inputs)
+            raise DataError(
+                f"a folder of pictures feeds one input of rank 4, the model has {names}",
+                hint="Write the feeds as .npz files or use FILE.py:FUNCTION.",
+            )
+        try:
+            from PIL import Image
+        except ImportError as error:
+            raise OptionError("reading pictures needs Pillow", hint="pip install 'onnxq[images]'.") from error
+        self._pil: Any = Image
+        info, shape = inputs[0], inputs[0].shape
+        dims = shape[-3:]
+        self._layout = options.layout or _layout(dims)
+        c, h, w = dims if self._layout == "nchw" else (dims[2], dims[0], dims[1])
+        self._channels = options.channels or ("gray" if c == 1 else "rgb")
+        expected = 1 if self._channels == "gray" else 3
+        if isinstance(c, int) and c != expected:
+            hint = "Set the picture layout (nchw or nhwc)." if options.layout is None else ""
+            wrong = f"a {self._channels} picture has {expected} channels, the model wants {c}"
+            raise DataError(wrong, where=f"input {info.name!r}", hint=hint)
+        model_size = (h, w) if isinstance(h, int) and isinstance(w, int) else None
+        self._resize, self._crop = options.size("resize"), options.size("crop")
+        if self._resize is None:
+            self._resize = None if self._crop else model_size
+        elif len(self._resize) == 1 and self._crop is None:
+            self._crop = model_size
+        is_float = info.dtype.kind == "f" or info.dtype.name == "bfloat16"
+        self._scale = options.scale if options.scale is not None else 1 / 255 if is_float else 1.0
+        self._mean, self._std = (self._per_channel(name, getattr(options, name), expected) for name in ("mean", "std"))
+        self._dtype: np.dtype[Any] = np.dtype(np.float32) if is_float else info.dtype
+
+    @staticmethod
+    def _per_channel(name: str, values: tuple[float, ...], channels: int) -> np.ndarray:
+        if len(values) not in (1, channels):
+            raise OptionError(f"{len(values)} numbers for {channels} channels", where=f"image {name}")
+        return np.asarray(values, np.float32)
+
+    def read(self, path: Path) -> np.ndarray:
+        """One picture as float32 (or the input's integer type), CHW or HWC, without the batch dimension.
+
+        Raises:
+            DataError: the file is no readable picture, or smaller than the crop.
+        """
+        try:
+            with self._pil.open(path) as opened:
+                picture: Image = opened.convert("L" if self._channels == "gray" else "RGB")
+        except (OSError, ValueError, SyntaxError, self._pil.DecompressionBombError) as error:
+            raise DataError(f"is no readable picture ({error})", where=str(path)) from error
+        picture = self._fit(picture, path)
+        x = np.asarray(picture, np.float32).reshape(picture.height, picture.width, -1)
+        if self._channels == "bgr":
+            x = x[:, :, ::-1]
+        x = (x * np.float32(self._scale) - self._mean) / self._std
+        if self._dtype.kind != "f":
+            bounds = np.iinfo(self._dtype.type)
+            x = np.clip(np.rint(x), bounds.min, bounds.max)
+        x = x.transpose(2, 0, 1) if self._layout == "nchw" else x
+        return np.ascontiguousarray(x, self._dtype)
+
+    def _fit(self, picture: Image, path: Path) -> Image:
+        bilinear = self._pil.Resampling.BILINEAR
+        if self._resize is not None:
+            if len(self._resize) == 1:
+                factor = self._resize[0] / min(picture.size)
+                size = (max(round(picture.width * factor), 1), max(round(picture.height * factor), 1))
+            else:
+                size = (self._resize[1], self._resize[0])
+            picture = picture.resize(size, bilinear)
+        if self._crop is not None:
+            height, width = (self._crop * 2)[:2]
+            left, top = (picture.width - width) // 2, (picture.height - height) // 2
+            if left < 0 or top < 0:
+                wrong = f"the picture is {picture.height}x{picture.width}, smaller than the crop {height}x{width}"
+                raise DataError(wrong, where=str(path), hint="Resize to at least the size of the crop.")
+            picture = picture.crop((left, top, left + width, top + height))
+        return picture
+
+
+def _layout(dims: tuple[int | str | None, ...]) -> str:
+    """Where the channels are: the first axis unless only the last has 1 or 3 entries."""
+    return "nhwc" if dims[2] in (1, 3) and dims[0] not in (1, 3) else "nchw"

@@ -1,0 +1,68 @@
+"""Hold back a few samples, evenly spaced over data of unknown length, within a number of samples and of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq.calibration.statistics import KeptSample
+
+__all__ = ["Keeper"]
+
+
+class Keeper:
+    """Keeps every ``stride``-th sample; when there are too many, every second one goes and the stride doubles.
+
+    The first sound sample is kept even if it alone is above the number of bytes.
+
+    Args:
+        most: how many samples to hold at most; none are held if it is 0.
+        most_bytes: bytes of all arrays held together.
+
+    Attributes:
+        kept: the samples held, by index.
+    """
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self.kept: list[KeptSample] = []
+        self._most, self._most_bytes = most, most_bytes
+        self._stride = 1
+        self._due = 0
+
+    def wants(self, index: int) -> bool:
+        """Whether a sample is due; one that turns out unsound is not offered, and the next one is due then."""
+        return self._most > 0 and index >= self._due
+
+    def offer(self, index: int, feeds: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDArray[Any]]) -> None:
+        """Hold a sample.
+
+        Args:
+            index: its index.
+            feeds: input name to array; copied.
+            outputs: output name to array of the float model; copied.
+        """
+        sample = KeptSample(index, _copies(feeds), _copies(outputs))
+        if not all(_storable(array) for part in (sample.feeds, sample.outputs) for array in part.values()):
+            return
+        self.kept.append(sample)
+        while len(self.kept) > 1 and (len(self.kept) > self._most or self._bytes() > self._most_bytes):
+            self.kept = self.kept[::2]
+            self._stride *= 2
+        self._due = (index // self._stride + 1) * self._stride
+
+    def _bytes(self) -> int:
+        return sum(sample.nbytes for sample in self.kept)
+
+
+def _copies(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return {name: np.array(array, order="C") for name, array in arrays.items()}
+
+
+def _storable(array: NDArray[Any]) -> bool:
+    """Whether a file without pickle can hold it: NumPy's own types, and text."""
+    if array.dtype == np.object_:
+        return all(isinstance(item, str) for item in array.reshape(-1))
+    return array.dtype.kind in "biufcSU"

@@ -1,0 +1,315 @@
+"""Make tensors inside a model observable, by adding outputs to a copy of it.
+
+A tensor of an ``If`` branch becomes an output of that branch, and an empty tensor of the other one: an empty array
+means that the branch was not taken. A tensor of a ``Loop`` or ``Scan`` body is collected over all iterations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.errors import ModelError
+
+__all__ = ["Tapped", "observe", "tap"]
+
+_STANDARD = ("", "ai.onnx")
+
+
+class Tapped(NamedTuple):
+    """A model with more outputs.
+
+    Attributes:
+        model: the copy; the outputs of the original come first.
+        outputs: tensor name to the name of the output that shows it.
+        unobservable: tensor name to the reason why no output can show it.
+    """
+
+    model: ir.Model
+    outputs: dict[str, str]
+    unobservable: dict[str, str]
+
+
+class _UnobservableError(Exception):
+    """Raised inside this module only: a tensor cannot be lifted to the top."""
+
+
+def tap(model: ir.Model, tensors: Sequence[str]) -> tuple[ir.Model, dict[str, str]]:
+    """As :func:`observe`, without the reasons.
+
+    Args:
+        model: the model, not modified.
+        tensors: names of float32 tensors.
+
+    Returns:
+        The copy with more outputs, and tensor name to output name; unobservable tensors are missing there.
+
+    Raises:
+        ModelError: the model has no tensor of a name.
+    """
+    tapped = observe(model, tensors)
+    return tapped.model, tapped.outputs
+
+
+def observe(model: ir.Model, tensors: Sequence[str], *, keep_outputs: bool = True) -> Tapped:
+    """Copy a model and add outputs that show the given tensors.
+
+    Args:
+        model: the model, not modified; value names are unique over the whole of it.
+        tensors: names of tensors; those that are known not to be float32 are reported as unobservable.
+        keep_outputs: the original outputs stay, in front; else they are dropped with all that only they need.
+
+    Returns:
+        The copy, where to find each tensor, and why some cannot be observed.
+
+    Raises:
+        ModelError: the model has no tensor of a name.
+    """
+    clone = model.clone()
+    tapper = _Tapper(clone)
+    outputs: dict[str, str] = {}
+    unobservable: dict[str, str] = {}
+    if not keep_outputs:
+        clone.graph.outputs.clear()
+    for name in dict.fromkeys(tensors):
+        try:
+            outputs[name] = tapper.show(name)
+        except _UnobservableError as reason:
+            unobservable[name] = str(reason)
+    if not keep_outputs:
+        _drop_unused(clone.graph)
+    return Tapped(clone, outputs, unobservable)
+
+
+class _Tapper:
+    """Adds outputs to one model."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._top = model.graph
+        self._opset = model.opset_imports.get("", 0)
+        self._values: dict[str, ir.Value] = {}
+        self._homes: dict[int, ir.Graph] = {}
+        self._lifted: dict[int, ir.Value] = {}
+        self._ambiguous: set[str] = set()
+        self._parents: dict[int, ir.Node] = {}
+        for graph, parent in _graphs(model.graph, None):
+            if parent is not None:
+                self._parents[id(graph)] = parent
+            for value in _values(graph):
+                if not value.name:
+                    continue
+                if value.name in self._values:
+                    self._ambiguous.add(value.name)
+                else:
+                    self._values[value.name] = value
+                self._homes[id(value)] = graph
+        self._names = set(self._values)
+
+    def show(self, name: str) -> str:
+        """Make a tensor an output of the model and give that output's name."""
+        value = self._values.get(name)
+        if value is None:
+            raise ModelError(f"the model has no tensor named {name!r}")
+        if name in self._ambiguous:
+            raise _UnobservableError("several tensors have this name")
+        graph = self._homes[id(value)]
+        if value.dtype not in (None, ir.DataType.FLOAT):
+            raise _UnobservableError(f"it is {str(value.dtype).lower()}, not float32")
+        if graph is not self._top and value.dtype is None:
+            raise _UnobservableError("it is inside a subgraph and its type is not known")
+        while graph is not self._top:
+            value = self._lift(value, graph)
+            graph = self._homes[id(value)]
+        if value.producer() is None:
+            value = self._copy(value, graph)
+        if not any(value is output for output in graph.outputs):
+            graph.outputs.append(value)
+        return value.name or ""
+
+    def _lift(self, value: ir.Value, graph: ir.Graph) -> ir.Value:
+        """A value of the enclosing graph that shows ``value`` of the subgraph ``graph``."""
+        if id(value) in self._lifted:
+            return self._lifted[id(value)]
+        node = self._parents[id(graph)]
+        if node.op_type == "If" and node.domain in _STANDARD:
+            lifted = self._lift_if(value, graph, node)
+        elif node.op_type == "Loop" and node.domain in _STANDARD:
+            lifted = self._lift_loop(value, graph, node)
+        elif node.op_type == "Scan" and node.domain in _STANDARD:
+            lifted = self._lift_scan(value, graph, node)
+        else:
+            raise _UnobservableError(f"it is inside a {node.op_type} node")
+        self._register(lifted, _owner(node))
+        self._lifted[id(value)] = lifted
+        return lifted
+
+    def _lift_if(self, value: ir.Value, graph: ir.Graph, node: ir.Node) -> ir.Value:
+        for attribute in node.attributes.values():
+            branch = attribute.as_graph()
+            branch.outputs.append(self._copy(value, graph) if branch is graph else self._empty(branch))
+        return self._add_output(node, value, None)
+
+    def _lift_loop(self, value: ir.Value, graph: ir.Graph, node: ir.Node) -> ir.Value:
+        if _static(value.shape):
+            graph.outputs.append(self._copy(value, graph))
+            return self._add_output(node, value, None)
+        # iterations may differ in shape: carry one flat tensor that grows
+        start = self._empty(_owner(node), before=node)
+        carried = self._fresh(value, "so_far")
+        graph.inputs.append(carried)
+        self._register(carried, graph)
+        flat = self._flatten(value, graph)
+        grown = self._new_node(graph, "Concat", [carried, flat], [ir.AttrInt64("axis", 0)], value, "grown")
+        position = max(len(node.inputs), 2)  # trip count and condition come first, even if left out
+        node.resize_inputs(position + 1)
+        node.replace_input_with(position, start)
+        count = position - 2  # loop-carried values so far
+        graph.outputs.insert(1 + count, grown)
+        return self._add_output(node, value, count)
+
+    def _lift_scan(self, value: ir.Value, graph: ir.Graph, node: ir.Node) -> ir.Value:
+        if self._opset < 9:
+            raise _UnobservableError("it is inside a Scan of opset 8")
+        if value.shape is None:
+            raise _UnobservableError("it is inside a Scan and its shape is not known")
+        for name in ("scan_output_axes", "scan_output_directions"):
+            if name in node.attributes:
+                extended = [*node.attributes[name].as_ints(), 0]
+                node.attributes[name] = ir.AttrInt64s(name, extended)
+        graph.outputs.append(self._copy(value, graph))
+        return self._add_output(node, value, None)
+
+    def _add_output(self, node: ir.Node, like: ir.Value, position: int | None) -> ir.Value:
+        """Give a control-flow node one more output, last or at a position."""
+        count = len(node.outputs)
+        node.resize_outputs(count + 1)
+        target = count if position is None else position
+        for index in range(count, target, -1):  # the others make room: each takes the part of the one before it
+            old, new = node.outputs[index - 1], node.outputs[index]
+            _move(old, new)
+            self._lifted = {key: new if lifted is old else lifted for key, lifted in self._lifted.items()}
+        result = node.outputs[target]
+        result.name = self._fresh_name(f"{like.name}/tap")
+        result.type = ir.TensorType(ir.DataType.FLOAT)
+        result.shape = None
+        for index in range(target, count + 1):
+            self._register(node.outputs[index], _owner(node))
+        return result
+
+    def _copy(self, value: ir.Value, graph: ir.Graph) -> ir.Value:
+        return self._new_node(graph, "Identity", [value], [], value, "copy", shape=value.shape)
+
+    def _flatten(self, value: ir.Value, graph: ir.Graph) -> ir.Value:
+        shape = self._constant(graph, np.array([-1], np.int64), f"{value.name}/flat_shape")
+        return self._new_node(graph, "Reshape", [value, shape], [], value, "flat")
+
+    def _empty(self, graph: ir.Graph, before: ir.Node | None = None) -> ir.Value:
+        return self._constant(graph, np.zeros(0, np.float32), "tap/empty", before)
+
+    def _constant(
+        self, graph: ir.Graph, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], name: str, before: ir.Node | None = None
+    ) -> ir.Value:
+        attribute = ir.AttrTensor("value", ir.tensor(array))
+        node = ir.Node("", "Constant", [], [attribute])
+        result = node.outputs[0]
+        result.name = self._fresh_name(name)
+        node.name = result.name
+        result.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
+        result.shape = ir.Shape(array.shape)
+        if before is None:
+            graph.append(node)
+        else:
+            graph.insert_before(before, node)
+        self._register(result, graph)
+        return result
+
+    def _new_node(
+        self,
+        graph: ir.Graph,
+        op_type: str,
+        inputs: list[ir.Value],
+        attributes: list[ir.Attr],
+        like: ir.Value,
+        suffix: str,
+        shape: ir.Shape | None = None,
+    ) -> ir.Value:
+        node = ir.Node("", op_type, inputs, attributes)
+        result = node.outputs[0]
+        result.name = self._fresh_name(f"{like.name}/{suffix}")
+        node.name = result.name
+        result.type = ir.TensorType(ir.DataType.FLOAT)
+        result.shape = shape.copy() if shape is not None else None
+        graph.append(node)
+        self._register(result, graph)
+        return result
+
+    def _fresh(self, like: ir.Value, suffix: str) -> ir.Value:
+        return ir.Value(name=self._fresh_name(f"{like.name}/{suffix}"), type=ir.TensorType(ir.DataType.FLOAT))
+
+    def _fresh_name(self, base: str) -> str:
+        name, number = base, 2
+        while name in self._names:
+            name, number = f"{base}_{number}", number + 1
+        self._names.add(name)
+        return name
+
+    def _register(self, value: ir.Value, graph: ir.Graph) -> None:
+        if value.name:
+            self._names.add(value.name)
+            self._values[value.name] = value
+        self._homes[id(value)] = graph
+
+
+def _owner(node: ir.Node) -> ir.Graph:
+    graph = node.graph
+    if not isinstance(graph, ir.Graph):
+        raise _UnobservableError("it is inside a function")
+    return graph
+
+
+def _move(old: ir.Value, new: ir.Value) -> None:
+    """Let ``new`` take the name, type, shape and readers of ``old``."""
+    name = old.name
+    new.type, new.shape = old.type, old.shape
+    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+    old.name = f"{name}/moved" if name else None
+    new.name = name
+
+
+def _static(shape: ir.Shape | None) -> bool:
+    return shape is not None and shape.is_static()
+
+
+def _graphs(graph: ir.Graph, parent: ir.Node | None) -> Iterator[tuple[ir.Graph, ir.Node | None]]:
+    """A graph and all those inside it, each with the node that holds it."""
+    yield graph, parent
+    for node in graph:
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH:
+                yield from _graphs(attribute.as_graph(), node)
+            elif attribute.type == ir.AttributeType.GRAPHS:
+                for inner in attribute.as_graphs():
+                    yield from _graphs(inner, node)
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    seen = {id(value) for value in graph.inputs}
+    yield from graph.inputs
+    for value in graph.initializers.values():
+        if id(value) not in seen:
+            yield value
+    for node in graph:
+        yield from node.outputs
+
+
+def _drop_unused(graph: ir.Graph) -> None:
+    """Remove the nodes that no output needs, from the end; unused initializers go as well."""
+    for node in reversed(list(graph)):
+        if not any(output.uses() or output.is_graph_output() for output in node.outputs):
+            graph.remove(node, safe=True)
+    for name, value in list(graph.initializers.items()):
+        if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+            del graph.initializers[name]

@@ -1,0 +1,128 @@
+"""Everything that could go wrong, found at once, in seconds and before any work: model, target, options, data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxq.check_data import check_data
+from onnxq.errors import ExecutionError, ModelError, OnnxqError, OptionError
+from onnxq.findings import Finding, of_error
+from onnxq.graph.check import check as check_model
+from onnxq.graph.load import ModelSource, load
+from onnxq.options import ImageOptions, Options
+from onnxq.quantize import plan
+from onnxq.session import Session
+
+__all__ = ["Finding", "check"]
+
+_KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc", "onnxq")
+_QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "MatMulInteger", "ConvInteger", "DynamicQuantizeLinear")
+_ORDER = {"error": 0, "warning": 1, "note": 2}
+
+
+def check(
+    model: ModelSource,
+    *,
+    backend: str = "onnxruntime",
+    data: Any = None,
+    options: Options | None = None,
+    image: ImageOptions | None = None,
+) -> list[Finding]:
+    """Look for everything that could go wrong; nothing is calibrated or written.
+
+    Args:
+        model: path, ``ModelProto`` or ``ir.Model``; left unchanged.
+        backend: name of the target.
+        data: calibration data, see `onnxq.calibration.data.open_data`; looked at if given.
+        options: as for quantizing.
+        image: how pictures are read.
+
+    Returns:
+        The findings, errors first, then warnings, then notes (which also say what will be quantized).
+    """
+    options = options or Options()
+    try:
+        loaded = load(model)
+    except OnnxqError as error:
+        return [of_error(error, "model")]
+    findings = _validity(loaded) + _operators(loaded, options)
+    session = None
+    try:
+        session = Session(loaded, providers=options.providers, custom_op_library=options.custom_op_library)
+    except (ExecutionError, OptionError) as error:
+        if not any(f.level == "error" and f.where.startswith("node") for f in findings):
+            findings.append(of_error(error, "onnxruntime"))
+    if session is not None:
+        findings += _inputs(session, data is not None)
+        if data is not None:
+            findings += check_data(loaded, session, data, options, image)
+    findings += _plan(model, backend, options)
+    unique = list({(f.where, f.what): f for f in findings}.values())
+    return sorted(unique, key=lambda f: _ORDER[f.level])
+
+
+def _validity(model: ir.Model) -> list[Finding]:
+    try:
+        check_model(model)
+    except ModelError as error:
+        return [of_error(error, "model")]
+    return []
+
+
+def _operators(model: ir.Model, options: Options) -> list[Finding]:
+    """Custom operators, and what is quantized already."""
+    found = []
+    if options.custom_op_library is not None and not Path(options.custom_op_library).is_file():
+        found.append(Finding("error", "custom_op_library", f"{options.custom_op_library!r} does not exist"))
+    local = {(domain, name) for domain, name, _ in model.functions}
+    quantized: Counter[str] = Counter()
+    for node in model.graph.all_nodes():
+        if node.op_type in _QUANTIZED or node.op_type.startswith("QLinear") or node.op_type in ("Quant", "MatMulNBits"):
+            quantized[node.op_type] += 1
+        if node.domain in _KNOWN_DOMAINS or (node.domain, node.op_type) in local:
+            continue
+        where = f"node {node.name or node.op_type!r} ({node.domain}::{node.op_type})"
+        if options.custom_op_library is None:
+            hint = "Name its library with --custom-op-library."
+            found.append(Finding("error", where, "is a custom operator that onnxruntime does not know", hint))
+    if quantized:
+        counts = ", ".join(f"{count} {op}" for op, count in quantized.most_common())
+        what = f"the model is quantized in part already: {counts}"
+        found.append(Finding("warning", "model", what, "Give the float model for the best result."))
+    return found
+
+
+def _inputs(session: Session, has_data: bool) -> list[Finding]:
+    """Free dimensions that the data decides."""
+    free = []
+    for info in session.inputs:
+        if info.shape is None:
+            free.append(f"{info.name!r} (any rank)")
+        elif any(not isinstance(dim, int) for dim in info.shape[1:]):
+            free.append(repr(info.name))
+    if not free or has_data:
+        return []
+    what = f"inputs with free dimensions: {', '.join(free)}"
+    return [Finding("note", "model", what, "The data decides their sizes; use those of real use.")]
+
+
+def _plan(model: ModelSource, backend: str, options: Options) -> list[Finding]:
+    """What will be quantized, and what stays float."""
+    try:
+        made = plan(model, backend=backend, options=options)
+    except OnnxqError as error:
+        return [of_error(error, f"backend {backend!r}")]
+    nodes = len(made.quantized) + len(made.absorbed)
+    total = nodes + len(made.kept_float)
+    if not made.quantized:
+        found = [Finding("warning", f"backend {made.backend!r}", f"none of {total} float nodes will be quantized")]
+    else:
+        found = [Finding("note", f"backend {made.backend!r}", f"{nodes} of {total} float nodes will be quantized")]
+    return found + [
+        Finding("note", "stays float", f"{count} {'node' if count == 1 else 'nodes'}: {reason}")
+        for reason, count in made.reasons()
+    ]

@@ -1,0 +1,75 @@
+"""The configuration file: TOML with the same keys as the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from onnxq.errors import OptionError
+from onnxq.options import ImageOptions, Options
+from onnxq.suggest import nearest
+
+__all__ = ["Config"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """A configuration file: `options`, `image` and `run` (data, output, ...), only with the keys it holds."""
+
+    options: dict[str, Any] = field(default_factory=dict)
+    image: dict[str, Any] = field(default_factory=dict)
+    run: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str], *, run_keys: Collection[str] = (), image: bool = True) -> Config:
+        """Read a TOML file: fields of `Options` and `run_keys` at the top, a table ``[image]``, a table ``[override]``.
+
+        Dashes and underscores in keys are the same.
+
+        Args:
+            path: the file.
+            run_keys: other keys that are allowed at the top.
+            image: whether a table ``[image]`` is allowed.
+
+        Raises:
+            OptionError: the file is missing or not TOML, or has an unknown key.
+        """
+        if sys.version_info >= (3, 11):
+            import tomllib
+        else:
+            import tomli as tomllib
+
+        where = f"config file {os.fspath(path)!r}"
+        try:
+            document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise OptionError(f"cannot be read ({error.strerror or error})", where=where) from error
+        except ValueError as error:  # not TOML, or not UTF-8
+            raise OptionError(f"is not TOML ({error})", where=where) from error
+        options = {f.name for f in dataclasses.fields(Options)}
+        images = {f.name for f in dataclasses.fields(ImageOptions)}
+        config = cls()
+        for raw, value in document.items():
+            key = raw.replace("-", "_")
+            if key == "image" and image and isinstance(value, dict):
+                for raw_part, part in value.items():
+                    if (name := raw_part.replace("-", "_")) not in images:
+                        raise OptionError(
+                            f"unknown key 'image.{raw_part}'",
+                            where=where,
+                            hint=nearest(name, images, title="image keys"),
+                        )
+                    config.image[name] = part
+            elif key in options:
+                config.options[key] = value
+            elif key in run_keys:
+                config.run[key] = value
+            else:
+                known = options | set(run_keys) | ({"image"} if image else set())
+                raise OptionError(f"unknown key {raw!r}", where=where, hint=nearest(key, known, title="keys"))
+        return config

@@ -1,0 +1,1 @@
+"""``onnxq demo``: a small real model and real data, quantized and measured."""

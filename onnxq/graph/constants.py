@@ -1,0 +1,287 @@
+"""Constants: every Constant node becomes an initializer, and whatever is computed from constants alone is computed."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onnxq.graph.evaluate import evaluate, piece
+from onnxq.graph.namer import Namer
+from onnxq.graph.note import Note
+from onnxq.graph.traverse import all_graphs, subgraphs
+from onnxq.graph.values import is_constant, remove_nodes, replace_value, static_shape
+
+__all__ = ["fold_constants", "lift_constants"]
+
+MAX_RESULT_BYTES = 16 << 20
+"""A result above this is only folded when it is at most twice as large as what it is computed from."""
+
+MAX_GROWTH_BYTES = 64 << 20
+"""All results of one call together may add no more than this."""
+
+# Different at each call, or with a meaning beyond their numbers: quantization already in the model stays visible.
+_NEVER = frozenset(
+    {
+        *("Bernoulli", "Dropout", "Multinomial"),
+        *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+        *("DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"),
+        *("ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul"),
+    }
+)
+
+# The size of their result depends on the numbers, but never exceeds that of their input times the factor.
+_BOUNDED = {"NonZero": 8 * 8, "Compress": 1, "Unique": 4}
+
+_NUMERIC = frozenset(
+    {
+        *(ir.DataType.BOOL, ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE),
+        *(ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64),
+        *(ir.DataType.UINT8, ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64),
+    }
+)
+
+
+def _constant_tensor(node: ir.Node, name: str) -> ir.TensorProtocol | None:
+    """The tensor of a Constant node, whichever of its attributes holds it, as an object of our own called ``name``."""
+    for key, attr in node.attributes.items():
+        if attr.is_ref():
+            return None
+        match key:
+            case "value":
+                held = attr.as_tensor()
+                if held.dtype == ir.DataType.STRING:
+                    return ir.StringTensor(held.numpy(), shape=held.shape, name=name)  # type: ignore[arg-type]
+                if isinstance(held, ir.ExternalTensor):
+                    return ir.ExternalTensor(
+                        held.location,
+                        held.offset,
+                        held.length,
+                        held.dtype,
+                        shape=held.shape,
+                        name=name,
+                        base_dir=held.base_dir,
+                    )
+                return ir.Tensor(held.numpy(), dtype=held.dtype, shape=held.shape, name=name)  # type: ignore[arg-type]
+            case "value_float" | "value_floats":
+                return ir.Tensor(np.array(attr.value, dtype=np.float32), name=name)
+            case "value_int" | "value_ints":
+                return ir.Tensor(np.array(attr.value, dtype=np.int64), name=name)
+            case "value_string":
+                return ir.StringTensor([attr.as_string().encode()], shape=ir.Shape([]), name=name)
+            case "value_strings":
+                texts = [text.encode() for text in attr.as_strings()]
+                return ir.StringTensor(texts, shape=ir.Shape([len(texts)]), name=name)
+            case _:
+                continue
+    return None
+
+
+def lift_constants(model: ir.Model) -> list[Note]:
+    """Turns Constant nodes into initializers of the same name; one that makes a graph output stays a node.
+
+    Args:
+        model: changed in place. Names must be unique over the model.
+    """
+    lifted = 0
+    for graph in all_graphs(model):
+        done: list[ir.Node] = []
+        for node in list(graph):
+            if node.op_type != "Constant" or node.domain != "" or node.outputs[0].is_graph_output():
+                continue
+            old = node.outputs[0]
+            if not old.name:
+                continue
+            tensor = _constant_tensor(node, old.name)
+            if tensor is None:
+                continue
+            _register(graph, old, tensor)
+            done.append(node)
+        remove_nodes(done)
+        lifted += len(done)
+    return [Note("constants", "", f"{lifted} Constant nodes became initializers")] if lifted else []
+
+
+def _register(graph: ir.Graph, old: ir.Value, tensor: ir.TensorProtocol) -> None:
+    """Lets an initializer take the place, and the name, of a node's output."""
+    shape = ir.Shape(tensor.shape.numpy())
+    value = ir.Value(name=old.name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
+    replace_value(old, value)
+    old.name = None
+    graph.register_initializer(value)
+
+
+def _foldable(node: ir.Node) -> bool:
+    if (
+        node.domain != ""
+        or node.op_type in _NEVER
+        or node.op_type.startswith(("Sequence", "Optional", "SplitToSequence"))
+    ):
+        return False
+    if any(value.is_graph_output() for value in node.outputs) or next(subgraphs(node), None) is not None:
+        return False
+    return not any(attr.is_ref() for attr in node.attributes.values())
+
+
+def fold_constants(model: ir.Model) -> list[Note]:
+    """Computes everything that depends on constants alone, and shapes that are known, once and for all.
+
+    Not folded: random operators, nodes with subgraphs, operators of other domains, quantization already in the model,
+    nodes that make a graph output, and results so large that they would blow the file up (see ``MAX_RESULT_BYTES``);
+    sizes are known before anything is computed.
+
+    Args:
+        model: changed in place. Names must be unique over the model, shapes inferred.
+
+    Returns:
+        Notes of how much was folded, and of what was left because of its size.
+    """
+    namer = Namer(model)
+    notes = _fold_shapes(model, namer)
+    folded, growth = 0, 0
+    refused: dict[str, Note] = {}
+    while True:
+        candidates = _candidates(model, refused)
+        if not candidates:
+            break
+        chosen = _within_bounds(model, candidates, refused, MAX_GROWTH_BYTES - growth)
+        if not chosen:
+            break
+        taken = set(chosen)
+        wanted = [
+            value
+            for node in chosen
+            for value in node.outputs
+            if value.name and any(use.node not in taken for use in value.uses())
+        ]
+        known = evaluate(chosen, wanted, opset_imports=model.opset_imports, ir_version=model.ir_version)
+        for value, array in known.items():
+            producer = value.producer()
+            if producer is None or producer.graph is None:
+                continue
+            growth += array.nbytes
+            _register(
+                producer.graph, value, ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=value.name)
+            )
+        gone = _remove_unread(chosen)
+        folded += gone
+        for node in chosen:
+            if node.graph is not None and node.name not in refused:
+                refused[node.name or ""] = Note(
+                    "constants", node.name or "", f"{node.op_type} of constants: onnxruntime cannot compute it"
+                )
+        if not gone:
+            break
+    if folded:
+        notes.append(Note("constants", "", f"{folded} nodes computed from constants alone"))
+    return [*notes, *refused.values()]
+
+
+def _remove_unread(nodes: list[ir.Node]) -> int:
+    gone = 0
+    for node in reversed(nodes):
+        if node.graph is not None and not any(value.uses() for value in node.outputs):
+            remove_nodes([node])
+            gone += 1
+    return gone
+
+
+def _fold_shapes(model: ir.Model, namer: Namer) -> list[Note]:
+    """Shape and Size of tensors whose shape is known become constants."""
+    done: list[ir.Node] = []
+    for graph in all_graphs(model):
+        for node in graph:
+            if node.op_type not in ("Shape", "Size") or node.domain != "" or node.outputs[0].is_graph_output():
+                continue
+            shape = static_shape(node.inputs[0])
+            if shape is None or not node.outputs[0].name:
+                continue
+            if node.op_type == "Shape":
+                start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", len(shape))
+                result = np.array(shape[start:end], dtype=np.int64)
+            else:
+                result = np.array(math.prod(shape), dtype=np.int64)
+            _register(graph, node.outputs[0], ir.Tensor(result, name=node.outputs[0].name))
+            done.append(node)
+    remove_nodes(done)
+    return [Note("constants", "", f"{len(done)} shapes that are known became constants")] if done else []
+
+
+def _candidates(model: ir.Model, refused: dict[str, Note]) -> list[ir.Node]:
+    """The nodes whose every input is a constant or made by another candidate, in order."""
+    made: set[ir.Value] = set()
+    found: list[ir.Node] = []
+    for graph in all_graphs(model):
+        for node in graph:
+            inputs = [value for value in node.inputs if value is not None]
+            if not inputs and node.op_type != "Constant":
+                continue
+            if not all(value in made or is_constant(value) for value in inputs):
+                continue
+            if node.name in refused or not _foldable(node):
+                continue
+            if not all(
+                value in made or (value.const_value and value.const_value.dtype in _NUMERIC) for value in inputs
+            ):
+                continue
+            if not inputs:
+                continue
+            found.append(node)
+            made.update(node.outputs)
+    return found
+
+
+def _within_bounds(model: ir.Model, nodes: list[ir.Node], refused: dict[str, Note], budget: int) -> list[ir.Node]:
+    """The candidates whose results are known to be small enough, before any of them is computed."""
+    outputs = [value for node in nodes for value in node.outputs if value.name]
+    proto, _ = piece(nodes, outputs, opset_imports=model.opset_imports, ir_version=model.ir_version)
+    sizes = _inferred_sizes(proto)
+    bytes_of: dict[ir.Value, int] = {}
+    dropped: set[ir.Value] = set()
+    chosen: list[ir.Node] = []
+    spent = 0
+    for node in nodes:
+        inputs = [value for value in node.inputs if value is not None]
+        if any(value in dropped for value in inputs):
+            dropped.update(node.outputs)
+            continue
+        source = sum(bytes_of.get(v, v.const_value.nbytes if v.const_value is not None else 0) for v in inputs)
+        known = [sizes.get(value.name or "") for value in node.outputs if value.name]
+        if node.op_type in _BOUNDED:
+            known = [_BOUNDED[node.op_type] * max(source, 8) if size is None else size for size in known]
+        if any(size is None for size in known):
+            dropped.update(node.outputs)  # perhaps known once its inputs are numbers: looked at again in the next round
+            continue
+        total = sum(size for size in known if size is not None)
+        if total > max(MAX_RESULT_BYTES, 2 * source) or spent + total - source > budget:
+            refused[node.name or ""] = Note(
+                "constants", node.name or "", f"{node.op_type} of constants left in place: its result has {total} bytes"
+            )
+            dropped.update(node.outputs)
+            continue
+        spent += max(0, total - source)
+        for value in node.outputs:
+            bytes_of[value] = sizes.get(value.name or "") or total
+        chosen.append(node)
+    return chosen
+
+
+def _inferred_sizes(proto: onnx.ModelProto) -> dict[str, int | None]:
+    """Bytes of each tensor of a piece, as far as shape inference can tell."""
+    try:
+        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    except Exception:  # a malformed piece: nothing is known, nothing gets folded
+        return {}
+    sizes: dict[str, int | None] = {}
+    for info in (*inferred.graph.value_info, *inferred.graph.output):
+        tensor = info.type.tensor_type
+        if not info.type.HasField("tensor_type") or not tensor.HasField("shape"):
+            continue
+        dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
+        if any(dim is None for dim in dims) or tensor.elem_type == onnx.TensorProto.UNDEFINED:
+            continue
+        width = (ir.DataType(tensor.elem_type).bitwidth + 7) // 8 if tensor.elem_type != onnx.TensorProto.STRING else 64
+        sizes[info.name] = math.prod(dim for dim in dims if dim is not None) * width
+    return sizes

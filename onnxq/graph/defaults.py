@@ -1,0 +1,42 @@
+"""Initializers that are also graph inputs: constants in old files, defaults that a caller may override in new ones."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxq.graph.note import Note
+
+__all__ = ["drop_initializer_inputs"]
+
+
+def drop_initializer_inputs(model: ir.Model) -> list[Note]:
+    """Takes initializers off the list of graph inputs where the file format forced them onto it.
+
+    Before IR version 4 every initializer had to be listed as an input, so being listed says nothing: they become
+    constants and the IR version is raised to 8. From version 4 on, an initializer that is listed is a default
+    value on purpose: it stays an input, and so is not a constant.
+
+    Args:
+        model: changed in place.
+    """
+    graph = model.graph
+    both = [value for value in graph.inputs if value.is_initializer()]
+    if model.ir_version >= 4:
+        return [
+            Note(
+                "defaults",
+                value.name or "",
+                "an initializer that is also a graph input: callers may override it, so it is no constant",
+            )
+            for value in both
+        ]
+    for value in both:
+        graph.inputs.remove(value)
+    before, model.ir_version = model.ir_version, 8
+    if not both:
+        return []
+    return [
+        Note(
+            "defaults", "", f"IR version {before} raised to 8; {len(both)} initializers are no longer listed as inputs"
+        )
+    ]

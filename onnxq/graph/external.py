@@ -1,0 +1,101 @@
+"""Data files beside a model: found and measured before any work starts, read only when needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx_ir as ir
+
+from onnxq.errors import ModelError
+from onnxq.graph.traverse import with_subgraphs
+
+__all__ = ["attach_external_data", "check_external_tensor"]
+
+
+def _locate(location: str, folders: list[Path], where: str) -> Path:
+    """The file that ``location`` names in the first of ``folders`` that has it.
+
+    The name must stay inside the folder; a symbolic link there is followed wherever it leads.
+    """
+    normal = os.path.normpath(location) if location else ""
+    if not normal or os.path.isabs(normal) or normal.split(os.sep)[0] == os.pardir:
+        raise ModelError(
+            f"its external data '{location}' lies outside the model's folder",
+            where=where,
+            hint="Put the data file beside the model and name it by a relative path",
+        )
+    for folder in folders:
+        if (folder / normal).is_file():
+            return (folder / normal).resolve()
+    raise ModelError(
+        f"its external data file '{location}' is missing in '{folders[0]}'",
+        where=where,
+        hint="Copy the data file beside the model, under the name it had when the model was saved",
+    )
+
+
+def check_external_tensor(tensor: ir.ExternalTensor, path: Path) -> None:
+    """Checks that the file holds all the bytes that the tensor needs.
+
+    Raises:
+        ModelError: it does not; the message gives the bytes needed and the bytes there.
+    """
+    where = f"tensor '{tensor.name}'"
+    offset, need = tensor.offset or 0, tensor.nbytes
+    if tensor.length is not None and tensor.length != need:
+        raise ModelError(
+            f"its external data entry says {tensor.length} bytes, its type and shape need {need}", where=where
+        )
+    have = path.stat().st_size
+    if offset < 0 or offset + need > have:
+        raise ModelError(
+            f"its external data needs {need} bytes at offset {offset} of '{path}', which has {have} bytes",
+            where=where,
+            hint="The data file is cut short or belongs to another model: copy it again",
+        )
+
+
+def _attach(tensor: ir.ExternalTensor, folders: list[Path]) -> ir.ExternalTensor:
+    path = _locate(os.fspath(tensor.location), folders, f"tensor '{tensor.name}'")
+    check_external_tensor(tensor, path)
+    # An empty base_dir and an absolute location: onnx-ir's own checks would refuse links and hard links.
+    return ir.ExternalTensor(
+        str(path),
+        tensor.offset,
+        tensor.nbytes,
+        tensor.dtype,
+        shape=ir.Shape(tensor.shape.numpy()),
+        name=tensor.name,
+        doc_string=tensor.doc_string,
+        metadata_props=dict(tensor.metadata_props),
+    )
+
+
+def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    yield from with_subgraphs(model.graph)
+    for function in model.functions.values():
+        yield from with_subgraphs(function.graph)
+
+
+def attach_external_data(model: ir.Model, folders: list[Path]) -> None:
+    """Points every external tensor at its file, without reading it.
+
+    Args:
+        model: changed in place.
+        folders: where data files may lie, in order of preference.
+
+    Raises:
+        ModelError: a file is missing, outside the folder or too short.
+    """
+    for graph in list(_graphs(model)):
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                value.const_value = _attach(value.const_value, folders)
+        for node in graph:
+            for name, attr in list(node.attributes.items()):
+                if not attr.is_ref() and attr.type == ir.AttributeType.TENSOR:
+                    tensor = attr.as_tensor()
+                    if isinstance(tensor, ir.ExternalTensor):
+                        node.attributes[name] = ir.AttrTensor(name, _attach(tensor, folders))

@@ -1,0 +1,72 @@
+"""The passes that bring a model into the one form that everything else works on, in order."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxq.graph.constants import fold_constants, lift_constants
+from onnxq.graph.defaults import drop_initializer_inputs
+from onnxq.graph.fold_affine import fold_affine
+from onnxq.graph.fold_batchnorm import fold_batchnorm
+from onnxq.graph.fold_pad import fold_pad
+from onnxq.graph.gemm import fold_gemm
+from onnxq.graph.inline import inline_functions
+from onnxq.graph.namer import unique_names
+from onnxq.graph.note import Note
+from onnxq.graph.opset import raise_opset
+from onnxq.graph.prune import eliminate_identity, remove_dead
+from onnxq.graph.shapes import infer_shapes
+
+__all__ = ["normalize"]
+
+
+def normalize(model: ir.Model, *, opset: int | None = None, min_opset: int = 17) -> list[Note]:
+    """Brings a model into normal form.
+
+    Afterwards there are no functions and no Constant nodes (but those that make a graph output), what depends on
+    constants alone is computed, batch normalizations and per-channel affine operators are folded into the layers
+    beside them, tensor names are unique over the whole model with its subgraphs, and every node has a unique name.
+    Graph inputs and outputs keep names, order, types and shapes. The model computes what it computed before, but for
+    float32 rounding. Normalizing twice gives the same as once.
+
+    Args:
+        model: changed in place; take it from ``graph.load.load``.
+        opset: the version of the standard operators to raise to; None means at least ``min_opset``.
+        min_opset: used when ``opset`` is None.
+
+    Returns:
+        What was done, and what was left alone for which reason.
+
+    Raises:
+        ModelError: functions that cannot be inlined, an opset that cannot be raised.
+        OptionError: ``opset`` is lower than the model's own, or unknown.
+    """
+    notes = [
+        *inline_functions(model),
+        *drop_initializer_inputs(model),
+        *unique_names(model),
+        *raise_opset(model, opset, minimum=min_opset),
+        *unique_names(model),
+        *lift_constants(model),
+        *infer_shapes(model),
+        *eliminate_identity(model),
+        *fold_constants(model),
+        *fold_pad(model),
+        *remove_dead(model),
+        *fold_gemm(model),
+        *_fold_layers(model),
+        *remove_dead(model),
+    ]
+    notes += infer_shapes(model)
+    return notes
+
+
+def _fold_layers(model: ir.Model) -> list[Note]:
+    """Arithmetic and batch normalizations in any order: each folded one may bring the next beside its layer."""
+    done: list[Note] = []
+    while True:
+        notes = [*fold_affine(model), *fold_batchnorm(model)]
+        folded = [note for note in notes if not note.node]
+        done += folded
+        if not folded:
+            return done + notes

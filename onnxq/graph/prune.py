@@ -1,0 +1,96 @@
+"""What computes nothing: unread nodes and initializers, Identity, Dropout outside training, Casts to the same type."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxq.graph.note import Note
+from onnxq.graph.traverse import all_graphs, with_subgraphs
+from onnxq.graph.values import constant_array, remove_nodes, rename_output, replace_value
+
+__all__ = ["eliminate_identity", "remove_dead"]
+
+
+def remove_dead(model: ir.Model) -> list[Note]:
+    """Removes nodes whose outputs nothing reads, then initializers that nothing reads; graph inputs always stay.
+
+    Args:
+        model: changed in place.
+    """
+    removed = 0
+    for graph in reversed(all_graphs(model)):
+        for node in reversed(graph):
+            if any(value.is_graph_output() or value.uses() for value in node.outputs):
+                continue
+            for name in list(node.attributes):
+                attr = node.attributes[name]
+                if not attr.is_ref() and attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+                    inner = [attr.as_graph()] if attr.type == ir.AttributeType.GRAPH else list(attr.as_graphs())
+                    for sub in inner:
+                        _detach(sub)
+            remove_nodes([node])
+            removed += 1
+    for graph in all_graphs(model):
+        for value in list(graph.initializers.values()):
+            if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+                del graph.initializers[value.name or ""]
+    return [Note("dead", "", f"{removed} nodes that nothing reads removed")] if removed else []
+
+
+def _detach(graph: ir.Graph) -> None:
+    """Lets the nodes of a graph that goes away read nothing any more."""
+    for inner in with_subgraphs(graph):
+        for node in inner:
+            for index in range(len(node.inputs)):
+                node.replace_input_with(index, None)
+
+
+def _passes_through(node: ir.Node) -> bool:
+    """Whether a node's first output equals its first input and it makes nothing else that is read."""
+    if node.domain != "" or not node.inputs or node.inputs[0] is None:
+        return False
+    if any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
+        return False
+    if node.op_type == "Identity":
+        return True
+    if node.op_type == "Cast":
+        source, to = node.inputs[0], node.attributes.get_int("to", 0)
+        return source.dtype is not None and source.dtype.value == to and isinstance(source.type, ir.TensorType)
+    if node.op_type == "Dropout":
+        training = node.inputs[2] if len(node.inputs) > 2 else None
+        if training is None:
+            return True
+        value = constant_array(training)
+        return value is not None and not bool(value)
+    return False
+
+
+def eliminate_identity(model: ir.Model) -> list[Note]:
+    """Removes Identity, Dropout outside training, and Casts to the type at hand.
+
+    Graph outputs keep their names: where the node makes a graph output, its input takes over the output's name if it
+    is itself neither an input, an output nor a constant of a graph, nor comes from an outer graph; else the node stays.
+
+    Args:
+        model: changed in place.
+    """
+    removed = 0
+    for graph in all_graphs(model):
+        for node in list(graph):
+            if not _passes_through(node):
+                continue
+            source, last = node.inputs[0], node.outputs[0]
+            if source is None:
+                continue
+            if last.is_graph_output():
+                producer = source.producer()
+                if producer is None or producer.graph is not graph or source.is_graph_output():
+                    continue
+                rename_output(source, last)
+                # The node itself still reads its input, which by now bears the output's name.
+                node.replace_input_with(0, None)
+            else:
+                replace_value(last, source)
+            remove_nodes([node])
+            removed += 1
+    return [Note("identity", "", f"{removed} nodes that change nothing removed")] if removed else []

@@ -1,0 +1,203 @@
+"""Saving: all or nothing, the same bytes each time, external data when a protobuf cannot hold the model."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from onnxq.errors import OutputError
+from onnxq.graph.traverse import with_subgraphs
+
+__all__ = ["MAX_PROTO_BYTES", "save", "serialized_size", "to_proto"]
+
+MAX_PROTO_BYTES = 1_900_000_000
+"""A model that would be larger goes to external data by itself; protobuf's own limit is 2 GiB."""
+
+_EXTERNAL_FROM = 1024
+"""Initializers of fewer bytes stay in the protobuf: runtimes want shapes and axes there."""
+
+_ALIGNMENT = 4096
+"""Offsets of external tensors, in bytes, so that any runtime can map them."""
+
+
+def _initializers(model: ir.Model) -> Iterator[ir.Value]:
+    for graph in with_subgraphs(model.graph):
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                yield value
+
+
+def serialized_size(model: ir.Model) -> int:
+    """Bytes of the tensors of a model plus a generous guess for the rest, without reading or serializing them."""
+    size = 4096
+    for value in _initializers(model):
+        tensor = value.const_value
+        if tensor is not None:
+            size += (1024 if tensor.dtype == ir.DataType.STRING else tensor.nbytes) + 64 + 2 * len(value.name or "")
+    for graph in with_subgraphs(model.graph):
+        for node in graph:
+            size += 64 + 3 * sum(len(v.name or "") + 32 for v in (*node.inputs, *node.outputs) if v is not None)
+            for attr in node.attributes.values():
+                if not attr.is_ref() and attr.type == ir.AttributeType.TENSOR:
+                    tensor = attr.as_tensor()
+                    size += 1024 if tensor.dtype == ir.DataType.STRING else tensor.nbytes
+    return size
+
+
+def _inline(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """A tensor that serializes with its data, where onnx-ir would only write down the file it lies in."""
+    if isinstance(tensor, ir.ExternalTensor):
+        return ir.LazyTensor(
+            lambda: ir.Tensor(tensor.numpy(), dtype=tensor.dtype),
+            dtype=tensor.dtype,
+            shape=tensor.shape,
+            name=tensor.name,
+        )
+    return tensor
+
+
+@contextlib.contextmanager
+def _swapped(model: ir.Model, replacements: dict[ir.Value, ir.TensorProtocol]) -> Iterator[None]:
+    """Lets initializers have other tensors for a while."""
+    before = {value: value.const_value for value in replacements}
+    try:
+        for value, tensor in replacements.items():
+            value.const_value = tensor
+        yield
+    finally:
+        for value, old in before.items():
+            value.const_value = old
+
+
+def to_proto(model: ir.Model) -> onnx.ModelProto:
+    """The whole model as one protobuf, data included; ``model`` is left as it is.
+
+    Raises:
+        OutputError: it does not fit into a protobuf.
+    """
+    size = serialized_size(model)
+    if size > MAX_PROTO_BYTES:
+        raise OutputError(
+            f"the model has about {size} bytes, too many for one protobuf", hint="Save it with external data"
+        )
+    inline = {
+        value: _inline(value.const_value)
+        for value in _initializers(model)
+        if isinstance(value.const_value, ir.ExternalTensor)
+    }
+    with _swapped(model, inline):
+        return ir.serde.serialize_model(model)
+
+
+def save(model: ir.Model, path: str | os.PathLike[str], *, external_data: bool | None = None) -> list[Path]:
+    """Writes a model; until everything is on the disk, whatever was at ``path`` stays there.
+
+    The files are written under temporary names in the same folder and renamed at the end, so ``path`` may be the very
+    file (and its data file the very one) that ``model`` is still being read from. A link at ``path`` is followed, not
+    replaced.
+
+    Args:
+        model: left as it is.
+        path: the ``.onnx`` file.
+        external_data: tensors of 1 KiB and more go to ``<name>.data`` beside it; None means only when the model would
+            not fit into one protobuf.
+
+    Returns:
+        The files written, the model first.
+
+    Raises:
+        OutputError: the folder is missing or cannot be written, or the disk is full. No partial file is left behind.
+    """
+    target = Path(path)
+    folder = target.resolve().parent
+    target = folder / target.resolve().name
+    size = serialized_size(model)
+    if target.is_dir():
+        raise OutputError("this is a folder", where=f"'{path}'", hint="Give the path of the file to write")
+    if not folder.is_dir():
+        raise OutputError(f"the folder '{folder}' does not exist", where=f"'{path}'", hint="Create it first")
+    if external_data is None:
+        external_data = size > MAX_PROTO_BYTES
+    suffix = f".{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    temporary = folder / f".{target.name}{suffix}"
+    data = folder / f"{target.name}.data"
+    temporary_data = folder / f".{data.name}{suffix}"
+    moves = [(temporary_data, data), (temporary, target)] if external_data else [(temporary, target)]
+    try:
+        if external_data:
+            moved = _write_data(model, temporary_data, data.name)
+            with _swapped(model, moved):
+                proto = ir.serde.serialize_model(model)
+        else:
+            proto = to_proto(model)
+        with open(temporary, "wb") as file:
+            file.write(proto.SerializeToString(deterministic=True))
+            file.flush()
+            os.fsync(file.fileno())
+        for source, final in moves:
+            _keep_mode(final, source)
+            os.replace(source, final)
+    except OSError as error:
+        raise OutputError(
+            f"cannot be written: {error.strerror or error}; about {size} bytes are needed",
+            where=f"'{path}'",
+            hint="Free some space, or write to another folder",
+        ) from error
+    except ValueError as error:  # protobuf's own complaint about a message over 2 GiB
+        raise OutputError(
+            f"cannot be serialized: {error}", where=f"'{path}'", hint="Save it with external data"
+        ) from error
+    finally:
+        for source, _ in moves:
+            with contextlib.suppress(OSError):
+                source.unlink(missing_ok=True)
+    return [target, data] if external_data else [target]
+
+
+def _keep_mode(existing: Path, temporary: Path) -> None:
+    """Gives the new file the permissions of the one it replaces."""
+    with contextlib.suppress(OSError):
+        os.chmod(temporary, existing.stat().st_mode & 0o7777)
+
+
+def _write_data(model: ir.Model, temporary: Path, location: str) -> dict[ir.Value, ir.TensorProtocol]:
+    """Writes the bigger tensors one after another and returns what refers to them in the file's final place."""
+    moved: dict[ir.Value, ir.TensorProtocol] = {}
+    with open(temporary, "wb") as file:
+        position = 0
+        for value in _initializers(model):
+            tensor = value.const_value
+            if tensor is None or tensor.dtype == ir.DataType.STRING:
+                continue
+            if tensor.nbytes < _EXTERNAL_FROM:
+                moved[value] = _inline(tensor)
+                continue
+            padding = -position % _ALIGNMENT
+            file.write(bytes(padding))
+            position += padding
+            writer = getattr(tensor, "tofile", None)
+            if writer is not None:
+                writer(file)
+            else:
+                file.write(tensor.tobytes())
+            file.flush()
+            written = file.tell() - position
+            if written != tensor.nbytes:
+                raise OSError(f"tensor '{value.name}' wrote {written} bytes in place of {tensor.nbytes}")
+            moved[value] = ir.ExternalTensor(
+                location,
+                position,
+                tensor.nbytes,
+                tensor.dtype,
+                shape=ir.Shape(tensor.shape.numpy()),
+                name=value.name or "",
+            )
+            position += tensor.nbytes
+        os.fsync(file.fileno())
+    return moved

@@ -1,0 +1,121 @@
+"""Types and shapes by onnx's own shape inference, without handing it the weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import onnx
+import onnx_ir as ir
+
+from onnxq.graph.note import Note
+from onnxq.graph.skeleton import skeleton
+from onnxq.graph.traverse import all_graphs
+
+__all__ = ["infer_shapes", "sizes_at"]
+
+STANDARD = ("", "ai.onnx", "ai.onnx.ml")
+
+
+def infer_shapes(model: ir.Model) -> list[Note]:
+    """Gives every value the type and shape that follow from the inputs and the operators.
+
+    What the file itself says about inner tensors of standard operators is not believed, since edited models are often
+    stale there: it is only kept where inference finds nothing. Graph inputs and outputs keep theirs; an output that
+    the file gives no shape gets the inferred one.
+
+    Args:
+        model: changed in place. Names must be unique over the model.
+
+    Returns:
+        A note when inference failed; the shapes known before then stay.
+    """
+    proto, _ = skeleton(model)
+    _forget(proto.graph)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
+    except Exception as error:
+        return [Note("shapes", "", f"shape inference failed, so some shapes stay unknown: {error}")]
+    known: dict[str, onnx.TypeProto] = {}
+    stack = [inferred.graph]
+    while stack:
+        graph = stack.pop()
+        for info in graph.value_info:
+            known[info.name] = info.type
+        for node in graph.node:
+            for attribute in node.attribute:
+                if attribute.HasField("g"):
+                    for info in (*attribute.g.input, *attribute.g.output):
+                        known.setdefault(info.name, info.type)
+                    stack.append(attribute.g)
+    fixed = {*model.graph.inputs, *model.graph.outputs}
+    for info in inferred.graph.output:
+        known.setdefault(info.name, info.type)
+    for end in model.graph.outputs:
+        if (kind := known.get(end.name or "")) is not None and kind.WhichOneof("value") is not None:
+            if end.type is None:
+                end.type = ir.serde.deserialize_type_proto_for_type(kind)
+            if end.shape is None:
+                end.shape = ir.serde.deserialize_type_proto_for_shape(kind)
+    for current in all_graphs(model):
+        for value in (*current.inputs, *(v for node in current for v in node.outputs)):
+            if value in fixed or not value.name or value.name not in known:
+                continue
+            kind = known[value.name]
+            if kind.WhichOneof("value") is None:
+                continue
+            typed = ir.serde.deserialize_type_proto_for_type(kind)
+            if typed is not None and getattr(typed, "dtype", None) != ir.DataType.UNDEFINED:
+                value.type = typed
+            shape = ir.serde.deserialize_type_proto_for_shape(kind)
+            if shape is not None:
+                value.shape = shape
+    return []
+
+
+def _forget(graph: onnx.GraphProto) -> None:
+    """Drops what the protobuf says about outputs of standard operators."""
+    stack = [graph]
+    while stack:
+        current = stack.pop()
+        foreign = {name for node in current.node if node.domain not in STANDARD for name in node.output}
+        kept = [info for info in current.value_info if info.name in foreign]
+        del current.value_info[:]
+        current.value_info.extend(kept)
+        for node in current.node:
+            stack += [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+
+
+def sizes_at(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """Number of elements of every tensor whose shape follows from given shapes of the inputs.
+
+    Args:
+        model: left unchanged. Names must be unique over the model.
+        shapes: input name → shape.
+
+    Returns:
+        Tensor name → number of elements; tensors of unknown shape are missing.
+    """
+    proto, _ = skeleton(model)
+    _forget(proto.graph)
+    for info in proto.graph.input:
+        if info.name in shapes:
+            dims = info.type.tensor_type.shape.dim
+            del dims[:]
+            for size in shapes[info.name]:
+                dims.add().dim_value = size
+    try:
+        inferred = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
+    except Exception:  # raised for anything it cannot digest; the sizes are a help, not a need
+        return {}
+    sizes: dict[str, int] = {}
+    stack = [inferred.graph]
+    while stack:
+        graph = stack.pop()
+        for info in (*graph.input, *graph.value_info, *graph.output):
+            tensor = info.type.tensor_type
+            dims = tensor.shape.dim
+            if tensor.HasField("shape") and all(d.HasField("dim_value") for d in dims):
+                sizes[info.name] = math.prod(d.dim_value for d in dims)
+        stack += [a.g for node in graph.node for a in node.attribute if a.HasField("g")]
+    return sizes

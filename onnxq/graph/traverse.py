@@ -1,0 +1,50 @@
+"""Walks over a model's graphs and nodes, subgraphs included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+__all__ = ["all_graphs", "all_nodes", "describe", "subgraphs", "with_subgraphs"]
+
+
+def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
+    """The graphs held by a node's attributes (If, Loop, Scan), in attribute order."""
+    for attr in node.attributes.values():
+        if attr.is_ref():
+            continue
+        if attr.type == ir.AttributeType.GRAPH:
+            yield attr.as_graph()
+        elif attr.type == ir.AttributeType.GRAPHS:
+            yield from attr.as_graphs()
+
+
+def with_subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:
+    """A graph, then every graph below it, an outer graph always before its inner ones."""
+    stack = [graph]
+    while stack:
+        current = stack.pop()
+        yield current
+        inner = [sub for node in current for sub in subgraphs(node)]
+        stack.extend(reversed(inner))
+
+
+def all_graphs(model: ir.Model) -> list[ir.Graph]:
+    """The main graph, then every subgraph below it; bodies of functions are not visited."""
+    return list(with_subgraphs(model.graph))
+
+
+def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """The nodes of the main graph and of every subgraph."""
+    for graph in all_graphs(model):
+        yield from graph
+
+
+def describe(node: ir.Node) -> str:
+    """A node as error messages name it: ``node 'c1' (Conv)``."""
+    op = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+    if node.name:
+        return f"node '{node.name}' ({op})"
+    made = next((f" making '{v.name}'" for v in node.outputs if v.name), "")
+    return f"unnamed node ({op}){made}"

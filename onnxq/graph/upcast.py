@@ -1,0 +1,186 @@
+"""Half-precision models become float32 inside; what comes in and goes out keeps its type."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.graph.namer import Namer
+from onnxq.graph.note import Note
+from onnxq.graph.shapes import infer_shapes
+from onnxq.graph.traverse import all_graphs, all_nodes
+from onnxq.graph.values import array_of, replace_value
+
+__all__ = ["HALVES", "upcast"]
+
+HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+
+_TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
+
+
+def upcast(model: ir.Model, dtypes: Collection[ir.DataType] = HALVES) -> list[Note]:
+    """Turns tensors of some floating-point types into float32, with Casts at the graph's inputs and outputs only.
+
+    Initializers, types asked for by attributes (Cast, EyeLike, RandomNormal …), tensors in attributes and all
+    subgraphs are converted. Numbers too large for float32 become its largest.
+
+    Args:
+        model: changed in place, unless it is refused. Functions must be inlined, names unique.
+        dtypes: the types to leave; ``{ir.DataType.DOUBLE}`` brings float64 models down to float32.
+
+    Returns:
+        A note of what was done, or of why it was refused: an operator of another domain reads or makes such a tensor,
+        or one goes in or out inside a sequence or an optional.
+    """
+    wanted = frozenset(dtypes)
+    notes = infer_shapes(model)
+    if not _uses(model, wanted):
+        return notes
+    reason = _refusal(model, wanted)
+    if reason is not None:
+        return [*notes, reason]
+    namer = Namer(model)
+    _convert_initializers(model, wanted, namer)
+    fixed = {*model.graph.inputs, *model.graph.outputs}
+    for graph in all_graphs(model):
+        for node in graph:
+            _convert_attributes(node, wanted)
+        for value in (*graph.inputs, *(v for node in graph for v in node.outputs)):
+            if value not in fixed:
+                value.type = _converted(value.type, wanted)
+    _cast_inputs(model, wanted, namer)
+    _cast_outputs(model, wanted, namer)
+    names = ", ".join(sorted(dtype.name for dtype in wanted))
+    return [*notes, Note("upcast", "", f"computes in float32 in place of {names}")]
+
+
+def _inner(kind: ir.TypeProtocol | None) -> ir.DataType | None:
+    while isinstance(kind, (ir.SequenceType, ir.OptionalType)):
+        kind = kind.elem_type
+    return kind.dtype if kind is not None else None
+
+
+def _uses(model: ir.Model, wanted: frozenset[ir.DataType]) -> bool:
+    for graph in all_graphs(model):
+        made = (v for node in graph for v in node.outputs)
+        if any(_inner(v.type) in wanted for v in (*graph.inputs, *graph.initializers.values(), *made)):
+            return True
+    return False
+
+
+def _refusal(model: ir.Model, wanted: frozenset[ir.DataType]) -> Note | None:
+    for end in (*model.graph.inputs, *model.graph.outputs):
+        if _inner(end.type) in wanted and not isinstance(end.type, ir.TensorType):
+            return Note("upcast", end.name or "", "refused: it goes in or out inside a sequence or an optional")
+    for node in all_nodes(model):
+        if node.domain in ("", "ai.onnx.ml"):
+            continue
+        for value in (*node.inputs, *node.outputs):
+            if value is not None and value.name and (_inner(value.type) in wanted or value.type is None):
+                what = "of a type to convert" if value.type is not None else "of unknown type"
+                return Note(
+                    "upcast", node.name or "", f"refused: {node.domain}::{node.op_type} touches '{value.name}', {what}"
+                )
+    return None
+
+
+def _float32(tensor: ir.TensorProtocol, name: str | None) -> ir.TensorProtocol:
+    array = array_of(tensor)
+    limit = float(np.finfo(np.float32).max)
+    wide = array.astype(np.float64)
+    clipped = np.where(np.isfinite(wide), np.clip(wide, -limit, limit), wide)
+    return ir.Tensor(clipped.astype(np.float32), name=name)
+
+
+def _convert_initializers(model: ir.Model, wanted: frozenset[ir.DataType], namer: Namer) -> None:
+    for graph in all_graphs(model):
+        for value in list(graph.initializers.values()):
+            tensor = value.const_value
+            if tensor is None or tensor.dtype not in wanted:
+                continue
+            main = graph is model.graph
+            if main and value.is_graph_input():
+                continue  # it gets a Cast as other inputs do
+            if main and value.is_graph_output():
+                copy = ir.Value(
+                    name=namer.fresh(f"{value.name}_float"), shape=value.shape, type=ir.TensorType(ir.DataType.FLOAT)
+                )
+                copy.const_value = _float32(tensor, copy.name)
+                graph.register_initializer(copy)
+                replace_value(value, copy)
+                continue
+            value.const_value = _float32(tensor, value.name)
+            value.type = ir.TensorType(ir.DataType.FLOAT)
+
+
+def _convert_attributes(node: ir.Node, wanted: frozenset[ir.DataType]) -> None:
+    for name, attr in list(node.attributes.items()):
+        if attr.is_ref():
+            continue
+        if attr.type == ir.AttributeType.TENSOR and attr.as_tensor().dtype in wanted:
+            tensor = attr.as_tensor()
+            node.attributes[name] = ir.AttrTensor(name, _float32(tensor, tensor.name))
+        elif attr.type == ir.AttributeType.TENSORS:
+            tensors = [_float32(t, t.name) if t.dtype in wanted else t for t in attr.as_tensors()]
+            node.attributes[name] = ir.AttrTensors(name, tensors)
+        elif (
+            name in _TYPE_ATTRIBUTES
+            and attr.type == ir.AttributeType.INT
+            and node.domain == ""
+            and (attr.as_int() in {dtype.value for dtype in wanted})
+        ):
+            node.attributes[name] = ir.AttrInt64(name, ir.DataType.FLOAT.value)
+
+
+def _converted(kind: ir.TypeProtocol | None, wanted: frozenset[ir.DataType]) -> ir.TypeProtocol | None:
+    if isinstance(kind, ir.TensorType):
+        return ir.TensorType(ir.DataType.FLOAT, denotation=kind.denotation) if kind.dtype in wanted else kind
+    if isinstance(kind, (ir.SequenceType, ir.OptionalType)):
+        inner = _converted(kind.elem_type, wanted)
+        return type(kind)(inner, denotation=kind.denotation) if inner is not None else kind
+    return kind
+
+
+def _cast(source: ir.Value, to: ir.DataType, name: str, namer: Namer) -> ir.Node:
+    node = ir.Node("", "Cast", [source], [ir.AttrInt64("to", to.value)], num_outputs=1, name=namer.node(f"{name}_cast"))
+    made = node.outputs[0]
+    made.type = ir.TensorType(to)
+    made.shape = source.shape.copy() if source.shape is not None else None
+    return node
+
+
+def _cast_inputs(model: ir.Model, wanted: frozenset[ir.DataType], namer: Namer) -> None:
+    graph = model.graph
+    casts: list[ir.Node] = []
+    for value in graph.inputs:
+        if value.dtype not in wanted or not value.uses():
+            continue
+        readers = list(value.uses())
+        cast = _cast(value, ir.DataType.FLOAT, value.name or "input", namer)
+        cast.outputs[0].name = namer.fresh(f"{value.name}_float")
+        for node, index in readers:
+            node.replace_input_with(index, cast.outputs[0])
+        casts.append(cast)
+    if casts and len(graph):
+        graph.insert_before(graph[0], casts)
+
+
+def _cast_outputs(model: ir.Model, wanted: frozenset[ir.DataType], namer: Namer) -> None:
+    graph = model.graph
+    for index, value in enumerate(list(graph.outputs)):
+        producer = value.producer()
+        if value.dtype not in wanted or producer is None:
+            continue
+        dtype, name, kind = value.dtype, value.name, value.type
+        if dtype is None or name is None:
+            continue
+        cast = _cast(value, dtype, name, namer)
+        made = cast.outputs[0]
+        made.doc_string, made.type = value.doc_string, kind
+        value.name = namer.fresh(f"{name}_float")
+        value.type = ir.TensorType(ir.DataType.FLOAT)
+        made.name = name
+        graph.insert_after(graph[-1], cast)
+        graph.outputs[index] = made

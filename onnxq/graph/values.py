@@ -1,0 +1,123 @@
+"""Small questions and edits on onnx-ir values that every pass needs, with onnx-ir's traps wrapped once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.errors import ModelError
+from onnxq.graph.namer import Namer
+from onnxq.graph.traverse import all_graphs, all_nodes, describe, subgraphs
+
+__all__ = [
+    "all_graphs",
+    "all_nodes",
+    "array_of",
+    "constant_array",
+    "describe",
+    "is_constant",
+    "nonempty",
+    "only_reader",
+    "remove_nodes",
+    "rename_output",
+    "replace_value",
+    "set_constant",
+    "static_shape",
+    "subgraphs",
+]
+
+AnyArray = np.ndarray[Any, np.dtype[Any]]
+
+
+def is_constant(value: ir.Value | None) -> bool:
+    """Whether a value is fixed when the model is made: an initializer that no caller can override."""
+    return value is not None and value.const_value is not None and value.is_initializer() and not value.is_graph_input()
+
+
+def array_of(tensor: ir.TensorProtocol) -> AnyArray:
+    """The numbers of a tensor.
+
+    Raises:
+        ModelError: they cannot be read (file gone, too short, a malformed tensor).
+    """
+    try:
+        return np.asarray(tensor.numpy())
+    except (OSError, ValueError, TypeError, AssertionError) as error:
+        raise ModelError(f"its data cannot be read: {error}", where=f"tensor '{tensor.name}'") from error
+
+
+def constant_array(value: ir.Value | None) -> AnyArray | None:
+    """The numbers of a constant value (read-only view where possible), or None when it is not a constant."""
+    if value is None or value.const_value is None or not is_constant(value):
+        return None
+    return array_of(value.const_value)
+
+
+def set_constant(graph: ir.Graph, namer: Namer, base: str, array: AnyArray) -> ir.Value:
+    """Registers a new initializer holding ``array`` in ``graph`` under a fresh name built on ``base``."""
+    name = namer.fresh(base)
+    tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)
+    value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+    graph.register_initializer(value)
+    return value
+
+
+def only_reader(value: ir.Value) -> ir.Node | None:
+    """The node that alone reads ``value``, once; None when it has other readers or is a graph output."""
+    uses = value.uses()
+    if len(uses) != 1 or value.is_graph_output():
+        return None
+    return next(iter(uses)).node
+
+
+def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
+    """The shape of a value when every dimension is a known number."""
+    if value is None or value.shape is None:
+        return None
+    dims: list[int] = []
+    for dim in value.shape:
+        if not isinstance(dim, int):
+            return None
+        dims.append(dim)
+    return tuple(dims)
+
+
+def replace_value(old: ir.Value, new: ir.Value) -> None:
+    """Lets every reader of ``old``, which must not be a graph output, read ``new`` instead."""
+    for node, index in old.uses():
+        node.replace_input_with(index, new)
+
+
+def rename_output(value: ir.Value, last: ir.Value) -> None:
+    """Puts ``value`` in the place of ``last``: its readers, its name, its type and, if it is one, its graph output.
+
+    ``last`` is left without readers and without a name, ready to be removed with its node.
+    """
+    name = last.name
+    value.type = last.type if last.type is not None else value.type
+    value.shape = last.shape.copy() if last.shape is not None else value.shape
+    value.doc_string = last.doc_string
+    if last.metadata_props:
+        value.metadata_props.update(last.metadata_props)
+    last.replace_all_uses_with(value, replace_graph_outputs=True)
+    last.name = None
+    value.name = name
+
+
+def remove_nodes(nodes: Iterable[ir.Node]) -> None:
+    """Removes nodes from their graphs and detaches them from their inputs; nothing else may read their outputs."""
+    by_graph: dict[int, tuple[ir.Graph, list[ir.Node]]] = {}
+    for node in nodes:
+        graph = node.graph
+        if graph is not None:
+            by_graph.setdefault(id(graph), (graph, []))[1].append(node)
+    for graph, members in by_graph.values():
+        graph.remove(members, safe=True)
+
+
+def nonempty(values: Sequence[ir.Value]) -> list[ir.Value]:
+    """The outputs of a node that are named, leaving out unused optional ones."""
+    return [value for value in values if value.name]

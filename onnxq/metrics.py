@@ -1,0 +1,229 @@
+"""How far a tensor is from its reference: SQNR, cosine, maximum error, agreement. Streaming, float64.
+
+SQNR = 10·log10(Σ r² / Σ (r - g)²) in dB, for reference r and result g (signal-to-quantization-noise ratio; e.g.
+Widrow & Kollár, Quantization Noise, 2008, ch. 1). The mean-removed SQNR takes both after subtracting their own means:
+10·log10(var r / var (r - g)). Higher than the plain one says that the error is mostly a shift; much lower says that a
+constant offset of the signal hides the error.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ErrorMeter", "Errors", "cosine", "jsonable", "sqnr"]
+
+_CHUNK = 1 << 16
+_SENTINEL = 1e30  # larger magnitudes stand for "masked", not for numbers
+
+
+def _decibel(signal: float, noise: float) -> float:
+    """10·log10(signal / noise); +inf without noise, -inf with noise but no signal."""
+    if noise == 0.0:
+        return math.inf
+    return 10.0 * (math.log10(signal) - math.log10(noise)) if signal > 0.0 else -math.inf
+
+
+@dataclass(frozen=True)
+class Errors:
+    """What `ErrorMeter` found. Decibels may be ±inf; fields that do not apply are NaN (or None for an index).
+
+    Attributes:
+        samples: number of samples compared.
+        elements: number of elements compared, summed over samples.
+        sqnr: of all elements of all samples together, dB.
+        sqnr_centred: the same after removing means, dB.
+        worst: lowest SQNR of a sample, dB.
+        worst_sample: index of that sample.
+        median: median of the samples' SQNR, dB.
+        cosine: cosine of the angle between all reference and all result elements.
+        max_error: largest |r - g|.
+        max_error_sample: index of the sample that has it.
+        peak: largest |r|.
+        agreement: share of elements that are equal; the only measure of integer, boolean and string tensors.
+        skipped: elements whose reference is NaN, infinite or a mask sentinel (|r| > 1e30); left out.
+        broken: elements that are NaN or infinite in the result only; they make the SQNR -inf.
+        reshaped: samples whose result has another shape than the reference; left out.
+    """
+
+    samples: int = 0
+    elements: int = 0
+    sqnr: float = math.nan
+    sqnr_centred: float = math.nan
+    worst: float = math.nan
+    worst_sample: int | None = None
+    median: float = math.nan
+    cosine: float = math.nan
+    max_error: float = math.nan
+    max_error_sample: int | None = None
+    peak: float = math.nan
+    agreement: float = math.nan
+    skipped: int = 0
+    broken: int = 0
+    reshaped: int = 0
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON: NaN becomes None, infinities the strings ``"inf"`` and ``"-inf"``."""
+        return {name: jsonable(value) for name, value in vars(self).items()}
+
+
+def jsonable(value: object) -> object:
+    """A number as strict JSON has it: NaN → None, infinities → ``"inf"``, ``"-inf"``; numpy scalars → Python's."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
+
+
+@dataclass
+class _Moments:
+    """Count, mean and centred sum of squares, merged by Chan, Golub & LeVeque (1979)."""
+
+    count: int = 0
+    mean: float = 0.0
+    centred: float = 0.0
+
+    def add(self, x: NDArray[np.float64]) -> None:
+        mean = float(x.mean())
+        deviation = x - mean
+        delta, total = mean - self.mean, self.count + x.size
+        self.centred += float(deviation @ deviation) + delta * delta * self.count * x.size / total
+        self.mean += delta * x.size / total
+        self.count = total
+
+
+@dataclass
+class ErrorMeter:
+    """Takes pairs of tensors, one sample at a time; memory does not grow but for one number a sample."""
+
+    _signal: _Moments = field(default_factory=_Moments)
+    _noise: _Moments = field(default_factory=_Moments)
+    _rr: float = 0.0
+    _gg: float = 0.0
+    _rg: float = 0.0
+    _ee: float = 0.0
+    _peak: float = 0.0
+    _max_error: float = 0.0
+    _max_error_sample: int | None = None
+    _equal: int = 0
+    _elements: int = 0
+    _skipped: int = 0
+    _broken: int = 0
+    _reshaped: int = 0
+    _float: bool = True
+    _by_sample: list[tuple[int, float]] = field(default_factory=list)
+    _samples: int = 0
+
+    def update(self, reference: np.ndarray, result: np.ndarray, sample: int | None = None) -> None:
+        """Compare one sample.
+
+        Args:
+            reference: the float model's tensor, any shape and type.
+            result: the quantized model's, of the same shape.
+            sample: index of the sample; counted from 0 if None.
+        """
+        reference, result = np.asarray(reference), np.asarray(result)
+        sample = self._samples if sample is None else sample
+        self._samples += 1
+        if reference.shape != result.shape:
+            self._reshaped += 1
+            return
+        if not _is_float(reference.dtype):
+            self._float = False
+            self._equal += int(np.count_nonzero(reference == result))
+            self._elements += reference.size
+            return
+        r_flat, g_flat = reference.reshape(-1), result.reshape(-1)
+        rr = ee = 0.0
+        broken = compared = 0
+        for start in range(0, r_flat.size, _CHUNK):
+            r = r_flat[start : start + _CHUNK].astype(np.float64)
+            g = g_flat[start : start + _CHUNK].astype(np.float64)
+            use = np.isfinite(r) & (np.abs(r) <= _SENTINEL)
+            bad = use & ~np.isfinite(g)
+            broken += int(np.count_nonzero(bad))
+            self._skipped += int(r.size - np.count_nonzero(use))
+            use &= ~bad
+            if not use.all():
+                r, g = r[use], g[use]
+            if not r.size:
+                continue
+            compared += r.size
+            e = r - g
+            self._signal.add(r)
+            self._noise.add(e)
+            rr += float(r @ r)
+            ee += float(e @ e)
+            self._gg += float(g @ g)
+            self._rg += float(r @ g)
+            self._equal += int(np.count_nonzero(e == 0.0))
+            self._peak = max(self._peak, float(np.abs(r).max()))
+            worst = float(np.abs(e).max())
+            if worst > self._max_error or self._max_error_sample is None:
+                self._max_error, self._max_error_sample = worst, sample
+        self._rr += rr
+        self._ee += ee
+        self._broken += broken
+        self._elements += compared + broken
+        if compared or broken:
+            self._by_sample.append((sample, -math.inf if broken else _decibel(rr, ee)))
+
+    def result(self) -> Errors:
+        """The figures over all samples so far."""
+        counts = {
+            "samples": self._samples,
+            "elements": self._elements,
+            "skipped": self._skipped,
+            "broken": self._broken,
+            "reshaped": self._reshaped,
+        }
+        if not self._elements:
+            return Errors(**counts)
+        agreement = self._equal / self._elements
+        if not self._float:
+            return Errors(**counts, agreement=agreement)
+        worst_sample, worst = min(self._by_sample, key=lambda pair: pair[1])
+        norm = math.sqrt(self._rr) * math.sqrt(self._gg)
+        both_zero = self._rr == 0.0 and self._gg == 0.0
+        return Errors(
+            **counts,
+            sqnr=-math.inf if self._broken else _decibel(self._rr, self._ee),
+            sqnr_centred=-math.inf if self._broken else _decibel(self._signal.centred, self._noise.centred),
+            worst=worst,
+            worst_sample=worst_sample,
+            median=_median([value for _, value in self._by_sample]),
+            cosine=1.0 if both_zero else self._rg / norm if norm else 0.0,
+            max_error=math.inf if self._broken else self._max_error,
+            max_error_sample=worst_sample if self._broken else self._max_error_sample,
+            peak=self._peak,
+            agreement=agreement,
+        )
+
+
+def _median(values: list[float]) -> float:
+    """The median; of an even number the lower middle one when an infinity is involved."""
+    ordered = sorted(values)
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return (low + high) / 2 if math.isfinite(low) and math.isfinite(high) else low
+
+
+def _is_float(dtype: np.dtype) -> bool:
+    return dtype.kind == "f" or dtype.name.startswith(("bfloat16", "float8"))
+
+
+def sqnr(reference: np.ndarray, result: np.ndarray) -> float:
+    """SQNR of one pair of tensors in dB; see the head of this module."""
+    meter = ErrorMeter()
+    meter.update(reference, result)
+    return meter.result().sqnr
+
+
+def cosine(reference: np.ndarray, result: np.ndarray) -> float:
+    """Cosine of the angle between two tensors, 1 if both are zero."""
+    meter = ErrorMeter()
+    meter.update(reference, result)
+    return meter.result().cosine

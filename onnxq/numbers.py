@@ -1,0 +1,120 @@
+"""With which numbers: the scale and zero point of every site of a plan, from statistics and from the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.calibration.ranges import select_range
+from onnxq.calibration.statistics import Statistics
+from onnxq.calibration.weights import weight_range
+from onnxq.errors import StatisticsError
+from onnxq.graph.traverse import all_graphs
+from onnxq.graph.values import constant_array
+from onnxq.plan import Plan, Site
+from onnxq.qparams import MIN_SCALE, QParams, from_range
+
+__all__ = ["choose_numbers", "unusable_constants", "unusable_tensors"]
+
+_BIAS_LIMIT = float(2**31 - 1)
+
+
+def unusable_tensors(plan: Plan, statistics: Statistics) -> dict[str, str]:
+    """Activations of a plan that have no usable range, with the reason.
+
+    Raises:
+        StatisticsError: the statistics know nothing of a tensor.
+    """
+    bad: dict[str, str] = {}
+    for tensor in plan.observed():
+        if tensor in statistics.unobservable:
+            bad[tensor] = f"tensor {tensor!r} cannot be observed: {statistics.unobservable[tensor]}"
+            continue
+        seen = statistics.tensors.get(tensor)
+        if seen is None:
+            raise StatisticsError(
+                "the statistics have no such tensor", where=f"tensor {tensor!r}", hint="Calibrate this model again"
+            )
+        if seen.count == 0:
+            why = "held no finite value" if seen.nan or seen.inf or seen.sentinels else "was never computed"
+            bad[tensor] = f"tensor {tensor!r} {why} on the calibration data"
+    return bad
+
+
+def unusable_constants(model: ir.Model, plan: Plan) -> dict[str, str]:
+    """Weights, biases and constant operands of a plan that hold NaN or infinite values, with the reason."""
+    values = _constants(model)
+    bad: dict[str, str] = {}
+    for site in plan.sites:
+        if site.role != "activation" and site.tensor not in bad:
+            array = constant_array(values[site.tensor])
+            if array is not None and not np.isfinite(array).all():
+                bad[site.tensor] = f"constant {site.tensor!r} holds NaN or infinite values"
+    return bad
+
+
+def choose_numbers(model: ir.Model, plan: Plan, statistics: Statistics) -> dict[str, QParams]:
+    """Scale and zero point of every site.
+
+    Activations take the range that their spec's range method selects from the statistics, tied sites that of their
+    root. Weights take their absolute maximum at 8 bits and above, the range of least squared error below. A bias takes
+    ``scale_x * scale_w``; where it would not fit 32 bits, the weight's scale of that channel is raised, which costs at
+    most ``|bias| / 2**31`` a weight.
+
+    Returns:
+        Parameters by site name.
+    """
+    values = _constants(model)
+    numbers: dict[str, QParams] = {}
+    for site in plan.sites:
+        if site.role == "activation" and site.tied_to is None:
+            low, high = site.fixed or select_range(statistics.tensors[site.source], site.spec)
+            numbers[site.name] = from_range(low, high, site.spec)
+        elif site.role in ("weight", "constant"):
+            array = _array(values[site.tensor])
+            if site.role == "weight":
+                numbers[site.name] = from_range(*weight_range(array, site.spec), site.spec)
+            else:
+                numbers[site.name] = from_range(array.min(initial=0.0), array.max(initial=0.0), site.spec)
+    for site in plan.sites:
+        if site.tied_to is not None:
+            numbers[site.name] = replace(numbers[plan.root(site).name], spec=site.spec)
+    biases = [site for site in plan.sites if site.role == "bias"]
+    for site in biases:
+        _make_room(site, _array(values[site.tensor]), numbers)
+    for site in biases:
+        numbers[site.name] = _bias(site, numbers)
+    return numbers
+
+
+def _make_room(site: Site, bias: NDArray[np.float32], numbers: dict[str, QParams]) -> None:
+    """Raise scales of the weight so that the bias fits 32 bits and its scale is a normal number."""
+    assert site.factors is not None
+    data, weight = numbers[site.factors[0]], numbers[site.factors[1]]
+    scale_x = float(data.scale)
+    need = np.maximum(np.abs(bias.astype(np.float64)).reshape(-1) / (_BIAS_LIMIT * 0.5), MIN_SCALE) / scale_x
+    need = need if weight.scale.ndim and need.size == weight.scale.size else need.max(initial=0.0)
+    raised = np.maximum(weight.scale.astype(np.float64), need).astype(np.float32)
+    if (raised > weight.scale).any():
+        numbers[site.factors[1]] = replace(weight, scale=raised)
+
+
+def _bias(site: Site, numbers: Mapping[str, QParams]) -> QParams:
+    assert site.factors is not None
+    data, weight = numbers[site.factors[0]], numbers[site.factors[1]]
+    scale = np.asarray(data.scale * weight.scale, np.float32)
+    return QParams(site.spec, scale, np.zeros(scale.shape, np.int64))
+
+
+def _array(value: ir.Value) -> NDArray[np.float32]:
+    array = constant_array(value)
+    assert array is not None
+    return np.asarray(array, np.float32)
+
+
+def _constants(model: ir.Model) -> dict[str, ir.Value]:
+    return {name: value for graph in all_graphs(model) for name, value in graph.initializers.items()}

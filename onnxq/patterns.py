@@ -1,0 +1,99 @@
+"""Patterns that name parts of a model: node names, tensor names or op types, with wildcards.
+
+A pattern is first compared as it stands, then as a shell wildcard (``*``, ``?``, ``[ab]``), so that names with brackets
+need no escaping. Case matters. An op of another domain is also known as ``domain::Type``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import translate
+from typing import TYPE_CHECKING
+
+from onnxq.errors import OptionError
+from onnxq.suggest import nearest
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["Match", "Names", "match", "names_of"]
+
+
+@dataclass(frozen=True)
+class Names:
+    """What can be named in a model.
+
+    Attributes:
+        nodes: node name → op type (``"Conv"`` or ``"domain::Type"``), in graph order.
+        tensors: all tensor names, in graph order.
+    """
+
+    nodes: Mapping[str, str]
+    tensors: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Match:
+    """What one pattern matched.
+
+    Attributes:
+        pattern: the pattern.
+        nodes: names of the nodes whose name or op type matched.
+        tensors: tensor names that matched.
+    """
+
+    pattern: str
+    nodes: frozenset[str] = field(default_factory=frozenset)
+    tensors: frozenset[str] = field(default_factory=frozenset)
+
+    def node(self, node: ir.Node) -> bool:
+        """Whether the pattern names this node, by its name or op type, or by a tensor that it writes."""
+        return node.name in self.nodes or any(value.name in self.tensors for value in node.outputs)
+
+
+def names_of(model: ir.Model) -> Names:
+    """All names of a model, subgraphs included. O(nodes)."""
+    nodes: dict[str, str] = {}
+    tensors: dict[str, None] = {}
+    for graph in (model.graph, *model.graph.subgraphs()):
+        for value in (*graph.inputs, *graph.initializers.values()):
+            if value.name:
+                tensors[value.name] = None
+        for node in graph:
+            if node.name:
+                nodes[node.name] = (
+                    f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+                )
+            for value in node.outputs:
+                if value.name:
+                    tensors[value.name] = None
+    return Names(nodes, list(tensors))
+
+
+def match(patterns: Iterable[str], names: Names, *, option: str = "pattern") -> list[Match]:
+    """Find what each pattern names, in the order given.
+
+    Args:
+        patterns: the patterns.
+        names: what can be named, see `names_of`.
+        option: the option they come from, for the message.
+
+    Raises:
+        OptionError: a pattern matches nothing; says the nearest names.
+    """
+    result = []
+    for pattern in patterns:
+        wild = re.compile(translate(pattern)).match
+        nodes = frozenset(n for n, op in names.nodes.items() if pattern in (n, op, op.rpartition("::")[2]))
+        tensors = frozenset(t for t in names.tensors if t == pattern)
+        if not nodes and not tensors:
+            nodes = frozenset(n for n, op in names.nodes.items() if wild(n) or wild(op) or wild(op.rpartition("::")[2]))
+            tensors = frozenset(t for t in names.tensors if wild(t))
+        if not nodes and not tensors:
+            known = dict.fromkeys((*names.nodes.values(), *names.nodes, *names.tensors))
+            hint = nearest(pattern, known, title="names") or "Run 'onnxq plan' to see the names of nodes and tensors."
+            raise OptionError(f"{pattern!r} matches no node name, tensor name or op type", where=option, hint=hint)
+        result.append(Match(pattern, nodes, tensors))
+    return result

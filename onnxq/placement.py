@@ -1,0 +1,188 @@
+"""Which nodes run in integers: the assignment that costs least, by the target's table of kernel and conversion costs.
+
+A node with an integer kernel may run either way: the integer kernel is often cheaper than the float one, but where an
+integer node meets a float one the tensor between them has to be converted, and a float convolution computes the activation
+function behind it for free. The cheapest assignment is a minimum cut, found exactly. A tensor enters integers only for a
+multiply-accumulate: cheap arithmetic and data movement run in integers inside regions of such nodes, never for themselves.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+
+import onnx_ir as ir
+
+from onnxq.backend import Backend, Kind, OpRule
+
+__all__ = ["cheapest", "elements"]
+
+_UNKNOWN_DIM = 16
+_FOREVER = 1 << 60
+
+
+def elements(value: ir.Value) -> int:
+    """Number of elements of a tensor; an unknown first dimension counts 1, other unknown dimensions 16."""
+    if value.shape is None:
+        return _UNKNOWN_DIM**2
+    count = 1
+    for position, dim in enumerate(value.shape):
+        count *= dim if isinstance(dim, int) else (1 if position == 0 else _UNKNOWN_DIM)
+    return max(count, 1)
+
+
+def cheapest(
+    backend: Backend,
+    rules: Mapping[ir.Node, OpRule],
+    output: Callable[[ir.Node], ir.Value],
+    absorbed: Set[ir.Node],
+    forced: Set[ir.Node],
+    size: Callable[[ir.Value], int] = elements,
+) -> set[ir.Node]:
+    """The nodes of ``rules`` that should run in integers.
+
+    Args:
+        backend: gives the costs of conversions and of activation functions that float kernels compute for free.
+        rules: nodes that could run in integers.
+        output: node → the tensor behind it and the activation function it absorbed.
+        absorbed: activation functions computed by the node before them.
+        forced: nodes that run in integers whatever it costs.
+        size: number of elements of a tensor.
+    """
+    cut = _MinimumCut()
+    source, sink = "source", "sink"  # source side = integer
+    tensors: dict[ir.Value, None] = {}
+    for node, rule in rules.items():
+        behind = output(node)
+        as_float, as_integer = rule.costs(node)
+        float_cost, integer_cost = as_float * size(behind), as_integer * size(behind)
+        if node in forced:
+            cut.edge(source, node, _FOREVER)
+        elif (before := _float_fusion(backend, node)) in rules and before is not None:
+            cut.edge(before, node, _units(float_cost))  # paid when float behind an integer node
+        else:
+            cut.edge(source, node, _units(float_cost))  # paid when float
+        cut.edge(node, sink, _units(integer_cost))  # paid when integer
+        after = _only_reader(behind)
+        if after is not None and after not in rules and _float_fusion(backend, after) is node:
+            cut.edge(node, sink, _units(backend.fused_float[after.op_type] * size(behind) + backend.node_cost))
+        for value in (*node.inputs, behind):
+            if value is not None and value.const_value is None:
+                tensors[value] = None
+    for value in tensors:
+        enter = _units(backend.quantize_cost * size(value) + backend.node_cost)
+        leave = _units(backend.dequantize_cost * size(value) + backend.node_cost)
+        producer = value.producer()
+        if producer in absorbed:
+            producer = producer.inputs[0].producer() if producer and producer.inputs[0] else None
+        readers = [use.node for use in value.uses()]
+        integer_readers = [r for r in readers if r in rules]
+        has_float_reader = len(integer_readers) < len(readers) or value.is_graph_output()
+        origin: Hashable = sink
+        if producer is not None and producer in rules and rules[producer].output:
+            origin = producer
+            leaves = ("leaves", value)  # integer only if every reader is
+            cut.edge(producer, leaves, leave)
+            for reader in integer_readers:
+                cut.edge(leaves, reader, _FOREVER)
+            if has_float_reader:
+                cut.edge(leaves, sink, _FOREVER)
+        if integer_readers:
+            enters = ("enters", value)  # integer as soon as one reader is
+            if not any(rules[r].kind is Kind.COMPUTE for r in integer_readers):
+                enter = _FOREVER
+            for reader in integer_readers:
+                cut.edge(reader, enters, _FOREVER)
+            cut.edge(enters, origin, enter)
+    side = cut.source_side(source, sink)
+    return {node for node in rules if node in side}
+
+
+def _only_reader(value: ir.Value) -> ir.Node | None:
+    uses = value.uses()
+    return next(iter(uses)).node if len(uses) == 1 and not value.is_graph_output() else None
+
+
+def _float_fusion(backend: Backend, node: ir.Node) -> ir.Node | None:
+    """The node whose float kernel computes this activation function for free."""
+    if node.op_type not in backend.fused_float or not node.inputs or node.inputs[0] is None:
+        return None
+    producer = node.inputs[0].producer()
+    if producer is None or producer.op_type != "Conv" or _only_reader(node.inputs[0]) is not node:
+        return None
+    return producer
+
+
+def _units(cost: float) -> int:
+    return round(cost * 64)
+
+
+class _MinimumCut:
+    """Dinic's maximum flow on integer capacities; the source side of the minimum cut is what remains reachable."""
+
+    def __init__(self) -> None:
+        self._index: dict[Hashable, int] = {}
+        self._edges: list[list[int]] = []  # per vertex: ids into the arrays below
+        self._to: list[int] = []
+        self._capacity: list[int] = []
+
+    def _vertex(self, key: Hashable) -> int:
+        if key not in self._index:
+            self._index[key] = len(self._edges)
+            self._edges.append([])
+        return self._index[key]
+
+    def edge(self, start: Hashable, end: Hashable, capacity: int) -> None:
+        a, b = self._vertex(start), self._vertex(end)
+        for at, to, room in ((a, b, capacity), (b, a, 0)):
+            self._edges[at].append(len(self._to))
+            self._to.append(to)
+            self._capacity.append(room)
+
+    def source_side(self, source: Hashable, sink: Hashable) -> set[Hashable]:
+        start, end = self._vertex(source), self._vertex(sink)
+        while True:
+            level = self._levels(start)
+            if level[end] < 0:
+                return {key for key, vertex in self._index.items() if level[vertex] >= 0}
+            position = [0] * len(self._edges)
+            while self._augment(start, end, level, position):
+                pass
+
+    def _levels(self, start: int) -> list[int]:
+        level = [-1] * len(self._edges)
+        level[start] = 0
+        queue = deque([start])
+        while queue:
+            vertex = queue.popleft()
+            for e in self._edges[vertex]:
+                if self._capacity[e] and level[self._to[e]] < 0:
+                    level[self._to[e]] = level[vertex] + 1
+                    queue.append(self._to[e])
+        return level
+
+    def _augment(self, start: int, end: int, level: Sequence[int], position: list[int]) -> bool:
+        """One augmenting path along increasing levels, without recursion."""
+        path: list[int] = []
+        vertex = start
+        while vertex != end:
+            edges = self._edges[vertex]
+            while position[vertex] < len(edges):
+                e = edges[position[vertex]]
+                if self._capacity[e] and level[self._to[e]] == level[vertex] + 1:
+                    break
+                position[vertex] += 1
+            else:
+                if not path:
+                    return False
+                e = path.pop()
+                vertex = self._to[e ^ 1]
+                position[vertex] += 1
+                continue
+            path.append(e)
+            vertex = self._to[e]
+        room = min(self._capacity[e] for e in path)
+        for e in path:
+            self._capacity[e] -= room
+            self._capacity[e ^ 1] += room
+        return True

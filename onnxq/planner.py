@@ -1,0 +1,384 @@
+"""Graph and table in, plan out: candidates by the target's rows, placement by cost, then sites and ties."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import onnx_ir as ir
+
+from onnxq.backend import Backend, Kind, OpRule
+from onnxq.graph.groups import find_groups
+from onnxq.graph.values import is_constant
+from onnxq.options import Options
+from onnxq.placement import cheapest, elements
+from onnxq.plan import Edge, Kept, Plan, Role, Site
+from onnxq.selection import Selection
+from onnxq.spec import PerChannel, PerTensor, QuantSpec
+
+__all__ = ["make_plan"]
+
+_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
+_REORDERINGS = frozenset(
+    {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "DepthToSpace", "SpaceToDepth"}
+)
+_UNPACK_SHARE = 0.15
+"""Largest share of a layer's own time that dequantizing its stored weights at every run may take."""
+_QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", "FakeQuantize"})
+
+
+def make_plan(
+    model: ir.Model,
+    backend: Backend,
+    options: Options | None = None,
+    *,
+    keep_float: Mapping[str, str] | None = None,
+    sizes: Mapping[str, int] | None = None,
+) -> Plan:
+    """Decide what is quantized how, what is tied, and what stays float and why.
+
+    Args:
+        model: a normalized model (see :func:`onnxq.graph.normalize.normalize`).
+        backend: the target.
+        options: bits, symmetry, granularity, exclusions and placement.
+        keep_float: node name → reason, for nodes that data has shown to be hurt by quantization.
+        sizes: tensor name → number of elements, where data has shown it; else the shapes in the model are used.
+
+    Raises:
+        OptionError: a pattern of the options matches nothing.
+    """
+    return _Planner(model, backend, options or Options(), keep_float or {}, sizes or {}).run()
+
+
+@dataclass(slots=True)
+class _SiteDraft:
+    tensor: ir.Value
+    role: Role
+    spec: QuantSpec
+    readers: list[Edge] = field(default_factory=list)
+    produced: bool = False
+    tied_to: _SiteDraft | None = None
+    fixed: tuple[float, float] | None = None
+    factors: tuple[_SiteDraft, _SiteDraft] | None = None
+    name: str = ""
+
+
+class _Planner:
+    def __init__(
+        self,
+        model: ir.Model,
+        backend: Backend,
+        options: Options,
+        keep_float: Mapping[str, str],
+        sizes: Mapping[str, int],
+    ) -> None:
+        self.model, self.backend, self.options, self.keep_float = model, backend, options, keep_float
+        self.sizes = sizes
+        self.nodes = list(model.graph.all_nodes())
+        self.rules: dict[ir.Node, OpRule] = {}
+        self.absorbed: dict[ir.Node, ir.Node] = {}  # activation function -> node
+        self.absorbs: dict[ir.Node, ir.Node] = {}
+        self.kept: dict[ir.Node, str] = {}
+        self.drafts: dict[tuple[ir.Value, Role, QuantSpec, int], _SiteDraft] = {}
+        self.selection = Selection(model, self.nodes, options)
+
+    def run(self) -> Plan:
+        self._candidates()
+        self._absorb()
+        self._place()
+        for node in self.nodes:
+            if node in self.rules:
+                self._sites_of(node, self.rules[node])
+        self._tie_outputs()
+        return self._finish()
+
+    # -- which nodes
+
+    def _candidates(self) -> None:
+        inside = {n: group.kind for group in find_groups(self.model) for n in group.nodes}
+        for node in self.nodes:
+            if not _touches_float(node) or node.op_type in _QUANTIZERS:
+                continue
+            reason, rule = self._why_not(node, inside.get(node))
+            if reason is None and rule is not None:
+                self.rules[node] = rule
+            elif reason is not None:
+                self.kept[node] = reason
+
+    def _why_not(self, node: ir.Node, group: str | None) -> tuple[str | None, OpRule | None]:
+        """Reason why a node stays float, or its rule."""
+        rule = self.backend.rules.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        if node in self.selection.excluded:
+            return f"excluded by {self.selection.excluded[node]!r}", None
+        if self.selection.included is not None and node not in self.selection.included:
+            return "not among what 'include' names", None
+        if node.name in self.keep_float and not self.selection.forced(node):
+            return self.keep_float[node.name], None
+        if any(v is not None and _is_dequantized(v) for v in node.inputs):
+            return "already quantized in the input model", None
+        if group is not None:
+            return f"part of a {group}, kept whole", None
+        if rule is None:
+            where = f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+            return f"{where} has no integer kernel on {self.backend.name}", None
+        for position, value in enumerate(node.inputs):
+            if (
+                value is not None
+                and position in _positions(rule, node)
+                and value.dtype not in (ir.DataType.FLOAT, None)
+            ):
+                return f"input {value.name!r} is {str(value.dtype).lower()}, not float32", None
+            if value is not None and position in _positions(rule, node) and value.dtype is None:
+                return f"the type of input {value.name!r} is unknown", None
+        constants = [p for p in rule.weights if p < len(node.inputs) and is_constant(node.inputs[p])]
+        if rule.kind in (Kind.COMPUTE, Kind.WEIGHT_ONLY) and not constants:
+            product = self.backend.rules.get(f"{node.op_type}:product")
+            if product is None:
+                return "its weight is computed at run time", None
+            rule = product
+        if rule.data is None and all(is_constant(v) for v in node.inputs if v is not None):
+            return "all its inputs are constants", None
+        if rule.when is not None and (why := rule.when(node)) is not None:
+            return why, None
+        return None, rule
+
+    def _absorb(self) -> None:
+        """Pair each Relu or Clip with the integer candidate before it where nothing else reads the tensor between."""
+        for node in self.nodes:
+            if node.op_type not in self.backend.absorbed or node.domain not in ("", "ai.onnx") or node in self.rules:
+                continue
+            source = node.inputs[0] if node.inputs else None
+            producer = source.producer() if source is not None else None
+            if (
+                source is None
+                or producer is None
+                or node in self.selection.excluded
+                or node.name in self.keep_float
+                or producer not in self.rules
+                or self.rules[producer].kind not in (Kind.COMPUTE, Kind.ELEMENTWISE, Kind.PRODUCT)
+                or not self.rules[producer].output
+                or self.rules[producer].fixed is not None
+                or producer in self.absorbs
+                or producer.graph is not node.graph
+                or source.is_graph_output()
+                or len(source.uses()) != 1
+                or any(v is not None and not is_constant(v) for v in node.inputs[1:])
+            ):
+                continue
+            self.absorbed[node], self.absorbs[producer] = producer, node
+
+    def _place(self) -> None:
+        rules, mode = self.rules, self.options.placement
+        forced = {n for n in rules if self.selection.forced(n)}
+        stored = {n for n, r in rules.items() if r.kind is Kind.WEIGHT_ONLY}
+        free = {n: r for n, r in rules.items() if n not in stored}
+        if mode == "auto":
+            for node in [n for n in stored if n not in forced and self._unpacking_hurts(n)]:
+                stored.remove(node)
+                self.kept[node] = "unpacking its integer weights at every run would take too much of its time"
+        if mode == "all":
+            chosen = set(free)
+        elif mode == "compute":
+            chosen = {n for n, r in free.items() if r.kind is Kind.COMPUTE} | forced
+            reason = "not a multiply-accumulate with constant weights (placement 'compute')"
+        else:
+            candidates = {n: r for n, r in free.items() if r.kind is not Kind.PRODUCT or n in forced}
+            held = {n for n in candidates if n not in forced and self._feeds_output(n)}
+            candidates = {n: r for n, r in candidates.items() if n not in held}
+            chosen = cheapest(self.backend, candidates, self._output, self.absorbed.keys(), forced, self._size)
+        for node, rule in free.items():
+            if node in chosen:
+                continue
+            if mode == "auto" and rule.kind is Kind.PRODUCT:
+                reason = "product of two activations: integers gain nothing here"
+            elif mode == "auto" and self._feeds_output(node):
+                reason = "it computes a model output, which stays float"
+            elif mode == "auto":
+                reason = "slower in integers here, with the conversions around it"
+            self.kept[node] = reason
+        for node in list(self.absorbed):
+            if self.absorbed[node] not in chosen:
+                del self.absorbs[self.absorbed.pop(node)]
+            else:
+                self.kept.pop(node, None)
+        self.rules = {n: r for n, r in rules.items() if n in chosen or n in stored}
+
+    def _unpacking_hurts(self, node: ir.Node) -> bool:
+        compute, unpack = self.rules[node].costs(node)
+        return unpack > _UNPACK_SHARE * compute * self._size(node.outputs[0])
+
+    def _size(self, value: ir.Value) -> int:
+        return self.sizes.get(value.name or "") or elements(value)
+
+    def _feeds_output(self, node: ir.Node) -> bool:
+        return self.rules[node].kind is not Kind.COMPUTE and self._output(node).is_graph_output()
+
+    def _output(self, node: ir.Node) -> ir.Value:
+        """The tensor behind a node and the activation function it absorbed."""
+        return self.absorbs.get(node, node).outputs[0]
+
+    # -- which sites
+
+    def _sites_of(self, node: ir.Node, rule: OpRule) -> None:
+        data: list[_SiteDraft] = []
+        weights: list[_SiteDraft] = []
+        for position in _positions(rule, node):
+            value = node.inputs[position]
+            if value is None:
+                continue
+            edge = Edge(node.name or "", position)
+            if position in rule.weights and is_constant(value):
+                draft = self._draft(value, "weight", self._weight(node, rule, position, value))
+                weights.append(draft)
+            elif rule.kind is Kind.WEIGHT_ONLY:
+                continue
+            else:
+                role: Role = "constant" if is_constant(value) else "activation"
+                draft = self._draft(value, role, self._activation(node, value))
+                data.append(draft)
+            draft.readers.append(edge)
+        bias = node.inputs[rule.bias] if rule.bias is not None and rule.bias < len(node.inputs) else None
+        if (
+            bias is not None
+            and self.backend.bias == "int32"
+            and data
+            and weights
+            and is_constant(bias)
+            and _is_row(bias, weights[0])
+            and data[0].spec.bits <= 8
+        ):
+            spec = QuantSpec(bits=32, granularity=_bias_granularity(weights[0].spec, bias))
+            draft = self._draft(bias, "bias", spec, key=len(self.drafts))
+            draft.factors = (data[0], weights[0])
+            draft.readers.append(Edge(node.name or "", rule.bias or 0))
+
+    def _tie_outputs(self) -> None:
+        """Quantizers behind producers; data movement shares the scale of its input. In the order of the graph."""
+        for node in self.nodes:
+            rule = self.rules.get(node)
+            if rule is None or rule.kind is Kind.WEIGHT_ONLY:
+                continue
+            outputs = [self._output(node)] if rule.kind is not Kind.MOVEMENT else list(node.outputs)
+            for value in outputs:
+                if not value.name or value.dtype is not ir.DataType.FLOAT:
+                    continue
+                spec = self._activation(node, value)
+                key = (value, "activation", spec, 0)
+                if not rule.output and key not in self.drafts:
+                    continue
+                draft = self._draft(value, "activation", spec)
+                draft.produced = True
+                draft.fixed = rule.fixed
+                if rule.kind is Kind.MOVEMENT and node.inputs[0] is not None:
+                    read = self._activation(node, node.inputs[0])
+                    source = self.drafts.get((node.inputs[0], "activation", read, 0))
+                    draft.tied_to = source
+
+    def _draft(self, value: ir.Value, role: Role, spec: QuantSpec, key: int = 0) -> _SiteDraft:
+        return self.drafts.setdefault((value, role, spec, key), _SiteDraft(value, role, spec))
+
+    def _weight(self, node: ir.Node, rule: OpRule, position: int, value: ir.Value) -> QuantSpec:
+        per_channel = self.backend.per_channel if self.options.per_channel is None else self.options.per_channel
+        wanted = self.selection.per_channel(per_channel, node, value)
+        axis = rule.weight_axis(node, position) if rule.weight_axis and wanted else None
+        granularity = PerTensor() if axis is None else PerChannel(axis)
+        spec = replace(self.backend.weight, bits=self.options.weight_bits, granularity=granularity)
+        return self.selection.weight(spec, node, value)
+
+    def _activation(self, node: ir.Node, value: ir.Value) -> QuantSpec:
+        options = self.options
+        spec = replace(self.backend.activation, bits=options.act_bits, range=options.range)
+        if options.symmetric is not None:
+            spec = replace(spec, symmetric=options.symmetric, signed=options.symmetric)
+        return self.selection.activation(spec, node, value)
+
+    # -- the result
+
+    def _finish(self) -> Plan:
+        order = {value: i for i, value in enumerate(_values(self.model, self.nodes))}
+        drafts = sorted(self.drafts.values(), key=lambda d: order.get(d.tensor, len(order)))
+        taken: set[str] = set()
+        for draft in drafts:
+            base = draft.tensor.name or ""
+            draft.name, count = base, 1
+            while draft.name in taken:
+                count += 1
+                draft.name = f"{base}#{count}"
+            taken.add(draft.name)
+        sites = tuple(
+            Site(
+                name=d.name,
+                tensor=d.tensor.name or "",
+                role=d.role,
+                spec=d.spec,
+                readers=tuple(d.readers),
+                produced=d.produced,
+                tied_to=d.tied_to.name if d.tied_to else None,
+                fixed=d.fixed,
+                factors=(d.factors[0].name, d.factors[1].name) if d.factors else None,
+                source=_source(d.tensor).name or "",
+            )
+            for d in drafts
+        )
+        return Plan(
+            backend=self.backend.name,
+            sites=sites,
+            quantized={n.name or "": n.op_type for n in self.nodes if n in self.rules},
+            absorbed={n.name or "": into.name or "" for n, into in self.absorbed.items()},
+            kept_float=tuple(Kept(n.name or "", n.op_type, why) for n in self.nodes if (why := self.kept.get(n))),
+        )
+
+
+def _source(value: ir.Value) -> ir.Value:
+    """The tensor that holds the same numbers in another order, as far up as reorderings go."""
+    while (node := value.producer()) is not None and node.op_type in _REORDERINGS and node.domain in ("", "ai.onnx"):
+        before = node.inputs[0]
+        if before is None or is_constant(before):
+            break
+        value = before
+    return value
+
+
+def _positions(rule: OpRule, node: ir.Node) -> Iterable[int]:
+    """Positions of a node's inputs that its rule speaks of, except the bias."""
+    if rule.data is None:
+        return range(len(node.inputs))
+    return sorted(p for p in {*rule.data, *rule.weights} if p < len(node.inputs))
+
+
+def _is_dequantized(value: ir.Value) -> bool:
+    producer = value.producer()
+    return producer is not None and producer.op_type in _QUANTIZERS
+
+
+def _touches_float(node: ir.Node) -> bool:
+    return any(v is not None and v.dtype in _FLOATS for v in node.inputs) and any(
+        v.dtype in _FLOATS or v.dtype is None for v in node.outputs
+    )
+
+
+def _is_row(bias: ir.Value, weight: _SiteDraft) -> bool:
+    """Whether a bias has one value for each output channel: shape (), (1,), (N,) or (1, N)."""
+    if bias.shape is None or not all(isinstance(d, int) for d in bias.shape):
+        return False
+    dims = [int(d) for d in bias.shape]
+    if len(dims) == 2 and dims[0] != 1:
+        return False
+    shape = weight.tensor.shape
+    granularity = weight.spec.granularity
+    if isinstance(granularity, PerChannel) and shape is not None:
+        return bool(dims) and dims[-1] == shape[granularity.axis]
+    return len(dims) <= 2
+
+
+def _bias_granularity(weight: QuantSpec, bias: ir.Value) -> PerTensor | PerChannel:
+    if isinstance(weight.granularity, PerChannel) and bias.shape is not None:
+        return PerChannel(len(bias.shape) - 1)
+    return PerTensor()
+
+
+def _values(model: ir.Model, nodes: Iterable[ir.Node]) -> Iterable[ir.Value]:
+    yield from model.graph.inputs
+    for node in nodes:
+        yield from (v for v in node.inputs if v is not None and v.producer() is None)
+        yield from node.outputs

@@ -1,0 +1,86 @@
+"""Find backends, range methods and algorithms by entry point; built-in ones and those of other packages alike.
+
+A package offers one by a line of its ``pyproject.toml``::
+
+    [project.entry-points."onnxq.ranges"]
+    mine = "my_package.my_range"
+"""
+
+from __future__ import annotations
+
+import difflib
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+from onnxq.errors import OnnxqError, OptionError
+
+__all__ = ["find", "names", "refresh"]
+
+_WORDS = {"onnxq.backends": "backend", "onnxq.ranges": "range method", "onnxq.algorithms": "algorithm"}
+
+
+@cache
+def _entries(group: str) -> dict[str, metadata.EntryPoint]:
+    """Entry points of a group by name; where two packages give one name, onnxq's own comes first, then by package."""
+    found: dict[str, metadata.EntryPoint] = {}
+    for entry in sorted(metadata.entry_points(group=group), key=lambda e: (_owner(e) != "onnxq", _owner(e), e.value)):
+        found.setdefault(entry.name, entry)
+    return found
+
+
+@cache
+def _load(group: str, name: str) -> Any:
+    return _entries(group)[name].load()
+
+
+def _owner(entry: metadata.EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else "an unknown package"
+
+
+def names(group: str) -> list[str]:
+    """Names that are installed in a group, sorted.
+
+    Args:
+        group: entry-point group, e.g. ``"onnxq.ranges"``.
+    """
+    return sorted(_entries(group))
+
+
+def find(group: str, name: str) -> Any:
+    """The module or object that is registered under a name.
+
+    Args:
+        group: entry-point group, e.g. ``"onnxq.ranges"``.
+        name: its name there.
+
+    Raises:
+        OptionError: nothing has that name (the message lists the nearest and the installed ones), or it is there
+            but cannot be imported (the message names the package it comes from).
+    """
+    word = _WORDS.get(group, group)
+    known = names(group)
+    if not known:
+        raise OptionError(
+            f"no {word} is registered", hint="onnxq is not installed properly: run `pip install` on it again"
+        )
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        guess = f"Did you mean {' or '.join(near)}? " if near else ""
+        raise OptionError(f"there is no {word} named {name!r}", hint=f"{guess}Installed: {', '.join(known)}")
+    try:
+        return _load(group, name)
+    except OnnxqError:
+        raise
+    except Exception as error:
+        owner = _owner(_entries(group)[name])
+        raise OptionError(
+            f"{word} {name!r} of package {owner!r} cannot be loaded ({type(error).__name__}: {error})",
+            hint="Reinstall or remove that package",
+        ) from error
+
+
+def refresh() -> None:
+    """Forget what was found, so that packages installed since are seen."""
+    _entries.cache_clear()
+    _load.cache_clear()

@@ -1,0 +1,226 @@
+"""Range to scale and zero point; quantize, dequantize, fake-quantize. The only arithmetic of the project.
+
+Everything here is bit-equal to ONNX QuantizeLinear and DequantizeLinear (operator specification, version 10 to 25)::
+
+    q = saturate(round_half_even(x / scale) + zero_point)        x / scale in float32
+    x = (q - zero_point) * scale                                 in float32
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from onnxq.errors import BackendError, ModelError
+from onnxq.spec import PerBlock, PerChannel, QuantSpec, Scheme
+
+__all__ = ["MAX_POWER_OF_TWO", "MIN_SCALE", "QParams", "dequantize", "fake_quantize", "from_range", "quantize"]
+
+MIN_SCALE = float(np.finfo(np.float32).tiny)
+"""Smallest scale given: the smallest normal float32 number, 1.18e-38. Its reciprocal is finite."""
+
+MAX_POWER_OF_TWO = 127
+"""Largest exponent of a power-of-two scale: 2**128 is not a float32."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QParams:
+    """With which numbers a tensor is quantized.
+
+    Attributes:
+        spec: how the tensor is quantized.
+        scale: float32, finite, > 0; shape ``()`` per tensor, ``(channels,)`` per channel, and per block the shape of
+            the tensor with the blocked axis divided by the block size, rounded up.
+        zero_point: int64, the same shape; the integer that stands for 0.0.
+    """
+
+    spec: QuantSpec
+    scale: NDArray[np.float32]
+    zero_point: NDArray[np.int64]
+
+    @property
+    def lo(self) -> NDArray[np.float32]:
+        """The lowest real number that the grid holds, shape of ``scale``."""
+        return ((self.spec.qmin - self.zero_point) * self.scale).astype(np.float32)
+
+    @property
+    def hi(self) -> NDArray[np.float32]:
+        """The highest real number that the grid holds, shape of ``scale``."""
+        return ((self.spec.qmax - self.zero_point) * self.scale).astype(np.float32)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, QParams):
+            return NotImplemented
+        return (
+            self.spec == other.spec
+            and self.scale.shape == other.scale.shape
+            and bool(np.array_equal(self.scale, other.scale))
+            and bool(np.array_equal(self.zero_point, other.zero_point))
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.spec, self.scale.shape, self.scale.tobytes(), self.zero_point.tobytes()))
+
+
+def from_range(lo: ArrayLike, hi: ArrayLike, spec: QuantSpec) -> QParams:
+    """Scale and zero point whose grid covers a real range.
+
+    The range is first widened to include 0, which always lies exactly on the grid. Where the range is empty
+    (``lo == hi == 0``) that of ``[0, 1]`` is taken: any scale represents zeros, and this one keeps a bias in
+    ``scale_x * scale_w`` units precise. A scale is never below :data:`MIN_SCALE`.
+
+    * asymmetric: ``scale = (hi - lo) / (qmax - qmin)``, ``zero_point = round(qmin - lo / scale)``;
+    * symmetric: ``scale = max(-lo, hi) / (qmax - mid)``, ``zero_point = mid``: 0 if signed, else ``2**(bits - 1)``;
+    * power of two: the scale is rounded up to the next power of two, then the zero point is computed.
+
+    Args:
+        lo: lower end of the range, real units; a number or an array of one value a channel or block.
+        hi: upper end, same shape.
+        spec: how the tensor is quantized.
+
+    Returns:
+        Parameters with ``scale`` of the shape of ``lo``.
+
+    Raises:
+        ModelError: an end of a range is NaN or infinite.
+        BackendError: the grid is not uniform.
+    """
+    _require_uniform(spec)
+    low = np.minimum(np.asarray(lo, np.float64), 0.0)
+    high = np.maximum(np.asarray(hi, np.float64), 0.0)
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        raise ModelError("a range to quantize with is not finite", hint="The tensor holds NaN or infinite values")
+    low, high = np.broadcast_arrays(low, high)
+    empty = low == high
+    high = np.where(empty, 1.0, high)
+    middle = 0 if spec.signed else 1 << (spec.bits - 1)
+    if spec.symmetric:
+        raw = np.maximum(-low, high) / (spec.qmax - middle)
+    else:
+        raw = (high - low) / (spec.qmax - spec.qmin)
+    scale = np.maximum(raw.astype(np.float32), np.float32(MIN_SCALE))
+    if spec.power_of_two:
+        scale = _next_power_of_two(scale)
+    if spec.symmetric:
+        zero = np.full(scale.shape, middle, np.int64)
+    else:
+        exact = spec.qmin - low / scale.astype(np.float64)
+        zero = np.clip(np.rint(exact), spec.qmin, spec.qmax).astype(np.int64)
+    return QParams(spec, np.asarray(scale, np.float32), np.asarray(zero, np.int64))
+
+
+def quantize(x: ArrayLike, qp: QParams) -> NDArray[Any]:
+    """Quantize as ONNX QuantizeLinear does: ``saturate(round_half_even(x / scale) + zero_point)``.
+
+    NaN, for which ONNX leaves the result open, becomes the zero point.
+
+    Args:
+        x: real values of any shape; computed in float32.
+        qp: parameters; their shape must fit ``x``.
+
+    Returns:
+        Integers of the shape of ``x``, in the narrowest NumPy type that holds them (4-bit ones in 8-bit integers).
+
+    Raises:
+        ModelError: the parameters do not fit the shape of ``x``.
+    """
+    values = np.asarray(x, np.float32)
+    scale, zero = _spread(qp, values.shape)
+    with np.errstate(over="ignore", invalid="ignore"):
+        ratio = values / scale
+    np.rint(ratio, out=ratio) if ratio.ndim else (ratio := np.rint(ratio))
+    wide = np.float64 if qp.spec.bits > 16 else np.float32
+    shifted = ratio.astype(wide, copy=False) + zero.astype(wide)
+    shifted = np.clip(shifted, qp.spec.qmin, qp.spec.qmax)
+    shifted = np.where(np.isnan(shifted), zero, shifted)
+    return np.asarray(shifted).astype(_storage(qp.spec))
+
+
+def dequantize(q: ArrayLike, qp: QParams) -> NDArray[np.float32]:
+    """Dequantize as ONNX DequantizeLinear does: ``(q - zero_point) * scale`` in float32.
+
+    Args:
+        q: integers of any shape.
+        qp: parameters; their shape must fit ``q``.
+
+    Returns:
+        float32 values of the shape of ``q``.
+
+    Raises:
+        ModelError: the parameters do not fit the shape of ``q``.
+    """
+    integers = np.asarray(q)
+    scale, zero = _spread(qp, integers.shape)
+    return np.asarray((integers.astype(np.int64) - zero).astype(np.float32) * scale, np.float32)
+
+
+def fake_quantize(x: ArrayLike, qp: QParams) -> NDArray[np.float32]:
+    """``dequantize(quantize(x))``, bit for bit, without the integers in between where float32 holds them exactly.
+
+    Args:
+        x: real values of any shape.
+        qp: parameters; their shape must fit ``x``.
+
+    Returns:
+        float32 values of the shape of ``x``.
+
+    Raises:
+        ModelError: the parameters do not fit the shape of ``x``.
+    """
+    values = np.asarray(x, np.float32)
+    if qp.spec.bits > 16 or not values.ndim:
+        return dequantize(quantize(values, qp), qp)
+    scale, zero = _spread(qp, values.shape)
+    low = (qp.spec.qmin - zero).astype(np.float32)
+    high = (qp.spec.qmax - zero).astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        result = values / scale
+    np.rint(result, out=result)
+    np.clip(result, low, high, out=result)
+    result[np.isnan(result)] = 0.0
+    result += np.float32(0.0)  # -0.0 has no integer
+    result *= scale
+    return result
+
+
+def _require_uniform(spec: QuantSpec) -> None:
+    if spec.scheme is not Scheme.UNIFORM:
+        raise BackendError(f"a {spec.scheme.value} grid has no scale and zero point", hint="Use a uniform scheme")
+
+
+def _next_power_of_two(scale: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The smallest power of two that is not below ``scale``, exact."""
+    mantissa, exponent = np.frexp(scale)
+    exponent = np.minimum(np.where(mantissa == 0.5, exponent - 1, exponent), MAX_POWER_OF_TWO)
+    return np.ldexp(np.float32(1.0), exponent).astype(np.float32)
+
+
+def _storage(spec: QuantSpec) -> np.dtype[Any]:
+    width = max(8, spec.storage_bits)
+    return np.dtype(f"{'int' if spec.signed else 'uint'}{width}")
+
+
+def _spread(qp: QParams, shape: tuple[int, ...]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Scale and zero point in a shape that broadcasts against a tensor of ``shape``."""
+    _require_uniform(qp.spec)
+    scale, zero = qp.scale, qp.zero_point
+    granularity = qp.spec.granularity
+    if scale.ndim == 0:
+        return scale, zero
+    if isinstance(granularity, PerChannel):
+        axis = granularity.axis
+        if axis >= len(shape) or scale.shape != (shape[axis],):
+            raise ModelError(f"scales of shape {scale.shape} do not fit axis {axis} of a tensor of shape {shape}")
+        view = tuple(-1 if index == axis else 1 for index in range(len(shape)))
+        return scale.reshape(view), zero.reshape(view)
+    if isinstance(granularity, PerBlock):
+        axis, size = granularity.axis, granularity.size
+        blocked = tuple(-(-n // size) if index == axis else n for index, n in enumerate(shape))
+        if axis >= len(shape) or scale.shape != blocked:
+            raise ModelError(f"scales of shape {scale.shape} do not fit blocks of {size} on axis {axis} of {shape}")
+        cut = tuple(slice(0, n) for n in shape)
+        return np.repeat(scale, size, axis)[cut], np.repeat(zero, size, axis)[cut]
+    raise ModelError(f"scales of shape {scale.shape} for a tensor quantized as a whole")

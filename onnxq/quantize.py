@@ -1,0 +1,258 @@
+"""The pipeline, from top to bottom: load, normalize, calibrate, plan, numbers, render, verify, write."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from onnxq import plugins
+from onnxq.backend import Backend
+from onnxq.calibration.collect import collect
+from onnxq.calibration.data import open_data
+from onnxq.calibration.statistics import Statistics, model_digest
+from onnxq.errors import OptionError, OutputError, StatisticsError
+from onnxq.graph.load import load
+from onnxq.graph.normalize import normalize
+from onnxq.graph.save import serialized_size
+from onnxq.graph.shapes import sizes_at
+from onnxq.graph.simplify import simplify
+from onnxq.graph.upcast import upcast
+from onnxq.numbers import choose_numbers, unusable_constants, unusable_tensors
+from onnxq.options import ImageOptions, Options
+from onnxq.plan import Plan
+from onnxq.planner import make_plan
+from onnxq.progress import Reporter, Silent
+from onnxq.qparams import QParams
+from onnxq.quantized import Quantized
+from onnxq.session import Session
+from onnxq.verify import verify
+
+__all__ = ["Prepared", "backend_named", "calibrate", "plan", "prepare", "quantize"]
+
+Source = str | os.PathLike[str] | onnx.ModelProto | ir.Model
+BASE_OPSET = 13
+"""Per-channel QuantizeLinear needs it; statistics belong to the model at this opset or above."""
+
+
+class Prepared:
+    """A float model ready to be calibrated and planned.
+
+    Attributes:
+        model: normalized; not to be changed.
+        notes: what the passes did.
+        bytes: size of the model as it came.
+    """
+
+    def __init__(self, source: Source, options: Options) -> None:
+        model = load(source)
+        self.bytes = serialized_size(model)
+        self.notes: list[str] = []
+        if options.simplify:
+            self.notes += map(str, simplify(model))
+        self.notes += map(str, upcast(model))
+        self.notes += map(str, normalize(model, min_opset=BASE_OPSET))
+        self.model = model
+
+    def at_opset(self, least: int, wanted: int | None) -> ir.Model:
+        """The model at the opset that the result needs, its tensors named as they are."""
+        if wanted is None and self.model.opset_imports.get("", 0) >= least:
+            return self.model
+        model = self.model.clone()
+        self.notes += map(str, normalize(model, min_opset=least, opset=wanted))
+        return model
+
+
+def backend_named(name: str) -> Backend:
+    """A target by its name.
+
+    Raises:
+        OptionError: there is none of that name.
+    """
+    found = plugins.find("onnxq.backends", name)
+    backend = getattr(found, "BACKEND", found)
+    if not isinstance(backend, Backend):
+        raise OptionError(f"backend {name!r} offers no BACKEND of type onnxq.Backend")
+    return backend
+
+
+def plan(model: Source, *, backend: str = "onnxruntime", options: Options | None = None) -> Plan:
+    """What will be quantized how, what is tied, what stays float and why. Needs no data.
+
+    What data shows (a tensor never computed, a part that 8 bits destroy) can keep more nodes float later.
+    """
+    options = options or Options()
+    target = backend_named(backend)
+    prepared = Prepared(model, options)
+    return make_plan(prepared.at_opset(_needed_opset(target, options), options.opset), target, options)
+
+
+def calibrate(
+    model: Source,
+    data: Any,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    options: Options | None = None,
+    image: ImageOptions | None = None,
+    reporter: Reporter | None = None,
+) -> Statistics:
+    """Run the float model over the data once and keep what every target, bit width and range method needs.
+
+    Args:
+        model: path, ``ModelProto`` or ``ir.Model``; left unchanged.
+        data: see :func:`onnxq.calibration.data.open_data`.
+        output: where to save the statistics.
+        options: number of samples, providers, custom-op library, seed.
+        image: how to read pictures, where the data is a folder of them.
+        reporter: shows progress.
+    """
+    options = options or Options()
+    _require_folder(output)
+    statistics = _collect(Prepared(model, options), data, options, image, reporter or Silent())
+    if output is not None:
+        statistics.save(output)
+    return statistics
+
+
+def quantize(
+    model: Source,
+    data: Any = None,
+    *,
+    backend: str = "onnxruntime",
+    output: str | os.PathLike[str] | None = None,
+    statistics: Statistics | str | os.PathLike[str] | None = None,
+    options: Options | None = None,
+    image: ImageOptions | None = None,
+    reporter: Reporter | None = None,
+) -> Quantized:
+    """Quantize a float model for a target.
+
+    Args:
+        model: path, ``ModelProto`` or ``ir.Model``; left unchanged.
+        data: calibration data, see :func:`onnxq.calibration.data.open_data`; not needed with ``statistics``.
+        backend: name of the target.
+        output: where to write the artifact; nothing is written without it.
+        statistics: what :func:`calibrate` gave, or its file.
+        options: bits, ranges, exclusions and so on.
+        image: how to read pictures, where the data is a folder of them.
+        reporter: shows progress.
+
+    Returns:
+        The quantized model, verified.
+
+    Raises:
+        OnnxqError: anything that goes wrong, see :mod:`onnxq.errors`; nothing is written then.
+    """
+    options, reporter = options or Options(), reporter or Silent()
+    target = backend_named(backend)
+    _require_folder(output)
+    if data is None and statistics is None:
+        raise OptionError("neither data nor statistics were given", hint="Give one of the two")
+    if isinstance(statistics, (str, os.PathLike)):
+        statistics = Statistics.load(statistics)
+    prepared = Prepared(model, options)
+    if statistics is None:
+        statistics = _collect(prepared, data, options, image, reporter)
+    elif statistics.model_digest != model_digest(prepared.model):
+        raise StatisticsError("they were made from another model", hint="Calibrate this model again")
+    float_model = prepared.at_opset(_needed_opset(target, options), options.opset)
+    chosen, numbers, notes = _decide(float_model, target, options, statistics)
+    quantized = Quantized(
+        model=float_model,
+        plan=chosen,
+        qparams=numbers,
+        backend=target,
+        format=options.format,
+        notes=(*prepared.notes, *statistics.warnings(), *notes),
+        version=metadata.version("onnxq"),
+    )
+    verification = verify(
+        float_model,
+        quantized.rendered(),
+        statistics.kept,
+        float_bytes=prepared.bytes,
+        providers=options.providers,
+        custom_op_library=options.custom_op_library,
+    )
+    quantized = replace(quantized, verification=verification)
+    if output is not None:
+        quantized.save(output)
+    return quantized
+
+
+def _decide(
+    model: ir.Model, target: Backend, options: Options, statistics: Statistics
+) -> tuple[Plan, Mapping[str, QParams], list[str]]:
+    """The plan that the data allows, and its numbers."""
+    keep: dict[str, str] = {}
+    sizes = sizes_at(model, {n: a.shape for n, a in statistics.kept[0].feeds.items()}) if statistics.kept else {}
+    while True:
+        chosen = make_plan(model, target, options, keep_float=keep, sizes=sizes)
+        bad = {**unusable_tensors(chosen, statistics), **unusable_constants(model, chosen)}
+        more = _nodes_touching(model, chosen, bad)
+        if not more.keys() - keep.keys():
+            break
+        keep.update(more)
+    return chosen, choose_numbers(model, chosen, statistics), []
+
+
+def _nodes_touching(model: ir.Model, chosen: Plan, bad: Mapping[str, str]) -> dict[str, str]:
+    """Quantized nodes that read or write an unusable tensor, with the reason."""
+    if not bad:
+        return {}
+    bad = {**bad, **{site.tensor: bad[site.source] for site in chosen.sites if site.source in bad}}
+    found: dict[str, str] = {}
+    for node in model.graph.all_nodes():
+        if node.name in chosen.quantized or node.name in chosen.absorbed:
+            for value in (*node.inputs, *node.outputs):
+                if value is not None and value.name in bad and node.name:
+                    found.setdefault(chosen.absorbed.get(node.name, node.name), bad[value.name])
+    return found
+
+
+def _collect(
+    prepared: Prepared, data: Any, options: Options, image: ImageOptions | None, reporter: Reporter
+) -> Statistics:
+    session = Session(prepared.model, providers=options.providers, custom_op_library=options.custom_op_library)
+    feeds = open_data(data, session.inputs, image=image, samples=options.samples)
+    del session
+    tensors = _observable(prepared.model)
+    with reporter.phase("calibrate", total=feeds.length) as advance:
+        return collect(
+            prepared.model,
+            tensors,
+            feeds,
+            samples=options.samples,
+            providers=options.providers,
+            custom_op_library=options.custom_op_library,
+            progress=advance,
+        )
+
+
+def _observable(model: ir.Model) -> list[str]:
+    """Every tensor that some installed target may quantize, so that one pass over the data serves them all."""
+    everything = Options(placement="all")
+    found: dict[str, None] = {}
+    for name in plugins.names("onnxq.backends"):
+        sites = make_plan(model, backend_named(name), everything).sites
+        found.update(dict.fromkeys(site.source for site in sites if site.role == "activation"))
+    return list(found)
+
+
+def _needed_opset(target: Backend, options: Options) -> int:
+    """4- and 16-bit integers exist in QuantizeLinear and DequantizeLinear from opset 21 on."""
+    widths = [options.weight_bits, options.act_bits]
+    widths += [b for _, o in options.override for b in (o.weight_bits, o.act_bits) if b is not None]
+    storage = {next(w for w in (4, 8, 16) if b <= w) for b in widths}
+    return max(target.min_opset, 21) if storage - {8} else target.min_opset
+
+
+def _require_folder(output: str | os.PathLike[str] | None) -> None:
+    if output is not None and not Path(output).absolute().parent.is_dir():
+        raise OutputError("the folder does not exist", where=str(Path(output).parent), hint="Create it first")

@@ -1,0 +1,93 @@
+"""Quantized: a float model, a plan and its numbers. Everything else is a rendering of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from onnxq.backend import Backend
+from onnxq.errors import OutputError
+from onnxq.plan import Plan
+from onnxq.qparams import QParams
+
+if TYPE_CHECKING:
+    from onnxq.verify import Verification
+
+__all__ = ["Quantized"]
+
+
+@dataclass(frozen=True, eq=False)
+class Quantized:
+    """A quantized model.
+
+    Attributes:
+        model: the float model the plan speaks of; it stays free of quantizers.
+        plan: where it is quantized.
+        qparams: numbers by site name.
+        backend: the target.
+        notes: what the passes did, and what data showed, in order.
+        verification: what running the result showed, once it was run.
+        format: how it is rendered as ONNX, ``"qdq"`` or ``"fake-quantize"``.
+        version: of onnxq, written into the result.
+    """
+
+    model: ir.Model
+    plan: Plan
+    qparams: Mapping[str, QParams]
+    backend: Backend
+    notes: tuple[str, ...] = ()
+    verification: Verification | None = None
+    format: str = "qdq"
+    version: str = ""
+
+    def qdq(self) -> ir.Model:
+        """The model with QuantizeLinear and DequantizeLinear nodes."""
+        from onnxq.render.qdq import render
+
+        model = render(self)
+        if self.backend.finish is not None:
+            self.backend.finish(model)
+        return model
+
+    def rendered(self) -> ir.Model:
+        """The model in its own format."""
+        return self.qdq() if self.format == "qdq" else self.fake_quantize()
+
+    def fake_quantize(self) -> ir.Model:
+        """The model with an ``onnxq::FakeQuantize`` function call at every site, all tensors float."""
+        from onnxq.render.qdq import render
+
+        return render(self, fake=True)
+
+    def save(self, path: str | os.PathLike[str]) -> list[Path]:
+        """Write the target's artifacts.
+
+        Returns:
+            The files written.
+
+        Raises:
+            OutputError: they could not be written; nothing half-written is left.
+        """
+        target = Path(path)
+        if not target.parent.is_dir():
+            raise OutputError("the folder does not exist", where=str(target.parent), hint="Create it first")
+        return self.backend.export(self, target)
+
+    def report(self) -> dict[str, Any]:
+        """What was done, as JSON-ready data: counts, every node that stayed float and why, and the verification."""
+        ops: dict[str, int] = {}
+        for op in self.plan.quantized.values():
+            ops[op] = ops.get(op, 0) + 1
+        return {
+            "backend": self.backend.name,
+            "quantized_nodes": len(self.plan.quantized),
+            "quantized_ops": dict(sorted(ops.items())),
+            "kept_float": [{"node": k.node, "op": k.op, "reason": k.reason} for k in self.plan.kept_float],
+            "notes": list(self.notes),
+            "verification": self.verification.to_dict() if self.verification else None,
+        }

@@ -1,0 +1,293 @@
+"""Quantized → ONNX with QuantizeLinear and DequantizeLinear.
+
+Around each site a pair Q, DQ; weights and biases are stored as integers behind a DQ; what Q and DQ cannot say (a grid
+narrower than its integer type) becomes an ``onnxq::FakeQuantize`` function, which any onnxruntime runs. Names: a tensor
+``t`` keeps its name at its producer; ``t_quantized`` and ``t_dequantized`` come behind it. A model output keeps its name
+at the very end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.graph.namer import Namer
+from onnxq.graph.values import constant_array, is_constant
+from onnxq.plan import Site
+from onnxq.qparams import QParams, quantize
+from onnxq.quantized import Quantized
+from onnxq.render import fake_quantize
+from onnxq.spec import PerChannel
+
+__all__ = ["render", "saturates", "speakable"]
+
+
+def speakable(site: Site) -> bool:
+    """Whether Q and DQ can say what a site's spec says.
+
+    Stored integers may use a part of their type's grid. A QuantizeLinear saturates at the ends of the type, so a tensor
+    quantized at run time needs the whole grid.
+    """
+    if site.role in ("weight", "bias", "constant"):
+        return True
+    return site.spec.bits == site.spec.storage_bits and not site.spec.narrow_range
+
+
+def saturates(node: ir.Node, qp: QParams) -> bool:
+    """Whether a quantizer behind a Relu or Clip saturates at the same bounds, so that the node changes no integer."""
+    step = float(qp.scale.max()) / 2
+    lowest, highest = bounds(node)
+    return float(qp.lo.min()) >= lowest - step and float(qp.hi.max()) <= highest + step
+
+
+def bounds(node: ir.Node) -> tuple[float, float]:
+    """The interval a Relu or Clip (with constant bounds) clips to."""
+    if node.op_type == "Relu":
+        return 0.0, float("inf")
+    ends = [-float("inf"), float("inf")]
+    for k in (1, 2):
+        value = node.inputs[k] if k < len(node.inputs) else None
+        if value is not None:
+            ends[k - 1] = float(constant_array(value).reshape(()))
+    return ends[0], ends[1]
+
+
+def render(quantized: Quantized, *, fake: bool = False) -> ir.Model:
+    """The quantized model as ONNX.
+
+    Args:
+        quantized: left unchanged.
+        fake: write every site as an ``onnxq::FakeQuantize`` function over float tensors.
+
+    Returns:
+        A new model, with the names, types and order of the float model's inputs and outputs.
+    """
+    return _Renderer(quantized, fake).run()
+
+
+class _Renderer:
+    def __init__(self, quantized: Quantized, fake: bool) -> None:
+        self.q, self.fake = quantized, fake
+        self.model = quantized.model.clone()
+        self.namer = Namer(self.model)
+        self.nodes = {n.name or "": n for n in self.model.graph.all_nodes()}
+        self.order = {n: i for i, n in enumerate(self.model.graph.all_nodes())}
+        self.values: dict[str, ir.Value] = {v.name: v for v in self.model.graph.inputs if v.name}
+        for graph in (self.model.graph, *self.model.graph.subgraphs()):
+            self.values.update({v.name: v for v in (*graph.inputs, *graph.initializers.values()) if v.name})
+        self.values.update({v.name: v for n in self.nodes.values() for v in n.outputs if v.name})
+        self.parameters: dict[str, tuple[ir.Value, ir.Value]] = {}
+
+    def run(self) -> ir.Model:
+        plan = self.q.plan
+        for name in plan.absorbed:
+            self._drop_if_saturated(name)
+        for site in plan.sites:
+            if site.name not in self.q.qparams:
+                continue
+            if self.fake or not speakable(site):
+                self._fake_site(site)
+            elif site.role in ("activation",):
+                self._pair(site)
+            else:
+                self._stored(site)
+        self._drop_unused()
+        self.model.graph.sort()
+        self.model.producer_name, self.model.producer_version = "onnxq", self.q.version
+        return self.model
+
+    # -- activations
+
+    def _drop_if_saturated(self, name: str) -> None:
+        node = self.nodes[name]
+        output, source = node.outputs[0], node.inputs[0]
+        site = next((s for s in self.q.plan.sites if s.tensor == output.name and s.produced), None)
+        if site is None or source is None or not speakable(site) or self.fake:
+            return
+        if not saturates(node, self.q.qparams[site.name]):
+            return
+        kept = output.name
+        graph = node.graph
+        assert graph is not None
+        output.replace_all_uses_with(source, replace_graph_outputs=True)
+        graph.remove(node, safe=True)
+        source.name = kept
+        del self.nodes[name]
+        self.values[kept or ""] = source
+
+    def _pair(self, site: Site) -> None:
+        value = self.values[site.tensor]
+        scale, zero = self._parameters(site)
+        spec = site.spec
+        integer = ir.DataType[spec.dtype.upper()]
+        readers = self._readers(site, value)
+        q = ir.node("QuantizeLinear", [value, scale, zero], name=self.namer.node(f"{site.tensor}_QuantizeLinear"))
+        _describe(q.outputs[0], self.namer.fresh(f"{site.tensor}_quantized"), integer, value.shape)
+        self._insert_behind(value, [q])
+        self._connect(site, value, q.outputs[0], scale, zero, readers)
+
+    def _connect(
+        self,
+        site: Site,
+        value: ir.Value,
+        integer: ir.Value,
+        scale: ir.Value,
+        zero: ir.Value,
+        readers: Sequence[tuple[ir.Node, int]],
+    ) -> None:
+        """One DequantizeLinear in each graph that reads, then the readers moved to it."""
+        home = value.graph
+        by_graph: dict[ir.Graph, list[tuple[ir.Node, int]]] = {}
+        for node, index in readers:
+            graph = node.graph
+            assert isinstance(graph, ir.Graph)
+            by_graph.setdefault(graph, []).append((node, index))
+        is_output = site.produced and value.is_graph_output()
+        if is_output and isinstance(home, ir.Graph):
+            by_graph.setdefault(home, [])
+        for graph, edges in by_graph.items():
+            axis = _axis(site)
+            dq = ir.node(
+                "DequantizeLinear",
+                [integer, scale, zero],
+                attributes={"axis": axis} if axis is not None else None,
+                name=self.namer.node(f"{site.tensor}_DequantizeLinear"),
+            )
+            _describe(dq.outputs[0], self.namer.fresh(f"{site.tensor}_dequantized"), ir.DataType.FLOAT, value.shape)
+            if is_output and graph is home:
+                self._take_over_output(value, dq.outputs[0])
+            producer = integer.producer()
+            if producer is not None and producer.graph is graph:
+                graph.insert_after(producer, [dq])
+            elif edges:
+                graph.insert_before(min((n for n, _ in edges), key=self.order.__getitem__), [dq])
+            for node, index in edges:
+                node.replace_input_with(index, dq.outputs[0])
+
+    def _take_over_output(self, value: ir.Value, result: ir.Value) -> None:
+        """Let ``result`` be the graph output in place of ``value``, with its name, type and shape."""
+        graph = value.graph
+        assert isinstance(graph, ir.Graph)
+        name = value.name or ""
+        value.name = self.namer.fresh(f"{name}_float")
+        result.name = name
+        result.type, result.shape = value.type, value.shape
+        for i, output in enumerate(graph.outputs):
+            if output is value:
+                graph.outputs[i] = result
+
+    def _readers(self, site: Site, value: ir.Value) -> list[tuple[ir.Node, int]]:
+        if site.produced:
+            return [(use.node, use.idx) for use in value.uses()]
+        edges = [(self.nodes[e.node], e.index) for e in site.readers if e.node in self.nodes]
+        return [(node, index) for node, index in edges if node.inputs[index] is value]
+
+    def _insert_behind(self, value: ir.Value, nodes: Sequence[ir.Node]) -> None:
+        producer = value.producer()
+        if producer is not None:
+            graph = producer.graph
+            assert isinstance(graph, ir.Graph)
+            graph.insert_after(producer, nodes)
+            return
+        home = value.graph
+        assert isinstance(home, ir.Graph)
+        home.insert_before(home[0], nodes)
+
+    # -- stored integers
+
+    def _stored(self, site: Site) -> None:
+        value = self.values[site.tensor]
+        qp = self.q.qparams[site.name]
+        readers = self._readers(site, value)
+        if not readers:
+            return
+        integers = quantize(constant_array(value), qp)
+        stored = self._initializer(value, f"{site.tensor}_quantized", integers, ir.DataType[site.spec.dtype.upper()])
+        scale, zero = self._parameters(site, value)
+        self._connect(site, value, stored, scale, zero, readers)
+
+    # -- what Q and DQ cannot say
+
+    def _fake_site(self, site: Site) -> None:
+        value = self.values[site.tensor]
+        qp = self.q.qparams[site.name]
+        readers = self._readers(site, value)
+        is_output = site.produced and value.is_graph_output()
+        if not readers and not is_output:
+            return
+        rank = len(value.shape) if value.shape is not None else 0
+        shape = [1] * rank
+        if isinstance(site.spec.granularity, PerChannel):
+            shape[site.spec.granularity.axis] = -1
+        else:
+            shape = []
+        scale = self._initializer(value, f"{site.tensor}_scale", qp.scale.reshape(shape), ir.DataType.FLOAT)
+        zero = self._initializer(
+            value, f"{site.tensor}_zero_point", qp.zero_point.astype(np.float32).reshape(shape), ir.DataType.FLOAT
+        )
+        node = fake_quantize.node(value, scale, zero, site.spec, self.namer.node(f"{site.tensor}_FakeQuantize"))
+        fake_quantize.register(self.model)
+        _describe(node.outputs[0], self.namer.fresh(f"{site.tensor}_fake_quantized"), ir.DataType.FLOAT, value.shape)
+        if is_output:
+            self._take_over_output(value, node.outputs[0])
+        if value.producer() is None and is_constant(value):
+            graph = readers[0][0].graph if value.graph is None else value.graph
+            assert isinstance(graph, ir.Graph)
+            graph.insert_before(graph[0], [node])
+        else:
+            self._insert_behind(value, [node])
+        for reader, index in readers:
+            reader.replace_input_with(index, node.outputs[0])
+
+    # -- helpers
+
+    def _parameters(self, site: Site, home: ir.Value | None = None) -> tuple[ir.Value, ir.Value]:
+        """Scale and zero point as initializers of the graph that holds the tensor; ties share those of their root."""
+        root = self.q.plan.root(site)
+        value = home if home is not None else self.values[root.tensor]
+        if root.name not in self.parameters:
+            qp = self.q.qparams[site.name]
+            integer = ir.DataType[site.spec.dtype.upper()]
+            top = self.values[root.tensor] if value.graph is None else value
+            self.parameters[root.name] = (
+                self._initializer(top, f"{root.name}_scale", qp.scale, ir.DataType.FLOAT),
+                self._initializer(top, f"{root.name}_zero_point", qp.zero_point, integer),
+            )
+        return self.parameters[root.name]
+
+    def _initializer(self, home: ir.Value, base: str, array: NDArray[np.generic], dtype: ir.DataType) -> ir.Value:
+        graph = home.graph
+        if not isinstance(graph, ir.Graph):
+            graph = self.model.graph
+        name = self.namer.fresh(base)
+        narrow = {ir.DataType.INT4: ml_dtypes.int4, ir.DataType.UINT4: ml_dtypes.uint4}
+        tensor = ir.tensor(array.astype(narrow.get(dtype, dtype.numpy())), dtype=dtype, name=name)
+        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(array.shape), const_value=tensor)
+        graph.register_initializer(value)
+        return value
+
+    def _drop_unused(self) -> None:
+        """Remove float initializers that only quantized copies are read of now."""
+        touched = {site.tensor for site in self.q.plan.sites if site.role != "activation"}
+        for graph in (self.model.graph, *self.model.graph.subgraphs()):
+            outputs = set(graph.outputs)
+            for name, value in list(graph.initializers.items()):
+                if name in touched and not value.uses() and value not in outputs and not value.is_graph_input():
+                    del graph.initializers[name]
+
+
+def _axis(site: Site) -> int | None:
+    granularity = site.spec.granularity
+    return granularity.axis if isinstance(granularity, PerChannel) else None
+
+
+def _describe(value: ir.Value, name: str, dtype: ir.DataType, shape: ir.Shape | None) -> None:
+    value.name = name
+    value.type = ir.TensorType(dtype)
+    value.shape = ir.Shape(shape.dims) if shape is not None else None
+
+

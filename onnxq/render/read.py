@@ -1,0 +1,234 @@
+"""The way back: a model with Q/DQ pairs or ``onnxq::FakeQuantize`` calls → the same :class:`Quantized` that renders it.
+
+Read are: a QuantizeLinear whose only reader is a DequantizeLinear with the same parameters (an activation, or a float
+constant), a DequantizeLinear of a stored integer constant (weight, bias, constant operand), and FakeQuantize calls with
+constant parameters. Anything else that quantizes (QLinear operators, a lone Q or DQ) is part of the float model as far
+as this reader goes, and named in the notes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib import metadata
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.backend import Backend
+from onnxq.graph.namer import Namer
+from onnxq.graph.prune import remove_dead
+from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import constant_array, is_constant
+from onnxq.plan import Edge, Plan, Role, Site
+from onnxq.qparams import QParams, dequantize
+from onnxq.quantized import Quantized
+from onnxq.render import fake_quantize
+from onnxq.spec import PerChannel, PerTensor, QuantSpec
+
+__all__ = ["read"]
+
+_DOMAINS = ("", "ai.onnx", "com.microsoft")
+_BITS = {
+    ir.DataType.INT4: (4, True),
+    ir.DataType.UINT4: (4, False),
+    ir.DataType.INT8: (8, True),
+    ir.DataType.UINT8: (8, False),
+    ir.DataType.INT16: (16, True),
+    ir.DataType.UINT16: (16, False),
+    ir.DataType.INT32: (32, True),
+}
+
+
+def read(model: ir.Model, backend: Backend) -> Quantized:
+    """Take the quantizers out of a model.
+
+    Args:
+        model: normalized, names unique (see :func:`onnxq.graph.normalize.normalize`); left unchanged.
+        backend: the target it will be rendered for.
+
+    Returns:
+        The float model, a plan with a site for every quantizer found, and their numbers.
+    """
+    return _Reader(model, backend).run()
+
+
+@dataclass(slots=True)
+class _Found:
+    value: ir.Value
+    role: Role
+    qparams: QParams
+    readers: list[tuple[ir.Node, int]]
+    produced: bool = False
+    edges: list[Edge] = field(default_factory=list)
+
+
+class _Reader:
+    def __init__(self, model: ir.Model, backend: Backend) -> None:
+        self.model, self.backend = model.clone(), backend
+        self.namer = Namer(self.model)
+        self.found: list[_Found] = []
+        self.notes: list[str] = []
+
+    def run(self) -> Quantized:
+        for node in list(all_nodes(self.model)):
+            if node.graph is None:
+                continue
+            if node.op_type == "QuantizeLinear" and node.domain in _DOMAINS:
+                self._pair(node)
+            elif node.op_type == "DequantizeLinear" and node.domain in _DOMAINS:
+                self._stored(node)
+            elif (node.domain, node.op_type) == (fake_quantize.DOMAIN, fake_quantize.NAME):
+                self._fake(node)
+        remove_dead(self.model)
+        self.model.functions.pop((fake_quantize.DOMAIN, fake_quantize.NAME, ""), None)
+        sites, numbers = self._sites()
+        quantized = {n.name or "": n.op_type for f in self.found for n, _ in f.readers}
+        return Quantized(
+            model=self.model,
+            plan=Plan(self.backend.name, sites, quantized),
+            qparams=numbers,
+            backend=self.backend,
+            notes=tuple(self.notes),
+            version=metadata.version("onnxq"),
+        )
+
+    def _pair(self, q: ir.Node) -> None:
+        value = q.inputs[0]
+        readers = [use.node for use in q.outputs[0].uses()]
+        same = all(
+            r.op_type == "DequantizeLinear" and _same_parameters(q, r) and r.domain in _DOMAINS for r in readers
+        )
+        if value is None or not readers or not same or q.outputs[0].is_graph_output():
+            self.notes.append(f"read: '{q.name}' is no pair with a DequantizeLinear: left as it is")
+            return
+        qparams = self._qparams(q, q.outputs[0].dtype)
+        if qparams is None:
+            return
+        constant = is_constant(value)
+        alone = len(value.uses()) == 1 and not value.is_graph_output() and not constant
+        edges: list[tuple[ir.Node, int]] = []
+        for dq in readers:
+            edges += self._bypass(dq.outputs[0], value)
+        role: Role = self._constant_role(edges, qparams) if constant else "activation"
+        self.found.append(_Found(value, role, qparams, edges, produced=alone and value.producer() is not None))
+
+    def _stored(self, dq: ir.Node) -> None:
+        stored = dq.inputs[0]
+        if stored is None or not is_constant(stored):
+            producer = stored.producer() if stored is not None else None
+            if producer is None or producer.op_type != "QuantizeLinear":
+                self.notes.append(f"read: '{dq.name}' reads integers computed at run time: left as it is")
+            return
+        qparams = self._qparams(dq, stored.dtype)
+        array = constant_array(stored)
+        if qparams is None or array is None:
+            return
+        base = (stored.name or "constant").removesuffix("_quantized")
+        value = self._initializer(stored, base, dequantize(array.astype(np.int64), qparams))
+        edges = self._bypass(dq.outputs[0], value)
+        self.found.append(_Found(value, self._constant_role(edges, qparams), qparams, edges))
+
+    def _fake(self, node: ir.Node) -> None:
+        value, scale, zero = node.inputs[0], constant_array(node.inputs[1]), constant_array(node.inputs[2])
+        if value is None or scale is None or zero is None:
+            self.notes.append(f"read: the parameters of '{node.name}' are not constant: left as it is")
+            return
+        low, high = node.attributes.get_int("quant_min", 0), node.attributes.get_int("quant_max", 0)
+        signed = low < 0
+        narrow = signed and low == -high
+        bits = high.bit_length() + 1 if signed else high.bit_length()
+        axis = node.attributes.get_int("axis", -1)
+        flat = scale.reshape(-1).astype(np.float32)
+        granularity = PerChannel(axis) if axis >= 0 and flat.size > 1 else PerTensor()
+        points = np.rint(zero.reshape(-1)).astype(np.int64)
+        if isinstance(granularity, PerTensor):
+            flat, points = flat.reshape(()), points.reshape(())
+        symmetric = signed and not points.any()
+        spec = QuantSpec(bits, signed, symmetric, granularity, narrow_range=narrow)
+        alone = len(value.uses()) == 1 and not value.is_graph_output() and not is_constant(value)
+        edges = self._bypass(node.outputs[0], value)
+        qparams = QParams(spec, flat, points)
+        role: Role = self._constant_role(edges, qparams) if is_constant(value) else "activation"
+        self.found.append(_Found(value, role, qparams, edges, produced=alone and value.producer() is not None))
+
+    def _bypass(self, quantized: ir.Value, value: ir.Value) -> list[tuple[ir.Node, int]]:
+        """Let the readers of a quantizer's result read the float tensor; a graph output keeps its name."""
+        edges = [(use.node, use.idx) for use in quantized.uses()]
+        if quantized.is_graph_output() and not value.is_graph_output() and value.producer() is not None:
+            name = quantized.name
+            quantized.name = self.namer.fresh(f"{name}_dequantized")
+            value.name, value.type, value.shape = name, quantized.type, quantized.shape
+        quantized.replace_all_uses_with(value, replace_graph_outputs=True)
+        return edges
+
+    def _qparams(self, node: ir.Node, dtype: ir.DataType | None) -> QParams | None:
+        scale = constant_array(node.inputs[1])
+        zero_value = node.inputs[2] if len(node.inputs) > 2 else None
+        zero = constant_array(zero_value) if zero_value is not None else None
+        dtype = zero_value.dtype if zero_value is not None else (dtype or ir.DataType.UINT8)
+        if scale is None or (zero_value is not None and zero is None) or dtype not in _BITS:
+            self.notes.append(f"read: the parameters of '{node.name}' are not constant integers: left as they are")
+            return None
+        if node.attributes.get_int("block_size", 0):
+            self.notes.append(f"read: '{node.name}' has a scale a block: left as it is")
+            return None
+        bits, signed = _BITS[dtype]
+        points = np.zeros(scale.shape, np.int64) if zero is None else zero.astype(np.int64)
+        value = node.inputs[0]
+        rank = len(value.shape) if value is not None and value.shape is not None else 0
+        axis = node.attributes.get_int("axis", 1)
+        granularity = PerChannel(axis % rank if rank else axis) if scale.ndim else PerTensor()
+        spec = QuantSpec(bits, signed, signed and not points.any(), granularity)
+        return QParams(spec, scale.astype(np.float32), points)
+
+    def _constant_role(self, edges: list[tuple[ir.Node, int]], qparams: QParams) -> Role:
+        if qparams.spec.bits == 32:
+            return "bias"
+        for node, index in edges:
+            rule = self.backend.rules.get(node.op_type)
+            if rule is not None and index in rule.weights:
+                return "weight"
+        return "constant"
+
+    def _initializer(self, like: ir.Value, base: str, array: NDArray[np.float32]) -> ir.Value:
+        graph = like.graph
+        assert isinstance(graph, ir.Graph)
+        name = self.namer.fresh(base)
+        value = ir.Value(
+            name=name,
+            type=ir.TensorType(ir.DataType.FLOAT),
+            shape=ir.Shape(array.shape),
+            const_value=ir.tensor(array, name=name),
+        )
+        graph.register_initializer(value)
+        return value
+
+    def _sites(self) -> tuple[tuple[Site, ...], dict[str, QParams]]:
+        sites: list[Site] = []
+        numbers: dict[str, QParams] = {}
+        for found in self.found:
+            tensor = found.value.name or ""
+            name, count = tensor, 1
+            while name in numbers:
+                count += 1
+                name = f"{tensor}#{count}"
+            numbers[name] = found.qparams
+            edges = tuple(Edge(n.name or "", i) for n, i in found.readers)
+            sites.append(Site(name, tensor, found.role, found.qparams.spec, edges, produced=found.produced))
+        return tuple(sites), numbers
+
+
+def _same_parameters(q: ir.Node, dq: ir.Node) -> bool:
+    """Whether a Q and a DQ have the same scale, zero point and axis."""
+    if q.attributes.get_int("axis", 1) != dq.attributes.get_int("axis", 1):
+        return False
+    for position in (1, 2):
+        a = q.inputs[position] if position < len(q.inputs) else None
+        b = dq.inputs[position] if position < len(dq.inputs) else None
+        if a is b:
+            continue
+        x, y = constant_array(a), constant_array(b)
+        if x is None or y is None or x.dtype != y.dtype or not np.array_equal(x, y):
+            return False
+    return True

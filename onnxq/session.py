@@ -1,0 +1,242 @@
+"""The one place that opens onnxruntime: options, providers, custom-op libraries, errors.
+
+A model in memory is handed over without its big initializers: these are marked as external data in the serialized
+graph and given to onnxruntime as they are, so that models above protobuf's 2 GB work and nothing is written to disk.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from onnxq.errors import ExecutionError, OptionError
+
+__all__ = ["InputInfo", "Session", "available_providers"]
+
+_SPLIT_BYTES = 1024  # initializers above this are handed over beside the graph
+
+_SPLIT_TYPES = {
+    ir.DataType.FLOAT,
+    ir.DataType.DOUBLE,
+    ir.DataType.FLOAT16,
+    ir.DataType.INT8,
+    ir.DataType.INT16,
+    ir.DataType.INT32,
+    ir.DataType.INT64,
+    ir.DataType.UINT8,
+    ir.DataType.UINT16,
+    ir.DataType.UINT32,
+    ir.DataType.UINT64,
+}
+
+_NUMPY_TYPES: dict[str, Any] = {
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(float16)": np.float16,
+    "tensor(bfloat16)": ml_dtypes.bfloat16,
+    "tensor(bool)": np.bool_,
+    "tensor(string)": np.object_,
+    **{f"tensor({sign}int{bits})": np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class InputInfo:
+    """An input or output of a model.
+
+    Attributes:
+        name: its name.
+        dtype: NumPy type of its elements; ``object`` for strings and for what is not a tensor.
+        shape: a number a dimension, a name or None where it is free; None when the rank is unknown.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int | str | None, ...] | None
+
+
+def available_providers() -> list[str]:
+    """Execution providers of the installed onnxruntime, e.g. ``["CPUExecutionProvider"]``."""
+    return [str(name) for name in ort.get_available_providers()]
+
+
+class Session:
+    """A model loaded in onnxruntime.
+
+    Args:
+        model: the model in memory, serialized, or the path of its file. It is not modified.
+        optimize: all graph optimizations of onnxruntime, else none.
+        providers: execution providers in order of preference, ``"CUDA"`` or ``"CUDAExecutionProvider"``; the CPU if
+            None or empty.
+        custom_op_library: shared library with the model's custom operators.
+        threads: threads within an operator; None leaves it to onnxruntime.
+        profile: prefix of a profile file, written by :meth:`end_profiling`.
+
+    Attributes:
+        inputs: inputs that must or may be fed, in order; initializers that may be overridden are not listed.
+        outputs: outputs in order.
+
+    Raises:
+        OptionError: an unknown provider, a missing library.
+        ExecutionError: onnxruntime cannot load the model.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model | bytes | str | os.PathLike[str],
+        *,
+        optimize: bool = True,
+        providers: Sequence[str] | None = None,
+        custom_op_library: str | os.PathLike[str] | None = None,
+        threads: int | None = None,
+        profile: str | os.PathLike[str] | None = None,
+    ) -> None:
+        chosen = _resolve_providers(providers)
+        options = ort.SessionOptions()
+        level = ort.GraphOptimizationLevel
+        options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
+        options.log_severity_level = 4  # errors come as exceptions
+        options.enable_mem_pattern = False
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.inter_op_num_threads = 1
+        if threads is not None:
+            options.intra_op_num_threads = threads
+        if profile is not None:
+            options.enable_profiling = True
+            options.profile_file_prefix = os.fspath(profile)
+        if custom_op_library is not None:
+            _register(options, custom_op_library)
+        self._kept_alive: list[Any] = []
+        source: str | bytes
+        if isinstance(model, ir.Model):
+            source = self._hand_over(model, options)
+            where = model.graph.name or "model"
+        elif isinstance(model, bytes):
+            source, where = model, "model"
+        else:
+            source = where = os.fspath(model)
+        try:
+            self._session = ort.InferenceSession(source, options, providers=chosen)
+        except Exception as error:  # the boundary to onnxruntime, whose exceptions share no base
+            raise _load_error(error, where) from error
+        used = self._session.get_providers()
+        missing = [name for name in chosen if name not in used]
+        if missing:
+            raise ExecutionError(
+                f"onnxruntime could not start {', '.join(missing)}",
+                hint="Check its driver and libraries, or use the CPU",
+            )
+        self.inputs = [_info(value) for value in self._session.get_inputs()]
+        self.outputs = [_info(value) for value in self._session.get_outputs()]
+
+    def run(self, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
+        """Run the model once.
+
+        Args:
+            feeds: an array for each input, of its type and shape.
+            outputs: names of the outputs wanted, all if None.
+
+        Returns:
+            Output name to array, in the order asked for.
+
+        Raises:
+            ExecutionError: onnxruntime refuses the feeds, or a node fails.
+        """
+        names = list(outputs) if outputs is not None else [info.name for info in self.outputs]
+        try:
+            values = self._session.run(names, {name: np.asarray(array) for name, array in feeds.items()})
+        except Exception as error:
+            raise ExecutionError(_first_line(error), hint="Check the names, types and shapes of the inputs") from error
+        return dict(zip(names, values, strict=True))
+
+    def end_profiling(self) -> Path:
+        """Stop profiling and give the path of the profile, a JSON file in Chrome's trace format."""
+        return Path(self._session.end_profiling())
+
+    def _hand_over(self, model: ir.Model, options: Any) -> bytes:
+        """Serialize a model without its big initializers, which are given to ``options`` as arrays."""
+        clone = model.clone()
+        overridable = {value.name for value in clone.graph.inputs}
+        names: list[str] = []
+        values: list[Any] = []
+        for name, value in clone.graph.initializers.items():
+            tensor = value.const_value
+            if tensor is None or name in overridable or tensor.dtype not in _SPLIT_TYPES:
+                continue
+            if tensor.nbytes <= _SPLIT_BYTES:
+                continue
+            array = np.ascontiguousarray(tensor.numpy())
+            names.append(name)
+            values.append(ort.OrtValue.ortvalue_from_numpy(array))
+            self._kept_alive.append(array)
+            value.const_value = ir.ExternalTensor(
+                "mem", 0, tensor.nbytes, tensor.dtype, shape=ir.Shape(tensor.shape), name=name
+            )
+        if names:
+            options.add_external_initializers(names, values)
+            self._kept_alive.extend(values)
+        try:
+            return ir.to_proto(clone).SerializeToString()
+        except ValueError as error:
+            raise ExecutionError(f"the model cannot be serialized ({_first_line(error)})") from error
+
+
+def _resolve_providers(providers: Sequence[str] | None) -> list[str]:
+    available = available_providers()
+    by_short_name = {name.lower().removesuffix("executionprovider"): name for name in available}
+    chosen: list[str] = []
+    for name in providers or ("CPU",):
+        full = by_short_name.get(name.lower().removesuffix("executionprovider"))
+        if full is None:
+            raise OptionError(f"onnxruntime has no provider {name!r}", hint=f"Available here: {', '.join(available)}")
+        chosen.append(full)
+    return chosen
+
+
+def _register(options: Any, library: str | os.PathLike[str]) -> None:
+    path = Path(library)
+    if not path.is_file():
+        raise OptionError(f"custom-op library {str(path)!r} does not exist", hint="Check --custom-op-library")
+    try:
+        options.register_custom_ops_library(str(path.resolve()))
+    except Exception as error:
+        raise OptionError(
+            f"custom-op library {str(path)!r} cannot be loaded ({_first_line(error)})",
+            hint="It must be built for this onnxruntime and export RegisterCustomOps",
+        ) from error
+
+
+def _load_error(error: Exception, where: str) -> ExecutionError:
+    text = _first_line(error)
+    unknown = re.search(r"(\S+?)\(-?\d+\) is not a registered function/op", text)
+    if unknown:
+        return ExecutionError(
+            f"onnxruntime does not know operator {unknown.group(1)}",
+            where=where,
+            hint="Give the library that implements it with --custom-op-library",
+        )
+    return ExecutionError(
+        f"onnxruntime cannot load the model ({text})", where=where, hint="Run `onnxq check` on the model"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    """The message without onnxruntime's prefix ``[ONNXRuntimeError] : 1 : FAIL :`` and without what follows it."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", lines[0]).strip().rstrip(".")
+
+
+def _info(value: Any) -> InputInfo:
+    dtype = np.dtype(_NUMPY_TYPES.get(value.type, np.object_))
+    shape = value.shape
+    return InputInfo(value.name, dtype, None if shape is None else tuple(shape))

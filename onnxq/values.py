@@ -1,0 +1,38 @@
+"""Checks of single option values, with one wording for all of them."""
+
+from __future__ import annotations
+
+import re
+
+from onnxq.errors import OptionError
+
+__all__ = ["check_bits", "check_choice", "check_flag", "check_int", "check_range"]
+
+_RANGE = re.compile(r"^[A-Za-z][\w.-]*(:[-+.\deE]+)?$")
+_BITS = (2, 16)
+
+
+def check_bits(name: str, bits: object) -> None:
+    if isinstance(bits, bool) or not isinstance(bits, int) or not _BITS[0] <= bits <= _BITS[1]:
+        raise OptionError(f"{bits!r} is not a number of bits from {_BITS[0]} to {_BITS[1]}", where=name)
+
+
+def check_range(name: str, value: object) -> None:
+    if not isinstance(value, str) or not _RANGE.match(value):
+        hint = "Write a method's name, or NAME:NUMBER as in percentile:99.99."
+        raise OptionError(f"{value!r} is not a range method", where=name, hint=hint)
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise OptionError(f"{value!r} is not one of {', '.join(choices)}", where=name)
+
+
+def check_flag(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, bool):
+        raise OptionError(f"{value!r} is neither true nor false", where=name)
+
+
+def check_int(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise OptionError(f"{value!r} is not a whole number of at least {least}", where=name)

@@ -1,0 +1,142 @@
+"""The last check before a result is written: it is valid, it runs, and how far it is from the float model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.calibration.statistics import KeptSample
+from onnxq.errors import ExecutionError, ModelError, VerificationError
+from onnxq.graph.check import check
+from onnxq.graph.save import serialized_size
+from onnxq.metrics import ErrorMeter, Errors, jsonable
+from onnxq.session import Session
+
+__all__ = ["Verification", "verify"]
+
+_PLAIN_SAMPLES = 2
+_TIMED_RUNS = 10
+_TIME_BUDGET = 0.25
+"""Seconds of wall time for the speed ratio, for each of the two models."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What running a result showed.
+
+    Attributes:
+        outputs: output name → error against the float model on the kept samples, all graph optimizations on.
+        plain_sqnr: SQNR in dB between the result with all graph optimizations and with none; the worst output.
+        samples: number of samples that were run.
+        float_bytes: size of the float model as a file.
+        quantized_bytes: size of the result as a file.
+        speedup: time of the float model over the time of the result, in this run, ``None`` without samples.
+        warnings: what a user should know.
+    """
+
+    outputs: Mapping[str, Errors] = field(default_factory=dict)
+    plain_sqnr: float | None = None
+    samples: int = 0
+    float_bytes: int = 0
+    quantized_bytes: int = 0
+    speedup: float | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def worst(self) -> tuple[str, Errors] | None:
+        """The float output with the lowest SQNR."""
+        scored = [(n, e) for n, e in self.outputs.items() if e.sqnr == e.sqnr]
+        return min(scored, key=lambda item: item[1].sqnr) if scored else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready data."""
+        return {
+            "samples": self.samples,
+            "outputs": {name: errors.to_dict() for name, errors in self.outputs.items()},
+            "sqnr_optimized_against_plain": jsonable(self.plain_sqnr),
+            "float_bytes": self.float_bytes,
+            "quantized_bytes": self.quantized_bytes,
+            "speedup": self.speedup,
+            "warnings": list(self.warnings),
+        }
+
+
+def verify(
+    reference: ir.Model,
+    result: ir.Model,
+    kept: Sequence[KeptSample],
+    *,
+    float_bytes: int,
+    providers: Sequence[str] | None = None,
+    custom_op_library: str | None = None,
+) -> Verification:
+    """Check a result, run it with graph optimizations on and off, and measure it.
+
+    Args:
+        reference: the float model.
+        result: the model to be written.
+        kept: samples with the float model's outputs.
+        float_bytes: size of the float model's file.
+        providers: execution providers of onnxruntime.
+        custom_op_library: shared library with the model's custom operators.
+
+    Raises:
+        VerificationError: the result is not a valid model, or onnxruntime cannot load or run it.
+    """
+    warnings: list[str] = []
+    try:
+        check(result)
+        optimized = Session(result, providers=providers, custom_op_library=custom_op_library)
+        plain = Session(result, optimize=False, providers=providers, custom_op_library=custom_op_library)
+        meters: dict[str, ErrorMeter] = {info.name: ErrorMeter() for info in optimized.outputs}
+        agreement: dict[str, ErrorMeter] = {info.name: ErrorMeter() for info in optimized.outputs}
+        for position, sample in enumerate(kept):
+            got = optimized.run(sample.feeds)
+            for name, values in sample.outputs.items():
+                meters[name].update(values, got[name], sample.index)
+            if position < _PLAIN_SAMPLES:
+                for name, values in plain.run(sample.feeds).items():
+                    agreement[name].update(values, got[name], sample.index)
+    except (ExecutionError, ModelError) as error:
+        raise VerificationError(
+            f"the quantized model failed its final check ({error})",
+            hint="Nothing was written. Keep the nodes named above float with --exclude",
+        ) from error
+    outputs = {name: meter.result() for name, meter in meters.items()} if kept else {}
+    plain_sqnr = [e.sqnr for e in (m.result() for m in agreement.values()) if kept and e.sqnr == e.sqnr]
+    speedup = None
+    if kept:
+        base = Session(reference, providers=providers, custom_op_library=custom_op_library)
+        speedup = _speedup(base, optimized, kept[0].feeds)
+    return Verification(
+        outputs=outputs,
+        plain_sqnr=min(plain_sqnr, default=None),
+        samples=len(kept),
+        float_bytes=float_bytes,
+        quantized_bytes=serialized_size(result),
+        speedup=speedup,
+        warnings=tuple(warnings),
+    )
+
+
+def _speedup(reference: Session, result: Session, feeds: Mapping[str, NDArray[np.generic]]) -> float:
+    """Best time of one over best time of the other, runs taken in turn so that both see the same machine."""
+    best = [float("inf"), float("inf")]
+    spent = 0.0
+    for turn in range(_TIMED_RUNS):
+        for which, session in enumerate((reference, result)):
+            start = time.perf_counter()
+            session.run(feeds)
+            took = time.perf_counter() - start
+            spent += took
+            if turn or spent > _TIME_BUDGET:  # the first run warms up
+                best[which] = min(best[which], took)
+        if spent > 2 * _TIME_BUDGET and min(best) < float("inf") and max(best) < float("inf"):
+            break
+    return best[0] / best[1]
