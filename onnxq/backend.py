@@ -89,7 +89,8 @@ class Backend:
         quantize_cost: cost per element of entering integers, in the unit of ``OpRule.cost``.
         dequantize_cost: cost per element of leaving them.
         node_cost: cost of a kernel call whatever its size, in the same unit.
-        fused_float: activation functions that a float convolution computes for free → their cost per element elsewhere.
+        fused_float: (operator, operator behind it) pairs of which a float kernel computes the second for free → its cost
+            per element elsewhere.
         finish: a last rewriting of the rendered QDQ model, in place.
         verified: what a real runtime has confirmed, for the table of targets.
         export: writes the artifacts, returns their paths.
@@ -104,11 +105,11 @@ class Backend:
     bias: str = "int32"
     per_channel: bool = True
     absorbed: frozenset[str] = field(default_factory=lambda: frozenset({"Relu", "Clip"}))
-    min_opset: int = 13
+    min_opset: int = 14
     quantize_cost: float = 1.0
     dequantize_cost: float = 1.0
     node_cost: float = 0.0
-    fused_float: Mapping[str, float] = field(default_factory=dict)
+    fused_float: Mapping[tuple[str, str], float] = field(default_factory=dict)
     finish: Callable[[ir.Model], None] | None = None
     artifacts: str = ""
     verified: str = ""

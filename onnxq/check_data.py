@@ -49,23 +49,23 @@ def check_data(
     """
     limit = min(options.samples or LOOKED_AT, LOOKED_AT)
     looker = _Looker(session.inputs)
-    few: list[Mapping[str, np.ndarray]] = []
+    few: dict[int, Mapping[str, np.ndarray]] = {}
     try:
         whole = open_data(data, session.inputs, image=image, samples=options.samples)
         samples = open_data(data, session.inputs, image=image, samples=limit) if whole.repeatable else whole
         for index, feed in enumerate(samples):
             if index >= limit:
                 break
-            looker.look(feed, index)
+            looker.look(feed, samples.index_of(index))
             if index < RUN:
-                few.append(feed)
+                few[samples.index_of(index)] = feed
     except DataError as error:
         return [of_error(error, "calibration data")]
     known = whole.length if whole.length is not None else looker.samples
     findings = looker.findings(known)
     try:
         findings += _run(session, few)
-        findings += _fingerprint(model, few, options)
+        findings += _fingerprint(model, list(few.values()), options)
     except OnnxqError as error:
         findings.append(of_error(error, "running the float model"))
     what = f"{known} samples" if whole.length is not None else f"at least {known} samples"
@@ -159,11 +159,11 @@ def _samples(indices: Sequence[int]) -> str:
     return f"samples {', '.join(map(str, indices[:4]))}{f' and {len(indices) - 4} more' if len(indices) > 4 else ''}"
 
 
-def _run(session: Session, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[Finding]:
+def _run(session: Session, feeds: Mapping[int, Mapping[str, np.ndarray]]) -> list[Finding]:
     """Does the float model run, and give numbers?"""
     bad: dict[str, list[int]] = {}
     outputs: dict[str, set[bytes]] = {}
-    for index, feed in enumerate(feeds):
+    for index, feed in feeds.items():
         for name, y in session.run(feed).items():
             if not isinstance(y, np.ndarray) or y.dtype.kind != "f":
                 continue
@@ -174,7 +174,7 @@ def _run(session: Session, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[Fi
         Finding("warning", f"output {name!r}", f"the float model gives NaN or infinity on {_samples(indices)}")
         for name, indices in bad.items()
     ]
-    distinct = len({b"".join(np.ascontiguousarray(x).tobytes() for x in feed.values()) for feed in feeds})
+    distinct = len({b"".join(np.ascontiguousarray(x).tobytes() for x in feed.values()) for feed in feeds.values()})
     for name, seen in outputs.items():
         if len(seen) == 1 and distinct > 1:
             what = f"the float model gives the same on {distinct} different samples"

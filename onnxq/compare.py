@@ -29,6 +29,7 @@ from onnxq.session import Session
 
 __all__ = ["Comparison", "TensorErrors", "compare"]
 
+_GIVING = ("DequantizeLinear", "FakeQuantize")
 _FIRST_GROUP = 32
 """Tensors tapped at once on the first sample, which tells their sizes."""
 _USUAL = 40.0
@@ -149,11 +150,11 @@ def compare(
         for count, feed in enumerate(feeds, 1):
             expected, got = base.run(feed), other.run(feed)
             for name, meter in meters.items():
-                meter.update(expected[name], got[name], count - 1)
+                meter.update(expected[name], got[name], feeds.index_of(count - 1))
             del expected, got
             if inner is not None:
-                inner.run(feed, count - 1)
-            advance(1)
+                inner.run(feed, feeds.index_of(count - 1))
+            advance(count)
     outputs = {name: meter.result() for name, meter in meters.items()}
     if inner is None:
         return Comparison(count, outputs)
@@ -188,6 +189,7 @@ class _Inner:
         infer_shapes(second)
         self._models, self._options = (first, second), options
         seen = _seen_by_readers(second)
+        self._quantized = {v.name for n in second.graph.all_nodes() if n.op_type in _GIVING for v in n.outputs}
         outputs = {value.name for value in first.graph.outputs}
         self._producers: dict[str, ir.Value] = {}
         self._pairs: dict[str, str] = {}  # float tensor → where the quantized model shows it
@@ -268,11 +270,9 @@ class _Inner:
             node = self._producers[name].producer()
             before = [found[n].sqnr for n in self._before(node, found)] if node is not None else []
             drop = min(_USUAL, *before) - errors.sqnr if before else math.nan
-            shown = self._pairs[name]
+            quantized = self._pairs[name] != name or name in self._quantized
             op = node.op_type if node is not None else "Input"
-            result.append(
-                TensorErrors(name, node.name or "" if node is not None else "", op, shown != name, errors, drop)
-            )
+            result.append(TensorErrors(name, node.name or "" if node is not None else "", op, quantized, errors, drop))
         return tuple(result)
 
     def _before(self, node: ir.Node, found: Mapping[str, Errors]) -> list[str]:

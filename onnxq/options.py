@@ -52,6 +52,7 @@ class Options:
         format: ``"qdq"`` or ``"fake-quantize"`` (model-local functions).
         seed: of everything random.
         min_sqnr: floor in dB; a result below it is reported loudly.
+        bias_correction: take out the mean error that rounding the weights gives each output channel.
 
     Raises:
         OptionError: a value is of the wrong kind or out of range.
@@ -74,11 +75,12 @@ class Options:
     format: Format = "qdq"
     seed: int = 0
     min_sqnr: float = 10.0
+    bias_correction: bool = True
 
     def __post_init__(self) -> None:
         check_bits("weight_bits", self.weight_bits)
         check_bits("act_bits", self.act_bits)
-        for name in ("symmetric", "per_channel", "simplify"):
+        for name in ("symmetric", "per_channel", "simplify", "bias_correction"):
             check_flag(name, getattr(self, name))
         check_range("range", self.range)
         for name in ("exclude", "include", "providers"):

@@ -51,6 +51,7 @@ def cheapest(
     """
     cut = _MinimumCut()
     source, sink = "source", "sink"  # source side = integer
+    serving = _serving(rules, output)
     tensors: dict[ir.Value, None] = {}
     for node, rule in rules.items():
         behind = output(node)
@@ -65,7 +66,7 @@ def cheapest(
         cut.edge(node, sink, _units(integer_cost))  # paid when integer
         after = _only_reader(behind)
         if after is not None and after not in rules and _float_fusion(backend, after) is node:
-            cut.edge(node, sink, _units(backend.fused_float[after.op_type] * size(behind) + backend.node_cost))
+            cut.edge(node, sink, _units(backend.fused_float[node.op_type, after.op_type] * size(behind) + backend.node_cost))
         for value in (*node.inputs, behind):
             if value is not None and value.const_value is None:
                 tensors[value] = None
@@ -89,7 +90,7 @@ def cheapest(
                 cut.edge(leaves, sink, _FOREVER)
         if integer_readers:
             enters = ("enters", value)  # integer as soon as one reader is
-            if not any(rules[r].kind is Kind.COMPUTE for r in integer_readers):
+            if not any(r in serving for r in integer_readers):
                 enter = _FOREVER
             for reader in integer_readers:
                 cut.edge(reader, enters, _FOREVER)
@@ -98,19 +99,30 @@ def cheapest(
     return {node for node in rules if node in side}
 
 
+def _serving(rules: Mapping[ir.Node, OpRule], output: Callable[[ir.Node], ir.Value]) -> set[ir.Node]:
+    """Multiply-accumulates, and the data movement and Concats that lead to one."""
+    relays = [n for n, rule in rules.items() if rule.kind is Kind.MOVEMENT or n.op_type == "Concat"]
+    serving = {n for n, rule in rules.items() if rule.kind is Kind.COMPUTE}
+    for node in reversed(relays):
+        if any(use.node in serving for use in output(node).uses()):
+            serving.add(node)
+    return serving
+
+
 def _only_reader(value: ir.Value) -> ir.Node | None:
     uses = value.uses()
     return next(iter(uses)).node if len(uses) == 1 and not value.is_graph_output() else None
 
 
 def _float_fusion(backend: Backend, node: ir.Node) -> ir.Node | None:
-    """The node whose float kernel computes this activation function for free."""
-    if node.op_type not in backend.fused_float or not node.inputs or node.inputs[0] is None:
+    """The node whose float kernel computes this one for free: the activation function or bias behind it."""
+    inputs = [v for v in node.inputs if v is not None and v.const_value is None]
+    if len(inputs) != 1:
         return None
-    producer = node.inputs[0].producer()
-    if producer is None or producer.op_type != "Conv" or _only_reader(node.inputs[0]) is not node:
+    producer = inputs[0].producer()
+    if producer is None or (producer.op_type, node.op_type) not in backend.fused_float:
         return None
-    return producer
+    return producer if _only_reader(inputs[0]) is node else None
 
 
 def _units(cost: float) -> int:

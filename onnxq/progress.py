@@ -3,9 +3,9 @@
 The pipeline takes a `Reporter` and opens one phase after another::
 
     with reporter.phase("calibrate", total=64) as advance:
-        for sample in samples:
+        for done, sample in enumerate(samples, 1):
             ...
-            advance(1)
+            advance(done)
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Reporter(Protocol):
             unit: what a step is, in the plural.
 
         Returns:
-            a context manager that gives ``advance(steps)``.
+            a context manager that gives a function to be called with the number of steps done so far.
         """
         ...
 
@@ -44,7 +44,7 @@ class Silent:
     @contextmanager
     def phase(self, title: str, total: int | None = None, unit: str = "samples") -> Iterator[Advance]:
         """See `Reporter.phase`."""
-        yield lambda steps: None
+        yield lambda done: None
 
 
 class LineReporter:
@@ -74,7 +74,7 @@ class LineReporter:
 
         def advance(steps: int) -> None:
             nonlocal done, last
-            done += steps
+            done = steps
             if self._clock() - last >= self._every:
                 last = self._clock()
                 line()
@@ -116,7 +116,7 @@ class BarReporter:
         )
         with Progress(*columns, console=console, transient=True, refresh_per_second=8) as bar:
             task = bar.add_task(title, total=total)
-            yield lambda steps: bar.update(task, advance=steps)
+            yield lambda done: bar.update(task, completed=done)
 
 
 def make_reporter(*, quiet: bool = False, stream: TextIO | None = None) -> Reporter:

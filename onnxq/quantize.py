@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -17,19 +16,17 @@ from onnxq.backend import Backend
 from onnxq.calibration.collect import collect
 from onnxq.calibration.data import open_data
 from onnxq.calibration.statistics import Statistics, model_digest
+from onnxq.decide import decide
 from onnxq.errors import OptionError, OutputError, StatisticsError
 from onnxq.graph.load import load
 from onnxq.graph.normalize import normalize
 from onnxq.graph.save import serialized_size
-from onnxq.graph.shapes import sizes_at
 from onnxq.graph.simplify import simplify
 from onnxq.graph.upcast import upcast
-from onnxq.numbers import choose_numbers, unusable_constants, unusable_tensors
 from onnxq.options import ImageOptions, Options
 from onnxq.plan import Plan
 from onnxq.planner import make_plan
 from onnxq.progress import Reporter, Silent
-from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.session import Session
 from onnxq.verify import verify
@@ -37,8 +34,8 @@ from onnxq.verify import verify
 __all__ = ["Prepared", "backend_named", "calibrate", "plan", "prepare", "quantize"]
 
 Source = str | os.PathLike[str] | onnx.ModelProto | ir.Model
-BASE_OPSET = 13
-"""Per-channel QuantizeLinear needs it; statistics belong to the model at this opset or above."""
+BASE_OPSET = 14
+"""Has per-channel QuantizeLinear (13) and HardSwish (14); statistics belong to the model at this opset or above."""
 
 
 class Prepared:
@@ -162,16 +159,7 @@ def quantize(
     elif statistics.model_digest != model_digest(prepared.model):
         raise StatisticsError("they were made from another model", hint="Calibrate this model again")
     float_model = prepared.at_opset(_needed_opset(target, options), options.opset)
-    chosen, numbers, notes = _decide(float_model, target, options, statistics)
-    quantized = Quantized(
-        model=float_model,
-        plan=chosen,
-        qparams=numbers,
-        backend=target,
-        format=options.format,
-        notes=(*prepared.notes, *statistics.warnings(), *notes),
-        version=metadata.version("onnxq"),
-    )
+    quantized, notes = decide(float_model, target, options, statistics, metadata.version("onnxq"))
     verification = verify(
         float_model,
         quantized.rendered(),
@@ -180,40 +168,12 @@ def quantize(
         providers=options.providers,
         custom_op_library=options.custom_op_library,
     )
-    quantized = replace(quantized, verification=verification)
+    quantized = replace(
+        quantized, verification=verification, notes=(*prepared.notes, *statistics.warnings(), *notes)
+    )
     if output is not None:
         quantized.save(output)
     return quantized
-
-
-def _decide(
-    model: ir.Model, target: Backend, options: Options, statistics: Statistics
-) -> tuple[Plan, Mapping[str, QParams], list[str]]:
-    """The plan that the data allows, and its numbers."""
-    keep: dict[str, str] = {}
-    sizes = sizes_at(model, {n: a.shape for n, a in statistics.kept[0].feeds.items()}) if statistics.kept else {}
-    while True:
-        chosen = make_plan(model, target, options, keep_float=keep, sizes=sizes)
-        bad = {**unusable_tensors(chosen, statistics), **unusable_constants(model, chosen)}
-        more = _nodes_touching(model, chosen, bad)
-        if not more.keys() - keep.keys():
-            break
-        keep.update(more)
-    return chosen, choose_numbers(model, chosen, statistics), []
-
-
-def _nodes_touching(model: ir.Model, chosen: Plan, bad: Mapping[str, str]) -> dict[str, str]:
-    """Quantized nodes that read or write an unusable tensor, with the reason."""
-    if not bad:
-        return {}
-    bad = {**bad, **{site.tensor: bad[site.source] for site in chosen.sites if site.source in bad}}
-    found: dict[str, str] = {}
-    for node in model.graph.all_nodes():
-        if node.name in chosen.quantized or node.name in chosen.absorbed:
-            for value in (*node.inputs, *node.outputs):
-                if value is not None and value.name in bad and node.name:
-                    found.setdefault(chosen.absorbed.get(node.name, node.name), bad[value.name])
-    return found
 
 
 def _collect(

@@ -76,8 +76,12 @@ class Samples:
         if not count:
             raise DataError("no samples", where=f"calibration data ({self.kind})", hint="Give at least one sample.")
 
+    def index_of(self, position: int) -> int:
+        """Index in the source of the sample that comes at ``position``."""
+        return position if self._indices is None else self._indices[position]
+
     def _where(self, position: int) -> str:
-        return f"sample {position if self._indices is None else self._indices[position]}"
+        return f"sample {self.index_of(position)}"
 
     def _guarded(self) -> Iterator[Any]:
         """The raw items; whatever the user's code raises becomes a DataError that names the sample."""
@@ -89,7 +93,7 @@ class Samples:
         except OnnxqError:
             raise
         except Exception as error:
-            where = f"calibration data ({self.kind}), sample {position}"
+            where = f"calibration data ({self.kind}), {self._where(position)}"
             raise DataError(f"the data raised {type(error).__name__}: {error}", where=where) from error
 
 

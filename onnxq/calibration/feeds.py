@@ -64,7 +64,7 @@ class Fitter:
             if len(item) == len(self._inputs) and set(item) == set(positional) and not set(item) & set(self._known):
                 return {info.name: item[key] for info, key in zip(self._inputs, positional, strict=True)}
             return {str(name): value for name, value in item.items()}
-        if isinstance(item, (tuple, list)) and item and all(_has_axes(part) for part in item[: len(self._inputs)]):
+        if isinstance(item, (tuple, list)) and item and all(self._is_array(part) for part in item[: len(self._inputs)]):
             if len(item) < len(self._inputs):
                 wrong = f"the data gives {len(item)} arrays, the model has {len(self._inputs)} inputs"
                 raise DataError(wrong, where=where, hint="Give a dict by input name, or a tuple in the inputs' order.")
@@ -74,6 +74,10 @@ class Fitter:
             names = ", ".join(repr(info.name) for info in self._inputs)
             raise DataError(wrong, where=where, hint=f"Give a dict with the names {names}.")
         return {self._inputs[0].name: item}
+
+    def _is_array(self, part: object) -> bool:
+        """Lists in a list are one array where the model has one input."""
+        return hasattr(part, "shape") or (len(self._inputs) > 1 and isinstance(part, (list, tuple)))
 
     def _array(self, info: InputInfo, value: object, where: str) -> np.ndarray:
         where = f"{where}, input {info.name!r}"
@@ -115,10 +119,6 @@ class Fitter:
 
 def _kind(dtype: np.dtype[Any]) -> str:
     return "f" if dtype.name == "bfloat16" else dtype.kind
-
-
-def _has_axes(value: object) -> bool:
-    return hasattr(value, "shape") or isinstance(value, (list, tuple))
 
 
 def _to_numpy(value: Any) -> np.ndarray:

@@ -9,6 +9,7 @@ Two implementations give bit-equal results: a C extension, and NumPy where that 
 from __future__ import annotations
 
 import os
+import threading
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +33,8 @@ SENTINEL = 1e30
 KERNEL = "numpy" if _histogram is None else "c"
 """Which implementation is in use."""
 
+_local = threading.local()
+_SCRATCH = 4 * (KEYS + 272)
 _LANES = 16
 _SHIFT = 18
 _CHUNK = 1 << 16  # elements, a multiple of the lanes
@@ -80,10 +83,19 @@ def accumulate(x: NDArray[np.float32], counts: NDArray[np.int64]) -> Tally:
     """
     flat = np.ascontiguousarray(x, np.float32).reshape(-1)
     if _histogram is not None:
-        return Tally(*_histogram.accumulate(flat, counts))
+        return Tally(*_histogram.accumulate(flat, counts, _scratch()))
     return _accumulate_numpy(flat, counts)
 
 
+def _scratch() -> NDArray[np.uint32]:
+    """Zeroed working space of the C kernel, one a thread; the kernel leaves it zeroed."""
+    space: NDArray[np.uint32] | None = getattr(_local, "scratch", None)
+    if space is None:
+        space = _local.scratch = np.zeros(_SCRATCH, np.uint32)
+    return space
+
+
+@np.errstate(invalid="ignore")  # signalling NaNs
 def _accumulate_numpy(flat: NDArray[np.float32], counts: NDArray[np.int64]) -> Tally:
     lanes = np.zeros((3, _LANES), np.float64)
     low, high = np.inf, -np.inf

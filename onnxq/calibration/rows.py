@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any
 
 import numpy as np
@@ -19,7 +20,21 @@ from onnxq.errors import DataError
 __all__ = ["RowArray", "load_feed", "open_npy", "open_npz"]
 
 _SKIP_BYTES = 1 << 20
-_BROKEN = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
+_BROKEN = (
+    OSError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+    ValueError,
+    TypeError,
+    NotImplementedError,
+    RuntimeError,
+    SyntaxError,
+    MemoryError,
+    OverflowError,
+    LookupError,
+    TokenError,
+)  # what numpy and zipfile raise on damage
 _HINT = "Write it again with numpy.save or numpy.savez, without Python objects."
 
 

@@ -125,7 +125,7 @@ class _Tapper:
             graph = self._homes[id(value)]
         if value.producer() is None:
             value = self._copy(value, graph)
-        if not any(value is output for output in graph.outputs):
+        if not value.is_graph_output():
             graph.outputs.append(value)
         return value.name or ""
 

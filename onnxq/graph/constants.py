@@ -19,9 +19,6 @@ __all__ = ["fold_constants", "lift_constants"]
 MAX_RESULT_BYTES = 16 << 20
 """A result above this is only folded when it is at most twice as large as what it is computed from."""
 
-MAX_GROWTH_BYTES = 64 << 20
-"""All results of one call together may add no more than this."""
-
 # Different at each call, or with a meaning beyond their numbers: quantization already in the model stays visible.
 _NEVER = frozenset(
     {
@@ -140,13 +137,13 @@ def fold_constants(model: ir.Model) -> list[Note]:
     """
     namer = Namer(model)
     notes = _fold_shapes(model, namer)
-    folded, growth = 0, 0
+    folded = 0
     refused: dict[str, Note] = {}
     while True:
         candidates = _candidates(model, refused)
         if not candidates:
             break
-        chosen = _within_bounds(model, candidates, refused, MAX_GROWTH_BYTES - growth)
+        chosen = _within_bounds(model, candidates, refused)
         if not chosen:
             break
         taken = set(chosen)
@@ -161,7 +158,6 @@ def fold_constants(model: ir.Model) -> list[Note]:
             producer = value.producer()
             if producer is None or producer.graph is None:
                 continue
-            growth += array.nbytes
             _register(
                 producer.graph, value, ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=value.name)
             )
@@ -233,21 +229,20 @@ def _candidates(model: ir.Model, refused: dict[str, Note]) -> list[ir.Node]:
     return found
 
 
-def _within_bounds(model: ir.Model, nodes: list[ir.Node], refused: dict[str, Note], budget: int) -> list[ir.Node]:
+def _within_bounds(model: ir.Model, nodes: list[ir.Node], refused: dict[str, Note]) -> list[ir.Node]:
     """The candidates whose results are known to be small enough, before any of them is computed."""
     outputs = [value for node in nodes for value in node.outputs if value.name]
     proto, _ = piece(nodes, outputs, opset_imports=model.opset_imports, ir_version=model.ir_version)
     sizes = _inferred_sizes(proto)
-    bytes_of: dict[ir.Value, int] = {}
+    origin: dict[ir.Value, int] = {}  # bytes of the constants that a result is computed from
     dropped: set[ir.Value] = set()
     chosen: list[ir.Node] = []
-    spent = 0
     for node in nodes:
         inputs = [value for value in node.inputs if value is not None]
         if any(value in dropped for value in inputs):
             dropped.update(node.outputs)
             continue
-        source = sum(bytes_of.get(v, v.const_value.nbytes if v.const_value is not None else 0) for v in inputs)
+        source = sum(origin.get(v, v.const_value.nbytes if v.const_value is not None else 0) for v in inputs)
         known = [sizes.get(value.name or "") for value in node.outputs if value.name]
         if node.op_type in _BOUNDED:
             known = [_BOUNDED[node.op_type] * max(source, 8) if size is None else size for size in known]
@@ -255,15 +250,13 @@ def _within_bounds(model: ir.Model, nodes: list[ir.Node], refused: dict[str, Not
             dropped.update(node.outputs)  # perhaps known once its inputs are numbers: looked at again in the next round
             continue
         total = sum(size for size in known if size is not None)
-        if total > max(MAX_RESULT_BYTES, 2 * source) or spent + total - source > budget:
+        if total > max(MAX_RESULT_BYTES, 2 * source):
             refused[node.name or ""] = Note(
                 "constants", node.name or "", f"{node.op_type} of constants left in place: its result has {total} bytes"
             )
             dropped.update(node.outputs)
             continue
-        spent += max(0, total - source)
-        for value in node.outputs:
-            bytes_of[value] = sizes.get(value.name or "") or total
+        origin.update(dict.fromkeys(node.outputs, source))
         chosen.append(node)
     return chosen
 
@@ -271,7 +264,9 @@ def _within_bounds(model: ir.Model, nodes: list[ir.Node], refused: dict[str, Not
 def _inferred_sizes(proto: onnx.ModelProto) -> dict[str, int | None]:
     """Bytes of each tensor of a piece, as far as shape inference can tell."""
     try:
-        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+        # Without data propagation, which keeps every element of large vectors: what hangs on numbers that are not
+        # computed yet is looked at again in the next round.
+        inferred = onnx.shape_inference.infer_shapes(proto)
     except Exception:  # a malformed piece: nothing is known, nothing gets folded
         return {}
     sizes: dict[str, int | None] = {}

@@ -9,6 +9,7 @@ from onnx_ir.passes.common import InlinePass
 
 from onnxq.errors import ModelError
 from onnxq.graph.note import Note
+from onnxq.graph.opset import changed_operators
 from onnxq.graph.skeleton import adopt, skeleton
 
 __all__ = ["inline_functions"]
@@ -29,16 +30,13 @@ def inline_functions(model: ir.Model) -> list[Note]:
         return []
     called = {node.op_identifier() for node in ir.traversal.RecursiveGraphIterator(model.graph)} & set(model.functions)
     names = ", ".join(sorted(f"{domain}::{name}" if domain else name for domain, name, _ in called))
-    versions = {
-        (domain, version)
-        for function in model.functions.values()
-        for domain, version in function.opset_imports.items()
-        if model.opset_imports.get(domain, version) != version
-    }
     try:
-        if versions:
+        if not _one_version(model):
             proto, big = skeleton(model)
-            inlined = onnx.inliner.inline_local_functions(proto, convert_version=True)
+            inlined = onnx.inliner.inline_local_functions(
+                onnx.shape_inference.infer_shapes(proto), convert_version=True
+            )
+            _rename_redefined(inlined.graph)
             adopt(model, inlined, big)
         else:
             InlinePass()(model)
@@ -53,3 +51,45 @@ def inline_functions(model: ir.Model) -> list[Note]:
         ) from error
     model.functions.clear()
     return [Note("inline", "", f"functions inlined: {names}" if names else "functions that nothing calls dropped")]
+
+
+def _one_version(model: ir.Model) -> bool:
+    """Brings model and functions to one opset where relabelling is enough; whether they share one afterwards."""
+    owners = [(model.graph, model.opset_imports), *((f.graph, f.opset_imports) for f in model.functions.values())]
+    for domain in {domain for _, imports in owners for domain in imports}:
+        versions = {imports[domain] for _, imports in owners if domain in imports}
+        if len(versions) == 1:
+            continue
+        newest = max(versions)
+        if domain != "" or any(
+            changed_operators(graph, imports[""], newest) for graph, imports in owners if "" in imports
+        ):
+            return False
+        for _, imports in owners:
+            if "" in imports:
+                imports[""] = newest
+    return True
+
+
+def _rename_redefined(graph: onnx.GraphProto) -> None:
+    """Gives tensors names of their own where the inliner's conversion used one twice, the later reads following."""
+    taken: set[str] = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
+    current: dict[str, str] = {}
+
+    def read(node: onnx.NodeProto) -> None:
+        for index, name in enumerate(node.input):
+            node.input[index] = current.get(name, name)
+        for attribute in node.attribute:
+            for inner in attribute.g.node if attribute.HasField("g") else ():
+                read(inner)
+
+    for node in graph.node:
+        read(node)
+        for index, name in enumerate(node.output):
+            if name and name in taken:
+                count = 1
+                while f"{name}_{count}" in taken:
+                    count += 1
+                node.output[index] = current[name] = f"{name}_{count}"
+            taken.add(node.output[index])
+    del graph.value_info[:]

@@ -9,6 +9,7 @@ from onnxq.graph.defaults import drop_initializer_inputs
 from onnxq.graph.fold_affine import fold_affine
 from onnxq.graph.fold_batchnorm import fold_batchnorm
 from onnxq.graph.fold_pad import fold_pad
+from onnxq.graph.fuse_hardswish import fuse_hardswish
 from onnxq.graph.gemm import fold_gemm
 from onnxq.graph.inline import inline_functions
 from onnxq.graph.namer import unique_names
@@ -53,6 +54,7 @@ def normalize(model: ir.Model, *, opset: int | None = None, min_opset: int = 17)
         *fold_constants(model),
         *fold_pad(model),
         *remove_dead(model),
+        *fuse_hardswish(model),
         *fold_gemm(model),
         *_fold_layers(model),
         *remove_dead(model),

@@ -11,9 +11,9 @@ import onnx_ir as ir
 from onnxq.errors import ModelError, OptionError
 from onnxq.graph.note import Note
 from onnxq.graph.skeleton import adopt, skeleton
-from onnxq.graph.traverse import all_nodes
+from onnxq.graph.traverse import all_nodes, with_subgraphs
 
-__all__ = ["raise_opset"]
+__all__ = ["changed_operators", "raise_opset"]
 
 MIN_IR = 8
 MIN_CONVERTIBLE = 13
@@ -69,7 +69,7 @@ def raise_opset(model: ir.Model, opset: int | None = None, *, minimum: int = 17)
     if target == current:
         _raise_ir(model, current)
         return []
-    changed = _changed(model, current, target)
+    changed = changed_operators(model.graph, current, target)
     if not changed:
         model.opset_imports[""] = target
         _raise_ir(model, target)
@@ -106,11 +106,11 @@ def _raise_ir(model: ir.Model, opset: int) -> None:
     model.ir_version = max(model.ir_version, _ir_version(opset))
 
 
-def _changed(model: ir.Model, current: int, target: int) -> set[str]:
-    """The operators in use whose meaning or form may differ between the two versions."""
+def changed_operators(graph: ir.Graph, current: int, target: int) -> set[str]:
+    """The standard operators of a graph and its subgraphs whose meaning or form may differ between two versions."""
     changed: set[str] = set()
     seen: set[str] = set()
-    for node in all_nodes(model):
+    for node in (node for inner in with_subgraphs(graph) for node in inner):
         if node.domain != "":
             continue
         op = node.op_type

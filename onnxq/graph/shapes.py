@@ -16,6 +16,9 @@ __all__ = ["infer_shapes", "sizes_at"]
 
 STANDARD = ("", "ai.onnx", "ai.onnx.ml")
 
+MAX_VECTOR = 1 << 16
+"""Elements of the largest vector with which data propagation is used."""
+
 
 def infer_shapes(model: ir.Model) -> list[Note]:
     """Gives every value the type and shape that follow from the inputs and the operators.
@@ -33,7 +36,7 @@ def infer_shapes(model: ir.Model) -> list[Note]:
     proto, _ = skeleton(model)
     _forget(proto.graph)
     try:
-        inferred = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
+        inferred = infer(proto)
     except Exception as error:
         return [Note("shapes", "", f"shape inference failed, so some shapes stay unknown: {error}")]
     known: dict[str, onnx.TypeProto] = {}
@@ -73,6 +76,24 @@ def infer_shapes(model: ir.Model) -> list[Note]:
     return []
 
 
+def infer(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """onnx's shape inference, with data propagation where that is safe.
+
+    Data propagation keeps a record for each element of a vector, so that one large vector would fill the memory: sizes
+    are looked at first.
+    """
+    plain = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=False)
+    stack = [plain.graph]
+    while stack:
+        graph = stack.pop()
+        for info in (*graph.value_info, *graph.output):
+            dims = info.type.tensor_type.shape.dim
+            if len(dims) == 1 and dims[0].dim_value > MAX_VECTOR:
+                return plain
+        stack += [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]
+    return onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
+
+
 def _forget(graph: onnx.GraphProto) -> None:
     """Drops what the protobuf says about outputs of standard operators."""
     stack = [graph]
@@ -105,7 +126,7 @@ def sizes_at(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, 
             for size in shapes[info.name]:
                 dims.add().dim_value = size
     try:
-        inferred = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
+        inferred = infer(proto)
     except Exception:  # raised for anything it cannot digest; the sizes are a help, not a need
         return {}
     sizes: dict[str, int] = {}

@@ -8,6 +8,7 @@ group ``onnxq.ranges``; another package may register its own. The range need not
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 from onnxq import plugins
 from onnxq.calibration.statistics import TensorStatistics
@@ -17,6 +18,12 @@ from onnxq.spec import QuantSpec
 __all__ = ["GROUP", "check_range", "select_range"]
 
 GROUP = "onnxq.ranges"
+
+
+class _Method(Protocol):
+    """A module that is a range method. A function ``check(parameter)`` beside it may refuse a parameter early."""
+
+    def select(self, stats: TensorStatistics, spec: QuantSpec, parameter: float | None) -> tuple[float, float]: ...
 
 
 def select_range(stats: TensorStatistics, spec: QuantSpec) -> tuple[float, float]:
@@ -62,8 +69,6 @@ def check_range(text: str) -> None:
     check = getattr(method, "check", None)
     if check is not None:
         check(parameter)
-    elif parameter is not None and not getattr(method, "TAKES_PARAMETER", True):
-        raise OptionError(f"range method {text.partition(':')[0]!r} takes no parameter")
 
 
 def _parse(text: str) -> tuple[_Method, float | None]:

@@ -1,0 +1,1 @@
+"""Algorithms that change weights, biases or ranges of a quantized model, a small file each."""

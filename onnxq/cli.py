@@ -1,0 +1,287 @@
+"""The command line: parse, call the API, print. Every verb is a function of the same name in `onnxq`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from onnxq import __version__
+from onnxq.config import Config
+from onnxq.errors import OnnxqError, OptionError
+from onnxq.options import FORMATS, PLACEMENTS, ImageOptions, Options
+from onnxq.terminal import Screen
+
+__all__ = ["main"]
+
+OK, FAILED, USAGE, BELOW, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
+
+_EPILOG = """\
+DATA is a .npz file (an array per input, first axis = samples), a .npy file (one input), a folder of .npz files (a
+file per sample), of .npy files or of pictures, or FILE.py:FUNCTION that gives an iterable of feeds.
+
+exit codes:
+  0    done
+  1    an error: the message says what, where and what to do (-v adds the traceback)
+  2    wrong usage
+  3    quantize: the result is below --min-sqnr; check: something was found
+  130  interrupted
+  141  the reader of the output went away
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: the arguments without the program's name; None takes the process's.
+
+    Returns:
+        The exit code, see the epilog of ``--help``.
+    """
+    args = _parser().parse_args(argv)  # exits with 2
+    verbose = args.verbose and not args.quiet
+    complaints = Screen(sys.stderr)
+    _log_to(complaints, logging.ERROR if args.quiet else logging.WARNING)
+    try:
+        code = _run(args)
+        sys.stdout.flush()
+    except _UsageError as error:
+        complaints.line(f"onnxq: {complaints.style('error', 'bold', 'red')}: {error}")
+        code = USAGE
+    except OnnxqError as error:
+        complaints.line(f"onnxq: {complaints.style('error', 'bold', 'red')}: {error}")
+        code = FAILED
+        _trace(complaints, verbose)
+    except KeyboardInterrupt:
+        complaints.line("\nonnxq: interrupted; nothing half-written is left")
+        code = INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that closing it is quiet
+        code = BROKEN_PIPE
+    except Exception as error:  # a bug: a message is kinder than a traceback
+        complaints.line(f"onnxq: {complaints.style('internal error', 'bold', 'red')}: {type(error).__name__}: {error}")
+        complaints.line("This is a fault of onnxq. Please report it, with what -v prints.")
+        code = FAILED
+        _trace(complaints, verbose)
+    return code
+
+
+class _UsageError(Exception):
+    """The flags make no sense; exit code 2."""
+
+
+def _trace(screen: Screen, verbose: bool) -> None:
+    if verbose:
+        screen.line(traceback.format_exc())
+
+
+def _run(args: argparse.Namespace) -> int:
+    from onnxq import verbs  # knows what to call and how to show it
+
+    _settle(args)
+    run: Callable[[argparse.Namespace, Screen], tuple[int, dict[str, Any] | None]] = getattr(verbs, args.verb)
+    code, document = run(args, Screen(sys.stdout))
+    if args.json and document is not None:
+        json.dump(document, sys.stdout, ensure_ascii=True, allow_nan=False)
+        sys.stdout.write("\n")
+    return code
+
+
+def _log_to(screen: Screen, level: int) -> None:
+    """Send the library's warnings to stderr, one line each."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            screen.line(f"{screen.style(record.levelname.lower(), 'yellow')}: {record.getMessage()}")
+
+    logger = logging.getLogger("onnxq")
+    logger.handlers[:] = [Handler()]
+    logger.setLevel(level)
+    logger.propagate = False
+
+
+# -- flags
+
+
+def _settle(args: argparse.Namespace) -> None:
+    """Join flags and configuration file (flags win) into ``args.options``, ``args.image`` and the rest.
+
+    Raises:
+        _UsageError: a flag has a wrong value, or one that is needed is missing.
+    """
+    run_keys = [key for key in ("model", "data", "output", "statistics", "backend") if hasattr(args, key)]
+    config = Config.read(args.config, run_keys=run_keys) if getattr(args, "config", None) else Config()
+    for key in run_keys:
+        if getattr(args, key) is None and key in config.run:
+            value = config.run[key]
+            if not isinstance(value, str):
+                raise OptionError(f"{value!r} is not a string", where=f"config file {args.config!r}, {key}")
+            setattr(args, key, value)
+    if getattr(args, "backend", "") is None:
+        args.backend = "onnxruntime"
+    needed = {"model": "MODEL", "output": "-o OUT", "data": "--data DATA"}
+    optional = {"plan": {"data"}, "check": {"data"}, "quantize": {"data"} if args.__dict__.get("statistics") else set()}
+    for key, flag in needed.items():
+        if hasattr(args, key) and getattr(args, key) is None and key not in optional.get(args.verb, set()):
+            if key == "output" and args.verb == "demo":
+                continue
+            raise _UsageError(f"{flag} is missing (onnxq {args.verb} --help)")
+    given = {key.removeprefix("opt_"): v for key, v in vars(args).items() if key.startswith("opt_") and v is not None}
+    image = {
+        key.removeprefix("image_"): v for key, v in vars(args).items() if key.startswith("image_") and v is not None
+    }
+    try:
+        Options(**given), ImageOptions(**image)
+    except OptionError as error:
+        raise _UsageError(str(error)) from error
+    args.options = Options(**{**config.options, **given})
+    args.image = ImageOptions(**{**config.image, **image})
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in text.split(","))
+
+
+def _words(text: str) -> list[str]:
+    return [part for part in text.split(",") if part]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="onnxq",
+        description="Quantize an ONNX model for the chip it will run on.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"onnxq {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+
+    def verb(name: str, text: str) -> argparse.ArgumentParser:
+        made = verbs.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
+        made.add_argument("--json", action="store_true", help="print one JSON object, nothing else, on stdout")
+        made.add_argument(
+            "-v", "--verbose", action="store_true", help="say more: notes of passes, every node, tracebacks"
+        )
+        made.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
+        return made
+
+    quantize = verb("quantize", "quantize a float model: the main job")
+    _model(quantize)
+    _data(quantize)
+    quantize.add_argument("--statistics", metavar="STATS", help="what 'onnxq calibrate' wrote, instead of data")
+    quantize.add_argument("-o", "--output", metavar="OUT", help="where to write the result")
+    _backend(quantize)
+    _options(quantize)
+    _runtime(quantize)
+
+    calibrate = verb("calibrate", "run the float model over data once; the statistics serve any target and bit width")
+    _model(calibrate)
+    _data(calibrate)
+    calibrate.add_argument("-o", "--output", metavar="STATS", help="where to write the statistics (.npz)")
+    _runtime(calibrate)
+
+    plan = verb("plan", "what will be quantized how, what stays float and why; needs no data")
+    _model(plan)
+    _backend(plan)
+    _options(plan)
+    _runtime(plan)
+
+    check = verb("check", "everything that could go wrong, at once, in seconds")
+    _model(check)
+    _data(check)
+    _backend(check)
+    _options(check)
+    _runtime(check)
+
+    compare = verb("compare", "float against quantized on data: per output and per tensor")
+    compare.add_argument("reference", metavar="FLOAT", help="the float model")
+    compare.add_argument("quantized", metavar="QUANTIZED", help="the model that was made from it")
+    _data(compare)
+    compare.add_argument("--outputs-only", action="store_true", help="leave out the tensors in between")
+    compare.add_argument("--all", action="store_true", help="list every tensor")
+    _runtime(compare)
+
+    show = verb("show", "a model's quantization, or a statistics file")
+    show.add_argument("file", metavar="FILE", help="a .onnx model or a .npz statistics file")
+    show.add_argument("--all", action="store_true", help="list every tensor")
+
+    verb("backends", "table of targets")
+
+    demo = verb("demo", "quantize a small packaged model: accuracy, size and speed")
+    demo.add_argument("-o", "--output", metavar="OUT", help="keep the quantized model here")
+    _backend(demo)
+    return parser
+
+
+def _model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="the float .onnx model")
+    parser.add_argument("--config", metavar="FILE", help="TOML file with the same keys as these flags; flags win")
+
+
+def _backend(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--backend", metavar="NAME", help="the target (default onnxruntime; see 'onnxq backends')")
+
+
+def _data(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("data")
+    group.add_argument("--data", metavar="DATA", help="calibration data; see 'onnxq --help'")
+    group.add_argument(
+        "--samples", dest="opt_samples", type=int, metavar="N", help="use at most N samples, evenly spaced"
+    )
+    group.add_argument(
+        "--image-resize", metavar="SIZE", help="pictures: SIDE (shorter side) or HxW; default the model's"
+    )
+    group.add_argument("--image-crop", metavar="SIZE", help="pictures: SIDE or HxW cut from the centre")
+    group.add_argument("--image-mean", type=_numbers, metavar="M,M,M", help="pictures: subtracted, after scaling")
+    group.add_argument("--image-std", type=_numbers, metavar="S,S,S", help="pictures: divided by, after scaling")
+    group.add_argument("--image-scale", type=float, metavar="X", help="pictures: factor on 0..255 (default 1/255)")
+    group.add_argument("--image-layout", choices=("nchw", "nhwc"), help="pictures: default from the model's input")
+    group.add_argument(
+        "--image-channels", choices=("rgb", "bgr", "gray"), help="pictures: default rgb, or gray for one"
+    )
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("how to quantize (default: as the target likes it)")
+    group.add_argument("--weight-bits", dest="opt_weight_bits", type=int, metavar="N", help="2 to 16, default 8")
+    group.add_argument("--act-bits", dest="opt_act_bits", type=int, metavar="N", help="activations: 2 to 16, default 8")
+    sign = group.add_mutually_exclusive_group()
+    sign.add_argument("--symmetric", dest="opt_symmetric", action="store_const", const=True, help="activations")
+    sign.add_argument("--asymmetric", dest="opt_symmetric", action="store_const", const=False, help="activations")
+    grain = group.add_mutually_exclusive_group()
+    grain.add_argument("--per-channel", dest="opt_per_channel", action="store_const", const=True, help="weights")
+    grain.add_argument("--per-tensor", dest="opt_per_channel", action="store_const", const=False, help="weights")
+    group.add_argument(
+        "--range",
+        dest="opt_range",
+        metavar="METHOD",
+        help="range of activations: mse (default), minmax, ema, percentile[:P], entropy, std[:K], lsq, or installed",
+    )
+    pattern = "node name, tensor name or op type, wildcards allowed; may be repeated"
+    for flag, text in (("exclude", f"stays float: {pattern}"), ("include", f"only this is quantized: {pattern}")):
+        group.add_argument(f"--{flag}", dest=f"opt_{flag}", action="append", metavar="PATTERN", help=text)
+    group.add_argument(
+        "--override",
+        dest="opt_override",
+        action="append",
+        metavar="PATTERN=KEY=VALUE,...",
+        help="different there: bits, weight_bits, act_bits, symmetric, per_channel, range, float",
+    )
+    group.add_argument("--placement", dest="opt_placement", choices=PLACEMENTS, help="auto: what runs faster (default)")
+    group.add_argument("--format", dest="opt_format", choices=FORMATS, help="of the result (default qdq)")
+    group.add_argument("--opset", dest="opt_opset", type=int, metavar="N", help="opset of the result")
+    group.add_argument("--min-sqnr", dest="opt_min_sqnr", type=float, metavar="DB", help="floor (default 10 dB)")
+
+
+def _runtime(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("running")
+    group.add_argument("--providers", dest="opt_providers", type=_words, metavar="A,B", help="e.g. cuda (default cpu)")
+    group.add_argument("--custom-op-library", dest="opt_custom_op_library", metavar="FILE", help="custom operators")
+    group.add_argument("--simplify", dest="opt_simplify", action="store_const", const=True, help="run onnxsim first")
+    group.add_argument("--seed", dest="opt_seed", type=int, metavar="N", help="of everything random (default 0)")

@@ -1,0 +1,113 @@
+"""Text for people: aligned tables and pairs, colour on a terminal only, numbers as one reads them."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import unicodedata
+from collections.abc import Sequence
+from typing import TextIO
+
+__all__ = ["Screen", "bytes_text", "decibel", "number", "plural"]
+
+_STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+_LEAST = 16  # columns that a shortened cell keeps
+
+
+class Screen:
+    """Writes to a stream; styles and shortens only if that is a terminal (and NO_COLOR is not set).
+
+    Args:
+        stream: where to write.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.terminal = stream.isatty()
+        self._colour = self.terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+        self._width = shutil.get_terminal_size().columns if self.terminal else 0
+        encoding = getattr(stream, "encoding", None) or "ascii"
+        self._unicode = encoding.lower().replace("-", "").startswith("utf")
+
+    def line(self, text: str = "") -> None:
+        """One line."""
+        if not self._unicode:
+            text = text.replace("→", "->").replace("…", "~").replace("─", "-")
+            encoding = getattr(self._stream, "encoding", None) or "ascii"
+            text = text.encode(encoding, "backslashreplace").decode(encoding)
+        self._stream.write(text.rstrip() + "\n")
+
+    def style(self, text: str, *names: str) -> str:
+        """Text in a style: bold, dim, red, green, yellow, cyan."""
+        return f"\x1b[{';'.join(_STYLES[n] for n in names)}m{text}\x1b[0m" if self._colour and text else text
+
+    def pairs(self, rows: Sequence[tuple[str, str]]) -> None:
+        """Labels with their values; an empty label continues the one above."""
+        width = max((len(label) for label, _ in rows), default=0)
+        for label, value in rows:
+            self.line(f"  {self.style(label.ljust(width), 'dim')}  {value}")
+
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
+        """A table; on a terminal its widest cells are shortened in the middle until it fits.
+
+        Args:
+            head: titles of the columns.
+            rows: cells, as many as titles in each.
+            right: columns that are aligned to the right.
+        """
+        widths = [max(_columns(row[i]) for row in (head, *rows)) for i in range(len(head))]
+        spare = self._width - 2 - 2 * (len(head) - 1) if self.terminal else 0
+        while self.terminal and sum(widths) > spare and max(widths) > _LEAST:
+            widest = widths.index(max(widths))
+            widths[widest] = max(_LEAST, widths[widest] - (sum(widths) - spare))
+        for position, row in enumerate((head, *rows)):
+            cells = []
+            for i, cell in enumerate(row):
+                cell = _shorten(cell, widths[i])
+                space = " " * (widths[i] - _columns(cell))
+                cells.append(space + cell if i in right else cell + space)
+            text = "  " + "  ".join(cells).rstrip()
+            self.line(self.style(text, "dim") if position == 0 else text)
+
+
+def _columns(text: str) -> int:
+    """Columns a text takes: two for wide characters, none for combining ones."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def _shorten(text: str, width: int) -> str:
+    if _columns(text) <= width:
+        return text
+    front = (width - 1) // 2
+    return f"{text[:front]}…{text[len(text) - (width - 1 - front) :]}"
+
+
+def bytes_text(count: float) -> str:
+    """A size: ``812 B``, ``96.5 KB``, ``18.6 MB`` (powers of 1,000)."""
+    for unit in ("B", "KB", "MB"):
+        if count < 999.5:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 99.95 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def decibel(value: float) -> str:
+    """A level: ``32.1``; ``exact`` without error; ``-`` where it does not apply."""
+    if math.isnan(value):
+        return "-"
+    if math.isinf(value):
+        return "exact" if value > 0 else "-inf"
+    return f"{value:.1f}"
+
+
+def number(value: float) -> str:
+    """A number in four digits; ``-`` for NaN."""
+    return "-" if math.isnan(value) else f"{value:.4g}"
+
+
+def plural(count: int, word: str) -> str:
+    """``1 node``, ``2 nodes``."""
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"

@@ -1,0 +1,174 @@
+"""What the command line does for each verb: call the API, show the result, give the exit code and the JSON document."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import onnxq
+from onnxq import views
+from onnxq.compare import Comparison
+from onnxq.errors import OnnxqError
+from onnxq.progress import Reporter, make_reporter
+from onnxq.quantized import Quantized
+from onnxq.terminal import Screen
+
+__all__ = ["backends", "calibrate", "check", "compare", "demo", "plan", "quantize", "show"]
+
+Answer = tuple[int, dict[str, Any] | None]
+
+_OK, _BELOW = 0, 3
+_SUSPECT_SAMPLES = 4
+
+
+def _reporter(args: argparse.Namespace) -> Reporter:
+    return make_reporter(quiet=args.quiet)
+
+
+def _shows(args: argparse.Namespace) -> bool:
+    return not (args.json or args.quiet)
+
+
+def quantize(args: argparse.Namespace, screen: Screen) -> Answer:
+    """``onnxq quantize``."""
+    start = time.perf_counter()
+    result = onnxq.quantize(
+        args.model,
+        args.data,
+        backend=args.backend,
+        output=args.output,
+        statistics=args.statistics,
+        options=args.options,
+        image=args.image,
+        reporter=_reporter(args),
+    )
+    seconds = time.perf_counter() - start
+    worst = result.verification.worst if result.verification else None
+    below = worst is not None and worst[1].sqnr < args.options.min_sqnr
+    suspects = _suspects(args, result) if below else None
+    if _shows(args):
+        views.quantized(screen, args.model, args.output, result, seconds, verbose=args.verbose)
+        if below and worst is not None:
+            views.below_floor(screen, worst[0], worst[1].sqnr, args.options.min_sqnr, suspects)
+    document = {"model": args.model, "output": args.output, "seconds": round(seconds, 3), **result.report()}
+    document["below_floor"] = below
+    document["suspects"] = [t.tensor for t in suspects.largest_drops()] if suspects else []
+    return (_BELOW if below else _OK), document
+
+
+def _suspects(args: argparse.Namespace, result: Quantized) -> Comparison | None:
+    """Where the error of a bad result arises, on a few samples; None if they cannot be had."""
+    data: Any = args.data
+    if args.statistics is not None:
+        data = [kept.feeds for kept in onnxq.Statistics.load(args.statistics).kept]
+    try:
+        return onnxq.compare(
+            args.model,
+            result,
+            data,
+            samples=_SUSPECT_SAMPLES,
+            image=args.image,
+            providers=args.options.providers,
+            custom_op_library=args.options.custom_op_library,
+        )
+    except OnnxqError:
+        return None  # the result and its figure stand without it
+
+
+def calibrate(args: argparse.Namespace, screen: Screen) -> Answer:
+    """``onnxq calibrate``."""
+    start = time.perf_counter()
+    made = onnxq.calibrate(
+        args.model, args.data, output=args.output, options=args.options, image=args.image, reporter=_reporter(args)
+    )
+    seconds = time.perf_counter() - start
+    size = Path(args.output).stat().st_size
+    if _shows(args):
+        views.calibrated(screen, args.model, args.output, made, size, seconds)
+    return _OK, {
+        "model": args.model,
+        "output": args.output,
+        "file_bytes": size,
+        "seconds": round(seconds, 3),
+        "samples": made.samples,
+        "tensors": len(made.tensors),
+        "unobservable": dict(made.unobservable),
+        "warnings": made.warnings(),
+    }
+
+
+def plan(args: argparse.Namespace, screen: Screen) -> Answer:
+    """``onnxq plan``."""
+    made = onnxq.plan(args.model, backend=args.backend, options=args.options)
+    if _shows(args):
+        views.plan(screen, args.model, made, verbose=args.verbose)
+    return _OK, made.to_dict()
+
+
+def check(args: argparse.Namespace, screen: Screen) -> Answer:
+    """``onnxq check``."""
+    findings = onnxq.check(args.model, backend=args.backend, data=args.data, options=args.options, image=args.image)
+    if not args.json:
+        views.findings(screen, args.model, [f for f in findings if not (args.quiet and f.level == "note")])
+    bad = any(f.level != "note" for f in findings)
+    return (_BELOW if bad else _OK), {"model": args.model, "ok": not bad, "findings": [f.to_dict() for f in findings]}
+
+
+def compare(args: argparse.Namespace, screen: Screen) -> Answer:
+    """``onnxq compare``."""
+    made = onnxq.compare(
+        args.reference,
+        args.quantized,
+        args.data,
+        tensors=not args.outputs_only,
+        samples=args.options.samples,
+        image=args.image,
+        providers=args.options.providers,
+        custom_op_library=args.options.custom_op_library,
+        reporter=_reporter(args),
+    )
+    if _shows(args):
+        views.comparison(screen, made, everything=args.all)
+    return _OK, made.to_dict()
+
+
+def show(args: argparse.Namespace, screen: Screen) -> Answer:
+    """``onnxq show``."""
+    view = onnxq.show(args.file)
+    if _shows(args):
+        views.shown(screen, view, everything=args.all or args.verbose)
+    return _OK, view.to_dict()
+
+
+def backends(args: argparse.Namespace, screen: Screen) -> Answer:
+    """``onnxq backends``."""
+    found = onnxq.backends()
+    if _shows(args):
+        views.backends(screen, found)
+    rows = [
+        {
+            "name": b.name,
+            "title": b.title,
+            "activation": str(b.activation),
+            "weight": str(b.weight),
+            "operators": sorted(b.rules),
+            "artifacts": b.artifacts,
+            "verified": b.verified,
+        }
+        for b in found
+    ]
+    return _OK, {"backends": rows}
+
+
+def demo(args: argparse.Namespace, screen: Screen) -> Answer:
+    """``onnxq demo``."""
+    from onnxq.demo.run import demo as run
+
+    result, quantized = run(args.output, backend=args.backend, reporter=_reporter(args))
+    if _shows(args):
+        views.demo(screen, result, quantized)
+    sqnr = quantized.verification.worst[1].sqnr if quantized.verification and quantized.verification.worst else math.nan
+    return _OK, {**result.to_dict(), "sqnr": None if not math.isfinite(sqnr) else sqnr}

@@ -1,0 +1,442 @@
+"""Calibration data: every source gives the same feeds, and what does not fit is refused by name."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxq.calibration.data import open_data
+from onnxq.errors import DataError, OptionError
+from onnxq.session import InputInfo
+
+IMAGE = InputInfo("x", np.dtype(np.float32), ("N", 3, 4, 5))
+STATE = InputInfo("h", np.dtype(np.float32), (2, None))
+RATE = InputInfo("sr", np.dtype(np.int64), ())
+FLAT = InputInfo("f", np.dtype(np.float32), ("N", 4))
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.normal(size=(7, 3, 4, 5)).astype(np.float32)
+STATES = RNG.normal(size=(7, 2, 6)).astype(np.float32)
+RATES = np.arange(7)
+
+
+def feeds(source: Any, *inputs: InputInfo, **options: Any) -> list[dict[str, np.ndarray]]:
+    return list(open_data(source, inputs or (IMAGE,), **options))
+
+
+def same(got: list[dict[str, np.ndarray]], indices: Any = range(7)) -> None:
+    assert len(got) == len(indices)
+    for feed, i in zip(got, indices, strict=True):
+        assert list(feed) == ["x"]
+        assert feed["x"].dtype == np.float32
+        np.testing.assert_array_equal(feed["x"], IMAGES[i : i + 1])
+
+
+# -- sources
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_npz(tmp_path: Path, save: Callable[..., None], batched: bool) -> None:
+    save(tmp_path / "d.npz", x=IMAGES[:, None] if batched else IMAGES)
+    data = open_data(tmp_path / "d.npz", [IMAGE])
+    assert (data.length, data.repeatable) == (7, True)
+    same(list(data))
+    same(list(data))  # a second time
+
+
+def test_npz_of_several_inputs_with_scalars(tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", x=IMAGES[:, None], h=STATES, sr=RATES)
+    got = feeds(tmp_path / "d.npz", IMAGE, STATE, RATE)
+    assert [feed["sr"].shape for feed in got] == [()] * 7
+    assert [int(feed["sr"]) for feed in got] == list(range(7))
+    np.testing.assert_array_equal(got[3]["h"], STATES[3])
+
+
+def test_npz_array_without_axes_serves_every_sample(tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", x=IMAGES, sr=np.int64(16000))
+    assert [int(feed["sr"]) for feed in feeds(tmp_path / "d.npz", IMAGE, RATE)] == [16000] * 7
+
+
+def test_npz_without_names_is_in_the_order_of_the_inputs(tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", IMAGES, STATES)
+    got = feeds(tmp_path / "d.npz", IMAGE, STATE)
+    np.testing.assert_array_equal(got[2]["h"], STATES[2])
+
+
+@pytest.mark.parametrize("samples", [1, 3, 7, 100])
+def test_samples_are_evenly_spaced(tmp_path: Path, samples: int) -> None:
+    np.save(tmp_path / "d.npy", IMAGES)
+    count = min(samples, 7)
+    expected = [i * 7 // count for i in range(count)]
+    data = open_data(tmp_path / "d.npy", [IMAGE], samples=samples)
+    assert data.length == count
+    same(list(data), expected)
+    same(feeds(list(IMAGES), samples=samples), expected)
+    same(feeds(IMAGES, samples=samples), expected)
+    same(feeds(iter(IMAGES), samples=samples), range(count))
+    assert [data.index_of(i) for i in range(count)] == expected
+
+
+def test_fortran_order_and_other_byte_order(tmp_path: Path) -> None:
+    np.save(tmp_path / "f.npy", np.asfortranarray(IMAGES))
+    same(feeds(tmp_path / "f.npy"))
+    np.save(tmp_path / "b.npy", IMAGES.astype(">f4"))
+    same(feeds(tmp_path / "b.npy"))
+
+
+def test_folders_of_npz_and_npy(tmp_path: Path) -> None:
+    for kind in ("npz", "npy"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        for i in reversed(range(7)):
+            if kind == "npz":
+                np.savez(folder / f"{i}.npz", x=IMAGES[i : i + 1])
+            else:
+                np.save(folder / f"{i}.npy", IMAGES[i])
+        (folder / ".hidden.npz").write_bytes(b"junk")
+        (folder / "README.txt").write_text("not data")
+        same(feeds(folder))
+        same(feeds(str(folder), samples=2), [0, 3])
+
+
+def test_shapes_may_differ_in_a_folder(tmp_path: Path) -> None:
+    info = InputInfo("x", np.dtype(np.float32), (1, None))
+    for i in range(1, 4):
+        np.savez(tmp_path / f"{i}.npz", x=np.zeros((1, i), np.float32))
+    assert [feed["x"].shape for feed in feeds(tmp_path, info)] == [(1, 1), (1, 2), (1, 3)]
+
+
+def test_function_in_a_file(tmp_path: Path) -> None:
+    np.save(tmp_path / "d.npy", IMAGES)
+    (tmp_path / "helper.py").write_text("NAME = 'd.npy'\n")
+    (tmp_path / "mine.py").write_text(
+        "from pathlib import Path\nimport numpy as np\nfrom helper import NAME\n"
+        "ALL = np.load(Path(__file__).with_name(NAME))\n"
+        "def generate():\n    for x in ALL:\n        yield {'x': x}\n"
+        "def give():\n    return list(ALL)\n"
+        "def number():\n    return 5\n"
+    )
+    same(feeds(f"{tmp_path}/mine.py:generate"))
+    same(feeds(f"{tmp_path}/mine.py:give"))
+    same(feeds(f"{tmp_path}/mine.py:ALL"))
+    with pytest.raises(DataError, match="Did you mean 'generate'"):
+        feeds(f"{tmp_path}/mine.py:generat")
+    with pytest.raises(DataError, match="returned int"):
+        feeds(f"{tmp_path}/mine.py:number")
+    with pytest.raises(DataError, match="FUNCTION"):
+        feeds(f"{tmp_path}/mine.py")
+
+
+def test_a_function_file_that_fails_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("1 / 0\n")
+    with pytest.raises(DataError, match=r"bad\.py:f.*ZeroDivisionError"):
+        feeds(f"{tmp_path}/bad.py:f")
+    with pytest.raises(DataError, match="does not exist"):
+        feeds(f"{tmp_path}/none.py:f")
+
+
+class Tensor:
+    """What torch gives: no __array__, a gradient to detach from."""
+
+    def __init__(self, x: np.ndarray) -> None:
+        self._x, self.shape, self.dtype = x, x.shape, "torch.float32"
+
+    def detach(self) -> Tensor:
+        return self
+
+    def cpu(self) -> Tensor:
+        return self
+
+    def numpy(self) -> np.ndarray:
+        return self._x
+
+
+class Loader:
+    """A data loader: iterable again and again, with a length, giving (batch, labels)."""
+
+    def __len__(self) -> int:
+        return 7
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([Tensor(x[None]), np.int64(3)] for x in IMAGES)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        IMAGES,
+        {"x": IMAGES},
+        list(IMAGES),
+        [{"x": x} for x in IMAGES],
+        [({"x": x}, 3) for x in IMAGES],
+        [(x, 3) for x in IMAGES],
+        [x.tolist() for x in IMAGES],
+        lambda: (x for x in IMAGES),
+        Loader(),
+    ],
+)
+def test_python_objects(source: Any) -> None:
+    data = open_data(source, [IMAGE])
+    same(list(data))
+    assert data.repeatable
+    same(list(data))
+
+
+def test_generators_are_used_once() -> None:
+    data = open_data(({"x": x} for x in IMAGES), [IMAGE])
+    assert not data.repeatable
+    assert data.length is None
+    same(list(data))
+    with pytest.raises(DataError, match="no samples"):
+        list(data)
+
+
+def test_batches_are_fed_as_they_are() -> None:
+    got = feeds([IMAGES[:4], IMAGES[4:]])
+    assert [feed["x"].shape[0] for feed in got] == [4, 3]
+
+
+def test_tuples_follow_the_inputs() -> None:
+    got = feeds([(IMAGES[0], STATES[0], 9)], IMAGE, STATE)
+    np.testing.assert_array_equal(got[0]["h"], STATES[0])
+
+
+def test_only_one_sample_at_a_time_is_taken_from_a_generator() -> None:
+    taken = []
+
+    def source() -> Iterator[np.ndarray]:
+        for i, x in enumerate(IMAGES):
+            taken.append(i)
+            yield x
+
+    samples = iter(open_data(source(), [IMAGE], samples=3))
+    assert taken == []
+    next(samples)
+    assert taken == [0]
+    assert len(list(samples)) == 2
+    assert taken == [0, 1, 2]
+
+
+# -- types
+
+
+def test_float64_is_cast_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="onnxq"):
+        same(feeds(IMAGES.astype(np.float64)))
+    assert [r.getMessage() for r in caplog.records] == ["input 'x': the data is float64, cast to float32"]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int64", "bool", "float16"])
+def test_other_types_become_float_silently(dtype: str, caplog: pytest.LogCaptureFixture) -> None:
+    got = feeds([np.ones((3, 4, 5), dtype)])
+    assert got[0]["x"].dtype == np.float32
+    assert caplog.records == []
+
+
+def test_whole_numbers_fit_an_integer_input() -> None:
+    info = InputInfo("i", np.dtype(np.int32), (None,))
+    assert feeds([np.array([1.0, 2.0])], info)[0]["i"].dtype == np.int32
+    for bad in (np.array([1.5]), np.array([2**40]), np.array([np.nan])):
+        with pytest.raises(DataError, match="int32"):
+            feeds([bad], info)
+
+
+def test_strings() -> None:
+    info = InputInfo("s", np.dtype(object), ("N",))
+    assert feeds([np.array(["a", "b"])], info)[0]["s"].tolist() == ["a", "b"]
+    with pytest.raises(DataError, match="float64"):
+        feeds([np.array([1.0])], info)
+    with pytest.raises(DataError, match="model wants float32"):
+        feeds([np.array(list("abcd"))], FLAT)
+
+
+def test_an_extra_array_is_left_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="onnxq"):
+        same(feeds([{"x": x, "label": 3} for x in IMAGES]))
+    assert [r.getMessage() for r in caplog.records] == [
+        "the data's 'label' is not an input of the model and is not used"
+    ]
+
+
+def test_optional_inputs_may_be_fed() -> None:
+    got = feeds([{"x": IMAGES[0], "h": STATES[0]}], IMAGE, optional=[STATE])
+    assert set(got[0]) == {"x", "h"}
+
+
+# -- what does not fit
+
+
+def test_wrong_name_gives_the_models_names() -> None:
+    with pytest.raises(DataError, match=r"sample 0.*'x'") as caught:
+        feeds([{"X": IMAGES[0]}])
+    assert "Did you mean 'X'" in str(caught.value)
+    with pytest.raises(DataError, match="'h'"):
+        feeds([{"x": IMAGES[0]}], IMAGE, STATE)
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ((4, 5, 3), "channels last"),
+        ((1, 4, 5, 3), "channels last"),
+        ((3, 4, 6), r"1x3x4x6.*\?x3x4x5|1x3x4x6.*Nx3x4x5"),
+        ((1, 1, 3, 4, 5), "one dimension of 1 too many"),
+        ((4, 5), "4x5"),
+        ((), "scalar"),
+    ],
+)
+def test_wrong_shapes_say_sample_input_and_both_shapes(shape: tuple[int, ...], words: str) -> None:
+    good = IMAGES[0]
+    with pytest.raises(DataError, match=words) as caught:
+        feeds([good, np.zeros(shape, np.float32)])
+    assert "sample 1, input 'x'" in str(caught.value)
+
+
+def test_channels_first_for_a_model_with_channels_last() -> None:
+    info = InputInfo("x", np.dtype(np.float32), (1, 4, 5, 3))
+    with pytest.raises(DataError, match="channels first"):
+        feeds([IMAGES[0]], info)
+
+
+def test_a_fixed_batch_is_explained() -> None:
+    info = InputInfo("x", np.dtype(np.float32), (8, 3, 4, 5))
+    with pytest.raises(DataError, match="batch is fixed to 8"):
+        feeds([IMAGES[0]], info)
+
+
+def test_too_few_arrays_and_a_single_array_for_two_inputs() -> None:
+    with pytest.raises(DataError, match="2 inputs"):
+        feeds([(IMAGES[0],)], IMAGE, STATE)
+    with pytest.raises(DataError, match="'x', 'h'"):
+        feeds([IMAGES[0]], IMAGE, STATE)
+
+
+def test_an_unknown_rank_takes_anything() -> None:
+    info = InputInfo("x", np.dtype(np.float32), None)
+    assert feeds([np.zeros((2, 3), np.float32)], info)[0]["x"].shape == (2, 3)
+
+
+@pytest.mark.parametrize("source", [[], {}, IMAGES[:0], np.zeros((0, 3)), lambda: [], iter([]), ()])
+def test_no_samples(source: Any) -> None:
+    with pytest.raises(DataError, match="no samples"):
+        feeds(source)
+
+
+def test_empty_files_and_folders(tmp_path: Path) -> None:
+    np.savez(tmp_path / "e.npz")
+    np.savez(tmp_path / "z.npz", x=IMAGES[:0])
+    (tmp_path / "empty").mkdir()
+    for name in ("e.npz", "z.npz", "empty"):
+        with pytest.raises(DataError, match="no samples"):
+            feeds(tmp_path / name)
+
+
+def test_different_lengths_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", x=IMAGES, h=STATES[:5])
+    with pytest.raises(DataError, match="'x' has 7, 'h' has 5"):
+        feeds(tmp_path / "d.npz", IMAGE, STATE)
+
+
+def test_missing_and_unknown_kinds(tmp_path: Path) -> None:
+    np.save(tmp_path / "data.npy", IMAGES)
+    with pytest.raises(DataError, match=r"Did you mean 'data\.npy'"):
+        feeds(tmp_path / "dta.npy")
+    (tmp_path / "d.csv").write_text("1")
+    with pytest.raises(DataError, match="no known kind"):
+        feeds(tmp_path / "d.csv")
+    for nothing in (None, 5):
+        with pytest.raises(DataError, match="no calibration data"):
+            feeds(nothing)
+    np.savez(tmp_path / "d.npz", x=IMAGES)
+    with pytest.raises(DataError, match=r"mixes 1 npz files, 1 npy files"):
+        feeds(tmp_path)
+
+
+def test_the_users_exception_is_reported_with_its_sample() -> None:
+    def source() -> Iterator[np.ndarray]:
+        yield IMAGES[0]
+        yield IMAGES[1]
+        raise ValueError("disk on fire")
+
+    with pytest.raises(DataError, match="sample 2: the data raised ValueError: disk on fire") as caught:
+        feeds(source())
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_an_interrupt_passes_through() -> None:
+    def source() -> Iterator[np.ndarray]:
+        yield IMAGES[0]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        feeds(source())
+
+
+def test_pickled_objects_are_never_read(tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (Path.write_text, (tmp_path / "sprung", "x"))
+
+    trap = np.array([Trap()], object)
+    np.save(tmp_path / "t.npy", trap, allow_pickle=True)
+    np.savez(tmp_path / "t.npz", x=trap)
+    folder = tmp_path / "f"
+    folder.mkdir()
+    np.save(folder / "t.npy", trap, allow_pickle=True)
+    for source in (tmp_path / "t.npy", tmp_path / "t.npz", folder):
+        with pytest.raises(DataError):
+            feeds(source)
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("suffix", ["npy", "npz"])
+def test_damaged_files_are_errors_not_tracebacks(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"d.{suffix}"
+    np.save(path, IMAGES) if suffix == "npy" else np.savez_compressed(path, x=IMAGES)
+    good = path.read_bytes()
+    rng = np.random.default_rng(0)
+    damaged = [b"", b"junk", *(good[:n] for n in rng.integers(1, len(good), 20))]
+    for position in rng.integers(0, len(good), 150):
+        damaged.append(good[:position] + bytes([good[position] ^ 0xFF]) + good[position + 1 :])
+    refused = 0
+    for content in damaged:
+        path.write_bytes(content)
+        try:
+            feeds(path)
+        except DataError:
+            refused += 1
+    assert refused >= 22
+
+
+def test_fewer_than_one_sample() -> None:
+    with pytest.raises(DataError, match="0 samples"):
+        feeds(IMAGES, samples=0)
+
+
+def test_pictures_need_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.png").write_bytes(b"")
+    monkeypatch.setitem(__import__("sys").modules, "PIL", None)
+    with pytest.raises(OptionError, match="Pillow"):
+        feeds(tmp_path)
+
+
+def test_a_loader_without_a_length_is_fine() -> None:
+    class Endless(Loader):
+        def __len__(self) -> int:
+            raise TypeError("no length")
+
+    data = open_data(Endless(), [IMAGE])
+    assert data.length is None
+    same(list(data))
+
+
+def test_an_object_that_is_no_array_is_refused() -> None:
+    with pytest.raises(DataError, match="sample 0"):
+        feeds([SimpleNamespace()])

@@ -1,0 +1,106 @@
+"""Pictures: resize, crop, scale, normalize and layout, against numbers written out here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxq.calibration.data import open_data
+from onnxq.errors import DataError, OptionError
+from onnxq.options import ImageOptions
+from onnxq.session import InputInfo
+
+Image = pytest.importorskip("PIL.Image")
+
+
+def info(*shape: int | str | None, dtype: Any = np.float32) -> InputInfo:
+    return InputInfo("x", np.dtype(dtype), shape)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two pictures of 4 by 6 in plain colours, one in a subfolder."""
+    (tmp_path / "sub").mkdir()
+    for name, colour in (("b.png", (255, 128, 0)), ("sub/a.PNG", (10, 20, 30))):
+        Image.new("RGB", (6, 4), colour).save(tmp_path / name)
+    return tmp_path
+
+
+def first(folder: Path, wanted: InputInfo, **options: Any) -> np.ndarray:
+    data = list(open_data(folder, [wanted], image=ImageOptions(**options)))
+    assert len(data) == 2
+    return data[0]["x"]
+
+
+def test_defaults_follow_the_models_input(folder: Path) -> None:
+    x = first(folder, info("N", 3, 8, 10))
+    assert (x.shape, x.dtype) == ((1, 3, 8, 10), np.dtype(np.float32))
+    np.testing.assert_allclose(x[0, :, 3, 3], [1, 128 / 255, 0], atol=1e-6)
+    assert x.flags.c_contiguous
+
+
+def test_channels_last_is_seen_in_the_shape(folder: Path) -> None:
+    x = first(folder, info(1, 8, 10, 3))
+    assert x.shape == (1, 8, 10, 3)
+    np.testing.assert_allclose(x[0, 3, 3], [1, 128 / 255, 0], atol=1e-6)
+
+
+def test_mean_std_scale_and_channel_order(folder: Path) -> None:
+    options = {"channels": "bgr", "scale": 1.0, "mean": (1.0, 2.0, 3.0), "std": (2.0, 4.0, 8.0)}
+    x = first(folder, info("N", 3, 4, 6), **options)
+    np.testing.assert_allclose(x[0, :, 0, 0], [(0 - 1) / 2, (128 - 2) / 4, (255 - 3) / 8])
+
+
+def test_gray_for_one_channel(folder: Path) -> None:
+    x = first(folder, info("N", 1, 4, 6))
+    assert x.shape == (1, 1, 4, 6)
+    luma = 0.299 * 255 + 0.587 * 128  # ITU-R 601-2, which Pillow documents for convert("L")
+    np.testing.assert_allclose(x[0, 0, 0, 0] * 255, luma, atol=1)
+
+
+def test_bytes_for_an_integer_input(folder: Path) -> None:
+    x = first(folder, info("N", 3, 4, 6, dtype=np.uint8))
+    assert x.dtype == np.uint8
+    assert x[0, :, 0, 0].tolist() == [255, 128, 0]
+
+
+def test_the_shorter_side_then_the_crop(tmp_path: Path) -> None:
+    picture = np.zeros((40, 80, 3), np.uint8)
+    picture[:, 30:50] = 255  # a white bar in the middle
+    Image.fromarray(picture).save(tmp_path / "p.png")
+    data = list(open_data(tmp_path, [info("N", 3, None, None)], image=ImageOptions(resize="20", crop="10")))
+    x = data[0]["x"]
+    assert x.shape == (1, 3, 10, 10)
+    assert x.min() > 0.8  # 80 wide becomes 40, the bar 15 to 25, the crop 15 to 25
+    whole = list(open_data(tmp_path, [info("N", 3, None, None)], image=ImageOptions(resize="20")))
+    assert whole[0]["x"].shape == (1, 3, 20, 40)
+    exact = list(open_data(tmp_path, [info("N", 3, None, None)], image=ImageOptions(resize="16x24")))
+    assert exact[0]["x"].shape == (1, 3, 16, 24)
+    fixed = list(open_data(tmp_path, [info("N", 3, 12, 14)], image=ImageOptions(resize="20")))
+    assert fixed[0]["x"].shape == (1, 3, 12, 14)
+
+
+def test_free_sizes_keep_the_pictures_own(folder: Path) -> None:
+    assert first(folder, info("N", 3, None, None)).shape == (1, 3, 4, 6)
+
+
+def test_what_does_not_fit(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="rank 4"):
+        open_data(folder, [info("N", 12)])
+    with pytest.raises(DataError, match="pictures feeds one input"):
+        open_data(folder, [info("N", 3, 4, 6), info("N", 3, 4, 6)])
+    with pytest.raises(DataError, match="the model wants 7"):
+        open_data(folder, [info("N", 7, 4, 6)])
+    with pytest.raises(OptionError, match="2 numbers for 3 channels"):
+        open_data(folder, [info("N", 3, 4, 6)], image=ImageOptions(mean=(1.0, 2.0)))
+    with pytest.raises(DataError, match="smaller than the crop"):
+        list(open_data(folder, [info("N", 3, None, None)], image=ImageOptions(crop="5")))
+
+
+def test_a_file_that_is_no_picture_is_named(folder: Path) -> None:
+    (folder / "c.jpg").write_bytes(b"not a picture")
+    with pytest.raises(DataError, match=r"c\.jpg.*no readable picture"):
+        list(open_data(folder, [info("N", 3, 4, 6)]))

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from onnxq.errors import ModelError
+from onnxq.graph.check import check
+from onnxq.graph.inline import inline_functions
+from onnxq.graph.load import load
+from onnxq.graph.namer import unique_names
+from onnxq.graph.note import Note
+from onnxq.graph.save import to_proto
+from tests.graph.helpers import apply, ops, random, run
+
+FEEDS = {"x": random(4)}
+
+
+def change(model: object) -> list[Note]:
+    from onnx_ir import Model
+
+    assert isinstance(model, Model)
+    return [*inline_functions(model), *unique_names(model)]
+
+
+def parse(version: int = 17, body: str = "t = Neg(a) \n b = Relu(t)", calls: str = "h = mine.f(x) \n y = mine.f(h)") -> onnx.ModelProto:
+    return onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
+        g (float[4] x) => (float[4] y) {{ {calls} }}
+        <domain: "mine", opset_import: ["" : {version}]>
+        f (a) => (b) {{ {body} }}""")
+
+
+def test_each_call_gets_names_of_its_own() -> None:
+    model, notes = apply(change, parse(), FEEDS)
+    assert ops(model) == ["Neg", "Relu", "Neg", "Relu"]
+    assert not model.functions
+    assert "mine::f" in notes[0].message
+
+
+def test_function_of_an_older_opset_is_converted() -> None:
+    body = "t = ReduceSum <axes = [0], keepdims = 1> (a) \n b = Add(a, t)"
+    model = load(parse(11, body))  # onnxruntime itself refuses such a mixture
+    change(model)
+    check(model)
+    once = FEEDS["x"] + FEEDS["x"].sum()
+    np.testing.assert_allclose(run(to_proto(model), FEEDS)[0], once + once.sum(), rtol=1e-6)
+
+
+def test_function_of_a_newer_opset_whose_operators_did_not_change() -> None:
+    model = load(parse(19))
+    change(model)
+    assert model.opset_imports[""] == 19
+    np.testing.assert_array_equal(run(to_proto(model), FEEDS)[0], np.maximum(-np.maximum(-FEEDS["x"], 0), 0))
+
+
+def test_function_in_a_branch() -> None:
+    proto = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
+        g (float[4] x, bool c) => (float[4] y) {
+            y = If (c) <then_branch = a () => (float[4] p) { p = mine.f(x) },
+                        else_branch = b () => (float[4] q) { q = Abs(x) }> }
+        <domain: "mine", opset_import: ["" : 17]>
+        f (a) => (b) { t = Neg(a) \n b = Relu(t) }""")
+    model, _ = apply(change, proto, {**FEEDS, "c": np.array(True)})
+    assert sorted(ops(model)) == ["Abs", "If", "Neg", "Relu"]
+
+
+def test_functions_that_nothing_calls_are_dropped() -> None:
+    model, notes = apply(change, parse(calls="y = Abs(x)"), FEEDS)
+    assert not model.functions
+    assert "nothing calls" in notes[0].message
+
+
+def test_no_functions_no_note() -> None:
+    proto = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) { y = Abs(x) }')
+    assert inline_functions(load(proto)) == []
+
+
+def test_functions_in_a_circle() -> None:
+    with pytest.raises(ModelError, match="inlined"):
+        inline_functions(load(parse(body="b = mine.f(a)")))

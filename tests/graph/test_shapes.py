@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from onnxq.graph.load import load
+from onnxq.graph.shapes import infer_shapes
+from onnxq.graph.values import static_shape
+from tests.graph.helpers import build, random
+
+
+def value(model: ir.Model, name: str) -> ir.Value:
+    return next(v for node in model.graph for v in node.outputs if v.name == name)
+
+
+def test_shapes_follow_from_the_inputs() -> None:
+    model = load(build("g (float[n,64] x) => (float[n,8] y) { a = MatMul(x, w) \n y = Relu(a) }", w=random(64, 8)))
+    assert infer_shapes(model) == []
+    assert str(value(model, "a").shape) == "[n,8]"
+    assert value(model, "a").dtype == ir.DataType.FLOAT
+
+
+def test_stale_shapes_in_the_file_are_not_believed() -> None:
+    proto = build("g (float[1,64] x) => (float[1,8] y) <float[5,8] a> { a = MatMul(x, w) \n y = Relu(a) }", w=random(64, 8))
+    model = load(proto)
+    assert static_shape(value(model, "a")) == (5, 8)
+    infer_shapes(model)
+    assert static_shape(value(model, "a")) == (1, 8)
+
+
+def test_shape_after_an_unknown_operator_is_kept() -> None:
+    proto = build("g (float[4] x) => (float[4] y) <float[4] a> { a = Relu(x) \n y = Neg(a) }")
+    proto.graph.node[0].domain = "mine"
+    proto.opset_import.add(domain="mine", version=1)
+    model = load(proto)
+    infer_shapes(model)
+    assert static_shape(value(model, "a")) == (4,)
+
+
+def test_inside_subgraphs() -> None:
+    text = """g (float[2,3] x, bool c) => (float[3,2] y) {
+        y = If (c) <then_branch = a () => (float[3,2] p) { t = Neg(x) \n p = Transpose(t) },
+                    else_branch = b () => (float[3,2] q) { q = Transpose(x) }> }"""
+    model = load(build(text))
+    infer_shapes(model)
+    branch = model.graph[0].attributes["then_branch"].as_graph()
+    assert static_shape(branch[0].outputs[0]) == (2, 3)
+
+
+def test_output_without_a_shape_gets_one_and_a_declared_one_stays() -> None:
+    proto = build("g (float[2,3] x) => (float[3,2] y, float[a,b] z) { y = Transpose(x) \n z = Neg(x) }")
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    model = load(proto)
+    infer_shapes(model)
+    assert str(model.graph.outputs[0].shape) == "[3,2]"
+    assert str(model.graph.outputs[1].shape) == "[a,b]"
+
+
+def test_failure_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> onnx.ModelProto:
+        raise onnx.shape_inference.InferenceError("no")
+
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", fails)
+    model = load(build("g (float[2,3] x) => (float[2,3] y) <float[2,3] a> { a = Neg(x) \n y = Relu(a) }"))
+    assert "shape inference failed" in infer_shapes(model)[0].message
+    assert static_shape(value(model, "a")) == (2, 3)
+
+
+def test_shapes_that_do_not_fit_stay_unknown() -> None:
+    model = load(build("g (float[2,3] x) => (float[2,3] y) { a = MatMul(x, x) \n y = Relu(a) }"))
+    infer_shapes(model)
+    assert static_shape(value(model, "a")) is None

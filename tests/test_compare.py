@@ -1,0 +1,125 @@
+"""Comparing: figures against the same computation in numpy, tensors seen behind their quantizers, models that differ."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from onnx import numpy_helper
+
+from onnxq.compare import compare
+from onnxq.errors import DataError, ModelError
+from onnxq.metrics import sqnr
+from tests import pairs
+
+
+def by_hand() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Tensor → (float, as its readers see it in the quantized model), over all samples, in float64."""
+    w = numpy_helper.to_array(pairs.float_model().graph.initializer[0]).astype(np.float64)
+    stored = {t.name: numpy_helper.to_array(t) for t in pairs.quantized_model().graph.initializer}
+    x = np.concatenate([feed["x"] for feed in pairs.data()]).astype(np.float64)
+    h = x @ w
+    hq = np.clip(np.rint(x @ (stored["w_q"] * stored["w_s"].astype(np.float64)) / pairs.SCALE), -128, 127) * pairs.SCALE
+    y, yq = (1 / (1 + np.exp(-np.maximum(v, 0))) for v in (h, hq))
+    return {"h": (h, hq), "r": (np.maximum(h, 0), np.maximum(hq, 0)), "y": (y, yq)}
+
+
+def test_figures_are_those_of_numpy() -> None:
+    found = compare(pairs.float_model(), pairs.quantized_model(), pairs.data())
+    expected = by_hand()
+    assert found.samples == 6
+    assert found.outputs["y"].sqnr == pytest.approx(sqnr(*expected["y"]), abs=0.01)
+    assert found.outputs["y"].max_error == pytest.approx(np.abs(np.subtract(*expected["y"])).max(), abs=1e-5)
+    top = [values.argmax(axis=1) for values in expected["y"]]
+    assert found.outputs["top"].agreement == pytest.approx((top[0] == top[1]).mean())
+    tensors = {t.tensor: t for t in found.tensors}
+    assert list(tensors) == ["h", "r", "y"]
+    for name, (reference, result) in expected.items():
+        assert tensors[name].errors.sqnr == pytest.approx(sqnr(reference, result), abs=0.01)
+    assert [t.quantized for t in found.tensors] == [True, False, False]
+    assert [(t.node, t.op) for t in found.tensors] == [("mm", "MatMul"), ("act", "Relu"), ("out", "Sigmoid")]
+
+
+def test_drops_say_where_the_error_arises() -> None:
+    found = compare(pairs.float_model(), pairs.quantized_model(), pairs.data())
+    level = {t.tensor: t.errors.sqnr for t in found.tensors}
+    drop = {t.tensor: t.drop for t in found.tensors}
+    assert math.isnan(drop["h"])  # computed from the input alone
+    assert drop["r"] == pytest.approx(min(40, level["h"]) - level["r"])
+    assert drop["y"] == pytest.approx(min(40, level["r"]) - level["y"])
+    assert found.largest_drops(1)[0].drop == max(d for d in drop.values() if not math.isnan(d))
+
+
+def test_the_same_model_is_exact() -> None:
+    found = compare(pairs.float_model(), pairs.float_model(), pairs.data())
+    assert found.outputs["y"].sqnr == math.inf
+    assert found.outputs["top"].agreement == 1.0
+    assert found.largest_drops() == []
+
+
+def test_groups_under_a_memory_budget_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    once = compare(pairs.float_model(), pairs.quantized_model(), pairs.data())
+    module = sys.modules["onnxq.compare"]  # the name itself is the function
+    monkeypatch.setattr(module, "_FIRST_GROUP", 1)
+    monkeypatch.setattr(module, "_BUDGET", 1)
+    grouped = compare(pairs.float_model(), pairs.quantized_model(), pairs.data())
+    assert grouped.to_dict() == once.to_dict()
+    assert [t.errors.samples for t in grouped.tensors] == [6, 6, 6]
+
+
+def test_outputs_only() -> None:
+    found = compare(pairs.float_model(), pairs.quantized_model(), pairs.data(), tensors=False)
+    assert found.tensors == ()
+    assert set(found.outputs) == {"y", "top"}
+
+
+def test_tensors_that_are_gone_are_listed() -> None:
+    found = compare(pairs.float_model(), pairs.renamed(pairs.quantized_model(), "r", "other"), pairs.data())
+    assert found.unmatched == ("r",)
+    assert [t.tensor for t in found.tensors] == ["h", "y"]
+    assert not math.isnan(found.tensors[1].drop)  # looks past the tensor that is gone
+
+
+def test_the_worst_sample_has_the_index_of_the_data() -> None:
+    feeds = pairs.data(9)
+    feeds[6]["x"] *= 100  # saturates h
+    found = compare(pairs.float_model(), pairs.quantized_model(), feeds, samples=3)  # 0, 3, 6
+    tensor = next(t for t in found.tensors if t.tensor == "h")
+    assert tensor.errors.worst_sample == 6
+
+
+def test_samples_come_one_at_a_time() -> None:
+    alive = 0
+
+    def stream() -> Iterator[dict[str, np.ndarray]]:
+        nonlocal alive
+        for feed in pairs.data(5):
+            alive += 1
+            yield feed
+
+    assert compare(pairs.float_model(), pairs.quantized_model(), stream(), samples=3).samples == 3
+    assert alive == 3
+
+
+def test_other_models_are_refused() -> None:
+    with pytest.raises(ModelError, match="different outputs: 'top', 'y' and 'top', 'z'"):
+        compare(pairs.float_model(), pairs.renamed(pairs.quantized_model(), "y", "z"), pairs.data())
+    with pytest.raises(ModelError, match="different inputs"):
+        compare(pairs.float_model(), pairs.renamed(pairs.quantized_model(), "x", "z"), pairs.data())
+    with pytest.raises(DataError, match="no samples"):
+        compare(pairs.float_model(), pairs.quantized_model(), [])
+
+
+def test_models_are_left_unchanged_and_json_is_strict() -> None:
+    models = pairs.float_model(), pairs.quantized_model()
+    before = [m.SerializeToString(deterministic=True) for m in models]
+    found = compare(*models, pairs.data())
+    assert [m.SerializeToString(deterministic=True) for m in models] == before
+    json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    worst = found.worst
+    assert worst is not None
+    assert worst[0] == "y"

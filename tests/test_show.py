@@ -1,0 +1,71 @@
+"""Showing a file: what is in a model and how it is quantized, whoever wrote it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxq.errors import ModelError, StatisticsError
+from onnxq.show import ModelView, show
+from tests import pairs
+
+
+def view(model: onnx.ModelProto, folder: Path) -> ModelView:
+    onnx.save(model, folder / "m.onnx")
+    shown = show(folder / "m.onnx")
+    assert isinstance(shown, ModelView)
+    json.loads(json.dumps(shown.to_dict(), allow_nan=False))
+    return shown
+
+
+def test_a_float_model(tmp_path: Path) -> None:
+    shown = view(pairs.float_model(), tmp_path)
+    assert shown.quantized == ()
+    assert shown.ops == {"ArgMax": 1, "MatMul": 1, "Relu": 1, "Sigmoid": 1}
+    assert shown.inputs == {"x": "float Nx3"}
+    assert shown.outputs == {"y": "float Nx4", "top": "int64 N"}
+    assert shown.weight_bytes == {"float": 48}
+    assert (shown.opset, shown.producer) == (17, "test")
+    assert shown.file_bytes == (tmp_path / "m.onnx").stat().st_size
+
+
+def test_a_quantized_model(tmp_path: Path) -> None:
+    weight, activation = view(pairs.quantized_model(), tmp_path).quantized
+    assert (weight.tensor, weight.role, weight.dtype, weight.scales, weight.axis) == ("w_q", "weight", "int8", 4, 1)
+    assert weight.readers == ("MatMul",)
+    assert weight.scale is not None
+    assert weight.scale[0] < weight.scale[1]
+    assert weight.zero_point == (0, 0)
+    assert (activation.tensor, activation.role, activation.dtype) == ("h", "activation", "int8")
+    assert (activation.scale, activation.axis) == ((pairs.SCALE, pairs.SCALE), None)
+    assert activation.readers == ("Relu",)
+
+
+def test_a_quantizer_without_a_zero_point_is_uint8(tmp_path: Path) -> None:
+    model = pairs.quantized_model()
+    for node in model.graph.node:
+        if node.name in ("h_q", "h_dq"):
+            del node.input[2]
+    activation = view(model, tmp_path).quantized[1]
+    assert (activation.dtype, activation.zero_point) == ("uint8", (0, 0))
+
+
+def test_external_data_counts(tmp_path: Path) -> None:
+    model = pairs.float_model()
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    shown = show(tmp_path / "m.onnx")
+    assert shown.file_bytes == sum(p.stat().st_size for p in tmp_path.iterdir())
+
+
+def test_what_is_no_model_or_statistics(tmp_path: Path) -> None:
+    with pytest.raises(ModelError):
+        show(tmp_path / "none.onnx")
+    with pytest.raises(ModelError, match="does not exist"):
+        show(tmp_path / "none.npz")
+    np.savez(tmp_path / "data.npz", x=np.zeros(3))
+    with pytest.raises(StatisticsError):
+        show(tmp_path / "data.npz")
