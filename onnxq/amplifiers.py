@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from onnxq.calibration.statistics import KeptSample
 from onnxq.calibration.taps import tap
+from onnxq.graph.traverse import all_nodes
 from onnxq.metrics import ErrorMeter
 from onnxq.plan import Plan
 from onnxq.session import Session
@@ -67,12 +68,12 @@ def noise_amplifiers(
     """
     suspects = [
         (node, ahead)
-        for node in model.graph
+        for node in all_nodes(model)
         if node.op_type in _SUSPECTS and node.outputs[0].dtype is ir.DataType.FLOAT and (ahead := _ahead(node, plan))
     ]
     if not suspects or not samples:
         return {}
-    present = {v.name for node in rendered.graph for v in node.outputs}
+    present = {v.name for node in all_nodes(rendered) for v in node.outputs}
     tensors = [
         value.name or ""
         for node, _ in suspects
@@ -122,8 +123,11 @@ def _errors(
 ) -> dict[str, float]:
     """Mean-removed SQNR of each tensor, dB."""
     pairs = []
+    after = {v.name for node in all_nodes(rendered) for v in node.outputs}
     for which in (model, rendered):
-        tapped, names = tap(which, tensors)
+        seen = {t: f"{t}_dequantized" if which is rendered and f"{t}_dequantized" in after else t for t in tensors}
+        tapped, shown = tap(which, list(seen.values()))
+        names = {t: shown[s] for t, s in seen.items() if s in shown}
         pairs.append((Session(tapped, providers=providers, custom_op_library=custom_op_library), names))
     (reference, theirs), (result, ours) = pairs
     common = [t for t in tensors if t in theirs and t in ours]

@@ -15,6 +15,7 @@ from onnxq.graph.check import check as check_model
 from onnxq.graph.load import ModelSource, load
 from onnxq.options import ImageOptions, Options
 from onnxq.quantize import plan
+from onnxq.reasons import by_reason, counts
 from onnxq.session import Session
 
 __all__ = ["Finding", "check"]
@@ -123,6 +124,6 @@ def _plan(model: ModelSource, backend: str, options: Options) -> list[Finding]:
     else:
         found = [Finding("note", f"backend {made.backend!r}", f"{nodes} of {total} float nodes will be quantized")]
     return found + [
-        Finding("note", "stays float", f"{count} {'node' if count == 1 else 'nodes'}: {reason}")
-        for reason, count in made.reasons()
+        Finding("note", "stays float", f"{counts(k.op for k in kept)}: {reason}")
+        for reason, kept in by_reason(made.kept_float)
     ]

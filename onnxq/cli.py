@@ -8,7 +8,8 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from onnxq import __version__
@@ -47,9 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)  # exits with 2
     verbose = args.verbose and not args.quiet
     complaints = Screen(sys.stderr)
-    _log_to(complaints, logging.ERROR if args.quiet else logging.WARNING)
     try:
-        code = _run(args)
+        with _log_to(complaints, logging.ERROR if args.quiet else logging.WARNING):
+            code = _run(args)
         sys.stdout.flush()
     except _UsageError as error:
         complaints.line(f"onnxq: {complaints.style('error', 'bold', 'red')}: {error}")
@@ -93,17 +94,23 @@ def _run(args: argparse.Namespace) -> int:
     return code
 
 
-def _log_to(screen: Screen, level: int) -> None:
-    """Send the library's warnings to stderr, one line each."""
+@contextmanager
+def _log_to(screen: Screen, level: int) -> Iterator[None]:
+    """Send the library's warnings to stderr, one line each, for as long as the command runs."""
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             screen.line(f"{screen.style(record.levelname.lower(), 'yellow')}: {record.getMessage()}")
 
     logger = logging.getLogger("onnxq")
-    logger.handlers[:] = [Handler()]
+    before = logger.handlers[:], logger.level, logger.propagate
+    logger.handlers[:], logger.propagate = [Handler()], False
     logger.setLevel(level)
-    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.handlers[:], logger.propagate = before[0], before[2]
+        logger.setLevel(before[1])
 
 
 # -- flags

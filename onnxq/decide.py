@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping
+from typing import TypedDict
 
 import onnx_ir as ir
 
 from onnxq.algorithms.bias_correction import correct_biases
 from onnxq.amplifiers import noise_amplifiers
-from onnxq.backend import Backend
+from onnxq.backend import Backend, Kind
 from onnxq.calibration.statistics import Statistics
 from onnxq.graph.shapes import sizes_at
 from onnxq.numbers import choose_numbers, unusable_constants, unusable_tensors
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.planner import make_plan
-from onnxq.qparams import QParams
+from onnxq.progress import Reporter
 from onnxq.quantized import Quantized
+from onnxq.rescue import blame, output_sqnr, to_keep_float
 
-__all__ = ["decide"]
+__all__ = ["Decider"]
 
 _ROUNDS = 3
 """How often noise is looked for again after nodes were kept float."""
@@ -27,21 +29,16 @@ _LARGEST_SHARE = 0.5
 """Largest share of the quantized nodes' cost that may be kept float because of amplified noise."""
 
 
-@dataclass(slots=True)
-class _Attempt:
-    model: ir.Model
-    plan: Plan
-    numbers: dict[str, QParams]
-    corrected: int
+class _Runtime(TypedDict):
+    providers: tuple[str, ...]
+    custom_op_library: str | None
 
 
-def decide(
-    model: ir.Model, target: Backend, options: Options, statistics: Statistics, version: str
-) -> tuple[Quantized, list[str]]:
-    """Plan a model with what the data shows of it.
+class Decider:
+    """Plans a model with what the data shows of it.
 
-    Nodes stay float that read or write a tensor without usable values, and nodes whose noise float arithmetic behind
-    them amplifies, unless that is most of the model.
+    Nodes stay float that read or write a tensor without usable values, and nodes whose noise float arithmetic behind them
+    amplifies, unless that is most of the model.
 
     Args:
         model: normalized float model; left unchanged.
@@ -50,85 +47,99 @@ def decide(
         statistics: of this model.
         version: of onnxq, written into the result.
 
-    Returns:
-        The quantized model, not yet verified, and notes on what was decided.
+    Attributes:
+        notes: what was decided.
     """
-    samples = statistics.kept
-    sizes = sizes_at(model, {name: a.shape for name, a in samples[0].feeds.items()}) if samples else {}
-    keep: dict[str, str] = {}
-    notes: list[str] = []
-    attempt = _attempt(model, target, options, statistics, keep, sizes)
-    for _ in range(_ROUNDS):
-        quantized = _quantized(attempt, target, options, version)
-        if options.placement == "all" or not attempt.plan.quantized:
-            break
-        noisy = noise_amplifiers(
-            attempt.model,
-            quantized.rendered(),
-            attempt.plan,
-            samples,
-            providers=options.providers,
-            custom_op_library=options.custom_op_library,
-        )
-        if not noisy:
-            break
-        share = _share(model, attempt.plan, noisy, target, sizes)
-        if share > _LARGEST_SHARE:
-            notes.append(f"{next(iter(noisy.values()))}; {share:.0%} of the quantized work stands before it: left as it is")
-            break
-        keep.update(noisy)
-        attempt = _attempt(model, target, options, statistics, keep, sizes)
-    if attempt.corrected:
-        notes.append(f"bias_correction: {attempt.corrected} layers")
-    return quantized, notes
 
+    def __init__(
+        self, model: ir.Model, target: Backend, options: Options, statistics: Statistics, version: str
+    ) -> None:
+        self.model, self.target, self.options, self.statistics = model, target, options, statistics
+        self.version = version
+        self.notes: list[str] = []
+        self._keep: dict[str, str] = {}
+        samples = statistics.kept
+        self._sizes = sizes_at(model, {n: a.shape for n, a in samples[0].feeds.items()}) if samples else {}
 
-def _attempt(
-    model: ir.Model,
-    target: Backend,
-    options: Options,
-    statistics: Statistics,
-    keep: dict[str, str],
-    sizes: Mapping[str, int],
-) -> _Attempt:
-    while True:
-        plan = make_plan(model, target, options, keep_float=keep, sizes=sizes)
-        bad = {**unusable_tensors(plan, statistics), **unusable_constants(model, plan)}
-        more = _nodes_touching(model, plan, bad)
-        if not more.keys() - keep.keys():
-            break
-        keep.update(more)
-    numbers = choose_numbers(model, plan, statistics)
-    corrected = 0
-    if options.bias_correction and plan.quantized:
-        model = model.clone()
-        corrected = correct_biases(
-            model,
-            plan,
-            numbers,
-            statistics.kept,
-            providers=options.providers,
-            custom_op_library=options.custom_op_library,
-        )
-        numbers = choose_numbers(model, plan, statistics) if corrected else numbers
-    return _Attempt(model, plan, numbers, corrected)
+    def decide(self) -> Quantized:
+        """The quantized model, not yet verified."""
+        quantized, corrected = self._attempt(self._keep)
+        for _ in range(_ROUNDS):
+            if self.options.placement == "all" or not quantized.plan.quantized:
+                break
+            noisy = noise_amplifiers(
+                quantized.model, quantized.rendered(), quantized.plan, self.statistics.kept, **self._runtime
+            )
+            if not noisy:
+                break
+            costs = self._costs(quantized.plan)
+            share = sum(costs[n] for n in noisy) / max(sum(costs.values()), 1e-12)
+            if share > _LARGEST_SHARE:
+                why = next(iter(noisy.values()))
+                self.notes.append(f"{why}; {share:.0%} of the quantized work stands before it: left as it is")
+                break
+            self._keep.update(noisy)
+            quantized, corrected = self._attempt(self._keep)
+        if corrected:
+            self.notes.append(f"bias_correction: {corrected} layers")
+        return quantized
 
+    def rescue(self, quantized: Quantized, reporter: Reporter) -> Quantized | None:
+        """For a poor result: the model with the layers to blame kept float, or ``None`` where that would not help."""
+        samples = self.statistics.kept
+        layers = {
+            name: cost
+            for name, cost in self._costs(quantized.plan).items()
+            if self.target.rules[quantized.plan.quantized[name]].kind is Kind.COMPUTE
+        }
+        if len(layers) < 2 or not samples:
+            return None
 
-def _quantized(attempt: _Attempt, target: Backend, options: Options, version: str) -> Quantized:
-    return Quantized(attempt.model, attempt.plan, attempt.numbers, target, format=options.format, version=version)
+        def attempt(kept: Iterable[str]) -> float:
+            tried, _ = self._attempt({**self._keep, **dict.fromkeys(kept, "")})
+            return output_sqnr(tried, samples, **self._runtime)
 
+        with reporter.phase("find what hurts", total=min(len(layers), 40), unit="layers") as advance:
+            records = blame(layers, attempt, advance)
+        chosen = to_keep_float(records)
+        if not chosen:
+            return None
+        noise = {name: record.noise for record in records for name in record.nodes}
+        for name in chosen:
+            sqnr = -10 * math.log10(noise[name]) if noise[name] > 0 else math.inf
+            self._keep[name] = f"alone in integers it leaves {sqnr:.0f} dB at the outputs"
+        return self._attempt(self._keep)[0]
 
-def _share(
-    model: ir.Model, plan: Plan, names: Mapping[str, str], target: Backend, sizes: Mapping[str, int]
-) -> float:
-    """Share of the float cost of the quantized nodes that the named ones have."""
-    total = part = 0.0
-    for node in model.graph.all_nodes():
-        if node.name in plan.quantized and (rule := target.rules.get(node.op_type)) is not None:
-            cost = rule.costs(node)[0] * sizes.get(node.outputs[0].name or "", 1)
-            total += cost
-            part += cost if node.name in names else 0.0
-    return part / total if total else 0.0
+    @property
+    def _runtime(self) -> _Runtime:
+        return {"providers": self.options.providers, "custom_op_library": self.options.custom_op_library}
+
+    def _attempt(self, keep: dict[str, str]) -> tuple[Quantized, int]:
+        """Plan and numbers, biases corrected; what the data rules out is added to ``keep``."""
+        model, options, statistics = self.model, self.options, self.statistics
+        while True:
+            plan = make_plan(model, self.target, options, keep_float=keep, sizes=self._sizes)
+            bad = {**unusable_tensors(plan, statistics), **unusable_constants(model, plan)}
+            more = _nodes_touching(model, plan, bad)
+            if not more.keys() - keep.keys():
+                break
+            keep.update(more)
+        numbers = choose_numbers(model, plan, statistics)
+        corrected = 0
+        if options.bias_correction and plan.quantized:
+            model = model.clone()
+            corrected = correct_biases(model, plan, numbers, statistics.kept, **self._runtime)
+            numbers = choose_numbers(model, plan, statistics) if corrected else numbers
+        made = Quantized(model, plan, numbers, self.target, format=options.format, version=self.version)
+        return made, corrected
+
+    def _costs(self, plan: Plan) -> dict[str, float]:
+        """Float cost of each quantized node, in the target's unit."""
+        costs: dict[str, float] = {}
+        for node in self.model.graph.all_nodes():
+            if node.name in plan.quantized and (rule := self.target.rules.get(node.op_type)) is not None:
+                costs[node.name] = rule.costs(node)[0] * self._sizes.get(node.outputs[0].name or "", 1)
+        return costs
 
 
 def _nodes_touching(model: ir.Model, plan: Plan, bad: Mapping[str, str]) -> dict[str, str]:

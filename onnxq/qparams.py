@@ -131,7 +131,7 @@ def quantize(x: ArrayLike, qp: QParams) -> NDArray[Any]:
     scale, zero = _spread(qp, values.shape)
     with np.errstate(over="ignore", invalid="ignore"):
         ratio = values / scale
-    np.rint(ratio, out=ratio) if ratio.ndim else (ratio := np.rint(ratio))
+    ratio = np.rint(ratio)
     wide = np.float64 if qp.spec.bits > 16 else np.float32
     shifted = ratio.astype(wide, copy=False) + zero.astype(wide)
     shifted = np.clip(shifted, qp.spec.qmin, qp.spec.qmax)
@@ -195,7 +195,7 @@ def _next_power_of_two(scale: NDArray[np.float32]) -> NDArray[np.float32]:
     """The smallest power of two that is not below ``scale``, exact."""
     mantissa, exponent = np.frexp(scale)
     exponent = np.minimum(np.where(mantissa == 0.5, exponent - 1, exponent), MAX_POWER_OF_TWO)
-    return np.ldexp(np.float32(1.0), exponent).astype(np.float32)
+    return np.asarray(np.ldexp(np.float32(1.0), exponent), np.float32)
 
 
 def _storage(spec: QuantSpec) -> np.dtype[Any]:

@@ -16,7 +16,7 @@ from onnxq.backend import Backend
 from onnxq.calibration.collect import collect
 from onnxq.calibration.data import open_data
 from onnxq.calibration.statistics import Statistics, model_digest
-from onnxq.decide import decide
+from onnxq.decide import Decider
 from onnxq.errors import OptionError, OutputError, StatisticsError
 from onnxq.graph.load import load
 from onnxq.graph.normalize import normalize
@@ -28,8 +28,9 @@ from onnxq.plan import Plan
 from onnxq.planner import make_plan
 from onnxq.progress import Reporter, Silent
 from onnxq.quantized import Quantized
+from onnxq.rescue import POOR
 from onnxq.session import Session
-from onnxq.verify import verify
+from onnxq.verify import Verification, verify
 
 __all__ = ["Prepared", "backend_named", "calibrate", "plan", "prepare", "quantize"]
 
@@ -159,21 +160,34 @@ def quantize(
     elif statistics.model_digest != model_digest(prepared.model):
         raise StatisticsError("they were made from another model", hint="Calibrate this model again")
     float_model = prepared.at_opset(_needed_opset(target, options), options.opset)
-    quantized, notes = decide(float_model, target, options, statistics, metadata.version("onnxq"))
-    verification = verify(
-        float_model,
+    decider = Decider(float_model, target, options, statistics, metadata.version("onnxq"))
+    quantized = decider.decide()
+    verification = _verified(quantized, prepared, statistics, options)
+    worst = verification.worst
+    if options.placement != "all" and worst is not None and worst[1].sqnr < POOR:
+        rescued = decider.rescue(quantized, reporter)
+        if rescued is not None:
+            better = _verified(rescued, prepared, statistics, options)
+            if better.worst is not None and better.worst[1].sqnr > worst[1].sqnr:
+                quantized, verification = rescued, better
+    notes = (*prepared.notes, *statistics.warnings(), *decider.notes)
+    quantized = replace(quantized, verification=verification, notes=notes)
+    if output is not None:
+        quantized.save(output)
+    return quantized
+
+
+def _verified(
+    quantized: Quantized, prepared: Prepared, statistics: Statistics, options: Options
+) -> Verification:
+    return verify(
+        prepared.model,
         quantized.rendered(),
         statistics.kept,
         float_bytes=prepared.bytes,
         providers=options.providers,
         custom_op_library=options.custom_op_library,
     )
-    quantized = replace(
-        quantized, verification=verification, notes=(*prepared.notes, *statistics.warnings(), *notes)
-    )
-    if output is not None:
-        quantized.save(output)
-    return quantized
 
 
 def _collect(

@@ -180,13 +180,13 @@ class Session:
             values.append(ort.OrtValue.ortvalue_from_numpy(array))
             self._kept_alive.append(array)
             value.const_value = ir.ExternalTensor(
-                "mem", 0, tensor.nbytes, tensor.dtype, shape=ir.Shape(tensor.shape), name=name
+                "mem", 0, tensor.nbytes, tensor.dtype, shape=ir.Shape(tuple(tensor.shape.numpy())), name=name
             )
         if names:
             options.add_external_initializers(names, values)
             self._kept_alive.extend(values)
         try:
-            return ir.to_proto(clone).SerializeToString()
+            return bytes(ir.to_proto(clone).SerializeToString())
         except ValueError as error:
             raise ExecutionError(f"the model cannot be serialized ({_first_line(error)})") from error
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import onnxq
 from onnxq import views
-from onnxq.compare import Comparison
+from onnxq.compare import TensorErrors
 from onnxq.errors import OnnxqError
 from onnxq.progress import Reporter, make_reporter
 from onnxq.quantized import Quantized
@@ -48,24 +48,24 @@ def quantize(args: argparse.Namespace, screen: Screen) -> Answer:
     seconds = time.perf_counter() - start
     worst = result.verification.worst if result.verification else None
     below = worst is not None and worst[1].sqnr < args.options.min_sqnr
-    suspects = _suspects(args, result) if below else None
+    suspects = _suspects(args, result) if below else []
     if _shows(args):
         views.quantized(screen, args.model, args.output, result, seconds, verbose=args.verbose)
         if below and worst is not None:
             views.below_floor(screen, worst[0], worst[1].sqnr, args.options.min_sqnr, suspects)
     document = {"model": args.model, "output": args.output, "seconds": round(seconds, 3), **result.report()}
     document["below_floor"] = below
-    document["suspects"] = [t.tensor for t in suspects.largest_drops()] if suspects else []
+    document["suspects"] = [t.tensor for t in suspects]
     return (_BELOW if below else _OK), document
 
 
-def _suspects(args: argparse.Namespace, result: Quantized) -> Comparison | None:
-    """Where the error of a bad result arises, on a few samples; None if they cannot be had."""
+def _suspects(args: argparse.Namespace, result: Quantized) -> list[TensorErrors]:
+    """Where the error of a bad result arises, on a few samples; empty if they cannot be had."""
     data: Any = args.data
     if args.statistics is not None:
         data = [kept.feeds for kept in onnxq.Statistics.load(args.statistics).kept]
     try:
-        return onnxq.compare(
+        found = onnxq.compare(
             args.model,
             result,
             data,
@@ -75,7 +75,9 @@ def _suspects(args: argparse.Namespace, result: Quantized) -> Comparison | None:
             custom_op_library=args.options.custom_op_library,
         )
     except OnnxqError:
-        return None  # the result and its figure stand without it
+        return []  # the result and its figure stand without it
+    integer = {*result.plan.quantized, *result.plan.absorbed}
+    return [t for t in found.largest_drops(50) if t.quantized or t.node in integer][:5]
 
 
 def calibrate(args: argparse.Namespace, screen: Screen) -> Answer:

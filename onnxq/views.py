@@ -14,6 +14,7 @@ from onnxq.findings import Finding
 from onnxq.metrics import Errors
 from onnxq.plan import Kept, Plan
 from onnxq.quantized import Quantized
+from onnxq.reasons import by_reason, counts
 from onnxq.show import ModelView, QuantizedTensor, StatisticsView
 from onnxq.terminal import Screen, bytes_text, decibel, number, plural
 
@@ -24,11 +25,9 @@ __all__ = ["backends", "below_floor", "calibrated", "comparison", "demo", "findi
 
 _ROWS = 20
 _NAMES = 3
+_NAMES_WIDTH = 90
 _MANY_OUTPUTS = 8
-
-
-def _counts(ops: Iterable[str]) -> str:
-    return ", ".join(f"{count} {op}" for op, count in Counter(ops).most_common())
+_SLOWER = 0.95
 
 
 def _head(screen: Screen, left: str, right: str = "") -> None:
@@ -37,16 +36,13 @@ def _head(screen: Screen, left: str, right: str = "") -> None:
 
 def _kept_rows(kept: Sequence[Kept], verbose: bool) -> list[tuple[str, str]]:
     """What stays float, by reason, most frequent first."""
-    groups: dict[str, list[Kept]] = {}
-    for item in kept:
-        groups.setdefault(item.reason, []).append(item)
     rows: list[tuple[str, str]] = []
     label = "stays float"
-    for reason, members in sorted(groups.items(), key=lambda pair: -len(pair[1])):
-        rows.append((label, f"{_counts(m.op for m in members)}: {reason}"))
+    for reason, members in by_reason(kept):
+        rows.append((label, f"{counts(m.op for m in members)}: {reason}"))
         label = ""
         names = [m.node for m in members if m.node]
-        shown = names if verbose else names[:_NAMES]
+        shown = names if verbose else _some(names)
         more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
         if verbose:
             rows += [("", f"    {name}") for name in shown]
@@ -63,6 +59,14 @@ def _accuracy(errors: Errors) -> str:
     return text
 
 
+def _some(names: Sequence[str]) -> list[str]:
+    """The first few names, fewer if they are long; at least one."""
+    count = 1
+    while count < min(_NAMES, len(names)) and sum(map(len, names[: count + 1])) <= _NAMES_WIDTH:
+        count += 1
+    return list(names[:count])
+
+
 def quantized(
     screen: Screen, source: str, output: str | None, result: Quantized, seconds: float, *, verbose: bool
 ) -> None:
@@ -71,8 +75,8 @@ def quantized(
     _head(screen, f"{source} → {output}" if output else source, f"{result.backend.title}, {seconds:.1f} s")
     done = len(plan.quantized) + len(plan.absorbed)
     total = done + len(plan.kept_float)
-    absorbed = f" (+ {_counts(_ops(result, plan.absorbed))} absorbed)" if plan.absorbed else ""
-    rows = [("quantized", f"{done} of {total} nodes: {_counts(plan.quantized.values()) or 'none'}{absorbed}")]
+    absorbed = f" (+ {counts(_ops(result, plan.absorbed))} absorbed)" if plan.absorbed else ""
+    rows = [("quantized", f"{done} of {total} nodes: {counts(plan.quantized.values()) or 'none'}{absorbed}")]
     rows += _kept_rows(plan.kept_float, verbose)
     if check is not None:
         scored = {name: errors for name, errors in check.outputs.items() if not math.isnan(errors.sqnr)}
@@ -88,7 +92,8 @@ def quantized(
                 rows.append(("agreement", f"{name}: {errors.agreement:.1%} of {errors.elements:,} values equal"))
         rows.append(("size", _smaller(check.float_bytes, check.quantized_bytes)))
         if check.speedup is not None:
-            rows.append(("speed", f"{check.speedup:.2f} times the float model's, here"))
+            speed = f"{check.speedup:.2f} times as fast as float, on this machine"
+            rows.append(("speed", screen.style(speed, "yellow") if check.speedup < _SLOWER else speed))
         rows.append(("checked", f"valid, runs with optimizations on and off; {plural(check.samples, 'sample')}"))
     screen.pairs(rows)
     for warning in check.warnings if check else ():
@@ -109,17 +114,16 @@ def _smaller(before: int, after: int) -> str:
     return f"{bytes_text(before)} → {bytes_text(after)}, {text}"
 
 
-def below_floor(screen: Screen, output: str, sqnr: float, floor: float, suspects: Comparison | None) -> None:
+def below_floor(screen: Screen, output: str, sqnr: float, floor: float, suspects: Sequence[TensorErrors]) -> None:
     """Says loudly that a result is bad, and where it goes wrong."""
     screen.line()
     screen.line(
         screen.style(f"BELOW THE FLOOR: {output} has {decibel(sqnr)} dB, {floor:g} dB are asked for", "bold", "red")
     )
-    drops = suspects.largest_drops() if suspects else []
-    if drops:
+    if suspects:
         screen.line("Most is lost at:")
-        _drops(screen, drops)
-        name = drops[0].node or drops[0].tensor
+        _drops(screen, suspects)
+        name = suspects[0].node or suspects[0].tensor
         screen.line(f"Try --exclude '{name}', --override '{name}=bits=16', another --range, or more data.")
     else:
         screen.line("Try 'onnxq compare' to see where, --act-bits 16, another --range, or more data.")
@@ -156,7 +160,7 @@ def plan(screen: Screen, source: str, made: Plan, *, verbose: bool) -> None:
     done = len(made.quantized) + len(made.absorbed)
     ties = sum(site.tied_to is not None for site in made.sites)
     summary = [
-        ("quantized", f"{done} of {done + len(made.kept_float)} nodes: {_counts(made.quantized.values()) or 'none'}")
+        ("quantized", f"{done} of {done + len(made.kept_float)} nodes: {counts(made.quantized.values()) or 'none'}")
     ]
     if made.absorbed:
         summary.append(("absorbed", f"{plural(len(made.absorbed), 'activation function')} into the node before"))

@@ -1,4 +1,4 @@
-"""Comparing: figures against the same computation in numpy, tensors seen behind their quantizers, models that differ."""
+"""Comparing: figures against the same computation in numpy, tensors behind their quantizers, models that differ."""
 
 from __future__ import annotations
 

@@ -11,14 +11,14 @@ from onnxq.terminal import Screen, bytes_text, decibel, number, plural
 
 
 class Terminal(io.StringIO):
-    encoding = "utf-8"  # type: ignore[assignment]
+    encoding = "utf-8"
 
     def isatty(self) -> bool:
         return True
 
 
 class Utf8(io.StringIO):
-    encoding = "utf-8"  # type: ignore[assignment]
+    encoding = "utf-8"
 
 
 def test_columns_are_aligned() -> None:
@@ -51,7 +51,7 @@ def test_colour_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch
 
 def test_a_stream_without_unicode_gets_ascii() -> None:
     class Ascii(io.StringIO):
-        encoding = "ascii"  # type: ignore[assignment]
+        encoding = "ascii"
 
     stream = Ascii()
     Screen(stream).line("a → b ü")

@@ -1,4 +1,5 @@
-# mypy: ignore-errors  # torch is not a dependency of the project, not even of its tests
+# torch is not a dependency of the project, not even of its tests
+# mypy: ignore-errors
 """Make the model and the data of ``onnxq demo``: a small CNN on scikit-learn's digits, BatchNormalization unfolded.
 
     pip install torch scikit-learn onnx

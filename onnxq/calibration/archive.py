@@ -1,4 +1,4 @@
-"""Statistics to a ``.npz`` file and back: deterministic bytes, no pickle, and a malformed file is an error, not a crash.
+"""Statistics to a ``.npz`` file and back: deterministic bytes, no pickle; a malformed file is an error, not a crash.
 
 Members: ``header`` (JSON as UTF-8 bytes), ``integers`` and ``reals`` (a row a tensor), the histograms sparsely as
 ``hist_offsets``, ``hist_keys``, ``hist_counts``, and ``kept/<sample>/feed/<n>``, ``kept/<sample>/output/<n>``.

@@ -46,9 +46,7 @@ class Bins:
         # sums of 1, x and x**2 below each edge; steps where a bin is a point
         edges = np.stack([self.lower, self.upper], axis=1).reshape(-1)
         width = self.upper - self.lower
-        moments = np.stack(
-            [self.counts, self.counts * self._middle, self.counts * (self._middle**2 + width**2 / 12.0)]
-        )
+        moments = np.stack([self.counts, self.counts * self._middle, self.counts * (self._middle**2 + width**2 / 12.0)])
         sums = np.cumsum(moments, axis=1)
         below = np.concatenate([np.zeros((3, 1)), sums[:, :-1]], axis=1)
         self._edges = edges
@@ -89,8 +87,12 @@ class Bins:
         cells = np.arange(-_CELLS, _CELLS + 1)[:, None]  # (cells, candidates)
         borders = np.concatenate([cells - 0.5, cells[-1:] + 0.5])
         borders = np.clip(borders, low, high)  # a cell cut by an end of the grid stays whole on the inner side
-        borders = np.concatenate([np.full((1, len(scale)), -np.inf), low[None], borders, high[None], np.full((1, len(scale)), np.inf)])
-        points = np.concatenate([low[None], np.zeros((1, len(scale))), np.clip(cells, low, high), np.zeros((1, len(scale))), high[None]])
+        borders = np.concatenate(
+            [np.full((1, len(scale)), -np.inf), low[None], borders, high[None], np.full((1, len(scale)), np.inf)]
+        )
+        points = np.concatenate(
+            [low[None], np.zeros((1, len(scale))), np.clip(cells, low, high), np.zeros((1, len(scale))), high[None]]
+        )
         counted, linear, square = np.diff(self._below(borders * scale), axis=1)
         target = points * scale
         error = square - 2.0 * target * linear + target**2 * counted

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +35,7 @@ def collect(
     keep: int = 8,
     keep_bytes: int = 64 * _MIB,
     providers: Sequence[str] | None = None,
-    custom_op_library: str | None = None,
+    custom_op_library: str | os.PathLike[str] | None = None,
     memory_budget: int = 1024 * _MIB,
     progress: Callable[[int], None] | None = None,
 ) -> Statistics:
@@ -111,21 +113,19 @@ class _Group:
 
     session: Session
     shown: dict[str, str]
-    read: set[str]
 
 
 class _Runner:
     """The sessions that show all tensors, and what they give for a sample."""
 
-    def __init__(
-        self, model: ir.Model, names: list[str], feeds: Feeds, budget: int, options: dict[str, Any]
-    ) -> None:
+    def __init__(self, model: ir.Model, names: list[str], feeds: Feeds, budget: int, options: dict[str, Any]) -> None:
         self._model, self._budget, self._options = model, budget, options
         self._outputs = [value.name or "" for value in model.graph.outputs]
         tapped = observe(model, names)
         self.unobservable = tapped.unobservable
         self._names = [name for name in names if name in tapped.outputs]
-        self._sizes = _guarded(lambda: tensor_bytes(model, self._names, feeds, **options), 0)
+        with _at_sample(0):
+            self._sizes = tensor_bytes(model, self._names, feeds, **options)
         self._groups = self._open()
 
     def run(self, feeds: Feeds, index: int, result: Statistics, wanted: bool) -> dict[str, NDArray[Any]] | None:
@@ -134,7 +134,8 @@ class _Runner:
         sound = True
         total = 0
         for group in self._groups:
-            arrays = _guarded(lambda group=group: group.session.run(_needed(feeds, group.read)), index)  # type: ignore[misc]
+            with _at_sample(index):
+                arrays = group.session.run(feeds)
             if group is self._groups[0]:
                 outputs = {name: arrays[name] for name in self._outputs}
             for name, output in group.shown.items():
@@ -161,19 +162,15 @@ class _Runner:
         for number, names in enumerate(share_out(self._names, self._sizes, self._budget)):
             tapped = observe(self._model, names, keep_outputs=number == 0)
             session = Session(tapped.model, **self._options)
-            groups.append(_Group(session, tapped.outputs, {info.name for info in session.inputs}))
+            groups.append(_Group(session, tapped.outputs))
         return groups
 
 
-def _needed(feeds: Feeds, read: set[str]) -> dict[str, NDArray[Any]]:
-    """What a session reads of a feed; a name it does not know at all is left for onnxruntime to refuse."""
-    return {name: array for name, array in feeds.items() if name in read}
-
-
-def _guarded(call: Callable[[], Any], index: int) -> Any:
-    """Run, and let an error name the sample."""
+@contextmanager
+def _at_sample(index: int) -> Iterator[None]:
+    """Let an error of onnxruntime name the sample."""
     try:
-        return call()
+        yield
     except ExecutionError as error:
         where = f"sample {index}" + (f", {error.where}" if error.where else "")
         raise ExecutionError(error.what, where=where, hint=error.hint) from error

@@ -27,7 +27,9 @@ def model_digest(model: ir.Model) -> str:
     _graph(sha, model.graph)
     for identifier in sorted(model.functions):
         function = model.functions[identifier]
-        _say(sha, "function", identifier, _names(function.inputs), _names(function.outputs), sorted(function.attributes))
+        _say(
+            sha, "function", identifier, _names(function.inputs), _names(function.outputs), sorted(function.attributes)
+        )
         for node in function:
             _node(sha, node)
     return sha.hexdigest()

@@ -111,6 +111,5 @@ def _measure(
     graph.outputs.clear()
     graph.outputs.extend(sizes)
     session = Session(tapped.model, **session_options)
-    read = {info.name for info in session.inputs}
-    found = session.run({name: array for name, array in feeds.items() if name in read})
+    found = session.run(feeds)
     return {name: int(found[output]) * _FLOAT_BYTES for name, output in shown.items()}

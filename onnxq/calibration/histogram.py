@@ -8,19 +8,14 @@ Two implementations give bit-equal results: a C extension, and NumPy where that 
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-try:
-    if os.environ.get("ONNXQ_NUMPY_KERNEL") == "1":
-        raise ImportError
-    from onnxq.calibration import _histogram
-except ImportError:
-    _histogram = None
 
 __all__ = ["KERNEL", "KEYS", "SENTINEL", "Tally", "accumulate", "key_edges"]
 
@@ -29,6 +24,19 @@ KEYS = 1 << 14
 
 SENTINEL = 1e30
 """Finite values of larger magnitude stand for minus infinity in a mask; they are counted apart."""
+
+
+def _compiled() -> Any:
+    """The C extension, None where it was not built or is switched off by ``ONNXQ_NUMPY_KERNEL=1``."""
+    if os.environ.get("ONNXQ_NUMPY_KERNEL") == "1":
+        return None
+    try:
+        return importlib.import_module("onnxq.calibration._histogram")
+    except ImportError:
+        return None
+
+
+_histogram = _compiled()
 
 KERNEL = "numpy" if _histogram is None else "c"
 """Which implementation is in use."""
@@ -43,7 +51,8 @@ _INFINITY_BITS = 0x7F800000
 _MAGNITUDE = 0x7FFFFFFF
 
 
-class Tally(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Tally:
     """What one pass over values found; the fields but the last three speak of values that were counted.
 
     Attributes:
@@ -125,7 +134,8 @@ def _accumulate_numpy(flat: NDArray[np.float32], counts: NDArray[np.int64]) -> T
     while width > 1:
         width //= 2
         lanes = lanes[:, :width] + lanes[:, width : 2 * width]
-    return Tally(total, low, high, *(float(v) for v in lanes[:, 0]), nan, inf, sentinels)
+    sums = [float(lane[0]) for lane in lanes]
+    return Tally(total, low, high, sums[0], sums[1], sums[2], nan, inf, sentinels)
 
 
 def _add_lanes(lanes: NDArray[np.float64], chunk: NDArray[np.float32]) -> None:

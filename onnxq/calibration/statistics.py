@@ -252,7 +252,7 @@ class Statistics:
         self.meta = {**other.meta, **self.meta}
 
     def warnings(self) -> list[str]:
-        """What the user should know about the data: NaN and infinities, with tensor and sample; a single sample; tensors that are always zero."""
+        """What the user should know: NaN and infinities, with tensor and sample; a single sample; all-zero tensors."""
         found: list[str] = []
         if self.samples == 1:
             found.append("the ranges come from 1 sample only")

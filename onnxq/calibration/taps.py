@@ -70,24 +70,21 @@ def observe(model: ir.Model, tensors: Sequence[str], *, keep_outputs: bool = Tru
     """
     clone = model.clone()
     tapper = _Tapper(clone)
-    outputs: dict[str, str] = {}
-    unobservable: dict[str, str] = {}
     if not keep_outputs:
         clone.graph.outputs.clear()
     for name in dict.fromkeys(tensors):
-        try:
-            outputs[name] = tapper.show(name)
-        except _UnobservableError as reason:
-            unobservable[name] = str(reason)
+        tapper.show(name)
     if not keep_outputs:
         _drop_unused(clone.graph)
-    return Tapped(clone, outputs, unobservable)
+    return Tapped(clone, tapper.outputs, tapper.unobservable)
 
 
 class _Tapper:
-    """Adds outputs to one model."""
+    """Adds outputs to one model, and notes in ``outputs`` or ``unobservable`` what became of each tensor."""
 
     def __init__(self, model: ir.Model) -> None:
+        self.outputs: dict[str, str] = {}
+        self.unobservable: dict[str, str] = {}
         self._top = model.graph
         self._opset = model.opset_imports.get("", 0)
         self._values: dict[str, ir.Value] = {}
@@ -108,11 +105,17 @@ class _Tapper:
                 self._homes[id(value)] = graph
         self._names = set(self._values)
 
-    def show(self, name: str) -> str:
-        """Make a tensor an output of the model and give that output's name."""
+    def show(self, name: str) -> None:
+        """Make a tensor an output of the model."""
         value = self._values.get(name)
         if value is None:
             raise ModelError(f"the model has no tensor named {name!r}")
+        try:
+            self.outputs[name] = self._show(name, value)
+        except _UnobservableError as reason:
+            self.unobservable[name] = str(reason)
+
+    def _show(self, name: str, value: ir.Value) -> str:
         if name in self._ambiguous:
             raise _UnobservableError("several tensors have this name")
         graph = self._homes[id(value)]
@@ -210,7 +213,11 @@ class _Tapper:
         return self._constant(graph, np.zeros(0, np.float32), "tap/empty", before)
 
     def _constant(
-        self, graph: ir.Graph, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], name: str, before: ir.Node | None = None
+        self,
+        graph: ir.Graph,
+        array: np.ndarray[tuple[int, ...], np.dtype[np.generic]],
+        name: str,
+        before: ir.Node | None = None,
     ) -> ir.Value:
         attribute = ir.AttrTensor("value", ir.tensor(array))
         node = ir.Node("", "Constant", [], [attribute])

@@ -19,7 +19,9 @@ __all__ = ["weight_range"]
 Floats = NDArray[np.float64]
 
 _SEARCH_BELOW = 8  # bits
-_RATIOS = np.concatenate([np.linspace(1.0, 0.4, 25), np.linspace(0.36, 0.08, 8)])  # the full range comes first: it wins ties
+_RATIOS = np.concatenate(
+    [np.linspace(1.0, 0.4, 25), np.linspace(0.36, 0.08, 8)]
+)  # the full range comes first: it wins ties
 _REFINED = np.linspace(-0.02, 0.02, 5)
 _CHUNK = 1 << 20  # weights searched at a time
 

@@ -100,7 +100,8 @@ def demo(
 def _classify(session: Session, images: np.ndarray) -> np.ndarray:
     """The most likely digit of each image, int64 N."""
     parts = [session.run({"image": images[i : i + _BATCH]})["logits"] for i in range(0, len(images), _BATCH)]
-    return np.concatenate(parts).argmax(axis=1)
+    classes: np.ndarray = np.concatenate(parts).argmax(axis=1)
+    return classes
 
 
 def _milliseconds(sessions: Sequence[Session], batch: np.ndarray) -> list[float]:

@@ -17,6 +17,7 @@ from onnxq.graph.note import Note
 from onnxq.graph.opset import raise_opset
 from onnxq.graph.prune import eliminate_identity, remove_dead
 from onnxq.graph.shapes import infer_shapes
+from onnxq.graph.share import share_constants
 
 __all__ = ["normalize"]
 
@@ -49,18 +50,31 @@ def normalize(model: ir.Model, *, opset: int | None = None, min_opset: int = 17)
         *raise_opset(model, opset, minimum=min_opset),
         *unique_names(model),
         *lift_constants(model),
-        *infer_shapes(model),
-        *eliminate_identity(model),
-        *fold_constants(model),
+        *_compute_constants(model),
+    ]
+    changes = [
         *fold_pad(model),
         *remove_dead(model),
         *fuse_hardswish(model),
         *fold_gemm(model),
         *_fold_layers(model),
         *remove_dead(model),
+        *share_constants(model),
     ]
-    notes += infer_shapes(model)
-    return notes
+    if changes:
+        changes += infer_shapes(model)
+    return notes + changes
+
+
+def _compute_constants(model: ir.Model) -> list[Note]:
+    """Shapes and constants in turns: a number computed may make a shape known, and a known shape is a number."""
+    done: list[Note] = []
+    while True:
+        notes = [*infer_shapes(model), *eliminate_identity(model), *fold_constants(model)]
+        folded = [note for note in notes if not note.node]
+        done += [note for note in folded if note not in done]
+        if not any(note.pass_name != "shapes" for note in folded):
+            return done + [note for note in notes if note.node]
 
 
 def _fold_layers(model: ir.Model) -> list[Note]:

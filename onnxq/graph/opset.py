@@ -74,6 +74,12 @@ def raise_opset(model: ir.Model, opset: int | None = None, *, minimum: int = 17)
         model.opset_imports[""] = target
         _raise_ir(model, target)
         return [Note("opset", "", f"raised from {current} to {target}")]
+    if current < 9 and "Scan" in changed:
+        raise ModelError(
+            "Scan of opset 8 works on batches, which later opsets cannot express",
+            where="opset",
+            hint="Export the model again with a newer opset",
+        )
     try:
         proto, big = skeleton(model)
         converted = onnx.version_converter.convert_version(proto, target)

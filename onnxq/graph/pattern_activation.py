@@ -11,7 +11,6 @@ import onnx_ir as ir
 
 from onnxq.graph.note import Note
 from onnxq.graph.region import ELEMENTWISE, Array, backward, compute, leaks, scalar
-from onnxq.graph.values import only_reader
 
 __all__ = ["match_activation"]
 
@@ -63,7 +62,7 @@ def match_activation(
     candidates: list[ir.Value] = []
     current = anchor.outputs[0]
     for _ in range(_STEPS):
-        reader = only_reader(current)
+        reader = _follow(current)
         if reader is None or reader not in position or reader.op_type not in ELEMENTWISE or reader.domain != "":
             return None
         others = [value for value in reader.inputs if value is not None and value is not current]
@@ -77,6 +76,14 @@ def match_activation(
             if found is not None:
                 return found
     return None
+
+
+def _follow(value: ir.Value) -> ir.Node | None:
+    """The only reader, or else the only one that adds or multiplies: what stands in the way is said later."""
+    readers = value.consumers()
+    if len(readers) > 1:
+        readers = [node for node in readers if node.op_type in ("Add", "Div", "Mul", "Sub")]
+    return readers[0] if len(readers) == 1 else None
 
 
 def _candidates(value: ir.Value) -> list[ir.Value]:

@@ -46,7 +46,8 @@ def upcast(model: ir.Model, dtypes: Collection[ir.DataType] = HALVES) -> list[No
     fixed = {*model.graph.inputs, *model.graph.outputs}
     for graph in all_graphs(model):
         for node in graph:
-            _convert_attributes(node, wanted)
+            if not (_is_cast(node) and node.outputs[0] in fixed):
+                _convert_attributes(node, wanted)
         for value in (*graph.inputs, *(v for node in graph for v in node.outputs)):
             if value not in fixed:
                 value.type = _converted(value.type, wanted)
@@ -62,10 +63,21 @@ def _inner(kind: ir.TypeProtocol | None) -> ir.DataType | None:
     return kind.dtype if kind is not None else None
 
 
+def _is_cast(node: ir.Node | None) -> bool:
+    return node is not None and node.op_type == "Cast" and node.domain == ""
+
+
 def _uses(model: ir.Model, wanted: frozenset[ir.DataType]) -> bool:
+    """Whether anything is left to do: a tensor of these types that is more than a graph's end with a Cast behind it."""
+    ends = {*model.graph.inputs, *model.graph.outputs}
     for graph in all_graphs(model):
         made = (v for node in graph for v in node.outputs)
-        if any(_inner(v.type) in wanted for v in (*graph.inputs, *graph.initializers.values(), *made)):
+        if any(_inner(v.type) in wanted for v in (*graph.inputs, *graph.initializers.values(), *made) if v not in ends):
+            return True
+    for value in ends:
+        if _inner(value.type) in wanted and not (value.producer() is None or _is_cast(value.producer())):
+            return True
+        if _inner(value.type) in wanted and any(not _is_cast(use.node) for use in value.uses()):
             return True
     return False
 
@@ -155,9 +167,9 @@ def _cast_inputs(model: ir.Model, wanted: frozenset[ir.DataType], namer: Namer) 
     graph = model.graph
     casts: list[ir.Node] = []
     for value in graph.inputs:
-        if value.dtype not in wanted or not value.uses():
+        readers = [use for use in value.uses() if not _is_cast(use.node)]
+        if value.dtype not in wanted or not readers:
             continue
-        readers = list(value.uses())
         cast = _cast(value, ir.DataType.FLOAT, value.name or "input", namer)
         cast.outputs[0].name = namer.fresh(f"{value.name}_float")
         for node, index in readers:
@@ -171,7 +183,7 @@ def _cast_outputs(model: ir.Model, wanted: frozenset[ir.DataType], namer: Namer)
     graph = model.graph
     for index, value in enumerate(list(graph.outputs)):
         producer = value.producer()
-        if value.dtype not in wanted or producer is None:
+        if value.dtype not in wanted or producer is None or _is_cast(producer):
             continue
         dtype, name, kind = value.dtype, value.name, value.type
         if dtype is None or name is None:

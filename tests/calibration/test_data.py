@@ -323,7 +323,7 @@ def test_an_unknown_rank_takes_anything() -> None:
     assert feeds([np.zeros((2, 3), np.float32)], info)[0]["x"].shape == (2, 3)
 
 
-@pytest.mark.parametrize("source", [[], {}, IMAGES[:0], np.zeros((0, 3)), lambda: [], iter([]), ()])
+@pytest.mark.parametrize("source", [[], {}, IMAGES[:0], np.zeros((0, 3)), list, iter([]), ()])
 def test_no_samples(source: Any) -> None:
     with pytest.raises(DataError, match="no samples"):
         feeds(source)
@@ -403,8 +403,7 @@ def test_damaged_files_are_errors_not_tracebacks(tmp_path: Path, suffix: str) ->
     good = path.read_bytes()
     rng = np.random.default_rng(0)
     damaged = [b"", b"junk", *(good[:n] for n in rng.integers(1, len(good), 20))]
-    for position in rng.integers(0, len(good), 150):
-        damaged.append(good[:position] + bytes([good[position] ^ 0xFF]) + good[position + 1 :])
+    damaged += [good[:n] + bytes([good[n] ^ 0xFF]) + good[n + 1 :] for n in rng.integers(0, len(good), 150)]
     refused = 0
     for content in damaged:
         path.write_bytes(content)

@@ -22,7 +22,7 @@ Array = NDArray[Any]
 Feeds = dict[str, Array]
 
 
-def build(text: str, *, opset: int = 17, ir_version: int = 8, **constants: Array) -> onnx.ModelProto:
+def build(text: str, *, opset: Any = 17, ir_version: Any = 8, **constants: Array) -> onnx.ModelProto:
     """A model from the text of its graph; ``constants`` become initializers."""
     proto = onnx.parser.parse_model(f'<ir_version: {ir_version}, opset_import: ["" : {opset}]>\n{text}')
     for name, array in constants.items():
@@ -72,7 +72,7 @@ def apply(
         assert before.dtype == after.dtype
         assert before.shape == after.shape
         if before.dtype.kind == "f":
-            scale = max(float(np.abs(before).max(initial=0)), 1e-30)
+            scale = max(float(np.abs(before[np.isfinite(before)]).max(initial=0)), 1e-30)
             np.testing.assert_allclose(after, before, rtol=0, atol=tolerance * scale)
         else:
             np.testing.assert_array_equal(after, before)
@@ -86,3 +86,18 @@ def apply(
 def random(*shape: int, seed: int = 0) -> NDArray[np.float32]:
     """Standard normal numbers."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def f32(values: object) -> NDArray[np.float32]:
+    """A float32 array of the numbers given."""
+    return np.asarray(values, np.float32)
+
+
+def f16(values: object) -> NDArray[np.float16]:
+    """A float16 array of the numbers given."""
+    return np.asarray(values, np.float16)
+
+
+def i64(values: object) -> NDArray[np.int64]:
+    """An int64 array of the numbers given."""
+    return np.asarray(values, np.int64)

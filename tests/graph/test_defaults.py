@@ -10,7 +10,12 @@ from tests.graph.helpers import build, random, run
 
 
 def proto(ir_version: int) -> onnx.ModelProto:
-    return build("g (float[4] x, float[4] w) => (float[4] y) { y = Add(x, w) }", ir_version=ir_version, opset=8, w=random(4, seed=1))
+    return build(
+        "g (float[4] x, float[4] w) => (float[4] y) { y = Add(x, w) }",
+        ir_version=ir_version,
+        opset=8,
+        w=random(4, seed=1),
+    )
 
 
 def test_old_format_lists_constants_as_inputs() -> None:

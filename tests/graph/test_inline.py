@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx.parser
+import onnx_ir as ir
 import pytest
 
 from onnxq.errors import ModelError
@@ -17,14 +18,13 @@ from tests.graph.helpers import apply, ops, random, run
 FEEDS = {"x": random(4)}
 
 
-def change(model: object) -> list[Note]:
-    from onnx_ir import Model
-
-    assert isinstance(model, Model)
+def change(model: ir.Model) -> list[Note]:
     return [*inline_functions(model), *unique_names(model)]
 
 
-def parse(version: int = 17, body: str = "t = Neg(a) \n b = Relu(t)", calls: str = "h = mine.f(x) \n y = mine.f(h)") -> onnx.ModelProto:
+def parse(
+    version: int = 17, body: str = "t = Neg(a) \n b = Relu(t)", calls: str = "h = mine.f(x) \n y = mine.f(h)"
+) -> onnx.ModelProto:
     return onnx.parser.parse_model(f"""
         <ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
         g (float[4] x) => (float[4] y) {{ {calls} }}
@@ -74,7 +74,9 @@ def test_functions_that_nothing_calls_are_dropped() -> None:
 
 
 def test_no_functions_no_note() -> None:
-    proto = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) { y = Abs(x) }')
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) { y = Abs(x) }'
+    )
     assert inline_functions(load(proto)) == []
 
 

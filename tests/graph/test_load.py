@@ -13,7 +13,7 @@ from onnxq.errors import ModelError
 from onnxq.graph.load import load
 from onnxq.graph.namer import unique_names
 from onnxq.graph.save import to_proto
-from tests.graph.helpers import build, ops, random, run
+from tests.graph.helpers import build, f16, f32, i64, ops, random, run
 
 RELU = "g (float[2] x) => (float[2] y) { y = Relu(x) }"
 
@@ -113,7 +113,7 @@ def test_output_that_nothing_makes() -> None:
 
 def test_unsorted_nodes_are_sorted_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     proto = build("g (float[2] x) => (float[2] y) { a = Neg(x) \n y = Relu(a) }")
-    expected = run(proto, {"x": np.float32([-1, 2])})
+    expected = run(proto, {"x": f32([-1, 2])})
     nodes = [proto.graph.node[1], proto.graph.node[0]]
     shuffled = onnx.ModelProto()
     shuffled.CopyFrom(proto)
@@ -123,7 +123,7 @@ def test_unsorted_nodes_are_sorted_with_a_warning(caplog: pytest.LogCaptureFixtu
         model = load(shuffled)
     assert ops(model) == ["Neg", "Relu"]
     assert "sorted" in caplog.text
-    np.testing.assert_array_equal(run(to_proto(model), {"x": np.float32([-1, 2])})[0], expected[0])
+    np.testing.assert_array_equal(run(to_proto(model), {"x": f32([-1, 2])})[0], expected[0])
 
 
 def test_sorted_model_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -162,7 +162,7 @@ def test_unsorted_ir_model() -> None:
 
 
 def test_one_form_whatever_the_field() -> None:
-    array = np.float16([[1, 2], [3, 4]])
+    array = f16([[1, 2], [3, 4]])
     raw = build("g (float16[2] x) => (float16[2] y) { y = MatMul(x, w) }", w=array)
     fields = onnx.ModelProto()
     fields.CopyFrom(raw)
@@ -174,8 +174,8 @@ def test_one_form_whatever_the_field() -> None:
 
 def test_sparse_initializer_becomes_dense() -> None:
     proto = build("g (float[4] x) => (float[4] y) { y = Add(x, w) }")
-    values = onnx.numpy_helper.from_array(np.float32([5, 7]), "w")
-    indices = onnx.numpy_helper.from_array(np.int64([1, 3]), "w_indices")
+    values = onnx.numpy_helper.from_array(f32([5, 7]), "w")
+    indices = onnx.numpy_helper.from_array(i64([1, 3]), "w_indices")
     proto.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, indices, [4]))
     model = load(proto)
     np.testing.assert_array_equal(np.asarray(model.graph.initializers["w"].const_value), [0, 5, 0, 7])
@@ -210,7 +210,7 @@ class TestExternalData:
     def test_too_short_gives_the_bytes(self, tmp_path: Path) -> None:
         path = external(tmp_path)
         os.truncate(tmp_path / "m.data", 100)
-        with pytest.raises(ModelError, match="needs 2048 bytes at offset 0 of .*, which has 100 bytes"):
+        with pytest.raises(ModelError, match=r"needs 2048 bytes at offset 0 of .*, which has 100 bytes"):
             load(path)
 
     def test_offset_beyond_the_end(self, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from onnxq.graph.load import load
 from onnxq.graph.namer import Namer, unique_names
 from onnxq.graph.save import to_proto
 from onnxq.graph.traverse import all_graphs, all_nodes
-from tests.graph.helpers import apply, build, run
+from tests.graph.helpers import apply, build, f32, run
 
 BRANCHES = """g (float[2] x, bool c) => (float[2] y) {
     t = Neg(x)
@@ -26,22 +26,20 @@ def names(model: ir.Model) -> list[str]:
 
 
 def test_branches_of_one_output_name() -> None:
-    model, notes = apply(unique_names, build(BRANCHES), {"x": np.float32([-1, 2]), "c": np.array(True)})
+    model, notes = apply(unique_names, build(BRANCHES), {"x": f32([-1, 2]), "c": np.array(True)})
     assert len(set(names(model))) == len(names(model))
     assert [note.node for note in notes] == ["p_1"]
 
 
 def test_inner_tensor_that_shadows_an_outer_one() -> None:
     proto = build(BRANCHES)
-    expected = run(proto, {"x": np.float32([-1, 2]), "c": np.array(True)})
+    expected = run(proto, {"x": f32([-1, 2]), "c": np.array(True)})
     branch = proto.graph.node[1].attribute[0].g
     branch.node[0].output[0] = branch.node[1].input[0] = "t"  # onnxruntime itself refuses to load this
     model = load(proto)
     unique_names(model)
     assert sorted(names(model)) == ["c", "p", "p_1", "t", "t_1", "u", "x", "y"]
-    np.testing.assert_array_equal(
-        run(to_proto(model), {"x": np.float32([-1, 2]), "c": np.array(True)})[0], expected[0]
-    )
+    np.testing.assert_array_equal(run(to_proto(model), {"x": f32([-1, 2]), "c": np.array(True)})[0], expected[0])
 
 
 def test_empty_and_equal_node_names() -> None:
@@ -50,14 +48,14 @@ def test_empty_and_equal_node_names() -> None:
     model = load(proto)
     unique_names(model)
     assert [node.name for node in all_nodes(model)] == ["same", "Relu", "same_1"]
-    np.testing.assert_array_equal(run(to_proto(model), {"x": np.float32([1, -1])})[0], np.float32([-1, 0]))
+    np.testing.assert_array_equal(run(to_proto(model), {"x": f32([1, -1])})[0], f32([-1, 0]))
 
 
 def test_weird_names_stay() -> None:
     weird = "../a b/'ü\"\\名"
     proto = build("g (float[2] x) => (float[2] y) { a = Relu(x) \n y = Neg(a) }")
     proto.graph.node[0].output[0] = proto.graph.node[1].input[0] = proto.graph.node[0].name = weird
-    model, notes = apply(unique_names, proto, {"x": np.float32([1, -1])})
+    model, notes = apply(unique_names, proto, {"x": f32([1, -1])})
     assert notes == []
     assert model.graph[0].name == model.graph[0].outputs[0].name == weird
 

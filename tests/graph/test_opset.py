@@ -63,7 +63,9 @@ def test_metadata_and_private_domains_are_kept() -> None:
 
 
 def test_higher_opset_stays() -> None:
-    model, notes = apply(raised, build("g (float[2] x) => (float[2] y) { y = Relu(x) }", opset=20, ir_version=9), {"x": random(2)})
+    model, notes = apply(
+        raised, build("g (float[2] x) => (float[2] y) { y = Relu(x) }", opset=20, ir_version=9), {"x": random(2)}
+    )
     assert (model.opset_imports, model.ir_version, notes) == ({"": 20}, 9, [])
 
 

@@ -19,14 +19,17 @@ def test_chain_of_unread_nodes_goes() -> None:
 
 
 def test_unread_input_stays() -> None:
-    model, _ = apply(remove_dead, build("g (float[4] x, float[4] z) => (float[4] y) { y = Relu(x) }"), {**X, "z": random(4)})
+    model, _ = apply(
+        remove_dead, build("g (float[4] x, float[4] z) => (float[4] y) { y = Relu(x) }"), {**X, "z": random(4)}
+    )
     assert [value.name for value in model.graph.inputs] == ["x", "z"]
 
 
 def test_unread_branches_go_with_what_they_read() -> None:
     text = """g (float[4] x, bool c) => (float[4] y) {
         t = Neg(x)
-        u = If (c) <then_branch = a () => (float[4] p) { p = Abs(t) }, else_branch = b () => (float[4] q) { q = Relu(t) }>
+        u = If (c) <then_branch = a () => (float[4] p) { p = Abs(t) },
+                    else_branch = b () => (float[4] q) { q = Relu(t) }>
         y = Relu(x) }"""
     model, _ = apply(remove_dead, build(text), {**X, "c": np.array(True)})
     assert ops(model) == ["Relu"]
@@ -35,7 +38,8 @@ def test_unread_branches_go_with_what_they_read() -> None:
 def test_tensor_read_in_a_branch_only_stays() -> None:
     text = """g (float[4] x, bool c) => (float[4] y) {
         t = Neg(x)
-        y = If (c) <then_branch = a () => (float[4] p) { p = Abs(t) }, else_branch = b () => (float[4] q) { q = Relu(w) }> }"""
+        y = If (c) <then_branch = a () => (float[4] p) { p = Abs(t) },
+                    else_branch = b () => (float[4] q) { q = Relu(w) }> }"""
     model, _ = apply(remove_dead, build(text, w=random(4)), {**X, "c": np.array(True)})
     assert "Neg" in ops(model)
     assert "w" in model.graph.initializers

@@ -22,7 +22,9 @@ def test_shapes_follow_from_the_inputs() -> None:
 
 
 def test_stale_shapes_in_the_file_are_not_believed() -> None:
-    proto = build("g (float[1,64] x) => (float[1,8] y) <float[5,8] a> { a = MatMul(x, w) \n y = Relu(a) }", w=random(64, 8))
+    proto = build(
+        "g (float[1,64] x) => (float[1,8] y) <float[5,8] a> { a = MatMul(x, w) \n y = Relu(a) }", w=random(64, 8)
+    )
     model = load(proto)
     assert static_shape(value(model, "a")) == (5, 8)
     infer_shapes(model)

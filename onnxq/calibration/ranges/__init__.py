@@ -1,7 +1,7 @@
 """Range methods: a pure function from a tensor's statistics to a range of real numbers, one a file.
 
-A method is a module with a ``NAME`` and ``select(stats, spec, parameter) -> (lo, hi)``, registered under the entry-point
-group ``onnxq.ranges``; another package may register its own. The range need not include 0: that is
+A method is a module with a ``NAME`` and ``select(stats, spec, parameter) -> (lo, hi)``, registered under the
+entry-point group ``onnxq.ranges``; another package may register its own. The range need not include 0: that is
 :func:`onnxq.qparams.from_range`'s job.
 """
 

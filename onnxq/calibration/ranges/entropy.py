@@ -5,8 +5,8 @@ For each threshold ``t`` the histogram of ``|x|`` up to ``t``, to whose last bin
 spread evenly over the non-empty bins of each level. The range is ``±t`` of the least ``sum P log(P / Q)``, within the
 values seen. Exact zeros are left out: every grid holds them. KL divergence clips outliers hard.
 
-The logarithmic bins are first spread over 2048 equal ones (16 a level where that is more). Above 10 bits, where clipping
-gains nothing, the plain minimum and maximum is given. Takes no parameter.
+The logarithmic bins are first spread over 2048 equal ones (16 a level where that is more), in whole values. Above 10
+bits, where clipping gains nothing, the plain minimum and maximum is given. Takes no parameter.
 
 Source: Migacz, "8-bit inference with TensorRT" (GTC 2017).
 """
@@ -77,7 +77,7 @@ def _linear(stats: TensorStatistics, end: float, bins: int) -> Floats:
             sums = np.cumsum(weight[part])
             steps = np.stack([np.concatenate([[0.0], sums[:-1]]), sums], axis=1).reshape(-1)
             below += np.interp(borders, edges, steps, left=0.0, right=float(sums[-1]))
-    histogram: Floats = np.diff(below)
+    histogram: Floats = np.diff(np.rint(below))
     histogram[-1] += weight.sum() - below[-1]  # values at the very end
     return np.maximum(histogram, 0.0)
 
@@ -89,7 +89,9 @@ def _best(histogram: Floats, levels: int) -> int:
     filled = histogram > 0.0
     with np.errstate(divide="ignore", invalid="ignore"):
         entropy = np.where(filled, histogram * np.log(histogram), 0.0)
-    mass, used, plogp = (np.concatenate([[0.0], np.cumsum(part)]) for part in (histogram, filled.astype(float), entropy))
+    mass, used, plogp = (
+        np.concatenate([[0.0], np.cumsum(part)]) for part in (histogram, filled.astype(float), entropy)
+    )
     total = mass[-1]
     # borders of the levels, whole bins: (candidates, levels + 1)
     borders = (candidates[:, None] * np.arange(levels + 1)) // levels

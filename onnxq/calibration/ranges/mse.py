@@ -29,6 +29,7 @@ _FINE = 2.0 ** np.linspace(-0.125, 0.125, 17)
 _FINE_2D = 2.0 ** np.linspace(-0.25, 0.25, 9)
 _FINEST_2D = 2.0 ** np.linspace(-0.0625, 0.0625, 5)
 _RECHECKED = 8
+_WORTH = 0.01  # share of the error that clipping must save: a smaller gain is below what the bins can tell
 
 
 def check(parameter: float | None) -> None:
@@ -82,7 +83,7 @@ def _search(bins: Bins, spec: QuantSpec, low: float, high: float, *, tied: bool)
     error, lo, hi = (np.concatenate(parts) for parts in (errors, lows, highs))
     candidates = np.unique(np.concatenate([[0], np.argsort(error, kind="stable")[:_RECHECKED]]))
     exact = bins.exact(from_range(lo[candidates], hi[candidates], spec))
-    chosen = int(candidates[int(np.argmin(exact))])
+    chosen = int(candidates[int(np.argmin(exact))]) if exact.min() < (1.0 - _WORTH) * exact[0] else 0
     return float(lo[chosen]), float(hi[chosen])
 
 

@@ -52,9 +52,7 @@ def select(stats: TensorStatistics, spec: QuantSpec, parameter: float | None = N
     return _quantile(lower, upper, counts, cut / 2.0), _quantile(lower, upper, counts, 1.0 - cut / 2.0)
 
 
-def _quantile(
-    lower: NDArray[np.float64], upper: NDArray[np.float64], counts: NDArray[np.int64], share: float
-) -> float:
+def _quantile(lower: NDArray[np.float64], upper: NDArray[np.float64], counts: NDArray[np.int64], share: float) -> float:
     """The value below which a share of the values lie; the ends are exact at 0 and 1."""
     total = np.cumsum(counts)
     target = share * float(total[-1])

@@ -1,0 +1,166 @@
+"""Checking: everything that could go wrong is found, all at once, and nothing is said of what is fine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper, parser
+
+from onnxq.check import check
+from onnxq.demo.data import MODEL, load_digits
+from onnxq.findings import Finding
+from onnxq.options import Options
+from tests import pairs
+
+
+def digits() -> np.ndarray:
+    return load_digits().calibration[:32]
+
+
+def problems(findings: list[Finding]) -> list[str]:
+    return [f"{f.level} {f.where}: {f.what}" for f in findings if f.level != "note"]
+
+
+def test_a_good_model_with_good_data_has_no_problem() -> None:
+    found = check(MODEL, data=digits())
+    assert problems(found) == []
+    notes = " ".join(f.what for f in found)
+    assert "32 samples" in notes
+    assert "will be quantized" in notes
+
+
+def only(findings: list[Finding], words: str) -> Finding:
+    found = [f for f in findings if words in f.what]
+    assert len(found) == 1, [f.what for f in findings]
+    return found[0]
+
+
+def test_several_problems_are_found_at_once() -> None:
+    data = digits()
+    data[5, 0, 0, 0] = np.nan
+    found = check(MODEL, data=data[:6], backend="onnxruntim", options=Options(exclude=("Cnov",)))
+    assert only(found, "no backend named").level == "error"
+    assert "sample 5" in only(found, "NaN or infinity in").what
+    assert only(found, "only 6 samples").level == "warning"
+    assert [f.level for f in found] == sorted((f.level for f in found), key=["error", "warning", "note"].index)
+    assert only(check(MODEL, options=Options(exclude=("Cnov",))), "'Cnov' matches no").level == "error"
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (lambda x: x[:1], "only one sample"),
+        (lambda x: np.zeros_like(x), "all values are zero"),
+        (lambda x: np.full_like(x, 0.5), "all values are 0.5"),
+        (lambda x: np.repeat(x[:1], 32, axis=0), "all samples are identical"),
+        (lambda x: np.repeat(x[:8], 4, axis=0), "only 8 of 32 samples differ"),
+        (lambda x: np.concatenate([x, np.zeros_like(x[:1])])[-32:], "all values are the same in sample 31"),
+        (lambda x: x * np.float32(np.inf), "NaN or infinity in"),
+    ],
+)
+def test_suspicious_data(data: Any, words: str) -> None:
+    with np.errstate(invalid="ignore"):
+        given = data(digits())
+    assert only(check(MODEL, data=given), words).level == "warning"
+
+
+@pytest.mark.parametrize("change", [lambda x: x * 255, lambda x: x * 40 - 20, lambda x: x / 50])
+def test_data_unlike_the_training_data(change: Any) -> None:
+    found = only(check(MODEL, data=change(digits())), "does not look like the training data")
+    assert (found.level, found.where) == ("warning", "node 'first.BatchNormalization' (BatchNormalization)")
+
+
+@pytest.mark.parametrize("change", [lambda x: x, lambda x: x[:, :, ::-1], lambda x: x * np.float32(0.8)])
+def test_data_like_the_training_data(change: Any) -> None:
+    assert problems(check(MODEL, data=change(digits()))) == []
+
+
+def test_bytes_are_noted_where_the_model_cannot_tell() -> None:
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[N, 3, 4, 4] x) => (float[N, 3, 4, 4] y) { y = Relu (x) }"""
+    )
+    pictures = np.random.default_rng(0).integers(0, 256, (16, 3, 4, 4))
+    assert only(check(model, data=pictures), "whole numbers from 0 to 255").level == "note"
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"imgae": np.zeros((8, 1, 24, 24), np.float32)}, "no array for the model's input 'image'"),
+        (np.zeros((8, 24, 24, 1), np.float32), "the data has shape 1x24x24x1"),
+        ("nowhere.npz", "does not exist"),
+        ([], "no samples"),
+    ],
+)
+def test_data_that_does_not_fit_is_an_error(data: Any, words: str) -> None:
+    assert only(check(MODEL, data=data), words).level == "error"
+
+
+def test_a_generator_is_taken_no_further_than_needed() -> None:
+    taken = []
+
+    def source() -> Any:
+        for i in range(10_000):
+            taken.append(i)
+            yield digits()[i % 32]
+
+    assert problems(check(MODEL, data=source())) == []
+    assert len(taken) < 50
+
+
+def test_a_model_that_cannot_be_loaded(tmp_path: Path) -> None:
+    (tmp_path / "bad.onnx").write_bytes(b"\xff" * 100)
+    for path in (tmp_path / "bad.onnx", tmp_path / "none.onnx", tmp_path):
+        found = check(path)
+        assert [f.level for f in found] == ["error"]
+
+
+def test_custom_operators_are_named() -> None:
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17, "my.ops" : 1]>
+        g (float[N, 4] x) => (float[N, 4] y) { [odd] h = my.ops.Twist (x)  y = Relu (h) }"""
+    )
+    found = check(model)
+    assert "custom operator" in next(f for f in found if f.where == "node 'odd' (my.ops::Twist)").what
+    missing = check(model, options=Options(custom_op_library="/nowhere/lib.so"))
+    assert any(f.where == "custom_op_library" and "does not exist" in f.what for f in missing)
+
+
+def test_a_model_that_is_quantized_already() -> None:
+    found = only(check(pairs.quantized_model()), "quantized in part already")
+    assert found.level == "warning"
+    assert "2 DequantizeLinear" in found.what
+
+
+def test_a_model_that_gives_nan() -> None:
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[N, 4] x) => (float[N, 4] y) { [log] y = Log (x) }"""
+    )
+    data = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)
+    assert only(check(model, data=data), "the float model gives NaN or infinity").where == "output 'y'"
+
+
+def test_an_invalid_model() -> None:
+    w = numpy_helper.from_array(np.zeros((5, 4), np.float32), "w")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], name="mm")],
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 3])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 4])],
+        [w],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    assert any(f.level == "error" for f in check(model))
+
+
+def test_the_model_is_left_unchanged() -> None:
+    model = pairs.float_model()
+    before = model.SerializeToString(deterministic=True)
+    check(model, data=pairs.data())
+    assert model.SerializeToString(deterministic=True) == before

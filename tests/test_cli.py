@@ -1,0 +1,272 @@
+"""The command line: every verb, exit codes, JSON, configuration, pipes and interrupts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxq.cli import main
+from onnxq.demo.data import MODEL, load_digits
+from tests import pairs
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    np.savez(tmp_path / "d.npz", image=load_digits().calibration[:24])
+    return str(tmp_path / "d.npz")
+
+
+Captured = pytest.CaptureFixture[str]
+
+
+def run(*args: object) -> int:
+    try:
+        return main([str(arg) for arg in args])
+    except SystemExit as exit_:  # argparse
+        assert isinstance(exit_.code, int)
+        return exit_.code
+
+
+def document(capsys: Captured) -> dict[str, Any]:
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    loaded = json.loads(out)
+    assert isinstance(loaded, dict)
+    return loaded
+
+
+def test_quantize_writes_a_model_and_one_summary(tmp_path: Path, data: str, capsys: Captured) -> None:
+    assert run("quantize", MODEL, "--data", data, "-o", tmp_path / "q.onnx") == 0
+    onnx.checker.check_model(onnx.load(tmp_path / "q.onnx"), full_check=True)
+    out, err = capsys.readouterr()
+    for word in ("quantized", "SQNR", "size", "speed", "checked"):
+        assert word in out
+    assert "calibrate: 24 samples" in err
+
+
+def test_statistics_give_the_same_bytes(tmp_path: Path, data: str, capsys: Captured) -> None:
+    assert run("calibrate", MODEL, "--data", data, "-o", tmp_path / "s.npz", "-q") == 0
+    assert run("quantize", MODEL, "--statistics", tmp_path / "s.npz", "-o", tmp_path / "a.onnx", "-q") == 0
+    assert run("quantize", MODEL, "--data", data, "-o", tmp_path / "b.onnx", "-q") == 0
+    assert capsys.readouterr() == ("", "")
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+    assert run("show", tmp_path / "s.npz", "--json") == 0
+    shown = document(capsys)
+    assert (shown["kind"], shown["samples"]) == ("statistics", 24)
+    assert run("show", tmp_path / "s.npz") == 0
+    assert "image" in capsys.readouterr().out
+
+
+def test_a_result_below_the_floor_is_code_3_and_names_layers(tmp_path: Path, data: str, capsys: Captured) -> None:
+    arguments = ("quantize", MODEL, "--data", data, "-o", tmp_path / "q.onnx", "--act-bits", 2, "--weight-bits", 2)
+    assert run(*arguments, "--placement", "all", "--min-sqnr", 60) == 3
+    out = capsys.readouterr().out
+    assert "BELOW THE FLOOR" in out
+    assert "--exclude" in out
+    assert run(*arguments, "--placement", "all", "--min-sqnr", 60, "--json") == 3
+    shown = document(capsys)
+    assert shown["below_floor"] is True
+    assert shown["suspects"]
+
+
+def test_json_is_the_only_thing_on_stdout(tmp_path: Path, data: str, capsys: Captured) -> None:
+    assert run("quantize", MODEL, "--data", data, "-o", tmp_path / "q.onnx", "--json") == 0
+    shown = document(capsys)
+    assert shown["output"] == str(tmp_path / "q.onnx")
+    assert shown["verification"]["outputs"]["logits"]["sqnr"] > 20
+    assert run("calibrate", MODEL, "--data", data, "-o", tmp_path / "s.npz", "--json") == 0
+    assert document(capsys)["samples"] == 24
+    assert run("plan", MODEL, "--json") == 0
+    assert document(capsys)["sites"]
+    assert run("backends", "--json") == 0
+    assert "onnxruntime" in [b["name"] for b in document(capsys)["backends"]]
+    assert run("check", MODEL, "--json") == 0
+    assert document(capsys)["ok"] is True
+
+
+def test_plan_show_and_backends_for_people(tmp_path: Path, capsys: Captured) -> None:
+    assert run("plan", MODEL) == 0
+    out = capsys.readouterr().out
+    assert "first.conv.weight" in out
+    assert "quantized" in out
+    onnx.save(pairs.quantized_model(), tmp_path / "q.onnx")
+    assert run("show", tmp_path / "q.onnx") == 0
+    assert "w_q" in capsys.readouterr().out
+    assert run("show", MODEL) == 0
+    assert "nothing" in capsys.readouterr().out
+    assert run("backends") == 0
+    assert "onnxruntime" in capsys.readouterr().out
+
+
+def test_check_finds_problems_with_code_3(tmp_path: Path, data: str, capsys: Captured) -> None:
+    assert run("check", MODEL, "--data", data) == 0
+    assert "Nothing stands in the way." in capsys.readouterr().out
+    np.savez(tmp_path / "bad.npz", image=load_digits().calibration[:24] * 255)
+    assert run("check", MODEL, "--data", tmp_path / "bad.npz") == 3
+    out = capsys.readouterr().out
+    assert "training data" in out
+    assert "1 warning" in out
+    assert run("check", tmp_path / "none.onnx", "--json") == 3
+    assert document(capsys)["ok"] is False
+
+
+def test_compare(tmp_path: Path, capsys: Captured) -> None:
+    onnx.save(pairs.float_model(), tmp_path / "f.onnx")
+    onnx.save(pairs.quantized_model(), tmp_path / "q.onnx")
+    for i, feed in enumerate(pairs.data()):
+        np.savez(tmp_path / f"{i}.npz", x=feed["x"])
+    arguments = ("compare", tmp_path / "f.onnx", tmp_path / "q.onnx", "--data", tmp_path)
+    assert run(*arguments, "--all") == 0
+    out = capsys.readouterr().out
+    assert "* h (MatMul)" in out
+    assert "equal" in out  # the integer output
+    assert run(*arguments, "--json", "--samples", 3) == 0
+    shown = document(capsys)
+    assert shown["samples"] == 3
+    assert [t["tensor"] for t in shown["tensors"]] == ["h", "r", "y"]
+    assert run(*arguments, "--outputs-only") == 0
+    assert "most is lost" not in capsys.readouterr().out
+
+
+def test_a_config_file_holds_the_same_keys_and_flags_win(tmp_path: Path, data: str, capsys: Captured) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text(
+        f'model = "{MODEL.as_posix()}"\ndata = "{Path(data).as_posix()}"\n'
+        f'output = "{(tmp_path / "q.onnx").as_posix()}"\n'
+        'range = "minmax"\nexclude = ["Gemm"]\nplacement = "all"\n'
+    )
+    assert run("quantize", "--config", config, "-q") == 0
+    assert (tmp_path / "q.onnx").is_file()
+    assert run("plan", "--config", config, "--json", "--exclude", "Conv") == 1  # plan takes no data and no output
+    assert "unknown key 'data'" in capsys.readouterr().err
+    config.write_text('exclude = ["Gemm"]\nplacement = "all"\n')
+    assert run("plan", MODEL, "--config", config, "--json") == 0
+    assert set(document(capsys)["quantized"].values()) >= {"Conv"}
+    assert run("plan", MODEL, "--config", config, "--exclude", "Conv", "--json") == 0
+    assert "Conv" not in document(capsys)["quantized"].values()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("quantise", "m.onnx"),
+        ("quantize",),
+        ("quantize", "m.onnx", "-o", "q.onnx"),
+        ("quantize", "m.onnx", "--data", "d.npz"),
+        ("calibrate", "m.onnx", "--data", "d.npz"),
+        ("quantize", "m.onnx", "--data", "d.npz", "-o", "q.onnx", "--weight-bits", "99"),
+        ("quantize", "m.onnx", "--data", "d.npz", "-o", "q.onnx", "--symmetric", "--asymmetric"),
+        ("quantize", "m.onnx", "--data", "d.npz", "-o", "q.onnx", "--image-std", "0"),
+        ("plan", "m.onnx", "--range", "a b"),
+        ("plan", "m.onnx", "--override", "Conv"),
+        ("compare", "a.onnx", "b.onnx"),
+    ],
+)
+def test_wrong_usage_is_code_2(arguments: tuple[str, ...], capsys: Captured) -> None:
+    assert run(*arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "error" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("plan", "none.onnx"), "none.onnx"),
+        (("plan", MODEL, "--exclude", "Cnov"), "Did you mean 'Conv'"),
+        (("plan", MODEL, "--backend", "onnxruntim"), "onnxruntime"),
+        (("plan", MODEL, "--config", "none.toml"), "none.toml"),
+        (("show", "none.npz"), "none.npz"),
+        (("quantize", MODEL, "--data", "none.npz", "-o", "q.onnx"), "none.npz"),
+        (("compare", MODEL, MODEL, "--data", "none.npz"), "none.npz"),
+    ],
+)
+def test_errors_are_code_1_in_one_line(arguments: tuple[object, ...], words: str, capsys: Captured) -> None:
+    assert run(*arguments) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert words in err
+    assert err.count("\n") == 1
+    assert run(*arguments, "-v") == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_bug_is_reported_kindly(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("x")
+
+    monkeypatch.setattr("onnxq.verbs.backends", broken)
+    assert run("backends") == 1
+    err = capsys.readouterr().err
+    assert "internal error" in err
+    assert "Traceback" not in err
+
+
+def test_an_interrupt_is_code_130(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("onnxq.verbs.backends", stopped)
+    assert run("backends") == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_warnings_are_lines_on_stderr(tmp_path: Path, capsys: Captured) -> None:
+    np.savez(tmp_path / "d.npz", image=load_digits().calibration[:12].astype(np.float64))
+    arguments = ("calibrate", MODEL, "--data", tmp_path / "d.npz", "-o", tmp_path / "s.npz")
+    assert run(*arguments, "--json") == 0
+    captured = capsys.readouterr()
+    assert "warning: input 'image': the data is float64, cast to float32\n" in captured.err
+    json.loads(captured.out)
+    assert run(*arguments, "-q") == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    command = [sys.executable, "-m", "onnxq", "plan", str(MODEL)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 141
+
+
+def test_version_and_help(capsys: Captured) -> None:
+    assert run("--version") == 0
+    assert capsys.readouterr().out.startswith("onnxq 0.")
+    for verb in ("", "quantize", "calibrate", "plan", "check", "compare", "show", "backends", "demo"):
+        assert run(*[verb] if verb else [], "--help") == 0
+        assert "usage: onnxq" in capsys.readouterr().out
+
+
+def test_help_is_fast() -> None:
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "onnxq", "--help"], check=True, stdout=subprocess.DEVNULL)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.15  # seconds; the least of five, since other work may share the machine
+
+
+def test_demo(tmp_path: Path, capsys: Captured) -> None:
+    assert run("demo", "-o", tmp_path / "digits.int8.onnx") == 0
+    out = capsys.readouterr().out
+    for word in ("accuracy", "size", "batch of 64"):
+        assert word in out
+    assert run("demo", "--json", "-q") == 0
+    shown = document(capsys)
+    assert shown["float_accuracy"] > 0.98
+    assert shown["int8_accuracy"] > shown["float_accuracy"] - 0.01
+    assert shown["int8_bytes"] * 2 < shown["float_bytes"]

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onnxq import plugins
+from onnxq.calibration.ranges import check_range, select_range
+from onnxq.calibration.statistics import TensorStatistics
+from onnxq.errors import OptionError
+from onnxq.spec import QuantSpec
+
+BUILT_IN = ["ema", "entropy", "lsq", "minmax", "mse", "percentile", "std"]
+
+
+def test_built_in_ranges_are_installed() -> None:
+    assert set(BUILT_IN) <= set(plugins.names("onnxq.ranges")), "run `pip install -e .`: entry points are missing"
+    for name in BUILT_IN:
+        assert plugins.find("onnxq.ranges", name).NAME == name
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(OptionError, match=r"no range method named 'percentle'.*Did you mean percentile\?.*minmax"):
+        plugins.find("onnxq.ranges", "percentle")
+    with pytest.raises(OptionError, match="not installed properly"):
+        plugins.find("onnxq.nothing", "x")
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package of another author, installed as pip leaves it: a module and a .dist-info folder with entry points."""
+    (tmp_path / "third_party_range.py").write_text(
+        "NAME = 'half'\n\ndef select(stats, spec, parameter):\n    return stats.min / 2, stats.max / (parameter or 2)\n"
+    )
+    (tmp_path / "third_party_broken.py").write_text("raise RuntimeError('needs a licence')\n")
+    (tmp_path / "third_party_odd.py").write_text("def select(stats, spec, parameter):\n    return 1.0, float('nan')\n")
+    info = tmp_path / "third_party-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: third-party\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[onnxq.ranges]\nhalf = third_party_range\nbroken = third_party_broken\nodd = third_party_odd\n"
+        "empty = third_party_range:NAME\nminmax = third_party_range\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plugins.refresh()
+    yield tmp_path
+    plugins.refresh()
+    for name in ("third_party_range", "third_party_broken", "third_party_odd"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.usefixtures("package")
+def test_range_of_another_package() -> None:
+    stats = TensorStatistics("t", count=1, min=-2.0, max=8.0)
+    assert "half" in plugins.names("onnxq.ranges")
+    assert select_range(stats, QuantSpec(range="half")) == (-1.0, 4.0)
+    assert select_range(stats, QuantSpec(range="half:8")) == (-1.0, 1.0)
+    assert select_range(stats, QuantSpec(range="minmax")) == (-2.0, 8.0), "a built-in name cannot be taken over"
+
+
+@pytest.mark.usefixtures("package")
+def test_broken_packages_are_named() -> None:
+    with pytest.raises(OptionError, match="'third-party' cannot be loaded.*needs a licence"):
+        plugins.find("onnxq.ranges", "broken")
+    stats = TensorStatistics("t", count=1, min=-2.0, max=8.0)
+    with pytest.raises(OptionError, match="no function `select"):
+        check_range("empty")
+    with pytest.raises(OptionError, match=r"'odd' gave the range \(1.0, nan\)"):
+        select_range(stats, QuantSpec(range="odd"))

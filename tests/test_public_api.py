@@ -1,0 +1,61 @@
+"""The public API: ``__all__`` is what can be imported, and importing onnxq costs next to nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module, metadata
+from types import ModuleType
+
+import pytest
+
+import onnxq
+
+HEAVY = ("ml_dtypes", "numpy", "onnx", "onnx_ir", "onnxruntime", "rich", "torch")
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+def test_all_is_sorted_and_can_be_imported() -> None:
+    assert onnxq.__all__ == sorted(onnxq.__all__)
+    for name in onnxq.__all__:
+        value = getattr(onnxq, name)
+        assert not isinstance(value, ModuleType), name
+        assert value.__doc__, name
+    assert set(onnxq.__all__) <= set(dir(onnxq))
+
+
+def test_every_name_comes_from_the_module_that_is_said() -> None:
+    assert set(onnxq.__all__) == set(onnxq._HOMES)
+    for name, home in onnxq._HOMES.items():
+        assert name in import_module(f"onnxq.{home}").__all__, name
+
+
+@pytest.mark.parametrize("name", ["check", "compare", "plan", "quantize", "show"])
+def test_a_function_is_not_hidden_by_its_module(name: str) -> None:
+    assert run(f"import onnxq.{name}, onnxq; print(callable(onnxq.{name}))") == "True\n"
+    assert run(f"from onnxq import {name}; print(callable({name}))") == "True\n"
+    assert run(f"from onnxq.{name} import __all__; print({name!r} in __all__)").strip() in ("True", "False")
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nothing"):
+        onnxq.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("code", ["import onnxq", "import onnxq.cli as c; c._parser()", "import onnxq.options"])
+def test_importing_is_light(code: str) -> None:
+    loaded = run(f"import sys; {code}; print(*[m for m in {HEAVY!r} if m in sys.modules])")
+    assert loaded.split() == []
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert onnxq.__version__ == metadata.version("onnxq")
+
+
+def test_errors_have_one_root_and_are_public() -> None:
+    errors = import_module("onnxq.errors")
+    for name in errors.__all__:
+        assert issubclass(getattr(onnxq, name), onnxq.OnnxqError)

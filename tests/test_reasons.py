@@ -1,0 +1,21 @@
+"""Reasons for staying float, put together for people."""
+
+from __future__ import annotations
+
+from onnxq.plan import Kept
+from onnxq.reasons import by_reason, counts
+
+
+def test_reasons_that_differ_in_the_operator_are_one() -> None:
+    kept = [Kept("a", "Pad", "slow"), Kept("b", "Neg", "Neg has no kernel"), Kept("c", "Log", "Log has no kernel")]
+    assert [(reason, [k.node for k in group]) for reason, group in by_reason(kept)] == [
+        ("has no kernel", ["b", "c"]),
+        ("slow", ["a"]),
+    ]
+
+
+def test_counts() -> None:
+    assert counts([]) == ""
+    assert counts(["Conv", "Add", "Conv"]) == "2 Conv, 1 Add"
+    assert counts("aabcd", most=2) == "2 a, 1 b and 2 others"
+    assert counts("abc", most=2) == "1 a, 1 b, 1 c"
