@@ -1,4 +1,4 @@
-"""HardSwish written as a chain of simple operators becomes the operator: one kernel, which runtimes fuse into convolutions."""
+"""HardSwish written as a chain of operators becomes the operator: one kernel, which runtimes fuse into convolutions."""
 
 from __future__ import annotations
 

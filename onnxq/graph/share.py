@@ -1,4 +1,4 @@
-"""Equal constants are stored once: exporters and folding leave copies of the same weights, one in every branch of an If."""
+"""Equal constants are stored once: exporters and folding leave copies of weights, one in every branch of an If."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def test_a_real_network_inside_nested_branches() -> None:
     from onnxq.graph.load import load
     from onnxq.graph.normalize import normalize
 
-    model = load(Path(folder) / "silero_vad" / "model.onnx")
+    model = load(Path(folder) / "models" / "silero_vad" / "model.onnx")
     normalize(model)
     names = [
         value.name or ""
@@ -204,7 +204,7 @@ def test_a_real_network_inside_nested_branches() -> None:
     ]
     tapped = observe(model, names)
     assert len(names) > 150 and not tapped.unobservable
-    with np.load(Path(folder) / "silero_vad" / "calib.npz") as data:
+    with np.load(Path(folder) / "models" / "silero_vad" / "calib.npz") as data:
         feeds = {name: np.asarray(data[name][0]) for name in data.files}
     plain = Session(model).run(feeds)
     got = Session(tapped.model).run(feeds)

@@ -13,7 +13,7 @@ from onnxq.graph.check import check
 from onnxq.graph.load import load
 from onnxq.graph.normalize import normalize
 from onnxq.graph.save import save, to_proto
-from tests.graph.helpers import Array, apply, build, f32, ops, random, run, signature
+from tests.graph.helpers import Array, apply, build, f32, i64, ops, random, run, signature
 
 BN = {"s": 1 + random(6, seed=1), "b": random(6, seed=2), "mean": random(6, seed=3), "var": 1 + random(6, seed=4) ** 2}
 
@@ -65,6 +65,35 @@ def test_input_that_is_an_output_and_output_that_is_read() -> None:
 def test_opset_is_never_lowered() -> None:
     with pytest.raises(OptionError, match="never lowered"):
         normalize(load(build("g (float[4] x) => (float[4] y) { y = Relu(x) }", opset=18)), opset=17)
+
+
+def test_custom_operator_between_two_layers() -> None:
+    text = """g (float[1,4,8,8] x) => (float[1,6,8,8] y) {
+        c = Conv<pads = [1,1,1,1]>(x, w) \n n = BatchNormalization(c, s, b, mean, var) \n t = Relu(n)
+        y = Conv(t, v) }"""
+    proto = build(text, opset=13, w=random(6, 4, 3, 3), v=random(6, 6, 1, 1), **BN)
+    proto.graph.node[2].op_type, proto.graph.node[2].domain = "Thing", "com.example"
+    proto.opset_import.add(domain="com.example", version=1)
+    model = load(proto)
+    normalize(model)
+    check(model)
+    assert ops(model) == ["Conv", "Thing", "Conv"]
+    assert model.opset_imports == {"": 17, "com.example": 1}
+
+
+def test_unused_optional_outputs_run() -> None:
+    text = "g (float[1,1,4] x) => (float[1,1,2] y) { m, i = MaxPool<kernel_shape=[2], strides=[2]>(x) \n y = Relu(m) }"
+    proto = build(text)
+    proto.graph.node[0].output[1] = ""
+    apply(normalize, proto, {"x": random(1, 1, 4)})
+
+
+def test_shape_that_is_known_only_once_numbers_are_computed() -> None:
+    text = """g (float[2,4] x) => (int64[3] y) {
+        h = Cast<to = 7>(two) \n t = Concat<axis = 0>(h, h, h1) \n r = Reshape(x, t) \n s = Shape(r) \n y = Neg(s) }"""
+    proto = build(text, two=f32([2]), h1=i64([2]))
+    model, _ = apply(normalize, proto, {"x": random(2, 4)})
+    assert ops(model) == ["Neg"]
 
 
 def chain(length: int) -> onnx.ModelProto:

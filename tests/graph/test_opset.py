@@ -120,3 +120,13 @@ def test_no_standard_operators_at_all() -> None:
     model = load(proto)
     assert raise_opset(model) == []
     assert model.opset_imports == {"mine": 17, "": 17}
+
+
+def test_scan_of_opset_8_is_refused() -> None:
+    text = """g (float[1,2] i, float[1,3,2] x) => (float[1,2] y, float[1,3,2] z) {
+        y, z = Scan<num_scan_inputs = 1, body = b (float[2] s, float[2] n) => (float[2] o, float[2] p) {
+            o = Add(s, n) \n p = Neg(o) }>(i, x) }"""
+    proto = build(text, opset=8, ir_version=3)
+    proto.graph.node[0].input.insert(0, "")
+    with pytest.raises(ModelError, match="Scan of opset 8"):
+        raise_opset(load(proto))

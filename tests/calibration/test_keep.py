@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from onnxq.calibration.keep import Keeper
+
+
+def _indices(total: int, most: int, most_bytes: int = 1 << 30, skip: tuple[int, ...] = ()) -> list[int]:
+    keeper = Keeper(most, most_bytes)
+    for index in range(total):
+        if keeper.wants(index) and index not in skip:
+            keeper.offer(index, {"x": np.zeros(10, np.float32)}, {"y": np.zeros(10, np.float32)})
+    return [sample.index for sample in keeper.kept]
+
+
+def test_evenly_spaced() -> None:
+    assert _indices(3, 8) == [0, 1, 2]
+    assert _indices(8, 8) == list(range(8))
+    assert _indices(9, 8) == [0, 2, 4, 6, 8]
+    assert _indices(64, 8) == list(range(0, 64, 8))
+    assert _indices(1000, 8) == [0, 128, 256, 384, 512, 640, 768, 896]
+    assert _indices(10, 1) == [0] and _indices(10, 0) == []
+
+
+@pytest.mark.parametrize("total", [5, 64, 100, 777])
+def test_bounds(total: int) -> None:
+    for most in (1, 2, 5, 8):
+        assert 1 <= len(_indices(total, most)) <= most
+    assert 80 * len(_indices(total, 8, most_bytes=250)) <= 250
+    assert _indices(total, 8, most_bytes=1) == [0], "one is held in any case"
+
+
+def test_unsound_samples_are_replaced_by_the_next() -> None:
+    assert _indices(4, 8, skip=(0, 2)) == [1, 3]
+
+
+def test_copies_and_types() -> None:
+    keeper = Keeper(4, 1 << 20)
+    x = np.zeros(3, np.float32)
+    keeper.offer(0, {"x": x}, {"y": x[::2], "t": np.array(["a"], object)})
+    x[:] = 1
+    assert not keeper.kept[0].feeds["x"].any() and keeper.kept[0].outputs["y"].shape == (2,)
+    keeper.offer(1, {"x": np.array([object()], object)}, {})
+    assert len(keeper.kept) == 1, "what a file cannot hold is not kept"
