@@ -55,9 +55,9 @@ _QUANTIZE_NS = 0.22
 def _conv_cost(node: ir.Node) -> tuple[float, float]:
     """A fit to measured kernels, in nanoseconds per output position, then per output element.
 
-    Float: blocked kernels where the channels fill blocks of 16, slower ones elsewhere. Integer: a matrix product padded to
-    16 output channels, and a copy for each kernel tap, which is slow for three channels: first layers of image models are
-    faster in float. Depthwise kernels gain nothing in integers.
+    Both kinds of kernels compute blocks of 16 output channels; float ones are slower where the input channels do not fill
+    blocks. Integer kernels copy the input of each kernel tap, which is slow for three channels: first layers of image
+    models are faster in float. Depthwise kernels gain nothing in integers.
     """
     weight = node.inputs[1]
     dims = [d if isinstance(d, int) else 16 for d in weight.shape] if weight is not None and weight.shape else [16, 16]
@@ -66,9 +66,9 @@ def _conv_cost(node: ir.Node) -> tuple[float, float]:
     if inputs == 1 and group > 1:
         return 0.3 + 0.09 * taps, 0.8 + 0.1 * taps
     macs = inputs * taps
-    per_mac = 0.010 if inputs % 16 == 0 and outputs % 16 == 0 else 0.015 if inputs <= 4 else 0.020
-    as_float = per_mac * macs * outputs + 0.22 * outputs
-    as_integer = 0.0029 * macs * -(-outputs // 16) * 16 + 0.06 * outputs + 5.0
+    padded = -(-outputs // 16) * 16
+    as_float = (0.010 if inputs % 16 == 0 else 0.0155) * macs * padded + 0.22 * outputs
+    as_integer = 0.0029 * macs * padded + 0.06 * outputs + 5.0
     if taps > 1:
         as_integer += taps * (3.2 if inputs % 4 else 1.2)
     if outputs < 16:
@@ -202,6 +202,7 @@ BACKEND = Backend(
     export=_export,
     quantize_cost=1.3,
     dequantize_cost=1.1,
+    reorder_cost=1.0,
     node_cost=3000.0,
     fused_float={
         ("Conv", "HardSwish"): 2.0,

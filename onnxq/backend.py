@@ -88,6 +88,7 @@ class Backend:
         min_opset: the model is raised to at least this opset.
         quantize_cost: cost per element of entering integers, in the unit of ``OpRule.cost``.
         dequantize_cost: cost per element of leaving them.
+        reorder_cost: cost per element of leaving the layout of float convolutions, on top of ``quantize_cost``.
         node_cost: cost of a kernel call whatever its size, in the same unit.
         fused_float: (operator, operator behind it) pairs of which a float kernel computes the second for free → its cost
             per element elsewhere.
@@ -108,6 +109,7 @@ class Backend:
     min_opset: int = 14
     quantize_cost: float = 1.0
     dequantize_cost: float = 1.0
+    reorder_cost: float = 0.0
     node_cost: float = 0.0
     fused_float: Mapping[tuple[str, str], float] = field(default_factory=dict)
     finish: Callable[[ir.Model], None] | None = None

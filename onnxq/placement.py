@@ -82,6 +82,8 @@ def cheapest(
         origin: Hashable = sink
         if producer is not None and producer in rules and rules[producer].output:
             origin = producer
+            if rules[producer].kind is Kind.COMPUTE:
+                enter += _units(backend.reorder_cost * size(value))
             leaves = ("leaves", value)  # integer only if every reader is
             cut.edge(producer, leaves, leave)
             for reader in integer_readers:

@@ -18,7 +18,8 @@ BUILT_IN = ["ema", "entropy", "lsq", "minmax", "mse", "percentile", "std"]
 def test_built_in_ranges_are_installed() -> None:
     assert set(BUILT_IN) <= set(plugins.names("onnxq.ranges")), "run `pip install -e .`: entry points are missing"
     for name in BUILT_IN:
-        assert plugins.find("onnxq.ranges", name).NAME == name
+        method = plugins.find("onnxq.ranges", name)
+        assert name == method.NAME
 
 
 def test_unknown_names() -> None:
@@ -62,7 +63,7 @@ def test_range_of_another_package() -> None:
 
 @pytest.mark.usefixtures("package")
 def test_broken_packages_are_named() -> None:
-    with pytest.raises(OptionError, match="'third-party' cannot be loaded.*needs a licence"):
+    with pytest.raises(OptionError, match=r"'third-party' cannot be loaded.*needs a licence"):
         plugins.find("onnxq.ranges", "broken")
     stats = TensorStatistics("t", count=1, min=-2.0, max=8.0)
     with pytest.raises(OptionError, match="no function `select"):

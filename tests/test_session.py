@@ -75,7 +75,7 @@ def test_overridable_initializer_stays_overridable() -> None:
 
 
 def test_unknown_provider() -> None:
-    with pytest.raises(OptionError, match="no provider 'TPU'.*CPUExecutionProvider"):
+    with pytest.raises(OptionError, match=r"no provider 'TPU'.*CPUExecutionProvider"):
         Session(_big(), providers=["TPU"])
     assert "CPUExecutionProvider" in available_providers()
     for name in ("CPU", "cpu", "CPUExecutionProvider"):

@@ -1,7 +1,7 @@
 """The squared error that a grid makes on a histogram.
 
 Values are taken as spread evenly inside a bin, and as a point where the bin has no width (clamped to an extreme, or
-zero). Zero is on every grid, so zeros make no error.
+zero) and where they crowd at an extreme. Zero is on every grid, so zeros make no error.
 
 The error of rounding ``u = x / scale`` to the nearest integer and saturating integrates in closed form. With
 ``v = clip(u, low, high)``, ``k = round(v)``, ``t = v - k``, the antiderivative of the squared error is ::
@@ -39,6 +39,7 @@ class Bins:
     def __init__(self, stats: TensorStatistics) -> None:
         self.lower, self.upper, counts = stats.edges()
         self.counts = counts.astype(np.float64)
+        _gather_at_ends(self.lower, self.upper, self.counts)
         self._middle = 0.5 * (self.lower + self.upper)
         zero = (np.abs(self.lower) < _ZERO_WIDTH) & (np.abs(self.upper) < _ZERO_WIDTH)
         self.lower[zero] = self.upper[zero] = self._middle[zero] = 0.0
@@ -104,6 +105,21 @@ class Bins:
     def _below(self, x: Floats) -> Floats:
         """Sums of 1, x and x**2 over the values below ``x``: ``(3, *x.shape)``, linear inside a bin."""
         return np.stack([np.interp(x, self._edges, sums, left=0.0, right=sums[-1]) for sums in self._sums])
+
+
+def _gather_at_ends(lower: Floats, upper: Floats, counts: Floats) -> None:
+    """Make a point of the first and the last bin where the values crowd at the extreme, as saturated ones do.
+
+    That is taken to be so if the bin is twice as dense as its inner neighbour; a single value is at the extreme anyway.
+    """
+    if len(counts) < 2:
+        return
+    for end, inner, toward in ((0, 1, lower), (-1, -2, upper)):
+        inner_density = counts[inner] / max(upper[inner] - lower[inner], _ZERO_WIDTH)
+        apart = lower[1] > upper[0] if end == 0 else lower[-1] > upper[-2]
+        crowded = not apart and counts[end] > 2.0 * inner_density * (upper[end] - lower[end])
+        if counts[end] == 1 or crowded:
+            lower[end] = upper[end] = toward[end]
 
 
 def _grid(qp: QParams) -> tuple[Floats, Floats, Floats]:

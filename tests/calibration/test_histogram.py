@@ -119,14 +119,13 @@ def test_key_edges() -> None:
 
 @needs_kernel
 def test_kernel_refuses_wrong_buffers() -> None:
-    from onnxq.calibration import _histogram
-
+    kernel = histogram._histogram
     good = np.zeros(4, np.float32), np.zeros(KEYS, np.int64), histogram._scratch()
-    _histogram.accumulate(*good)
+    kernel.accumulate(*good)
     for position, wrong in ((0, np.zeros(3, np.uint8)), (1, np.zeros(5, np.int64)), (2, np.zeros(5, np.uint32))):
         arguments = [wrong if index == position else array for index, array in enumerate(good)]
         with pytest.raises(ValueError, match="not"):
-            _histogram.accumulate(*arguments)
+            kernel.accumulate(*arguments)
     assert not histogram._scratch().any()
 
 

@@ -80,7 +80,8 @@ def test_bins_of_few_values() -> None:
     centers, counts = _of([[6.0, 6.0, -1.0, 0.0]]).bins()
     assert centers[-1] == 6.0 and centers[1] == 0.0 and counts.tolist() == [1, 1, 2]
     assert centers[0] == pytest.approx(-1.0)
-    for empty in ([], [[]], [[np.nan]]):
+    nothing: list[list[Any]] = [[], [[]], [[np.nan]]]
+    for empty in nothing:
         assert _of(empty).bins()[1].size == 0
         assert (_of(empty).mean, _of(empty).std) == (0.0, 0.0)
 
