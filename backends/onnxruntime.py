@@ -1,9 +1,10 @@
 """onnxruntime on a CPU: QDQ, uint8 activations, int8 weights per channel, int32 biases.
 
-Verified on onnxruntime 1.31.1, x86-64 with AVX512-VNNI: which operators have integer kernels, and the costs of the table
-(``tools/op_costs.py``: time per output element on one thread, QuantizeLinear = 1). onnxruntime makes a QLinearConv only
-where the quantizer follows the Conv directly; uint8 activations let Relu and Clip vanish into the zero point. ConvTranspose
-and recurrent layers have no integer kernel for static quantization: their weights are stored as integers only.
+Verified on onnxruntime 1.31.1, x86-64 with AVX512-VNNI: which operators have integer kernels, and the costs of the
+table (``tools/op_costs.py``: time per output element on one thread, QuantizeLinear = 1). onnxruntime makes a
+QLinearConv only where the quantizer follows the Conv directly; uint8 activations let Relu and Clip vanish into the
+zero point. ConvTranspose and recurrent layers have no integer kernel for static quantization: their weights are
+stored as integers only.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ _QUANTIZE_NS = 0.22
 def _conv_cost(node: ir.Node) -> tuple[float, float]:
     """A fit to measured kernels, in nanoseconds per output position, then per output element.
 
-    Both kinds of kernels compute blocks of 16 output channels; float ones are slower where the input channels do not fill
-    blocks. Integer kernels copy the input of each kernel tap, which is slow for three channels: first layers of image
-    models are faster in float. Depthwise kernels gain nothing in integers.
+    Both kinds of kernels compute blocks of 16 output channels; float ones are slower where the input channels do not
+    fill blocks. Integer kernels copy the input of each kernel tap, which is slow for three channels: first layers of
+    image models are faster in float. Depthwise kernels gain nothing in integers.
     """
     weight = node.inputs[1]
     dims = [d if isinstance(d, int) else 16 for d in weight.shape] if weight is not None and weight.shape else [16, 16]
@@ -81,7 +82,7 @@ def _matmul_cost(node: ir.Node) -> tuple[float, float]:
     weight = node.inputs[1]
     inner = 64
     if weight is not None and weight.shape is not None and len(weight.shape) >= 2:
-        position = -1 if node.op_type == "Gemm" and node.attributes.get_int("transB", 0) else -2
+        position = -1 if node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1 else -2
         dim = weight.shape[position]
         inner = dim if isinstance(dim, int) else inner
     return 0.045 * inner, 0.3 + 0.011 * inner
@@ -89,7 +90,9 @@ def _matmul_cost(node: ir.Node) -> tuple[float, float]:
 
 def _stored_cost(node: ir.Node) -> tuple[float, float]:
     """Multiply-accumulates per output element, and dequantizing every weight once."""
-    shapes = [[d for d in v.shape if isinstance(d, int)] for v in node.inputs[1:3] if v is not None and v.shape is not None]
+    shapes = [
+        [d for d in v.shape if isinstance(d, int)] for v in node.inputs[1:3] if v is not None and v.shape is not None
+    ]
     weights = sum(math.prod(s) for s in shapes) if node.op_type != "ConvTranspose" else math.prod(shapes[0])
     if node.op_type == "ConvTranspose":
         strides = math.prod(node.attributes.get_ints("strides", [1]))
@@ -121,8 +124,9 @@ def _movement(op: str, cost: float = 0.27) -> OpRule:
 def _keep_apart(model: ir.Model) -> None:
     """Give the bias added to a quantized MatMul the rank of the sum.
 
-    Adding a vector behind a MatMul of static shape is fused into a float Gemm before onnxruntime looks at Q and DQ, and the
-    weights are then dequantized at every run. A bias of shape (1, 1, N) is left alone: MatMulIntegerToFloat, then Add.
+    Adding a vector behind a MatMul of static shape is fused into a float Gemm before onnxruntime looks at Q and DQ,
+    and the weights are then dequantized at every run. A bias of shape (1, 1, N) is left alone: MatMulIntegerToFloat,
+    then Add.
     """
     for node in all_nodes(model):
         if node.op_type != "Add":
@@ -140,7 +144,9 @@ def _keep_apart(model: ir.Model) -> None:
                 and len(bias.shape) == 1
                 and other.shape is not None
                 and len(other.shape) > 2
-                and any(v is not None and (p := v.producer()) and p.op_type == "DequantizeLinear" for v in matmul.inputs)
+                and any(
+                    v is not None and (p := v.producer()) and p.op_type == "DequantizeLinear" for v in matmul.inputs
+                )
             ):
                 array = constant_array(bias)
                 if array is not None and isinstance(node.graph, ir.Graph):
@@ -150,9 +156,7 @@ def _keep_apart(model: ir.Model) -> None:
                         bias.shape = ir.Shape(shaped.shape)
                     else:
                         home = bias.graph if isinstance(bias.graph, ir.Graph) else node.graph
-                        node.replace_input_with(
-                            position, set_constant(home, Namer(model), f"{bias.name}_row", shaped)
-                        )
+                        node.replace_input_with(position, set_constant(home, Namer(model), f"{bias.name}_row", shaped))
 
 
 def _export(quantized: Quantized, path: Path) -> list[Path]:

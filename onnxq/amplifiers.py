@@ -1,8 +1,8 @@
 """Float arithmetic that blows up the noise of 8 bits: a logarithm of a power spectrum, a division by a small norm.
 
-What stands before such a node (an STFT, a filter bank written as convolutions) looks harmless tensor by tensor, and ruins
-the model. It is recognised by running both models on the kept samples: the error in front of the node is small, behind it
-the signal is lost.
+What stands before such a node (an STFT, a filter bank written as convolutions) looks harmless tensor by tensor, and
+ruins the model. It is recognised by running both models on the kept samples: the error in front of the node is small,
+behind it the signal is lost.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _ahead(node: ir.Node, plan: Plan) -> list[str]:
             if producer is not None and producer not in seen:
                 seen.add(producer)
                 stack.append(producer)
-                if producer.name in plan.quantized:
+                if producer.name and producer.name in plan.quantized:
                     found.append(producer.name)
     return found
 

@@ -50,7 +50,8 @@ class OpRule:
         output: an integer kernel needs its output quantized. Where ``False`` the output is quantized only when
             another integer operator reads it.
         fixed: the output's real range where the operator's definition gives it (sigmoid: 0 to 1).
-        cost: cost per output element as (float kernel, integer kernel), in units of one QuantizeLinear, or a function of
+        cost: cost per output element as (float kernel, integer kernel), in units of one QuantizeLinear, or a function
+        of
             the node that gives it. For a weight-only rule: (float kernel, dequantizing the weights), in total.
         when: node → why this node cannot be quantized, ``None`` where it can.
     """
@@ -90,7 +91,8 @@ class Backend:
         dequantize_cost: cost per element of leaving them.
         reorder_cost: cost per element of leaving the layout of float convolutions, on top of ``quantize_cost``.
         node_cost: cost of a kernel call whatever its size, in the same unit.
-        fused_float: (operator, operator behind it) pairs of which a float kernel computes the second for free → its cost
+        fused_float: (operator, operator behind it) pairs of which a float kernel computes the second for free → its
+        cost
             per element elsewhere.
         finish: a last rewriting of the rendered QDQ model, in place.
         verified: what a real runtime has confirmed, for the table of targets.

@@ -37,8 +37,8 @@ class _Runtime(TypedDict):
 class Decider:
     """Plans a model with what the data shows of it.
 
-    Nodes stay float that read or write a tensor without usable values, and nodes whose noise float arithmetic behind them
-    amplifies, unless that is most of the model.
+    Nodes stay float that read or write a tensor without usable values, and nodes whose noise float arithmetic behind
+    them amplifies, unless that is most of the model.
 
     Args:
         model: normalized float model; left unchanged.
@@ -137,7 +137,7 @@ class Decider:
         """Float cost of each quantized node, in the target's unit."""
         costs: dict[str, float] = {}
         for node in self.model.graph.all_nodes():
-            if node.name in plan.quantized and (rule := self.target.rules.get(node.op_type)) is not None:
+            if node.name and node.name in plan.quantized and (rule := self.target.rules.get(node.op_type)) is not None:
                 costs[node.name] = rule.costs(node)[0] * self._sizes.get(node.outputs[0].name or "", 1)
         return costs
 

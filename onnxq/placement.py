@@ -1,9 +1,10 @@
 """Which nodes run in integers: the assignment that costs least, by the target's table of kernel and conversion costs.
 
 A node with an integer kernel may run either way: the integer kernel is often cheaper than the float one, but where an
-integer node meets a float one the tensor between them has to be converted, and a float convolution computes the activation
-function behind it for free. The cheapest assignment is a minimum cut, found exactly. A tensor enters integers only for a
-multiply-accumulate: cheap arithmetic and data movement run in integers inside regions of such nodes, never for themselves.
+integer node meets a float one the tensor between them has to be converted, and a float convolution computes the
+activation function behind it for free. The cheapest assignment is a minimum cut, found exactly. A tensor enters
+integers only for a multiply-accumulate: cheap arithmetic and data movement run in integers inside regions of such
+nodes, never for themselves.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ def cheapest(
         cut.edge(node, sink, _units(integer_cost))  # paid when integer
         after = _only_reader(behind)
         if after is not None and after not in rules and _float_fusion(backend, after) is node:
-            cut.edge(node, sink, _units(backend.fused_float[node.op_type, after.op_type] * size(behind) + backend.node_cost))
+            cut.edge(
+                node, sink, _units(backend.fused_float[node.op_type, after.op_type] * size(behind) + backend.node_cost)
+            )
         for value in (*node.inputs, behind):
             if value is not None and value.const_value is None:
                 tensors[value] = None

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.graph.groups import find_groups
-from onnxq.graph.values import is_constant
+from onnxq.graph.values import is_constant, static_shape
 from onnxq.options import Options
 from onnxq.placement import cheapest, elements
 from onnxq.plan import Edge, Kept, Plan, Role, Site
@@ -112,7 +112,7 @@ class _Planner:
             return f"excluded by {self.selection.excluded[node]!r}", None
         if self.selection.included is not None and node not in self.selection.included:
             return "not among what 'include' names", None
-        if node.name in self.keep_float and not self.selection.forced(node):
+        if node.name and node.name in self.keep_float and not self.selection.forced(node):
             return self.keep_float[node.name], None
         if any(v is not None and _is_dequantized(v) for v in node.inputs):
             return "already quantized in the input model", None
@@ -359,9 +359,9 @@ def _touches_float(node: ir.Node) -> bool:
 
 def _is_row(bias: ir.Value, weight: _SiteDraft) -> bool:
     """Whether a bias has one value for each output channel: shape (), (1,), (N,) or (1, N)."""
-    if bias.shape is None or not all(isinstance(d, int) for d in bias.shape):
+    dims = static_shape(bias)
+    if dims is None:
         return False
-    dims = [int(d) for d in bias.shape]
     if len(dims) == 2 and dims[0] != 1:
         return False
     shape = weight.tensor.shape

@@ -32,7 +32,7 @@ from onnxq.rescue import POOR
 from onnxq.session import Session
 from onnxq.verify import Verification, verify
 
-__all__ = ["Prepared", "backend_named", "calibrate", "plan", "prepare", "quantize"]
+__all__ = ["Prepared", "backend_named", "calibrate", "plan", "quantize"]
 
 Source = str | os.PathLike[str] | onnx.ModelProto | ir.Model
 BASE_OPSET = 14
@@ -177,9 +177,7 @@ def quantize(
     return quantized
 
 
-def _verified(
-    quantized: Quantized, prepared: Prepared, statistics: Statistics, options: Options
-) -> Verification:
+def _verified(quantized: Quantized, prepared: Prepared, statistics: Statistics, options: Options) -> Verification:
     return verify(
         prepared.model,
         quantized.rendered(),

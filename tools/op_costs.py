@@ -1,7 +1,8 @@
-"""Kernel costs of onnxruntime's CPU provider, float against 8-bit integer: the figures behind the cost table of the backend.
+"""Kernel costs of onnxruntime's CPU provider, float against 8-bit integer: the figures behind the cost table of the
+backend.
 
-Every operator runs on a tensor of 1 x 64 x 56 x 56 on one thread; times are medians taken from onnxruntime's own profile,
-divided by the time of a QuantizeLinear on as many elements.
+Every operator runs on a tensor of 1 x 64 x 56 x 56 on one thread; times are medians taken from onnxruntime's own
+profile, divided by the time of a QuantizeLinear on as many elements.
 
     python tools/op_costs.py
 """
@@ -13,6 +14,7 @@ import json
 import statistics
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,7 +22,7 @@ import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 SHAPE = (1, 64, 56, 56)
-OPS: dict[str, tuple[str, int, dict[str, object]]] = {
+OPS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "Add": ("Add", 2, {}),
     "Mul": ("Mul", 2, {}),
     "Concat": ("Concat", 2, {"axis": 1}),
@@ -34,11 +36,15 @@ OPS: dict[str, tuple[str, int, dict[str, object]]] = {
     "Transpose": ("Transpose", 1, {"perm": [0, 2, 3, 1]}),
     "Reshape": ("Reshape", 1, {}),
     "Relu": ("Relu", 1, {}),
-    "Resize": ("Resize", 1, {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}),
+    "Resize": (
+        "Resize",
+        1,
+        {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
+    ),
 }
 
 
-def build(op: str, inputs: int, attributes: dict[str, object], quantized: bool) -> bytes:
+def build(op: str, inputs: int, attributes: dict[str, Any], quantized: bool) -> bytes:
     initializers = [
         numpy_helper.from_array(np.float32(0.02), "s"),
         numpy_helper.from_array(np.uint8(128), "z"),
@@ -72,7 +78,7 @@ def build(op: str, inputs: int, attributes: dict[str, object], quantized: bool) 
         initializers,
     )
     model: onnx.ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return model.SerializeToString()
+    return bytes(model.SerializeToString())
 
 
 def profile(model: bytes, inputs: int, runs: int = 60) -> dict[str, float]:
@@ -99,7 +105,10 @@ def profile(model: bytes, inputs: int, runs: int = 60) -> dict[str, float]:
 def main() -> None:
     reference = profile(build("Relu", 1, {}, True), 1)
     unit = reference["QuantizeLinear"]
-    print(f"QuantizeLinear {unit:.0f} us for {int(np.prod(SHAPE))} elements; DequantizeLinear {reference['DequantizeLinear'] / unit:.2f}")
+    print(
+        f"QuantizeLinear {unit:.0f} us for {int(np.prod(SHAPE))} elements; "
+        f"DequantizeLinear {reference['DequantizeLinear'] / unit:.2f}"
+    )
     for label, (op, inputs, attributes) in OPS.items():
         plain = profile(build(op, inputs, attributes, False), inputs)
         quantized = profile(build(op, inputs, attributes, True), inputs)

@@ -66,9 +66,7 @@ def correct_biases(
     return done
 
 
-def _layers(
-    model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]
-) -> Sequence[tuple[ir.Node, QParams]]:
+def _layers(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> Sequence[tuple[ir.Node, QParams]]:
     """Quantized layers with a weight and a bias that belong to them alone."""
     weights = {(e.node, e.index): s.name for s in plan.sites if s.role == "weight" for e in s.readers}
     found = []

@@ -27,6 +27,7 @@ Floats = NDArray[np.float64]
 _NARROW = 1e-6  # in units of the scale: below this width a bin is a point
 _CELLS = 3  # grid points on each side of zero whose cells the quick estimate treats one by one
 _ZERO_WIDTH = 2.0**-130
+_CROWD = 8  # values
 
 
 class Bins:
@@ -110,16 +111,16 @@ class Bins:
 def _gather_at_ends(lower: Floats, upper: Floats, counts: Floats) -> None:
     """Make a point of the first and the last bin where the values crowd at the extreme, as saturated ones do.
 
-    That is taken to be so if the bin is twice as dense as its inner neighbour; a single value is at the extreme anyway.
+    That is taken to be so if the bin holds several values and is twice as dense as its inner neighbour together with
+    the gap between them; a single value is at the extreme anyway.
     """
     if len(counts) < 2:
         return
-    for end, inner, toward in ((0, 1, lower), (-1, -2, upper)):
-        inner_density = counts[inner] / max(upper[inner] - lower[inner], _ZERO_WIDTH)
-        apart = lower[1] > upper[0] if end == 0 else lower[-1] > upper[-2]
-        crowded = not apart and counts[end] > 2.0 * inner_density * (upper[end] - lower[end])
+    for end, inner, extreme, gap in ((0, 1, lower, upper[1] - upper[0]), (-1, -2, upper, lower[-1] - lower[-2])):
+        density = counts[inner] / max(gap, _ZERO_WIDTH)
+        crowded = counts[end] >= _CROWD and counts[end] > 2.0 * density * (upper[end] - lower[end])
         if counts[end] == 1 or crowded:
-            lower[end] = upper[end] = toward[end]
+            lower[end] = upper[end] = extreme[end]
 
 
 def _grid(qp: QParams) -> tuple[Floats, Floats, Floats]:

@@ -58,9 +58,7 @@ def _function(opset: int) -> ir.Function:
         return made.outputs[0]
 
     def bound(attribute: str) -> ir.Value:
-        made = ir.Node(
-            "", "Constant", [], [ir.RefAttr("value_int", attribute, ir.AttributeType.INT)], num_outputs=1
-        )
+        made = ir.Node("", "Constant", [], [ir.RefAttr("value_int", attribute, ir.AttributeType.INT)], num_outputs=1)
         made.outputs[0].name = f"{attribute}_int"
         nodes.append(made)
         return op("Cast", [made.outputs[0]], f"{attribute}_float", to=int(ir.DataType.FLOAT))

@@ -2,13 +2,14 @@
 
 Around each site a pair Q, DQ; weights and biases are stored as integers behind a DQ; what Q and DQ cannot say (a grid
 narrower than its integer type) becomes an ``onnxq::FakeQuantize`` function, which any onnxruntime runs. Names: a tensor
-``t`` keeps its name at its producer; ``t_quantized`` and ``t_dequantized`` come behind it. A model output keeps its name
-at the very end.
+``t`` keeps its name at its producer; ``t_quantized`` and ``t_dequantized`` come behind it. A model output keeps its
+name at the very end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -52,7 +53,7 @@ def bounds(node: ir.Node) -> tuple[float, float]:
     for k in (1, 2):
         value = node.inputs[k] if k < len(node.inputs) else None
         if value is not None:
-            ends[k - 1] = float(constant_array(value).reshape(()))
+            ends[k - 1] = float(_numbers(value).reshape(()))
     return ends[0], ends[1]
 
 
@@ -205,7 +206,7 @@ class _Renderer:
         readers = self._readers(site, value)
         if not readers:
             return
-        integers = quantize(constant_array(value), qp)
+        integers = quantize(_numbers(value), qp)
         stored = self._initializer(value, f"{site.tensor}_quantized", integers, ir.DataType[site.spec.dtype.upper()])
         scale, zero = self._parameters(site, value)
         self._connect(site, value, stored, scale, zero, readers)
@@ -280,6 +281,12 @@ class _Renderer:
                     del graph.initializers[name]
 
 
+def _numbers(value: ir.Value) -> NDArray[Any]:
+    array = constant_array(value)
+    assert array is not None, f"{value.name} is not constant"
+    return array
+
+
 def _axis(site: Site) -> int | None:
     granularity = site.spec.granularity
     return granularity.axis if isinstance(granularity, PerChannel) else None
@@ -289,5 +296,3 @@ def _describe(value: ir.Value, name: str, dtype: ir.DataType, shape: ir.Shape | 
     value.name = name
     value.type = ir.TensorType(dtype)
     value.shape = ir.Shape(shape.dims) if shape is not None else None
-
-

@@ -96,9 +96,7 @@ class _Reader:
     def _pair(self, q: ir.Node) -> None:
         value = q.inputs[0]
         readers = [use.node for use in q.outputs[0].uses()]
-        same = all(
-            r.op_type == "DequantizeLinear" and _same_parameters(q, r) and r.domain in _DOMAINS for r in readers
-        )
+        same = all(r.op_type == "DequantizeLinear" and _same_parameters(q, r) and r.domain in _DOMAINS for r in readers)
         if value is None or not readers or not same or q.outputs[0].is_graph_output():
             self.notes.append(f"read: '{q.name}' is no pair with a DequantizeLinear: left as it is")
             return
@@ -139,9 +137,9 @@ class _Reader:
         narrow = signed and low == -high
         bits = high.bit_length() + 1 if signed else high.bit_length()
         axis = node.attributes.get_int("axis", -1)
-        flat = scale.reshape(-1).astype(np.float32)
+        flat: NDArray[np.float32] = scale.reshape(-1).astype(np.float32)
         granularity = PerChannel(axis) if axis >= 0 and flat.size > 1 else PerTensor()
-        points = np.rint(zero.reshape(-1)).astype(np.int64)
+        points: NDArray[np.int64] = np.rint(zero.reshape(-1)).astype(np.int64)
         if isinstance(granularity, PerTensor):
             flat, points = flat.reshape(()), points.reshape(())
         symmetric = signed and not points.any()

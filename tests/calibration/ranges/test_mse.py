@@ -60,3 +60,12 @@ def test_outlier_is_weighed_by_its_error() -> None:
     x = TENSORS["outlier"]
     lo, hi = mse.select(stats_of(x), U8)
     assert true_error(x, lo, hi, U8) <= true_error(x, float(x.min()), float(x.max()), U8)
+
+
+@pytest.mark.parametrize("spec", [U8, U4], ids=str)
+def test_values_that_saturate_keep_their_end(spec: QuantSpec) -> None:
+    """Sigmoid outputs crowd at 1 inside the last bin: no worse than the full range, which a clip at .985 would be."""
+    rng = np.random.default_rng(0)
+    x = np.append(1 / (1 + np.exp(-rng.normal(9.0, 1.0, 300))), rng.uniform(0.0, 0.9, 60)).astype(np.float32)
+    lo, hi = mse.select(stats_of(x), spec)
+    assert true_error(x, lo, hi, spec) <= 1.02 * true_error(x, 0.0, float(x.max()), spec)
