@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnxq.algorithms.bias_correction import correct_biases
 from onnxq.amplifiers import noise_amplifiers
 from onnxq.backend import Backend, Kind
+from onnxq.branches import lost_branches
 from onnxq.calibration.statistics import Statistics
 from onnxq.graph.shapes import sizes_at
 from onnxq.numbers import choose_numbers, unusable_constants, unusable_tensors
@@ -49,6 +50,7 @@ class Decider:
 
     Attributes:
         notes: what was decided.
+        warnings: what a user should know of the result.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Decider:
         self.model, self.target, self.options, self.statistics = model, target, options, statistics
         self.version = version
         self.notes: list[str] = []
+        self.warnings: list[str] = []
         self._keep: dict[str, str] = {}
         samples = statistics.kept
         self._sizes = sizes_at(model, {n: a.shape for n, a in samples[0].feeds.items()}) if samples else {}
@@ -64,6 +67,12 @@ class Decider:
     def decide(self) -> Quantized:
         """The quantized model, not yet verified."""
         quantized, corrected = self._attempt(self._keep)
+        lost = lost_branches(self.model, quantized.plan, quantized.qparams, self.statistics)
+        if lost and self.options.placement != "all":
+            self._keep.update({node: str(branch) for branch in lost for node in branch.nodes})
+            quantized, corrected = self._attempt(self._keep)
+            lost = lost_branches(self.model, quantized.plan, quantized.qparams, self.statistics)
+        self.warnings += [f"{branch}" for branch in lost]
         for _ in range(_ROUNDS):
             if self.options.placement == "all" or not quantized.plan.quantized:
                 break

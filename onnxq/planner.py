@@ -211,7 +211,17 @@ class _Planner:
         return self.sizes.get(value.name or "") or elements(value)
 
     def _feeds_output(self, node: ir.Node) -> bool:
-        return self.rules[node].kind is not Kind.COMPUTE and self._output(node).is_graph_output()
+        """Whether a node other than a multiply-accumulate computes a model output, moved about or not."""
+        if self.rules[node].kind is Kind.COMPUTE:
+            return False
+        value = self._output(node)
+        if value.is_graph_output():
+            return True
+        readers = [use.node for use in value.uses()]
+        moving = (Kind.MOVEMENT,)
+        return bool(readers) and all(
+            r in self.rules and self.rules[r].kind in moving and self._feeds_output(r) for r in readers
+        )
 
     def _output(self, node: ir.Node) -> ir.Value:
         """The tensor behind a node and the activation function it absorbed."""

@@ -20,7 +20,7 @@ from onnxq.decide import Decider
 from onnxq.errors import OptionError, OutputError, StatisticsError
 from onnxq.graph.load import load
 from onnxq.graph.normalize import normalize
-from onnxq.graph.save import serialized_size
+from onnxq.graph.skeleton import file_size
 from onnxq.graph.simplify import simplify
 from onnxq.graph.upcast import upcast
 from onnxq.options import ImageOptions, Options
@@ -50,7 +50,7 @@ class Prepared:
 
     def __init__(self, source: Source, options: Options) -> None:
         model = load(source)
-        self.bytes = serialized_size(model)
+        self.bytes = file_size(model)
         self.notes: list[str] = []
         if options.simplify:
             self.notes += map(str, simplify(model))
@@ -170,7 +170,8 @@ def quantize(
             better = _verified(rescued, prepared, statistics, options)
             if better.worst is not None and better.worst[1].sqnr > worst[1].sqnr:
                 quantized, verification = rescued, better
-    notes = (*prepared.notes, *statistics.warnings(), *decider.notes)
+    notes = (*prepared.notes, *decider.notes)
+    verification = replace(verification, warnings=(*statistics.warnings(), *decider.warnings, *verification.warnings))
     quantized = replace(quantized, verification=verification, notes=notes)
     if output is not None:
         quantized.save(output)

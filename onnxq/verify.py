@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import ExecutionError, ModelError, VerificationError
 from onnxq.graph.check import check
-from onnxq.graph.save import serialized_size
+from onnxq.graph.skeleton import file_size
 from onnxq.metrics import ErrorMeter, Errors, jsonable
 from onnxq.session import Session
 
@@ -119,7 +119,7 @@ def verify(
         plain_sqnr=min(plain_sqnr, default=None),
         samples=len(kept),
         float_bytes=float_bytes,
-        quantized_bytes=serialized_size(result),
+        quantized_bytes=file_size(result),
         speedup=speedup,
         warnings=tuple(warnings),
     )
