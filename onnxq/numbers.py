@@ -17,6 +17,7 @@ from onnxq.graph.traverse import all_graphs
 from onnxq.graph.values import constant_array
 from onnxq.plan import Plan, Site
 from onnxq.qparams import MIN_SCALE, QParams, from_range
+from onnxq.spec import PerChannel
 
 __all__ = ["choose_numbers", "unusable_constants", "unusable_tensors"]
 
@@ -85,9 +86,15 @@ def choose_numbers(model: ir.Model, plan: Plan, statistics: Statistics) -> dict[
             numbers[site.name] = replace(numbers[plan.root(site).name], spec=site.spec)
     biases = [site for site in plan.sites if site.role == "bias"]
     for site in biases:
-        _make_room(site, _array(values[site.tensor]), numbers)
+        if site.factors is not None:
+            _make_room(site, _array(values[site.tensor]), numbers)
     for site in biases:
-        numbers[site.name] = _bias(site, numbers)
+        if site.factors is not None:
+            numbers[site.name] = _bias(site, numbers)
+        else:
+            highest = np.abs(_array(values[site.tensor])).reshape(-1)
+            highest = highest if isinstance(site.spec.granularity, PerChannel) else highest.max(initial=0.0)
+            numbers[site.name] = from_range(-highest, highest, site.spec)
     return numbers
 
 

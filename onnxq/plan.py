@@ -36,7 +36,8 @@ class Site:
         produced: the quantizer stands directly behind the producer, so every reader sees the quantized tensor.
         tied_to: name of the site whose scale and zero point this one shares.
         fixed: the real range, where it follows from an operator's definition.
-        factors: for a bias, the sites of data and weight; its scale is the product of theirs.
+        factors: for a bias, the sites of data and weight; its scale is the product of theirs. ``None`` where that would
+            overflow 32 bits (weights of more than 8 bits): the bias then has a scale of its own.
         source: for an activation, the tensor whose statistics it takes: itself, or the one it is a reordering of.
     """
 

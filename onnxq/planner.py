@@ -255,11 +255,11 @@ class _Planner:
             and weights
             and is_constant(bias)
             and _is_row(bias, weights[0])
-            and data[0].spec.bits <= 8
         ):
             spec = QuantSpec(bits=32, granularity=_bias_granularity(weights[0].spec, bias))
             draft = self._draft(bias, "bias", spec, key=len(self.drafts))
-            draft.factors = (data[0], weights[0])
+            if weights[0].spec.bits <= 8:
+                draft.factors = (data[0], weights[0])
             draft.readers.append(Edge(node.name or "", rule.bias or 0))
 
     def _tie_outputs(self) -> None:

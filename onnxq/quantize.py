@@ -164,7 +164,8 @@ def quantize(
     quantized = decider.decide()
     verification = _verified(quantized, prepared, statistics, options)
     worst = verification.worst
-    if options.placement != "all" and worst is not None and worst[1].sqnr < POOR:
+    searching = options.placement != "all" and min(options.weight_bits, options.act_bits) >= 8
+    if searching and worst is not None and worst[1].sqnr < POOR:
         rescued = decider.rescue(quantized, reporter)
         if rescued is not None:
             better = _verified(rescued, prepared, statistics, options)

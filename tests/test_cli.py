@@ -95,7 +95,7 @@ def test_json_is_the_only_thing_on_stdout(tmp_path: Path, data: str, capsys: Cap
 def test_plan_show_and_backends_for_people(tmp_path: Path, capsys: Captured) -> None:
     assert run("plan", MODEL) == 0
     out = capsys.readouterr().out
-    assert "first.conv.weight" in out
+    assert "second.conv.weight" in out
     assert "quantized" in out
     onnx.save(pairs.quantized_model(), tmp_path / "q.onnx")
     assert run("show", tmp_path / "q.onnx") == 0

@@ -1,0 +1,268 @@
+"""The contract that every model and every run must satisfy, checked from outside.
+
+What is checked here is computed from the result itself with onnx, onnxruntime and numpy, not asked of onnxq:
+
+* the result passes the checker in full and runs in onnxruntime with all graph optimizations and with none, finite and agreeing;
+* graph inputs and outputs keep names, order, types and shapes, and the model keeps its metadata;
+* the model that was given, in memory or as a file, is unchanged;
+* every scale is finite and positive;
+* every node with float arithmetic in the result is in the plan with its reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnx import TensorProto, numpy_helper
+
+from onnxq import Options, Quantized, quantize
+
+__all__ = ["ALL", "Outcome", "assert_contract", "infer", "quantize_checked", "sqnr"]
+
+Array = NDArray[Any]
+Feeds = Mapping[str, Array]
+
+ALL = Options(placement="all")
+"""Quantizes whatever can be quantized, however little a tiny model gains from it."""
+
+_QUANTIZERS = ("QuantizeLinear", "DequantizeLinear", "FakeQuantize")
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A result that satisfies the contract.
+
+    Attributes:
+        quantized: what onnxq gave.
+        proto: its rendering.
+        sqnr: float output → dB against the float model, over all samples given.
+        reasons: node that stayed float → its reason.
+    """
+
+    quantized: Quantized
+    proto: onnx.ModelProto
+    sqnr: dict[str, float]
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        return {kept.node: kept.reason for kept in self.quantized.plan.kept_float}
+
+    @property
+    def ops(self) -> list[str]:
+        """Operator types of the result, subgraphs included, in order."""
+        return [node.op_type for graph in _graphs(self.proto.graph) for node in graph.node]
+
+    @property
+    def notes(self) -> str:
+        """Everything that onnxq said beside the reasons."""
+        verification = self.quantized.verification
+        return "\n".join((*self.quantized.notes, *(verification.warnings if verification else ())))
+
+    @property
+    def worst(self) -> float:
+        """The lowest SQNR of a float output."""
+        return min(self.sqnr.values())
+
+
+def quantize_checked(
+    source: onnx.ModelProto | Path,
+    feeds: Sequence[Feeds],
+    options: Options = ALL,
+    *,
+    least: float | None = 20.0,
+    agree: float = 25.0,
+    output: Path | None = None,
+) -> Outcome:
+    """Quantize and hold the result to the contract.
+
+    Args:
+        source: the float model or its file.
+        feeds: calibration data, also what the result is judged on.
+        options: how to quantize; at least one node must end up in integers where ``least`` is given.
+        least: dB that every float output must reach; ``None`` where nothing needs to be quantized or kept.
+        agree: dB between the results with and without graph optimizations.
+        output: where to write the result; else only its rendering is looked at.
+    """
+    before = _digest(source)
+    quantized = quantize(source, feeds, options=options, output=output)
+    if not isinstance(source, Path) or output is None or source.resolve() != output.resolve():
+        assert _digest(source) == before, "the model given was changed"
+    result = onnx.load(output) if output is not None else ir.to_proto(quantized.rendered())
+    float_model = source if isinstance(source, onnx.ModelProto) else None
+    if float_model is None and output is not None and isinstance(source, Path) and source.resolve() == output.resolve():
+        raise ValueError("give a ModelProto, or write elsewhere")
+    scores = assert_contract(
+        float_model if float_model is not None else onnx.load(str(source)), result, quantized, feeds, agree=agree
+    )
+    if least is not None:
+        assert quantized.plan.quantized, f"nothing was quantized: {quantized.plan.kept_float}"
+        for name, score in scores.items():
+            assert score >= least, f"output {name!r}: {score:.1f} dB, expected at least {least:g}"
+    return Outcome(quantized, result, scores)
+
+
+def assert_contract(
+    source: onnx.ModelProto,
+    result: onnx.ModelProto,
+    quantized: Quantized,
+    feeds: Sequence[Feeds],
+    *,
+    agree: float = 25.0,
+    library: Path | None = None,
+) -> dict[str, float]:
+    """Hold a result to the contract.
+
+    Args:
+        source: the float model.
+        result: what was made of it.
+        quantized: what onnxq says of it.
+        feeds: samples to run.
+        agree: dB between the results with and without graph optimizations.
+        library: custom operators of the model.
+
+    Returns:
+        SQNR in dB of every float output against the float model, all graph optimizations on.
+    """
+    onnx.checker.check_model(result, full_check=True)
+    _assert_same_interface(source, result)
+    _assert_scales(result)
+    _assert_reasons(result, quantized)
+    expected = infer(source, feeds, optimize=False, library=library)
+    optimized = infer(result, feeds, optimize=True, library=library)
+    plain = infer(result, feeds, optimize=False, library=library)
+    scores: dict[str, float] = {}
+    for name, reference in expected.items():
+        for want, got, other in zip(reference, optimized[name], plain[name], strict=True):
+            assert got.shape == other.shape == want.shape, name
+            assert got.dtype == other.dtype == want.dtype, name
+            if want.dtype.kind == "f":
+                finite = np.isfinite(want)
+                assert np.isfinite(got[finite]).all(), f"output {name!r} is not finite where the float model's is"
+                assert np.isfinite(other[finite]).all(), f"output {name!r} is not finite without graph optimizations"
+        if all(array.dtype.kind == "f" for array in reference):
+            scores[name] = sqnr(reference, optimized[name])
+            between = sqnr(plain[name], optimized[name])
+            assert between >= agree, f"output {name!r}: optimizations on and off differ, {between:.1f} dB"
+    return scores
+
+
+def infer(
+    model: onnx.ModelProto, feeds: Sequence[Feeds], *, optimize: bool, library: Path | None = None
+) -> dict[str, list[Array]]:
+    """Outputs by onnxruntime, one array a sample."""
+    options = ort.SessionOptions()
+    level = ort.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    if library is not None:
+        options.register_custom_ops_library(str(library))
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    inputs = {value.name for value in session.get_inputs()}
+    runs = [session.run(None, {n: a for n, a in sample.items() if n in inputs}) for sample in feeds]
+    return {name: [np.asarray(run[i]) for run in runs] for i, name in enumerate(names)}
+
+
+def sqnr(reference: Sequence[Array], got: Sequence[Array]) -> float:
+    """Signal over noise in dB, over all samples, where the reference is finite; infinite for equal numbers."""
+    signal = noise = 0.0
+    for want, have in zip(reference, got, strict=True):
+        finite = np.isfinite(want)
+        exact = want[finite].astype(np.float64)
+        signal += float(np.square(exact).sum())
+        noise += float(np.square(exact - have[finite].astype(np.float64)).sum())
+    if noise == 0:
+        return float("inf")
+    return 10 * float(np.log10(max(signal, 1e-300) / noise))
+
+
+def _digest(source: onnx.ModelProto | Path) -> str:
+    if isinstance(source, Path):
+        files = sorted(p for p in source.parent.iterdir() if p.is_file() and p.suffix in (".onnx", ".data"))
+        return "".join(hashlib.sha256(p.read_bytes()).hexdigest() for p in files if p.stem == source.stem)
+    return hashlib.sha256(source.SerializeToString(deterministic=True)).hexdigest()
+
+
+def _assert_same_interface(source: onnx.ModelProto, result: onnx.ModelProto) -> None:
+    constants = {t.name for t in source.graph.initializer}
+    dropped = constants if source.ir_version < 4 else set[str]()
+
+    def types(values: Any) -> list[tuple[str, bytes]]:
+        return [(v.name, v.type.SerializeToString(deterministic=True)) for v in values if v.name not in dropped]
+
+    assert types(result.graph.input) == types(source.graph.input)
+    assert types(result.graph.output) == types(source.graph.output)
+    kept = {p.key: p.value for p in result.metadata_props}
+    assert {p.key: p.value for p in source.metadata_props}.items() <= kept.items()
+    for field in ("doc_string", "domain", "model_version"):
+        assert getattr(result, field) == getattr(source, field), field
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from _graphs(inner)
+
+
+def _assert_scales(result: onnx.ModelProto) -> None:
+    constants = {t.name: t for graph in _graphs(result.graph) for t in graph.initializer}
+    for graph in _graphs(result.graph):
+        for node in graph.node:
+            if node.op_type not in _QUANTIZERS:
+                continue
+            scale = numpy_helper.to_array(constants[node.input[1]]).astype(np.float64)
+            assert scale.size, node.name
+            assert np.isfinite(scale).all(), node.name
+            assert (scale > 0).all(), node.name
+
+
+def _assert_reasons(result: onnx.ModelProto, quantized: Quantized) -> None:
+    """Nodes of the result that compute in float are listed; those said to be quantized read quantized tensors."""
+    plan = quantized.plan
+    reasons = {kept.node: kept.reason for kept in plan.kept_float}
+    assert all(reason.strip() for reason in reasons.values())
+    assert not reasons.keys() & {*plan.quantized, *plan.absorbed}
+    types = _types(result)
+    made_by = {name: node.op_type for graph in _graphs(result.graph) for node in graph.node for name in node.output}
+    seen = set()
+    for graph in _graphs(result.graph):
+        for node in graph.node:
+            seen.add(node.name)
+            assert node.name, f"a {node.op_type} has no name"
+            if node.op_type in (*_QUANTIZERS, "Constant"):
+                continue
+            known = node.name in plan.quantized or node.name in plan.absorbed
+            if node.name in plan.quantized:
+                assert any(made_by.get(name) in ("DequantizeLinear", "FakeQuantize") for name in node.input), node.name
+            inputs = [types.get(name, TensorProto.FLOAT) for name in node.input if name]
+            outputs = [types.get(name, TensorProto.FLOAT) for name in node.output if name]
+            if set(inputs) & set(_FLOATS) and set(outputs) & set(_FLOATS):
+                assert known or node.name in reasons, f"node {node.name!r} ({node.op_type}) stayed float, unsaid"
+    assert plan.quantized.keys() | reasons.keys() <= seen, "the plan speaks of nodes that are not there"
+
+
+def _types(result: onnx.ModelProto) -> dict[str, int]:
+    """Element types of all tensors that shape inference knows; initializers included."""
+    inferred = onnx.shape_inference.infer_shapes(result)
+    found: dict[str, int] = {}
+    for graph in _graphs(inferred.graph):
+        found.update({t.name: t.data_type for t in graph.initializer})
+        for value in (*graph.input, *graph.value_info, *graph.output):
+            if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type:
+                found[value.name] = value.type.tensor_type.elem_type
+            elif not value.type.HasField("tensor_type") and value.type.WhichOneof("value"):
+                found[value.name] = TensorProto.UNDEFINED
+    return found

@@ -1,0 +1,83 @@
+"""Tiny graphs: a model from text with its constants, and data for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper, parser
+
+__all__ = ["build", "f32", "feeds_for", "images", "normal", "renamed"]
+
+Array = NDArray[Any]
+
+_HE = np.sqrt(2.0)
+
+
+def build(
+    text: str, *, opset: int = 17, ir_version: int = 8, domains: dict[str, int] | None = None, **constants: Array
+) -> onnx.ModelProto:
+    """A model from the text of its graph, checked nowhere.
+
+    Args:
+        text: signature and nodes, as in ``(float[N, 3] x) => (float[N, 3] y) { y = Relu (x) }``.
+        opset: of the standard operators.
+        ir_version: of the file.
+        domains: other operator sets.
+        constants: become initializers of these names.
+    """
+    imports = ", ".join(f'"{name}" : {version}' for name, version in {"": opset, **(domains or {})}.items())
+    model = parser.parse_model(f"<ir_version: {ir_version}, opset_import: [{imports}]>\ntiny {text}")
+    for name, array in constants.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
+    helper.set_model_props(model, {"author": "someone", "labels": "[1, 2]"})
+    model.doc_string = "a tiny model"
+    return model
+
+
+def f32(values: object) -> NDArray[np.float32]:
+    """A float32 array of the numbers given."""
+    return np.asarray(values, np.float32)
+
+
+def normal(*shape: int, seed: int = 0, scale: float | None = None) -> NDArray[np.float32]:
+    """Standard normal numbers; as a weight of three axes or more, or without ``scale`` of two, of He's size."""
+    if scale is None:
+        fan = {0: 1, 1: 1, 2: shape[0] if len(shape) == 2 else 1}.get(len(shape), int(np.prod(shape[1:])))
+        scale = float(_HE / np.sqrt(fan))
+    return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(np.float32)
+
+
+def images(*shape: int, samples: int = 6, seed: int = 9) -> list[dict[str, Array]]:
+    """Feeds of an input ``x``: standard normal numbers of one shape."""
+    rng = np.random.default_rng(seed)
+    return [{"x": rng.standard_normal(shape).astype(np.float32)} for _ in range(samples)]
+
+
+def feeds_for(model: onnx.ModelProto, samples: int = 6, seed: int = 9, **dims: int) -> list[dict[str, Array]]:
+    """Standard normal numbers for every input of a model that has no default; ``dims`` gives free dimensions."""
+    rng = np.random.default_rng(seed)
+    defaults = {t.name for t in model.graph.initializer}
+    shapes = {}
+    for value in model.graph.input:
+        if value.name not in defaults:
+            tensor = value.type.tensor_type
+            shapes[value.name] = (
+                [d.dim_value or dims.get(d.dim_param, 1) for d in tensor.shape.dim],
+                helper.tensor_dtype_to_np_dtype(tensor.elem_type),
+            )
+    return [{n: rng.standard_normal(s).astype(t) for n, (s, t) in shapes.items()} for _ in range(samples)]
+
+
+def renamed(model: onnx.ModelProto, names: dict[str, str]) -> onnx.ModelProto:
+    """A copy with tensors renamed, which the text form could not write."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for node in copy.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    for thing in (*copy.graph.input, *copy.graph.output, *copy.graph.initializer):
+        thing.name = names.get(thing.name, thing.name)
+    return copy

@@ -1,0 +1,1 @@
+"""What `tools/benchmark.py` is made of: child processes under limits, the jobs they do, the table."""
