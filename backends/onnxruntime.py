@@ -19,7 +19,7 @@ from onnxq.backend import Backend, Kind, OpRule
 from onnxq.graph.namer import Namer
 from onnxq.graph.save import save
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, is_constant, set_constant
+from onnxq.graph.values import constant_array, is_constant, remove_nodes, rename_output, set_constant
 from onnxq.spec import QuantSpec
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ def _recurrent_axis(node: ir.Node, position: int) -> int | None:
     return 1
 
 
+_LEAST_TABLE = 1 << 14
+"""Elements from which a table of embeddings is stored in integers."""
 _QUANTIZE_NS = 0.22
 """Nanoseconds a QuantizeLinear takes for an element: the unit of all costs."""
 
@@ -113,6 +115,14 @@ def _nearest(node: ir.Node) -> str | None:
     return None if mode == "nearest" else f"{mode} interpolation has no integer kernel"
 
 
+def _table(node: ir.Node) -> str | None:
+    table = node.inputs[0]
+    if table is None or table.shape is None or len(table.shape) != 2 or node.attributes.get_int("axis", 0) != 0:
+        return "not a table of rows"
+    size = math.prod(d for d in table.shape if isinstance(d, int))
+    return "too small a table to store in integers" if size < _LEAST_TABLE else None
+
+
 def _plain_max_pool(node: ir.Node) -> str | None:
     return "its indices are used" if len(node.outputs) > 1 and node.outputs[1].name else None
 
@@ -159,6 +169,39 @@ def _keep_apart(model: ir.Model) -> None:
                         node.replace_input_with(position, set_constant(home, Namer(model), f"{bias.name}_row", shaped))
 
 
+def _unpack_late(model: ir.Model) -> None:
+    """Gather rows of a stored table as integers and dequantize only those."""
+    namer = Namer(model)
+    for node in list(all_nodes(model)):
+        table = node.inputs[0] if node.op_type == "Gather" and node.inputs else None
+        unpack = table.producer() if table is not None else None
+        if table is None or unpack is None or unpack.op_type != "DequantizeLinear" or not is_constant(unpack.inputs[0]):
+            continue
+        stored, graph, rows = unpack.inputs[0], node.graph, node.outputs[0]
+        indices = node.inputs[1]
+        rank = len(indices.shape) if indices is not None and indices.shape is not None else None
+        axis = unpack.attributes.get_int("axis", 1)
+        if stored is None or stored.dtype is None or not isinstance(graph, ir.Graph):
+            continue
+        if unpack.inputs[1] is not None and unpack.inputs[1].shape and (rank is None or axis != 1):
+            continue  # a scale for each column, and no telling which axis the columns end up on
+        gather = ir.node("Gather", [stored, indices], name=namer.node(f"{node.name}_rows"))
+        gather.outputs[0].name = namer.fresh(f"{rows.name}_quantized")
+        gather.outputs[0].type = ir.TensorType(stored.dtype)
+        attributes = {"axis": rank} if rank is not None and unpack.inputs[1] is not None else None
+        late = ir.node("DequantizeLinear", [gather.outputs[0], *unpack.inputs[1:]], attributes, name=node.name)
+        graph.insert_before(node, [gather, late])
+        rename_output(late.outputs[0], rows)
+        remove_nodes([node])
+        if not table.uses() and not table.is_graph_output():
+            remove_nodes([unpack])
+
+
+def _finish(model: ir.Model) -> None:
+    _keep_apart(model)
+    _unpack_late(model)
+
+
 def _export(quantized: Quantized, path: Path) -> list[Path]:
     return save(quantized.rendered(), path)
 
@@ -174,6 +217,7 @@ _RULES = (
     OpRule("LSTM", Kind.WEIGHT_ONLY, weights=(1, 2), weight_axis=_recurrent_axis, cost=_stored_cost),
     OpRule("GRU", Kind.WEIGHT_ONLY, weights=(1, 2), weight_axis=_recurrent_axis, cost=_stored_cost),
     OpRule("RNN", Kind.WEIGHT_ONLY, weights=(1, 2), weight_axis=_recurrent_axis, cost=_stored_cost),
+    OpRule("Gather:constant", Kind.WEIGHT_ONLY, weights=(0,), weight_axis=_matmul_axis, cost=(1.0, 0.0), when=_table),
     OpRule("Add", Kind.ELEMENTWISE, data=(0, 1), cost=(1.4, 0.7)),
     OpRule("Mul", Kind.ELEMENTWISE, data=(0, 1), cost=(1.4, 1.1)),
     OpRule("Concat", Kind.ELEMENTWISE, data=None, cost=(1.2, 0.25)),
@@ -215,7 +259,7 @@ BACKEND = Backend(
         ("Conv", "Sigmoid"): 1.5,
         ("Conv", "Tanh"): 2.0,
     },
-    finish=_keep_apart,
+    finish=_finish,
     artifacts="model.onnx (QDQ)",
     verified="onnxruntime 1.31.1 on x86-64, optimizations on and off",
 )

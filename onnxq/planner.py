@@ -107,7 +107,7 @@ class _Planner:
 
     def _why_not(self, node: ir.Node, group: str | None) -> tuple[str | None, OpRule | None]:
         """Reason why a node stays float, or its rule."""
-        rule = self.backend.rules.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        rule = self._rule(node)
         if node in self.selection.excluded:
             return f"excluded by {self.selection.excluded[node]!r}", None
         if self.selection.included is not None and node not in self.selection.included:
@@ -141,6 +141,15 @@ class _Planner:
         if rule.when is not None and (why := rule.when(node)) is not None:
             return why, None
         return None, rule
+
+    def _rule(self, node: ir.Node) -> OpRule | None:
+        """The row for a node: the one for a constant first input (``"Gather:constant"``) where there is one."""
+        if node.domain not in ("", "ai.onnx"):
+            return None
+        rules = self.backend.rules
+        if node.inputs and is_constant(node.inputs[0]) and f"{node.op_type}:constant" in rules:
+            return rules[f"{node.op_type}:constant"]
+        return rules.get(node.op_type)
 
     def _absorb(self) -> None:
         """Pair each Relu or Clip with the integer candidate before it where nothing else reads the tensor between."""
