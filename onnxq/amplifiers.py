@@ -89,7 +89,7 @@ def noise_amplifiers(
         if behind is None or not before or not behind < _LOST or not min(before) - behind >= _DROP:
             continue
         why = (
-            f"{node.op_type} '{node.name}' behind it amplifies the noise of {plan.backend}'s integers "
+            f"{node.op_type} '{node.name}' behind it amplifies quantization noise "
             f"(from {min(before):.0f} dB to {behind:.0f} dB)"
         )
         for name in ahead:

@@ -44,7 +44,7 @@ class LostBranch:
 
     def __str__(self) -> str:
         return (
-            f"branch {self.branch!r} of Concat {self.concat!r} would keep {self.sqnr:.0f} dB with the scale of the whole "
+            f"branch {self.branch!r} of Concat {self.concat!r} keeps {self.sqnr:.0f} dB with one scale for the whole "
             f"tensor, {self.own:.0f} dB with its own"
         )
 

@@ -20,8 +20,8 @@ from onnxq.decide import Decider
 from onnxq.errors import OptionError, OutputError, StatisticsError
 from onnxq.graph.load import load
 from onnxq.graph.normalize import normalize
-from onnxq.graph.skeleton import file_size
 from onnxq.graph.simplify import simplify
+from onnxq.graph.skeleton import file_size
 from onnxq.graph.upcast import upcast
 from onnxq.options import ImageOptions, Options
 from onnxq.plan import Plan

@@ -44,7 +44,12 @@ def prepare(model: str, data: str, folder: str, samples: int | None, held_out: i
         target.mkdir(parents=True)
         for i, sample in enumerate(feeds):
             np.savez(target / f"{i:06d}.npz", **sample)  # type: ignore[arg-type]
-    return {"samples": count, "distinct": min(count, len(every)), "evaluated": len(sets["eval"]), "held_out": bool(rest)}
+    return {
+        "samples": count,
+        "distinct": min(count, len(every)),
+        "evaluated": len(sets["eval"]),
+        "held_out": bool(rest),
+    }
 
 
 def infer(model: str, folder: str) -> dict[str, Any]:
@@ -58,18 +63,18 @@ def infer(model: str, folder: str) -> dict[str, Any]:
     return {"seconds": seconds}
 
 
-def onnxq(model: str, data: str, output: str, samples: int | None = None, extra: tuple[str, ...] = ()) -> dict[str, Any]:
+def quantize_onnxq(model: str, data: str, output: str, samples: int | None = None) -> dict[str, Any]:
     """``onnxq quantize`` with default settings."""
     from onnxq.cli import main
 
     limit = ["--samples", str(samples)] if samples else []
-    code = main(["quantize", model, "--data", data, "-o", output, "--quiet", *limit, *extra])
+    code = main(["quantize", model, "--data", data, "-o", output, "--quiet", *limit])
     if code not in (0, 3):
         raise RuntimeError(f"onnxq failed with exit code {code}")
     return {"remark": "below the floor of 10 dB" if code == 3 else ""}
 
 
-def onnxruntime(model: str, data: str, output: str, method: str, compute_only: bool) -> dict[str, Any]:
+def quantize_onnxruntime(model: str, data: str, output: str, method: str, compute_only: bool) -> dict[str, Any]:
     """onnxruntime's quantizer as its documentation recommends: pre-process, QDQ, uint8 / int8 per channel."""
     from onnxruntime.quantization import (  # type: ignore[import-untyped]
         CalibrationDataReader,
@@ -164,9 +169,7 @@ def measure(model: str, results: dict[str, str], folder: str, rounds: int, secon
     return {"results": found}
 
 
-def _latencies(
-    reference: Any, sessions: dict[str, Any], feeds: Feeds, rounds: int, seconds: float
-) -> dict[str, float]:
+def _latencies(reference: Any, sessions: dict[str, Any], feeds: Feeds, rounds: int, seconds: float) -> dict[str, float]:
     """Median over rounds of CPU time over the float model's in the same round; the first two rounds warm up."""
     all_sessions = {"": reference, **sessions}
     times: dict[str, list[float]] = {name: [] for name in all_sessions}

@@ -134,7 +134,9 @@ def run_job(name: str, arguments: dict[str, Any], limits: Limits) -> Outcome:
         if outcome.error is None:
             outcome.error = outcome.answer.pop("error", None)
         text = (outcome.error or "") + outcome.output[-2000:]
-        if outcome.error and any(sign in text for sign in ("MemoryError", "bad_alloc", "Failed to allocate", "SIGKILL")):
+        if outcome.error and any(
+            sign in text for sign in ("MemoryError", "bad_alloc", "Failed to allocate", "SIGKILL")
+        ):
             outcome.error = f"more than {limits.gigabytes:g} GB ({outcome.error[:80]})"
     return outcome
 
