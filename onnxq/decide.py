@@ -137,7 +137,7 @@ class Decider:
         corrected = 0
         if options.bias_correction and plan.quantized:
             model = model.clone()
-            corrected = correct_biases(model, plan, numbers, statistics.kept, **self._runtime)
+            corrected = correct_biases(model, plan, numbers, statistics.kept, sizes=self._sizes, **self._runtime)
             numbers = choose_numbers(model, plan, statistics) if corrected else numbers
         made = Quantized(model, plan, numbers, self.target, format=options.format, version=self.version)
         return made, corrected

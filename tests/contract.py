@@ -138,9 +138,10 @@ def assert_contract(
     scores: dict[str, float] = {}
     for name, reference in expected.items():
         for want, got, other in zip(reference, optimized[name], plain[name], strict=True):
-            assert got.shape == other.shape == want.shape, name
+            assert got.ndim == other.ndim == want.ndim, name
             assert got.dtype == other.dtype == want.dtype, name
             if want.dtype.kind == "f":
+                assert got.shape == other.shape == want.shape, name
                 finite = np.isfinite(want)
                 assert np.isfinite(got[finite]).all(), f"output {name!r} is not finite where the float model's is"
                 assert np.isfinite(other[finite]).all(), f"output {name!r} is not finite without graph optimizations"

@@ -5,9 +5,10 @@
     python tools/benchmark.py --model net.onnx --data samples.npz
     python tools/benchmark.py --resnet50 --memory 10,100,1000
 
-Every job runs in a process of its own under a limit of time and memory; what fails is reported in the table. Plain float
-inference of the same samples is measured before each tool and after the last; its median is the unit of "× float".
-Latency is the median ratio of CPU time of the result to the float model's, runs taken in turn. Linux and macOS.
+Every job runs in a process of its own under a limit of time and memory; what fails is reported in the table. Plain
+float inference of the same samples is measured before each tool and after the last; its median is the unit of the
+column "of float". Latency is the median ratio of CPU time of the result to the float model's, runs taken in turn.
+Linux and macOS.
 """
 
 from __future__ import annotations
@@ -128,11 +129,11 @@ def _quantize(tool: str, subject: Subject, folder: Path, limits: Limits) -> dict
     """Run one tool; where onnxruntime fails on all operators it has a second go with the common ones only."""
     output = _result(folder, tool)
     arguments = {"model": str(subject.model), "data": str(folder / "calib"), "output": str(output)}
+    remarks: list[str] = []
     title = tool if tool == "onnxq" else f"onnxruntime {tool}"
     if tool == "onnxq":
-        outcome, remarks = run_job("quantize_onnxq", arguments, limits), []
+        outcome = run_job("quantize_onnxq", arguments, limits)
     else:
-        remarks = []
         outcome = run_job("quantize_onnxruntime", {**arguments, "method": tool, "compute_only": False}, limits)
         if outcome.error and not outcome.error.startswith("more than"):
             remarks.append(f"all operators: {outcome.error}")
@@ -235,13 +236,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, help="a model of your own")
     parser.add_argument("--data", help="its calibration data, anything that onnxq reads")
     parser.add_argument("--resnet50", action="store_true", help="a network of ResNet-50's shape, random weights")
-    parser.add_argument(
-        "--samples", type=int, help="calibrate with so many (default: all; repeated if there are fewer)"
-    )
+    parser.add_argument("--samples", type=int, help="calibrate with so many, repeated if need be (default: all)")
     parser.add_argument("--held-out", type=int, default=16, help="samples for SQNR (default 16)")
-    parser.add_argument(
-        "--methods", type=_methods, default=["MinMax"], help="of onnxruntime: MinMax,Percentile,Entropy"
-    )
+    parser.add_argument("--methods", type=_methods, default=["MinMax"], help=f"of onnxruntime: {','.join(METHODS)}")
     parser.add_argument("--no-metrics", dest="metrics", action="store_false", help="leave out the zoo's task metrics")
     parser.add_argument("--memory", type=_counts, metavar="10,100,1000", help="only peak memory with so many samples")
     parser.add_argument("--threads", type=int, default=1, help="of every session (default 1)")

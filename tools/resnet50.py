@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -33,7 +34,7 @@ class _Builder:
         self.weights.append(numpy_helper.from_array(values.astype(np.float32), name))
         return name
 
-    def node(self, op: str, inputs: list[str], output: str, **attributes: object) -> str:
+    def node(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str:
         """Add a node."""
         self.nodes.append(helper.make_node(op, inputs, [output], name=f"{output}.{op}", **attributes))
         return output

@@ -8,6 +8,7 @@ Equalization and Bias Correction, 2019, section 4.2; here with measured means).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from onnxq.calibration.statistics import KeptSample
 from onnxq.calibration.taps import tap
+from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, is_constant
 from onnxq.plan import Plan
 from onnxq.qparams import QParams, fake_quantize
@@ -23,12 +25,37 @@ from onnxq.session import Session
 __all__ = ["correct_biases"]
 
 
+_BATCH_BYTES = 256 << 20
+"""Tensors are measured together as long as one sample of them stays below this."""
+_UNKNOWN_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A quantized layer and the bias that belongs to it alone.
+
+    Attributes:
+        node: Conv or Gemm.
+        data: its input.
+        weight: its weight.
+        bias: the constant to correct.
+        qparams: of the weight.
+    """
+
+    node: ir.Node
+    data: ir.Value
+    weight: ir.Value
+    bias: ir.Value
+    qparams: QParams
+
+
 def correct_biases(
     model: ir.Model,
     plan: Plan,
     numbers: Mapping[str, QParams],
     samples: Sequence[KeptSample],
     *,
+    sizes: Mapping[str, int] | None = None,
     providers: Sequence[str] | None = None,
     custom_op_library: str | None = None,
 ) -> int:
@@ -39,57 +66,68 @@ def correct_biases(
         plan: where it is quantized.
         numbers: parameters by site name.
         samples: samples to measure the mean of each layer's input on.
+        sizes: tensor name → number of elements, to bound the memory that measuring takes.
         providers: execution providers of onnxruntime.
         custom_op_library: shared library with the model's custom operators.
 
     Returns:
         Number of layers corrected.
     """
-    layers = list(_layers(model, plan, numbers))
-    inputs = list(dict.fromkeys(node.inputs[0].name or "" for node, _ in layers if node.inputs[0] is not None))
+    layers = _layers(model, plan, numbers)
     if not layers or not samples:
         return 0
-    means = _means(model, inputs, samples, providers, custom_op_library)
+    inputs = list(dict.fromkeys(layer.data.name or "" for layer in layers))
+    tapped, names = tap(model, inputs)
+    session = Session(tapped, providers=providers, custom_op_library=custom_op_library)
+    means: dict[str, NDArray[np.float64]] = {}
+    for batch in _batches([t for t in inputs if t in names], sizes or {}):
+        means.update(_means(session, {t: names[t] for t in batch}, samples))
     done = 0
-    for node, qparams in layers:
-        data, weight, bias = node.inputs[0], node.inputs[1], node.inputs[2]
-        assert data is not None and weight is not None and bias is not None
-        mean = means.get(data.name or "")
-        array, old = constant_array(weight), constant_array(bias)
-        if mean is None or array is None or old is None:
+    for layer in layers:
+        mean = means.get(layer.data.name or "")
+        weight, bias = constant_array(layer.weight), constant_array(layer.bias)
+        if mean is None or weight is None or bias is None:
             continue
-        error = fake_quantize(array, qparams).astype(np.float64) - array
-        shift = _shift(node, error, mean)
-        corrected = (old.astype(np.float64) - shift.reshape(old.shape)).astype(np.float32)
-        bias.const_value = ir.tensor(corrected, name=bias.name)
-        done += 1
+        error = fake_quantize(weight, layer.qparams).astype(np.float64) - weight
+        shift = _shift(layer.node, error, mean)
+        if shift.size != bias.size:
+            continue
+        corrected = (bias.astype(np.float64) - shift.reshape(bias.shape)).astype(np.float32)
+        if np.isfinite(corrected).all():
+            layer.bias.const_value = ir.tensor(corrected, name=layer.bias.name)
+            done += 1
     return done
 
 
-def _layers(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> Sequence[tuple[ir.Node, QParams]]:
-    """Quantized layers with a weight and a bias that belong to them alone."""
+def _layers(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> list[_Layer]:
     weights = {(e.node, e.index): s.name for s in plan.sites if s.role == "weight" for e in s.readers}
     found = []
-    for node in model.graph.all_nodes():
+    for node in all_nodes(model):
         site = weights.get((node.name or "", 1))
-        if site is None or node.op_type not in ("Conv", "Gemm") or len(node.inputs) < 3:
+        if site is None or site not in numbers or node.op_type not in ("Conv", "Gemm") or len(node.inputs) < 3:
             continue
-        bias = node.inputs[2]
-        if bias is not None and is_constant(bias) and len(bias.uses()) == 1 and site in numbers:
-            found.append((node, numbers[site]))
+        data, weight, bias = node.inputs[0], node.inputs[1], node.inputs[2]
+        if data is None or weight is None or bias is None or not is_constant(bias) or len(bias.uses()) != 1:
+            continue
+        found.append(_Layer(node, data, weight, bias, numbers[site]))
     return found
 
 
-def _means(
-    model: ir.Model,
-    tensors: Sequence[str],
-    samples: Sequence[KeptSample],
-    providers: Sequence[str] | None,
-    custom_op_library: str | None,
-) -> dict[str, NDArray[np.float64]]:
+def _batches(tensors: Sequence[str], sizes: Mapping[str, int]) -> list[list[str]]:
+    batches: list[list[str]] = []
+    room = 0
+    for tensor in tensors:
+        need = 4 * sizes[tensor] if tensor in sizes else _UNKNOWN_BYTES
+        if not batches or need > room:
+            batches.append([])
+            room = _BATCH_BYTES
+        batches[-1].append(tensor)
+        room -= need
+    return batches
+
+
+def _means(session: Session, names: Mapping[str, str], samples: Sequence[KeptSample]) -> dict[str, NDArray[np.float64]]:
     """Mean of each channel (axis 1) of each tensor, over samples and positions."""
-    tapped, names = tap(model, tensors)
-    session = Session(tapped, providers=providers, custom_op_library=custom_op_library)
     sums: dict[str, NDArray[np.float64]] = {}
     counts: dict[str, int] = {}
     for sample in samples:
@@ -98,9 +136,8 @@ def _means(
             values = got[output]
             if values.size == 0 or values.ndim < 2 or not np.isfinite(values).all():
                 continue
-            axes = tuple(a for a in range(values.ndim) if a != 1)
-            total = values.sum(axis=axes, dtype=np.float64)
-            sums[tensor] = sums.get(tensor, 0.0) + total
+            others = tuple(a for a in range(values.ndim) if a != 1)
+            sums[tensor] = sums.get(tensor, 0.0) + values.sum(axis=others, dtype=np.float64)
             counts[tensor] = counts.get(tensor, 0) + values.size // values.shape[1]
     return {name: total / counts[name] for name, total in sums.items()}
 
@@ -108,8 +145,7 @@ def _means(
 def _shift(node: ir.Node, error: NDArray[np.float64], mean: NDArray[np.float64]) -> NDArray[np.float64]:
     """Expected error of each output channel."""
     if node.op_type == "Gemm":
-        matrix = error if node.attributes.get_int("transB", 0) else error.T
-        return np.asarray(matrix @ mean)
+        return np.asarray((error if node.attributes.get_int("transB", 0) else error.T) @ mean)
     group = node.attributes.get_int("group", 1)
     per_input = error.reshape(error.shape[0], error.shape[1], -1).sum(axis=2)
     outputs = per_input.shape[0] // group

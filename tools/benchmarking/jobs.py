@@ -1,7 +1,7 @@
 """The jobs of `tools/benchmark.py`, each run in a process of its own.
 
-Every onnxruntime session in such a process, onnxq's and those of onnxruntime's quantizer alike, runs on the given number
-of threads without spinning, so that CPU seconds are those of the work.
+Every onnxruntime session in such a process, onnxq's and those of onnxruntime's quantizer alike, runs on the given
+number of threads without spinning, so that CPU seconds are those of the work.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ def quantize_onnxq(model: str, data: str, output: str, samples: int | None = Non
 
 def quantize_onnxruntime(model: str, data: str, output: str, method: str, compute_only: bool) -> dict[str, Any]:
     """onnxruntime's quantizer as its documentation recommends: pre-process, QDQ, uint8 / int8 per channel."""
-    from onnxruntime.quantization import (  # type: ignore[import-untyped]
+    from onnxruntime.quantization import (
         CalibrationDataReader,
         CalibrationMethod,
         QuantFormat,
         QuantType,
         quantize_static,
     )
-    from onnxruntime.quantization.shape_inference import quant_pre_process  # type: ignore[import-untyped]
+    from onnxruntime.quantization.shape_inference import quant_pre_process
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -141,7 +141,7 @@ def measure(model: str, results: dict[str, str], folder: str, rounds: int, secon
         try:
             sessions[name] = _session(path)
             found[name] = {}
-        except Exception as error:
+        except Exception as error:  # noqa: PERF203
             found[name] = {"error": f"result does not load: {_brief(error)}"}
     names = [output.name for output in reference.get_outputs()]
     power = {(r, n): [0.0, 0.0] for r in sessions for n in names}
@@ -157,7 +157,7 @@ def measure(model: str, results: dict[str, str], folder: str, rounds: int, secon
                         want, have = want.astype(np.float64), have.astype(np.float64)
                         power[result, name][0] += float(np.square(want).sum())
                         power[result, name][1] += float(np.square(want - have).sum())
-            except Exception as error:
+            except Exception as error:  # noqa: PERF203
                 found[result] = {"error": f"result does not run: {_brief(error)}"}
                 del sessions[result]
     for result in sessions:

@@ -1,7 +1,7 @@
 """Run a job in a process of its own: under limits of time and memory, its CPU time and peak memory measured.
 
-The parent must stay small: on Linux a child's ``ru_maxrss`` starts at the memory of the process that it was forked from.
-So whoever calls this imports neither numpy nor onnxruntime.
+The parent must stay small: on Linux a child's ``ru_maxrss`` starts at the memory of the process that it was forked
+from. So whoever calls this imports neither numpy nor onnxruntime.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 __all__ = ["Limits", "Outcome", "run_job", "run_limited"]
 
 _KIB = 1 if sys.platform == "darwin" else 1024  # unit of ru_maxrss, bytes
+_NO_MEMORY = ("MemoryError", "bad_alloc", "Failed to allocate", "Unable to allocate", "SIGKILL")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ HEAD = (
     "model",
     "tool",
     "CPU s",
-    "× float",
+    "of float",
     "peak MB",
     "SQNR dB",
     "metric",
