@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from onnxq.plan import Plan, Site
     from onnxq.progress import make_reporter
     from onnxq.qparams import QParams
-    from onnxq.quantize import calibrate, plan, quantize
+    from onnxq.quantize import calibrate, plan, quantize, read
     from onnxq.quantized import Quantized
     from onnxq.session import Session
     from onnxq.show import show
@@ -78,6 +78,7 @@ __all__ = [
     "open_data",
     "plan",
     "quantize",
+    "read",
     "show",
 ]
 
@@ -93,7 +94,7 @@ _MODULES = {
     "plan": ("Plan", "Site"),
     "progress": ("make_reporter",),
     "qparams": ("QParams",),
-    "quantize": ("calibrate", "plan", "quantize"),
+    "quantize": ("calibrate", "plan", "quantize", "read"),
     "quantized": ("Quantized",),
     "session": ("Session",),
     "show": ("show",),

@@ -18,8 +18,11 @@ from onnxq.calibration.data import open_data
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.decide import Decider
 from onnxq.errors import OptionError, OutputError, StatisticsError
+from onnxq.graph.constants import lift_constants
 from onnxq.graph.load import load
+from onnxq.graph.namer import unique_names
 from onnxq.graph.normalize import normalize
+from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.simplify import simplify
 from onnxq.graph.skeleton import file_size
 from onnxq.graph.upcast import upcast
@@ -28,11 +31,13 @@ from onnxq.plan import Plan
 from onnxq.planner import make_plan
 from onnxq.progress import Reporter, Silent
 from onnxq.quantized import Quantized
+from onnxq.render import fake_quantize
+from onnxq.render.read import read as read_quantizers
 from onnxq.rescue import POOR
 from onnxq.session import Session
 from onnxq.verify import Verification, verify
 
-__all__ = ["Prepared", "backend_named", "calibrate", "plan", "quantize"]
+__all__ = ["Prepared", "backend_named", "calibrate", "plan", "quantize", "read"]
 
 Source = str | os.PathLike[str] | onnx.ModelProto | ir.Model
 BASE_OPSET = 14
@@ -55,7 +60,8 @@ class Prepared:
         if options.simplify:
             self.notes += map(str, simplify(model))
         self.notes += map(str, upcast(model))
-        self.notes += map(str, normalize(model, min_opset=BASE_OPSET))
+        base = BASE_OPSET if options.opset is None else min(BASE_OPSET, options.opset)
+        self.notes += map(str, normalize(model, min_opset=base))
         self.model = model
 
     def at_opset(self, least: int, wanted: int | None) -> ir.Model:
@@ -177,6 +183,29 @@ def quantize(
     if output is not None:
         quantized.save(output)
     return quantized
+
+
+def read(model: Source, *, backend: str = "onnxruntime") -> Quantized:
+    """Read a model that carries quantizers (QDQ, or ``onnxq::FakeQuantize``) back into a :class:`Quantized`.
+
+    Args:
+        model: path, ``ModelProto`` or ``ir.Model``; left unchanged.
+        backend: the target it will be rendered for.
+
+    Returns:
+        The float model, a site for every quantizer found, and their numbers; ``notes`` say what was left as it is.
+
+    Raises:
+        OnnxqError: the model is unreadable or invalid.
+    """
+    loaded = load(model)
+    kept = {key: loaded.functions[key] for key in loaded.functions if key[0] == fake_quantize.DOMAIN}
+    for key in kept:
+        del loaded.functions[key]
+    unique_names(loaded)
+    lift_constants(loaded)
+    infer_shapes(loaded)
+    return read_quantizers(loaded, backend_named(backend))
 
 
 def _verified(quantized: Quantized, prepared: Prepared, statistics: Statistics, options: Options) -> Verification:

@@ -39,8 +39,9 @@ def test_shared_bias_two_convs() -> None:
     model = two_convs()
     result = quantize_checked(model, images(1, 3, 8, 8), Options(placement="all", bias_correction=False))
     b = numpy_helper.to_array(next(t for t in model.graph.initializer if t.name == "b"))
-    stored = [t for t in result.proto.graph.initializer if t.data_type == onnx.TensorProto.INT32]
-    assert len(stored) == 2, "two scales, two int32 biases"
+    made_by = {o: n for n in result.proto.graph.node for o in n.output}
+    convs = [n for n in result.proto.graph.node if n.op_type == "Conv"]
+    assert len({made_by[n.input[2]].input[0] for n in convs}) == 2, "two scales, two int32 biases"
     for conv in ("c1", "c2"):
         np.testing.assert_allclose(bias_of(result.proto, conv), b, atol=1e-3)
 
@@ -53,13 +54,13 @@ def test_shared_weight_is_stored_once() -> None:
 
 def test_exclude_one_node_shared_weight() -> None:
     model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y, float[1, 4, 6, 6] z) {
+        """(float[1, 16, 8, 8] x) => (float[1, 32, 6, 6] y, float[1, 32, 6, 6] z) {
             [c1] y = Conv (x, w)
             [c2] z = Conv (x, w)
         }""",
-        w=normal(4, 3, 3, 3),
+        w=normal(32, 16, 3, 3),
     )
-    result = quantize_checked(model, images(1, 3, 8, 8), Options(placement="all", exclude=("c1",)))
+    result = quantize_checked(model, images(1, 16, 8, 8), Options(placement="all", exclude=("c1",)))
     c1 = next(n for n in result.proto.graph.node if n.name == "c1")
     assert list(c1.input) == ["x", "w"], "the excluded node reads the float input and weight"
     assert result.sqnr["y"] > 100
@@ -67,7 +68,8 @@ def test_exclude_one_node_shared_weight() -> None:
     assert result.reasons == {"c1": "excluded by 'c1'"}
     verification = result.quantized.verification
     assert verification is not None
-    assert verification.quantized_bytes == len(result.proto.SerializeToString()), "both copies are counted"
+    assert verification.quantized_bytes > 32 * 16 * 9 * (4 + 1), "both copies are counted"
+    assert verification.quantized_bytes == pytest.approx(len(result.proto.SerializeToString()), rel=0.01)
 
 
 def test_tied_embedding() -> None:
