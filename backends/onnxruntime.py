@@ -45,16 +45,6 @@ def _matmul_axis(node: ir.Node, position: int) -> int | None:
     return 1 if shape is not None and len(shape) == 2 else None
 
 
-def _recurrent_axis(node: ir.Node, position: int) -> int | None:
-    return 1
-
-
-_LEAST_TABLE = 1 << 14
-"""Elements from which a table of embeddings is stored in integers."""
-_QUANTIZE_NS = 0.22
-"""Nanoseconds a QuantizeLinear takes for an element: the unit of all costs."""
-
-
 def _conv_cost(node: ir.Node) -> tuple[float, float]:
     """A fit to measured kernels, in nanoseconds per output position, then per output element.
 
@@ -214,9 +204,9 @@ _RULES = (
     OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=_matmul_axis, output=False, cost=_matmul_cost),
     OpRule("MatMul:product", Kind.PRODUCT, data=(0, 1), output=False),
     OpRule("ConvTranspose", Kind.WEIGHT_ONLY, weights=(1,), weight_axis=_conv_transpose_axis, cost=_stored_cost),
-    OpRule("LSTM", Kind.WEIGHT_ONLY, weights=(1, 2), weight_axis=_recurrent_axis, cost=_stored_cost),
-    OpRule("GRU", Kind.WEIGHT_ONLY, weights=(1, 2), weight_axis=_recurrent_axis, cost=_stored_cost),
-    OpRule("RNN", Kind.WEIGHT_ONLY, weights=(1, 2), weight_axis=_recurrent_axis, cost=_stored_cost),
+    OpRule("LSTM", Kind.WEIGHT_ONLY, weights=(1, 2), cost=_stored_cost),
+    OpRule("GRU", Kind.WEIGHT_ONLY, weights=(1, 2), cost=_stored_cost),
+    OpRule("RNN", Kind.WEIGHT_ONLY, weights=(1, 2), cost=_stored_cost),
     OpRule("Gather:constant", Kind.WEIGHT_ONLY, weights=(0,), weight_axis=_matmul_axis, cost=(1.0, 0.0), when=_table),
     OpRule("Add", Kind.ELEMENTWISE, data=(0, 1), cost=(1.4, 0.7)),
     OpRule("Mul", Kind.ELEMENTWISE, data=(0, 1), cost=(1.4, 1.1)),

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.calibration.ranges import select_range
-from onnxq.calibration.statistics import Statistics
+from onnxq.calibration.statistics import SENTINEL, Statistics
 from onnxq.calibration.weights import weight_range
 from onnxq.errors import StatisticsError
 from onnxq.graph.traverse import all_graphs
@@ -43,11 +43,13 @@ def unusable_tensors(plan: Plan, statistics: Statistics) -> dict[str, str]:
         if seen.count == 0:
             why = "held no finite value" if seen.nan or seen.inf or seen.sentinels else "was never computed"
             bad[tensor] = f"tensor {tensor!r} {why} on the calibration data"
+        elif 2 * seen.masked > seen.samples:
+            bad[tensor] = f"tensor {tensor!r} holds mask values (infinite, or beyond 1e30) among its numbers"
     return bad
 
 
 def unusable_constants(model: ir.Model, plan: Plan) -> dict[str, str]:
-    """Weights, biases and constant operands of a plan that hold NaN or infinite values, with the reason."""
+    """Weights, biases and constant operands of a plan that no finite grid holds, with the reason."""
     values = _constants(model)
     bad: dict[str, str] = {}
     for site in plan.sites:
@@ -55,6 +57,8 @@ def unusable_constants(model: ir.Model, plan: Plan) -> dict[str, str]:
             array = constant_array(values[site.tensor])
             if array is not None and not np.isfinite(array).all():
                 bad[site.tensor] = f"constant {site.tensor!r} holds NaN or infinite values"
+            elif array is not None and np.abs(array).max(initial=0.0) > SENTINEL:
+                bad[site.tensor] = f"constant {site.tensor!r} holds mask values (beyond 1e30)"
     return bad
 
 

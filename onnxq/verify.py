@@ -36,7 +36,7 @@ class Verification:
         samples: number of samples that were run.
         float_bytes: size of the float model as a file.
         quantized_bytes: size of the result as a file.
-        speedup: time of the float model over the time of the result, in this run, ``None`` without samples.
+        speedup: time of the float model over the time of the result on one thread, in this run, ``None`` without samples.
         warnings: what a user should know.
     """
 
@@ -92,7 +92,7 @@ def verify(
     warnings: list[str] = []
     try:
         check(result)
-        optimized = Session(result, providers=providers, custom_op_library=custom_op_library)
+        optimized = Session(result, providers=providers, custom_op_library=custom_op_library, threads=1)
         plain = Session(result, optimize=False, providers=providers, custom_op_library=custom_op_library)
         meters: dict[str, ErrorMeter] = {info.name: ErrorMeter() for info in optimized.outputs}
         agreement: dict[str, ErrorMeter] = {info.name: ErrorMeter() for info in optimized.outputs}
@@ -112,7 +112,7 @@ def verify(
     plain_sqnr = [e.sqnr for e in (m.result() for m in agreement.values()) if kept and e.sqnr == e.sqnr]
     speedup = None
     if kept:
-        base = Session(reference, providers=providers, custom_op_library=custom_op_library)
+        base = Session(reference, providers=providers, custom_op_library=custom_op_library, threads=1)
         speedup = _speedup(base, optimized, kept[0].feeds)
     return Verification(
         outputs=outputs,

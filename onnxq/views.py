@@ -92,7 +92,7 @@ def quantized(
                 rows.append(("agreement", f"{name}: {errors.agreement:.1%} of {errors.elements:,} values equal"))
         rows.append(("size", _smaller(check.float_bytes, check.quantized_bytes)))
         if check.speedup is not None:
-            speed = f"{check.speedup:.2f} times as fast as float, on this machine"
+            speed = f"{check.speedup:.2f} times as fast as float, one thread of this machine"
             rows.append(("speed", screen.style(speed, "yellow") if check.speedup < _SLOWER else speed))
         rows.append(("checked", f"valid, runs with optimizations on and off; {plural(check.samples, 'sample')}"))
     screen.pairs(rows)

@@ -25,7 +25,7 @@ from onnxq.errors import OutputError, StatisticsError
 __all__ = ["load", "save"]
 
 _FORMAT, _VERSION = "onnxq statistics", 1
-_INTEGERS = ("count", "nan", "inf", "sentinels", "nan_sample", "inf_sample", "samples", "averaged")
+_INTEGERS = ("count", "nan", "inf", "sentinels", "masked", "nan_sample", "inf_sample", "samples", "averaged")
 _REALS = ("min", "max", "sum", "sum_abs", "sum_squares", "ema_min", "ema_max", "first_min", "first_max")
 _EXPANDED_LIMIT = 1 << 30  # bytes that compressed members may expand to
 _EPOCH = (1980, 1, 1, 0, 0, 0)

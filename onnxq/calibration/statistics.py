@@ -18,7 +18,10 @@ from onnxq.calibration.digest import model_digest
 from onnxq.calibration.histogram import KEYS, accumulate, key_edges
 from onnxq.errors import StatisticsError
 
-__all__ = ["EMA_MOMENTUM", "KeptSample", "Statistics", "TensorStatistics", "model_digest"]
+__all__ = ["EMA_MOMENTUM", "SENTINEL", "KeptSample", "Statistics", "TensorStatistics", "model_digest"]
+
+SENTINEL = 1e30
+"""Larger magnitudes stand for "masked", not for numbers."""
 
 EMA_MOMENTUM = 0.9
 """Weight of the past in the moving averages of a sample's minimum and maximum."""
@@ -41,6 +44,7 @@ class TensorStatistics:
         nan: NaNs seen.
         inf: infinities seen.
         sentinels: finite values beyond 1e30 seen.
+        masked: samples in which infinities or sentinels were seen.
         nan_sample: index of the first sample with a NaN, -1 if none.
         inf_sample: index of the first sample with an infinity, -1 if none.
         samples: samples in which the tensor had elements.
@@ -62,6 +66,7 @@ class TensorStatistics:
     nan: int = 0
     inf: int = 0
     sentinels: int = 0
+    masked: int = 0
     nan_sample: int = -1
     inf_sample: int = -1
     samples: int = 0
@@ -108,6 +113,7 @@ class TensorStatistics:
         self.nan += tally.nan
         self.inf += tally.inf
         self.sentinels += tally.sentinels
+        self.masked += bool(tally.inf or tally.sentinels)
         if tally.nan and self.nan_sample < 0:
             self.nan_sample = sample
         if tally.inf and self.inf_sample < 0:
@@ -154,7 +160,8 @@ class TensorStatistics:
             self.nan_sample = other.nan_sample + samples_before
         if self.inf_sample < 0 <= other.inf_sample:
             self.inf_sample = other.inf_sample + samples_before
-        for name in ("count", "sum", "sum_abs", "sum_squares", "nan", "inf", "sentinels", "samples", "averaged"):
+        sums = ("count", "sum", "sum_abs", "sum_squares", "nan", "inf", "sentinels", "masked", "samples", "averaged")
+        for name in sums:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.counts = self.counts + other.counts
 

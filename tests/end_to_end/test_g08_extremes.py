@@ -1,0 +1,198 @@
+"""Group 8: numbers that are very large, very small, or none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from onnxq import Options
+from tests.contract import Outcome, infer, quantize_checked, sqnr
+from tests.models import build, f32, feeds_for, images, normal
+
+RANGES = ("mse", "minmax", "entropy", "percentile", "ema", "std", "lsq")
+
+
+def dequantized(result: Outcome, prefix: str) -> np.ndarray[Any, Any]:
+    """A stored constant of the result, in float64."""
+    constants = {t.name: numpy_helper.to_array(t) for t in result.proto.graph.initializer}
+    dq = next(
+        n for n in result.proto.graph.node if n.op_type == "DequantizeLinear" and n.input[0] == f"{prefix}_quantized"
+    )
+    numbers, scale = (constants[name].astype(np.float64) for name in dq.input[:2])
+    axis = next((a.i for a in dq.attribute if a.name == "axis"), 0)
+    if scale.ndim:
+        scale = scale.reshape([-1 if i == axis else 1 for i in range(numbers.ndim)])
+    return np.asarray(numbers * scale)
+
+
+def two_layers(**changes: Any) -> onnx.ModelProto:
+    constants = {"w": normal(4, 3, 3, 3), "b": normal(4, seed=1), "v": normal(4, 4, 3, 3, seed=2), **changes}
+    return build(
+        """(float[1, 3, 8, 8] x) => (float[1, 4, 4, 4] y) {
+            [c1] c = Conv (x, w, b)
+            r = Relu (c)
+            [c2] y = Conv (r, v)
+        }""",
+        **constants,
+    )
+
+
+@pytest.mark.parametrize("method", RANGES)
+def test_zero_activation(method: str) -> None:
+    model = two_layers(w=f32(np.zeros((4, 3, 3, 3))), b=f32(np.full(4, -1)))  # Relu gives nothing but zeros
+    result = quantize_checked(model, images(1, 3, 8, 8), Options(placement="all", range=method))
+    zero = next(s for s in result.quantized.plan.sites if s.tensor == "r")
+    qp = result.quantized.qparams[zero.name]
+    assert np.isfinite(qp.scale)
+    assert qp.scale > 0
+    assert qp.zero_point == 0, "at the lowest integer"
+    assert "always zero" in result.notes
+
+
+@pytest.mark.parametrize("method", RANGES)
+def test_zero_input(method: str) -> None:
+    zeros = [{"x": np.zeros((1, 3, 8, 8), np.float32)} for _ in range(3)]
+    result = quantize_checked(two_layers(), zeros, Options(placement="all", range=method))
+    assert "always zero" in result.notes
+
+
+@pytest.mark.parametrize("method", RANGES)
+@pytest.mark.parametrize("value", [3.0, -3.0, 1e-20, 1e20])
+def test_constant_activation(method: str, value: float) -> None:
+    same = [{"x": np.full((1, 3, 8, 8), value, np.float32)} for _ in range(3)]
+    quantize_checked(two_layers(b=f32(np.zeros(4))), same, Options(placement="all", range=method), agree=15)
+
+
+def test_zero_weight_and_zero_channels() -> None:
+    w = normal(4, 3, 3, 3)
+    w[1] = 0
+    quantize_checked(two_layers(w=w), images(1, 3, 8, 8))
+    quantize_checked(two_layers(v=f32(np.zeros((4, 4, 3, 3)))), images(1, 3, 8, 8))
+
+
+@pytest.mark.parametrize("per_channel", [True, False])
+@pytest.mark.parametrize("symmetric", [True, None])
+def test_tiny_channel_big_bias(per_channel: bool, symmetric: bool | None) -> None:
+    w, b = normal(4, 3, 3, 3), f32([5, 5, 5, 5])
+    w[2] *= 1e-12
+    model = build("(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { y = Conv (x, w, b) }", w=w, b=b)
+    options = Options(placement="all", per_channel=per_channel, symmetric=symmetric)
+    result = quantize_checked(model, images(1, 3, 8, 8), options, least=30)
+    np.testing.assert_allclose(dequantized(result, "b")[2], 5.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (4,)])
+@pytest.mark.parametrize("scale", [1e-12, 1e-30, 1e-42, 0.0])
+def test_tiny_channel_bias_gemm_1x_n(shape: tuple[int, ...], scale: float) -> None:
+    w = normal(16, 4)
+    w[:, 1] *= scale
+    model = build(
+        "(float[3, 16] x) => (float[3, 4] y) { y = Gemm (x, w, b) }", w=w, b=f32([5, 5, -5, 5]).reshape(shape)
+    )
+    result = quantize_checked(model, images(3, 16), Options(placement="all", symmetric=True), least=30)
+    np.testing.assert_allclose(dequantized(result, "b").reshape(-1), [5, 5, -5, 5], rtol=1e-3)
+    np.testing.assert_allclose(dequantized(result, "b").reshape(-1)[1], 5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("factor", [1e-12, 1e-6, 1e6, 1e12])
+def test_weights_of_any_size(factor: float) -> None:
+    model = two_layers(w=normal(4, 3, 3, 3) * f32(factor), b=normal(4, seed=1) * f32(factor))
+    quantize_checked(model, images(1, 3, 8, 8))
+
+
+@pytest.mark.parametrize("factor", [1e-30, 1e-12, 1e12, 1e25])
+def test_activations_of_any_size(factor: float) -> None:
+    feeds = [{"x": sample["x"] * f32(factor)} for sample in images(1, 3, 8, 8)]
+    quantize_checked(two_layers(b=f32(np.zeros(4))), feeds)
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 1e35])
+def test_inf_weight(value: float) -> None:
+    w = normal(4, 3, 3, 3)
+    w[0, 0, 0, 0] = value
+    result = quantize_checked(two_layers(w=w), images(1, 3, 8, 8), least=None)
+    assert "'w'" in result.reasons["c1"]
+    assert "NaN or infinite" in result.reasons["c1"] or "beyond 1e30" in result.reasons["c1"]
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_inf_bias(value: float) -> None:
+    b = normal(4, seed=1)
+    b[2] = value
+    result = quantize_checked(two_layers(b=b), images(1, 3, 8, 8), least=None)
+    assert "'b'" in result.reasons["c1"]
+
+
+def test_one_outlier_1e6() -> None:
+    feeds = images(1, 3, 8, 8, samples=16)
+    feeds[5]["x"][0, 0, 0, 0] = 1e6
+    model = two_layers()
+    result = quantize_checked(model, feeds, least=None)
+    verification = result.quantized.verification
+    assert verification is not None
+    report = verification.to_dict()["outputs"]["y"]
+    assert {"sqnr", "worst", "median", "worst_sample"} <= {key.split("_db")[0] for key in report} | set(report)
+    wanted, got = (infer(m, feeds, optimize=True)["y"] for m in (model, result.proto))
+    one_by_one = [sqnr([w], [g]) for w, g in zip(wanted, got, strict=True)]
+    errors = verification.outputs["y"]
+    assert errors.worst < errors.sqnr or errors.worst == pytest.approx(min(one_by_one), abs=20)
+    assert np.median(one_by_one) > 20, "one bad sample must not spoil the others under the default range method"
+
+
+@pytest.mark.parametrize("options", [Options(placement="all"), Options()])
+def test_one_input_channel_200_times_larger(options: Options) -> None:
+    model = build(
+        """(float[8, 64] x) => (float[8, 64] y) {
+            [mm] h = MatMul (x, w)
+            y = Relu (h)
+        }""",
+        w=normal(64, 64),
+    )
+    w = numpy_helper.to_array(model.graph.initializer[0]).copy()
+    w[3] /= 200  # the layer was trained with that channel: its weights are as much smaller
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(w, "w"))
+    feeds = images(8, 64)
+    for sample in feeds:
+        sample["x"][:, 3] *= 200
+    result = quantize_checked(model, feeds, options, least=None)
+    assert result.worst >= 25
+
+
+def test_denormal_values() -> None:
+    model = build(
+        "(float[3, 16] x) => (float[3, 4] y) { y = Gemm (x, w, b) }", w=normal(16, 4) * f32(1e-39), b=f32(np.zeros(4))
+    )
+    quantize_checked(model, images(3, 16), least=None, agree=-1000)
+
+
+def test_huge_sums_that_overflow_the_float_model() -> None:
+    """Infinite outputs of the float model are no reason to fail."""
+    model = build("(float[3, 16] x) => (float[3, 4] y) { a = Exp (x)  y = MatMul (a, w) }", w=normal(16, 4))
+    feeds = images(3, 16)
+    feeds[1]["x"][0, 0] = 200.0
+    result = quantize_checked(model, feeds, least=None, agree=0)
+    assert "infinite values in tensor 'a'" in result.notes
+
+
+def test_a_tiny_and_a_huge_operand() -> None:
+    model = build(
+        """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {
+            a = Conv (x, w)
+            b = Conv (x, v)
+            y = Add (a, b)
+        }""",
+        w=normal(4, 3, 3, 3),
+        v=normal(4, 3, 3, 3, seed=1) * f32(1e-15),
+    )
+    quantize_checked(model, images(1, 3, 8, 8))
+
+
+def test_integers_as_floats_stay_exact_where_the_range_allows() -> None:
+    model = build("(float[4, 8] x) => (float[4, 8] y) { y = MatMul (x, w) }", w=f32(np.eye(8)))
+    feeds = [{"x": f32(np.arange(32).reshape(4, 8) * 8 + i)} for i in range(3)]
+    result = quantize_checked(model, feeds_for(model) and feeds, least=30)
+    assert result.quantized.plan.quantized
