@@ -17,12 +17,15 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.graph.namer import Namer
+from onnxq.graph.prune import remove_dead
 from onnxq.graph.save import save
+from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, is_constant, remove_nodes, rename_output, set_constant
 from onnxq.spec import QuantSpec
 
 if TYPE_CHECKING:
+    from onnxq.plan import Plan
     from onnxq.quantized import Quantized
 
 __all__ = ["BACKEND"]
@@ -43,6 +46,16 @@ def _gemm_axis(node: ir.Node, position: int) -> int | None:
 def _matmul_axis(node: ir.Node, position: int) -> int | None:
     shape = node.inputs[position].shape if node.inputs[position] is not None else None  # type: ignore[union-attr]
     return 1 if shape is not None and len(shape) == 2 else None
+
+
+def _recurrent_axis(node: ir.Node, position: int) -> int | None:
+    return 1
+
+
+_LEAST_TABLE = 1 << 14
+"""Elements from which a table of embeddings is stored in integers."""
+_QUANTIZE_NS = 0.22
+"""Nanoseconds a QuantizeLinear takes for an element: the unit of all costs."""
 
 
 def _conv_cost(node: ir.Node) -> tuple[float, float]:
@@ -78,20 +91,6 @@ def _matmul_cost(node: ir.Node) -> tuple[float, float]:
         dim = weight.shape[position]
         inner = dim if isinstance(dim, int) else inner
     return 0.045 * inner, 0.3 + 0.011 * inner
-
-
-def _stored_cost(node: ir.Node) -> tuple[float, float]:
-    """Multiply-accumulates per output element, and dequantizing every weight once."""
-    shapes = [
-        [d for d in v.shape if isinstance(d, int)] for v in node.inputs[1:3] if v is not None and v.shape is not None
-    ]
-    weights = sum(math.prod(s) for s in shapes) if node.op_type != "ConvTranspose" else math.prod(shapes[0])
-    if node.op_type == "ConvTranspose":
-        strides = math.prod(node.attributes.get_ints("strides", [1]))
-        outputs = shapes[0][1] * node.attributes.get_int("group", 1) if len(shapes[0]) > 1 else 1
-        return 0.045 * weights / max(outputs * strides, 1), 1.5 * weights
-    hidden = max(node.attributes.get_int("hidden_size", 1), 1)
-    return 0.045 * weights / hidden, 1.5 * weights
 
 
 def _gemm(node: ir.Node) -> str | None:
@@ -187,13 +186,62 @@ def _unpack_late(model: ir.Model) -> None:
             remove_nodes([unpack])
 
 
-def _finish(model: ir.Model) -> None:
+def _unpack_at_load(model: ir.Model, plan: Plan) -> None:
+    """Write the unpacking of the stored weights of float layers as Cast and Mul.
+
+    onnxruntime computes those once, when it loads the model; a DequantizeLinear it would compute at every run.
+    """
+    namer = Namer(model)
+    unpacked: dict[ir.Value, ir.Value] = {}
+    for node in list(all_nodes(model)):
+        if node.name not in plan.stored or node.op_type == "Gather":
+            continue
+        for position, value in enumerate(node.inputs):
+            dq = value.producer() if value is not None else None
+            if value is None or dq is None or dq.op_type != "DequantizeLinear" or not is_constant(dq.inputs[0]):
+                continue
+            if value not in unpacked and (made := _cast_and_scale(dq, namer)) is not None:
+                unpacked[value] = made
+            if value in unpacked:
+                node.replace_input_with(position, unpacked[value])
+            if not value.uses() and not value.is_graph_output():
+                remove_nodes([dq])
+    remove_dead(model)
+
+
+def _cast_and_scale(dq: ir.Node, namer: Namer) -> ir.Value | None:
+    stored, graph = dq.inputs[0], dq.graph
+    scale = constant_array(dq.inputs[1])
+    zero = constant_array(dq.inputs[2]) if len(dq.inputs) > 2 else None
+    if stored is None or stored.shape is None or scale is None or not isinstance(graph, ir.Graph):
+        return None
+    if (zero is not None and zero.any()) or stored.dtype not in (ir.DataType.INT8, ir.DataType.INT16):
+        return None
+    if scale.ndim:
+        shape = [1] * len(stored.shape)
+        shape[dq.attributes.get_int("axis", 1)] = -1
+        scale = scale.reshape(shape)
+    base = (dq.outputs[0].name or "weight").removesuffix("_dequantized")
+    factor = set_constant(graph, namer, f"{base}_factor", scale)
+    cast = ir.node("Cast", [stored], {"to": int(ir.DataType.FLOAT)}, name=namer.node(f"{base}_Cast"))
+    scaled = ir.node("Mul", [cast.outputs[0], factor], name=namer.node(f"{base}_Mul"))
+    for made, suffix in ((cast, "cast"), (scaled, "unpacked")):
+        made.outputs[0].name = namer.fresh(f"{base}_{suffix}")
+        made.outputs[0].type, made.outputs[0].shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(stored.shape.dims)
+    graph.insert_before(dq, [cast, scaled])
+    return scaled.outputs[0]
+
+
+def _finish(model: ir.Model, plan: Plan) -> None:
     _keep_apart(model)
     _unpack_late(model)
+    _unpack_at_load(model, plan)
 
 
 def _export(quantized: Quantized, path: Path) -> list[Path]:
-    return save(quantized.rendered(), path)
+    model = quantized.rendered()
+    forget_shapes(model)
+    return save(model, path)
 
 
 _RULES = (
@@ -203,11 +251,11 @@ _RULES = (
     ),
     OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=_matmul_axis, output=False, cost=_matmul_cost),
     OpRule("MatMul:product", Kind.PRODUCT, data=(0, 1), output=False),
-    OpRule("ConvTranspose", Kind.WEIGHT_ONLY, weights=(1,), weight_axis=_conv_transpose_axis, cost=_stored_cost),
-    OpRule("LSTM", Kind.WEIGHT_ONLY, weights=(1, 2), cost=_stored_cost),
-    OpRule("GRU", Kind.WEIGHT_ONLY, weights=(1, 2), cost=_stored_cost),
-    OpRule("RNN", Kind.WEIGHT_ONLY, weights=(1, 2), cost=_stored_cost),
-    OpRule("Gather:constant", Kind.WEIGHT_ONLY, weights=(0,), weight_axis=_matmul_axis, cost=(1.0, 0.0), when=_table),
+    OpRule("ConvTranspose", Kind.WEIGHT_ONLY, weights=(1,), weight_axis=_conv_transpose_axis),
+    OpRule("LSTM", Kind.WEIGHT_ONLY, weights=(1, 2), weight_axis=_recurrent_axis),
+    OpRule("GRU", Kind.WEIGHT_ONLY, weights=(1, 2), weight_axis=_recurrent_axis),
+    OpRule("RNN", Kind.WEIGHT_ONLY, weights=(1, 2), weight_axis=_recurrent_axis),
+    OpRule("Gather:constant", Kind.WEIGHT_ONLY, weights=(0,), weight_axis=_matmul_axis, when=_table),
     OpRule("Add", Kind.ELEMENTWISE, data=(0, 1), cost=(1.4, 0.7)),
     OpRule("Mul", Kind.ELEMENTWISE, data=(0, 1), cost=(1.4, 1.1)),
     OpRule("Concat", Kind.ELEMENTWISE, data=None, cost=(1.2, 0.25)),
@@ -249,6 +297,7 @@ BACKEND = Backend(
         ("Conv", "Sigmoid"): 1.5,
         ("Conv", "Tanh"): 2.0,
     },
+    stores_weights=True,
     finish=_finish,
     artifacts="model.onnx (QDQ)",
     verified="onnxruntime 1.31.1 on x86-64, optimizations on and off",

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from onnxq.spec import QuantSpec
 
 if TYPE_CHECKING:
+    from onnxq.plan import Plan
     from onnxq.quantized import Quantized
 
 __all__ = ["Backend", "Kind", "OpRule"]
@@ -33,7 +34,7 @@ class Kind(enum.Enum):
     MOVEMENT = "movement"
     """Moves or selects values: input and output share one scale."""
     WEIGHT_ONLY = "weight only"
-    """Constant weights are stored as integers, the arithmetic stays float."""
+    """No integer kernel: constant weights are stored as integers, the arithmetic stays float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class OpRule:
         fixed: the output's real range where the operator's definition gives it (sigmoid: 0 to 1).
         cost: cost per output element as (float kernel, integer kernel), in units of one QuantizeLinear, or a function
         of
-            the node that gives it. For a weight-only rule: (float kernel, dequantizing the weights), in total.
+            the node that gives it.
         when: node → why this node cannot be quantized, ``None`` where it can.
     """
 
@@ -94,6 +95,7 @@ class Backend:
         fused_float: (operator, operator behind it) pairs of which a float kernel computes the second for free → its
         cost
             per element elsewhere.
+        stores_weights: the weights of layers that stay float are stored as integers too.
         finish: a last rewriting of the rendered QDQ model, in place.
         verified: what a real runtime has confirmed, for the table of targets.
         export: writes the artifacts, returns their paths.
@@ -114,6 +116,7 @@ class Backend:
     reorder_cost: float = 0.0
     node_cost: float = 0.0
     fused_float: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    finish: Callable[[ir.Model], None] | None = None
+    stores_weights: bool = False
+    finish: Callable[[ir.Model, Plan], None] | None = None
     artifacts: str = ""
     verified: str = ""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
+from onnxq.graph.values import is_constant, only_reader
 
 __all__ = ["cheapest", "elements"]
 
@@ -52,7 +53,7 @@ def cheapest(
     """
     cut = _MinimumCut()
     source, sink = "source", "sink"  # source side = integer
-    serving = _serving(rules, output)
+    serving = _serving(rules, output, forced)
     tensors: dict[ir.Value, None] = {}
     for node, rule in rules.items():
         behind = output(node)
@@ -60,18 +61,18 @@ def cheapest(
         float_cost, integer_cost = as_float * size(behind), as_integer * size(behind)
         if node in forced:
             cut.edge(source, node, _FOREVER)
-        elif (before := _float_fusion(backend, node)) in rules and before is not None:
+        elif (before := _float_fusion(backend, node)) is not None and before in rules:
             cut.edge(before, node, _units(float_cost))  # paid when float behind an integer node
         else:
             cut.edge(source, node, _units(float_cost))  # paid when float
         cut.edge(node, sink, _units(integer_cost))  # paid when integer
-        after = _only_reader(behind)
+        after = only_reader(behind)
         if after is not None and after not in rules and _float_fusion(backend, after) is node:
             cut.edge(
                 node, sink, _units(backend.fused_float[node.op_type, after.op_type] * size(behind) + backend.node_cost)
             )
-        for value in (*node.inputs, behind):
-            if value is not None and value.const_value is None:
+        for value in (*node.inputs, behind, *node.outputs[1:]):
+            if value is not None and value.name and not is_constant(value):
                 tensors[value] = None
     for value in tensors:
         enter = _units(backend.quantize_cost * size(value) + backend.node_cost)
@@ -104,30 +105,27 @@ def cheapest(
     return {node for node in rules if node in side}
 
 
-def _serving(rules: Mapping[ir.Node, OpRule], output: Callable[[ir.Node], ir.Value]) -> set[ir.Node]:
-    """Multiply-accumulates, and the data movement and Concats that lead to one."""
+def _serving(
+    rules: Mapping[ir.Node, OpRule], output: Callable[[ir.Node], ir.Value], forced: Set[ir.Node]
+) -> set[ir.Node]:
+    """Multiply-accumulates and forced nodes, and the data movement and Concats that lead to one."""
     relays = [n for n, rule in rules.items() if rule.kind is Kind.MOVEMENT or n.op_type == "Concat"]
-    serving = {n for n, rule in rules.items() if rule.kind is Kind.COMPUTE}
+    serving = {n for n, rule in rules.items() if rule.kind is Kind.COMPUTE} | forced
     for node in reversed(relays):
-        if any(use.node in serving for use in output(node).uses()):
+        if any(use.node in serving for value in (output(node), *node.outputs[1:]) for use in value.uses()):
             serving.add(node)
     return serving
 
 
-def _only_reader(value: ir.Value) -> ir.Node | None:
-    uses = value.uses()
-    return next(iter(uses)).node if len(uses) == 1 and not value.is_graph_output() else None
-
-
 def _float_fusion(backend: Backend, node: ir.Node) -> ir.Node | None:
     """The node whose float kernel computes this one for free: the activation function or bias behind it."""
-    inputs = [v for v in node.inputs if v is not None and v.const_value is None]
+    inputs = [v for v in node.inputs if v is not None and not is_constant(v)]
     if len(inputs) != 1:
         return None
     producer = inputs[0].producer()
     if producer is None or (producer.op_type, node.op_type) not in backend.fused_float:
         return None
-    return producer if _only_reader(inputs[0]) is node else None
+    return producer if only_reader(inputs[0]) is node else None
 
 
 def _units(cost: float) -> int:

@@ -70,6 +70,7 @@ class Plan:
         backend: name of the target.
         sites: in the order of the graph.
         quantized: node → operator type, for every node whose inputs are quantized.
+        stored: node → operator type, for every float node whose weights are stored as integers.
         absorbed: activation function (Relu, Clip) → the node it is computed together with.
         kept_float: every node with float arithmetic that stays float.
     """
@@ -78,6 +79,7 @@ class Plan:
     sites: tuple[Site, ...]
     quantized: Mapping[str, str]
     absorbed: Mapping[str, str] = field(default_factory=dict)
+    stored: Mapping[str, str] = field(default_factory=dict)
     kept_float: tuple[Kept, ...] = ()
 
     @cached_property
@@ -117,6 +119,7 @@ class Plan:
                 for s in self.sites
             ],
             "quantized": dict(self.quantized),
+            "stored": dict(self.stored),
             "absorbed": dict(self.absorbed),
             "kept_float": [{"node": k.node, "op": k.op, "reason": k.reason} for k in self.kept_float],
         }

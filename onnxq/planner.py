@@ -22,8 +22,8 @@ _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT1
 _REORDERINGS = frozenset(
     {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "DepthToSpace", "SpaceToDepth"}
 )
-_UNPACK_SHARE = 0.15
-"""Largest share of a layer's own time that dequantizing its stored weights at every run may take."""
+_LEAST_STORED = 1024
+"""Elements from which the weight of a float layer is stored as integers."""
 _QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", "FakeQuantize"})
 
 
@@ -76,6 +76,7 @@ class _Planner:
         self.sizes = sizes
         self.nodes = list(model.graph.all_nodes())
         self.rules: dict[ir.Node, OpRule] = {}
+        self.stored: dict[ir.Node, OpRule] = {}
         self.absorbed: dict[ir.Node, ir.Node] = {}  # activation function -> node
         self.absorbs: dict[ir.Node, ir.Node] = {}
         self.kept: dict[ir.Node, str] = {}
@@ -89,6 +90,8 @@ class _Planner:
         for node in self.nodes:
             if node in self.rules:
                 self._sites_of(node, self.rules[node])
+            elif node in self.stored:
+                self._weight_sites(node, self.stored[node])
         self._tie_outputs()
         return self._finish()
 
@@ -179,12 +182,9 @@ class _Planner:
     def _place(self) -> None:
         rules, mode = self.rules, self.options.placement
         forced = {n for n in rules if self.selection.forced(n)}
-        stored = {n for n, r in rules.items() if r.kind is Kind.WEIGHT_ONLY}
-        free = {n: r for n, r in rules.items() if n not in stored}
-        if mode == "auto":
-            for node in [n for n in stored if n not in forced and self._unpacking_hurts(n)]:
-                stored.remove(node)
-                self.kept[node] = "unpacking its integer weights at every run would take too much of its time"
+        free = {n: r for n, r in rules.items() if r.kind is not Kind.WEIGHT_ONLY}
+        for node in rules.keys() - free.keys():
+            self._store(node, f"{node.op_type} has no integer kernel on {self.backend.name}")
         if mode == "all":
             chosen = set(free)
         elif mode == "compute":
@@ -204,17 +204,23 @@ class _Planner:
                 reason = "it computes a model output, which stays float"
             elif mode == "auto":
                 reason = "slower in integers here, with the conversions around it"
-            self.kept[node] = reason
+            self._store(node, reason)
         for node in list(self.absorbed):
             if self.absorbed[node] not in chosen:
                 del self.absorbs[self.absorbed.pop(node)]
             else:
                 self.kept.pop(node, None)
-        self.rules = {n: r for n, r in rules.items() if n in chosen or n in stored}
+        self.rules = {n: r for n, r in rules.items() if n in chosen}
 
-    def _unpacking_hurts(self, node: ir.Node) -> bool:
-        compute, unpack = self.rules[node].costs(node)
-        return unpack > _UNPACK_SHARE * compute * self._size(node.outputs[0])
+    def _store(self, node: ir.Node, reason: str) -> None:
+        """Keep a node's arithmetic float, and store its weights as integers where that makes the file smaller."""
+        rule = self.rules[node]
+        weights = [v for p in rule.weights if p < len(node.inputs) and is_constant(v := node.inputs[p])]
+        large = any(elements(v) >= _LEAST_STORED for v in weights if v is not None)
+        if large and self.backend.stores_weights and self.options.weight_bits > 4:
+            self.stored[node] = rule
+            reason += "; its weights are stored as integers"
+        self.kept[node] = reason
 
     def _size(self, value: ir.Value) -> int:
         return self.sizes.get(value.name or "") or elements(value)
@@ -249,8 +255,6 @@ class _Planner:
             if position in rule.weights and is_constant(value):
                 draft = self._draft(value, "weight", self._weight(node, rule, position, value))
                 weights.append(draft)
-            elif rule.kind is Kind.WEIGHT_ONLY:
-                continue
             else:
                 role: Role = "constant" if is_constant(value) else "activation"
                 draft = self._draft(value, role, self._activation(node, value))
@@ -271,11 +275,18 @@ class _Planner:
                 draft.factors = (data[0], weights[0])
             draft.readers.append(Edge(node.name or "", rule.bias or 0))
 
+    def _weight_sites(self, node: ir.Node, rule: OpRule) -> None:
+        for position in rule.weights:
+            value = node.inputs[position] if position < len(node.inputs) else None
+            if value is not None and is_constant(value):
+                draft = self._draft(value, "weight", self._weight(node, rule, position, value))
+                draft.readers.append(Edge(node.name or "", position))
+
     def _tie_outputs(self) -> None:
         """Quantizers behind producers; data movement shares the scale of its input. In the order of the graph."""
         for node in self.nodes:
             rule = self.rules.get(node)
-            if rule is None or rule.kind is Kind.WEIGHT_ONLY:
+            if rule is None:
                 continue
             outputs = [self._output(node)] if rule.kind is not Kind.MOVEMENT else list(node.outputs)
             for value in outputs:
@@ -343,6 +354,7 @@ class _Planner:
             backend=self.backend.name,
             sites=sites,
             quantized={n.name or "": n.op_type for n in self.nodes if n in self.rules},
+            stored={n.name or "": n.op_type for n in self.nodes if n in self.stored},
             absorbed={n.name or "": into.name or "" for n, into in self.absorbed.items()},
             kept_float=tuple(Kept(n.name or "", n.op_type, why) for n in self.nodes if (why := self.kept.get(n))),
         )

@@ -22,7 +22,7 @@ from onnxq.graph.constants import lift_constants
 from onnxq.graph.load import load
 from onnxq.graph.namer import unique_names
 from onnxq.graph.normalize import normalize
-from onnxq.graph.shapes import infer_shapes
+from onnxq.graph.shapes import forget_shapes, infer_shapes
 from onnxq.graph.simplify import simplify
 from onnxq.graph.skeleton import file_size
 from onnxq.graph.upcast import upcast
@@ -209,9 +209,11 @@ def read(model: Source, *, backend: str = "onnxruntime") -> Quantized:
 
 
 def _verified(quantized: Quantized, prepared: Prepared, statistics: Statistics, options: Options) -> Verification:
+    result = quantized.rendered()
+    forget_shapes(result)
     return verify(
         prepared.model,
-        quantized.rendered(),
+        result,
         statistics.kept,
         float_bytes=prepared.bytes,
         providers=options.providers,

@@ -51,7 +51,7 @@ class Quantized:
 
         model = render(self)
         if self.backend.finish is not None:
-            self.backend.finish(model)
+            self.backend.finish(model, self.plan)
         return model
 
     def rendered(self) -> ir.Model:
@@ -86,6 +86,7 @@ class Quantized:
         return {
             "backend": self.backend.name,
             "quantized_nodes": len(self.plan.quantized),
+            "stored_nodes": len(self.plan.stored),
             "quantized_ops": dict(sorted(ops.items())),
             "kept_float": [{"node": k.node, "op": k.op, "reason": k.reason} for k in self.plan.kept_float],
             "notes": list(self.notes),

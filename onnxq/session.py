@@ -171,7 +171,7 @@ class Session:
         values: list[Any] = []
         for name, value in clone.graph.initializers.items():
             tensor = value.const_value
-            if tensor is None or name in overridable or tensor.dtype not in _SPLIT_TYPES:
+            if tensor is None or name in overridable or tensor.dtype not in _SPLIT_TYPES or not value.uses():
                 continue
             if tensor.nbytes <= _SPLIT_BYTES:
                 continue

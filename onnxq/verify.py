@@ -21,6 +21,8 @@ from onnxq.session import Session
 __all__ = ["Verification", "verify"]
 
 _PLAIN_SAMPLES = 2
+_POOR = 12.0
+"""dB: a median sample below this is worth a warning where the total hides it."""
 _TIMED_RUNS = 10
 _TIME_BUDGET = 0.25
 """Seconds of wall time for the speed ratio, for each of the two models."""
@@ -36,7 +38,7 @@ class Verification:
         samples: number of samples that were run.
         float_bytes: size of the float model as a file.
         quantized_bytes: size of the result as a file.
-        speedup: time of the float model over the time of the result on one thread, in this run, ``None`` without samples.
+        speedup: time of the float model over that of the result on one thread, in this run, ``None`` without samples.
         warnings: what a user should know.
     """
 
@@ -109,6 +111,12 @@ def verify(
             hint="Nothing was written. Keep the nodes named above float with --exclude",
         ) from error
     outputs = {name: meter.result() for name, meter in meters.items()} if kept else {}
+    for name, errors in outputs.items():
+        if errors.median < _POOR <= errors.sqnr:
+            warnings.append(
+                f"output {name!r}: {errors.sqnr:.0f} dB over all samples, but the median sample has "
+                f"{errors.median:.0f} dB: a few samples of large values decide the ranges"
+            )
     plain_sqnr = [e.sqnr for e in (m.result() for m in agreement.values()) if kept and e.sqnr == e.sqnr]
     speedup = None
     if kept:

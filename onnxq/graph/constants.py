@@ -16,7 +16,7 @@ from onnxq.graph.values import is_constant, remove_nodes, replace_value, static_
 
 __all__ = ["fold_constants", "lift_constants"]
 
-MAX_RESULT_BYTES = 64 << 10
+MAX_RESULT_BYTES = 8 << 10
 """A result above this is only folded when it is at most twice as large as what it is computed from: tables that a file
 computes from a few numbers would make it grow, and runtimes compute them once when they load it."""
 

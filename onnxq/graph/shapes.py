@@ -12,7 +12,7 @@ from onnxq.graph.note import Note
 from onnxq.graph.skeleton import skeleton
 from onnxq.graph.traverse import all_graphs
 
-__all__ = ["infer_shapes", "sizes_at"]
+__all__ = ["forget_shapes", "infer_shapes", "sizes_at"]
 
 STANDARD = ("", "ai.onnx", "ai.onnx.ml")
 
@@ -105,6 +105,21 @@ def _forget(graph: onnx.GraphProto) -> None:
         current.value_info.extend(kept)
         for node in current.node:
             stack += [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+
+
+def forget_shapes(model: ir.Model) -> None:
+    """Drops what is known of inner tensors that standard operators make: any reader infers it, and files get smaller.
+
+    Args:
+        model: changed in place. Graph inputs and outputs keep their types, and outputs of other domains' operators do.
+    """
+    for graph in all_graphs(model):
+        outputs = set(graph.outputs)
+        for node in graph:
+            if node.domain in STANDARD:
+                for value in node.outputs:
+                    if value not in outputs:
+                        value.type = value.shape = None
 
 
 def sizes_at(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:

@@ -78,6 +78,8 @@ class _Reader:
                 self._pair(node)
             elif node.op_type == "DequantizeLinear" and node.domain in _DOMAINS:
                 self._stored(node)
+            elif node.op_type == "Mul" and node.domain in _DOMAINS:
+                self._unpacked(node)
             elif (node.domain, node.op_type) == (fake_quantize.DOMAIN, fake_quantize.NAME):
                 self._fake(node)
         remove_dead(self.model)
@@ -126,6 +128,30 @@ class _Reader:
         value = self._initializer(stored, base, dequantize(array.astype(np.int64), qparams))
         edges = self._bypass(dq.outputs[0], value)
         self.found.append(_Found(value, self._constant_role(edges, qparams), qparams, edges))
+
+    def _unpacked(self, node: ir.Node) -> None:
+        """Integers times a scale: the weight of a float layer, unpacked when the model is loaded."""
+        cast = node.inputs[0].producer() if node.inputs[0] is not None else None
+        stored = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else None
+        scale, array = constant_array(node.inputs[1]), constant_array(stored)
+        if (
+            stored is None
+            or scale is None
+            or array is None
+            or stored.dtype not in (ir.DataType.INT8, ir.DataType.INT16)
+        ):
+            return
+        axes = [k for k, size in enumerate(scale.shape) if size != 1]
+        if len(axes) > 1 or (axes and scale.shape[axes[0]] != array.shape[axes[0]]):
+            return
+        bits, signed = _BITS[stored.dtype]
+        spec = QuantSpec(bits, signed, True, PerChannel(axes[0]) if axes else PerTensor())
+        flat = scale.astype(np.float32).reshape(-1 if axes else ())
+        qparams = QParams(spec, flat, np.zeros(flat.shape, np.int64))
+        base = (stored.name or "constant").removesuffix("_quantized")
+        value = self._initializer(stored, base, dequantize(array.astype(np.int64), qparams))
+        edges = self._bypass(node.outputs[0], value)
+        self.found.append(_Found(value, "weight", qparams, edges))
 
     def _fake(self, node: ir.Node) -> None:
         value, scale, zero = node.inputs[0], constant_array(node.inputs[1]), constant_array(node.inputs[2])

@@ -82,7 +82,7 @@ def test_tiny_channel_big_bias(per_channel: bool, symmetric: bool | None) -> Non
     model = build("(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { y = Conv (x, w, b) }", w=w, b=b)
     options = Options(placement="all", per_channel=per_channel, symmetric=symmetric)
     result = quantize_checked(model, images(1, 3, 8, 8), options, least=30)
-    np.testing.assert_allclose(dequantized(result, "b")[2], 5.0, rtol=1e-6)
+    np.testing.assert_allclose(dequantized(result, "b")[2], 5.0, rtol=1e-4)
 
 
 @pytest.mark.parametrize("shape", [(1, 4), (4,)])
@@ -94,8 +94,7 @@ def test_tiny_channel_bias_gemm_1x_n(shape: tuple[int, ...], scale: float) -> No
         "(float[3, 16] x) => (float[3, 4] y) { y = Gemm (x, w, b) }", w=w, b=f32([5, 5, -5, 5]).reshape(shape)
     )
     result = quantize_checked(model, images(3, 16), Options(placement="all", symmetric=True), least=30)
-    np.testing.assert_allclose(dequantized(result, "b").reshape(-1), [5, 5, -5, 5], rtol=1e-3)
-    np.testing.assert_allclose(dequantized(result, "b").reshape(-1)[1], 5, rtol=1e-6)
+    np.testing.assert_allclose(dequantized(result, "b").reshape(-1), [5, 5, -5, 5], rtol=1e-4)
 
 
 @pytest.mark.parametrize("factor", [1e-12, 1e-6, 1e6, 1e12])
@@ -128,38 +127,52 @@ def test_inf_bias(value: float) -> None:
 
 
 def test_one_outlier_1e6() -> None:
+    """The total is all outlier: the worst and the median sample must tell."""
+    feeds = images(1, 3, 8, 8, samples=8)
+    feeds[5]["x"][0, 0, 0, 0] = 1e6
+    model = two_layers()
+    result = quantize_checked(model, feeds)
+    assert result.sqnr["y"] > 30
+    wanted, got = (infer(m, feeds, optimize=True)["y"] for m in (model, result.proto))
+    one_by_one = sorted(sqnr([w], [g]) for w, g in zip(wanted, got, strict=True))
+    assert result.quantized.verification is not None
+    errors = result.quantized.verification.outputs["y"]
+    assert errors.median == pytest.approx((one_by_one[3] + one_by_one[4]) / 2, abs=0.1)
+    assert errors.worst == pytest.approx(one_by_one[0], abs=0.1)
+    assert errors.worst_sample != 5
+    assert errors.median < 5
+    assert "the median sample has" in result.notes
+
+
+@pytest.mark.parametrize("method", ["percentile:99.9", "entropy"])
+def test_one_outlier_1e6_clipped(method: str) -> None:
     feeds = images(1, 3, 8, 8, samples=16)
     feeds[5]["x"][0, 0, 0, 0] = 1e6
     model = two_layers()
-    result = quantize_checked(model, feeds, least=None)
-    verification = result.quantized.verification
-    assert verification is not None
-    report = verification.to_dict()["outputs"]["y"]
-    assert {"sqnr", "worst", "median", "worst_sample"} <= {key.split("_db")[0] for key in report} | set(report)
-    wanted, got = (infer(m, feeds, optimize=True)["y"] for m in (model, result.proto))
-    one_by_one = [sqnr([w], [g]) for w, g in zip(wanted, got, strict=True)]
-    errors = verification.outputs["y"]
-    assert errors.worst < errors.sqnr or errors.worst == pytest.approx(min(one_by_one), abs=20)
-    assert np.median(one_by_one) > 20, "one bad sample must not spoil the others under the default range method"
+    result = quantize_checked(model, feeds, Options(placement="all", range=method), least=None)
+    clean = [feed for i, feed in enumerate(feeds) if i != 5]
+    wanted, got = (infer(m, clean, optimize=True)["y"] for m in (model, result.proto))
+    assert sqnr(wanted, got) > 20
 
 
-@pytest.mark.parametrize("options", [Options(placement="all"), Options()])
-def test_one_input_channel_200_times_larger(options: Options) -> None:
-    model = build(
-        """(float[8, 64] x) => (float[8, 64] y) {
-            [mm] h = MatMul (x, w)
-            y = Relu (h)
-        }""",
-        w=normal(64, 64),
-    )
-    w = numpy_helper.to_array(model.graph.initializer[0]).copy()
-    w[3] /= 200  # the layer was trained with that channel: its weights are as much smaller
-    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(w, "w"))
-    feeds = images(8, 64)
+def channel_200(layers: int) -> tuple[onnx.ModelProto, list[dict[str, Any]]]:
+    """MatMuls, the first of which has an input channel 200 times larger, its weights as much smaller."""
+    weights = {f"w{i}": normal(256, 256, seed=i, scale=1 / 16) for i in range(layers)}
+    weights["w0"][3] /= 200
+    tensors = ["x", *(f"h{i}" for i in range(1, layers)), "y"]
+    body = " ".join(f"[mm{i}] {tensors[i + 1]} = MatMul ({tensors[i]}, w{i})" for i in range(layers))
+    feeds = images(64, 256, samples=3)
     for sample in feeds:
         sample["x"][:, 3] *= 200
-    result = quantize_checked(model, feeds, options, least=None)
-    assert result.worst >= 25
+    return build(f"(float[64, 256] x) => (float[64, 256] y) {{ {body} }}", **weights), feeds
+
+
+def test_one_input_channel_200_times_larger() -> None:
+    """8 bits per tensor leave 1 dB; the layer is found, kept float, and named."""
+    model, feeds = channel_200(layers=3)
+    result = quantize_checked(model, feeds, Options(), least=25)
+    assert result.quantized.plan.quantized.keys() == {"mm1", "mm2"}
+    assert "dB at the outputs" in result.reasons["mm0"]
 
 
 def test_denormal_values() -> None:

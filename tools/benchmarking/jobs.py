@@ -220,7 +220,8 @@ def main() -> int:
             super().__init__()
             self.intra_op_num_threads = int(threads)
             self.inter_op_num_threads = 1
-            self.add_session_config_entry("session.intra_op.allow_spinning", "0")
+            if int(threads) > 1:
+                self.add_session_config_entry("session.intra_op.allow_spinning", "0")
 
     ort.SessionOptions = Options
     try:

@@ -3,7 +3,8 @@
 For each threshold ``t`` the histogram of ``|x|`` up to ``t``, to whose last bin all beyond is added, is the reference
 ``P``; ``Q`` is the same histogram without that addition, merged into as many levels as the grid has magnitudes and
 spread evenly over the non-empty bins of each level. The range is ``±t`` of the least ``sum P log(P / Q)``, within the
-values seen. Exact zeros are left out: every grid holds them. KL divergence clips outliers hard.
+values seen. Exact zeros are left out: every grid holds them. KL divergence clips outliers hard. Of a constant or
+a few distinct values any threshold at one of them has divergence 0: there the plain minimum and maximum is given.
 
 The logarithmic bins are first spread over 2048 equal ones (16 a level where that is more), in whole values. Above 10
 bits, where clipping gains nothing, the plain minimum and maximum is given. Takes no parameter.
@@ -28,6 +29,7 @@ _BINS = 2048
 _BINS_A_LEVEL = 16
 _CANDIDATES = 256
 _MOST_BITS = 10
+_FEW = 16  # bins of the bit-pattern histogram, half an octave
 _EMPTY = 1e-4  # what an empty last bin of Q counts as, in values
 
 
@@ -56,7 +58,7 @@ def select(stats: TensorStatistics, spec: QuantSpec, parameter: float | None = N
     one_sided = not spec.symmetric and (low == 0.0 or high == 0.0)
     levels = spec.qmax - spec.qmin + 1 if one_sided else max((spec.qmax - spec.qmin + 1) // 2, 2)
     histogram = _linear(stats, end, max(_BINS, _BINS_A_LEVEL * levels))
-    if histogram.sum() <= 0.0:
+    if np.count_nonzero(stats.counts) <= _FEW or histogram.sum() <= 0.0:
         return stats.min, stats.max
     threshold = end * _best(histogram, levels) / len(histogram)
     return max(low, -threshold), min(high, threshold)
