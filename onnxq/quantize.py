@@ -22,9 +22,9 @@ from onnxq.graph.constants import lift_constants
 from onnxq.graph.load import load
 from onnxq.graph.namer import unique_names
 from onnxq.graph.normalize import normalize
+from onnxq.graph.save import file_size
 from onnxq.graph.shapes import forget_shapes, infer_shapes
 from onnxq.graph.simplify import simplify
-from onnxq.graph.skeleton import file_size
 from onnxq.graph.upcast import upcast
 from onnxq.options import ImageOptions, Options
 from onnxq.plan import Plan

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import ExecutionError, ModelError, VerificationError
 from onnxq.graph.check import check
-from onnxq.graph.skeleton import file_size
+from onnxq.graph.save import file_size
 from onnxq.metrics import ErrorMeter, Errors, jsonable
 from onnxq.session import Session
 

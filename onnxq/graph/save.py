@@ -12,12 +12,16 @@ import onnx
 import onnx_ir as ir
 
 from onnxq.errors import OutputError
+from onnxq.graph.skeleton import skeleton
 from onnxq.graph.traverse import with_subgraphs
 
-__all__ = ["MAX_PROTO_BYTES", "save", "serialized_size", "to_proto"]
+__all__ = ["MAX_PROTO_BYTES", "file_size", "save", "serialized_size", "to_proto"]
 
 MAX_PROTO_BYTES = 1_900_000_000
 """A model that would be larger goes to external data by itself; protobuf's own limit is 2 GiB."""
+
+_EXACT_BYTES = 32 << 20
+"""Models up to this size are serialized to learn their size."""
 
 _EXTERNAL_FROM = 1024
 """Initializers of fewer bytes stay in the protobuf: runtimes want shapes and axes there."""
@@ -48,6 +52,15 @@ def serialized_size(model: ir.Model) -> int:
                     tensor = attr.as_tensor()
                     size += 1024 if tensor.dtype == ir.DataType.STRING else tensor.nbytes
     return size
+
+
+def file_size(model: ir.Model) -> int:
+    """Bytes of a model as a file: exact up to 32 MB, above that to within a few bytes a tensor without reading them."""
+    if serialized_size(model) <= _EXACT_BYTES:
+        return int(to_proto(model).ByteSize())
+    proto, big = skeleton(model)
+    tensors = [value.const_value for value in big.values()]
+    return int(proto.ByteSize()) + sum(t.nbytes + 8 for t in tensors if t is not None)
 
 
 def _inline(tensor: ir.TensorProtocol) -> ir.TensorProtocol:

@@ -5,17 +5,10 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-__all__ = ["adopt", "file_size", "skeleton"]
+__all__ = ["adopt", "skeleton"]
 
 SMALL = 1024
 """Tensors of at most this many bytes stay in the skeleton: shapes, axes, scales that shape inference looks at."""
-
-
-def file_size(model: ir.Model) -> int:
-    """Bytes of a model as a file, to within a few bytes a tensor, without reading its big tensors."""
-    proto, big = skeleton(model)
-    tensors = [value.const_value for value in big.values()]
-    return int(proto.ByteSize()) + sum(t.nbytes + 8 for t in tensors if t is not None)
 
 
 def skeleton(model: ir.Model, *, limit: int = SMALL) -> tuple[onnx.ModelProto, dict[str, ir.Value]]:
