@@ -216,7 +216,8 @@ class _Planner:
         """Keep a node's arithmetic float, and store its weights as integers where that makes the file smaller."""
         rule = self.rules[node]
         weights = [v for p in rule.weights if p < len(node.inputs) and is_constant(v := node.inputs[p])]
-        large = any(elements(v) >= _LEAST_STORED for v in weights if v is not None)
+        least = 0 if self.options.placement == "all" or self.selection.forced(node) else _LEAST_STORED
+        large = any(elements(v) >= least for v in weights if v is not None)
         if large and self.backend.stores_weights and self.options.weight_bits > 4:
             self.stored[node] = rule
             reason += "; its weights are stored as integers"

@@ -353,7 +353,7 @@ def recurrent(kind: str, gates: int, extra: str = "", direction: str = "forward"
 def test_lstm(kind: str, gates: int, direction: str, placement: str) -> None:
     model = recurrent(kind, gates, direction=direction)
     result = quantize_checked(model, images(5, 2, 8), Options(placement=placement), least=None)  # type: ignore[arg-type]
-    if "r" in result.quantized.plan.quantized:
+    if "r" in result.quantized.plan.stored:
         kept = {t.name: t.data_type for t in result.proto.graph.initializer}
         assert onnx.TensorProto.INT8 in kept.values()
         assert "w" not in kept, "no float copy of the weight stays"
@@ -361,7 +361,7 @@ def test_lstm(kind: str, gates: int, direction: str, placement: str) -> None:
         assert result.reasons["r"]
     assert result.sqnr["y"] > 25
     if placement == "all":
-        assert "r" in result.quantized.plan.quantized
+        assert "r" in result.quantized.plan.stored
 
 
 def test_lstm_with_peephole_and_initial_state() -> None:
