@@ -220,7 +220,6 @@ class _Planner:
         large = any(elements(v) >= least for v in weights if v is not None)
         if large and self.backend.stores_weights and self.options.weight_bits > 4:
             self.stored[node] = rule
-            reason += "; its weights are stored as integers"
         self.kept[node] = reason
 
     def _size(self, value: ir.Value) -> int:

@@ -178,7 +178,8 @@ def quantize(
             if better.worst is not None and better.worst[1].sqnr > worst[1].sqnr:
                 quantized, verification = rescued, better
     notes = (*prepared.notes, *decider.notes)
-    verification = replace(verification, warnings=(*statistics.warnings(), *decider.warnings, *verification.warnings))
+    told = statistics.warnings(set(quantized.plan.observed()))
+    verification = replace(verification, warnings=(*told, *decider.warnings, *verification.warnings))
     quantized = replace(quantized, verification=verification, notes=notes)
     if output is not None:
         quantized.save(output)

@@ -176,6 +176,8 @@ def _quantizers(model: ir.Model) -> Iterable[QuantizedTensor]:
             yield _quantizer(node, source, "weight" if is_constant(source) else "activation", [*reads, *others])
         elif node.op_type == "DequantizeLinear" and is_constant(source):
             yield _quantizer(node, source, "weight", [use.node for use in node.outputs[0].uses()])
+        elif node.op_type == "Mul" and (stored := _stored(node)) is not None:
+            yield _quantizer(node, stored, "weight", [use.node for use in node.outputs[0].uses()])
         elif node.op_type == "FakeQuantize":
             role = "weight" if is_constant(source) else "activation"
             yield _quantizer(node, source, role, [use.node for use in node.outputs[0].uses()])
@@ -183,6 +185,14 @@ def _quantizers(model: ir.Model) -> Iterable[QuantizedTensor]:
             weight = node.inputs[3]
             if weight is not None and is_constant(weight):
                 yield _quantizer(node, weight, "weight", [node], scale=4, zero=5)
+
+
+def _stored(node: ir.Node) -> ir.Value | None:
+    """The integers that a Mul scales: the weight of a float layer, unpacked at load."""
+    cast = node.inputs[0].producer() if node.inputs[0] is not None else None
+    stored = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else None
+    narrow = stored is not None and stored.dtype in (ir.DataType.INT8, ir.DataType.INT16)
+    return stored if narrow and is_constant(stored) and is_constant(node.inputs[1]) else None
 
 
 def _quantizer(
@@ -195,8 +205,8 @@ def _quantizer(
         dtype = _fake_dtype(node)
     else:
         kind = zero_value.dtype if zero_value is not None else None
-        if node.op_type == "DequantizeLinear" or kind is None:
-            kind = source.dtype if node.op_type == "DequantizeLinear" else ir.DataType.UINT8
+        if node.op_type in ("DequantizeLinear", "Mul") or kind is None:
+            kind = source.dtype if node.op_type in ("DequantizeLinear", "Mul") else ir.DataType.UINT8
         dtype = str(kind).lower()
     many = scales is not None and scales.size > 1
     if role == "weight" and dtype == "int32":

@@ -77,6 +77,8 @@ def quantized(
     total = done + len(plan.kept_float)
     absorbed = f" (+ {counts(_ops(result, plan.absorbed))} absorbed)" if plan.absorbed else ""
     rows = [("quantized", f"{done} of {total} nodes: {counts(plan.quantized.values()) or 'none'}{absorbed}")]
+    if plan.stored:
+        rows.append(("weights", f"stored as integers, unpacked to float at load: {counts(plan.stored.values())}"))
     rows += _kept_rows(plan.kept_float, verbose)
     if check is not None:
         scored = {name: errors for name, errors in check.outputs.items() if not math.isnan(errors.sqnr)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -258,8 +259,12 @@ class Statistics:
         self.samples += other.samples
         self.meta = {**other.meta, **self.meta}
 
-    def warnings(self) -> list[str]:
-        """What the user should know: NaN and infinities, with tensor and sample; a single sample; all-zero tensors."""
+    def warnings(self, tensors: Container[str] | None = None) -> list[str]:
+        """What the user should know: NaN and infinities, with tensor and sample; a single sample; all-zero tensors.
+
+        Args:
+            tensors: names that all-zero tensors are looked for among; all if None.
+        """
         found: list[str] = []
         if self.samples == 1:
             found.append("the ranges come from 1 sample only")
@@ -273,6 +278,7 @@ class Statistics:
                     f"({getattr(head, total)} values of {head.elements}); they are left out of the ranges"
                 )
         zero = [stats.name for stats in self.tensors.values() if stats.count and stats.min == stats.max == 0.0]
+        zero = [name for name in zero if tensors is None or name in tensors]
         if zero:
             shown = ", ".join(map(repr, zero[:3])) + (f" and {len(zero) - 3} more" if len(zero) > 3 else "")
             found.append(f"always zero on this data: {shown}")
