@@ -132,5 +132,6 @@ class Plan:
             readers = " ".join(f"{e.node}:{e.index}" for e in s.readers)
             lines.append(f"{s.role} {s.name}: {s.spec}{extra} -> {readers or '(no reader)'}")
         lines += [f"absorbed {node} into {into}" for node, into in self.absorbed.items()]
+        lines += [f"stored {node} ({op}): weights only" for node, op in self.stored.items()]
         lines += [f"float {k.node} ({k.op}): {k.reason}" for k in self.kept_float]
         return "\n".join(lines) + "\n"

@@ -1,0 +1,121 @@
+"""The assignment of nodes to integers or float against all possible assignments."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from onnxq.backend import Backend, Kind, OpRule
+from onnxq.placement import cheapest, elements
+from onnxq.quantized import Quantized
+from onnxq.spec import QuantSpec
+
+
+def _export(quantized: Quantized, path: Path) -> list[Path]:
+    raise AssertionError("not exported here")
+
+
+BACKEND = Backend(
+    name="test",
+    title="",
+    activation=QuantSpec(),
+    weight=QuantSpec(),
+    rules={},
+    export=_export,
+    quantize_cost=1.3,
+    dequantize_cost=1.1,
+    node_cost=5.0,
+    reorder_cost=0.5,
+)
+
+
+def _graph(seed: int) -> tuple[ir.Graph, dict[ir.Node, OpRule]]:
+    """A random graph of up to nine nodes, most of which could run in integers."""
+    rng = np.random.default_rng(seed)
+    x = ir.Value(name="x", shape=ir.Shape((1, 8)), type=ir.TensorType(ir.DataType.FLOAT))
+    values, nodes = [x], []
+    rules: dict[ir.Node, OpRule] = {}
+    for k in range(int(rng.integers(3, 9))):
+        inputs = [values[i] for i in rng.integers(0, len(values), int(rng.integers(1, 3)))]
+        node = ir.node("Op", inputs, name=f"n{k}")
+        node.outputs[0].name = f"v{k}"
+        node.outputs[0].shape = ir.Shape((1, int(rng.integers(1, 20))))
+        kind = [Kind.COMPUTE, Kind.COMPUTE, Kind.ELEMENTWISE, Kind.MOVEMENT, None][int(rng.integers(0, 5))]
+        if kind is not None:
+            costs = (float(rng.uniform(0, 6)), float(rng.uniform(0, 6)))
+            rules[node] = OpRule("Op", kind, cost=costs, output=bool(rng.integers(0, 4)))
+        nodes.append(node)
+        values.append(node.outputs[0])
+    return ir.Graph([x], [values[-1]], nodes=nodes, opset_imports={"": 17}), rules
+
+
+def _serving(rules: Mapping[ir.Node, OpRule]) -> set[ir.Node]:
+    serving = {n for n, r in rules.items() if r.kind is Kind.COMPUTE}
+    grown = True
+    while grown:
+        more = {
+            n
+            for n, r in rules.items()
+            if r.kind is Kind.MOVEMENT and any(use.node in serving for use in n.outputs[0].uses())
+        }
+        grown = bool(more - serving)
+        serving |= more
+    return serving
+
+
+def _cost(graph: ir.Graph, rules: Mapping[ir.Node, OpRule], integer: set[ir.Node]) -> float:
+    """What an assignment costs, straight from the definition; infinite where it is not allowed."""
+    total = 0.0
+    serving = _serving(rules)
+    for node, rule in rules.items():
+        total += rule.costs(node)[node in integer] * elements(node.outputs[0])
+    for value in (*graph.inputs, *(n.outputs[0] for n in graph)):
+        size = elements(value)
+        producer = value.producer()
+        readers = [use.node for use in value.uses()]
+        candidates = [r for r in readers if r in rules]
+        wanted = any(r in integer for r in candidates)
+        quantizes = producer in rules and rules[producer].output and producer in integer
+        if quantizes:
+            if any(r not in integer for r in readers) or value.is_graph_output():
+                total += 1.1 * size + 5.0
+        elif wanted:
+            if not any(r in serving for r in candidates):
+                return float("inf")
+            total += 1.3 * size + 5.0
+            if producer in rules and rules[producer].output and rules[producer].kind is Kind.COMPUTE:
+                total += 0.5 * size
+    return total
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_no_other_assignment_is_cheaper(seed: int) -> None:
+    graph, rules = _graph(seed)
+    chosen = cheapest(BACKEND, rules, lambda n: n.outputs[0], set(), set())
+    best = min(
+        _cost(graph, rules, set(subset))
+        for count in range(len(rules) + 1)
+        for subset in itertools.combinations(rules, count)
+    )
+    assert _cost(graph, rules, chosen) == pytest.approx(best, abs=0.5)  # costs are rounded to 1/64 each
+
+
+def test_forced_nodes_run_in_integers() -> None:
+    graph, rules = _graph(3)
+    compute = next(n for n, r in rules.items() if r.kind is Kind.COMPUTE)
+    dear = {**rules, compute: replace(rules[compute], cost=(0.0, 1000.0))}
+    assert compute not in cheapest(BACKEND, dear, lambda n: n.outputs[0], set(), set())
+    assert compute in cheapest(BACKEND, dear, lambda n: n.outputs[0], set(), {compute})
+    assert graph.inputs
+
+
+def test_unknown_dimensions_count_sixteen_but_the_first() -> None:
+    assert elements(ir.Value(shape=ir.Shape(("N", 3, "H", "W")))) == 3 * 16 * 16
+    assert elements(ir.Value(shape=ir.Shape(()))) == 1
+    assert elements(ir.Value()) > 0
