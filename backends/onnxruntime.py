@@ -139,6 +139,7 @@ def _keep_apart(model: ir.Model) -> None:
                 and matmul is not None
                 and matmul.op_type == "MatMul"
                 and is_constant(bias)
+                and not bias.is_graph_output()
                 and bias.shape is not None
                 and len(bias.shape) == 1
                 and other.shape is not None
@@ -167,6 +168,8 @@ def _unpack_late(model: ir.Model) -> None:
         if table is None or unpack is None or unpack.op_type != "DequantizeLinear" or not is_constant(unpack.inputs[0]):
             continue
         stored, graph, rows = unpack.inputs[0], node.graph, node.outputs[0]
+        if node.attributes.get_int("axis", 0) != 0:
+            continue
         indices = node.inputs[1]
         rank = len(indices.shape) if indices is not None and indices.shape is not None else None
         axis = unpack.attributes.get_int("axis", 1)
@@ -232,10 +235,27 @@ def _cast_and_scale(dq: ir.Node, namer: Namer) -> ir.Value | None:
     return scaled.outputs[0]
 
 
+def _write_signed_pairs(model: ir.Model) -> None:
+    """Write quantizers of int8 activations in onnxruntime's own domain from opset 21 on.
+
+    onnxruntime 1.31 moves such a pair past data movement with an ``output_dtype``, then makes it uint8 and finds that
+    the two do not match: the session is not created. Its own operators know no ``output_dtype``.
+    """
+    if model.opset_imports.get("", 0) < 21:
+        return
+    for node in all_nodes(model):
+        zero = node.inputs[2] if len(node.inputs) > 2 else None
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and zero is not None:
+            if zero.dtype is ir.DataType.INT8 and not is_constant(node.inputs[0]):
+                node.domain = "com.microsoft"
+                model.opset_imports["com.microsoft"] = 1
+
+
 def _finish(model: ir.Model, plan: Plan) -> None:
     _keep_apart(model)
     _unpack_late(model)
     _unpack_at_load(model, plan)
+    _write_signed_pairs(model)
 
 
 def _export(quantized: Quantized, path: Path) -> list[Path]:
@@ -264,7 +284,8 @@ _RULES = (
     OpRule("LeakyRelu", Kind.ELEMENTWISE, cost=(0.95, 1.05)),
     OpRule("Sigmoid", Kind.ELEMENTWISE, fixed=(0.0, 1.0), cost=(1.5, 1.05)),
     OpRule("Softmax", Kind.ELEMENTWISE, fixed=(0.0, 1.0), cost=(2.4, 9.6)),
-    OpRule("MaxPool", Kind.MOVEMENT, cost=(5.5, 1.0), when=_plain_max_pool),
+    # Quantizers behind a float MaxPool are moved in front of it, where only convolutions' layout has a fast kernel.
+    OpRule("MaxPool", Kind.MOVEMENT, cost=(1.0, 0.5), cost_behind=85.0, when=_plain_max_pool),
     OpRule("Resize", Kind.MOVEMENT, cost=(0.86, 0.2), when=_nearest),
     _movement("Transpose"),
     _movement("Reshape", 0.05),

@@ -7,7 +7,7 @@ behind it the signal is lost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
@@ -46,7 +46,7 @@ _SAMPLES = 4
 
 def noise_amplifiers(
     model: ir.Model,
-    rendered: ir.Model,
+    render: Callable[[], ir.Model],
     plan: Plan,
     samples: Sequence[KeptSample],
     *,
@@ -57,7 +57,7 @@ def noise_amplifiers(
 
     Args:
         model: the float model.
-        rendered: the quantized model, tensors named as in the float one.
+        render: gives the quantized model, tensors named as in the float one; called only where there are suspects.
         plan: where it is quantized.
         samples: samples to run, a few are enough.
         providers: execution providers of onnxruntime.
@@ -73,6 +73,7 @@ def noise_amplifiers(
     ]
     if not suspects or not samples:
         return {}
+    rendered = render()
     present = {v.name for node in all_nodes(rendered) for v in node.outputs}
     tensors = [
         value.name or ""

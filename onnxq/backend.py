@@ -52,8 +52,9 @@ class OpRule:
             another integer operator reads it.
         fixed: the output's real range where the operator's definition gives it (sigmoid: 0 to 1).
         cost: cost per output element as (float kernel, integer kernel), in units of one QuantizeLinear, or a function
-        of
-            the node that gives it.
+            of the node that gives it.
+        cost_behind: cost per output element of quantizing directly behind this node while it runs float. Where it is
+            not zero, the node's integer kernel is only good behind another integer node.
         when: node → why this node cannot be quantized, ``None`` where it can.
     """
 
@@ -66,6 +67,7 @@ class OpRule:
     output: bool = True
     fixed: tuple[float, float] | None = None
     cost: tuple[float, float] | Callable[[ir.Node], tuple[float, float]] = (1.0, 1.0)
+    cost_behind: float = 0.0
     when: Callable[[ir.Node], str | None] | None = None
 
     def costs(self, node: ir.Node) -> tuple[float, float]:
@@ -93,8 +95,9 @@ class Backend:
         reorder_cost: cost per element of leaving the layout of float convolutions, on top of ``quantize_cost``.
         node_cost: cost of a kernel call whatever its size, in the same unit.
         fused_float: (operator, operator behind it) pairs of which a float kernel computes the second for free → its
-        cost
-            per element elsewhere.
+            cost per element elsewhere.
+        quantizer_bits: widths of the QuantizeLinear that the target runs; activations of another width are written as
+            ``onnxq::FakeQuantize``.
         stores_weights: the weights of layers that stay float are stored as integers too.
         finish: a last rewriting of the rendered QDQ model, in place.
         verified: what a real runtime has confirmed, for the table of targets.
@@ -116,6 +119,7 @@ class Backend:
     reorder_cost: float = 0.0
     node_cost: float = 0.0
     fused_float: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    quantizer_bits: frozenset[int] = field(default_factory=lambda: frozenset({8, 16}))
     stores_weights: bool = False
     finish: Callable[[ir.Model, Plan], None] | None = None
     artifacts: str = ""

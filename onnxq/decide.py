@@ -14,7 +14,7 @@ from onnxq.backend import Backend, Kind
 from onnxq.branches import lost_branches
 from onnxq.calibration.statistics import Statistics
 from onnxq.graph.shapes import sizes_at
-from onnxq.numbers import choose_numbers, unusable_constants, unusable_tensors
+from onnxq.numbers import choose_numbers, fit_biases, unusable_constants, unusable_tensors
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.planner import make_plan
@@ -61,6 +61,7 @@ class Decider:
         self.notes: list[str] = []
         self.warnings: list[str] = []
         self._keep: dict[str, str] = {}
+        self._unusable: dict[str, str] = {}
         samples = statistics.kept
         self._sizes = sizes_at(model, {n: a.shape for n, a in samples[0].feeds.items()}) if samples else {}
 
@@ -77,7 +78,7 @@ class Decider:
             if self.options.placement == "all" or not quantized.plan.quantized:
                 break
             noisy = noise_amplifiers(
-                quantized.model, quantized.rendered(), quantized.plan, self.statistics.kept, **self._runtime
+                quantized.model, quantized.rendered, quantized.plan, self.statistics.kept, **self._runtime
             )
             if not noisy:
                 break
@@ -123,22 +124,22 @@ class Decider:
     def _runtime(self) -> _Runtime:
         return {"providers": self.options.providers, "custom_op_library": self.options.custom_op_library}
 
-    def _attempt(self, keep: dict[str, str]) -> tuple[Quantized, int]:
-        """Plan and numbers, biases corrected; what the data rules out is added to ``keep``."""
+    def _attempt(self, keep: Mapping[str, str]) -> tuple[Quantized, int]:
+        """Plan and numbers, biases corrected; what the data rules out is noted as unusable."""
         model, options, statistics = self.model, self.options, self.statistics
         while True:
-            plan = make_plan(model, self.target, options, keep_float=keep, sizes=self._sizes)
+            plan = make_plan(model, self.target, options, keep_float=keep, unusable=self._unusable, sizes=self._sizes)
             bad = {**unusable_tensors(plan, statistics), **unusable_constants(model, plan)}
             more = _nodes_touching(model, plan, bad)
-            if not more.keys() - keep.keys():
+            if not more:
                 break
-            keep.update(more)
+            self._unusable.update(more)
         numbers = choose_numbers(model, plan, statistics)
         corrected = 0
         if options.bias_correction and plan.quantized:
             model = model.clone()
             corrected = correct_biases(model, plan, numbers, statistics.kept, sizes=self._sizes, **self._runtime)
-            numbers = choose_numbers(model, plan, statistics) if corrected else numbers
+            fit_biases(model, plan, numbers)
         made = Quantized(model, plan, numbers, self.target, format=options.format, version=self.version)
         return made, corrected
 

@@ -19,7 +19,7 @@ from onnxq.plan import Plan, Site
 from onnxq.qparams import MIN_SCALE, QParams, from_range
 from onnxq.spec import PerChannel
 
-__all__ = ["choose_numbers", "unusable_constants", "unusable_tensors"]
+__all__ = ["choose_numbers", "fit_biases", "unusable_constants", "unusable_tensors"]
 
 _BIAS_LIMIT = float(2**31 - 1)
 
@@ -38,7 +38,9 @@ def unusable_tensors(plan: Plan, statistics: Statistics) -> dict[str, str]:
         seen = statistics.tensors.get(tensor)
         if seen is None:
             raise StatisticsError(
-                "the statistics have no such tensor", where=f"tensor {tensor!r}", hint="Calibrate this model again"
+                "the statistics have no such tensor",
+                where=f"tensor {tensor!r}",
+                hint="Calibrate this model again, with the same --exclude",
             )
         if seen.count == 0:
             why = "held no finite value" if seen.nan or seen.inf or seen.sentinels else "was never computed"
@@ -55,7 +57,9 @@ def unusable_constants(model: ir.Model, plan: Plan) -> dict[str, str]:
     for site in plan.sites:
         if site.role != "activation" and site.tensor not in bad:
             array = constant_array(values[site.tensor])
-            if array is not None and not np.isfinite(array).all():
+            if array is not None and not array.size:
+                bad[site.tensor] = f"constant {site.tensor!r} is empty"
+            elif array is not None and not np.isfinite(array).all():
                 bad[site.tensor] = f"constant {site.tensor!r} holds NaN or infinite values"
             elif array is not None and np.abs(array).max(initial=0.0) > SENTINEL:
                 bad[site.tensor] = f"constant {site.tensor!r} holds mask values (beyond 1e30)"
@@ -88,6 +92,19 @@ def choose_numbers(model: ir.Model, plan: Plan, statistics: Statistics) -> dict[
     for site in plan.sites:
         if site.tied_to is not None:
             numbers[site.name] = replace(numbers[plan.root(site).name], spec=site.spec)
+    fit_biases(model, plan, numbers)
+    return numbers
+
+
+def fit_biases(model: ir.Model, plan: Plan, numbers: dict[str, QParams]) -> None:
+    """Scales of the biases as they are now, the other numbers given; scales of weights are raised where they must be.
+
+    Args:
+        model: holds the biases.
+        plan: where it is quantized.
+        numbers: parameters by site name, changed in place.
+    """
+    values = _constants(model)
     biases = [site for site in plan.sites if site.role == "bias"]
     for site in biases:
         if site.factors is not None:
@@ -99,7 +116,6 @@ def choose_numbers(model: ir.Model, plan: Plan, statistics: Statistics) -> dict[
             highest = np.abs(_array(values[site.tensor])).reshape(-1)
             highest = highest if isinstance(site.spec.granularity, PerChannel) else highest.max(initial=0.0)
             numbers[site.name] = from_range(-highest, highest, site.spec)
-    return numbers
 
 
 def _make_room(site: Site, bias: NDArray[np.float32], numbers: dict[str, QParams]) -> None:

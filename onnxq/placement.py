@@ -66,6 +66,9 @@ def cheapest(
         else:
             cut.edge(source, node, _units(float_cost))  # paid when float
         cut.edge(node, sink, _units(integer_cost))  # paid when integer
+        if rule.cost_behind and node not in forced and node.inputs[0] is not None:
+            before = _producer(node.inputs[0], absorbed)
+            cut.edge(node, before if before in rules else sink, _FOREVER)
         after = only_reader(behind)
         if after is not None and after not in rules and _float_fusion(backend, after) is node:
             cut.edge(
@@ -77,9 +80,7 @@ def cheapest(
     for value in tensors:
         enter = _units(backend.quantize_cost * size(value) + backend.node_cost)
         leave = _units(backend.dequantize_cost * size(value) + backend.node_cost)
-        producer = value.producer()
-        if producer in absorbed:
-            producer = producer.inputs[0].producer() if producer and producer.inputs[0] else None
+        producer = _producer(value, absorbed)
         readers = [use.node for use in value.uses()]
         integer_readers = [r for r in readers if r in rules]
         has_float_reader = len(integer_readers) < len(readers) or value.is_graph_output()
@@ -88,6 +89,7 @@ def cheapest(
             origin = producer
             if rules[producer].kind is Kind.COMPUTE:
                 enter += _units(backend.reorder_cost * size(value))
+            enter += _units(rules[producer].cost_behind * size(value))
             leaves = ("leaves", value)  # integer only if every reader is
             cut.edge(producer, leaves, leave)
             for reader in integer_readers:
@@ -103,6 +105,14 @@ def cheapest(
             cut.edge(enters, origin, enter)
     side = cut.source_side(source, sink)
     return {node for node in rules if node in side}
+
+
+def _producer(value: ir.Value, absorbed: Set[ir.Node]) -> ir.Node | None:
+    """The node that makes a tensor; for an absorbed activation function the node it is computed with."""
+    producer = value.producer()
+    if producer is not None and producer in absorbed and producer.inputs[0] is not None:
+        return producer.inputs[0].producer()
+    return producer
 
 
 def _serving(

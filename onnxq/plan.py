@@ -33,7 +33,8 @@ class Site:
         role: activation, constant (a constant operand quantized like an activation), weight or bias.
         spec: how.
         readers: the inputs that read the quantized tensor.
-        produced: the quantizer stands directly behind the producer, so every reader sees the quantized tensor.
+        produced: the quantizer stands directly behind the producer, so every reader that has no other site of this
+            tensor sees the quantized one.
         tied_to: name of the site whose scale and zero point this one shares.
         fixed: the real range, where it follows from an operator's definition.
         factors: for a bias, the sites of data and weight; its scale is the product of theirs. ``None`` where that would

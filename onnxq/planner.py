@@ -13,7 +13,7 @@ from onnxq.graph.values import is_constant, static_shape
 from onnxq.options import Options
 from onnxq.placement import cheapest, elements
 from onnxq.plan import Edge, Kept, Plan, Role, Site
-from onnxq.selection import Selection
+from onnxq.selection import Selection, with_symmetry
 from onnxq.spec import PerChannel, PerTensor, QuantSpec
 
 __all__ = ["make_plan"]
@@ -33,6 +33,7 @@ def make_plan(
     options: Options | None = None,
     *,
     keep_float: Mapping[str, str] | None = None,
+    unusable: Mapping[str, str] | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> Plan:
     """Decide what is quantized how, what is tied, and what stays float and why.
@@ -41,13 +42,14 @@ def make_plan(
         model: a normalized model (see :func:`onnxq.graph.normalize.normalize`).
         backend: the target.
         options: bits, symmetry, granularity, exclusions and placement.
-        keep_float: node name → reason, for nodes that data has shown to be hurt by quantization.
+        keep_float: node name → reason, for nodes that data has shown to be hurt by quantization; ``include`` wins.
+        unusable: node name → reason, for nodes that have no numbers to be quantized with, asked for or not.
         sizes: tensor name → number of elements, where data has shown it; else the shapes in the model are used.
 
     Raises:
         OptionError: a pattern of the options matches nothing.
     """
-    return _Planner(model, backend, options or Options(), keep_float or {}, sizes or {}).run()
+    return _Planner(model, backend, options or Options(), keep_float or {}, unusable or {}, sizes or {}).run()
 
 
 @dataclass(slots=True)
@@ -70,10 +72,10 @@ class _Planner:
         backend: Backend,
         options: Options,
         keep_float: Mapping[str, str],
+        unusable: Mapping[str, str],
         sizes: Mapping[str, int],
     ) -> None:
-        self.model, self.backend, self.options, self.keep_float = model, backend, options, keep_float
-        self.sizes = sizes
+        self.model, self.backend, self.options, self.sizes = model, backend, options, sizes
         self.nodes = list(model.graph.all_nodes())
         self.rules: dict[ir.Node, OpRule] = {}
         self.stored: dict[ir.Node, OpRule] = {}
@@ -81,7 +83,10 @@ class _Planner:
         self.absorbs: dict[ir.Node, ir.Node] = {}
         self.kept: dict[ir.Node, str] = {}
         self.drafts: dict[tuple[ir.Value, Role, QuantSpec, int], _SiteDraft] = {}
+        self.output_makers: set[ir.Node] = set()
         self.selection = Selection(model, self.nodes, options)
+        forced = {n.name for n in self.nodes if self.selection.forced(n)}
+        self.keep_float = {**{name: why for name, why in keep_float.items() if name not in forced}, **unusable}
 
     def run(self) -> Plan:
         self._candidates()
@@ -115,7 +120,7 @@ class _Planner:
             return f"excluded by {self.selection.excluded[node]!r}", None
         if self.selection.included is not None and node not in self.selection.included:
             return "not among what 'include' names", None
-        if node.name and node.name in self.keep_float and not self.selection.forced(node):
+        if node.name and node.name in self.keep_float:
             return self.keep_float[node.name], None
         if any(v is not None and _is_dequantized(v) for v in node.inputs):
             return "already quantized in the input model", None
@@ -137,7 +142,7 @@ class _Planner:
         if rule.kind in (Kind.COMPUTE, Kind.WEIGHT_ONLY) and not constants:
             product = self.backend.rules.get(f"{node.op_type}:product")
             if product is None:
-                return "its weight is computed at run time", None
+                return _why_no_weight(node, rule), None
             rule = product
         if rule.data is None and all(is_constant(v) for v in node.inputs if v is not None):
             return "all its inputs are constants", None
@@ -192,7 +197,8 @@ class _Planner:
             reason = "not a multiply-accumulate with constant weights (placement 'compute')"
         else:
             candidates = {n: r for n, r in free.items() if r.kind is not Kind.PRODUCT or n in forced}
-            held = {n for n in candidates if n not in forced and self._feeds_output(n)}
+            self.output_makers = self._output_makers()
+            held = self.output_makers - forced
             candidates = {n: r for n, r in candidates.items() if n not in held}
             chosen = cheapest(self.backend, candidates, self._output, self.absorbed.keys(), forced, self._size)
         for node, rule in free.items():
@@ -200,7 +206,7 @@ class _Planner:
                 continue
             if mode == "auto" and rule.kind is Kind.PRODUCT:
                 reason = "product of two activations: integers gain nothing here"
-            elif mode == "auto" and self._feeds_output(node):
+            elif node in self.output_makers:
                 reason = "it computes a model output, which stays float"
             elif mode == "auto":
                 reason = "slower in integers here, with the conversions around it"
@@ -225,18 +231,18 @@ class _Planner:
     def _size(self, value: ir.Value) -> int:
         return self.sizes.get(value.name or "") or elements(value)
 
-    def _feeds_output(self, node: ir.Node) -> bool:
-        """Whether a node other than a multiply-accumulate computes a model output, moved about or not."""
-        if self.rules[node].kind is Kind.COMPUTE:
-            return False
-        value = self._output(node)
-        if value.is_graph_output():
-            return True
-        readers = [use.node for use in value.uses()]
-        moving = (Kind.MOVEMENT,)
-        return bool(readers) and all(
-            r in self.rules and self.rules[r].kind in moving and self._feeds_output(r) for r in readers
-        )
+    def _output_makers(self) -> set[ir.Node]:
+        """Nodes other than multiply-accumulates that compute a model output, moved about behind them or not."""
+        found: set[ir.Node] = set()
+        for node in reversed(self.nodes):
+            if node not in self.rules or self.rules[node].kind is Kind.COMPUTE:
+                continue
+            value = self._output(node)
+            readers = {use.node for use in value.uses()}
+            only_moved = readers <= found and all(self.rules[r].kind is Kind.MOVEMENT for r in readers)
+            if value.is_graph_output() or (readers and only_moved):
+                found.add(node)
+        return found
 
     def _output(self, node: ir.Node) -> ir.Value:
         """The tensor behind a node and the activation function it absorbed."""
@@ -300,9 +306,7 @@ class _Planner:
                 draft.produced = True
                 draft.fixed = rule.fixed
                 if rule.kind is Kind.MOVEMENT and node.inputs[0] is not None:
-                    read = self._activation(node, node.inputs[0])
-                    source = self.drafts.get((node.inputs[0], "activation", read, 0))
-                    draft.tied_to = source
+                    draft.tied_to = self.drafts.get((node.inputs[0], "activation", spec, 0))
 
     def _draft(self, value: ir.Value, role: Role, spec: QuantSpec, key: int = 0) -> _SiteDraft:
         return self.drafts.setdefault((value, role, spec, key), _SiteDraft(value, role, spec))
@@ -319,13 +323,15 @@ class _Planner:
         options = self.options
         spec = replace(self.backend.activation, bits=options.act_bits, range=options.range)
         if options.symmetric is not None:
-            spec = replace(spec, symmetric=options.symmetric, signed=options.symmetric)
+            spec = with_symmetry(spec, options.symmetric)
         return self.selection.activation(spec, node, value)
 
     # -- the result
 
     def _finish(self) -> Plan:
-        order = {value: i for i, value in enumerate(_values(self.model, self.nodes))}
+        order: dict[ir.Value, int] = {}
+        for value in _values(self.model, self.nodes):
+            order.setdefault(value, len(order))
         drafts = sorted(self.drafts.values(), key=lambda d: order.get(d.tensor, len(order)))
         taken: set[str] = set()
         for draft in drafts:
@@ -380,6 +386,13 @@ def _positions(rule: OpRule, node: ir.Node) -> Iterable[int]:
 def _is_dequantized(value: ir.Value) -> bool:
     producer = value.producer()
     return producer is not None and producer.op_type in _QUANTIZERS
+
+
+def _why_no_weight(node: ir.Node, rule: OpRule) -> str:
+    for value in (node.inputs[p] for p in rule.weights if p < len(node.inputs)):
+        if value is not None and value.is_graph_input() and value.const_value is not None:
+            return f"its weight {value.name!r} is also a graph input, which may replace it"
+    return "its weight is computed at run time"
 
 
 def _touches_float(node: ir.Node) -> bool:

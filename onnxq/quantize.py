@@ -31,10 +31,10 @@ from onnxq.plan import Plan
 from onnxq.planner import make_plan
 from onnxq.progress import Reporter, Silent
 from onnxq.quantized import Quantized
-from onnxq.render import fake_quantize
 from onnxq.render.read import read as read_quantizers
 from onnxq.rescue import POOR
 from onnxq.session import Session
+from onnxq.spec import QuantSpec
 from onnxq.verify import Verification, verify
 
 __all__ = ["Prepared", "backend_named", "calibrate", "plan", "quantize", "read"]
@@ -42,6 +42,8 @@ __all__ = ["Prepared", "backend_named", "calibrate", "plan", "quantize", "read"]
 Source = str | os.PathLike[str] | onnx.ModelProto | ir.Model
 BASE_OPSET = 14
 """Has per-channel QuantizeLinear (13) and HardSwish (14); statistics belong to the model at this opset or above."""
+_WIDE_OPSET = 21
+"""From here on QuantizeLinear and DequantizeLinear take 4- and 16-bit integers."""
 
 
 class Prepared:
@@ -155,6 +157,7 @@ def quantize(
     """
     options, reporter = options or Options(), reporter or Silent()
     target = backend_named(backend)
+    least = _needed_opset(target, options)
     _require_folder(output)
     if data is None and statistics is None:
         raise OptionError("neither data nor statistics were given", hint="Give one of the two")
@@ -165,7 +168,7 @@ def quantize(
         statistics = _collect(prepared, data, options, image, reporter)
     elif statistics.model_digest != model_digest(prepared.model):
         raise StatisticsError("they were made from another model", hint="Calibrate this model again")
-    float_model = prepared.at_opset(_needed_opset(target, options), options.opset)
+    float_model = prepared.at_opset(least, options.opset)
     decider = Decider(float_model, target, options, statistics, metadata.version("onnxq"))
     quantized = decider.decide()
     verification = _verified(quantized, prepared, statistics, options)
@@ -200,9 +203,6 @@ def read(model: Source, *, backend: str = "onnxruntime") -> Quantized:
         OnnxqError: the model is unreadable or invalid.
     """
     loaded = load(model)
-    kept = {key: loaded.functions[key] for key in loaded.functions if key[0] == fake_quantize.DOMAIN}
-    for key in kept:
-        del loaded.functions[key]
     unique_names(loaded)
     lift_constants(loaded)
     infer_shapes(loaded)
@@ -228,7 +228,7 @@ def _collect(
     session = Session(prepared.model, providers=options.providers, custom_op_library=options.custom_op_library)
     feeds = open_data(data, session.inputs, image=image, samples=options.samples)
     del session
-    tensors = _observable(prepared.model)
+    tensors = _observable(prepared.model, options)
     with reporter.phase("calibrate", total=feeds.length) as advance:
         return collect(
             prepared.model,
@@ -241,22 +241,39 @@ def _collect(
         )
 
 
-def _observable(model: ir.Model) -> list[str]:
-    """Every tensor that some installed target may quantize, so that one pass over the data serves them all."""
-    everything = Options(placement="all")
+def _observable(model: ir.Model, options: Options) -> list[str]:
+    """Every tensor that some installed target may quantize, so that one pass over the data serves them all.
+
+    What the options exclude counts as well: a Relu that stays float leaves the tensor in front of it to be quantized.
+    """
+    wanted = [Options(placement="all"), Options(placement="all", exclude=options.exclude, override=options.override)]
     found: dict[str, None] = {}
     for name in plugins.names("onnxq.backends"):
-        sites = make_plan(model, backend_named(name), everything).sites
-        found.update(dict.fromkeys(site.source for site in sites if site.role == "activation"))
+        target = backend_named(name)
+        for asked in dict.fromkeys(wanted):
+            sites = make_plan(model, target, asked).sites
+            found.update(dict.fromkeys(site.source for site in sites if site.role == "activation"))
     return list(found)
 
 
 def _needed_opset(target: Backend, options: Options) -> int:
-    """4- and 16-bit integers exist in QuantizeLinear and DequantizeLinear from opset 21 on."""
+    """4- and 16-bit integers exist in QuantizeLinear and DequantizeLinear from opset 21 on.
+
+    Raises:
+        OptionError: a lower opset is asked for.
+    """
     widths = [options.weight_bits, options.act_bits]
     widths += [b for _, o in options.override for b in (o.weight_bits, o.act_bits) if b is not None]
-    storage = {next(w for w in (4, 8, 16) if b <= w) for b in widths}
-    return max(target.min_opset, 21) if storage - {8} else target.min_opset
+    stored = {QuantSpec(bits).storage_bits for bits in widths}
+    if options.format != "qdq" or stored == {8}:
+        return target.min_opset
+    if options.opset is not None and options.opset < _WIDE_OPSET:
+        raise OptionError(
+            f"opset {options.opset} has no {min(stored - {8})}-bit integers",
+            where="opset",
+            hint=f"Leave it out or ask for {_WIDE_OPSET}, or use the format fake-quantize",
+        )
+    return max(target.min_opset, _WIDE_OPSET)
 
 
 def _require_folder(output: str | os.PathLike[str] | None) -> None:

@@ -9,9 +9,14 @@ import onnx_ir as ir
 
 from onnxq import patterns
 from onnxq.options import Options, Override
-from onnxq.spec import PerTensor, QuantSpec
+from onnxq.spec import QuantSpec
 
-__all__ = ["Selection"]
+__all__ = ["Selection", "with_symmetry"]
+
+
+def with_symmetry(spec: QuantSpec, symmetric: bool) -> QuantSpec:
+    """An activation's spec made symmetric (signed, zero point 0) or asymmetric (unsigned); unchanged if it is so."""
+    return spec if spec.symmetric == symmetric else replace(spec, symmetric=symmetric, signed=symmetric)
 
 
 class Selection:
@@ -60,28 +65,30 @@ class Selection:
     def weight(self, spec: QuantSpec, node: ir.Node, value: ir.Value) -> QuantSpec:
         """The spec of a node's weight with the overrides that match the node or the tensor; the last one wins."""
         for match, change in self._overrides:
-            if match.node(node) or value.name in match.tensors:
-                if change.weight_bits is not None:
-                    spec = replace(spec, bits=change.weight_bits)
-                if change.per_channel is False:
-                    spec = replace(spec, granularity=PerTensor())
+            if change.weight_bits is not None and _names(match, node, value):
+                spec = replace(spec, bits=change.weight_bits)
         return spec
 
     def per_channel(self, default: bool, node: ir.Node, value: ir.Value) -> bool:
         """Whether a node's weight has a scale per channel."""
         for match, change in self._overrides:
-            if change.per_channel is not None and (match.node(node) or value.name in match.tensors):
+            if change.per_channel is not None and _names(match, node, value):
                 default = change.per_channel
         return default
 
     def activation(self, spec: QuantSpec, node: ir.Node, value: ir.Value) -> QuantSpec:
         """The spec of a tensor that a node reads or writes, with the overrides that match either."""
         for match, change in self._overrides:
-            if match.node(node) or value.name in match.tensors:
+            if _names(match, node, value):
                 if change.act_bits is not None:
                     spec = replace(spec, bits=change.act_bits)
                 if change.range is not None:
                     spec = replace(spec, range=change.range)
                 if change.symmetric is not None:
-                    spec = replace(spec, symmetric=change.symmetric, signed=change.symmetric)
+                    spec = with_symmetry(spec, change.symmetric)
         return spec
+
+
+def _names(match: patterns.Match, node: ir.Node, value: ir.Value) -> bool:
+    """Whether a pattern names the node, by its name or op type, or the tensor."""
+    return node.name in match.nodes or value.name in match.tensors

@@ -2,7 +2,8 @@
 
 What is checked here is computed from the result itself with onnx, onnxruntime and numpy, not asked of onnxq:
 
-* the result passes the checker in full and runs in onnxruntime with all graph optimizations and with none, finite and agreeing;
+* the result passes the checker in full and runs in onnxruntime with all graph optimizations and with none, finite
+  and agreeing;
 * graph inputs and outputs keep names, order, types and shapes, and the model keeps its metadata;
 * the model that was given, in memory or as a file, is unchanged;
 * every scale is finite and positive;

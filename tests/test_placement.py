@@ -81,7 +81,8 @@ def _cost(graph: ir.Graph, rules: Mapping[ir.Node, OpRule], integer: set[ir.Node
         readers = [use.node for use in value.uses()]
         candidates = [r for r in readers if r in rules]
         wanted = any(r in integer for r in candidates)
-        quantizes = producer in rules and rules[producer].output and producer in integer
+        rule_of_producer = rules.get(producer) if producer is not None else None
+        quantizes = rule_of_producer is not None and rule_of_producer.output and producer in integer
         if quantizes:
             if any(r not in integer for r in readers) or value.is_graph_output():
                 total += 1.1 * size + 5.0
@@ -89,7 +90,7 @@ def _cost(graph: ir.Graph, rules: Mapping[ir.Node, OpRule], integer: set[ir.Node
             if not any(r in serving for r in candidates):
                 return float("inf")
             total += 1.3 * size + 5.0
-            if producer in rules and rules[producer].output and rules[producer].kind is Kind.COMPUTE:
+            if rule_of_producer is not None and rule_of_producer.output and rule_of_producer.kind is Kind.COMPUTE:
                 total += 0.5 * size
     return total
 

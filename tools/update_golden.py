@@ -1,6 +1,6 @@
 """Write the golden plan texts of ``tests/golden`` anew; read the difference before you commit it.
 
-    python tools/update_golden.py
+python tools/update_golden.py
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def raise_opset(model: ir.Model, opset: int | None = None, *, minimum: int = 17)
 
     Raises:
         OptionError: ``opset`` is lower than the model's, or newer than the installed onnx knows.
-        ModelError: a model of an opset below 13 cannot be converted.
+        ModelError: a model of an opset below 13 cannot be converted, or the opset is newer than the installed onnx.
     """
     current = model.opset_imports.get("")
     newest = onnx.defs.onnx_opset_version()
@@ -58,6 +58,12 @@ def raise_opset(model: ir.Model, opset: int | None = None, *, minimum: int = 17)
             raise ModelError("it uses standard operators but imports no version of them", where="invalid model")
         current = opset or minimum
         model.opset_imports[""] = current
+    if current > newest:
+        raise ModelError(
+            f"it uses opset {current}, newer than the installed onnx knows ({newest})",
+            where="opset",
+            hint="Upgrade the onnx and onnxruntime packages",
+        )
     target = max(current, minimum) if opset is None else opset
     if target < current:
         raise OptionError(

@@ -8,7 +8,7 @@ name at the very end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import ml_dtypes
@@ -17,25 +17,25 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.graph.namer import Namer
-from onnxq.graph.values import constant_array, is_constant
+from onnxq.graph.values import constant_array, is_constant, remove_nodes, rename_output
 from onnxq.plan import Site
 from onnxq.qparams import QParams, quantize
 from onnxq.quantized import Quantized
 from onnxq.render import fake_quantize
 from onnxq.spec import PerChannel
 
-__all__ = ["render", "saturates", "speakable"]
+__all__ = ["bounds", "render", "saturates", "speakable"]
 
 
-def speakable(site: Site) -> bool:
-    """Whether Q and DQ can say what a site's spec says.
+def speakable(site: Site, widths: Set[int]) -> bool:
+    """Whether Q and DQ can say what a site's spec says, on a target that runs QuantizeLinear for some widths.
 
     Stored integers may use a part of their type's grid. A QuantizeLinear saturates at the ends of the type, so a tensor
     quantized at run time needs the whole grid.
     """
-    if site.role in ("weight", "bias", "constant"):
+    if site.role != "activation":
         return True
-    return site.spec.bits == site.spec.storage_bits and not site.spec.narrow_range
+    return site.spec.bits == site.spec.storage_bits and site.spec.bits in widths and not site.spec.narrow_range
 
 
 def saturates(node: ir.Node, qp: QParams) -> bool:
@@ -82,6 +82,9 @@ class _Renderer:
             self.values.update({v.name: v for v in (*graph.inputs, *graph.initializers.values()) if v.name})
         self.values.update({v.name: v for n in self.nodes.values() for v in n.outputs if v.name})
         self.parameters: dict[str, tuple[ir.Value, ir.Value]] = {}
+        self.sites: dict[str, list[Site]] = {}  # tensor -> its sites
+        for site in quantized.plan.sites:
+            self.sites.setdefault(site.tensor, []).append(site)
 
     def run(self) -> ir.Model:
         plan = self.q.plan
@@ -90,9 +93,9 @@ class _Renderer:
         for site in plan.sites:
             if site.name not in self.q.qparams:
                 continue
-            if self.fake or not speakable(site):
+            if not self._speakable(site):
                 self._fake_site(site)
-            elif site.role in ("activation",):
+            elif site.role == "activation":
                 self._pair(site)
             else:
                 self._stored(site)
@@ -103,29 +106,34 @@ class _Renderer:
 
     # -- activations
 
+    def _speakable(self, site: Site) -> bool:
+        return not self.fake and speakable(site, self.q.backend.quantizer_bits)
+
     def _drop_if_saturated(self, name: str) -> None:
+        """Remove a Relu or Clip that all quantizers behind it make superfluous.
+
+        Not at 16 bits: no kernel gains by it, and some runtimes strip such quantizers and would lose the function.
+        """
         node = self.nodes[name]
         output, source = node.outputs[0], node.inputs[0]
-        site = next((s for s in self.q.plan.sites if s.tensor == output.name and s.produced), None)
-        if site is None or source is None or not speakable(site) or self.fake:
+        tensor = output.name or ""
+        sites = self.sites.get(tensor, [])
+        if source is None or not any(s.produced for s in sites):
             return
-        if not saturates(node, self.q.qparams[site.name]):
+        if not all(s.spec.bits <= 8 and self._speakable(s) and saturates(node, self.q.qparams[s.name]) for s in sites):
             return
-        kept = output.name
-        graph = node.graph
-        assert graph is not None
-        output.replace_all_uses_with(source, replace_graph_outputs=True)
-        graph.remove(node, safe=True)
-        source.name = kept
+        rename_output(source, output)
+        remove_nodes([node])
         del self.nodes[name]
-        self.values[kept or ""] = source
+        self.values[tensor] = source
 
     def _pair(self, site: Site) -> None:
         value = self.values[site.tensor]
-        scale, zero = self._parameters(site)
-        spec = site.spec
-        integer = ir.DataType[spec.dtype.upper()]
         readers = self._readers(site, value)
+        if not readers and not (site.produced and value.is_graph_output()):
+            return
+        scale, zero = self._parameters(site)
+        integer = ir.DataType[site.spec.dtype.upper()]
         q = ir.node("QuantizeLinear", [value, scale, zero], name=self.namer.node(f"{site.tensor}_QuantizeLinear"))
         _describe(q.outputs[0], self.namer.fresh(f"{site.tensor}_quantized"), integer, value.shape)
         self._insert_behind(value, [q])
@@ -182,8 +190,11 @@ class _Renderer:
                 graph.outputs[i] = result
 
     def _readers(self, site: Site, value: ir.Value) -> list[tuple[ir.Node, int]]:
+        """The inputs that read a site: its own, and for a quantizer behind the producer all that have no other site."""
         if site.produced:
-            return [(use.node, use.idx) for use in value.uses()]
+            taken = {(e.node, e.index) for s in self.sites[site.tensor] if s is not site for e in s.readers}
+            uses = [(use.node, use.idx) for use in value.uses() if use.node in self.order]
+            return [(node, index) for node, index in uses if (node.name, index) not in taken]
         edges = [(self.nodes[e.node], e.index) for e in site.readers if e.node in self.nodes]
         return [(node, index) for node, index in edges if node.inputs[index] is value]
 

@@ -1,15 +1,18 @@
 """The way back: a model with Q/DQ pairs or ``onnxq::FakeQuantize`` calls → the same :class:`Quantized` that renders it.
 
-Read are: a QuantizeLinear whose only reader is a DequantizeLinear with the same parameters (an activation, or a float
-constant), a DequantizeLinear of a stored integer constant (weight, bias, constant operand), and FakeQuantize calls with
-constant parameters. Anything else that quantizes (QLinear operators, a lone Q or DQ) is part of the float model as far
-as this reader goes, and named in the notes.
+Read are: a QuantizeLinear that only DequantizeLinears with the same parameters read (an activation, or a float
+constant), a DequantizeLinear of a stored integer constant (weight, bias, constant operand), integers cast and scaled
+(the weight of a float layer), and FakeQuantize calls with constant parameters. Anything else that quantizes (QLinear
+operators, a lone Q or DQ) is part of the float model as far as this reader goes, and named in the notes. Where a tensor
+is quantized twice in a row, or a model output would lose its name, an Identity keeps the two tensors apart.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from importlib import metadata
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -19,7 +22,7 @@ from onnxq.backend import Backend
 from onnxq.graph.namer import Namer
 from onnxq.graph.prune import remove_dead
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, is_constant
+from onnxq.graph.values import constant_array, is_constant, rename_output
 from onnxq.plan import Edge, Plan, Role, Site
 from onnxq.qparams import QParams, dequantize
 from onnxq.quantized import Quantized
@@ -60,7 +63,6 @@ class _Found:
     qparams: QParams
     readers: list[tuple[ir.Node, int]]
     produced: bool = False
-    edges: list[Edge] = field(default_factory=list)
 
 
 class _Reader:
@@ -68,6 +70,7 @@ class _Reader:
         self.model, self.backend = model.clone(), backend
         self.namer = Namer(self.model)
         self.found: list[_Found] = []
+        self.lifted: dict[tuple[object, ...], _Found] = {}  # stored integers and their parameters -> the float constant
         self.notes: list[str] = []
 
     def run(self) -> Quantized:
@@ -83,12 +86,16 @@ class _Reader:
             elif (node.domain, node.op_type) == (fake_quantize.DOMAIN, fake_quantize.NAME):
                 self._fake(node)
         remove_dead(self.model)
-        self.model.functions.pop((fake_quantize.DOMAIN, fake_quantize.NAME, ""), None)
+        if not any(node.domain == fake_quantize.DOMAIN for node in all_nodes(self.model)):
+            self.model.functions.pop((fake_quantize.DOMAIN, fake_quantize.NAME, ""), None)
+            self.model.opset_imports.pop(fake_quantize.DOMAIN, None)
         sites, numbers = self._sites()
-        quantized = {n.name or "": n.op_type for f in self.found for n, _ in f.readers}
+        weighted = {n.name or "": n.op_type for f in self.found if f.role == "weight" for n, _ in f.readers}
+        quantized = {n.name or "": n.op_type for f in self.found if f.role != "weight" for n, _ in f.readers}
+        stored = {name: op for name, op in weighted.items() if name not in quantized}
         return Quantized(
             model=self.model,
-            plan=Plan(self.backend.name, sites, quantized),
+            plan=Plan(self.backend.name, sites, quantized, stored=stored),
             qparams=numbers,
             backend=self.backend,
             notes=tuple(self.notes),
@@ -105,13 +112,7 @@ class _Reader:
         qparams = self._qparams(q, q.outputs[0].dtype)
         if qparams is None:
             return
-        constant = is_constant(value)
-        alone = len(value.uses()) == 1 and not value.is_graph_output() and not constant
-        edges: list[tuple[ir.Node, int]] = []
-        for dq in readers:
-            edges += self._bypass(dq.outputs[0], value)
-        role: Role = self._constant_role(edges, qparams) if constant else "activation"
-        self.found.append(_Found(value, role, qparams, edges, produced=alone and value.producer() is not None))
+        self._take_out(value, [dq.outputs[0] for dq in readers], qparams)
 
     def _stored(self, dq: ir.Node) -> None:
         stored = dq.inputs[0]
@@ -124,34 +125,28 @@ class _Reader:
         array = constant_array(stored)
         if qparams is None or array is None:
             return
-        base = (stored.name or "constant").removesuffix("_quantized")
-        value = self._initializer(stored, base, dequantize(array.astype(np.int64), qparams))
-        edges = self._bypass(dq.outputs[0], value)
-        self.found.append(_Found(value, self._constant_role(edges, qparams), qparams, edges))
+        if qparams.spec.symmetric and qparams.spec.bits < 32 and array.size and array.min() > qparams.spec.qmin:
+            qparams = replace(qparams, spec=replace(qparams.spec, narrow_range=True))
+        self._lift(stored, array, qparams, dq.outputs[0], tuple(dq.inputs))
 
     def _unpacked(self, node: ir.Node) -> None:
         """Integers times a scale: the weight of a float layer, unpacked when the model is loaded."""
         cast = node.inputs[0].producer() if node.inputs[0] is not None else None
         stored = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else None
         scale, array = constant_array(node.inputs[1]), constant_array(stored)
-        if (
-            stored is None
-            or scale is None
-            or array is None
-            or stored.dtype not in (ir.DataType.INT8, ir.DataType.INT16)
-        ):
+        if stored is None or scale is None or array is None:
+            return
+        if stored.dtype not in (ir.DataType.INT8, ir.DataType.INT16):
             return
         axes = [k for k, size in enumerate(scale.shape) if size != 1]
         if len(axes) > 1 or (axes and scale.shape[axes[0]] != array.shape[axes[0]]):
             return
         bits, signed = _BITS[stored.dtype]
-        spec = QuantSpec(bits, signed, True, PerChannel(axes[0]) if axes else PerTensor())
+        narrow = bool(array.size) and int(array.min()) > -(1 << (bits - 1))
+        spec = QuantSpec(bits, signed, True, PerChannel(axes[0]) if axes else PerTensor(), narrow_range=narrow)
         flat = scale.astype(np.float32).reshape(-1 if axes else ())
         qparams = QParams(spec, flat, np.zeros(flat.shape, np.int64))
-        base = (stored.name or "constant").removesuffix("_quantized")
-        value = self._initializer(stored, base, dequantize(array.astype(np.int64), qparams))
-        edges = self._bypass(node.outputs[0], value)
-        self.found.append(_Found(value, "weight", qparams, edges))
+        self._lift(stored, array, qparams, node.outputs[0], (stored, node.inputs[1]))
 
     def _fake(self, node: ir.Node) -> None:
         value, scale, zero = node.inputs[0], constant_array(node.inputs[1]), constant_array(node.inputs[2])
@@ -160,7 +155,7 @@ class _Reader:
             return
         low, high = node.attributes.get_int("quant_min", 0), node.attributes.get_int("quant_max", 0)
         signed = low < 0
-        narrow = signed and low == -high
+        narrow = low == (-high if signed else 1)
         bits = high.bit_length() + 1 if signed else high.bit_length()
         axis = node.attributes.get_int("axis", -1)
         flat: NDArray[np.float32] = scale.reshape(-1).astype(np.float32)
@@ -170,21 +165,65 @@ class _Reader:
             flat, points = flat.reshape(()), points.reshape(())
         symmetric = signed and not points.any()
         spec = QuantSpec(bits, signed, symmetric, granularity, narrow_range=narrow)
-        alone = len(value.uses()) == 1 and not value.is_graph_output() and not is_constant(value)
-        edges = self._bypass(node.outputs[0], value)
-        qparams = QParams(spec, flat, points)
-        role: Role = self._constant_role(edges, qparams) if is_constant(value) else "activation"
-        self.found.append(_Found(value, role, qparams, edges, produced=alone and value.producer() is not None))
+        self._take_out(value, [node.outputs[0]], QParams(spec, flat, points))
 
-    def _bypass(self, quantized: ir.Value, value: ir.Value) -> list[tuple[ir.Node, int]]:
-        """Let the readers of a quantizer's result read the float tensor; a graph output keeps its name."""
-        edges = [(use.node, use.idx) for use in quantized.uses()]
-        if quantized.is_graph_output() and not value.is_graph_output() and value.producer() is not None:
-            name = quantized.name
-            quantized.name = self.namer.fresh(f"{name}_dequantized")
-            value.name, value.type, value.shape = name, quantized.type, quantized.shape
-        quantized.replace_all_uses_with(value, replace_graph_outputs=True)
+    def _take_out(self, value: ir.Value, results: Sequence[ir.Value], qparams: QParams) -> None:
+        """Note a site of a tensor, and let the readers of its quantizer's results read the tensor itself."""
+        constant = is_constant(value)
+        alone = len(value.uses()) == 1 and not value.is_graph_output() and value.producer() is not None
+        edges = [edge for result in results for edge in self._bypass(result, value, alone)]
+        role: Role = self._constant_role(edges, qparams) if constant else "activation"
+        self.found.append(_Found(value, role, qparams, edges, produced=alone))
+
+    def _lift(
+        self,
+        stored: ir.Value,
+        array: NDArray[Any],
+        qparams: QParams,
+        result: ir.Value,
+        key: tuple[object, ...],
+    ) -> None:
+        """Note a site of the float constant that stored integers stand for: one, however often they are unpacked."""
+        found = self.lifted.get(key)
+        if found is None or found.qparams != qparams:
+            base = (stored.name or "constant").removesuffix("_quantized")
+            value = self._initializer(stored, base, dequantize(array.astype(np.int64), qparams))
+            found = self.lifted[key] = _Found(value, "constant", qparams, [])
+            self.found.append(found)
+        found.readers += self._bypass(result, found.value, alone=False)
+        found.role = self._constant_role(found.readers, qparams)
+
+    def _bypass(self, quantized: ir.Value, value: ir.Value, alone: bool) -> list[tuple[ir.Node, int]]:
+        """Let the readers of a quantizer's result read the float tensor, which ``alone`` the quantizer reads."""
+        edges: list[tuple[ir.Node, int]] = []
+        for use in quantized.uses():
+            reader, index = use.node, use.idx
+            if index == 0 and reader.op_type in ("QuantizeLinear", fake_quantize.NAME) and reader.graph is not None:
+                same = self._same_again(value, f"{quantized.name}_again")
+                reader.graph.insert_before(reader, [same])
+                reader.replace_input_with(0, same.outputs[0])
+                edges.append((same, 0))
+            else:
+                reader.replace_input_with(index, value)
+                edges.append((reader, index))
+        if quantized.is_graph_output():
+            last = value
+            if not alone or value.is_graph_output() or value.graph is not quantized.graph:
+                same = self._same_again(value, f"{quantized.name}_same")
+                producer = quantized.producer()
+                assert producer is not None and isinstance(producer.graph, ir.Graph)
+                producer.graph.insert_after(producer, [same])
+                edges.append((same, 0))
+                last = same.outputs[0]
+            rename_output(last, quantized)
         return edges
+
+    def _same_again(self, value: ir.Value, base: str) -> ir.Node:
+        node = ir.node("Identity", [value], name=self.namer.node(f"{base}_Identity"))
+        node.outputs[0].name = self.namer.fresh(base)
+        node.outputs[0].type = value.type
+        node.outputs[0].shape = value.shape.copy() if value.shape is not None else None
+        return node
 
     def _qparams(self, node: ir.Node, dtype: ir.DataType | None) -> QParams | None:
         scale = constant_array(node.inputs[1])
@@ -202,6 +241,8 @@ class _Reader:
         value = node.inputs[0]
         rank = len(value.shape) if value is not None and value.shape is not None else 0
         axis = node.attributes.get_int("axis", 1)
+        if scale.size == 1:
+            scale, points = scale.reshape(()), points.reshape(())
         granularity = PerChannel(axis % rank if rank else axis) if scale.ndim else PerTensor()
         spec = QuantSpec(bits, signed, signed and not points.any(), granularity)
         return QParams(spec, scale.astype(np.float32), points)
@@ -245,7 +286,8 @@ class _Reader:
 
 def _same_parameters(q: ir.Node, dq: ir.Node) -> bool:
     """Whether a Q and a DQ have the same scale, zero point and axis."""
-    if q.attributes.get_int("axis", 1) != dq.attributes.get_int("axis", 1):
+    scale = constant_array(q.inputs[1])
+    if scale is not None and scale.size > 1 and q.attributes.get_int("axis", 1) != dq.attributes.get_int("axis", 1):
         return False
     for position in (1, 2):
         a = q.inputs[position] if position < len(q.inputs) else None

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxq import OnnxqError, Options, OptionError, quantize
+from onnxq import OnnxqError, OptionError, Options, quantize
 from onnxq.cli import main
 from tests.contract import ALL, infer, quantize_checked
 from tests.models import build, f32, feeds_for, images, normal
@@ -30,7 +30,7 @@ def test_fp16_conv(opset: int) -> None:
         b=f16(normal(4, seed=1)),
     )
     result = quantize_checked(model, feeds_for(model), least=28)
-    assert result.quantized.plan.quantized.values() == {"Conv"} or "Conv" in result.quantized.plan.quantized.values()
+    assert "Conv" in result.quantized.plan.quantized.values()
 
 
 def test_fp16_matmul() -> None:
@@ -79,9 +79,7 @@ def test_bfloat16_is_quantized_or_refused() -> None:
 
 
 def test_double_matmul() -> None:
-    model = build(
-        "(double[N, 16] x) => (double[N, 8] y) { [m] y = MatMul (x, w) }", w=normal(16, 8).astype(np.float64)
-    )
+    model = build("(double[N, 16] x) => (double[N, 8] y) { [m] y = MatMul (x, w) }", w=normal(16, 8).astype(np.float64))
     result = quantize_checked(model, feeds_for(model, N=4), least=None)
     assert "double" in result.reasons["m"]
     assert result.sqnr["y"] > 200, "left in double"
@@ -184,7 +182,9 @@ def test_int4_blocks_that_do_not_divide_the_axis(k: int) -> None:
     np.testing.assert_array_equal(numpy_helper.to_array(after), numpy_helper.to_array(before))
 
 
-@pytest.mark.parametrize(("weight_bits", "act_bits"), [(8, 8), (4, 8), (8, 16), (16, 16), (4, 16), (2, 8), (6, 8), (8, 7)])
+@pytest.mark.parametrize(
+    ("weight_bits", "act_bits"), [(8, 8), (4, 8), (8, 16), (16, 16), (4, 16), (2, 8), (6, 8), (8, 7)]
+)
 def test_every_width_gives_a_valid_result(weight_bits: int, act_bits: int) -> None:
     model = build(
         """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {

@@ -1,6 +1,6 @@
 """Real pretrained models, default settings, their own task metrics on held-out data.
 
-    ONNXQ_ZOO=<folder with zoo.py and models/> python -m pytest -m slow tests/end_to_end/test_zoo.py
+ONNXQ_ZOO=<folder with zoo.py and models/> python -m pytest -m slow tests/end_to_end/test_zoo.py
 """
 
 from __future__ import annotations

@@ -33,9 +33,7 @@ def run(x: NDArray[np.float32], qparams: QParams) -> NDArray[Any]:
     node.outputs[0].name = "y"
     node.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
     node.outputs[0].shape = ir.Shape(x.shape)
-    graph = ir.Graph(
-        [value], node.outputs, nodes=[node], initializers=parameters, opset_imports={"": 17}, name="g"
-    )
+    graph = ir.Graph([value], node.outputs, nodes=[node], initializers=parameters, opset_imports={"": 17}, name="g")
     model = ir.Model(graph, ir_version=8)
     function.register(model)
     return Session(model, optimize=False).run({"x": x})["y"]

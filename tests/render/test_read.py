@@ -16,7 +16,7 @@ from tests.models import build, f32, images, normal
 from tests.test_planner import concat, conv_relu, recurrent, residual
 
 
-def equal_outputs(a: object, b: object, feeds: dict[str, np.ndarray]) -> None:  # type: ignore[type-arg]
+def equal_outputs(a: object, b: object, feeds: dict[str, np.ndarray]) -> None:
     left = Session(a, optimize=False).run(feeds)  # type: ignore[arg-type]
     right = Session(b, optimize=False).run(feeds)  # type: ignore[arg-type]
     assert left.keys() == right.keys()

@@ -1,0 +1,88 @@
+"""Bias correction: the mean error of every output channel vanishes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import onnxq
+from onnxq import Options
+from onnxq.algorithms.bias_correction import correct_biases
+from onnxq.calibration.statistics import KeptSample
+from onnxq.qparams import fake_quantize, from_range
+from onnxq.spec import PerChannel, QuantSpec
+from tests.models import build, normal
+
+Feeds = list[dict[str, np.ndarray[Any, np.dtype[Any]]]]
+
+
+def shifted(*shape: int, samples: int = 8) -> Feeds:
+    """Inputs whose mean is far from zero, different by channel."""
+    rng = np.random.default_rng(3)
+    mean = rng.uniform(0.5, 3.0, (1, shape[1], *([1] * (len(shape) - 2))))
+    return [{"x": (rng.standard_normal(shape) + mean).astype(np.float32)} for _ in range(samples)]
+
+
+def plain(groups: int) -> onnx.ModelProto:
+    return build(
+        f"(float[1, 16, 8, 8] x) => (float[1, 16, 8, 8] y) {{ y = Conv <group = {groups}> (x, w, b) }}",
+        w=normal(16, 16 // groups, 1, 1),
+        b=normal(16),
+    )
+
+
+@pytest.mark.parametrize("groups", [1, 2, 16])
+def test_the_mean_error_of_rounding_weights_vanishes(groups: int) -> None:
+    model = ir.serde.deserialize_model(plain(groups))
+    model.graph[0].name = "conv"
+    feeds = shifted(1, 16, 8, 8)
+    options = Options(placement="all", weight_bits=4, bias_correction=False)
+    q = onnxq.quantize(plain(groups), feeds, options=options)
+    kept = [KeptSample(i, f, {}) for i, f in enumerate(feeds[:4])]
+    changed = q.model.clone()
+    assert correct_biases(changed, q.plan, q.qparams, kept) == 1
+    weight = normal(16, 16 // groups, 1, 1).astype(np.float64)
+    error = fake_quantize(weight.astype(np.float32), q.qparams["w"]).astype(np.float64) - weight
+    measured = np.stack([f["x"] for f in feeds[:4]]).astype(np.float64)
+    mean: np.ndarray[Any, np.dtype[np.float64]] = measured.mean(axis=(0, 1, 3, 4))
+    per_group = 16 // groups
+    shift = [error[o, :, 0, 0] @ mean[(o // per_group) * per_group :][:per_group] for o in range(16)]
+    tensor = changed.graph.initializers["b"].const_value
+    assert tensor is not None
+    np.testing.assert_allclose(tensor.numpy(), normal(16) - shift, atol=1e-5)
+
+
+def test_it_helps_and_can_be_left_out() -> None:
+    feeds = shifted(1, 16, 8, 8)
+    model = plain(1)
+    scores = []
+    for wanted in (False, True):
+        options = Options(placement="all", weight_bits=4, act_bits=16, bias_correction=wanted)
+        check = onnxq.quantize(model, feeds, options=options).verification
+        assert check is not None and check.worst is not None
+        scores.append(check.worst[1].sqnr)
+    assert scores[1] > scores[0] + 3
+
+
+def test_a_bias_that_two_layers_share_stays() -> None:
+    model = build(
+        "(float[1, 8, 4, 4] x) => (float[1, 8, 4, 4] y) { a = Conv (x, w, b)\n y = Conv (a, w, b) }",
+        w=normal(8, 8, 1, 1),
+        b=normal(8),
+    )
+    q = onnxq.quantize(model, shifted(1, 8, 4, 4), options=Options(placement="all"))
+    tensor = q.model.graph.initializers["b"].const_value
+    assert tensor is not None
+    np.testing.assert_array_equal(tensor.numpy(), normal(8))
+
+
+def test_the_callers_model_keeps_its_bias() -> None:
+    model = plain(1)
+    before = model.SerializeToString()
+    onnxq.quantize(model, shifted(1, 16, 8, 8), options=Options(placement="all"))
+    assert model.SerializeToString() == before
+    assert from_range(-1, 1, QuantSpec(granularity=PerChannel(0))).scale.shape == ()

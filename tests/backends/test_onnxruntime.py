@@ -1,0 +1,93 @@
+"""What onnxruntime makes of the results: which kernels run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+import onnxq
+from onnxq import Options
+from tests.models import build, images, normal
+from tests.test_planner import recurrent, residual, table, transformer
+
+ALL = Options(placement="all")
+
+
+def optimized(path: Path) -> list[str]:
+    """Operator types of the graph as onnxruntime runs it, all optimizations on."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.optimized_model_filepath = str(path.with_suffix(".optimized.onnx"))
+    ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return [n.op_type for n in onnx.load(options.optimized_model_filepath).graph.node]
+
+
+def test_a_convolutional_net_runs_in_integers(tmp_path: Path) -> None:
+    path = tmp_path / "q.onnx"
+    onnxq.quantize(residual(), images(1, 16, 8, 8), output=path, options=ALL)
+    ops = optimized(path)
+    assert ops.count("QLinearConv") == 3
+    assert "QLinearAdd" in ops and "NhwcMaxPool" in ops
+    assert not {"Conv", "Relu", "Clip", "Add"} & set(ops)
+
+
+def test_biases_behind_matmuls_do_not_pull_them_into_float(tmp_path: Path) -> None:
+    path = tmp_path / "q.onnx"
+    model = build(
+        "(float[1, 64, 128] x) => (float[1, 64, 256] y) { h = MatMul (x, w)\n y = Add (h, b) }",
+        w=normal(128, 256),
+        b=normal(256),
+    )
+    q = onnxq.quantize(model, images(1, 64, 128), output=path)
+    assert list(q.plan.quantized.values()) == ["MatMul"]
+    ops = optimized(path)
+    assert "MatMulIntegerToFloat" in ops
+    assert not {"Gemm", "MatMul", "FusedGemm"} & set(ops)
+
+
+def test_a_transformer_block_runs_its_products_in_integers(tmp_path: Path) -> None:
+    path = tmp_path / "q.onnx"
+    onnxq.quantize(transformer(), images(1, 64, 128), output=path)
+    assert optimized(path).count("MatMulIntegerToFloat") == 5
+
+
+def test_stored_weights_are_unpacked_once(tmp_path: Path) -> None:
+    path = tmp_path / "q.onnx"
+    q = onnxq.quantize(recurrent(), images(7, 2, 32), output=path)
+    assert list(q.plan.stored.values()) == ["GRU"]
+    assert optimized(path) == ["GRU"]
+    kinds = {t.name: t.data_type for t in onnx.load(path).graph.initializer}
+    assert kinds["w_quantized"] == kinds["r_quantized"] == onnx.TensorProto.INT8
+    assert "w" not in kinds
+
+
+def test_rows_of_a_table_are_dequantized_behind_the_gather(tmp_path: Path) -> None:
+    path = tmp_path / "q.onnx"
+    rng = np.random.default_rng(0)
+    feeds = [{"x": rng.integers(0, 1000, (1, 8))} for _ in range(4)]
+    q = onnxq.quantize(table(), feeds, output=path)
+    assert q.plan.stored["Gather"] == "Gather"
+    model = onnx.load(path)
+    gather = next(n for n in model.graph.node if n.op_type == "Gather")
+    assert {t.name: t.data_type for t in model.graph.initializer}[gather.input[0]] == onnx.TensorProto.INT8
+    assert q.verification is not None and q.verification.worst is not None
+    assert q.verification.worst[1].sqnr > 35
+
+
+@pytest.mark.parametrize("channels", [3, 64])
+def test_first_layers_of_few_channels_stay_float(channels: int) -> None:
+    model = build(
+        f"""(float[1, {channels}, 64, 64] x) => (float[1, 32, 62, 62] y) {{
+            a = Conv <pads = [1, 1, 1, 1]> (x, w)
+            r = Relu (a)
+            y = Conv (r, v)
+        }}""",
+        w=normal(32, channels, 3, 3),
+        v=normal(32, 32, 3, 3, seed=1),
+    )
+    plan = onnxq.plan(model)
+    assert (sum(op == "Conv" for op in plan.quantized.values()) == 1) == (channels == 3)

@@ -1,0 +1,193 @@
+"""Group 2: operator sets, IR versions, initializers that are inputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxq import OptionError, Options, quantize
+from tests.contract import ALL, infer, quantize_checked, sqnr
+from tests.models import build, f32, feeds_for, images, normal
+
+
+def opsets(model: onnx.ModelProto) -> dict[str, int]:
+    return {entry.domain: entry.version for entry in model.opset_import}
+
+
+def listed_as_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Every initializer is an input too."""
+    for tensor in model.graph.initializer:
+        model.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+    return model
+
+
+def conv(opset: int = 17, ir_version: int = 8) -> onnx.ModelProto:
+    return build(
+        "(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { [c] y = Conv (x, w, b) }",
+        opset=opset,
+        ir_version=ir_version,
+        w=normal(4, 3, 3, 3),
+        b=normal(4, seed=1),
+    )
+
+
+def test_ir3_inits_as_inputs() -> None:
+    model = listed_as_inputs(conv(opset=8, ir_version=3))
+    result = quantize_checked(model, images(1, 3, 8, 8))
+    assert [value.name for value in result.proto.graph.input] == ["x"]
+    assert result.proto.ir_version >= 4, "before, every initializer would have to be an input"
+    assert result.quantized.plan.quantized == {"c": "Conv"}
+    assert "no longer listed as inputs" in result.notes
+
+
+def test_ir3_where_an_initializer_is_only_read_in_a_branch() -> None:
+    branch = "(float[1, 4, 6, 6] {0}) {{ [{0}_node] {0} = {1} }}"
+    model = build(
+        f"""(float[1, 3, 8, 8] x, bool choice) => (float[1, 4, 6, 6] y) {{
+            y = If (choice) <
+                then_branch = yes () => {branch.format("p", "Conv (x, w)")},
+                else_branch = no () => {branch.format("q", "Conv (x, v)")}
+            >
+        }}""",
+        opset=8,
+        ir_version=3,
+        w=normal(4, 3, 3, 3),
+        v=normal(4, 3, 3, 3, seed=1),
+    )
+    feeds = [{**sample, "choice": np.array(i % 2 == 0)} for i, sample in enumerate(images(1, 3, 8, 8))]
+    result = quantize_checked(listed_as_inputs(model), feeds)
+    assert [value.name for value in result.proto.graph.input] == ["x", "choice"]
+
+
+def test_ir8_overridable_weight() -> None:
+    model = build(
+        """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {
+            [c1] h = Conv <pads = [1, 1, 1, 1]> (x, w)
+            [c2] y = Conv (h, v)
+        }""",
+        w=normal(3, 3, 3, 3),
+        v=normal(4, 3, 3, 3, seed=1),
+    )
+    w = model.graph.initializer[0]
+    model.graph.input.append(helper.make_tensor_value_info("w", w.data_type, list(w.dims)))
+    feeds = images(1, 3, 8, 8)
+    result = quantize_checked(model, feeds)
+    assert result.quantized.plan.quantized == {"c2": "Conv"}
+    assert result.reasons.keys() == {"c1"}
+    assert "callers may override it" in result.notes
+    kept = next(t for t in result.proto.graph.initializer if t.name == "w")
+    np.testing.assert_array_equal(numpy_helper.to_array(kept), numpy_helper.to_array(w))
+    own = [{**sample, "w": normal(3, 3, 3, 3, seed=5)} for sample in feeds]
+    expected, got = (infer(m, own, optimize=True)["y"] for m in (model, result.proto))
+    assert sqnr(expected, got) > 20, "a caller's weight must be used"
+
+
+def test_ir8_overridable_bias() -> None:
+    model = conv()
+    model.graph.input.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, [4]))
+    feeds = images(1, 3, 8, 8)
+    result = quantize_checked(model, feeds)
+    own = [{**sample, "b": f32([3, -3, 2, -2])} for sample in feeds]
+    expected, got = (infer(m, own, optimize=True)["y"] for m in (model, result.proto))
+    assert sqnr(expected, got) > 20, "a caller's bias must be used"
+
+
+def test_calibration_data_may_override_a_default() -> None:
+    model = build(
+        "(float[N, 8] x) => (float[N, 8] y) { s = Mul (x, k)  [m] y = MatMul (s, w) }", w=normal(8, 8), k=f32(1)
+    )
+    model.graph.input.append(helper.make_tensor_value_info("k", TensorProto.FLOAT, []))
+    feeds = [{**sample, "k": f32(3)} for sample in feeds_for(model, N=4)]
+    quantize_checked(model, feeds)
+
+
+def test_opset12_reducesum_axes_attr() -> None:
+    model = build(
+        """(float[1, 3, 8, 8] x) => (float[1, 4] y) {
+            c = Conv (x, w)
+            [sum] y = ReduceSum <axes = [2, 3], keepdims = 0> (c)
+        }""",
+        opset=12,
+        ir_version=7,
+        w=normal(4, 3, 3, 3),
+    )
+    result = quantize_checked(model, images(1, 3, 8, 8))
+    assert opsets(result.proto)[""] >= 13
+    node = next(n for n in result.proto.graph.node if n.op_type == "ReduceSum")
+    assert not [a for a in node.attribute if a.name == "axes"]
+    constants = {t.name: numpy_helper.to_array(t).tolist() for t in result.proto.graph.initializer}
+    assert constants[node.input[1]] == [2, 3], "the node must be converted with the opset"
+
+
+@pytest.mark.parametrize("op", ["Squeeze", "Unsqueeze"])
+def test_opset11_axes_become_inputs(op: str) -> None:
+    shape = {"Squeeze": "6, 6", "Unsqueeze": "1, 1, 1, 6, 6"}[op]
+    rest = {"Squeeze": "axes = [0, 1]", "Unsqueeze": "axes = [1]"}[op]
+    model = build(
+        f"(float[1, 3, 8, 8] x) => (float[{shape}] y) {{ c = Conv (x, w)  r = Relu (c)  y = {op} <{rest}> (r) }}",
+        opset=11,
+        ir_version=6,
+        w=normal(1, 3, 3, 3),
+    )
+    quantize_checked(model, images(1, 3, 8, 8))
+
+
+@pytest.mark.parametrize("opset", [7, 9, 11, 13, 15, 17, 19, 21, 23, 24])
+def test_every_opset(opset: int) -> None:
+    result = quantize_checked(conv(opset=opset, ir_version=10 if opset > 20 else 8), images(1, 3, 8, 8))
+    assert opsets(result.proto)[""] >= max(opset, 13)
+    assert result.quantized.plan.quantized == {"c": "Conv"}
+
+
+def test_int4_weight_opset17() -> None:
+    options = Options(placement="all", weight_bits=4)
+    model = build("(float[N, 64] x) => (float[N, 32] y) { [m] y = MatMul (x, w) }", w=normal(64, 32))
+    result = quantize_checked(model, feeds_for(model, N=4), options, least=15)
+    assert opsets(result.proto)[""] == 21
+    assert {node.domain for node in result.proto.graph.node} == {""}, "no Q and DQ of com.microsoft"
+    assert TensorProto.INT4 in {t.data_type for t in result.proto.graph.initializer}
+
+
+def test_int4_weight_at_opset17_when_17_is_asked_for() -> None:
+    """What 17 cannot say is refused or written by means that 17 has; nothing of another domain."""
+    model = conv()
+    try:
+        result = quantize_checked(
+            model, images(1, 3, 8, 8), Options(placement="all", weight_bits=4, opset=17), least=12
+        )
+    except OptionError as error:
+        assert "21" in str(error)  # noqa: PT017
+    else:
+        assert opsets(result.proto)[""] == 17
+        assert "com.microsoft" not in {node.domain for node in result.proto.graph.node}
+
+
+def test_opset_asked_for() -> None:
+    result = quantize_checked(conv(opset=13), images(1, 3, 8, 8), Options(placement="all", opset=20))
+    assert opsets(result.proto)[""] == 20
+
+
+def test_opset_is_never_lowered() -> None:
+    with pytest.raises(OptionError, match=r"opset 15 is older than the model's own, 17"):
+        quantize(conv(), images(1, 3, 8, 8), options=Options(placement="all", opset=15))
+
+
+def test_three_opset_imports() -> None:
+    model = build(
+        """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {
+            c = Conv (x, w)
+            y = com.microsoft.Gelu (c)
+        }""",
+        domains={"com.microsoft": 1, "private.unused": 7},
+        w=normal(4, 3, 3, 3),
+    )
+    result = quantize_checked(model, images(1, 3, 8, 8))
+    assert opsets(result.proto).items() >= {"com.microsoft": 1, "private.unused": 7}.items()
+
+
+def test_standard_domain_by_its_long_name() -> None:
+    model = conv()
+    model.opset_import[0].domain = "ai.onnx"
+    assert quantize_checked(model, images(1, 3, 8, 8), ALL).quantized.plan.quantized == {"c": "Conv"}

@@ -1,0 +1,177 @@
+"""Bring README.md up to date: run its examples, write their output and the generated tables into it.
+
+    python tools/readme.py            # rewrite README.md
+    python tools/readme.py --check    # exit code 1 where the tables differ from the parser, nothing is written
+
+Blocks of Python run in the order of the file, in one namespace. In console blocks every line that starts with ``$`` is
+run, and what it writes to stdout follows it. A block after ``<!-- file: NAME -->`` is written to that file instead.
+All of it in an empty folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnxq import cli
+from onnxq.options import ImageOptions, Options
+
+README = Path(__file__).resolve().parent.parent / "README.md"
+_MARK = r"(?:<!-- (?P<what>file|command): (?P<name>[^>]+?) -->\n)?"
+_BLOCK = re.compile(_MARK + r"```(?P<language>\w+)\n(?P<body>.*?)```\n", re.S)
+_RUN_KEYS = ("data", "output", "statistics", "backend")
+_TABLE = re.compile(r"(<!-- generated: (?P<name>[^>]+?) -->\n).*?(<!-- end -->\n)", re.S)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block.
+
+    Attributes:
+        language: after the fence.
+        body: the lines between the fences.
+        what: ``"file"`` or ``"command"`` where a comment before the block says so.
+        name: the name in that comment.
+        start: where the body starts in the text.
+    """
+
+    language: str
+    body: str
+    what: str | None
+    name: str | None
+    start: int
+
+
+def blocks(text: str) -> list[Block]:
+    """All fenced blocks with a language."""
+    return [Block(m["language"], m["body"], m["what"], m["name"], m.start("body")) for m in _BLOCK.finditer(text)]
+
+
+def command(text: str, name: str) -> str:
+    """The command of a block marked ``<!-- command: NAME -->``."""
+    return next(b.body.strip() for b in blocks(text) if (b.what, b.name) == ("command", name))
+
+
+def commands(block: Block) -> list[str]:
+    """The commands of a console block."""
+    return [line[2:] for line in block.body.splitlines() if line.startswith("$ ")]
+
+
+def run(line: str, folder: Path) -> tuple[int, str]:
+    """Run an ``onnxq`` command in a folder: exit code and stdout."""
+    program, *arguments = shlex.split(line)
+    if program != "onnxq":
+        raise ValueError(f"{line!r} is not an onnxq command")
+    done = subprocess.run(
+        [sys.executable, "-m", "onnxq", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8", "PYTHONSAFEPATH": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    return done.returncode, done.stdout.decode("utf-8")
+
+
+def play(text: str, folder: Path) -> Iterator[tuple[Block, list[tuple[str, int, str]]]]:
+    """Run all examples in order.
+
+    Yields:
+        Each Python and console block, and for the latter command, exit code and stdout of each line.
+    """
+    namespace: dict[str, object] = {}
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        for block in blocks(text):
+            if block.what == "file" and block.name:
+                (folder / block.name).write_text(block.body, encoding="utf-8")
+            elif block.language == "python":
+                with contextlib.redirect_stdout(io.StringIO()):
+                    exec(compile(block.body, "README.md", "exec"), namespace)
+                yield block, []
+            elif block.language == "console":
+                yield block, [(line, *run(line, folder)) for line in commands(block)]
+    finally:
+        os.chdir(before)
+
+
+def tables(text: str) -> str:
+    """The text with its generated tables made anew."""
+    made = {"options": _options, "exit codes": _exit_codes}
+    return _TABLE.sub(lambda m: m[1] + made[m["name"]]() + m[3], text)
+
+
+def verb_parsers() -> dict[str, argparse.ArgumentParser]:
+    """Verb → its parser."""
+    actions = cli._parser()._actions
+    return dict(next(a.choices for a in actions if isinstance(a, argparse._SubParsersAction)))
+
+
+def _options() -> str:
+    """Every option of every verb: flag, key in a file or in `Options`, what it means."""
+    fields = {f.name for f in dataclasses.fields(Options)}
+    fields |= {f"image_{f.name}" for f in dataclasses.fields(ImageOptions)} | set(_RUN_KEYS)
+    rows: dict[str, tuple[str, str, list[str]]] = {}
+    parsers = verb_parsers()
+    for verb, parser in parsers.items():
+        for action in parser._actions:
+            if not action.option_strings or action.dest == "help":
+                continue
+            flags = ", ".join(f"`{flag}`" for flag in action.option_strings)
+            value = "\\|".join(map(str, action.choices)) if action.choices else action.metavar
+            name = action.dest.removeprefix("opt_")
+            key = name.replace("image_", "image.") if name in fields else ""
+            flags += f" {value}" if value and action.nargs != 0 else ""
+            rows.setdefault(flags, (key, action.help or "", []))[2].append(verb)
+    lines = ["| option | key | | verbs |", "|---|---|---|---|"]
+    for flags, (key, text, verbs) in rows.items():
+        where = "all" if len(verbs) == len(parsers) else ", ".join(verbs)
+        lines.append(f"| {flags} | {f'`{key}`' if key else ''} | {text} | {where} |")
+    return "\n".join(lines) + "\n"
+
+
+def _exit_codes() -> str:
+    """The exit codes as ``onnxq --help`` lists them."""
+    lines = cli._EPILOG.partition("exit codes:\n")[2].splitlines()
+    rows = [line.split(maxsplit=1) for line in lines if line.strip()]
+    return "\n".join(["| code | |", "|--:|---|", *(f"| {code} | {text} |" for code, text in rows)]) + "\n"
+
+
+def refreshed(text: str) -> str:
+    """The text with tables and outputs made anew."""
+    text = tables(text)
+    with tempfile.TemporaryDirectory() as folder:
+        played = list(play(text, Path(folder)))
+    for block, results in reversed(played):
+        if block.language == "console":
+            body = "".join(f"$ {line}\n{output}" for line, _, output in results)
+            text = text[: block.start] + body + text[block.start + len(block.body) :]
+    return text
+
+
+def main() -> int:
+    """Rewrite or check."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="only say whether the tables are up to date")
+    text = README.read_text(encoding="utf-8")
+    if parser.parse_args().check:
+        return int(tables(text) != text)
+    README.write_text(refreshed(text), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
