@@ -74,20 +74,23 @@ def noise_amplifiers(
     if not suspects or not samples:
         return {}
     rendered = render()
-    present = {v.name for node in all_nodes(rendered) for v in node.outputs}
-    tensors = [
-        value.name or ""
-        for node, _ in suspects
-        for value in (*node.inputs, *node.outputs)
-        if value is not None and value.producer() and value.dtype is ir.DataType.FLOAT and value.name in present
-    ]
-    tensors = list(dict.fromkeys(tensors))
-    error = _errors(model, rendered, tensors, samples, providers, custom_op_library)
+    now = {node.name: node for node in all_nodes(rendered)}
+    pairs = {node: _pairs(node, now[node.name]) for node, _ in suspects if node.name in now}
+    error = _errors(
+        model,
+        rendered,
+        list(dict.fromkeys(p for found in pairs.values() for p in found)),
+        samples,
+        providers,
+        custom_op_library,
+    )
     found: dict[str, str] = {}
     for node, ahead in suspects:
-        behind = error.get(node.outputs[0].name or "")
-        before = [error[v.name] for v in node.inputs if v is not None and v.name in error]
-        if behind is None or not before or not behind < _LOST or not min(before) - behind >= _DROP:
+        errors = [error[pair] for pair in pairs.get(node, ()) if pair in error]
+        if len(errors) < 2:
+            continue
+        *before, behind = errors
+        if not behind < _LOST or not min(before) - behind >= _DROP:
             continue
         why = (
             f"{node.op_type} '{node.name}' behind it amplifies quantization noise "
@@ -96,6 +99,16 @@ def noise_amplifiers(
         for name in ahead:
             found.setdefault(name, why)
     return found
+
+
+def _pairs(node: ir.Node, now: ir.Node) -> list[tuple[str, str]]:
+    """The tensors that a node reads, then the one it writes: in the float model, and in the rendered one."""
+    values = zip((*node.inputs, node.outputs[0]), (*now.inputs, now.outputs[0]), strict=True)
+    return [
+        (a.name or "", b.name or "")
+        for a, b in values
+        if a is not None and b is not None and a.producer() is not None and a.dtype is ir.DataType.FLOAT
+    ]
 
 
 def _ahead(node: ir.Node, plan: Plan) -> list[str]:
@@ -117,25 +130,20 @@ def _ahead(node: ir.Node, plan: Plan) -> list[str]:
 def _errors(
     model: ir.Model,
     rendered: ir.Model,
-    tensors: Sequence[str],
+    pairs: Sequence[tuple[str, str]],
     samples: Sequence[KeptSample],
     providers: Sequence[str] | None,
     custom_op_library: str | None,
-) -> dict[str, float]:
-    """Mean-removed SQNR of each tensor, dB."""
-    pairs = []
-    after = {v.name for node in all_nodes(rendered) for v in node.outputs}
-    for which in (model, rendered):
-        seen = {t: f"{t}_dequantized" if which is rendered and f"{t}_dequantized" in after else t for t in tensors}
-        tapped, shown = tap(which, list(seen.values()))
-        names = {t: shown[s] for t, s in seen.items() if s in shown}
-        pairs.append((Session(tapped, providers=providers, custom_op_library=custom_op_library), names))
-    (reference, theirs), (result, ours) = pairs
-    common = [t for t in tensors if t in theirs and t in ours]
-    meters = {t: ErrorMeter() for t in common}
+) -> dict[tuple[str, str], float]:
+    """Mean-removed SQNR in dB of each pair of tensors that can be observed."""
+    sessions, shown = [], []
+    for which, tensors in ((model, [a for a, _ in pairs]), (rendered, [b for _, b in pairs])):
+        tapped, names = tap(which, list(dict.fromkeys(tensors)))
+        sessions.append(Session(tapped, providers=providers, custom_op_library=custom_op_library))
+        shown.append(names)
+    meters = {pair: ErrorMeter() for pair in pairs if pair[0] in shown[0] and pair[1] in shown[1]}
     for sample in samples[:_SAMPLES]:
-        a = reference.run(sample.feeds, [theirs[t] for t in common])
-        b = result.run(sample.feeds, [ours[t] for t in common])
-        for t in common:
-            meters[t].update(a[theirs[t]], b[ours[t]], sample.index)
-    return {t: meter.result().sqnr_centred for t, meter in meters.items()}
+        reference, result = (session.run(sample.feeds) for session in sessions)
+        for (a, b), meter in meters.items():
+            meter.update(reference[shown[0][a]], result[shown[1][b]], sample.index)
+    return {pair: meter.result().sqnr_centred for pair, meter in meters.items()}

@@ -50,12 +50,13 @@ def test_examples_run(readme: ModuleType, tmp_path: Path) -> None:
 
 def _labels(text: str) -> list[str]:
     """Commands whole; of other lines the label at their start, without numbers."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    return [
-        line if line.startswith("$ ") else re.sub(r"[\d.,]+", "#", label[1])
-        for line in lines
-        if line.startswith("$ ") or (label := re.match(r"  (\S+)  ", line))
-    ]
+    found = []
+    for line in text.splitlines():
+        if line.startswith("$ "):
+            found.append(line)
+        elif label := re.match(r"  (\S+)  ", line):
+            found.append(re.sub(r"[\d.,]+", "#", label[1]))
+    return found
 
 
 def test_configuration_has_only_keys_that_exist(readme: ModuleType, tmp_path: Path) -> None:

@@ -205,8 +205,10 @@ def _memory(subject: Subject, counts: list[int], limits: Limits, folder: Path) -
 
 def _subjects(args: argparse.Namespace, folder: Path) -> list[Subject]:
     found = []
+    args.zoo = args.zoo.resolve() if args.zoo else None
     if args.model:
-        found.append(Subject(args.model.stem, args.model.resolve(), args.data))
+        data = args.data.resolve() if args.data.exists() else args.data
+        found.append(Subject(args.model.stem, args.model.resolve(), data))
     if args.resnet50:
         model, data = folder / "resnet50.onnx", folder / "images.npz"
         command = [sys.executable, str(HERE / "resnet50.py"), str(model), str(data)]

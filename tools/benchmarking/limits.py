@@ -62,13 +62,16 @@ class Outcome:
     output: str = ""
 
 
-def run_limited(command: list[str], limits: Limits, *, env: dict[str, str] | None = None) -> Outcome:
+def run_limited(
+    command: list[str], limits: Limits, *, env: dict[str, str] | None = None, folder: str | None = None
+) -> Outcome:
     """Run a command.
 
     Args:
         command: program and arguments.
         limits: what it may take.
         env: additional environment variables.
+        folder: where it runs; some quantizers litter it.
     """
     size = int(limits.gigabytes * 1e9)
 
@@ -83,6 +86,7 @@ def run_limited(command: list[str], limits: Limits, *, env: dict[str, str] | Non
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=subprocess.STDOUT,
+            cwd=folder,
             env={**os.environ, **threads, **(env or {})},
             preexec_fn=limit,
             start_new_session=True,
@@ -129,7 +133,7 @@ def run_job(name: str, arguments: dict[str, Any], limits: Limits) -> Outcome:
         answer = Path(folder) / "answer.json"
         script = Path(__file__).with_name("jobs.py")
         command = [sys.executable, str(script), name, json.dumps(arguments), str(answer), str(limits.threads)]
-        outcome = run_limited(command, limits)
+        outcome = run_limited(command, limits, folder=folder)
         if answer.exists():
             outcome.answer = json.loads(answer.read_text(encoding="utf-8"))
         if outcome.error is None:

@@ -6,8 +6,10 @@ spread evenly over the non-empty bins of each level. The range is ``±t`` of the
 values seen. Exact zeros are left out: every grid holds them. KL divergence clips outliers hard. Of a constant or
 a few distinct values any threshold at one of them has divergence 0: there the plain minimum and maximum is given.
 
-The logarithmic bins are first spread over 2048 equal ones (16 a level where that is more), in whole values. Above 10
-bits, where clipping gains nothing, the plain minimum and maximum is given. Takes no parameter.
+The logarithmic bins are first spread over 2048 equal ones (16 a level where that is more), in whole values. Where more
+than 99 % of the values fall into the first of them, or the least threshold (a bin a level) is the best, the bins are
+too wide to tell: the search is repeated below that threshold. Above 10 bits, where clipping gains nothing, the plain
+minimum and maximum is given. Takes no parameter.
 
 Source: Migacz, "8-bit inference with TensorRT" (GTC 2017).
 """
@@ -31,6 +33,7 @@ _CANDIDATES = 256
 _MOST_BITS = 10
 _FEW = 16  # bins of the bit-pattern histogram, half an octave
 _EMPTY = 1e-4  # what an empty last bin of Q counts as, in values
+_CROWDED = 0.99  # of the values in the first bin
 
 
 def check(parameter: float | None) -> None:
@@ -57,10 +60,14 @@ def select(stats: TensorStatistics, spec: QuantSpec, parameter: float | None = N
         return stats.min, stats.max
     one_sided = not spec.symmetric and (low == 0.0 or high == 0.0)
     levels = spec.qmax - spec.qmin + 1 if one_sided else max((spec.qmax - spec.qmin + 1) // 2, 2)
-    histogram = _linear(stats, end, max(_BINS, _BINS_A_LEVEL * levels))
+    bins = max(_BINS, _BINS_A_LEVEL * levels)
+    histogram = _linear(stats, end, bins)
     if np.count_nonzero(stats.counts) <= _FEW or histogram.sum() <= 0.0:
         return stats.min, stats.max
-    threshold = end * _best(histogram, levels) / len(histogram)
+    while histogram[0] > _CROWDED * histogram.sum() or (kept := _best(histogram, levels)) == levels:
+        end *= levels / bins
+        histogram = _linear(stats, end, bins)
+    threshold = end * kept / bins
     return max(low, -threshold), min(high, threshold)
 
 
