@@ -245,10 +245,10 @@ def _write_signed_pairs(model: ir.Model) -> None:
         return
     for node in all_nodes(model):
         zero = node.inputs[2] if len(node.inputs) > 2 else None
-        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and zero is not None:
-            if zero.dtype is ir.DataType.INT8 and not is_constant(node.inputs[0]):
-                node.domain = "com.microsoft"
-                model.opset_imports["com.microsoft"] = 1
+        signed = zero is not None and zero.dtype is ir.DataType.INT8 and not is_constant(node.inputs[0])
+        if signed and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            node.domain = "com.microsoft"
+            model.opset_imports["com.microsoft"] = 1
 
 
 def _finish(model: ir.Model, plan: Plan) -> None:

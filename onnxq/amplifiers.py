@@ -76,21 +76,13 @@ def noise_amplifiers(
     rendered = render()
     now = {node.name: node for node in all_nodes(rendered)}
     pairs = {node: _pairs(node, now[node.name]) for node, _ in suspects if node.name in now}
-    error = _errors(
-        model,
-        rendered,
-        list(dict.fromkeys(p for found in pairs.values() for p in found)),
-        samples,
-        providers,
-        custom_op_library,
-    )
+    all_pairs = list(dict.fromkeys(pair for found in pairs.values() for pair in found))
+    error = _errors(model, rendered, all_pairs, samples, providers, custom_op_library)
     found: dict[str, str] = {}
     for node, ahead in suspects:
-        errors = [error[pair] for pair in pairs.get(node, ()) if pair in error]
-        if len(errors) < 2:
-            continue
-        *before, behind = errors
-        if not behind < _LOST or not min(before) - behind >= _DROP:
+        *read, written = pairs.get(node) or [("", "")]
+        behind, before = error.get(written), [error[pair] for pair in read if pair in error]
+        if behind is None or not before or not behind < _LOST or not min(before) - behind >= _DROP:
             continue
         why = (
             f"{node.op_type} '{node.name}' behind it amplifies quantization noise "

@@ -54,7 +54,7 @@ class OpRule:
         cost: cost per output element as (float kernel, integer kernel), in units of one QuantizeLinear, or a function
             of the node that gives it.
         cost_behind: cost per output element of quantizing directly behind this node while it runs float. Where it is
-            not zero, the node's integer kernel is only good behind another integer node.
+            not zero, the node's integer kernel is only good where all that it depends on runs in integers.
         when: node → why this node cannot be quantized, ``None`` where it can.
     """
 

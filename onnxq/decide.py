@@ -78,7 +78,7 @@ class Decider:
             if self.options.placement == "all" or not quantized.plan.quantized:
                 break
             noisy = noise_amplifiers(
-                quantized.model, quantized.rendered, quantized.plan, self.statistics.kept, **self._runtime
+                self.model, quantized.rendered, quantized.plan, self.statistics.kept, **self._runtime
             )
             if not noisy:
                 break

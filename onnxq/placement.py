@@ -67,8 +67,8 @@ def cheapest(
             cut.edge(source, node, _units(float_cost))  # paid when float
         cut.edge(node, sink, _units(integer_cost))  # paid when integer
         if rule.cost_behind and node not in forced and node.inputs[0] is not None:
-            before = _producer(node.inputs[0], absorbed)
-            cut.edge(node, before if before in rules else sink, _FOREVER)
+            for before in _sources(node.inputs[0], rules, absorbed):
+                cut.edge(node, before if before is not None else sink, _FOREVER)
         after = only_reader(behind)
         if after is not None and after not in rules and _float_fusion(backend, after) is node:
             cut.edge(
@@ -113,6 +113,25 @@ def _producer(value: ir.Value, absorbed: Set[ir.Node]) -> ir.Node | None:
     if producer is not None and producer in absorbed and producer.inputs[0] is not None:
         return producer.inputs[0].producer()
     return producer
+
+
+def _sources(value: ir.Value, rules: Mapping[ir.Node, OpRule], absorbed: Set[ir.Node]) -> list[ir.Node | None]:
+    """The node that makes a tensor, and the ones that feed it as far up as cheap arithmetic goes; ``None``: not ours.
+
+    Integer convolutions keep channels last. A kernel that is only good in that layout needs all it depends on in it.
+    """
+    found: dict[ir.Node | None, None] = {}
+    stack = [value]
+    while stack:
+        current = stack.pop()
+        node = _producer(current, absorbed)
+        node = node if node in rules else None
+        if node in found:
+            continue
+        found[node] = None
+        if node is not None and rules[node].kind is Kind.ELEMENTWISE:
+            stack += [v for v in node.inputs if v is not None and v.const_value is None]
+    return list(found)
 
 
 def _serving(

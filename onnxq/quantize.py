@@ -16,9 +16,11 @@ from onnxq.backend import Backend
 from onnxq.calibration.collect import collect
 from onnxq.calibration.data import open_data
 from onnxq.calibration.statistics import Statistics, model_digest
+from onnxq.catalog import backends
 from onnxq.decide import Decider
 from onnxq.errors import OptionError, OutputError, StatisticsError
 from onnxq.graph.constants import lift_constants
+from onnxq.graph.check import check
 from onnxq.graph.load import load
 from onnxq.graph.namer import unique_names
 from onnxq.graph.normalize import normalize
@@ -64,6 +66,7 @@ class Prepared:
         self.notes += map(str, upcast(model))
         base = BASE_OPSET if options.opset is None else min(BASE_OPSET, options.opset)
         self.notes += map(str, normalize(model, min_opset=base))
+        check(model)
         self.model = model
 
     def at_opset(self, least: int, wanted: int | None) -> ir.Model:
@@ -248,8 +251,7 @@ def _observable(model: ir.Model, options: Options) -> list[str]:
     """
     wanted = [Options(placement="all"), Options(placement="all", exclude=options.exclude, override=options.override)]
     found: dict[str, None] = {}
-    for name in plugins.names("onnxq.backends"):
-        target = backend_named(name)
+    for target in backends():
         for asked in dict.fromkeys(wanted):
             sites = make_plan(model, target, asked).sites
             found.update(dict.fromkeys(site.source for site in sites if site.role == "activation"))

@@ -136,9 +136,8 @@ class Session:
                 f"onnxruntime could not start {', '.join(missing)}",
                 hint="Check its driver and libraries, or use the CPU",
             )
-        free = _unranked(model) if isinstance(model, ir.Model) else frozenset()
-        self.inputs = [_info(value, free) for value in self._session.get_inputs()]
-        self.outputs = [_info(value, free) for value in self._session.get_outputs()]
+        self.inputs = [_info(value) for value in self._session.get_inputs()]
+        self.outputs = [_info(value) for value in self._session.get_outputs()]
 
     def run(self, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
         """Run the model once.
@@ -237,12 +236,7 @@ def _first_line(error: Exception) -> str:
     return re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", lines[0]).strip().rstrip(".")
 
 
-def _unranked(model: ir.Model) -> frozenset[str]:
-    """Inputs and outputs of unknown rank, which onnxruntime shows as scalars."""
-    return frozenset(v.name or "" for v in (*model.graph.inputs, *model.graph.outputs) if v.shape is None)
-
-
-def _info(value: Any, unranked: frozenset[str]) -> InputInfo:
+def _info(value: Any) -> InputInfo:
     dtype = np.dtype(_NUMPY_TYPES.get(value.type, np.object_))
-    shape = None if value.name in unranked else value.shape
+    shape = value.shape
     return InputInfo(value.name, dtype, None if shape is None else tuple(shape))
