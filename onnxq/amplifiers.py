@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from onnxq.calibration.statistics import KeptSample
 from onnxq.calibration.taps import tap
-from onnxq.graph.traverse import all_nodes
+from onnxq.graph.traverse import all_nodes, subgraphs
 from onnxq.metrics import ErrorMeter
 from onnxq.plan import Plan
 from onnxq.session import Session
@@ -109,7 +109,8 @@ def _ahead(node: ir.Node, plan: Plan) -> list[str]:
     stack = [node]
     found: list[str] = []
     while stack:
-        for value in stack.pop().inputs:
+        current = stack.pop()
+        for value in (*current.inputs, *(end for graph in subgraphs(current) for end in graph.outputs)):
             producer = value.producer() if value is not None else None
             if producer is not None and producer not in seen:
                 seen.add(producer)

@@ -19,8 +19,8 @@ from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.catalog import backends
 from onnxq.decide import Decider
 from onnxq.errors import OptionError, OutputError, StatisticsError
-from onnxq.graph.constants import lift_constants
 from onnxq.graph.check import check
+from onnxq.graph.constants import lift_constants
 from onnxq.graph.load import load
 from onnxq.graph.namer import unique_names
 from onnxq.graph.normalize import normalize
@@ -35,7 +35,7 @@ from onnxq.progress import Reporter, Silent
 from onnxq.quantized import Quantized
 from onnxq.render.read import read as read_quantizers
 from onnxq.rescue import POOR
-from onnxq.session import Session
+from onnxq.session import inputs_of
 from onnxq.spec import QuantSpec
 from onnxq.verify import Verification, verify
 
@@ -228,9 +228,7 @@ def _verified(quantized: Quantized, prepared: Prepared, statistics: Statistics, 
 def _collect(
     prepared: Prepared, data: Any, options: Options, image: ImageOptions | None, reporter: Reporter
 ) -> Statistics:
-    session = Session(prepared.model, providers=options.providers, custom_op_library=options.custom_op_library)
-    feeds = open_data(data, session.inputs, image=image, samples=options.samples)
-    del session
+    feeds = open_data(data, inputs_of(prepared.model), image=image, samples=options.samples)
     tensors = _observable(prepared.model, options)
     with reporter.phase("calibrate", total=feeds.length) as advance:
         return collect(

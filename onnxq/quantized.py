@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,7 @@ class Quantized:
     verification: Verification | None = None
     format: str = "qdq"
     version: str = ""
+    _made: list[ir.Model] = field(default_factory=list, repr=False)
 
     def qdq(self) -> ir.Model:
         """The model with QuantizeLinear and DequantizeLinear nodes."""
@@ -55,8 +56,10 @@ class Quantized:
         return model
 
     def rendered(self) -> ir.Model:
-        """The model in its own format."""
-        return self.qdq() if self.format == "qdq" else self.fake_quantize()
+        """The model in its own format; made once, every caller gets a copy of its own."""
+        if not self._made:
+            self._made.append(self.qdq() if self.format == "qdq" else self.fake_quantize())
+        return self._made[0].clone()
 
     def fake_quantize(self) -> ir.Model:
         """The model with an ``onnxq::FakeQuantize`` function call at every site, all tensors float."""

@@ -8,6 +8,7 @@ float is known without trying it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -100,15 +101,21 @@ def to_keep_float(records: Sequence[Blame]) -> list[str]:
     Returns:
         Nothing where no set within the allowed share of the cost promises a gain.
     """
-    total, cost = sum(r.noise for r in records), sum(r.cost for r in records)
-    left, spent = total, 0.0
+    room = _LARGEST_SHARE * sum(r.cost for r in records)
+    left = sorted(records, key=lambda r: -r.noise / max(r.cost, 1e-12))
     chosen: list[str] = []
-    for record in sorted(records, key=lambda r: -r.noise / max(r.cost, 1e-12)):
-        if left <= 10 ** (-_TARGET / 10):
+    for record in list(left):
+        if _noise(left) <= 10 ** (-_TARGET / 10):
             break
-        if spent + record.cost > _LARGEST_SHARE * cost or record.noise <= 0:
+        if record.cost > room or record.noise <= 0:
             continue
         chosen += record.nodes
-        left, spent = left - record.noise, spent + record.cost
-    enough = total > 0 and left <= total * 10 ** (-_LEAST_GAIN / 10)
+        left.remove(record)
+        room -= record.cost
+    enough = _noise(left) <= _noise(records) * 10 ** (-_LEAST_GAIN / 10) and math.isfinite(_noise(left))
     return chosen if enough else []
+
+
+def _noise(records: Iterable[Blame]) -> float:
+    """Noise of layers together; infinite where one of them gives no numbers."""
+    return sum(r.noise for r in records)

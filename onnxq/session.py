@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from onnxq.errors import ExecutionError, OptionError
 
-__all__ = ["InputInfo", "Session", "available_providers"]
+__all__ = ["InputInfo", "Session", "available_providers", "inputs_of"]
 
 _SPLIT_BYTES = 1024  # initializers above this are handed over beside the graph
 
@@ -63,6 +63,21 @@ class InputInfo:
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int | str | None, ...] | None
+
+
+def inputs_of(model: ir.Model) -> list[InputInfo]:
+    """The inputs of a model that must be fed, in order, without loading it in onnxruntime."""
+    infos = []
+    for value in model.graph.inputs:
+        if value.is_initializer():
+            continue
+        tensor = isinstance(value.type, ir.TensorType) and value.dtype not in (None, ir.DataType.STRING)
+        dtype = value.dtype.numpy() if tensor and value.dtype is not None else np.dtype(object)
+        shape = None
+        if value.shape is not None:
+            shape = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+        infos.append(InputInfo(value.name or "", np.dtype(dtype), shape))
+    return infos
 
 
 def available_providers() -> list[str]:

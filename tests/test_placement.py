@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,8 +55,8 @@ def _graph(seed: int) -> tuple[ir.Graph, dict[ir.Node, OpRule]]:
     return ir.Graph([x], [values[-1]], nodes=nodes, opset_imports={"": 17}), rules
 
 
-def _serving(rules: Mapping[ir.Node, OpRule]) -> set[ir.Node]:
-    serving = {n for n, r in rules.items() if r.kind is Kind.COMPUTE}
+def _serving(rules: Mapping[ir.Node, OpRule], forced: Set[ir.Node]) -> set[ir.Node]:
+    serving = {n for n, r in rules.items() if r.kind is Kind.COMPUTE} | forced
     grown = True
     while grown:
         more = {
@@ -69,10 +69,12 @@ def _serving(rules: Mapping[ir.Node, OpRule]) -> set[ir.Node]:
     return serving
 
 
-def _cost(graph: ir.Graph, rules: Mapping[ir.Node, OpRule], integer: set[ir.Node]) -> float:
+def _cost(
+    graph: ir.Graph, rules: Mapping[ir.Node, OpRule], integer: Set[ir.Node], forced: Set[ir.Node] = frozenset()
+) -> float:
     """What an assignment costs, straight from the definition; infinite where it is not allowed."""
     total = 0.0
-    serving = _serving(rules)
+    serving = _serving(rules, forced)
     for node, rule in rules.items():
         total += rule.costs(node)[node in integer] * elements(node.outputs[0])
     for value in (*graph.inputs, *(n.outputs[0] for n in graph)):
@@ -114,6 +116,39 @@ def test_forced_nodes_run_in_integers() -> None:
     assert compute not in cheapest(BACKEND, dear, lambda n: n.outputs[0], set(), set())
     assert compute in cheapest(BACKEND, dear, lambda n: n.outputs[0], set(), {compute})
     assert graph.inputs
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_other_assignment_with_the_forced_nodes_is_cheaper(seed: int) -> None:
+    graph, rules = _graph(seed)
+    rng = np.random.default_rng(1000 + seed)
+    forced = {n for n in rules if rng.random() < 0.3}
+    chosen = cheapest(BACKEND, rules, lambda n: n.outputs[0], set(), forced)
+    assert forced <= chosen
+    others = [n for n in rules if n not in forced]
+    best = min(
+        _cost(graph, rules, forced | set(subset), forced)
+        for count in range(len(others) + 1)
+        for subset in itertools.combinations(others, count)
+    )
+    assert _cost(graph, rules, chosen, forced) == pytest.approx(best, abs=0.5)
+
+
+def test_all_outputs_of_a_node_have_to_leave_integers() -> None:
+    """A Split whose second output a float node reads: dequantizing it costs more than the integer kernel saves."""
+    x = ir.Value(name="x", shape=ir.Shape((1, 100)), type=ir.TensorType(ir.DataType.FLOAT))
+    conv = ir.node("Conv", [x], name="conv")
+    split = ir.node("Split", [conv.outputs[0]], num_outputs=2, name="split")
+    last = ir.node("Conv", [split.outputs[0]], name="last")
+    other = ir.node("Exp", [split.outputs[1]], name="other")
+    for k, value in enumerate(v for n in (conv, split, last, other) for v in n.outputs):
+        value.name, value.shape = f"v{k}", ir.Shape((1, 100))
+    split.outputs[1].shape = ir.Shape((1, 10_000))
+    graph = ir.Graph([x], [last.outputs[0], other.outputs[0]], nodes=[conv, split, last, other], name="g")
+    rules = {n: OpRule(n.op_type, Kind.COMPUTE, cost=(9.0, 1.0)) for n in (conv, last)}
+    rules[split] = OpRule("Split", Kind.MOVEMENT, cost=(1.0, 0.0))
+    chosen = cheapest(BACKEND, rules, lambda n: n.outputs[0], set(), set())
+    assert chosen == {conv, last} and graph
 
 
 def test_unknown_dimensions_count_sixteen_but_the_first() -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
 import onnxq
 from onnxq import Options
 from onnxq.errors import OptionError
+from onnxq.options import Override
+from onnxq.planner import make_plan
+from onnxq.quantize import Prepared, backend_named
 from tests.models import build, f32, normal
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -173,3 +177,71 @@ def test_override_changes_one_layer_only() -> None:
 def test_a_pattern_that_matches_nothing_names_the_nearest() -> None:
     with pytest.raises(OptionError, match="Conv"):
         onnxq.plan(conv_relu(), options=Options(exclude=("Convv",)))
+
+
+def specs_of(model: onnx.ModelProto, options: Options) -> dict[str, list[str]]:
+    """Tensor → the specs of its sites."""
+    found: dict[str, list[str]] = {}
+    for site in onnxq.plan(model, options=options).sites:
+        found.setdefault(site.tensor, []).append(str(site.spec))
+    return found
+
+
+def test_override_by_tensor_name_changes_that_tensor_only() -> None:
+    change = Options(placement="all", override=(("r", Override(weight_bits=4, act_bits=16)),))
+    before, after = specs_of(conv_relu(), ALL), specs_of(conv_relu(), change)
+    assert {t for t in before if before[t] != after[t]} == {"r"}
+    assert after["r"] == ["uint16 asymmetric per tensor"]
+
+
+def test_the_last_override_wins() -> None:
+    for first, last, kind in ((False, True, "per channel"), (True, False, "per tensor")):
+        override = (("Conv*", Override(per_channel=first)), ("Conv*", Override(per_channel=last)))
+        assert all(kind in spec for w in "12" for spec in specs_of(conv_relu(), Options(override=override))[f"w{w}"])
+
+
+def test_symmetry_asked_for_that_is_there_changes_nothing() -> None:
+    assert specs_of(conv_relu(), ALL) == specs_of(conv_relu(), Options(placement="all", symmetric=False))
+    assert specs_of(conv_relu(), Options(placement="all", symmetric=True))["x"] == ["int8 symmetric per tensor"]
+
+
+def test_moved_data_of_other_bits_has_a_scale_of_its_own() -> None:
+    override = (("p", Override(act_bits=16)),)
+    sites = onnxq.plan(residual(), options=Options(placement="all", override=override)).by_name
+    assert sites["p"].spec.bits == 16 and sites["p"].tied_to is None
+    assert onnxq.plan(residual(), options=ALL).by_name["p"].tied_to == "t"
+
+
+def test_what_is_asked_for_by_name_runs_in_integers_whatever_it_costs() -> None:
+    model = build(
+        "(float[4, 8] a, float[4, 8] b) => (float[4, 8] y) { [sum] s = Add (a, b)\n [out] y = Mul (s, b) }",
+    )
+    assert not onnxq.plan(model).quantized
+    assert set(onnxq.plan(model, options=Options(include=("sum", "out"))).quantized) == {"sum", "out"}
+
+
+def test_long_chains_of_data_movement() -> None:
+    steps = 3000
+    body = "\n".join(f"t{k + 1} = Transpose <perm = [{k % 2}, {1 - k % 2}]> (t{k})" for k in range(steps))
+    model = build(f"(float[4, 4] x) => (float[4, 4] y) {{ t0 = Add (x, x)\n {body}\n y = Slice (t{steps}, a, b) }}",
+        a=np.array([0]), b=np.array([4]),
+    )  # fmt: skip
+    plan = onnxq.plan(model)
+    assert not plan.quantized
+    assert {k.reason for k in plan.kept_float} == {"it computes a model output, which stays float"}
+
+
+def test_sites_come_in_the_order_of_the_graph() -> None:
+    tensors = [s.tensor for s in onnxq.plan(residual(), options=ALL).sites]
+    assert [t for t in tensors if not t.startswith("w")] == ["x", "r", "c", "t", "p", "y"]
+
+
+def test_unusable_nodes_stay_float_though_they_are_asked_for() -> None:
+    model = Prepared(conv_relu(), Options()).model
+    target = backend_named("onnxruntime")
+    asked = Options(include=("Conv",))
+    first = make_plan(model, target, asked)
+    name = next(iter(first.quantized))
+    assert name in make_plan(model, target, asked, keep_float={name: "noisy"}).quantized, "include wins"
+    kept = {k.node: k.reason for k in make_plan(model, target, asked, unusable={name: "no numbers"}).kept_float}
+    assert kept[name].startswith("no numbers")

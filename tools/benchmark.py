@@ -45,7 +45,7 @@ class Subject:
 
     name: str
     model: Path
-    data: Path
+    data: Path | str
     metric: str | None = None
 
 
@@ -207,7 +207,7 @@ def _subjects(args: argparse.Namespace, folder: Path) -> list[Subject]:
     found = []
     args.zoo = args.zoo.resolve() if args.zoo else None
     if args.model:
-        data = args.data.resolve() if args.data.exists() else args.data
+        data = str(Path(args.data).resolve()) if Path(args.data).exists() else args.data
         found.append(Subject(args.model.stem, args.model.resolve(), data))
     if args.resnet50:
         model, data = folder / "resnet50.onnx", folder / "images.npz"

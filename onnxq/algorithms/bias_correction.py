@@ -27,7 +27,7 @@ __all__ = ["correct_biases"]
 
 _BATCH_BYTES = 256 << 20
 """Tensors are measured together as long as one sample of them stays below this."""
-_SAMPLES = 4
+_SAMPLES = 3
 """Samples that means are taken over; each has many positions."""
 _UNKNOWN_BYTES = 4 << 20
 
@@ -92,8 +92,8 @@ def correct_biases(
             continue
         error = fake_quantize(weight, layer.qparams).astype(np.float64) - weight
         shift = _shift(layer.node, error, mean)
-        if shift.size != bias.size:
-            continue
+        if bias.size != shift.size or bias.shape[-1:] != shift.shape:
+            continue  # not one value for each output channel
         corrected = (bias.astype(np.float64) - shift.reshape(bias.shape)).astype(np.float32)
         if np.isfinite(corrected).all():
             layer.bias.const_value = ir.tensor(corrected, name=layer.bias.name)

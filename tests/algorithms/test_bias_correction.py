@@ -42,12 +42,12 @@ def test_the_mean_error_of_rounding_weights_vanishes(groups: int) -> None:
     feeds = shifted(1, 16, 8, 8)
     options = Options(placement="all", weight_bits=4, bias_correction=False)
     q = onnxq.quantize(plain(groups), feeds, options=options)
-    kept = [KeptSample(i, f, {}) for i, f in enumerate(feeds[:4])]
+    kept = [KeptSample(i, f, {}) for i, f in enumerate(feeds[:3])]
     changed = q.model.clone()
     assert correct_biases(changed, q.plan, q.qparams, kept) == 1
     weight = normal(16, 16 // groups, 1, 1).astype(np.float64)
     error = fake_quantize(weight.astype(np.float32), q.qparams["w"]).astype(np.float64) - weight
-    measured = np.stack([f["x"] for f in feeds[:4]]).astype(np.float64)
+    measured = np.stack([f["x"] for f in feeds[:3]]).astype(np.float64)
     mean: np.ndarray[Any, np.dtype[np.float64]] = measured.mean(axis=(0, 1, 3, 4))
     per_group = 16 // groups
     shift = [error[o, :, 0, 0] @ mean[(o // per_group) * per_group :][:per_group] for o in range(16)]
@@ -66,6 +66,16 @@ def test_it_helps_and_can_be_left_out() -> None:
         assert check is not None and check.worst is not None
         scores.append(check.worst[1].sqnr)
     assert scores[1] > scores[0] + 3
+
+
+@pytest.mark.parametrize("shape", [(1,), (6, 1), (6, 6)])
+def test_what_is_added_to_a_gemm_row_by_row_stays(shape: tuple[int, ...]) -> None:
+    model = build("(float[6, 8] x) => (float[6, 6] y) { y = Gemm (x, w, c) }", w=normal(8, 6), c=normal(*shape))
+    q = onnxq.quantize(model, shifted(6, 8), options=Options(placement="all", weight_bits=4))
+    assert q.plan.quantized
+    tensor = q.model.graph.initializers["c"].const_value
+    assert tensor is not None
+    np.testing.assert_array_equal(tensor.numpy(), normal(*shape))
 
 
 def test_a_bias_that_two_layers_share_stays() -> None:

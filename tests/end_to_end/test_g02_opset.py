@@ -150,18 +150,11 @@ def test_int4_weight_opset17() -> None:
     assert TensorProto.INT4 in {t.data_type for t in result.proto.graph.initializer}
 
 
-def test_int4_weight_at_opset17_when_17_is_asked_for() -> None:
-    """What 17 cannot say is refused or written by means that 17 has; nothing of another domain."""
-    model = conv()
-    try:
-        result = quantize_checked(
-            model, images(1, 3, 8, 8), Options(placement="all", weight_bits=4, opset=17), least=12
-        )
-    except OptionError as error:
-        assert "21" in str(error)  # noqa: PT017
-    else:
-        assert opsets(result.proto)[""] == 17
-        assert "com.microsoft" not in {node.domain for node in result.proto.graph.node}
+@pytest.mark.parametrize(("option", "bits"), [("weight_bits", 4), ("act_bits", 16)])
+def test_opset17_has_no_such_integers(option: str, bits: int) -> None:
+    options = Options(placement="all", opset=17, **{option: bits})  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=rf"opset 17 has no {bits}-bit integers.*21"):
+        quantize(conv(), images(1, 3, 8, 8), options=options)
 
 
 def test_opset_asked_for() -> None:

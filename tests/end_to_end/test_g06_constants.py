@@ -1,10 +1,10 @@
-"""Group 6: the forms that constants come in."""
+"""Group 6: the forms in which a model may hold a constant."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -14,237 +14,262 @@ from onnxq import Options, quantize
 from tests.contract import ALL, quantize_checked
 from tests.models import build, f32, feeds_for, images, normal
 
-WEIGHT = normal(4, 3, 3, 3)
 
-
-@pytest.mark.parametrize(
-    "attribute",
-    ["value_float = 2.0", "value_floats = [2.0]", "value = float {2.0}", "value = float[1] {2.0}"],
-)
-def test_constant_node_as_scale_operand(attribute: str) -> None:
-    model = build(
-        f"""(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {{
-            c = Conv (x, w)
-            k = Constant <{attribute}> ()
-            y = Mul (c, k)
-        }}""",
-        w=WEIGHT,
-    )
-    result = quantize_checked(model, images(1, 3, 8, 8))
-    assert result.ops.count("Mul") == 0, "a constant factor behind a Conv is folded, in whatever form"
-
-
-@pytest.mark.parametrize("attribute", ["value_ints = [1, 144]", "value = int64[2] {1, 144}"])
-def test_constant_node_as_shape_operand(attribute: str) -> None:
-    model = build(
-        f"""(float[1, 3, 8, 8] x) => (float[1, 144] y) {{
-            c = Conv (x, w)
-            k = Constant <{attribute}> ()
-            y = Reshape (c, k)
-        }}""",
-        w=WEIGHT,
-    )
-    assert quantize_checked(model, images(1, 3, 8, 8)).ops.count("Constant") == 0
-
-
-def test_shape_put_together_from_constant_nodes() -> None:
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 144] y) {
-            c = Conv (x, w)
-            one = Constant <value_int = 1> ()
-            head = Unsqueeze (one, axes)
-            tail = Constant <value_ints = [144]> ()
-            shape = Concat <axis = 0> (head, tail)
-            y = Reshape (c, shape)
-        }""",
-        w=WEIGHT,
-        axes=np.array([0]),
-    )
-    assert quantize_checked(model, images(1, 3, 8, 8)).ops.count("Concat") == 0
-
-
-def test_weight_in_a_constant_node() -> None:
-    model = build("(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { y = Conv (x, w) }")
-    model.graph.node.insert(
-        0, helper.make_node("Constant", [], ["w"], name="k", value=numpy_helper.from_array(WEIGHT, "inner"))
-    )
-    result = quantize_checked(model, images(1, 3, 8, 8))
-    assert "Constant" not in result.ops
-    assert any(t.data_type == TensorProto.INT8 for t in result.proto.graph.initializer)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "t = Transpose <perm = [1, 0]> (w0)  y = MatMul (x, t)",
-        "i = Identity (w0)  t = Transpose <perm = [1, 0]> (i)  y = MatMul (x, t)",
-        "d = Cast <to = 11> (w0)  f = Cast <to = 1> (d)  t = Transpose <perm = [1, 0]> (f)  y = MatMul (x, t)",
-        "s = Mul (w0, k)  t = Transpose <perm = [1, 0]> (s)  y = MatMul (x, t)",
-        "r = Reshape (w0, shape)  y = MatMul (x, r)",
-        "s = Sqrt (w0)  u = Mul (s, s)  t = Transpose <perm = [1, 0]> (u)  y = MatMul (x, t)",
-    ],
-)
-def test_weight_behind_other_constants(body: str) -> None:
-    constants = {"w0": np.abs(normal(6, 16)), "k": f32(0.5), "shape": np.array([16, 6])}
-    used = {name: value for name, value in constants.items() if f"({name}" in body or f", {name}" in body}
-    model = build(f"(float[N, 16] x) => (float[N, 6] y) {{ {body} }}", **used)
-    result = quantize_checked(model, feeds_for(model, N=4))
-    assert list(result.quantized.plan.quantized.values()) == ["MatMul"]
-
-
-def stored(form: str) -> onnx.ModelProto:
-    """One model whose weight lies in one of the fields that a TensorProto has."""
-    model = build("(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { y = Conv (x, w) }")
-    half = WEIGHT.astype(np.float16).astype(np.float32)  # numbers that every form holds exactly
-    tensor = TensorProto(name="w", dims=half.shape, data_type=TensorProto.FLOAT)
-    if form == "raw_data":
-        tensor.raw_data = half.tobytes()
-    else:
-        tensor.float_data.extend(half.reshape(-1).tolist())
-    model.graph.initializer.append(tensor)
+def with_weight(weight: TensorProto, elem_type: int = TensorProto.FLOAT) -> onnx.ModelProto:
+    cast = "h = Cast <to = 1> (w)" if elem_type != TensorProto.FLOAT else "h = Identity (w)"
+    model = build(f"(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {{ {cast}  [c] y = Conv (x, h) }}")
+    model.graph.initializer.append(weight)
     return model
 
 
-def test_weight_as_raw_data_and_float_data_gives_the_same_bytes(tmp_path: Path) -> None:
-    files = []
-    for form in ("raw_data", "float_data"):
-        path = tmp_path / f"{form}.onnx"
-        quantize_checked(stored(form), images(1, 3, 8, 8), output=path)
-        files.append(path.read_bytes())
-    assert files[0] == files[1]
+def int8_conv(*, channelwise: bool = True, **zero: np.ndarray) -> onnx.ModelProto:
+    axis = "<axis = 0>" if channelwise else ""
+    return build(
+        f"""(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {{
+            w = DequantizeLinear {axis} ({", ".join(["q", "s", *zero])})
+            [c] h = Conv (x, w)
+            [d] y = Conv (h, v)
+        }}""",
+        q=np.random.default_rng(0).integers(-127, 128, (4, 3, 3, 3)).astype(np.int8),
+        s=f32([0.002, 0.003, 0.001, 0.004]) if channelwise else f32(0.002),
+        v=normal(4, 4, 1, 1),
+        **zero,
+    )
 
 
-def test_fp16_weight_as_raw_data_and_int32_data_gives_the_same_bytes(tmp_path: Path) -> None:
-    files = []
-    half = WEIGHT.astype(np.float16)
-    for form in ("raw_data", "int32_data"):
-        model = build("(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { c = Cast <to = 1> (w)  y = Conv (x, c) }")
-        tensor = TensorProto(name="w", dims=half.shape, data_type=TensorProto.FLOAT16)
-        if form == "raw_data":
-            tensor.raw_data = half.tobytes()
-        else:
-            tensor.int32_data.extend(half.view(np.uint16).reshape(-1).tolist())
-        model.graph.initializer.append(tensor)
-        path = tmp_path / f"{form}.onnx"
-        result = quantize_checked(model, images(1, 3, 8, 8), output=path)
-        assert list(result.quantized.plan.quantized.values()) == ["Conv"]
-        files.append(path.read_bytes())
-    assert files[0] == files[1]
+CONSTANTS = {
+    "value_float": "value_float = 2.5",
+    "value_floats": "value_floats = [2.5]",
+    "value": "value = float {2.5}",
+    "value of one element": "value = float[1] {2.5}",
+}
+
+
+@pytest.mark.parametrize("form", CONSTANTS.values(), ids=CONSTANTS.keys())
+def test_value_float_as_operand(form: str) -> None:
+    text = """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {
+        c = Conv (x, w)
+        %s
+        [mul] m = Mul (c, k)
+        r = Sigmoid (c)
+        y = Add (m, r)
+    }"""
+    model = build(text % f"k = Constant <{form}> ()", w=normal(4, 3, 3, 3))
+    reference = build(text % "", w=normal(4, 3, 3, 3), k=f32(2.5))
+    feeds = images(1, 3, 8, 8)
+    result, expected = quantize_checked(model, feeds), quantize_checked(reference, feeds)
+    assert "Constant" not in result.ops
+    assert result.quantized.plan.quantized == expected.quantized.plan.quantized
+    assert "mul" in result.quantized.plan.quantized
+    assert result.sqnr == expected.sqnr
+
+
+@pytest.mark.parametrize("form", ["value_ints = [2, 3]", "value = int64[2] {2, 3}"])
+def test_value_ints_as_shape(form: str) -> None:
+    model = build(
+        f"""(float[1, 3, 8, 8] x) => (float[1, 1, 1, 144] y) {{
+            c = Conv (x, w)
+            f = Flatten (c)
+            axes = Constant <{form}> ()
+            y = Unsqueeze (f, axes)
+        }}""",
+        w=normal(4, 3, 3, 3),
+    )
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 144, 1, 1]))
+    result = quantize_checked(model, images(1, 3, 8, 8))
+    assert "Unsqueeze" in result.quantized.plan.quantized.values()
+
+
+def test_value_int_as_index() -> None:
+    model = build(
+        """(float[1, 3, 8, 8] x) => (float[1, 6, 6] y) {
+            c = Conv (x, w)
+            i = Constant <value_int = 2> ()
+            y = Gather <axis = 1> (c, i)
+        }""",
+        w=normal(4, 3, 3, 3),
+    )
+    assert "Gather" in quantize_checked(model, images(1, 3, 8, 8)).quantized.plan.quantized.values()
+
+
+@pytest.mark.parametrize("zero", ["value_int = 0", "value = uint8 {128}"])
+def test_value_float_as_scale_of_a_quantizer(zero: str) -> None:
+    """Q and DQ of the model whose scale is a Constant node."""
+    cast = "z = Cast <to = 2> (z0)"
+    model = build(
+        f"""(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {{
+            s = Constant <value_float = 0.03> ()
+            z0 = Constant <{zero}> ()
+            {cast}
+            q = QuantizeLinear (x, s, z)
+            d = DequantizeLinear (q, s, z)
+            [c] h = Conv (d, w)
+            [e] y = Conv (h, v)
+        }}""",
+        w=normal(4, 3, 3, 3),
+        v=normal(4, 4, 1, 1, seed=1),
+    )
+    result = quantize_checked(model, images(1, 3, 8, 8), least=None)
+    assert "already quantized" in result.reasons["c"]
+    first = next(n for n in result.proto.graph.node if n.op_type == "QuantizeLinear" and n.input[0] == "x")
+    constants = {t.name: numpy_helper.to_array(t) for t in result.proto.graph.initializer}
+    assert constants[first.input[1]] == np.float32(0.03)
+
+
+def stored_forms() -> dict[str, TensorProto]:
+    numbers = normal(4, 3, 3, 3)
+    raw = numpy_helper.from_array(numbers, "w")
+    fields = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=numbers.shape, float_data=numbers.ravel())
+    return {"raw_data": raw, "float_data": fields}
+
+
+def test_same_weight_in_raw_data_and_float_data(tmp_path: Path) -> None:
+    forms = stored_forms()
+    assert forms["float_data"].float_data
+    assert not forms["float_data"].raw_data
+    written = []
+    for name, tensor in forms.items():
+        path = tmp_path / f"{name}.onnx"
+        quantize_checked(with_weight(tensor), images(1, 3, 8, 8), output=path)
+        written.append(path.read_bytes())
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_same_half_weight_in_raw_data_and_int32_data(tmp_path: Path, kind: str) -> None:
+    dtype = np.dtype(np.float16) if kind == "float16" else np.dtype(ml_dtypes.bfloat16)
+    elem_type = getattr(TensorProto, kind.upper())
+    numbers = normal(4, 3, 3, 3).astype(dtype)
+    raw = TensorProto(name="w", data_type=elem_type, dims=numbers.shape, raw_data=numbers.tobytes())
+    fields = TensorProto(name="w", data_type=elem_type, dims=numbers.shape)
+    fields.int32_data.extend(numbers.view(np.uint16).ravel().tolist())
+    written = []
+    for name, tensor in (("raw", raw), ("fields", fields)):
+        path = tmp_path / f"{name}.onnx"
+        result = quantize_checked(with_weight(tensor, elem_type), images(1, 3, 8, 8), output=path)
+        assert result.quantized.plan.quantized == {"c": "Conv"}
+        written.append(path.read_bytes())
+    assert written[0] == written[1]
+
+
+def test_same_weight_as_initializer_and_as_constant_node() -> None:
+    numbers = normal(4, 3, 3, 3)
+    plain = build("(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { [c] y = Conv (x, w) }", w=numbers)
+    node = build("(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { [c] y = Conv (x, w) }")
+    node.graph.node.insert(0, helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(numbers)))
+    first, second = (quantize_checked(model, images(1, 3, 8, 8)) for model in (plain, node))
+    assert first.quantized.plan.to_text() == second.quantized.plan.to_text()
+    assert first.sqnr == second.sqnr
 
 
 def test_sparse_weight() -> None:
-    model = build("(float[N, 8] x) => (float[N, 4] y) { y = MatMul (x, w) }")
-    values = numpy_helper.from_array(f32([1, -2, 3, 0.5]), "w")
-    indices = numpy_helper.from_array(np.array([1, 9, 18, 31]), "w_idx")
-    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [8, 4]))
-    feeds = feeds_for(model, N=4)
-    quantized = quantize(model, feeds, options=ALL)
-    dense = np.zeros(32, np.float32)
-    dense[[1, 9, 18, 31]] = [1, -2, 3, 0.5]
-    assert quantized.verification is not None
-    assert quantized.verification.outputs["y"].sqnr > 30
-    assert list(quantized.plan.quantized.values()) == ["MatMul"]
+    numbers = np.where(np.random.default_rng(0).random((4, 3, 3, 3)) < 0.4, normal(4, 3, 3, 3), 0).astype(np.float32)
+    dense = build("(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { [c] y = Conv (x, w) }", w=numbers)
+    sparse = build("(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { [c] y = Conv (x, w) }")
+    where = np.flatnonzero(numbers)
+    values = numpy_helper.from_array(numbers.ravel()[where], "w")
+    sparse.graph.sparse_initializer.append(
+        helper.make_sparse_tensor(values, numpy_helper.from_array(where, "w_at"), list(numbers.shape))
+    )
+    feeds = images(1, 3, 8, 8)
+    first, second = (quantize(model, feeds, options=ALL) for model in (dense, sparse))
+    assert first.plan.to_text() == second.plan.to_text()
+    assert first.qparams == second.qparams
 
 
 def test_concat_with_empty_tensor() -> None:
     model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {
-            a = Conv (x, w)
-            c = Concat <axis = 0> (a, empty)
-            y = Relu (c)
+        """(float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y) {
+            [c] a = Conv <pads = [1, 1, 1, 1]> (x, w)
+            [both] s = Concat <axis = 1> (a, none)
+            y = Relu (s)
         }""",
-        w=WEIGHT,
-        empty=np.zeros((0, 4, 6, 6), np.float32),
-    )
-    quantize_checked(model, images(1, 3, 8, 8))
-
-
-def test_concat_with_a_constant() -> None:
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 6, 6, 6] y) {
-            a = Conv (x, w)
-            c = Concat <axis = 1> (a, more)
-            y = Relu (c)
-        }""",
-        w=WEIGHT,
-        more=normal(1, 2, 6, 6, scale=1),
-    )
-    quantize_checked(model, images(1, 3, 8, 8))
-
-
-def test_dequantized_weight_in_the_model() -> None:
-    """DQ(int8 w) → Conv: the numbers stored stay as they are."""
-    w = np.random.default_rng(0).integers(-127, 128, (4, 3, 3, 3)).astype(np.int8)
-    scale = f32([0.01, 0.02, 0.005, 0.015])
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 4, 4] y) {
-            d = DequantizeLinear <axis = 0> (w, s, z)
-            [c1] h = Conv (x, d)
-            [c2] y = Conv (h, v)
-        }""",
-        w=w,
-        s=scale,
-        z=np.zeros(4, np.int8),
-        v=normal(4, 4, 3, 3),
+        w=normal(4, 3, 3, 3),
+        none=np.zeros((1, 0, 8, 8), np.float32),
     )
     result = quantize_checked(model, images(1, 3, 8, 8))
-    constants = {t.name: numpy_helper.to_array(t) for t in result.proto.graph.initializer}
-    conv = next(n for n in result.proto.graph.node if n.name == "c1")
-    dq = next(n for n in result.proto.graph.node if conv.input[1] in n.output)
-    np.testing.assert_array_equal(constants[dq.input[0]], w)
-    np.testing.assert_array_equal(constants[dq.input[1]], scale)
-    assert "c2" in result.quantized.plan.quantized
-    assert "c1" in result.quantized.plan.quantized or "already quantized" in result.reasons["c1"]
+    assert "c" in result.quantized.plan.quantized
 
 
-def test_fake_quantized_weight_in_the_model() -> None:
-    """Q → DQ on a float weight, as training leaves it: its scale is kept."""
-    scale = f32([0.01, 0.02, 0.005, 0.015])
+def test_concat_with_empty_tensor_of_the_graph() -> None:
+    """The empty operand comes from the input: a cache that starts empty."""
     model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 4, 4] y) {
+        """(float[1, 3, 8, 8] x, float[P, 3, 8, 8] past) => (float[Q, 4, 8, 8] y) {
+            both = Concat <axis = 0> (past, x)
+            [c] y = Conv <pads = [1, 1, 1, 1]> (both, w)
+        }""",
+        w=normal(4, 3, 3, 3),
+    )
+    feeds = [{**sample, "past": np.zeros((0, 3, 8, 8), np.float32)} for sample in images(1, 3, 8, 8)]
+    quantize_checked(model, feeds)
+
+
+@pytest.mark.parametrize("channelwise", [True, False])
+@pytest.mark.parametrize("zero", [False, True])
+def test_dequantized_int8_weight(channelwise: bool, zero: bool) -> None:
+    shape = (4,) if channelwise else ()
+    extra = {"z": np.zeros(shape, np.int8)} if zero else {}
+    model = int8_conv(channelwise=channelwise, **extra)
+    result = quantize_checked(model, images(1, 3, 8, 8), least=20)
+    before = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    after = {t.name: numpy_helper.to_array(t) for t in result.proto.graph.initializer}
+    dq = next(n for n in result.proto.graph.node if "w" in n.output)
+    np.testing.assert_array_equal(after[dq.input[0]], before["q"])
+    np.testing.assert_array_equal(after[dq.input[1]], before["s"])
+    assert result.quantized.plan.quantized.keys() >= {"d"}
+
+
+def test_quantizer_on_a_float_weight() -> None:
+    """Q and DQ on a float weight, as training frameworks export it: the scale of training is kept."""
+    numbers = normal(4, 3, 3, 3)
+    scale = f32(np.abs(numbers).max(axis=(1, 2, 3)) / 100)  # one that no range method would choose
+    model = build(
+        """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {
             q = QuantizeLinear <axis = 0> (w, s, z)
             d = DequantizeLinear <axis = 0> (q, s, z)
-            [c1] h = Conv (x, d)
-            [c2] y = Conv (h, v)
+            [c] h = Conv (x, d)
+            [e] y = Conv (h, v)
         }""",
-        w=WEIGHT,
+        w=numbers,
         s=scale,
         z=np.zeros(4, np.int8),
-        v=normal(4, 4, 3, 3),
+        v=normal(4, 4, 1, 1, seed=1),
     )
     result = quantize_checked(model, images(1, 3, 8, 8))
     constants = {t.name: numpy_helper.to_array(t) for t in result.proto.graph.initializer}
-    conv = next(n for n in result.proto.graph.node if n.name == "c1")
+    conv = next(n for n in result.proto.graph.node if n.name == "c")
     dq = next(n for n in result.proto.graph.node if conv.input[1] in n.output)
+    assert dq.op_type == "DequantizeLinear"
     np.testing.assert_array_equal(constants[dq.input[1]], scale)
-    assert "c2" in result.quantized.plan.quantized
+    assert "e" in result.quantized.plan.quantized
 
 
-def test_large_constants_that_a_few_numbers_make() -> None:
-    """An Expand to 64 MB must not make the file grow."""
+def test_weight_computed_from_constants_in_many_steps() -> None:
     model = build(
-        """(float[1, 8] x) => (float[1, 4] y) {
-            big = Expand (k, shape)
-            some = Slice (big, start, stop)
-            h = MatMul (x, w)
-            y = Add (h, some)
+        """(float[N, 8] x) => (float[N, 8] y) {
+            half = Constant <value_float = 0.5> ()
+            t = Transpose (w)
+            h = Mul (t, half)
+            r = Reshape (h, shape)
+            [m] y = MatMul (x, r)
         }""",
-        k=f32([0.25]),
-        shape=np.array([1 << 24]),
-        start=np.array([0]),
-        stop=np.array([4]),
-        w=normal(8, 4),
+        w=normal(4, 16),
+        shape=np.array([8, -1]),
     )
-    result = quantize_checked(model, images(1, 8))
-    assert len(result.proto.SerializeToString()) < 100_000
+    result = quantize_checked(model, feeds_for(model, N=4))
+    assert result.quantized.plan.quantized == {"m": "MatMul"}
+    assert not {"Transpose", "Mul", "Reshape"} & {*result.ops}
 
 
-@pytest.mark.parametrize("value", [b"text", None])
-def test_constants_that_are_no_numbers(value: Any) -> None:
-    body = 't = Constant <value_string = "text"> ()' if value else 't = Constant <value_strings = ["a", "b"]> ()'
-    shape = "" if value else "[2]"
-    model = build(
-        f"(float[N, 8] x) => (float[N, 4] y, string{shape} label) {{ y = MatMul (x, w)  {body}  label = Identity (t) }}",
-        w=normal(8, 4),
-    )
-    quantize_checked(model, feeds_for(model, N=3), Options(placement="all"))
+def test_zero_point_forms_do_not_matter() -> None:
+    """The same constants twice, in one file as scalars and in the other as arrays of one element."""
+    texts = [f32(2.5), f32([2.5]), f32([[[2.5]]])]
+    scores = []
+    for k in texts:
+        model = build(
+            "(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { c = Conv (x, w)  s = Sigmoid (c)  y = Mul (s, k) }",
+            w=normal(4, 3, 3, 3),
+            k=k,
+        )
+        scores.append(quantize_checked(model, images(1, 3, 8, 8), Options(placement="all")).worst)
+    assert len(set(scores)) == 1

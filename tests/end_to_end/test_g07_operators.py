@@ -155,7 +155,9 @@ def test_attention_dynamic_matmul_softmax() -> None:
 
 def masked_attention(filler: float) -> onnx.ModelProto:
     """Large enough for integers to be faster, with a causal mask."""
-    weights: dict[str, Any] = {name: normal(64, 64, seed=i, scale=0.125) for i, name in enumerate(("wq", "wk", "wv", "wo"))}
+    weights: dict[str, Any] = {
+        name: normal(64, 64, seed=i, scale=0.125) for i, name in enumerate(("wq", "wk", "wv", "wo"))
+    }
     mask = np.triu(np.full((48, 48), filler, np.float32), 1)
     return build(attention("mask").replace("[2, 5, 8]", "[1, 48, 64]"), mask=mask, **weights)
 

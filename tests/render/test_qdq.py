@@ -11,6 +11,7 @@ import pytest
 
 import onnxq
 from onnxq import Options, Quantized
+from onnxq.options import Override
 from onnxq.qparams import dequantize, fake_quantize, quantize
 from onnxq.session import Session
 from tests.models import build, f32, images, normal
@@ -165,3 +166,97 @@ def test_widths_that_no_kernel_has_become_functions(bits: int) -> None:
     assert [f.name for f in result.functions] == ["FakeQuantize"]
     assert "FakeQuantize" in [n.op_type for n in result.graph.node]
     Session(result.SerializeToString())
+
+
+@pytest.mark.parametrize("weight_bits", [4, 8, 16])
+@pytest.mark.parametrize("act_bits", [2, 4, 8, 9, 16])
+def test_convolutions_run_at_all_widths(weight_bits: int, act_bits: int) -> None:
+    model = build(
+        "(float[1, 4, 6, 6] x) => (float[1, 4, 6, 6] y) { a = Conv (x, w)\n r = Relu (a)\n y = Conv (r, w) }",
+        w=normal(4, 4, 1, 1),
+    )
+    q = made(model, Options(placement="all", act_bits=act_bits, weight_bits=weight_bits), images(1, 4, 6, 6))
+    feed = images(1, 4, 6, 6)[0]
+    optimized, plain = (Session(q.qdq(), optimize=on).run(feed)["y"] for on in (True, False))
+    step = float(q.qparams["y"].scale)
+    np.testing.assert_allclose(optimized, plain, atol=2.01 * step)  # rounding at ties, twice
+
+
+def one_relu(output: str = "float[1, 4, 6, 6] y") -> onnx.ModelProto:
+    return build(f"(float[N, 4, 6, 6] x) => ({output}) {{ a = Conv (x, w)\n y = Relu (a) }}", w=normal(4, 4, 1, 1))
+
+
+def test_a_relu_is_never_left_to_a_16_bit_quantizer() -> None:
+    result = proto(made(one_relu(), Options(placement="all", act_bits=16), images(1, 4, 6, 6)))
+    assert "Relu" in [n.op_type for n in result.graph.node]
+
+
+def test_an_output_behind_a_vanished_relu_keeps_its_declared_shape() -> None:
+    model = one_relu("float[N, C, H, W] y")
+    result = proto(made(model, feeds=images(1, 4, 6, 6)))
+    assert "Relu" not in [n.op_type for n in result.graph.node]
+    assert result.graph.output[0] == model.graph.output[0]
+
+
+def two_layers() -> onnx.ModelProto:
+    return build(
+        """(float[1, 4, 6, 6] x) => (float[1, 4, 6, 6] y) {
+            [one] a = Conv (x, w)
+            [act] r = Relu (a)
+            [two] y = Conv (r, v)
+        }""",
+        w=normal(4, 4, 1, 1),
+        v=normal(4, 4, 1, 1, seed=1),
+    )
+
+
+def test_a_reader_with_other_bits_reads_the_tensor_itself() -> None:
+    options = Options(placement="all", override=(("two", Override(act_bits=16)),))
+    result = proto(made(two_layers(), options, images(1, 4, 6, 6)))
+    made_by = {name: node for node in result.graph.node for name in node.output}
+    two = next(n for n in result.graph.node if n.name == "two")
+    quantizer = made_by[made_by[two.input[0]].input[0]]
+    assert quantizer.op_type == "QuantizeLinear"
+    assert made_by[quantizer.input[0]].name == "act", "not what another quantizer gave back"
+    read = {name for node in result.graph.node for name in node.input} | {o.name for o in result.graph.output}
+    assert all(set(n.output) & read for n in result.graph.node), "no quantizer is left that nothing reads"
+
+
+def test_a_relu_stays_where_one_of_two_quantizers_does_not_saturate() -> None:
+    model = two_layers()
+    model.graph.output.append(onnx.helper.make_tensor_value_info("r", onnx.TensorProto.FLOAT, [1, 4, 6, 6]))
+    options = Options(placement="all", override=(("two", Override(symmetric=True)),))
+    q = made(model, options, images(1, 4, 6, 6))
+    assert {s.spec.signed for s in q.plan.sites if s.tensor == "r"} == {False, True}
+    assert "Relu" in [n.op_type for n in proto(q).graph.node]
+    feed = images(1, 4, 6, 6)[0]
+    reference = Session(ir.serde.deserialize_model(model)).run(feed)
+    got = Session(q.qdq(), optimize=False).run(feed)
+    for name in ("r", "y"):
+        np.testing.assert_allclose(got[name], reference[name], atol=0.05 * np.abs(reference[name]).max())
+
+
+def test_branches_have_dequantizers_of_their_own() -> None:
+    model = build(
+        """(float[4, 8] x, bool c) => (float[4, 8] y) {
+            h = MatMul (x, w)
+            y = If (c) <
+                then_branch = yes () => (float[4, 8] t) { t = MatMul (h, w) },
+                else_branch = no () => (float[4, 8] e) { s = Add (h, h)
+                    e = MatMul (s, w) }
+            >
+        }""",
+        w=normal(8, 8),
+    )
+    feeds = [{**feed, "c": np.array(i % 2 == 0)} for i, feed in enumerate(images(4, 8))]
+    result = proto(made(model, feeds=feeds))
+    onnx.checker.check_model(result, full_check=True)
+    branches = [a.g for n in result.graph.node if n.op_type == "If" for a in n.attribute]
+    for branch in branches:
+        assert [n.op_type for n in branch.node].count("DequantizeLinear") >= 2, "of h and of w"
+    assert [n.op_type for n in result.graph.node].count("QuantizeLinear") == 2, "x and h, once each"
+    assert len([t for t in result.graph.initializer if list(t.dims) == [8, 8]]) == 1, "the weight is stored once"
+    for feed in feeds[:2]:
+        expected = Session(ir.serde.deserialize_model(model)).run(feed)["y"]
+        got = Session(result.SerializeToString(), optimize=False).run(feed)["y"]
+        np.testing.assert_allclose(got, expected, atol=0.05 * np.abs(expected).max())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -103,3 +105,107 @@ def test_what_is_no_pair_stays_and_is_named() -> None:
     back = onnxq.read(model)
     assert not back.plan.sites
     assert any("lone" in note for note in back.notes)
+
+
+PAIR = {"s": f32(0.05), "z": np.uint8(120), "s2": f32(0.2), "z2": np.uint8(100)}
+
+
+@pytest.mark.parametrize(
+    ("signature", "body"),
+    [
+        ("float[2, 8] y", "q = QuantizeLinear (x, s, z) y = DequantizeLinear (q, s, z)"),
+        (
+            "float[2, 8] y, float[2, 8] w",
+            "a = Abs (x) q = QuantizeLinear (a, s, z) y = DequantizeLinear (q, s, z) w = Neg (a)",
+        ),
+        (
+            "float[2, 8] y, float[2, 8] w",
+            "a = Abs (x) q = QuantizeLinear (a, s, z) y = DequantizeLinear (q, s, z) w = DequantizeLinear (q, s, z)",
+        ),
+        (
+            "float[2, 8] y",
+            """q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z)
+            r = QuantizeLinear (d, s2, z2) e = DequantizeLinear (r, s2, z2) y = Neg (e)""",
+        ),
+        (
+            "float[2, 8] y",
+            """a = Abs (x) q = QuantizeLinear (a, s, z) d = DequantizeLinear (q, s, z)
+            r = QuantizeLinear (a, s2, z2) e = DequantizeLinear (r, s2, z2) y = Sub (d, e)""",
+        ),
+    ],
+    ids=["input is output", "output and float reader", "two outputs", "twice in a row", "two scales"],
+)
+def test_odd_places_give_the_same_model_again(signature: str, body: str) -> None:
+    used = {name: array for name, array in PAIR.items() if re.search(rf"\b{name}\b", body)}
+    model = build(f"(float[2, 8] x) => ({signature}) {{ {body} }}", **used)
+    back = onnxq.read(model)
+    again = onnx.load_model_from_string(onnx_bytes(back))
+    assert [o.name for o in again.graph.output] == [o.name for o in model.graph.output]
+    quantizers = [sum(n.op_type == "QuantizeLinear" for n in m.graph.node) for m in (model, again)]
+    assert quantizers[0] == quantizers[1] == len(back.plan.sites)
+    equal_outputs(model.SerializeToString(), back.qdq(), images(2, 8)[0])
+
+
+def onnx_bytes(quantized: Quantized) -> bytes:
+    return bytes(ir.to_proto(quantized.qdq()).SerializeToString())
+
+
+def test_integers_unpacked_twice_are_one_constant() -> None:
+    model = build(
+        """(float[2, 8] x) => (float[2, 8] y) {
+            w = DequantizeLinear (wq, s, z)  a = MatMul (x, w)
+            v = DequantizeLinear (wq, s, z)  y = MatMul (a, v)
+        }""",
+        wq=np.arange(-32, 32, dtype=np.int8).reshape(8, 8),
+        z=np.int8(0),
+        s=f32(0.05),
+    )
+    back = onnxq.read(model)
+    (site,) = back.plan.sites
+    assert len(site.readers) == 2
+    assert set(back.plan.stored.values()) == {"MatMul"} and not back.plan.quantized, "only weights are integers"
+    equal_outputs(model.SerializeToString(), back.qdq(), images(2, 8)[0])
+
+
+def test_a_scale_of_one_element_is_per_tensor() -> None:
+    model = build(
+        """(float[2, 8] x) => (float[2, 8] y) {
+            a = Abs (x) q = QuantizeLinear (a, s, z) d = DequantizeLinear (q, s, z) y = Neg (d)
+        }""",
+        s=f32([0.05]),
+        z=np.array([120], np.uint8),
+    )
+    back = onnxq.read(model)
+    assert back.qparams["a"].scale.shape == back.qparams["a"].zero_point.shape == ()
+    equal_outputs(model.SerializeToString(), back.qdq(), images(2, 8)[0])
+
+
+def test_fake_quantize_with_parameters_computed_at_run_time_stays(tmp_path: Path) -> None:
+    path = tmp_path / "q.onnx"
+    options = Options(placement="all", format="fake-quantize")
+    onnxq.quantize(conv_relu(), images(1, 16, 8, 8), output=path, options=options)
+    model = onnx.load(path)
+    call = next(n for n in model.graph.node if n.op_type == "FakeQuantize" and n.input[0] == "x")
+    model.graph.node.insert(0, helper.make_node("Abs", [call.input[1]], ["run_time_scale"], name="abs"))
+    call.input[1] = "run_time_scale"
+    model.graph.input.append(helper.make_tensor_value_info("free", TensorProto.FLOAT, []))
+    model.graph.node[0].input[0] = "free"
+    back = onnxq.read(model)
+    assert any(call.name in note for note in back.notes)
+    assert {s.tensor for s in back.plan.sites} == {"w1", "b1", "r", "w2", "y"}
+    feeds = {**images(1, 16, 8, 8)[0], "free": f32(0.03)}
+    equal_outputs(model.SerializeToString(), back.qdq(), feeds)
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_whether_the_lowest_integer_is_used_is_told_by_the_weights(narrow: bool) -> None:
+    stored = np.arange(-128 + narrow, 128, dtype=np.int64)[-128:].astype(np.int8).reshape(8, 16)
+    stored[0, 0] = -127 if narrow else -128
+    model = build(
+        "(float[2, 8] x) => (float[2, 16] y) { w = DequantizeLinear (wq, s, z) y = MatMul (x, w) }",
+        wq=stored,
+        z=np.int8(0),
+        s=f32(0.05),
+    )
+    (site,) = onnxq.read(model).plan.sites
+    assert site.spec.narrow_range == narrow

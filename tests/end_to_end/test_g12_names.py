@@ -1,0 +1,169 @@
+"""Group 12: names of nodes and tensors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+
+from onnxq import Options, calibrate, quantize
+from onnxq.cli import main
+from tests.contract import ALL, assert_contract, quantize_checked
+from tests.models import build, images, normal, renamed
+
+WEIRD = ["größe 1", "a b\tc", "/layer/0/..//conv", 'it\'s "quoted"', "層::重み", "x:0", "%s{}", "a\\b", "..", "*?[x]"]
+
+
+def chain() -> onnx.ModelProto:
+    return build(
+        """(float[1, 3, 8, 8] x) => (float[1, 4, 4, 4] y) {
+            [c1] a = Conv (x, w1, b1)
+            [r1] r = Relu (a)
+            [c2] y = Conv (r, w2)
+        }""",
+        w1=normal(4, 3, 3, 3),
+        b1=normal(4, seed=1),
+        w2=normal(4, 4, 3, 3, seed=2),
+    )
+
+
+def node_names(model: onnx.ModelProto) -> list[str]:
+    return [node.name for node in model.graph.node]
+
+
+def test_dup_suffix_collision() -> None:
+    """A bias that two layers share must be stored twice, and ``b0``, ``b_1`` … are taken."""
+    model = build(
+        """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y, float[1, 4, 6, 6] b_2) {
+            b0 = Conv (x, w1, b)
+            b_1 = Conv (x, w2, b)
+            b_quantized = Relu (b0)
+            b_2 = Relu (b_1)
+            y = Add (b_quantized, b_2)
+        }""",
+        w1=normal(4, 3, 3, 3),
+        w2=normal(4, 3, 3, 3, seed=1, scale=0.02),
+        b=normal(4, seed=2),
+    )
+    result = quantize_checked(model, images(1, 3, 8, 8))
+    biases = [t.name for t in result.proto.graph.initializer if t.data_type == onnx.TensorProto.INT32]
+    assert len(biases) == len(set(biases)) == 2
+
+
+@pytest.mark.parametrize(
+    "taken", ["x_quantized", "x_dequantized", "x_scale", "x_zero_point", "w1_quantized", "w1_scale", "y_dequantized"]
+)
+def test_names_that_onnxq_gives_are_taken(taken: str) -> None:
+    result = quantize_checked(renamed(chain(), {"r": taken}), images(1, 3, 8, 8))
+    made = [name for node in result.proto.graph.node for name in node.output if name]
+    made += [tensor.name for tensor in result.proto.graph.initializer]
+    assert len(made) == len(set(made))
+
+
+def test_empty_node_names() -> None:
+    model = chain()
+    for node in model.graph.node:
+        node.name = ""
+    result = quantize_checked(model, images(1, 3, 8, 8))
+    names = node_names(result.proto)
+    assert all(names)
+    assert len(names) == len(set(names))
+
+
+def test_equal_node_names() -> None:
+    model = chain()
+    for node in model.graph.node:
+        node.name = "same"
+    result = quantize_checked(model, images(1, 3, 8, 8))
+    names = node_names(result.proto)
+    assert "same" in names
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("name", WEIRD)
+def test_weird_names(name: str) -> None:
+    """Of a node, an input, a weight and a tensor between two nodes, each of them kept."""
+    model = renamed(chain(), {"x": name, "w1": f"{name} w", "a": f"{name} a", "y": f"{name} y"})
+    model.graph.node[0].name = name
+    feeds = [{name: feed["x"]} for feed in images(1, 3, 8, 8)]
+    result = quantize_checked(model, feeds)
+    assert name in node_names(result.proto)
+    assert [value.name for value in result.proto.graph.input] == [name]
+    assert [value.name for value in result.proto.graph.output] == [f"{name} y"]
+    assert json.loads(json.dumps(result.quantized.report()))["quantized_nodes"] == 3 - len(result.reasons)
+
+
+@pytest.mark.parametrize("name", WEIRD)
+def test_weird_names_in_statistics_and_on_the_command_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The archive of statistics and the JSON of a run hold any name; no file is named after one."""
+    model = renamed(chain(), {"a": name, "w2": f"{name} w"})
+    model.graph.node[0].name = name
+    path, kept, output = tmp_path / "model.onnx", tmp_path / "statistics.npz", tmp_path / "out.onnx"
+    onnx.save(model, path)
+    statistics = calibrate(model, images(1, 3, 8, 8), output=kept)
+    assert name in statistics.tensors
+    arguments = ["--placement", "all", "--exclude", "r1", "--json"]
+    assert main(["quantize", str(path), "--statistics", str(kept), "-o", str(output), *arguments]) == 0
+    assert json.loads(capsys.readouterr().out)["backend"] == "onnxruntime"
+    assert name in node_names(onnx.load(output))
+    assert main(["show", str(output), "--all"]) == 0
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["model.onnx", "out.onnx", "statistics.npz"]
+
+
+@pytest.mark.parametrize("name", ["größe 1", "/layer/0/..//conv", 'it\'s "quoted"'])
+def test_weird_names_can_be_excluded(name: str) -> None:
+    model = chain()
+    model.graph.node[0].name = name
+    result = quantize_checked(model, images(1, 3, 8, 8), Options(placement="all", exclude=(name,)))
+    assert "exclude" in result.reasons[name]
+
+
+def test_weird_names_of_files(tmp_path: Path) -> None:
+    folder = tmp_path / "größe 'a b'"
+    folder.mkdir()
+    source, output = folder / "mein modell.onnx", folder / "层 (8 bit).onnx"
+    onnx.save(chain(), source)
+    quantize_checked(source, images(1, 3, 8, 8), output=output)
+    assert sorted(file.name for file in folder.iterdir()) == sorted([source.name, output.name])
+
+
+def test_one_string_is_node_tensor_and_output_name() -> None:
+    model = renamed(chain(), {"a": "c1", "y": "c2"})
+    result = quantize_checked(model, images(1, 3, 8, 8))
+    assert {"c1", "c2"} <= set(node_names(result.proto))
+    assert result.proto.graph.output[0].name == "c2"
+    assert {"c1", "c2"} <= result.quantized.plan.quantized.keys()
+
+
+def test_one_string_is_node_and_initializer_name() -> None:
+    quantize_checked(renamed(chain(), {"w1": "c1", "b1": "r1", "r": "c2"}), images(1, 3, 8, 8))
+
+
+def test_a_node_is_named_as_onnxq_names_quantizers() -> None:
+    model = chain()
+    for node, name in zip(model.graph.node, ("x_QuantizeLinear", "x_DequantizeLinear", "QuantizeLinear"), strict=True):
+        node.name = name
+    result = quantize_checked(model, images(1, 3, 8, 8))
+    names = node_names(result.proto)
+    assert len(names) == len(set(names))
+    assert {"x_QuantizeLinear", "QuantizeLinear"} <= set(names)
+
+
+def test_one_name_with_two_makers_is_refused_before_calibration() -> None:
+    from onnxq import ModelError
+
+    model = renamed(chain(), {"r": "a"})
+    with pytest.raises(ModelError, match="'a'"):
+        quantize(model, images(1, 3, 8, 8), options=ALL)
+
+
+def test_long_names() -> None:
+    name = "block/" * 500
+    model = renamed(chain(), {"a": name})
+    feeds = images(1, 3, 8, 8)
+    result = quantize_checked(model, feeds)
+    assert assert_contract(model, result.proto, result.quantized, feeds)["y"] > 20
