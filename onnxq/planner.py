@@ -25,6 +25,11 @@ _REORDERINGS = frozenset(
 _LEAST_STORED = 1024
 """Elements from which the weight of a float layer is stored as integers."""
 _QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", "FakeQuantize"})
+_IN_INTEGERS = frozenset(
+    {"ConvInteger", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat"}
+    | {"MatMulBnb4", "MatMulNBits", "QAttention", "QGemm", "Quant"}
+)
+"""Operators that compute with integers or quantize already, besides all whose name begins with QLinear."""
 
 
 def make_plan(
@@ -105,7 +110,12 @@ class _Planner:
     def _candidates(self) -> None:
         inside = {n: group.kind for group in find_groups(self.model) for n in group.nodes}
         for node in self.nodes:
-            if not _touches_float(node) or node.op_type in _QUANTIZERS:
+            if node.op_type in _QUANTIZERS:
+                continue
+            if node.op_type in _IN_INTEGERS or node.op_type.startswith("QLinear"):
+                self.kept[node] = "already quantized in the input model"
+                continue
+            if not _touches_float(node):
                 continue
             reason, rule = self._why_not(node, inside.get(node))
             if reason is None and rule is not None:

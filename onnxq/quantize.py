@@ -21,6 +21,7 @@ from onnxq.decide import Decider
 from onnxq.errors import OptionError, OutputError, StatisticsError
 from onnxq.graph.check import check
 from onnxq.graph.constants import lift_constants
+from onnxq.graph.foreign import infer_foreign
 from onnxq.graph.load import load
 from onnxq.graph.namer import unique_names
 from onnxq.graph.normalize import normalize
@@ -33,6 +34,7 @@ from onnxq.plan import Plan
 from onnxq.planner import make_plan
 from onnxq.progress import Reporter, Silent
 from onnxq.quantized import Quantized
+from onnxq.render import fake_quantize
 from onnxq.render.read import read as read_quantizers
 from onnxq.rescue import POOR
 from onnxq.session import inputs_of
@@ -46,6 +48,9 @@ BASE_OPSET = 14
 """Has per-channel QuantizeLinear (13) and HardSwish (14); statistics belong to the model at this opset or above."""
 _WIDE_OPSET = 21
 """From here on QuantizeLinear and DequantizeLinear take 4- and 16-bit integers."""
+
+_KEEP = ((fake_quantize.DOMAIN, fake_quantize.NAME),)
+"""Functions that are quantizers: they stay, and what they quantize is not quantized again."""
 
 
 class Prepared:
@@ -65,7 +70,8 @@ class Prepared:
             self.notes += map(str, simplify(model))
         self.notes += map(str, upcast(model))
         base = BASE_OPSET if options.opset is None else min(BASE_OPSET, options.opset)
-        self.notes += map(str, normalize(model, min_opset=base))
+        self.notes += map(str, normalize(model, min_opset=base, keep=_KEEP))
+        self.notes += map(str, infer_foreign(model, options.custom_op_library))
         check(model)
         self.model = model
 
@@ -74,7 +80,7 @@ class Prepared:
         if wanted is None and self.model.opset_imports.get("", 0) >= least:
             return self.model
         model = self.model.clone()
-        self.notes += map(str, normalize(model, min_opset=least, opset=wanted))
+        self.notes += map(str, normalize(model, min_opset=least, opset=wanted, keep=_KEEP))
         return model
 
 

@@ -245,3 +245,18 @@ def test_unusable_nodes_stay_float_though_they_are_asked_for() -> None:
     assert name in make_plan(model, target, asked, keep_float={name: "noisy"}).quantized, "include wins"
     kept = {k.node: k.reason for k in make_plan(model, target, asked, unusable={name: "no numbers"}).kept_float}
     assert kept[name].startswith("no numbers")
+
+
+def test_an_activation_function_between_does_not_hide_the_layer_that_needs_a_concat() -> None:
+    model = build(
+        """(float[1, 64, 32, 32] x) => (float[1, 64, 32, 32] y) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, v)
+            [join] c = Concat <axis = 1> (a, x)
+            [act] r = Relu (c)
+            y = Conv <pads = [1, 1, 1, 1]> (r, w)
+        }""",
+        v=normal(64, 64, 3, 3),
+        w=normal(64, 128, 3, 3),
+    )
+    plan = onnxq.plan(model)
+    assert plan.absorbed == {"act": "join"}

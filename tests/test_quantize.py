@@ -65,7 +65,7 @@ def test_an_excluded_relu_leaves_the_layer_before_it_in_integers() -> None:
 
 def test_statistics_that_lack_a_tensor_say_how_to_get_it() -> None:
     statistics = onnxq.calibrate(conv_relu(), images(1, 4, 6, 6))
-    with pytest.raises(StatisticsError, match="'a'.*--exclude"):
+    with pytest.raises(StatisticsError, match=r"'a'.*--exclude"):
         onnxq.quantize(conv_relu(), statistics=statistics, options=Options(placement="all", exclude=("act",)))
 
 

@@ -20,12 +20,13 @@ MAX_RESULT_BYTES = 8 << 10
 """A result above this is only folded when it is at most twice as large as what it is computed from: tables that a file
 computes from a few numbers would make it grow, and runtimes compute them once when they load it."""
 
-# Different at each call, or with a meaning beyond their numbers: quantization already in the model stays visible.
+# Different at each call, or with a meaning beyond their numbers: quantization already in the model stays visible
+# by its DequantizeLinear, while a constant that is quantized in the model is stored as the integers it becomes.
 _NEVER = frozenset(
     {
         *("Bernoulli", "Dropout", "Multinomial"),
         *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
-        *("DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"),
+        *("DequantizeLinear", "DynamicQuantizeLinear"),
         *("ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul"),
     }
 )
@@ -120,13 +121,15 @@ def _foldable(node: ir.Node) -> bool:
         return False
     if any(value.is_graph_output() for value in node.outputs) or next(subgraphs(node), None) is not None:
         return False
+    if node.op_type == "QuantizeLinear" and node.outputs[0].dtype not in _NUMERIC:
+        return False  # integers or floats that NumPy lacks
     return not any(attr.is_ref() for attr in node.attributes.values())
 
 
 def fold_constants(model: ir.Model) -> list[Note]:
     """Computes everything that depends on constants alone, and shapes that are known, once and for all.
 
-    Not folded: random operators, nodes with subgraphs, operators of other domains, quantization already in the model,
+    Not folded: random operators, nodes with subgraphs, operators of other domains, dequantization,
     nodes that make a graph output, and results so large that they would blow the file up (see ``MAX_RESULT_BYTES``);
     sizes are known before anything is computed.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx
 import onnx.inliner
 import onnx_ir as ir
@@ -12,21 +14,24 @@ from onnxq.graph.note import Note
 from onnxq.graph.opset import changed_operators
 from onnxq.graph.skeleton import adopt, skeleton
 
-__all__ = ["inline_functions"]
+__all__ = ["inline_functions", "relabel_functions"]
 
 
-def inline_functions(model: ir.Model) -> list[Note]:
+def inline_functions(model: ir.Model, keep: Collection[tuple[str, str]] = ()) -> list[Note]:
     """Inlines every function, so that only operators remain; definitions that nothing calls are dropped.
 
     A function written for another opset than the model's is converted on the way.
 
     Args:
         model: changed in place.
+        keep: (domain, name) of functions that stay functions.
 
     Raises:
         ModelError: functions call each other in a circle, or one cannot be brought to the model's opset.
     """
+    kept = {key: model.functions.pop(key) for key in list(model.functions) if key[:2] in keep}
     if not model.functions:
+        model.functions.update(kept)
         return []
     called = {node.op_identifier() for node in ir.traversal.RecursiveGraphIterator(model.graph)} & set(model.functions)
     names = ", ".join(sorted(f"{domain}::{name}" if domain else name for domain, name, _ in called))
@@ -50,7 +55,18 @@ def inline_functions(model: ir.Model) -> list[Note]:
             hint="Export the model without functions",
         ) from error
     model.functions.clear()
+    model.functions.update(kept)
     return [Note("inline", "", f"functions inlined: {names}" if names else "functions that nothing calls dropped")]
+
+
+def relabel_functions(model: ir.Model) -> list[Note]:
+    """Lets functions that were kept declare the model's own opset, where their operators mean the same in both."""
+    opset = model.opset_imports.get("", 0)
+    for function in model.functions.values():
+        own = function.opset_imports.get("", opset)
+        if own < opset and not changed_operators(function.graph, own, opset):
+            function.opset_imports[""] = opset
+    return []
 
 
 def _one_version(model: ir.Model) -> bool:

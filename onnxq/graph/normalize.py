@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx_ir as ir
 
 from onnxq.graph.constants import fold_constants, lift_constants
@@ -11,7 +13,7 @@ from onnxq.graph.fold_batchnorm import fold_batchnorm
 from onnxq.graph.fold_pad import fold_pad
 from onnxq.graph.fuse_hardswish import fuse_hardswish
 from onnxq.graph.gemm import fold_gemm
-from onnxq.graph.inline import inline_functions
+from onnxq.graph.inline import inline_functions, relabel_functions
 from onnxq.graph.namer import unique_names
 from onnxq.graph.note import Note
 from onnxq.graph.opset import raise_opset
@@ -22,10 +24,12 @@ from onnxq.graph.share import share_constants
 __all__ = ["normalize"]
 
 
-def normalize(model: ir.Model, *, opset: int | None = None, min_opset: int = 17) -> list[Note]:
+def normalize(
+    model: ir.Model, *, opset: int | None = None, min_opset: int = 17, keep: Collection[tuple[str, str]] = ()
+) -> list[Note]:
     """Brings a model into normal form.
 
-    Afterwards there are no functions and no Constant nodes (but those that make a graph output), what depends on
+    Afterwards there are no functions but those in ``keep`` and no Constant nodes (but those that make a graph output), what depends on
     constants alone is computed, batch normalizations and per-channel affine operators are folded into the layers
     beside them, tensor names are unique over the whole model with its subgraphs, and every node has a unique name.
     Graph inputs and outputs keep names, order, types and shapes. The model computes what it computed before, but for
@@ -35,6 +39,7 @@ def normalize(model: ir.Model, *, opset: int | None = None, min_opset: int = 17)
         model: changed in place; take it from ``graph.load.load``.
         opset: the version of the standard operators to raise to; None means at least ``min_opset``.
         min_opset: used when ``opset`` is None.
+        keep: (domain, name) of functions that stay functions.
 
     Returns:
         What was done, and what was left alone for which reason.
@@ -44,10 +49,11 @@ def normalize(model: ir.Model, *, opset: int | None = None, min_opset: int = 17)
         OptionError: ``opset`` is lower than the model's own, or unknown.
     """
     notes = [
-        *inline_functions(model),
+        *inline_functions(model, keep),
         *drop_initializer_inputs(model),
         *unique_names(model),
         *raise_opset(model, opset, minimum=min_opset),
+        *relabel_functions(model),
         *unique_names(model),
         *lift_constants(model),
         *_compute_constants(model),

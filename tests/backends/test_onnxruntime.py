@@ -11,6 +11,7 @@ import pytest
 
 import onnxq
 from onnxq import Options
+from onnxq.session import Session
 from tests.models import build, images, normal
 from tests.test_planner import recurrent, residual, table, transformer
 
@@ -91,3 +92,38 @@ def test_first_layers_of_few_channels_stay_float(channels: int) -> None:
     )
     plan = onnxq.plan(model)
     assert (sum(op == "Conv" for op in plan.quantized.values()) == 1) == (channels == 3)
+
+
+def test_rows_are_gathered_along_the_first_axis_only(tmp_path: Path) -> None:
+    """A table that another tool quantized, read by columns: its DequantizeLinear stays where it is."""
+    model = build(
+        "(int64[3] i) => (float[8, 3] y) { t = DequantizeLinear (q, s, z)\n y = Gather <axis = 1> (t, i) }",
+        q=np.arange(-32, 32, dtype=np.int8).reshape(8, 8),
+        s=np.float32(0.5),
+        z=np.int8(0),
+    )
+    again = onnxq.read(model).qdq()
+    feeds = {"i": np.array([1, 2, 5])}
+    expected = np.arange(-32, 32).reshape(8, 8)[:, [1, 2, 5]] * 0.5
+    np.testing.assert_array_equal(Session(again).run(feeds)["y"], expected)
+
+
+def test_a_bias_that_is_an_output_keeps_its_shape() -> None:
+    model = build(
+        "(float[1, 64, 128] x) => (float[1, 64, 256] y, float[256] b) { h = MatMul (x, w)\n y = Add (h, b) }",
+        w=normal(128, 256),
+        b=normal(256),
+    )
+    q = onnxq.quantize(model, images(1, 64, 128), options=Options(placement="compute"))
+    assert q.plan.quantized
+    np.testing.assert_array_equal(Session(q.qdq()).run(images(1, 64, 128)[0])["b"], normal(256))
+
+
+@pytest.mark.parametrize("opset", [17, 21])
+def test_signed_pairs_are_written_in_its_own_domain_where_it_needs_that(opset: int) -> None:
+    options = Options(placement="all", symmetric=True, opset=opset)
+    q = onnxq.quantize(residual(), images(1, 16, 8, 8), options=options)
+    domains = {n.domain for n in q.qdq().graph if n.op_type == "QuantizeLinear"}
+    assert domains == ({"com.microsoft"} if opset == 21 else {""})
+    weights = {n.domain for n in q.qdq().graph if n.op_type == "DequantizeLinear" and n.inputs[0].is_initializer()}  # type: ignore[union-attr]
+    assert weights == {""}

@@ -240,6 +240,10 @@ def test_quantizer_on_a_float_weight() -> None:
     conv = next(n for n in result.proto.graph.node if n.name == "c")
     dq = next(n for n in result.proto.graph.node if conv.input[1] in n.output)
     assert dq.op_type == "DequantizeLinear"
+    assert constants[dq.input[0]].dtype == np.int8, "the weight is stored as the integers it becomes"
+    assert "w" not in constants
+    expected = np.clip(np.rint(numbers / scale.reshape(4, 1, 1, 1)), -128, 127)
+    np.testing.assert_array_equal(constants[dq.input[0]], expected)
     np.testing.assert_array_equal(constants[dq.input[1]], scale)
     assert "e" in result.quantized.plan.quantized
 

@@ -88,13 +88,6 @@ def test_subgraph_tensor_shadows_an_outer_name() -> None:
     assert [output.name for output in result.proto.graph.output] == ["y", "a"]
 
 
-def test_subgraph_initializer_shadows_an_outer_one() -> None:
-    model = branches("t = MatMul (h, w)", "e = MatMul (h, w)", w=WEIGHT)
-    body = next(a.g for n in model.graph.node for a in n.attribute if a.name == "else_branch")
-    body.initializer.append(numpy_helper.from_array(normal(8, 8, seed=7), "w"))
-    quantize_checked(model, both_ways())
-
-
 def test_nested_if() -> None:
     model = branches(
         """t = If (cond) <
@@ -140,7 +133,8 @@ def test_loop_that_runs_no_time() -> None:
 def test_scan() -> None:
     model = build(
         """(float[5, 8] x) => (float[8] last, float[5, 8] y) {
-            last, y = Scan <num_scan_inputs = 1> (zero, x) <
+            last, y = Scan (zero, x) <
+                num_scan_inputs = 1,
                 body = step (float[8] state, float[8] row) => (float[8] next, float[8] out) {
                     s = Add (state, row)
                     [mm] m = MatMul (s, w)

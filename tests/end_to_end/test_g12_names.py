@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 import pytest
 
-from onnxq import Options, calibrate, quantize
+from onnxq import ModelError, Options, calibrate, quantize
 from onnxq.cli import main
 from tests.contract import ALL, assert_contract, quantize_checked
 from tests.models import build, images, normal, renamed
@@ -48,8 +49,9 @@ def test_dup_suffix_collision() -> None:
         b=normal(4, seed=2),
     )
     result = quantize_checked(model, images(1, 3, 8, 8))
-    biases = [t.name for t in result.proto.graph.initializer if t.data_type == onnx.TensorProto.INT32]
-    assert len(biases) == len(set(biases)) == 2
+    stored = [t.name for t in result.proto.graph.initializer if t.data_type == onnx.TensorProto.INT32 and t.dims == [4]]
+    biases = {node.input[0] for node in result.proto.graph.node} & {*stored}
+    assert len(biases) == 2
 
 
 @pytest.mark.parametrize(
@@ -73,11 +75,15 @@ def test_empty_node_names() -> None:
 
 
 def test_equal_node_names() -> None:
+    """Which onnxruntime refuses to load."""
     model = chain()
     for node in model.graph.node:
         node.name = "same"
-    result = quantize_checked(model, images(1, 3, 8, 8))
-    names = node_names(result.proto)
+    feeds = images(1, 3, 8, 8)
+    quantized = quantize(model, feeds, options=ALL)
+    result = ir.to_proto(quantized.rendered())
+    assert assert_contract(chain(), result, quantized, feeds)["y"] > 20
+    names = node_names(result)
     assert "same" in names
     assert len(names) == len(set(names))
 
@@ -92,7 +98,7 @@ def test_weird_names(name: str) -> None:
     assert name in node_names(result.proto)
     assert [value.name for value in result.proto.graph.input] == [name]
     assert [value.name for value in result.proto.graph.output] == [f"{name} y"]
-    assert json.loads(json.dumps(result.quantized.report()))["quantized_nodes"] == 3 - len(result.reasons)
+    assert json.loads(json.dumps(result.quantized.report()))["quantized_ops"] == {"Conv": 2}
 
 
 @pytest.mark.parametrize("name", WEIRD)
@@ -100,13 +106,13 @@ def test_weird_names_in_statistics_and_on_the_command_line(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The archive of statistics and the JSON of a run hold any name; no file is named after one."""
-    model = renamed(chain(), {"a": name, "w2": f"{name} w"})
+    model = renamed(chain(), {"r": name, "w2": f"{name} w"})
     model.graph.node[0].name = name
     path, kept, output = tmp_path / "model.onnx", tmp_path / "statistics.npz", tmp_path / "out.onnx"
     onnx.save(model, path)
     statistics = calibrate(model, images(1, 3, 8, 8), output=kept)
     assert name in statistics.tensors
-    arguments = ["--placement", "all", "--exclude", "r1", "--json"]
+    arguments = ["--placement", "all", "--exclude", "c2", "--json"]
     assert main(["quantize", str(path), "--statistics", str(kept), "-o", str(output), *arguments]) == 0
     assert json.loads(capsys.readouterr().out)["backend"] == "onnxruntime"
     assert name in node_names(onnx.load(output))
@@ -154,8 +160,6 @@ def test_a_node_is_named_as_onnxq_names_quantizers() -> None:
 
 
 def test_one_name_with_two_makers_is_refused_before_calibration() -> None:
-    from onnxq import ModelError
-
     model = renamed(chain(), {"r": "a"})
     with pytest.raises(ModelError, match="'a'"):
         quantize(model, images(1, 3, 8, 8), options=ALL)
@@ -164,6 +168,4 @@ def test_one_name_with_two_makers_is_refused_before_calibration() -> None:
 def test_long_names() -> None:
     name = "block/" * 500
     model = renamed(chain(), {"a": name})
-    feeds = images(1, 3, 8, 8)
-    result = quantize_checked(model, feeds)
-    assert assert_contract(model, result.proto, result.quantized, feeds)["y"] > 20
+    quantize_checked(model, images(1, 3, 8, 8))

@@ -127,13 +127,31 @@ def test_stale_shapes_are_not_folded() -> None:
     "body",
     [
         "r = RandomNormalLike<seed = 1.0>(w) \n z = Mul(r, zero) \n y = Add(x, z)",
-        "q = QuantizeLinear(w, s) \n d = DequantizeLinear(q, s) \n y = Add(x, d)",
+        "d = DequantizeLinear(q, s) \n e = Neg(d) \n y = Add(x, e)",
     ],
 )
 def test_never_folded(body: str) -> None:
-    proto = build(f"g (float[4] x) => (float[4] y) {{ {body} }}", w=random(4), s=np.float32(0.1), zero=np.float32(0))
+    constants = {"w": random(4), "q": np.array([1, -2, 3, 4], np.int8), "s": np.float32(0.1), "zero": np.float32(0)}
+    proto = build(f"g (float[4] x) => (float[4] y) {{ {body} }}", **constants)
     model, _ = apply(fold, proto, X)
     assert len(ops(model)) == 3
+
+
+def test_quantized_constant_becomes_integers() -> None:
+    text = "g (float[4] x) => (float[4] y) { q = QuantizeLinear(w, s) \n d = DequantizeLinear(q, s) \n y = Add(x, d) }"
+    model, _ = apply(fold, build(text, w=random(4), s=np.float32(0.1)), X)
+    assert ops(model) == ["DequantizeLinear", "Add"]
+    assert model.graph.initializers["q"].dtype == ir.DataType.UINT8
+    assert "w" not in model.graph.initializers or not model.graph.initializers["w"].uses()
+
+
+def test_constant_quantized_to_4_bits_stays() -> None:
+    body = "q = QuantizeLinear(w, s, z) \n d = DequantizeLinear(q, s, z) \n y = Add(x, d)"
+    text = f"g (float[4] x) => (float[4] y) {{ {body} }}"
+    proto = build(text, opset=21, ir_version=10, w=random(4), s=np.float32(0.1))
+    proto.graph.initializer.append(onnx.helper.make_tensor("z", onnx.TensorProto.INT4, [], [0]))
+    model, _ = apply(fold, proto, X)
+    assert ops(model) == ["QuantizeLinear", "DequantizeLinear", "Add"]
 
 
 def test_overridable_initializer_is_no_constant() -> None:

@@ -222,6 +222,29 @@ def test_a_reader_with_other_bits_reads_the_tensor_itself() -> None:
     assert all(set(n.output) & read for n in result.graph.node), "no quantizer is left that nothing reads"
 
 
+@pytest.mark.parametrize("other", ["one", "two"])
+def test_two_readers_may_differ(other: str) -> None:
+    """Whichever of them comes first in the graph."""
+    model = build(
+        """(float[4, 8] x) => (float[4, 8] y, float[4, 8] z) {
+            [first] a = Add (x, x)
+            [one] y = MatMul (a, w)
+            [two] z = MatMul (a, w)
+        }""",
+        w=normal(8, 8),
+    )
+    options = Options(placement="all", override=((other, Override(act_bits=16)),))
+    q = made(model, options, images(4, 8))
+    result = proto(q)
+    made_by = {name: node for node in result.graph.node for name in node.output}
+    for node in result.graph.node:
+        if node.name in ("one", "two"):
+            quantizer = made_by[made_by[node.input[0]].input[0]]
+            zero = next(t for t in result.graph.initializer if t.name == quantizer.input[2])
+            wanted = onnx.TensorProto.UINT16 if node.name == other else onnx.TensorProto.UINT8
+            assert zero.data_type == wanted and quantizer.input[0] == "a"
+
+
 def test_a_relu_stays_where_one_of_two_quantizers_does_not_saturate() -> None:
     model = two_layers()
     model.graph.output.append(onnx.helper.make_tensor_value_info("r", onnx.TensorProto.FLOAT, [1, 4, 6, 6]))

@@ -74,7 +74,9 @@ def quantize_onnxq(model: str, data: str, output: str, samples: int | None = Non
     return {"remark": "below the floor of 10 dB" if code == 3 else ""}
 
 
-def quantize_onnxruntime(model: str, data: str, output: str, method: str, compute_only: bool) -> dict[str, Any]:
+def quantize_onnxruntime(
+    model: str, data: str, output: str, method: str, shapes: str | None, compute_only: bool
+) -> dict[str, Any]:
     """onnxruntime's quantizer as its documentation recommends: pre-process, QDQ, uint8 / int8 per channel."""
     from onnxruntime.quantization import (
         CalibrationDataReader,
@@ -94,14 +96,11 @@ def quantize_onnxruntime(model: str, data: str, output: str, method: str, comput
 
     remarks = ["Conv, MatMul and Gemm only"] if compute_only else []
     source, prepared = model, output + ".pre.onnx"
-    for skip in (False, True):
-        try:
-            quant_pre_process(model, prepared, skip_symbolic_shape=skip)
-            source = prepared
-            break
-        except Exception as error:  # whatever it is, it is reported
-            if skip:
-                remarks.append(f"not pre-processed ({type(error).__name__})")
+    if shapes is None:
+        remarks.append("not pre-processed")
+    else:
+        quant_pre_process(model, prepared, skip_symbolic_shape=shapes == "plain")
+        source = prepared
     quantize_static(
         source,
         output,

@@ -1,0 +1,78 @@
+"""One object, several renderings; none of them changes it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+import onnxq
+from onnxq import Options, Quantized
+from onnxq.errors import OutputError
+from tests.models import images
+from tests.test_planner import residual
+
+
+@pytest.fixture(scope="module")
+def quantized() -> Quantized:
+    return onnxq.quantize(residual(), images(1, 16, 8, 8), options=Options(placement="all"))
+
+
+def text(model: ir.Model) -> bytes:
+    return bytes(ir.to_proto(model).SerializeToString(deterministic=True))
+
+
+def ops(model: ir.Model) -> set[str]:
+    return {n.op_type for n in model.graph}
+
+
+def test_the_float_model_stays_free_of_quantizers(quantized: Quantized) -> None:
+    before = text(quantized.model)
+    quantized.qdq()
+    quantized.fake_quantize()
+    assert text(quantized.model) == before
+    assert not ops(quantized.model) & {"QuantizeLinear", "DequantizeLinear", "FakeQuantize"}
+
+
+def test_renderings_are_the_same_every_time(quantized: Quantized) -> None:
+    assert text(quantized.qdq()) == text(quantized.qdq())
+    assert text(quantized.fake_quantize()) == text(quantized.fake_quantize())
+    assert "FakeQuantize" not in ops(quantized.qdq())
+    assert "QuantizeLinear" not in ops(quantized.fake_quantize())
+
+
+def test_every_site_has_numbers_of_its_spec(quantized: Quantized) -> None:
+    assert quantized.qparams.keys() == quantized.plan.by_name.keys()
+    for site in quantized.plan.sites:
+        assert quantized.qparams[site.name].spec == site.spec, site.name
+
+
+def test_format_decides_what_is_rendered_and_saved(quantized: Quantized, tmp_path: Path) -> None:
+    assert text(quantized.rendered()) == text(quantized.qdq())
+    q = onnxq.quantize(residual(), images(1, 16, 8, 8), options=Options(placement="all", format="fake-quantize"))
+    assert text(q.rendered()) == text(q.fake_quantize())
+    (path,) = q.save(tmp_path / "q.onnx")
+    assert "FakeQuantize" in {n.op_type for n in onnx.load(path).graph.node}
+
+
+def test_saved_file_names_its_maker(quantized: Quantized, tmp_path: Path) -> None:
+    (path,) = quantized.save(tmp_path / "q.onnx")
+    assert path == tmp_path / "q.onnx"
+    model = onnx.load(path)
+    assert model.producer_name == "onnxq" and model.producer_version == quantized.version != ""
+
+
+def test_a_missing_folder_is_said(quantized: Quantized, tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="folder"):
+        quantized.save(tmp_path / "no" / "q.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_report_is_json_and_counts(quantized: Quantized) -> None:
+    report = json.loads(json.dumps(quantized.report(), allow_nan=False))
+    assert report["quantized_nodes"] == len(quantized.plan.quantized) == sum(report["quantized_ops"].values())
+    assert report["quantized_ops"]["Conv"] == 3
+    assert report["verification"]["samples"] == 6

@@ -1,0 +1,78 @@
+"""The cheapest set of layers to keep float, and how blame is measured."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import onnxq
+from onnxq import Options
+from onnxq.calibration.statistics import KeptSample
+from onnxq.rescue import Blame, blame, output_sqnr, to_keep_float
+from tests.models import build, images, normal
+
+
+def records(*pairs: tuple[float, float]) -> list[Blame]:
+    """Layers ``n0``, ``n1`` … of a noise and a cost."""
+    return [Blame((f"n{k}",), noise, cost) for k, (noise, cost) in enumerate(pairs)]
+
+
+def test_most_noise_for_the_least_cost_comes_first() -> None:
+    assert to_keep_float(records((0.1, 5.0), (0.1, 1.0), (0.001, 10.0))) == ["n1", "n0"]
+    assert to_keep_float(records((0.02, 1.0), (0.2, 1.0), (0.001, 1.0), (0.001, 1.0))) == ["n1", "n0"]
+
+
+def test_it_stops_where_the_target_is_met() -> None:
+    """18 dB is a noise of 0.0158."""
+    assert to_keep_float(records((0.2, 1.0), (0.008, 1.0), (0.007, 1.0))) == ["n0"]
+
+
+def test_never_more_than_half_of_the_cost() -> None:
+    assert to_keep_float(records((0.2, 6.0), (0.001, 4.0))) == []
+    assert to_keep_float(records((0.2, 5.0), (0.001, 5.0))) == ["n0"]
+
+
+def test_a_gain_below_3_db_is_not_worth_it() -> None:
+    assert to_keep_float(records((0.1, 5.0), (0.11, 5.0))) == ["n1"]
+    assert to_keep_float(records((0.1, 6.0), (0.09, 4.0))) == []
+
+
+def test_a_layer_that_gives_no_numbers_in_integers_is_kept() -> None:
+    assert to_keep_float(records((math.inf, 1.0), (0.001, 5.0))) == ["n0"]
+    assert to_keep_float(records((math.inf, 6.0), (0.001, 4.0))) == [], "too much of the model"
+
+
+def test_nothing_to_blame() -> None:
+    assert to_keep_float([]) == []
+    assert to_keep_float(records((0.0, 1.0), (0.0, 1.0))) == []
+
+
+def test_blame_quantizes_one_group_alone() -> None:
+    kept: list[set[str]] = []
+    steps: list[int] = []
+
+    def attempt(names: object) -> float:
+        kept.append(set(names))  # type: ignore[call-overload]
+        return 20.0
+
+    found = blame({f"n{k}": float(k) for k in range(81)}, attempt, steps.append)
+    assert [len(r.nodes) for r in found] == [3] * 27 and len(steps) == 27
+    assert all(k | set(r.nodes) == {f"n{i}" for i in range(81)} for k, r in zip(kept, found, strict=True))
+    assert all(not k & set(r.nodes) for k, r in zip(kept, found, strict=True))
+    assert [r.noise for r in found] == pytest.approx([0.01] * 27)
+    assert found[1].cost == 3 + 4 + 5
+
+
+def test_output_sqnr_is_that_of_the_worst_output() -> None:
+    model = build(
+        "(float[4, 8] x) => (float[4, 8] y, float[4, 8] z) { y = MatMul (x, w)\n z = Neg (x) }", w=normal(8, 8)
+    )
+    q = onnxq.quantize(model, images(4, 8), options=Options(placement="all"))
+    samples = [
+        KeptSample(i, feed, {"y": feed["x"] @ normal(8, 8), "z": -feed["x"]}) for i, feed in enumerate(images(4, 8))
+    ]
+    assert q.verification is not None
+    assert output_sqnr(q, samples[:4]) == pytest.approx(q.verification.outputs["y"].sqnr, abs=2.0)
+    assert output_sqnr(q, [KeptSample(0, {"x": np.zeros((3, 3, 3), np.float32)}, {})]) == -math.inf, "does not run"
