@@ -37,7 +37,7 @@ from onnxq.quantized import Quantized
 from onnxq.render import fake_quantize
 from onnxq.render.read import read as read_quantizers
 from onnxq.rescue import POOR
-from onnxq.session import inputs_of
+from onnxq.session import inputs_of, require_library
 from onnxq.spec import QuantSpec
 from onnxq.verify import Verification, verify
 
@@ -63,6 +63,7 @@ class Prepared:
     """
 
     def __init__(self, source: Source, options: Options) -> None:
+        require_library(options.custom_op_library)
         model = load(source)
         self.bytes = file_size(model)
         self.notes: list[str] = []

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from onnxq.errors import ExecutionError, OptionError
 
-__all__ = ["InputInfo", "Session", "available_providers", "inputs_of"]
+__all__ = ["InputInfo", "Session", "available_providers", "inputs_of", "require_library"]
 
 _SPLIT_BYTES = 1024  # initializers above this are handed over beside the graph
 
@@ -218,10 +218,19 @@ def _resolve_providers(providers: Sequence[str] | None) -> list[str]:
     return chosen
 
 
+def require_library(library: str | os.PathLike[str] | None) -> None:
+    """Make sure that a custom-op library is there, before any work.
+
+    Raises:
+        OptionError: it is not.
+    """
+    if library is not None and not Path(library).is_file():
+        raise OptionError(f"custom-op library {os.fspath(library)!r} does not exist", hint="Check --custom-op-library")
+
+
 def _register(options: Any, library: str | os.PathLike[str]) -> None:
+    require_library(library)
     path = Path(library)
-    if not path.is_file():
-        raise OptionError(f"custom-op library {str(path)!r} does not exist", hint="Check --custom-op-library")
     try:
         options.register_custom_ops_library(str(path.resolve()))
     except Exception as error:

@@ -249,9 +249,9 @@ def test_unusable_nodes_stay_float_though_they_are_asked_for() -> None:
 
 def test_an_activation_function_between_does_not_hide_the_layer_that_needs_a_concat() -> None:
     model = build(
-        """(float[1, 64, 32, 32] x) => (float[1, 64, 32, 32] y) {
+        """(float[1, 64, 32, 32] x, float[1, 64, 32, 32] z) => (float[1, 64, 32, 32] y) {
             a = Conv <pads = [1, 1, 1, 1]> (x, v)
-            [join] c = Concat <axis = 1> (a, x)
+            [join] c = Concat <axis = 1> (a, z)
             [act] r = Relu (c)
             y = Conv <pads = [1, 1, 1, 1]> (r, w)
         }""",

@@ -12,14 +12,16 @@ import pytest
 from numpy.typing import NDArray
 
 from onnxq import DataError, Options, calibrate, check, quantize
-from tests.contract import ALL, infer, quantize_checked
+from tests.contract import ALL, quantize_checked
 from tests.models import build, feeds_for, images, normal
 
 RANGES = ["mse", "minmax", "entropy", "percentile:99.9", "ema", "std"]
 
 
 def conv() -> onnx.ModelProto:
-    return build("(float[N, 3, H, W] x) => (float[N, 4, P, Q] y) { c = Conv (x, w)  y = Relu (c) }", w=normal(4, 3, 3, 3))
+    return build(
+        "(float[N, 3, H, W] x) => (float[N, 4, P, Q] y) { c = Conv (x, w)  y = Relu (c) }", w=normal(4, 3, 3, 3)
+    )
 
 
 def normalized_conv() -> onnx.ModelProto:
@@ -131,7 +133,7 @@ def test_identical_samples() -> None:
     result = quantize_checked(conv(), feeds)
     once = quantize(conv(), feeds[:1], options=ALL)
     assert result.quantized.qparams == once.qparams
-    assert "all samples are identical" in "\n".join(finding.what for finding in check(conv(), feeds))
+    assert "all samples are identical" in "\n".join(finding.what for finding in check(conv(), data=feeds))
 
 
 def test_constant_samples() -> None:
@@ -160,7 +162,7 @@ def test_chw_for_hwc() -> None:
 
 
 def test_0_to_255_for_a_0_to_1_model() -> None:
-    right, wrong = (check(normalized_conv(), pictures(0, high)) for high in (1, 255))
+    right, wrong = (check(normalized_conv(), data=pictures(0, high)) for high in (1, 255))
     told = "\n".join(finding.what for finding in wrong if finding.level == "warning")
     assert "does not look like the training data" in told
     assert "training data" not in "\n".join(finding.what for finding in right)
@@ -170,7 +172,7 @@ def test_0_to_1_for_a_0_to_255_model() -> None:
     model = normalized_conv()
     for tensor, value in zip(model.graph.initializer[3:5], (127.0, 4096.0), strict=True):
         tensor.raw_data = np.full(3, value, np.float32).tobytes()
-    told = "\n".join(finding.what for finding in check(model, pictures(0, 1)) if finding.level == "warning")
+    told = "\n".join(finding.what for finding in check(model, data=pictures(0, 1)) if finding.level == "warning")
     assert "does not look like the training data" in told
 
 
@@ -205,7 +207,9 @@ def test_data_that_breaks_off_names_the_sample(tmp_path: Path) -> None:
 
 
 def test_wrong_name_and_missing_input() -> None:
-    model = build("(float[N, 4] x, float[N, 4] z) => (float[N, 4] y) { a = Add (x, z)  y = MatMul (a, w) }", w=normal(4, 4))
+    model = build(
+        "(float[N, 4] x, float[N, 4] z) => (float[N, 4] y) { a = Add (x, z)  y = MatMul (a, w) }", w=normal(4, 4)
+    )
     feeds = feeds_for(model, N=2)
     with pytest.raises(DataError, match=r"sample 0.*'z'.*'x', 'z'"):
         quantize(model, [{"x": sample["x"], "zz": sample["z"]} for sample in feeds], options=ALL)
@@ -236,4 +240,3 @@ def test_statistics_of_the_same_data_are_the_same() -> None:
     saved = quantize(conv(), statistics=statistics, options=ALL)
     direct = quantize(conv(), feeds, options=ALL)
     assert saved.qparams == direct.qparams
-    assert infer(conv(), feeds, optimize=False).keys() == {"y"}

@@ -1,207 +1,351 @@
-"""Group 11: bodies of If, Loop and Scan, and functions."""
+"""Group 11: branches, loops, scans and model-local functions."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper, parser
 
-from tests.contract import Outcome, infer, quantize_checked
-from tests.models import build, f32, feeds_for, images, normal
+from onnxq import Options
+from tests.contract import infer, quantize_checked, sqnr
+from tests.models import build, f32, images, normal
 
-WEIGHT = normal(8, 8)
+Feeds = list[dict[str, NDArray[np.generic]]]
 
 
-def branches(then: str, other: str, **constants: Any) -> onnx.ModelProto:
+def choosing(feeds: list[dict[str, NDArray[np.float32]]], *, always: bool | None = None) -> Feeds:
+    """Feeds with a flag that changes from sample to sample, or never."""
+    return [
+        {**sample, "flag": np.array(i % 2 == 0 if always is None else always)} for i, sample in enumerate(feeds)
+    ]
+
+
+def branch_model(then: str, other: str, *, opset: int = 17, **constants: NDArray[np.generic]) -> onnx.ModelProto:
+    """An If behind a Conv: ``then`` and ``other`` compute t and e of the Conv's output h."""
     return build(
-        f"""(float[4, 8] x, bool cond) => (float[4, 8] y) {{
-            h = Relu (x)
-            [choice] y = If (cond) <
-                then_branch = then_graph () => (float[4, 8] t) {{ {then} }},
-                else_branch = else_graph () => (float[4, 8] e) {{ {other} }}
+        f"""(float[1, 3, 8, 8] x, bool flag) => (float[1, 4, 8, 8] y) {{
+            [first] h = Conv <pads = [1, 1, 1, 1]> (x, w)
+            [choice] y = If (flag) <
+                then_branch = yes () => (float[1, 4, 8, 8] t) {{ {then} }},
+                else_branch = no () => (float[1, 4, 8, 8] e) {{ {other} }}
             >
         }}""",
+        opset=opset,
+        w=normal(4, 3, 3, 3),
         **constants,
     )
 
 
-def both_ways(samples: int = 6) -> list[dict[str, Any]]:
-    return [{**feed, "cond": np.array(i % 2 == 0)} for i, feed in enumerate(images(4, 8, samples=samples))]
-
-
-def inner(result: Outcome, op: str) -> list[onnx.NodeProto]:
-    found = []
-    for node in result.proto.graph.node:
-        for attribute in node.attribute:
-            found += [n for n in attribute.g.node if n.op_type == op]
+def inner_graphs(model: onnx.ModelProto) -> list[onnx.GraphProto]:
+    found, stack = [], [model.graph]
+    while stack:
+        for node in stack.pop().node:
+            for attribute in node.attribute:
+                if attribute.HasField("g"):
+                    found.append(attribute.g)
+                    stack.append(attribute.g)
     return found
 
 
+CONV = "Conv <pads = [1, 1, 1, 1]>"
+
+
 def test_if_outer_scope_weight() -> None:
-    model = branches("[m1] t = MatMul (h, w)", "n = Neg (h) [m2] e = MatMul (n, w)", w=WEIGHT)
-    result = quantize_checked(model, both_ways())
-    plan = result.quantized.plan
-    for name in ("m1", "m2"):
-        assert name in plan.quantized or result.reasons[name]
-    if {"m1", "m2"} <= plan.quantized.keys():
-        floats = [t for t in result.proto.graph.initializer if t.data_type == TensorProto.FLOAT and len(t.dims) == 2]
-        assert not floats, "the weight must not be stored twice"
-        assert sum(t.data_type == TensorProto.INT8 and len(t.dims) == 2 for t in result.proto.graph.initializer) == 1
+    model = branch_model(f"[a] t = {CONV} (h, v)", f"[b] e = {CONV} (h, v)", v=normal(4, 4, 3, 3, seed=1))
+    result = quantize_checked(model, choosing(images(1, 3, 8, 8)))
+    assert result.quantized.plan.quantized.keys() == {"first", "a", "b"}
+    stored = [
+        tensor
+        for graph in (result.proto.graph, *inner_graphs(result.proto))
+        for tensor in graph.initializer
+        if tuple(tensor.dims) == (4, 4, 3, 3)
+    ]
+    assert [tensor.data_type for tensor in stored] == [TensorProto.INT8], "the weight is stored once, as integers"
 
 
-def test_a_branch_that_was_never_taken() -> None:
-    model = branches("[m1] t = MatMul (h, w)", "[m2] e = MatMul (h, v)", w=WEIGHT, v=normal(8, 8, seed=1))
-    feeds = [{**feed, "cond": np.array(True)} for feed in images(4, 8)]
+def test_if_with_one_branch_excluded() -> None:
+    model = branch_model(f"[a] t = {CONV} (h, v)", f"[b] e = {CONV} (h, v)", v=normal(4, 4, 3, 3, seed=1))
+    result = quantize_checked(
+        model, choosing(images(1, 3, 8, 8)), Options(placement="all", exclude=("a",)), least=20
+    )
+    assert result.reasons["a"] == "excluded by 'a'"
+    assert {"first", "b"} <= result.quantized.plan.quantized.keys()
+
+
+@pytest.mark.parametrize("always", [True, False])
+def test_branch_that_the_data_never_takes(always: bool) -> None:
+    model = branch_model(f"[a] m = {CONV} (h, v)  t = Relu (m)", f"[b] e = {CONV} (h, u)",
+                         v=normal(4, 4, 3, 3, seed=1), u=normal(4, 4, 3, 3, seed=2))  # fmt: skip
+    feeds = choosing(images(1, 3, 8, 8), always=always)
     result = quantize_checked(model, feeds)
-    other = [{**feed, "cond": np.array(False)} for feed in feeds]
-    wanted, got = (infer(m, other, optimize=True)["y"][0] for m in (model, result.proto))
-    assert np.abs(wanted - got).max() < 0.15 * np.abs(wanted).max()
+    taken, never = ("a", "b") if always else ("b", "a")
+    assert taken in result.quantized.plan.quantized
+    known = never in result.quantized.plan.quantized
+    assert known or result.reasons[never].strip(), "quantized, or said why not"
+    swapped = [{**sample, "flag": np.logical_not(sample["flag"])} for sample in feeds]
+    expected, got = (infer(m, swapped, optimize=True)["y"] for m in (model, result.proto))
+    assert sqnr(expected, got) > 15, "the branch that was not calibrated must still compute its numbers"
 
 
-def test_weight_only_inside_one_branch_other_passes_through() -> None:
-    model = branches("[m1] t = MatMul (h, w_inner)", "e = Identity (h)")
-    body = next(a.g for n in model.graph.node for a in n.attribute if a.name == "then_branch")
-    body.initializer.append(numpy_helper.from_array(WEIGHT, "w_inner"))
-    result = quantize_checked(model, both_ways())
-    node = next(n for n in result.proto.graph.node if n.op_type == "If")
-    types = {
-        a.name: [o.type.tensor_type.elem_type for o in a.g.output] for a in node.attribute if a.name.endswith("branch")
-    }
-    assert types["then_branch"] == types["else_branch"] == [TensorProto.FLOAT]
-    assert "m1" in result.quantized.plan.quantized or result.reasons["m1"]
+def test_weight_only_inside_one_branch() -> None:
+    """The other branch passes its tensor through: both branches give float."""
+    model = branch_model(f"[a] t = {CONV} (h, v)", "e = Identity (h)")
+    inner = model.graph.node[1].attribute[0].g
+    inner.initializer.append(numpy_helper.from_array(normal(4, 4, 3, 3, seed=1), "v"))
+    result = quantize_checked(model, choosing(images(1, 3, 8, 8)))
+    assert "a" in result.quantized.plan.quantized
+    types = [graph.output[0].type.tensor_type.elem_type for graph in inner_graphs(result.proto)]
+    assert types == [TensorProto.FLOAT] * 2
+
+
+def test_weight_as_constant_node_inside_one_branch() -> None:
+    model = branch_model(f"[a] t = {CONV} (h, v)", "e = Identity (h)")
+    inner = model.graph.node[1].attribute[0].g
+    inner.node.insert(
+        0, helper.make_node("Constant", [], ["v"], value=numpy_helper.from_array(normal(4, 4, 3, 3, seed=1)))
+    )
+    result = quantize_checked(model, choosing(images(1, 3, 8, 8)))
+    assert "a" in result.quantized.plan.quantized
+
+
+def test_branch_that_gives_an_outer_constant() -> None:
+    model = branch_model(f"[a] t = {CONV} (h, v)", "e = Identity (zeros)",
+                         v=normal(4, 4, 3, 3, seed=1), zeros=np.zeros((1, 4, 8, 8), np.float32))  # fmt: skip
+    result = quantize_checked(model, choosing(images(1, 3, 8, 8)))
+    assert "a" in result.quantized.plan.quantized
 
 
 def test_subgraph_tensor_shadows_an_outer_name() -> None:
-    """Two branches both call a tensor ``a``, as does the graph after them: scopes are kept apart."""
-    model = branches(
-        "a = MatMul (h, w)  t = Relu (a)",
-        "a = MatMul (h, v)  b = MatMul (a, w)  e = Neg (b)",
-        w=WEIGHT,
-        v=normal(8, 8, seed=1, scale=20),
+    """Both branches call their tensors, weights and nodes what others do: sibling scopes share names."""
+    model = branch_model(
+        f"[n] r = {CONV} (h, inner)  [n2] t = Relu (r)", f"[n] r = {CONV} (h, inner)  [n2] e = Relu (r)"
     )
-    model.graph.node.append(helper.make_node("MatMul", ["y", "w"], ["a"], name="last"))
-    model.graph.output.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, [4, 8]))
-    result = quantize_checked(model, both_ways())
-    assert [output.name for output in result.proto.graph.output] == ["y", "a"]
+    for seed, attribute in enumerate(model.graph.node[1].attribute, 1):
+        attribute.g.initializer.append(numpy_helper.from_array(normal(4, 4, 3, 3, seed=seed) * seed**3, "inner"))
+    result = quantize_checked(model, choosing(images(1, 3, 8, 8)))
+    graphs = (result.proto.graph, *inner_graphs(result.proto))
+    names = [name for graph in graphs for node in graph.node for name in node.output if name]
+    names += [tensor.name for graph in graphs for tensor in graph.initializer]
+    assert len(names) == len(set(names))
+    nodes = [node.name for graph in graphs for node in graph.node]
+    assert len(nodes) == len(set(nodes))
+    assert len(result.quantized.plan.quantized) == 3
 
 
-def test_nested_if() -> None:
-    model = branches(
-        """t = If (cond) <
-            then_branch = tt () => (float[4, 8] p) { [deep] p = MatMul (h, w) },
-            else_branch = te () => (float[4, 8] q) { q = Neg (h) }
-        >""",
-        "e = Identity (h)",
-        w=WEIGHT,
-    )
-    quantize_checked(model, both_ways())
+def test_inner_weight_shadows_an_outer_weight() -> None:
+    """An initializer of a branch has the name of one outside, of other numbers."""
+    model = branch_model(f"[a] t = {CONV} (h, v)", f"[b] e = {CONV} (h, v)", v=normal(4, 4, 3, 3, seed=1))
+    inner = model.graph.node[1].attribute[0].g
+    inner.initializer.append(numpy_helper.from_array(normal(4, 4, 3, 3, seed=2) * 10, "v"))
+    feeds = choosing(images(1, 3, 8, 8))
+    result = quantize_checked(model, feeds)
+    for flag in (True, False):
+        some = [sample for sample in feeds if bool(sample["flag"]) is flag]
+        expected, got = (infer(m, some, optimize=True)["y"] for m in (model, result.proto))
+        assert sqnr(expected, got) > 20, "each branch computes with its own weight"
 
 
-def loop() -> onnx.ModelProto:
-    return build(
-        """(float[4, 8] x, int64 trips) => (float[4, 8] y, float[K, 4, 8] all) {
-            y, all = Loop (trips, keep, x) <
-                body = step (int64 i, bool go, float[4, 8] state) => (bool on, float[4, 8] next, float[4, 8] seen) {
-                    on = Identity (go)
-                    [mm] m = MatMul (state, w)
-                    next = Tanh (m)
-                    seen = Identity (next)
-                }
-            >
-        }""",
-        keep=np.array(True),
-        w=WEIGHT,
-    )
-
-
-def test_loop() -> None:
-    feeds = [{**feed, "trips": np.array(3 + i % 2)} for i, feed in enumerate(images(4, 8))]
-    result = quantize_checked(loop(), feeds, least=None)
-    assert "mm" in result.quantized.plan.quantized or result.reasons["mm"]
-    assert result.worst > 15
-
-
-def test_loop_that_runs_no_time() -> None:
-    feeds = [{**feed, "trips": np.array(0)} for feed in images(4, 8)]
-    result = quantize_checked(loop(), feeds, least=None)
-    assert "mm" in result.reasons
-
-
-def test_scan() -> None:
+def test_nested_branches() -> None:
     model = build(
-        """(float[5, 8] x) => (float[8] last, float[5, 8] y) {
-            last, y = Scan (zero, x) <
-                num_scan_inputs = 1,
-                body = step (float[8] state, float[8] row) => (float[8] next, float[8] out) {
-                    s = Add (state, row)
-                    [mm] m = MatMul (s, w)
-                    next = Tanh (m)
-                    out = Identity (next)
-                }
+        f"""(float[1, 3, 8, 8] x, bool flag) => (float[1, 4, 8, 8] y) {{
+            [first] h = {CONV} (x, w)
+            y = If (flag) <
+                then_branch = yes () => (float[1, 4, 8, 8] t) {{
+                    big = ReduceMax <keepdims = 0> (h)
+                    many = Greater (big, limit)
+                    [deep] t = If (many) <
+                        then_branch = more () => (float[1, 4, 8, 8] tt) {{ [a] tt = {CONV} (h, v) }},
+                        else_branch = less () => (float[1, 4, 8, 8] te) {{ [b] te = {CONV} (h, u) }}
+                    >
+                }},
+                else_branch = no () => (float[1, 4, 8, 8] e) {{ [c] r = {CONV} (h, v)  e = Relu (r) }}
             >
-        }""",
-        zero=np.zeros(8, np.float32),
-        w=WEIGHT,
+        }}""",
+        w=normal(4, 3, 3, 3),
+        v=normal(4, 4, 3, 3, seed=1),
+        u=normal(4, 4, 3, 3, seed=2),
+        limit=f32(4.2),
     )
-    result = quantize_checked(model, images(5, 8), least=None)
-    assert "mm" in result.quantized.plan.quantized or result.reasons["mm"]
-    assert result.worst > 15
+    result = quantize_checked(model, choosing(images(1, 3, 8, 8, samples=24)))
+    assert {"first", "a", "b", "c"} <= result.quantized.plan.quantized.keys() | result.reasons.keys()
+    assert {"first", "c"} <= result.quantized.plan.quantized.keys()
 
 
-def test_a_branch_reads_a_quantized_tensor_of_the_outer_graph() -> None:
+def test_branch_output_behind_the_if_is_quantized() -> None:
+    """The If's result is read by integers: the quantizer stands behind the If."""
     model = build(
-        """(float[1, 3, 8, 8] x, bool cond) => (float[1, 4, 4, 4] y, float[1, 4, 4, 4] z) {
-            c = Conv (x, w)
-            r = Relu (c)
-            y = Conv (r, v)
-            z = If (cond) <
-                then_branch = a () => (float[1, 4, 4, 4] t) { t = Conv (r, v) },
-                else_branch = b () => (float[1, 4, 4, 4] e) { e = MaxPool <kernel_shape = [3, 3]> (r) }
+        f"""(float[1, 3, 8, 8] x, bool flag) => (float[1, 4, 8, 8] y) {{
+            [first] h = {CONV} (x, w)
+            [choice] g = If (flag) <
+                then_branch = yes () => (float[1, 4, 8, 8] t) {{ t = Relu (h) }},
+                else_branch = no () => (float[1, 4, 8, 8] e) {{ e = Neg (h) }}
             >
-        }""",
+            [last] y = {CONV} (g, v)
+        }}""",
         w=normal(4, 3, 3, 3),
         v=normal(4, 4, 3, 3, seed=1),
     )
-    feeds = [{**feed, "cond": np.array(i % 2 == 0)} for i, feed in enumerate(images(1, 3, 8, 8))]
-    quantize_checked(model, feeds)
+    result = quantize_checked(model, choosing(images(1, 3, 8, 8)))
+    assert {"first", "last"} <= result.quantized.plan.quantized.keys()
 
 
-def test_model_local_functions_are_inlined() -> None:
-    model = parser.parse_model(
-        """
-        <ir_version: 8, opset_import: ["" : 17, "my.ops" : 1]>
-        g (float[4, 8] x, float[8, 8] w) => (float[4, 8] y) {
-            [a] h = my.ops.Layer <slope = 0.2> (x, w)
-            [b] y = my.ops.Layer <slope = 0.1> (h, w)
-        }
-        <domain: "my.ops", opset_import: ["" : 17]>
-        Layer <slope> (x, w) => (y) {
-            m = MatMul (x, w)
-            y = LeakyRelu <alpha: float = @slope> (m)
-        }
-        """
+def test_if_with_a_constant_condition() -> None:
+    model = branch_model(f"[a] t = {CONV} (h, v)", f"[b] e = {CONV} (h, v)", v=normal(4, 4, 3, 3, seed=1))
+    del model.graph.input[1]
+    model.graph.initializer.append(numpy_helper.from_array(np.array(True), "flag"))
+    result = quantize_checked(model, images(1, 3, 8, 8))
+    assert "first" in result.quantized.plan.quantized
+
+
+@pytest.mark.parametrize("weight_bits", [4, 8, 16])
+def test_branches_of_every_weight_width(weight_bits: int) -> None:
+    model = branch_model(f"[a] t = {CONV} (h, v)", f"[b] e = {CONV} (h, v)", v=normal(4, 4, 3, 3, seed=1))
+    options = Options(placement="all", weight_bits=weight_bits)
+    quantize_checked(model, choosing(images(1, 3, 8, 8)), options, least=8 if weight_bits == 4 else 20)
+
+
+def loop_model(body: str, *, scan: bool = False) -> onnx.ModelProto:
+    extra = ", float[1, 4, 8, 8] seen" if scan else ""
+    outputs = "float[1, 4, 8, 8] y" + (", float[K, 1, 4, 8, 8] all" if scan else "")
+    return build(
+        f"""(float[1, 3, 8, 8] x) => ({outputs}) {{
+            [first] h = {CONV} (x, w)
+            [loop] y{", all" if scan else ""} = Loop (three, go, h) <
+                body = each (int64 i, bool before, float[1, 4, 8, 8] old)
+                    => (bool after, float[1, 4, 8, 8] new{extra}) {{ {body} }}
+            >
+        }}""",
+        w=normal(4, 3, 3, 3),
+        v=normal(4, 4, 3, 3, seed=1, scale=0.12),
+        three=np.array(3),
+        go=np.array(True),
     )
-    model.graph.input.pop()
-    model.graph.initializer.append(numpy_helper.from_array(WEIGHT, "w"))
-    result = quantize_checked(model, feeds_for(model))
-    assert list(result.quantized.plan.quantized.values()).count("MatMul") == 2
-    assert not any(n.domain == "my.ops" for n in result.proto.graph.node)
 
 
-@pytest.mark.parametrize("value", [True, False])
-def test_condition_that_is_constant(value: bool) -> None:
+def test_loop_body() -> None:
+    model = loop_model(f"after = Identity (before)  [a] m = {CONV} (old, v)  new = Relu (m)")
+    result = quantize_checked(model, images(1, 3, 8, 8))
+    assert "first" in result.quantized.plan.quantized
+    assert "a" in result.quantized.plan.quantized
+
+
+def test_loop_body_with_scan_output() -> None:
+    model = loop_model(
+        f"after = Identity (before)  [a] m = {CONV} (old, v)  new = Add (m, old)  seen = Identity (m)", scan=True
+    )
+    result = quantize_checked(model, images(1, 3, 8, 8))
+    assert "a" in result.quantized.plan.quantized
+
+
+def test_loop_that_changes_its_shape() -> None:
     model = build(
-        """(float[4, 8] x) => (float[4, 8] y) {
-            y = If (cond) <
-                then_branch = a () => (float[4, 8] t) { t = MatMul (x, w) },
-                else_branch = b () => (float[4, 8] e) { e = MatMul (x, v) }
+        """(float[N, 8] x) => (float[M, 8] y) {
+            [first] h = MatMul (x, w)
+            [loop] y = Loop (three, go, h) <
+                body = each (int64 i, bool before, float[P, 8] old) => (bool after, float[Q, 8] new) {
+                    after = Identity (before)
+                    [a] m = MatMul (old, v)
+                    new = Concat <axis = 0> (old, m)
+                }
             >
         }""",
-        cond=np.array(value),
-        w=WEIGHT,
-        v=f32(np.eye(8)),
+        w=normal(8, 8),
+        v=normal(8, 8, seed=1),
+        three=np.array(3),
+        go=np.array(True),
     )
-    quantize_checked(model, images(4, 8))
+    result = quantize_checked(model, images(2, 8))
+    assert {"first", "a"} <= result.quantized.plan.quantized.keys()
+
+
+def test_loop_that_never_runs() -> None:
+    model = loop_model(f"after = Identity (before)  [a] m = {CONV} (old, v)  new = Relu (m)")
+    three = next(t for t in model.graph.initializer if t.name == "three")
+    three.CopyFrom(numpy_helper.from_array(np.array(0), "three"))
+    result = quantize_checked(model, images(1, 3, 8, 8))
+    assert result.reasons["a"].strip(), "no numbers were seen of it"
+
+
+def scan_model() -> onnx.ModelProto:
+    return build(
+        """(float[5, 2, 8] x, float[2, 8] start) => (float[2, 8] last, float[5, 2, 8] all) {
+            [outer] h = MatMul (x, u)
+            [scan] last, all = Scan (start, h) <
+                num_scan_inputs = 1,
+                body = step (float[2, 8] state, float[2, 8] row) => (float[2, 8] next, float[2, 8] out) {
+                    [a] s = MatMul (state, v)
+                    sum = Add (s, row)
+                    next = Tanh (sum)
+                    [b] out = MatMul (next, v)
+                }
+            >
+        }""",
+        u=normal(8, 8),
+        v=normal(8, 8, seed=1),
+    )
+
+
+def test_scan_body() -> None:
+    model = scan_model()
+    feeds: Feeds = [{**sample, "start": np.zeros((2, 8), np.float32)} for sample in images(5, 2, 8)]
+    result = quantize_checked(model, feeds)
+    assert {"outer", "b"} <= result.quantized.plan.quantized.keys()
+    known = result.quantized.plan.quantized.keys() | result.reasons.keys()
+    assert "a" in known
+
+
+def test_loop_inside_a_branch() -> None:
+    model = branch_model(
+        f"""[loop] t = Loop (two, go, h) <
+            body = each (int64 i, bool before, float[1, 4, 8, 8] old) => (bool after, float[1, 4, 8, 8] new) {{
+                after = Identity (before)
+                [a] m = {CONV} (old, v)
+                new = Relu (m)
+            }}
+        >""",
+        f"[b] e = {CONV} (h, v)",
+        v=normal(4, 4, 3, 3, seed=1, scale=0.12),
+        two=np.array(2),
+        go=np.array(True),
+    )
+    result = quantize_checked(model, choosing(images(1, 3, 8, 8)))
+    assert {"first", "a", "b"} <= result.quantized.plan.quantized.keys()
+
+
+FUNCTION = """
+<ir_version: 8, opset_import: ["" : 17, "local" : 1], producer_name: "someone">
+tiny (float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y) {
+    a = local.Block (x, w1)
+    y = local.Block (a, w2)
+}
+<domain: "local", opset_import: ["" : 17]>
+Block (x, w) => (y) {
+    c = Conv <pads = [1, 1, 1, 1]> (x, w)
+    y = Relu (c)
+}
+"""
+
+
+def test_function_called_twice() -> None:
+    model = parser.parse_model(FUNCTION)
+    for name, shape in (("w1", (4, 3, 3, 3)), ("w2", (4, 4, 3, 3))):
+        model.graph.initializer.append(numpy_helper.from_array(normal(*shape), name))
+    result = quantize_checked(model, images(1, 3, 8, 8))
+    assert list(result.quantized.plan.quantized.values()).count("Conv") == 2
+    assert "Block" not in result.ops
+
+
+def test_function_called_in_a_branch() -> None:
+    model = branch_model("[a] t = local.Block (h, v)", f"[b] e = {CONV} (h, v)", v=normal(4, 4, 3, 3, seed=1))
+    donor = parser.parse_model(FUNCTION)
+    model.functions.extend(donor.functions)
+    model.opset_import.append(helper.make_opsetid("local", 1))
+    result = quantize_checked(model, choosing(images(1, 3, 8, 8)))
+    assert list(result.quantized.plan.quantized.values()).count("Conv") == 3
+
+
+def test_if_under_the_default_placement() -> None:
+    model = branch_model(f"[a] t = {CONV} (h, v)", "e = Identity (h)", v=normal(4, 4, 3, 3, seed=1))
+    quantize_checked(model, choosing(images(1, 3, 8, 8)), Options(), least=None)

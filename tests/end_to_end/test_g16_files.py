@@ -15,7 +15,7 @@ import onnxruntime as ort
 import pytest
 from onnx.external_data_helper import convert_model_to_external_data
 
-from onnxq import ModelError, OutputError, calibrate, quantize
+from onnxq import ModelError, Options, OutputError, calibrate, quantize
 from tests.contract import ALL, assert_contract, infer, quantize_checked
 from tests.models import build, images, normal
 
@@ -106,8 +106,6 @@ def test_external_and_internal_weights_give_the_same_bytes(tmp_path: Path) -> No
 def test_excluded_layers_of_an_external_model_are_written_too(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     path = external(tmp_path / "in")
-    from onnxq import Options
-
     quantize_checked(path, FEEDS, Options(placement="all", exclude=("c2",)), output=tmp_path / "q.onnx")
     (tmp_path / "in" / "weights.bin").unlink()
     ort.InferenceSession(str(tmp_path / "q.onnx"), providers=["CPUExecutionProvider"])

@@ -11,6 +11,7 @@ from onnxq.graph.check import check
 from onnxq.graph.inline import inline_functions
 from onnxq.graph.load import load
 from onnxq.graph.namer import unique_names
+from onnxq.graph.normalize import normalize
 from onnxq.graph.note import Note
 from onnxq.graph.save import to_proto
 from tests.graph.helpers import apply, ops, random, run
@@ -83,3 +84,27 @@ def test_no_functions_no_note() -> None:
 def test_functions_in_a_circle() -> None:
     with pytest.raises(ModelError, match="inlined"):
         inline_functions(load(parse(body="b = mine.f(a)")))
+
+
+@pytest.mark.parametrize("own", [14, 17])
+def test_functions_to_keep(own: int) -> None:
+    """They stay functions, and declare the model's opset; the others are inlined."""
+    proto = onnx.parser.parse_model(
+        f"""
+        <ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
+        g (float[2] x) => (float[2] y) {{ a = mine.Keep (x)  b = mine.Drop (a)  y = mine.Keep (b) }}
+        <domain: "mine", opset_import: ["" : {own}]>
+        Keep (x) => (y) {{ y = Round (x) }}
+        <domain: "mine", opset_import: ["" : 17]>
+        Drop (x) => (y) {{ y = Neg (x) }}
+        """
+    )
+    model = load(proto)
+    normalize(model, keep=[("mine", "Keep")])
+    assert ops(model) == ["Keep", "Neg", "Keep"]
+    assert [function.opset_imports for function in model.functions.values()] == [{"": 17}]
+    x = np.array([0.4, 1.6], np.float32)
+    np.testing.assert_array_equal(run(to_proto(model), {"x": x})[0], run(proto, {"x": x})[0])
+    normalize(model)
+    assert ops(model) == ["Round", "Neg", "Round"]
+    assert not model.functions
