@@ -100,6 +100,8 @@ def _gemm(node: ir.Node) -> str | None:
 
 
 def _nearest(node: ir.Node) -> str | None:
+    if node.attributes.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize":
+        return "it fills in a value that its input need not hold"
     mode = node.attributes.get_string("mode", "nearest")
     return None if mode == "nearest" else f"{mode} interpolation has no integer kernel"
 

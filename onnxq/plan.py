@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -99,10 +98,6 @@ class Plan:
         names = (s.source for s in self.sites if s.role == "activation" and s.tied_to is None and s.fixed is None)
         return list(dict.fromkeys(names))
 
-    def reasons(self) -> list[tuple[str, int]]:
-        """Reasons for staying float with the number of nodes each, most frequent first."""
-        return Counter(kept.reason for kept in self.kept_float).most_common()
-
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON-ready data."""
         return {
@@ -126,7 +121,7 @@ class Plan:
         }
 
     def to_text(self) -> str:
-        """The plan as stable text, a line a site or node; used by golden tests and ``onnxq plan``."""
+        """The plan as stable text, a line a site or node; golden tests compare it."""
         lines = [f"backend {self.backend}"]
         for s in self.sites:
             extra = f" tied to {s.tied_to}" if s.tied_to else f" in [{s.fixed[0]:g}, {s.fixed[1]:g}]" if s.fixed else ""

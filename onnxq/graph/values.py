@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ __all__ = [
     "constant_array",
     "describe",
     "is_constant",
-    "nonempty",
     "only_reader",
     "remove_nodes",
     "rename_output",
@@ -116,8 +115,3 @@ def remove_nodes(nodes: Iterable[ir.Node]) -> None:
             by_graph.setdefault(id(graph), (graph, []))[1].append(node)
     for graph, members in by_graph.values():
         graph.remove(members, safe=True)
-
-
-def nonempty(values: Sequence[ir.Value]) -> list[ir.Value]:
-    """The outputs of a node that are named, leaving out unused optional ones."""
-    return [value for value in values if value.name]

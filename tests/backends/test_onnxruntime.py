@@ -127,3 +127,16 @@ def test_signed_pairs_are_written_in_its_own_domain_where_it_needs_that(opset: i
     assert domains == ({"com.microsoft"} if opset == 21 else {""})
     weights = {n.domain for n in q.qdq().graph if n.op_type == "DequantizeLinear" and n.inputs[0].is_initializer()}  # type: ignore[union-attr]
     assert weights == {""}
+
+
+def test_a_resize_that_fills_in_a_value_is_no_data_movement() -> None:
+    model = build(
+        """(float[1, 3, 8, 8] x) => (float[1, 3, 16, 16] y) {
+            y = Resize <mode = "nearest", coordinate_transformation_mode = "tf_crop_and_resize",
+                        extrapolation_value = 50.0> (x, roi, , sizes)
+        }""",
+        roi=np.array([0, 0, -0.5, -0.5, 1, 1, 1.5, 1.5], np.float32),
+        sizes=np.array([1, 3, 16, 16]),
+    )
+    q = onnxq.quantize(model, images(1, 3, 8, 8), options=ALL)
+    assert [k.reason for k in q.plan.kept_float] == ["it fills in a value that its input need not hold"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto
@@ -43,7 +46,7 @@ BODIES = {
 def test_output_also_consumed(name: str, options: Options) -> None:
     body = BODIES[name]
     last = "4, 4" if "z = Conv" in body or "c = Conv (y" in body else "6, 6"
-    constants = {"v": normal(4, 4, 3, 3, seed=1)} if ", v)" in body else {}
+    constants: dict[str, Any] = {"v": normal(4, 4, 3, 3, seed=1)} if ", v)" in body else {}
     model = build(
         f"(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y, float[1, 4, {last}] z) {{ {body} }}",
         w=normal(4, 3, 3, 3),
@@ -58,7 +61,8 @@ def test_output_also_consumed(name: str, options: Options) -> None:
 def test_every_tensor_is_an_output() -> None:
     model = build(
         """(float[1, 3, 8, 8] x) => (
-            float[1, 4, 6, 6] a, float[1, 4, 6, 6] b, float[1, 4, 6, 6] c, float[1, 4, 3, 3] d, float[1, 36] e, float[1, 5] f
+            float[1, 4, 6, 6] a, float[1, 4, 6, 6] b, float[1, 4, 6, 6] c,
+            float[1, 4, 3, 3] d, float[1, 36] e, float[1, 5] f
         ) {
             a = Conv (x, w)
             b = Relu (a)
@@ -86,8 +90,6 @@ def test_output_consumed_by_a_branch() -> None:
         w=normal(4, 3, 3, 3),
         v=normal(4, 4, 3, 3, seed=1),
     )
-    import numpy as np
-
     feeds = [{**feed, "cond": np.array(i % 2 == 0)} for i, feed in enumerate(images(1, 3, 8, 8))]
     quantize_checked(model, feeds)
 

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from onnxq import DataError, ExecutionError, Options, OptionError, calibrate, quantize
+from onnxq import DataError, ExecutionError, OptionError, Options, calibrate, quantize
 from onnxq.cli import main
 from tests.contract import ALL, assert_contract, quantize_checked
 from tests.models import build, images, normal

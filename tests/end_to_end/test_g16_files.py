@@ -7,6 +7,7 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -130,7 +131,8 @@ def test_ir_model_input_not_mutated() -> None:
 def test_all_three_ways_in_give_the_same_bytes(tmp_path: Path) -> None:
     onnx.save(model(), tmp_path / "m.onnx")
     files = []
-    for i, source in enumerate((model(), ir.from_proto(model()), tmp_path / "m.onnx", str(tmp_path / "m.onnx"))):
+    sources: list[Any] = [model(), ir.from_proto(model()), tmp_path / "m.onnx", str(tmp_path / "m.onnx")]
+    for i, source in enumerate(sources):
         quantize(source, FEEDS, options=ALL, output=tmp_path / f"q{i}.onnx")
         files.append((tmp_path / f"q{i}.onnx").read_bytes())
     assert len(set(files)) == 1
