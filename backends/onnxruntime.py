@@ -253,10 +253,55 @@ def _write_signed_pairs(model: ir.Model) -> None:
             model.opset_imports["com.microsoft"] = 1
 
 
+_MOVES = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+"""What onnxruntime moves a DequantizeLinear through."""
+
+
+def _shield_bodies(model: ir.Model) -> None:
+    """Put a pair behind float data movement of which an If, Loop or Scan body reads the result.
+
+    onnxruntime 1.31 moves the DequantizeLinear in front of it through to the reader, looks for that reader's input and
+    aborts the process, since a body's tensors from outside are no inputs. A pair of the same parameters stops it there,
+    and changes no number: what data movement gives back lies on the grid already.
+    """
+    namer = Namer(model)
+    for node in list(all_nodes(model)):
+        moved = node.outputs[0]
+        inner = [use for use in moved.uses() if use.node.graph is not node.graph]
+        dq = _dequantizer_before(node) if inner else None
+        if dq is None or not isinstance(node.graph, ir.Graph):
+            continue
+        quantize = ir.node("QuantizeLinear", [moved, *dq.inputs[1:]], name=namer.node(f"{node.name}_QuantizeLinear"))
+        back = ir.node(
+            "DequantizeLinear",
+            [quantize.outputs[0], *dq.inputs[1:]],
+            name=namer.node(f"{node.name}_DequantizeLinear"),
+        )
+        for made, suffix, like in ((quantize, "quantized", dq.inputs[0]), (back, "dequantized", moved)):
+            made.outputs[0].name = namer.fresh(f"{moved.name}_{suffix}")
+            made.outputs[0].type = like.type if like is not None else None
+            made.outputs[0].shape = moved.shape.copy() if moved.shape is not None else None
+        node.graph.insert_after(node, [quantize, back])
+        for use in inner:
+            use.node.replace_input_with(use.idx, back.outputs[0])
+
+
+def _dequantizer_before(node: ir.Node) -> ir.Node | None:
+    """The DequantizeLinear with one scale that data movement leads back to."""
+    current: ir.Node | None = node
+    while current is not None and current.op_type in _MOVES and current.inputs[0] is not None:
+        current = current.inputs[0].producer()
+    if current is None or current is node or current.op_type != "DequantizeLinear":
+        return None
+    scale = constant_array(current.inputs[1])
+    return current if scale is not None and scale.ndim == 0 else None
+
+
 def _finish(model: ir.Model, plan: Plan) -> None:
     _keep_apart(model)
     _unpack_late(model)
     _unpack_at_load(model, plan)
+    _shield_bodies(model)
     _write_signed_pairs(model)
 
 

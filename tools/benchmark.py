@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarking.limits import Limits, Outcome, run_job, run_limited
-from benchmarking.report import describe_machine, markdown, memory_markdown, write_json
+from benchmarking.report import describe_machine, markdown, memory_markdown, replace_section, write_json
 
 METHODS = ("MinMax", "Percentile", "Entropy")
 RECIPES: tuple[dict[str, Any], ...] = (
@@ -64,28 +64,33 @@ def main() -> int:
     limits = Limits(args.time_limit, args.memory_limit, args.threads)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         subjects = _subjects(args, Path(folder))
+        text = ""
         document: dict[str, Any] = {"machine": describe_machine(args.threads), "models": [], "memory": []}
         for subject in subjects:
             if args.memory:
                 document["memory"].append(_memory(subject, args.memory, limits, Path(folder)))
             else:
                 document["models"].append(_compare(subject, args, limits, Path(folder) / subject.name))
-            _write(document, args.output)
+            text = _write(document, args.output)
+    if args.page:
+        replace_section(args.page, args.section, text)
     rows = [row for model in document["models"] for row in model.get("tools", [model])]
     failed = any(r.get("tool", "onnxq") == "onnxq" and r.get("error") for r in rows)
     failed |= any(any(row["errors"]) for row in document["memory"])
     return int(failed)
 
 
-def _write(document: dict[str, Any], output: Path) -> None:
-    """Both files, after every model, so that nothing is lost."""
+def _write(document: dict[str, Any], output: Path) -> str:
+    """Write both files, after every model, so that nothing is lost; the Markdown."""
     parts = [document["machine"]]
     if document["models"]:
         parts.append(markdown(document["models"]))
     if document["memory"]:
         parts.append(memory_markdown(document["memory"]))
-    output.with_suffix(".md").write_text("\n".join(parts), encoding="utf-8")
+    text = "\n".join(parts)
+    output.with_suffix(".md").write_text(text, encoding="utf-8")
     write_json(output.with_suffix(".json"), document)
+    return text
 
 
 # -- a model
@@ -260,6 +265,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--time-limit", type=float, default=300.0, help="seconds a job (default 300)")
     parser.add_argument("--memory-limit", type=float, default=8.0, help="GB a job, address space (default 8)")
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmark"), help="writes OUT.md and OUT.json")
+    parser.add_argument("--page", type=Path, help="also put the tables into this Markdown file, into its section")
+    parser.add_argument(
+        "--section", default="models", help="the section, between <!-- section: NAME --> and <!-- end -->"
+    )
     args = parser.parse_args()
     if args.model and not args.data:
         parser.error("--model needs --data")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -140,3 +141,36 @@ def test_a_resize_that_fills_in_a_value_is_no_data_movement() -> None:
     )
     q = onnxq.quantize(model, images(1, 3, 8, 8), options=ALL)
     assert [k.reason for k in q.plan.kept_float] == ["it fills in a value that its input need not hold"]
+
+
+@pytest.mark.parametrize("integer", [np.int8, np.uint8])
+@pytest.mark.parametrize("moves", ["t = Transpose (h)", "r = Reshape (h, shape) t = Transpose (r)"])
+def test_float_data_movement_that_a_body_reads(moves: str, integer: type[np.integer[Any]]) -> None:
+    """onnxruntime 1.31 aborts the process where a DequantizeLinear stands before it, see `_shield_bodies`."""
+    model = build(
+        f"""(float[4, 8] x, bool c) => (float[8, 4] y, float[8, 4] n) {{
+            q = QuantizeLinear (x, s, z)
+            h = DequantizeLinear (q, s, z)
+            {moves}
+            n = Neg (t)
+            y = If (c) <
+                then_branch = yes () => (float[8, 4] p) {{ p = Abs (t) }},
+                else_branch = no () => (float[8, 4] m) {{ m = Neg (t) }}
+            >
+        }}""",
+        opset=21,
+        ir_version=10,
+        s=np.float32(0.05),
+        z=integer(3),
+        shape=np.array([4, 8]),
+    )
+    result = onnxq.read(model).qdq()
+    (branch,) = {n for n in result.graph if n.op_type == "If"}
+    read = [n.inputs[0] for g in (branch.attributes[k].as_graph() for k in ("then_branch", "else_branch")) for n in g]
+    assert all(v is not None and (p := v.producer()) and p.op_type == "DequantizeLinear" for v in read)
+    feeds = {**images(4, 8)[0], "c": np.array(False)}
+    expected = Session(model.SerializeToString(), optimize=False).run(feeds)
+    for optimize in (True, False):
+        got = Session(result, optimize=optimize).run(feeds)
+        np.testing.assert_array_equal(got["y"], expected["y"], "the pair changes no number")
+        np.testing.assert_array_equal(got["n"], expected["n"])

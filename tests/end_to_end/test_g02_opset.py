@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxq import OptionError, Options, quantize
+from onnxq import ModelError, OptionError, Options, quantize
 from tests.contract import ALL, infer, quantize_checked, sqnr
 from tests.models import build, f32, feeds_for, images, normal
 
@@ -184,3 +184,16 @@ def test_standard_domain_by_its_long_name() -> None:
     model = conv()
     model.opset_import[0].domain = "ai.onnx"
     assert quantize_checked(model, images(1, 3, 8, 8), ALL).quantized.plan.quantized == {"c": "Conv"}
+
+
+def test_opset_from_the_future() -> None:
+    model = build("(float[1, 4] x) => (float[1, 3] y) { y = MatMul (x, w) }", opset=999, w=normal(4, 3))
+    with pytest.raises(ModelError, match=r"opset 999.*Upgrade"):
+        quantize(model, images(1, 4))
+
+
+def test_no_opset_at_all() -> None:
+    model = build("(float[1, 4] x) => (float[1, 3] y) { y = MatMul (x, w) }", w=normal(4, 3))
+    del model.opset_import[:]
+    with pytest.raises(ModelError, match="imports no version"):
+        quantize(model, images(1, 4))

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxq import DataError, ExecutionError, Options, calibrate, quantize
+from onnxq import DataError, ExecutionError, ModelError, Options, calibrate, quantize
 from tests.contract import ALL, quantize_checked
 from tests.models import build, f32, feeds_for, images, normal
 
@@ -225,3 +225,15 @@ def test_dimension_of_size_one_broadcast() -> None:
         w=normal(6, 6),
     )
     quantize_checked(model, feeds_for(model))
+
+
+def test_input_without_a_shape_is_refused_before_calibration() -> None:
+    """The ONNX checker wants a shape, if only of free sizes."""
+    model = build("(float[1, 4] x) => (float[1, 3] y) { y = MatMul (x, w) }", w=normal(4, 3))
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+
+    def no_data() -> None:
+        raise DataError("the data was read though the model is invalid")
+
+    with pytest.raises(ModelError, match=r"invalid model.*shape"):
+        quantize(model, no_data)

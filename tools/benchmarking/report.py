@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["describe_machine", "markdown", "memory_markdown", "write_json"]
+__all__ = ["describe_machine", "markdown", "memory_markdown", "replace_section", "write_json"]
 
 HEAD = (
     "model",
@@ -28,6 +28,7 @@ HEAD = (
     "remarks",
 )
 RIGHT = range(2, 9)
+_LONGEST = 140
 
 
 def markdown(models: Sequence[Mapping[str, Any]]) -> str:
@@ -48,7 +49,7 @@ def markdown(models: Sequence[Mapping[str, Any]]) -> str:
             [name, "float", _number(base.get("cpu"), 2), "1", "", "", metric, _number(base.get("file_mb"), 2), "1", ""]
         )
         for tool in model["tools"]:
-            remark = "; ".join(text for text in (tool.get("error"), tool.get("remark")) if text)
+            remark = _remark(tool)
             if "cpu" not in tool:
                 rows.append(["", tool["title"], *[""] * 7, remark])
                 continue
@@ -88,11 +89,26 @@ def describe_machine(threads: int) -> str:
         flags = cpuinfo.read_text(encoding="utf-8", errors="replace")
     vector = next((t for f, t in (("avx512_vnni", "AVX512-VNNI"), ("avx_vnni", "AVX-VNNI")) if f in flags), "no VNNI")
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("onnxq", "onnxruntime", "onnx", "numpy"))
-    command = shlex.join(["python", "tools/benchmark.py", *sys.argv[1:]])
+    hidden = {"-o", "--output", "--page", "--section"}
+    words = [w for i, w in enumerate(sys.argv[1:]) if w not in hidden and sys.argv[i] not in hidden]
+    command = shlex.join(["python", "tools/benchmark.py", *words])
     return (
         f"{platform.machine()}, {os.cpu_count()} cores, {vector}; {threads} thread(s) a session; "
         f"Python {platform.python_version()}, {versions}.\n\n    {command}\n"
     )
+
+
+def replace_section(page: Path, name: str, text: str) -> None:
+    """Put a text between ``<!-- section: NAME -->`` and the ``<!-- end -->`` that follows.
+
+    Raises:
+        ValueError: the page has no such section.
+    """
+    before, mark, rest = page.read_text(encoding="utf-8").partition(f"<!-- section: {name} -->\n")
+    _, end, after = rest.partition("<!-- end -->")
+    if not mark or not end:
+        raise ValueError(f"{page} has no section {name!r}")
+    page.write_text(f"{before}{mark}\n{text}\n{end}{after}", encoding="utf-8")
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
@@ -108,6 +124,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return value
+
+
+def _remark(tool: Mapping[str, Any]) -> str:
+    """Error and remark, shortened for a cell."""
+    text = "; ".join(text for text in (tool.get("error"), tool.get("remark")) if text)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
 def _number(value: float | None, digits: int) -> str:
