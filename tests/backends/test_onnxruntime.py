@@ -174,3 +174,44 @@ def test_float_data_movement_that_a_body_reads(moves: str, integer: type[np.inte
         got = Session(result, optimize=optimize).run(feeds)
         np.testing.assert_array_equal(got["y"], expected["y"], "the pair changes no number")
         np.testing.assert_array_equal(got["n"], expected["n"])
+
+
+def test_pairs_that_turn_out_to_be_the_same_in_front_of_a_body() -> None:
+    """A Relu that changes nothing between two quantizers of one scale, the second of which a body reads."""
+    model = build(
+        """(float[4, 8] x, bool c) => (float[4, 8] y) {
+            q = QuantizeLinear (x, s, z)
+            h = DequantizeLinear (q, s, z)
+            r = Relu (h)
+            p = QuantizeLinear (r, s, z)
+            y = If (c) <
+                then_branch = yes () => (float[4, 8] t) { a = DequantizeLinear (p, s, z) t = Abs (a) },
+                else_branch = no () => (float[4, 8] e) { b = DequantizeLinear (p, s, z) e = Neg (b) }
+            >
+        }""",
+        s=np.float32(0.05),
+        z=np.uint8(0),
+    )
+    result = onnxq.read(model).qdq()
+    assert not [n for n in result.graph.all_nodes() if n.op_type == "DequantizeLinear" and n.graph is not result.graph]
+    feeds = {**images(4, 8)[0], "c": np.array(False)}
+    expected = Session(model.SerializeToString(), optimize=False).run(feeds)["y"]
+    np.testing.assert_array_equal(Session(result).run(feeds)["y"], expected)
+
+
+def test_the_weight_of_a_matmul_with_float_data_in_a_body() -> None:
+    model = build(
+        """(float[4, 16] x, bool c) => (float[4, 16] y) {
+            y = If (c) <
+                then_branch = yes () => (float[4, 16] t) { t = MatMul (x, w) },
+                else_branch = no () => (float[4, 16] e) { r = Relu (x)
+                    e = MatMul (r, w) }
+            >
+        }""",
+        w=normal(16, 16),
+    )
+    feeds = [{**feed, "c": np.array(i % 2 == 0)} for i, feed in enumerate(images(4, 16))]
+    q = onnxq.quantize(model, feeds, options=Options(placement="all", act_bits=6))
+    assert len(q.plan.quantized) == 2
+    assert q.verification is not None and q.verification.worst is not None
+    assert q.verification.worst[1].sqnr > 20
