@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper, parser
 
-__all__ = ["build", "f32", "feeds_for", "images", "normal", "renamed"]
+__all__ = ["build", "f32", "feeds_for", "images", "loads", "normal", "renamed"]
 
 Array = NDArray[Any]
 
@@ -81,3 +82,14 @@ def renamed(model: onnx.ModelProto, names: dict[str, str]) -> onnx.ModelProto:
     for thing in (*copy.graph.input, *copy.graph.output, *copy.graph.initializer):
         thing.name = names.get(thing.name, thing.name)
     return copy
+
+
+def loads(model: onnx.ModelProto) -> bool:
+    """Whether the installed onnxruntime loads a model; older ones lack kernels."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception:
+        return False
+    return True

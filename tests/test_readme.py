@@ -10,7 +10,13 @@ from types import ModuleType
 
 import pytest
 
+import onnxq
+from onnxq import plugins
+from onnxq.calibration.ranges import select_range
+from onnxq.calibration.statistics import TensorStatistics
 from onnxq.config import Config
+from onnxq.demo.data import MODEL, load_digits
+from onnxq.spec import QuantSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -65,6 +71,36 @@ def test_configuration_has_only_keys_that_exist(readme: ModuleType, tmp_path: Pa
     config = Config.read(tmp_path / "c.toml", run_keys=("model", "data", "output", "backend"))
     keys = set(re.findall(r"^(\w+) = ", block.body.partition("[override]")[0], re.M))
     assert set(config.run) | set(config.options) == keys | {"override"}
+
+
+def test_extensions_work(readme: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The range method and the backend that are printed, installed as the entry points that are printed."""
+    package, info = tmp_path / "my_package", tmp_path / "my_package-1.0.dist-info"
+    package.mkdir()
+    info.mkdir()
+    for block in readme.blocks(TEXT):
+        if block.name in ("half.py", "mychip.py"):
+            (package / block.name).write_text(block.body, encoding="utf-8")
+    printed = next(b.body for b in readme.blocks(TEXT) if "entry-points" in b.body)
+    entry_points = re.sub(r'\[project\.entry-points\."(.+)"\]', r"[\1]", printed).replace('"', "")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(entry_points)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plugins.refresh()
+    try:
+        stats = TensorStatistics("t", count=1, min=-2.0, max=8.0)
+        assert select_range(stats, QuantSpec(range="half")) == (-1.0, 4.0)
+        assert select_range(stats, QuantSpec(range="half:0.25")) == (-0.5, 2.0)
+        options = onnxq.Options(range="half", placement="all")
+        quantized = onnxq.quantize(MODEL, load_digits().calibration[:8], backend="mychip", options=options)
+    finally:
+        plugins.refresh()
+        for name in [name for name in sys.modules if name.split(".")[0] == "my_package"]:
+            del sys.modules[name]
+    assert set(quantized.plan.quantized.values()) == {"Conv"}
+    activations = [site.name for site in quantized.plan.sites if site.role == "activation"]
+    assert activations
+    assert all(not quantized.qparams[name].zero_point.any() for name in activations)
 
 
 def test_links_lead_somewhere() -> None:

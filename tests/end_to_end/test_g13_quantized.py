@@ -10,7 +10,7 @@ from onnx import TensorProto, numpy_helper
 
 from onnxq import Options, quantize
 from tests.contract import ALL, infer, quantize_checked
-from tests.models import build, f32, feeds_for, images, normal
+from tests.models import build, f32, feeds_for, images, loads, normal
 
 
 def int8(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
@@ -59,6 +59,8 @@ def test_integer_operators_inside(op: str) -> None:
         sw=f32(0.005),
         v=normal(4, 4, 1, 1) if conv else normal(8, 8),
     )
+    if not loads(model):
+        pytest.skip(f"this onnxruntime has no {op} of these types")
     feeds = images(*map(int, x.split(",")))
     result = quantize_checked(model, feeds)
     assert {op, "DynamicQuantizeLinear"} <= set(result.ops)
