@@ -36,6 +36,10 @@ exit codes:
 """
 
 
+_PLACEMENT = "auto: what runs faster (default); all: whatever can be; compute: convolutions and matrix products"
+_FORMAT = "qdq (default), or fake-quantize: float arithmetic on rounded values"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
@@ -139,6 +143,7 @@ def _settle(args: argparse.Namespace) -> None:
             if key == "output" and args.verb == "demo":
                 continue
             raise _UsageError(f"{flag} is missing (onnxq {args.verb} --help)")
+    _spare_inputs(args)
     given = {key.removeprefix("opt_"): v for key, v in vars(args).items() if key.startswith("opt_") and v is not None}
     image = {
         key.removeprefix("image_"): v for key, v in vars(args).items() if key.startswith("image_") and v is not None
@@ -149,6 +154,19 @@ def _settle(args: argparse.Namespace) -> None:
         raise _UsageError(str(error)) from error
     args.options = Options(**{**config.options, **given})
     args.image = ImageOptions(**{**config.image, **image})
+
+
+def _spare_inputs(args: argparse.Namespace) -> None:
+    """Refuse to write the result over what it is made from.
+
+    Raises:
+        _UsageError: the output is the model, the data, the statistics or the configuration file.
+    """
+    output = getattr(args, "output", None)
+    for key in ("model", "data", "statistics", "config"):
+        path = getattr(args, key, None)
+        if output and path and os.path.isfile(output) and os.path.isfile(path) and os.path.samefile(output, path):
+            raise _UsageError(f"-o {output} would overwrite the {key}; give another name")
 
 
 def _numbers(text: str) -> tuple[float, ...]:
@@ -237,7 +255,7 @@ def _backend(parser: argparse.ArgumentParser) -> None:
 
 def _data(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("data")
-    group.add_argument("--data", metavar="DATA", help="calibration data; see 'onnxq --help'")
+    group.add_argument("--data", metavar="DATA", help="the samples; see 'onnxq --help'")
     group.add_argument(
         "--samples", dest="opt_samples", type=int, metavar="N", help="use at most N samples, evenly spaced"
     )
@@ -259,16 +277,32 @@ def _options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--weight-bits", dest="opt_weight_bits", type=int, metavar="N", help="2 to 16, default 8")
     group.add_argument("--act-bits", dest="opt_act_bits", type=int, metavar="N", help="activations: 2 to 16, default 8")
     sign = group.add_mutually_exclusive_group()
-    sign.add_argument("--symmetric", dest="opt_symmetric", action="store_const", const=True, help="activations")
-    sign.add_argument("--asymmetric", dest="opt_symmetric", action="store_const", const=False, help="activations")
+    sign.add_argument(
+        "--symmetric",
+        dest="opt_symmetric",
+        action="store_const",
+        const=True,
+        help="activations: zero point in the middle",
+    )
+    sign.add_argument(
+        "--asymmetric",
+        dest="opt_symmetric",
+        action="store_const",
+        const=False,
+        help="activations: zero point where the range wants it",
+    )
     grain = group.add_mutually_exclusive_group()
-    grain.add_argument("--per-channel", dest="opt_per_channel", action="store_const", const=True, help="weights")
-    grain.add_argument("--per-tensor", dest="opt_per_channel", action="store_const", const=False, help="weights")
+    grain.add_argument(
+        "--per-channel", dest="opt_per_channel", action="store_const", const=True, help="weights: a scale per channel"
+    )
+    grain.add_argument(
+        "--per-tensor", dest="opt_per_channel", action="store_const", const=False, help="weights: one scale per tensor"
+    )
     group.add_argument(
         "--range",
         dest="opt_range",
         metavar="METHOD",
-        help="range of activations: mse (default), minmax, ema, percentile[:P], entropy, std[:K], lsq, or installed",
+        help="range of activations: mse (default), minmax, ema, percentile[:P], entropy, std[:K], lsq, or a plugin's",
     )
     pattern = "node name, tensor name or op type, wildcards allowed; may be repeated"
     for flag, text in (("exclude", f"stays float: {pattern}"), ("include", f"only this is quantized: {pattern}")):
@@ -280,10 +314,12 @@ def _options(parser: argparse.ArgumentParser) -> None:
         metavar="PATTERN=KEY=VALUE,...",
         help="different there: bits, weight_bits, act_bits, symmetric, per_channel, range, float",
     )
-    group.add_argument("--placement", dest="opt_placement", choices=PLACEMENTS, help="auto: what runs faster (default)")
-    group.add_argument("--format", dest="opt_format", choices=FORMATS, help="of the result (default qdq)")
+    group.add_argument("--placement", dest="opt_placement", choices=PLACEMENTS, help=_PLACEMENT)
+    group.add_argument("--format", dest="opt_format", choices=FORMATS, help=_FORMAT)
     group.add_argument("--opset", dest="opt_opset", type=int, metavar="N", help="opset of the result")
-    group.add_argument("--min-sqnr", dest="opt_min_sqnr", type=float, metavar="DB", help="floor (default 10 dB)")
+    group.add_argument(
+        "--min-sqnr", dest="opt_min_sqnr", type=float, metavar="DB", help="floor of the result's SQNR (default 10)"
+    )
 
 
 def _runtime(parser: argparse.ArgumentParser) -> None:

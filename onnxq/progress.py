@@ -68,8 +68,9 @@ class LineReporter:
         def line() -> None:
             seconds = self._clock() - start
             count = f"{done}/{total}" if total is not None and done != total else f"{done}"
+            word = unit.removesuffix("s") if (total or done) == 1 else unit
             rate = f", {done / seconds:.1f}/s" if seconds > 0.05 and done else ""
-            self._stream.write(f"{title}: {count} {unit} in {seconds:.1f} s{rate}\n")
+            self._stream.write(f"{title}: {count} {word} in {seconds:.1f} s{rate}\n")
             self._stream.flush()
 
         def advance(steps: int) -> None:

@@ -130,13 +130,16 @@ def quantize(x: ArrayLike, qp: QParams) -> NDArray[Any]:
     values = np.asarray(x, np.float32)
     scale, zero = _spread(qp, values.shape)
     with np.errstate(over="ignore", invalid="ignore"):
-        ratio = values / scale
-    ratio = np.rint(ratio)
+        ratio = np.asarray(values / scale)
+    np.rint(ratio, out=ratio)
     wide = np.float64 if qp.spec.bits > 16 else np.float32
-    shifted = ratio.astype(wide, copy=False) + zero.astype(wide)
-    shifted = np.clip(shifted, qp.spec.qmin, qp.spec.qmax)
-    shifted = np.where(np.isnan(shifted), zero, shifted)
-    return np.asarray(shifted).astype(_storage(qp.spec))
+    shifted = ratio.astype(wide, copy=False)
+    if zero.any():
+        shifted = np.asarray(shifted + zero.astype(wide))
+    np.clip(shifted, qp.spec.qmin, qp.spec.qmax, out=shifted)
+    if np.isnan(shifted.sum()):
+        shifted = np.where(np.isnan(shifted), zero, shifted)
+    return shifted.astype(_storage(qp.spec))
 
 
 def dequantize(q: ArrayLike, qp: QParams) -> NDArray[np.float32]:
@@ -180,7 +183,8 @@ def fake_quantize(x: ArrayLike, qp: QParams) -> NDArray[np.float32]:
         result = values / scale
     np.rint(result, out=result)
     np.clip(result, low, high, out=result)
-    result[np.isnan(result)] = 0.0
+    if np.isnan(result.sum()):
+        result[np.isnan(result)] = 0.0
     result += np.float32(0.0)  # -0.0 has no integer
     result *= scale
     return result

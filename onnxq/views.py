@@ -52,10 +52,13 @@ def _kept_rows(kept: Sequence[Kept], verbose: bool) -> list[tuple[str, str]]:
 
 
 def _accuracy(errors: Errors) -> str:
+    if errors.sqnr == math.inf:
+        return "exact"
     text = f"{decibel(errors.sqnr)} dB"
     if errors.samples > 1 and errors.worst_sample is not None:
         text += f", worst sample {decibel(errors.worst)} dB (sample {errors.worst_sample})"
-        text += f", median {decibel(errors.median)} dB"
+        median = decibel(errors.median)
+        text += f", median {median}{' dB' if math.isfinite(errors.median) else ''}"
     return text
 
 
@@ -76,7 +79,7 @@ def quantized(
     done = len(plan.quantized) + len(plan.absorbed)
     total = done + len(plan.kept_float)
     absorbed = f" (+ {counts(_ops(result, plan.absorbed))} absorbed)" if plan.absorbed else ""
-    rows = [("quantized", f"{done} of {total} nodes: {counts(plan.quantized.values()) or 'none'}{absorbed}")]
+    rows = [("quantized", f"{done} of {total} nodes{_listed(plan.quantized.values())}{absorbed}")]
     if plan.stored:
         rows.append(("weights", f"stored as integers, unpacked to float at load: {counts(plan.stored.values())}"))
     rows += _kept_rows(plan.kept_float, verbose)
@@ -103,6 +106,11 @@ def quantized(
     if verbose:
         for note in result.notes:
             screen.line(f"  {screen.style('note', 'dim')}  {note}")
+
+
+def _listed(ops: Iterable[str]) -> str:
+    text = counts(ops)
+    return f": {text}" if text else ""
 
 
 def _ops(result: Quantized, names: Iterable[str]) -> list[str]:
@@ -161,9 +169,7 @@ def plan(screen: Screen, source: str, made: Plan, *, verbose: bool) -> None:
         screen.line()
     done = len(made.quantized) + len(made.absorbed)
     ties = sum(site.tied_to is not None for site in made.sites)
-    summary = [
-        ("quantized", f"{done} of {done + len(made.kept_float)} nodes: {counts(made.quantized.values()) or 'none'}")
-    ]
+    summary = [("quantized", f"{done} of {done + len(made.kept_float)} nodes{_listed(made.quantized.values())}")]
     if made.absorbed:
         summary.append(("absorbed", f"{plural(len(made.absorbed), 'activation function')} into the node before"))
     if ties:
@@ -230,7 +236,7 @@ def _errors_table(screen: Screen, title: str, rows: Mapping[str, Errors]) -> Non
 
 
 def _drops(screen: Screen, drops: Sequence[TensorErrors]) -> None:
-    rows = [(f"-{t.drop:.1f}", f"{t.errors.sqnr:.1f}", t.op, t.node or "(input)", t.tensor) for t in drops]
+    rows = [(f"{t.drop:.1f}", f"{t.errors.sqnr:.1f}", t.op, t.node or "(input)", t.tensor) for t in drops]
     screen.table(("dB lost", "SQNR dB", "op", "node", "tensor"), rows, right=(0, 1))
 
 
@@ -302,7 +308,7 @@ def _more(screen: Screen, count: int) -> None:
 
 def backends(screen: Screen, found: Sequence[Backend]) -> None:
     """The table of targets."""
-    rows = [(b.name, b.title, b.artifacts, f"{len(b.rules)} operators", b.verified) for b in found]
+    rows = [(b.name, b.title, b.artifacts, plural(len(b.rules), "operator"), b.verified) for b in found]
     screen.table(("name", "target", "artifacts", "table", "verified with"), rows)
 
 

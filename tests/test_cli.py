@@ -179,6 +179,26 @@ def test_wrong_usage_is_code_2(arguments: tuple[str, ...], capsys: Captured) -> 
     assert "Traceback" not in err
 
 
+def test_the_result_is_not_written_over_what_it_is_made_from(tmp_path: Path, data: str, capsys: Captured) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(MODEL.read_bytes())
+    before = model.read_bytes(), Path(data).read_bytes()
+    assert run("quantize", model, "--data", data, "-o", tmp_path / "." / "m.onnx") == 2
+    assert "overwrite the model" in capsys.readouterr().err
+    assert run("calibrate", model, "--data", data, "-o", data) == 2
+    assert "overwrite the data" in capsys.readouterr().err
+    assert (model.read_bytes(), Path(data).read_bytes()) == before
+
+
+def test_nothing_to_quantize_is_said_plainly(tmp_path: Path, data: str, capsys: Captured) -> None:
+    arguments = ("quantize", MODEL, "--data", data, "--samples", 1, "-o", tmp_path / "q.onnx")
+    assert run(*arguments, "--exclude", "*") == 0
+    out, err = capsys.readouterr()
+    assert "0 of 11 nodes\n" in out
+    assert "SQNR         exact\n" in out
+    assert "calibrate: 1 sample in" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

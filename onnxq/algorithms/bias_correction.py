@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.calibration.collect import channel_means
 from onnxq.calibration.statistics import KeptSample
 from onnxq.calibration.taps import tap
 from onnxq.graph.traverse import all_nodes
@@ -28,7 +29,7 @@ __all__ = ["correct_biases"]
 _BATCH_BYTES = 256 << 20
 """Tensors are measured together as long as one sample of them stays below this."""
 _SAMPLES = 3
-"""Samples that means are taken over; each has many positions."""
+"""Samples that means are measured on where calibration has not; each has many positions."""
 _UNKNOWN_BYTES = 4 << 20
 
 
@@ -79,18 +80,21 @@ def correct_biases(
     if not layers or not samples:
         return 0
     inputs = list(dict.fromkeys(layer.data.name or "" for layer in layers))
-    tapped, names = tap(model, inputs)
-    session = Session(tapped, providers=providers, custom_op_library=custom_op_library)
-    means: dict[str, NDArray[np.float64]] = {}
-    for batch in _batches([t for t in inputs if t in names], sizes or {}):
-        means.update(_means(session, {t: names[t] for t in batch}, samples))
+    means = _known_means(samples, inputs)
+    missing = [name for name in inputs if name not in means]
+    if missing:
+        tapped, names = tap(model, missing)
+        session = Session(tapped, providers=providers, custom_op_library=custom_op_library)
+        for batch in _batches([t for t in missing if t in names], sizes or {}):
+            means.update(_means(session, {t: names[t] for t in batch}, samples))
     done = 0
     for layer in layers:
         mean = means.get(layer.data.name or "")
         weight, bias = constant_array(layer.weight), constant_array(layer.bias)
         if mean is None or weight is None or bias is None:
             continue
-        error = fake_quantize(weight, layer.qparams).astype(np.float64) - weight
+        error = fake_quantize(weight, layer.qparams)
+        error -= weight
         shift = _shift(layer.node, error, mean)
         if bias.size != shift.size or bias.shape[-1:] != shift.shape:
             continue  # not one value for each output channel
@@ -128,31 +132,34 @@ def _batches(tensors: Sequence[str], sizes: Mapping[str, int]) -> list[list[str]
     return batches
 
 
+def _known_means(samples: Sequence[KeptSample], tensors: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+    """Means of the channels that calibration took, averaged over the samples that have them."""
+    found = {}
+    for name in tensors:
+        means = [sample.means[name] for sample in samples if name in sample.means]
+        if means and len({mean.shape for mean in means}) == 1:
+            found[name] = np.mean(means, axis=0)
+    return found
+
+
 def _means(session: Session, names: Mapping[str, str], samples: Sequence[KeptSample]) -> dict[str, NDArray[np.float64]]:
     """Mean of each channel (axis 1) of each tensor, over samples and positions."""
-    sums: dict[str, NDArray[np.float64]] = {}
-    counts: dict[str, int] = {}
+    found: dict[str, list[NDArray[np.float64]]] = {}
     for sample in samples[:_SAMPLES]:
         got = session.run(sample.feeds, list(names.values()))
         for tensor, output in names.items():
             values = got[output]
-            if values.size == 0 or values.ndim < 2:
-                continue
-            rows = values.reshape(*values.shape[:2], -1).sum(axis=2)  # float32, pairwise: exact to a few parts in 1e7
-            total = rows.sum(axis=0, dtype=np.float64)
-            if not np.isfinite(total).all():
-                continue
-            sums[tensor] = sums.get(tensor, 0.0) + total
-            counts[tensor] = counts.get(tensor, 0) + values.size // values.shape[1]
-    return {name: total / counts[name] for name, total in sums.items()}
+            if values.size and values.ndim > 1:
+                found.setdefault(tensor, []).append(channel_means(values))
+    return {name: np.mean(means, axis=0) for name, means in found.items() if len({m.shape for m in means}) == 1}
 
 
-def _shift(node: ir.Node, error: NDArray[np.float64], mean: NDArray[np.float64]) -> NDArray[np.float64]:
+def _shift(node: ir.Node, error: NDArray[np.float32], mean: NDArray[np.float64]) -> NDArray[np.float64]:
     """Expected error of each output channel."""
     if node.op_type == "Gemm":
-        return np.asarray((error if node.attributes.get_int("transB", 0) else error.T) @ mean)
+        matrix = error if node.attributes.get_int("transB", 0) else error.T
+        return np.einsum("oi,i->o", matrix, mean, dtype=np.float64)
     group = node.attributes.get_int("group", 1)
-    per_input = error.reshape(error.shape[0], error.shape[1], -1).sum(axis=2)
-    outputs = per_input.shape[0] // group
-    channels = mean.reshape(group, -1)
-    return np.concatenate([per_input[g * outputs : (g + 1) * outputs] @ channels[g] for g in range(group)])
+    rows = error.reshape(group, error.shape[0] // group, -1)
+    channels = np.repeat(mean.reshape(group, -1), rows.shape[2] // error.shape[1], axis=1)
+    return np.einsum("goi,gi->go", rows, channels, dtype=np.float64).reshape(-1)

@@ -1,7 +1,7 @@
 """Statistics to a ``.npz`` file and back: deterministic bytes, no pickle; a malformed file is an error, not a crash.
 
 Members: ``header`` (JSON as UTF-8 bytes), ``integers`` and ``reals`` (a row a tensor), the histograms sparsely as
-``hist_offsets``, ``hist_keys``, ``hist_counts``, and ``kept/<sample>/feed/<n>``, ``kept/<sample>/output/<n>``.
+``hist_offsets``, ``hist_keys``, ``hist_counts``, and ``kept/<sample>/feed/<n>``, ``…/output/<n>``, ``…/means/<n>``.
 """
 
 from __future__ import annotations
@@ -112,7 +112,10 @@ def _members(statistics: Statistics) -> list[tuple[str, NDArray[Any], bool]]:
         "tensors": [tensor.name for tensor in tensors],
         "unobservable": statistics.unobservable,
         "meta": statistics.meta,
-        "kept": [{"index": k.index, "feeds": list(k.feeds), "outputs": list(k.outputs)} for k in statistics.kept],
+        "kept": [
+            {"index": k.index, "feeds": list(k.feeds), "outputs": list(k.outputs), "means": list(k.means)}
+            for k in statistics.kept
+        ],
     }
     text = json.dumps(header, sort_keys=True, ensure_ascii=True)
     nothing = np.zeros(0, np.int64)
@@ -128,6 +131,8 @@ def _members(statistics: Statistics) -> list[tuple[str, NDArray[Any], bool]]:
         for kind, part in (("feed", sample.feeds), ("output", sample.outputs)):
             for index, array in enumerate(part.values()):
                 members.append((f"kept/{number}/{kind}/{index}", _plain(array), False))
+        for index, means in enumerate(sample.means.values()):
+            members.append((f"kept/{number}/means/{index}", means, False))
     return members
 
 
@@ -215,7 +220,11 @@ def _read(reader: _Reader) -> Statistics:
             {key: reader.array(f"kept/{number}/{kind}/{i}", "biufcSU") for i, key in enumerate(_strings(kept[plural]))}
             for kind, plural in (("feed", "feeds"), ("output", "outputs"))
         ]
-        statistics.kept.append(KeptSample(_integer(kept["index"]), *parts))
+        means = {
+            key: reader.array(f"kept/{number}/means/{i}", "f", 1).astype(np.float64)
+            for i, key in enumerate(_strings(kept["means"]))
+        }
+        statistics.kept.append(KeptSample(_integer(kept["index"]), parts[0], parts[1], means))
     return statistics
 
 

@@ -12,18 +12,20 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.calibration.groups import share_out, tensor_bytes
+from onnxq.calibration.groups import known_bytes, share_out, tensor_bytes
 from onnxq.calibration.keep import Keeper
 from onnxq.calibration.statistics import Statistics, TensorStatistics, model_digest
 from onnxq.calibration.taps import observe
 from onnxq.errors import DataError, ExecutionError, OnnxqError
 from onnxq.session import Session
 
-__all__ = ["collect"]
+__all__ = ["channel_means", "collect"]
 
 Feeds = Mapping[str, NDArray[Any]]
 
 _MIB = 1 << 20
+_SMALL = 1 << 16
+"""Bytes of a tensor that costs nothing to observe for its channel means alone."""
 
 
 def collect(
@@ -75,10 +77,10 @@ def collect(
             runner = _Runner(model, names, feeds, memory_budget, options)
             result.unobservable = dict(runner.unobservable)
             result.tensors = {name: TensorStatistics(name) for name in names if name not in result.unobservable}
-        outputs = runner.run(feeds, index, result, keeper.wants(index))
-        if outputs is not None:
-            keeper.offer(index, feeds, outputs)
-        del feeds, outputs
+        seen = runner.run(feeds, index, result, keeper.wants(index))
+        if seen is not None:
+            keeper.offer(index, feeds, *seen)
+        del feeds, seen
         result.samples += 1
         if progress is not None:
             progress(result.samples)
@@ -126,11 +128,22 @@ class _Runner:
         self._names = [name for name in names if name in tapped.outputs]
         with _at_sample(0):
             self._sizes = tensor_bytes(model, self._names, feeds, **options)
+        self._meant = _layer_inputs(model)
+        small = {n: s for n, s in known_bytes(model, sorted(self._meant), feeds).items() if s <= _SMALL}
+        self._extra = [name for name in small if name not in names]
         self._groups = self._open()
 
-    def run(self, feeds: Feeds, index: int, result: Statistics, wanted: bool) -> dict[str, NDArray[Any]] | None:
-        """Add one sample to the statistics; the model's outputs if they are wanted and no tensor holds a NaN."""
+    def run(
+        self, feeds: Feeds, index: int, result: Statistics, wanted: bool
+    ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[np.float64]]] | None:
+        """Add one sample to the statistics.
+
+        Returns:
+            The model's outputs, and the channel means of what convolutions and Gemms read, if they are wanted and no
+            tensor holds a NaN.
+        """
         outputs: dict[str, NDArray[Any]] = {}
+        means: dict[str, NDArray[np.float64]] = {}
         sound = True
         total = 0
         for group in self._groups:
@@ -140,6 +153,10 @@ class _Runner:
                 outputs = {name: arrays[name] for name in self._outputs}
             for name, output in group.shown.items():
                 array = arrays[output] if output in outputs else arrays.pop(output)
+                if wanted and name in self._meant and array.ndim > 1 and array.size and array.dtype == np.float32:
+                    means[name] = channel_means(array)
+                if name not in result.tensors:
+                    continue
                 if array.dtype != np.float32:
                     result.unobservable[name] = f"it is {array.dtype}, not float32"
                     result.tensors.pop(name, None)
@@ -155,15 +172,32 @@ class _Runner:
             self._groups = self._open()  # this sample was larger than those before
         if not wanted or not sound or any(_has_nan(array) for array in (*outputs.values(), *feeds.values())):
             return None
-        return outputs
+        return outputs, means
 
     def _open(self) -> list[_Group]:
         groups = []
         for number, names in enumerate(share_out(self._names, self._sizes, self._budget)):
-            tapped = observe(self._model, names, keep_outputs=number == 0)
+            extra = self._extra if number == 0 else []
+            tapped = observe(self._model, [*names, *extra], keep_outputs=number == 0)
             session = Session(tapped.model, **self._options)
             groups.append(_Group(session, tapped.outputs))
         return groups
+
+
+def channel_means(values: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Mean of each channel (axis 1) over samples and positions.
+
+    Args:
+        values: of two dimensions or more, not empty.
+    """
+    rows = values.reshape(*values.shape[:2], -1).sum(axis=2)  # float32, pairwise: exact to a few parts in 1e7
+    return np.asarray(rows.sum(axis=0, dtype=np.float64) * (values.shape[1] / values.size))
+
+
+def _layer_inputs(model: ir.Model) -> set[str]:
+    """The tensors that convolutions and Gemms read as their data."""
+    layers = (node for node in model.graph.all_nodes() if node.op_type in ("Conv", "Gemm"))
+    return {node.inputs[0].name for node in layers if node.inputs[0] is not None and node.inputs[0].name}
 
 
 @contextmanager

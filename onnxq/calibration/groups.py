@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnxq.calibration.taps import observe
 from onnxq.session import Session
 
-__all__ = ["share_out", "tensor_bytes"]
+__all__ = ["known_bytes", "share_out", "tensor_bytes"]
 
 _FLOAT_BYTES = 4
 
@@ -60,6 +60,24 @@ def tensor_bytes(
     Raises:
         ExecutionError: the model cannot be loaded or run.
     """
+    sizes = known_bytes(model, tensors, feeds)
+    unknown = [name for name in tensors if name not in sizes]
+    if unknown:
+        sizes.update(_measure(model, unknown, feeds, **session_options))
+    return sizes
+
+
+def known_bytes(model: ir.Model, tensors: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> dict[str, int]:
+    """Bytes of tensors for one sample, as far as shapes tell; float32 is taken for granted.
+
+    Args:
+        model: the model, not modified.
+        tensors: tensor names.
+        feeds: input name to array, a sample.
+
+    Returns:
+        Tensor name to bytes, without those of unknown shape and those inside subgraphs.
+    """
     symbols: dict[str, int] = {}
     for value in model.graph.inputs:
         array = feeds.get(value.name or "")
@@ -74,9 +92,6 @@ def tensor_bytes(
         elements = _elements(shapes.get(name), symbols)
         if elements is not None:
             sizes[name] = elements * _FLOAT_BYTES
-    unknown = [name for name in tensors if name not in sizes]
-    if unknown:
-        sizes.update(_measure(model, unknown, feeds, **session_options))
     return sizes
 
 

@@ -36,15 +36,22 @@ class Keeper:
         """Whether a sample is due; one that turns out unsound is not offered, and the next one is due then."""
         return self._most > 0 and index >= self._due
 
-    def offer(self, index: int, feeds: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDArray[Any]]) -> None:
+    def offer(
+        self,
+        index: int,
+        feeds: Mapping[str, NDArray[Any]],
+        outputs: Mapping[str, NDArray[Any]],
+        means: Mapping[str, NDArray[np.float64]] | None = None,
+    ) -> None:
         """Hold a sample.
 
         Args:
             index: its index.
             feeds: input name to array; copied.
             outputs: output name to array of the float model; copied.
+            means: tensor name to the means of its channels.
         """
-        sample = KeptSample(index, _copies(feeds), _copies(outputs))
+        sample = KeptSample(index, _copies(feeds), _copies(outputs), dict(means or {}))
         if not all(_storable(array) for part in (sample.feeds, sample.outputs) for array in part.values()):
             return
         self.kept.append(sample)

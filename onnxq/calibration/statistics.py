@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Container
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -201,11 +201,14 @@ class KeptSample:
         index: its place in the calibration data.
         feeds: input name to array.
         outputs: output name to what the float model gave.
+        means: name of the input of a convolution or Gemm to the mean of each of its channels (axis 1), float64; only of
+            tensors that were observed.
     """
 
     index: int
     feeds: dict[str, NDArray[Any]]
     outputs: dict[str, NDArray[Any]]
+    means: dict[str, NDArray[np.float64]] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -252,7 +255,7 @@ class Statistics:
             if name not in self.tensors
         }
         most = max(len(self.kept), len(other.kept))
-        joined = [*self.kept, *(KeptSample(k.index + self.samples, k.feeds, k.outputs) for k in other.kept)]
+        joined = [*self.kept, *(replace(k, index=k.index + self.samples) for k in other.kept)]
         if len(joined) > most:
             joined = [joined[(i * len(joined)) // most] for i in range(most)]
         self.kept = joined

@@ -118,19 +118,22 @@ class Layer:
             raise Refusal("its weight is not constant")
         return tuple(self.weight.const_value.shape.numpy())
 
-    def scaled(self, scale: Channels) -> Channels:
-        """The weight, float64, with which output channel i is ``scale[i]`` times what it is."""
-        weight = self.array()
+    def scaled(self, scale: Channels) -> AnyArray:
+        """The weight, in its own type, with which output channel i is ``scale[i]`` times what it is; rounded once."""
+        weight = constant_array(self.weight)
+        if weight is None:
+            raise Refusal("its weight is not constant")
         match self.node.op_type:
             case "Conv":
-                return weight * scale.reshape(-1, *[1] * (weight.ndim - 1))
+                return _product(weight, scale.reshape(-1, *[1] * (weight.ndim - 1)))
             case "ConvTranspose":
                 split = weight.reshape(self.groups, -1, *weight.shape[1:])
-                return (split * scale.reshape(self.groups, 1, -1, *[1] * (weight.ndim - 2))).reshape(weight.shape)
+                factors = scale.reshape(self.groups, 1, -1, *[1] * (weight.ndim - 2))
+                return _product(split, factors).reshape(weight.shape)
             case "Gemm" if self.node.attributes.get_int("transB", 0):
-                return weight * scale[:, None]
+                return _product(weight, scale[:, None])
             case _:
-                return weight * scale
+                return _product(weight, scale)
 
     def scaled_inputs(self, scale: Channels) -> Channels:
         """The weight, float64, that does to x what the layer's does to ``scale[c] * x[c]`` for each input channel c."""
@@ -249,7 +252,7 @@ def replace_constant(
         base: name to build on where there was no constant before.
         dtype: type of the constant.
     """
-    rounded = array.astype(dtype.numpy())
+    rounded = array.astype(dtype.numpy(), copy=False)
     if len(node.inputs) <= index:
         node.resize_inputs(index + 1)
     old = node.inputs[index]
@@ -268,5 +271,13 @@ def check_finite(*arrays: AnyArray, dtype: ir.DataType) -> None:
     """Refuses numbers that do not fit into ``dtype``."""
     for array in arrays:
         with np.errstate(over="ignore", invalid="ignore"):
-            if not np.isfinite(array.astype(dtype.numpy()).astype(np.float64)).all():
+            if not np.isfinite(array.astype(dtype.numpy(), copy=False)).all():
                 raise Refusal("the folded numbers would not be finite")
+
+
+def _product(weight: AnyArray, factors: Channels) -> AnyArray:
+    """In float64, rounded to the type of the weight, without a float64 copy of it where NumPy can."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if weight.dtype == np.float32:
+            return np.multiply(weight, factors, out=np.empty_like(weight), dtype=np.float64, casting="same_kind")
+        return np.asarray((weight.astype(np.float64) * factors).astype(weight.dtype))
