@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from onnxq.backend import Backend, Kind, OpRule
     from onnxq.calibration.data import open_data
     from onnxq.calibration.statistics import Statistics
-    from onnxq.catalog import backends
+    from onnxq.catalog import backends, installed_algorithms
     from onnxq.check import Finding, check
     from onnxq.compare import Comparison, compare
     from onnxq.errors import (
@@ -74,6 +74,7 @@ __all__ = [
     "calibrate",
     "check",
     "compare",
+    "installed_algorithms",
     "make_reporter",
     "open_data",
     "plan",
@@ -86,7 +87,7 @@ _MODULES = {
     "backend": ("Backend", "Kind", "OpRule"),
     "calibration.data": ("open_data",),
     "calibration.statistics": ("Statistics",),
-    "catalog": ("backends",),
+    "catalog": ("backends", "installed_algorithms"),
     "check": ("Finding", "check"),
     "compare": ("Comparison", "compare"),
     "errors": tuple(name for name in __all__ if name.endswith("Error")),

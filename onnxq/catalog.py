@@ -1,14 +1,18 @@
-"""The targets that are installed: onnxq's own and those of other packages."""
+"""The targets and algorithms that are installed: onnxq's own and those of other packages."""
 
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING, cast
 
 from onnxq import plugins
 from onnxq.backend import Backend
 from onnxq.errors import OptionError
 
-__all__ = ["backends"]
+if TYPE_CHECKING:
+    from onnxq.algorithms.draft import Algorithm
+
+__all__ = ["backends", "installed_algorithms"]
 
 
 def backends() -> list[Backend]:
@@ -25,4 +29,17 @@ def backends() -> list[Backend]:
             found.append(backend)
         else:
             logging.getLogger("onnxq").warning("backend %r offers no BACKEND of type onnxq.Backend", name)
+    return found
+
+
+def installed_algorithms() -> list[Algorithm]:
+    """All installed algorithms by name. One that cannot be loaded is left out, with a warning in the log."""
+    found = []
+    for name in plugins.names("onnxq.algorithms"):
+        try:
+            loaded = plugins.find("onnxq.algorithms", name)
+        except OptionError as error:
+            logging.getLogger("onnxq").warning("%s", error)
+            continue
+        found.append(cast("Algorithm", loaded))
     return found

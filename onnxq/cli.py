@@ -15,7 +15,7 @@ from typing import Any
 from onnxq import __version__
 from onnxq.config import Config
 from onnxq.errors import OnnxqError, OptionError
-from onnxq.options import FORMATS, PLACEMENTS, ImageOptions, Options
+from onnxq.options import EFFORTS, FORMATS, PLACEMENTS, ImageOptions, Options
 from onnxq.terminal import Screen
 
 __all__ = ["main"]
@@ -37,6 +37,7 @@ exit codes:
 
 
 _PLACEMENT = "auto: what runs faster (default); all: whatever can be; compute: convolutions and matrix products"
+_EFFORT = "fast: ranges only; default; best: minutes, algorithms are tried and kept where they are better"
 _FORMAT = "qdq (default), or fake-quantize: float arithmetic on rounded values"
 
 
@@ -238,6 +239,8 @@ def _parser() -> argparse.ArgumentParser:
 
     verb("backends", "table of targets")
 
+    verb("algorithms", "table of algorithms and their parameters")
+
     demo = verb("demo", "quantize a small packaged model: accuracy, size and speed")
     demo.add_argument("-o", "--output", metavar="OUT", help="keep the quantized model here")
     _backend(demo)
@@ -314,6 +317,14 @@ def _options(parser: argparse.ArgumentParser) -> None:
         metavar="PATTERN=KEY=VALUE,...",
         help="different there: bits, weight_bits, act_bits, symmetric, per_channel, range, float",
     )
+    group.add_argument("--effort", dest="opt_effort", choices=EFFORTS, help=_EFFORT)
+    group.add_argument(
+        "--algorithm",
+        dest="opt_algorithms",
+        action="append",
+        metavar="NAME[:KEY=VALUE,...]",
+        help="run this instead of what the effort runs; may be repeated, in order (see 'onnxq algorithms')",
+    )
     group.add_argument("--placement", dest="opt_placement", choices=PLACEMENTS, help=_PLACEMENT)
     group.add_argument("--format", dest="opt_format", choices=FORMATS, help=_FORMAT)
     group.add_argument("--opset", dest="opt_opset", type=int, metavar="N", help="opset of the result")
@@ -326,5 +337,8 @@ def _runtime(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("running")
     group.add_argument("--providers", dest="opt_providers", type=_words, metavar="A,B", help="e.g. cuda (default cpu)")
     group.add_argument("--custom-op-library", dest="opt_custom_op_library", metavar="FILE", help="custom operators")
+    group.add_argument(
+        "--keep", dest="opt_keep", type=int, metavar="N", help="samples to hold back for algorithms (default 8 or 64)"
+    )
     group.add_argument("--simplify", dest="opt_simplify", action="store_const", const=True, help="run onnxsim first")
     group.add_argument("--seed", dest="opt_seed", type=int, metavar="N", help="of everything random (default 0)")

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypedDict
 
 import onnx_ir as ir
 
-from onnxq.algorithms.bias_correction import correct_biases
+from onnxq.algorithms.choice import Choice, run
+from onnxq.algorithms.draft import Draft
 from onnxq.amplifiers import noise_amplifiers
 from onnxq.backend import Backend, Kind
 from onnxq.branches import lost_branches
 from onnxq.calibration.statistics import Statistics
 from onnxq.graph.shapes import sizes_at
-from onnxq.numbers import choose_numbers, fit_biases, unusable_constants, unusable_tensors
+from onnxq.numbers import choose_numbers, unusable_constants, unusable_tensors
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.planner import make_plan
@@ -46,6 +47,7 @@ class Decider:
         target: the backend.
         options: bits, ranges and so on.
         statistics: of this model.
+        choices: algorithms; those of the numbers stage are run.
         version: of onnxq, written into the result.
 
     Attributes:
@@ -54,10 +56,16 @@ class Decider:
     """
 
     def __init__(
-        self, model: ir.Model, target: Backend, options: Options, statistics: Statistics, version: str
+        self,
+        model: ir.Model,
+        target: Backend,
+        options: Options,
+        statistics: Statistics,
+        choices: Sequence[Choice],
+        version: str,
     ) -> None:
         self.model, self.target, self.options, self.statistics = model, target, options, statistics
-        self.version = version
+        self.choices, self.version = choices, version
         self.notes: list[str] = []
         self.warnings: list[str] = []
         self._keep: dict[str, str] = {}
@@ -67,11 +75,11 @@ class Decider:
 
     def decide(self) -> Quantized:
         """The quantized model, not yet verified."""
-        quantized, corrected = self._attempt(self._keep)
+        quantized, said = self._attempt(self._keep)
         lost = lost_branches(self.model, quantized.plan, quantized.qparams, self.statistics)
         if lost and self.options.placement != "all":
             self._keep.update({node: str(branch) for branch in lost for node in branch.nodes})
-            quantized, corrected = self._attempt(self._keep)
+            quantized, said = self._attempt(self._keep)
             lost = lost_branches(self.model, quantized.plan, quantized.qparams, self.statistics)
         self.warnings += [f"{branch}" for branch in lost]
         for _ in range(_ROUNDS):
@@ -89,9 +97,8 @@ class Decider:
                 self.notes.append(f"{why}; {share:.0%} of the quantized work stands before it: left as it is")
                 break
             self._keep.update(noisy)
-            quantized, corrected = self._attempt(self._keep)
-        if corrected:
-            self.notes.append(f"bias_correction: {corrected} layers")
+            quantized, said = self._attempt(self._keep)
+        self.notes += said
         return quantized
 
     def rescue(self, quantized: Quantized, reporter: Reporter) -> Quantized | None:
@@ -124,8 +131,8 @@ class Decider:
     def _runtime(self) -> _Runtime:
         return {"providers": self.options.providers, "custom_op_library": self.options.custom_op_library}
 
-    def _attempt(self, keep: Mapping[str, str]) -> tuple[Quantized, int]:
-        """Plan and numbers, biases corrected; what the data rules out is noted as unusable."""
+    def _attempt(self, keep: Mapping[str, str]) -> tuple[Quantized, list[str]]:
+        """Plan and numbers, algorithms applied, with what these say; what the data rules out is noted as unusable."""
         model, options, statistics = self.model, self.options, self.statistics
         while True:
             plan = make_plan(model, self.target, options, keep_float=keep, unusable=self._unusable, sizes=self._sizes)
@@ -135,13 +142,12 @@ class Decider:
                 break
             self._unusable.update(more)
         numbers = choose_numbers(model, plan, statistics)
-        corrected = 0
-        if options.bias_correction and plan.quantized:
-            model = model.clone()
-            corrected = correct_biases(model, plan, numbers, statistics.kept, sizes=self._sizes, **self._runtime)
-            fit_biases(model, plan, numbers)
-        made = Quantized(model, plan, numbers, self.target, format=options.format, version=self.version)
-        return made, corrected
+        if not plan.quantized or not self.choices:
+            return Quantized(model, plan, numbers, self.target, format=options.format, version=self.version), []
+        draft = Draft(model.clone(), model, plan, numbers, self.target, options, statistics, self._sizes)
+        run(self.choices, draft)
+        made = Quantized(draft.model, plan, draft.numbers, self.target, format=options.format, version=self.version)
+        return made, draft.notes
 
     def _costs(self, plan: Plan) -> dict[str, float]:
         """Float cost of each quantized node, in the target's unit."""

@@ -14,12 +14,14 @@ from onnxq.errors import OptionError
 from onnxq.override import Override, parse_overrides
 from onnxq.values import check_bits, check_choice, check_flag, check_int, check_range
 
-__all__ = ["Format", "ImageOptions", "Options", "Override", "Placement"]
+__all__ = ["Effort", "Format", "ImageOptions", "Options", "Override", "Placement"]
 
 Placement = Literal["auto", "all", "compute"]
 Format = Literal["qdq", "fake-quantize"]
+Effort = Literal["fast", "default", "best"]
 PLACEMENTS = ("auto", "all", "compute")
 FORMATS = ("qdq", "fake-quantize")
+EFFORTS = ("fast", "default", "best")
 
 
 def _strings(name: str, given: object) -> tuple[str, ...]:
@@ -53,6 +55,11 @@ class Options:
         seed: of everything random.
         min_sqnr: floor in dB; a result below it is reported loudly.
         bias_correction: take out the mean error that rounding the weights gives each output channel.
+        effort: ``"fast"`` (ranges only), ``"default"``, or ``"best"`` (minutes: algorithms are tried and kept where
+            they are better on samples held back).
+        algorithms: ``NAME`` or ``NAME:key=value,key=value``, run in this order instead of what ``effort`` runs.
+        keep: samples to hold back in the statistics for algorithms to learn from; None holds 8, and 64 where the effort
+            or the algorithms need them.
 
     Raises:
         OptionError: a value is of the wrong kind or out of range.
@@ -76,6 +83,9 @@ class Options:
     seed: int = 0
     min_sqnr: float = 10.0
     bias_correction: bool = True
+    effort: Effort = "default"
+    algorithms: tuple[str, ...] = ()
+    keep: int | None = None
 
     def __post_init__(self) -> None:
         check_bits("weight_bits", self.weight_bits)
@@ -83,10 +93,10 @@ class Options:
         for name in ("symmetric", "per_channel", "simplify", "bias_correction"):
             check_flag(name, getattr(self, name))
         check_range("range", self.range)
-        for name in ("exclude", "include", "providers"):
+        for name in ("exclude", "include", "providers", "algorithms"):
             object.__setattr__(self, name, _strings(name, getattr(self, name)))
         object.__setattr__(self, "override", parse_overrides(self.override))
-        for name, least in (("samples", 1), ("opset", 1)):
+        for name, least in (("samples", 1), ("opset", 1), ("keep", 1)):
             if getattr(self, name) is not None:
                 check_int(name, getattr(self, name), least)
         check_int("seed", self.seed, 0)
@@ -96,6 +106,7 @@ class Options:
             object.__setattr__(self, "custom_op_library", os.fspath(self.custom_op_library))
         check_choice("placement", self.placement, PLACEMENTS)
         check_choice("format", self.format, FORMATS)
+        check_choice("effort", self.effort, EFFORTS)
         if (
             isinstance(self.min_sqnr, bool)
             or not isinstance(self.min_sqnr, (int, float))

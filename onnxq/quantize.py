@@ -12,12 +12,15 @@ import onnx
 import onnx_ir as ir
 
 from onnxq import plugins
+from onnxq.algorithms.choice import chosen, run
+from onnxq.algorithms.draft import FloatDraft
 from onnxq.backend import Backend
 from onnxq.calibration.collect import collect
 from onnxq.calibration.data import open_data
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.catalog import backends
 from onnxq.decide import Decider
+from onnxq.effort import algorithms_of, samples_to_keep, samples_to_verify
 from onnxq.errors import OptionError, OutputError, StatisticsError
 from onnxq.graph.check import check
 from onnxq.graph.constants import lift_constants
@@ -48,6 +51,9 @@ BASE_OPSET = 14
 """Has per-channel QuantizeLinear (13) and HardSwish (14); statistics belong to the model at this opset or above."""
 _WIDE_OPSET = 21
 """From here on QuantizeLinear and DequantizeLinear take 4- and 16-bit integers."""
+
+_KEEP_BYTES = 256 << 20
+"""Bytes of the samples held back in statistics."""
 
 _KEEP = ((fake_quantize.DOMAIN, fake_quantize.NAME),)
 """Functions that are quantizers: they stay, and what they quantize is not quantized again."""
@@ -168,6 +174,7 @@ def quantize(
     options, reporter = options or Options(), reporter or Silent()
     target = backend_named(backend)
     least = _needed_opset(target, options)
+    choices = chosen(algorithms_of(options))
     _require_folder(output)
     if data is None and statistics is None:
         raise OptionError("neither data nor statistics were given", hint="Give one of the two")
@@ -179,7 +186,12 @@ def quantize(
     elif statistics.model_digest != model_digest(prepared.model):
         raise StatisticsError("they were made from another model", hint="Calibrate this model again")
     float_model = prepared.at_opset(least, options.opset)
-    decider = Decider(float_model, target, options, statistics, metadata.version("onnxq"))
+    if any(choice.stage == "float" for choice in choices):
+        draft = FloatDraft(float_model.clone(), target, options, statistics, reporter)
+        run(choices, draft)
+        float_model, statistics = draft.model, draft.statistics
+        prepared.notes += draft.notes
+    decider = Decider(float_model, target, options, statistics, choices, metadata.version("onnxq"))
     quantized = decider.decide()
     verification = _verified(quantized, prepared, statistics, options)
     worst = verification.worst
@@ -225,7 +237,7 @@ def _verified(quantized: Quantized, prepared: Prepared, statistics: Statistics, 
     return verify(
         prepared.model,
         result,
-        statistics.kept,
+        samples_to_verify(statistics.kept),
         float_bytes=prepared.bytes,
         providers=options.providers,
         custom_op_library=options.custom_op_library,
@@ -243,6 +255,8 @@ def _collect(
             tensors,
             feeds,
             samples=options.samples,
+            keep=samples_to_keep(options),
+            keep_bytes=_KEEP_BYTES,
             providers=options.providers,
             custom_op_library=options.custom_op_library,
             progress=advance,

@@ -16,7 +16,7 @@ from onnxq.progress import Reporter, make_reporter
 from onnxq.quantized import Quantized
 from onnxq.terminal import Screen
 
-__all__ = ["backends", "calibrate", "check", "compare", "demo", "plan", "quantize", "show"]
+__all__ = ["algorithms", "backends", "calibrate", "check", "compare", "demo", "plan", "quantize", "show"]
 
 Answer = tuple[int, dict[str, Any] | None]
 
@@ -163,6 +163,15 @@ def backends(args: argparse.Namespace, screen: Screen) -> Answer:
         for b in found
     ]
     return _OK, {"backends": rows}
+
+
+def algorithms(args: argparse.Namespace, screen: Screen) -> Answer:
+    """``onnxq algorithms``."""
+    found = onnxq.installed_algorithms()
+    if _shows(args):
+        views.algorithms(screen, found)
+    rows = [{"name": a.NAME, "title": a.TITLE, "stage": a.STAGE, "parameters": dict(a.PARAMETERS)} for a in found]
+    return _OK, {"algorithms": rows}
 
 
 def demo(args: argparse.Namespace, screen: Screen) -> Answer:

@@ -19,9 +19,21 @@ from onnxq.show import ModelView, QuantizedTensor, StatisticsView
 from onnxq.terminal import Screen, bytes_text, decibel, number, plural
 
 if TYPE_CHECKING:
+    from onnxq.algorithms.draft import Algorithm
     from onnxq.demo.run import DemoResult
 
-__all__ = ["backends", "below_floor", "calibrated", "comparison", "demo", "findings", "plan", "quantized", "shown"]
+__all__ = [
+    "algorithms",
+    "backends",
+    "below_floor",
+    "calibrated",
+    "comparison",
+    "demo",
+    "findings",
+    "plan",
+    "quantized",
+    "shown",
+]
 
 _ROWS = 20
 _NAMES = 3
@@ -310,6 +322,15 @@ def backends(screen: Screen, found: Sequence[Backend]) -> None:
     """The table of targets."""
     rows = [(b.name, b.title, b.artifacts, plural(len(b.rules), "operator"), b.verified) for b in found]
     screen.table(("name", "target", "artifacts", "table", "verified with"), rows)
+
+
+def algorithms(screen: Screen, found: Sequence[Algorithm]) -> None:
+    """The table of algorithms."""
+    rows = [
+        (a.NAME, a.STAGE, ", ".join(f"{key}={value}" for key, value in a.PARAMETERS.items()) or "-", a.TITLE)
+        for a in found
+    ]
+    screen.table(("name", "stage", "parameters", "what it does"), rows)
 
 
 def demo(screen: Screen, result: DemoResult, made: Quantized) -> None:

@@ -14,17 +14,23 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.algorithms.draft import Draft
 from onnxq.calibration.collect import channel_means
 from onnxq.calibration.statistics import KeptSample
 from onnxq.calibration.taps import tap
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, is_constant
+from onnxq.numbers import fit_biases
 from onnxq.plan import Plan
 from onnxq.qparams import QParams, fake_quantize
 from onnxq.session import Session
 
-__all__ = ["correct_biases"]
+__all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "correct_biases"]
 
+NAME = "bias_correction"
+TITLE = "take out the mean error that rounding the weights gives each output channel"
+STAGE = "numbers"
+PARAMETERS: Mapping[str, object] = {}
 
 _BATCH_BYTES = 256 << 20
 """Tensors are measured together as long as one sample of them stays below this."""
@@ -50,6 +56,22 @@ class _Layer:
     weight: ir.Value
     bias: ir.Value
     qparams: QParams
+
+
+def apply(draft: Draft) -> None:
+    """Correct the biases of a draft, and give them the scales that fit."""
+    done = correct_biases(
+        draft.model,
+        draft.plan,
+        draft.numbers,
+        draft.statistics.kept,
+        sizes=draft.sizes,
+        providers=draft.options.providers,
+        custom_op_library=draft.options.custom_op_library,
+    )
+    fit_biases(draft.model, draft.plan, draft.numbers)
+    if done:
+        draft.notes.append(f"bias_correction: {done} layers")
 
 
 def correct_biases(
@@ -158,8 +180,8 @@ def _shift(node: ir.Node, error: NDArray[np.float32], mean: NDArray[np.float64])
     """Expected error of each output channel."""
     if node.op_type == "Gemm":
         matrix = error if node.attributes.get_int("transB", 0) else error.T
-        return np.einsum("oi,i->o", matrix, mean, dtype=np.float64)
+        return np.asarray(np.einsum("oi,i->o", matrix, mean, dtype=np.float64))
     group = node.attributes.get_int("group", 1)
     rows = error.reshape(group, error.shape[0] // group, -1)
     channels = np.repeat(mean.reshape(group, -1), rows.shape[2] // error.shape[1], axis=1)
-    return np.einsum("goi,gi->go", rows, channels, dtype=np.float64).reshape(-1)
+    return np.asarray(np.einsum("goi,gi->go", rows, channels, dtype=np.float64).reshape(-1))

@@ -129,7 +129,7 @@ class Layer:
             case "ConvTranspose":
                 split = weight.reshape(self.groups, -1, *weight.shape[1:])
                 factors = scale.reshape(self.groups, 1, -1, *[1] * (weight.ndim - 2))
-                return _product(split, factors).reshape(weight.shape)
+                return np.asarray(_product(split, factors).reshape(weight.shape))
             case "Gemm" if self.node.attributes.get_int("transB", 0):
                 return _product(weight, scale[:, None])
             case _:
@@ -279,5 +279,7 @@ def _product(weight: AnyArray, factors: Channels) -> AnyArray:
     """In float64, rounded to the type of the weight, without a float64 copy of it where NumPy can."""
     with np.errstate(over="ignore", invalid="ignore"):
         if weight.dtype == np.float32:
-            return np.multiply(weight, factors, out=np.empty_like(weight), dtype=np.float64, casting="same_kind")
+            product: AnyArray = np.empty_like(weight)
+            np.multiply(weight, factors, out=product, dtype=np.float64, casting="same_kind")
+            return product
         return np.asarray((weight.astype(np.float64) * factors).astype(weight.dtype))

@@ -1,0 +1,141 @@
+"""What algorithms work on: a private copy of the float model, and later its plan and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import onnx_ir as ir
+
+from onnxq.backend import Backend
+from onnxq.calibration.collect import collect
+from onnxq.calibration.statistics import KeptSample, Statistics
+from onnxq.graph.shapes import sizes_at
+from onnxq.options import Options
+from onnxq.plan import Plan
+from onnxq.planner import make_plan
+from onnxq.progress import Reporter, Silent
+from onnxq.qparams import QParams
+from onnxq.quantized import Quantized
+
+__all__ = ["Algorithm", "Draft", "FloatDraft"]
+
+
+class Algorithm(Protocol):
+    """A module or object that is registered in the entry-point group ``onnxq.algorithms``.
+
+    Attributes:
+        NAME: what ``--algorithm`` takes.
+        TITLE: one line for tables.
+        STAGE: ``"float"``: changes the float model before it is planned, without changing what it computes;
+            ``"numbers"``: changes weights, biases and numbers of a planned model.
+        PARAMETERS: every parameter with its default; a value given takes the type of the default.
+    """
+
+    NAME: str
+    TITLE: str
+    STAGE: str
+    PARAMETERS: Mapping[str, object]
+
+
+@dataclass(eq=False)
+class FloatDraft:
+    """A float model on its way to a plan; ``apply(draft, **parameters)`` of a float-stage algorithm changes it.
+
+    Attributes:
+        model: a private copy, changed in place.
+        target: the backend.
+        options: what the user asked for.
+        statistics: of this model; kept true by :meth:`observe_again`.
+        reporter: shows progress.
+        notes: what was done, and what was skipped and why.
+    """
+
+    model: ir.Model
+    target: Backend
+    options: Options
+    statistics: Statistics
+    reporter: Reporter = field(default_factory=Silent)
+    notes: list[str] = field(default_factory=list)
+
+    def plan(self) -> Plan:
+        """Where the model as it is now would be quantized."""
+        return make_plan(self.model, self.target, self.options, sizes=self.sizes())
+
+    def sizes(self) -> dict[str, int]:
+        """Tensor name → number of elements in a kept sample, as far as it is known."""
+        kept = self.statistics.kept
+        return sizes_at(self.model, {n: a.shape for n, a in kept[0].feeds.items()}) if kept else {}
+
+    def observe_again(self, tensors: Sequence[str]) -> None:
+        """Take new statistics of tensors whose values have changed, or which are new, on the kept samples."""
+        kept = self.statistics.kept
+        made = collect(
+            self.model,
+            list(tensors),
+            [sample.feeds for sample in kept],
+            keep=len(kept),
+            keep_bytes=1 << 40,
+            providers=self.options.providers,
+            custom_op_library=self.options.custom_op_library,
+        )
+        known = {name: stats for name, stats in self.statistics.tensors.items() if name not in tensors}
+        unobservable = {**self.statistics.unobservable, **made.unobservable}
+        fresh = {sample.index: sample.means for sample in made.kept}
+        samples = [
+            replace(sample, means={**sample.means, **fresh.get(position, {})}) for position, sample in enumerate(kept)
+        ]
+        self.statistics = replace(
+            self.statistics, tensors={**known, **made.tensors}, unobservable=unobservable, kept=samples
+        )
+
+
+@dataclass(eq=False)
+class Draft:
+    """A planned model with its numbers; ``apply(draft, **parameters)`` of a numbers-stage algorithm changes it.
+
+    A weight is changed by giving its initializer other numbers: those it holds when all algorithms are done are rounded
+    to nearest. An algorithm that decides the rounding itself writes the dequantized numbers, which round to themselves.
+
+    Attributes:
+        model: a private copy of the float model, whose weights and biases are changed in place.
+        reference: the float model as it was, not to be changed.
+        plan: where it is quantized.
+        numbers: parameters by site name, changed in place.
+        target: the backend.
+        options: what the user asked for.
+        statistics: of the model.
+        sizes: tensor name → number of elements in a kept sample.
+        reporter: shows progress.
+        notes: what was done, and what was skipped and why.
+    """
+
+    model: ir.Model
+    reference: ir.Model
+    plan: Plan
+    numbers: dict[str, QParams]
+    target: Backend
+    options: Options
+    statistics: Statistics
+    sizes: Mapping[str, int]
+    reporter: Reporter = field(default_factory=Silent)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def fitting(self) -> Sequence[KeptSample]:
+        """Kept samples to learn from: all but :attr:`held`."""
+        kept = self.statistics.kept
+        return kept[::2] if len(kept) > 1 else kept
+
+    @property
+    def held(self) -> Sequence[KeptSample]:
+        """Kept samples that tell whether what was learned is better; the others' neighbours."""
+        kept = self.statistics.kept
+        return kept[1::2] if len(kept) > 1 else kept
+
+    def quantized(self) -> Quantized:
+        """The model as it is now, to be rendered and run; later changes of the draft do not reach it."""
+        return Quantized(
+            self.model.clone(), self.plan, dict(self.numbers), self.target, format=self.options.format, version=""
+        )

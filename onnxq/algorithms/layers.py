@@ -1,0 +1,209 @@
+"""Quantized layers as matrix products: weights as (groups, outputs, inputs), data as (groups, inputs, positions)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import constant_array, is_constant
+from onnxq.plan import Plan
+from onnxq.qparams import QParams
+from onnxq.spec import PerBlock, PerChannel
+
+__all__ = ["QuantizedLayer", "quantized_layers"]
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuantizedLayer:
+    """A Conv, Gemm or MatMul whose constant weight is quantized.
+
+    Attributes:
+        node: the operator.
+        data: its input.
+        weight: its weight: Conv (M, C/g, ...), Gemm (K, N) or (N, K), MatMul (K, N).
+        bias: its constant bias of one number an output channel, which no other node reads; else None. For a MatMul the
+            constant of the Add behind it.
+        site: name of the weight's site.
+    """
+
+    node: ir.Node
+    data: ir.Value
+    weight: ir.Value
+    bias: ir.Value | None
+    site: str
+
+    @property
+    def name(self) -> str:
+        """Name of the node."""
+        return self.node.name or ""
+
+    @property
+    def groups(self) -> int:
+        """Groups of a convolution, 1 for the rest."""
+        return int(self.node.attributes.get_int("group", 1)) if self.node.op_type == "Conv" else 1
+
+    @property
+    def transposed(self) -> bool:
+        """Whether the weight is stored as (inputs, outputs)."""
+        return self.node.op_type == "MatMul" or (
+            self.node.op_type == "Gemm" and not self.node.attributes.get_int("transB", 0)
+        )
+
+    def array(self) -> Floats:
+        """The weight as it is now, float32."""
+        array = constant_array(self.weight)
+        assert array is not None
+        return np.asarray(array, np.float32)
+
+    def matrix(self, weight: NDArray[np.floating] | None = None) -> Floats:
+        """The weight (or an array of its shape) as (groups, outputs of a group, inputs of a group)."""
+        array = self.array() if weight is None else np.asarray(weight, np.float32)
+        if self.transposed:
+            return np.ascontiguousarray(array.T)[None]
+        return array.reshape(self.groups, array.shape[0] // self.groups, -1)
+
+    def weight_of(self, matrix: NDArray[np.floating]) -> Floats:
+        """The inverse of :meth:`matrix`: an array of the weight's shape."""
+        shape = self.array().shape
+        if self.transposed:
+            return np.ascontiguousarray(np.asarray(matrix, np.float32)[0].T)
+        return np.asarray(matrix, np.float32).reshape(shape)
+
+    def set_weight(self, weight: NDArray[np.floating]) -> None:
+        """Give the weight other numbers, of its shape."""
+        _set(self.weight, weight)
+
+    def set_bias(self, bias: NDArray[np.floating]) -> None:
+        """Give the bias other numbers, one an output channel."""
+        assert self.bias is not None
+        old = constant_array(self.bias)
+        assert old is not None
+        _set(self.bias, np.asarray(bias).reshape(old.shape))
+
+    def rows(self, qp: QParams) -> tuple[Floats, Floats]:
+        """Scale and zero point of :meth:`matrix`: (groups, outputs, 1), or (groups, outputs, inputs) for blocks.
+
+        Args:
+            qp: of the weight.
+        """
+        shape = self.matrix().shape
+        granularity = qp.spec.granularity
+        if isinstance(granularity, PerBlock):
+            weight = self.array().shape
+            cut = tuple(slice(0, n) for n in weight)
+            parts = (qp.scale, qp.zero_point.astype(np.float32))
+            scale, zero = (np.repeat(part, granularity.size, granularity.axis)[cut] for part in parts)
+            return self.matrix(scale), self.matrix(zero)
+        if isinstance(granularity, PerChannel) and qp.scale.ndim:
+            scale, zero = qp.scale, qp.zero_point.astype(np.float32)
+            return scale.reshape(shape[0], -1, 1), zero.reshape(shape[0], -1, 1)
+        ones = np.ones((shape[0], shape[1], 1), np.float32)
+        return ones * np.float32(qp.scale), ones * np.float32(qp.zero_point)
+
+    def inputs(self, x: NDArray[np.floating]) -> Floats:
+        """What the layer multiplies its weight with, for one sample: (groups, inputs of a group, positions).
+
+        Args:
+            x: the value of ``data``: Conv (N, C, ...), Gemm (N, K), MatMul (..., K).
+        """
+        array = np.asarray(x, np.float32)
+        if self.node.op_type != "Conv":
+            return np.ascontiguousarray(array.reshape(-1, array.shape[-1]).T)[None]
+        kernel = self.array().shape[2:]
+        spatial = array.ndim - 2
+        attributes = self.node.attributes
+        strides = _ints(attributes.get_ints("strides", None), spatial)
+        dilations = _ints(attributes.get_ints("dilations", None), spatial)
+        reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+        array = np.pad(array, [(0, 0), (0, 0), *_pads(self.node, array.shape[2:], strides, reach)])
+        windows = np.lib.stride_tricks.sliding_window_view(array, reach, axis=tuple(range(2, array.ndim)))
+        step = (slice(None), slice(None), *(slice(None, None, s) for s in strides))
+        windows = windows[step + tuple(slice(None, None, d) for d in dilations)]
+        # (N, C, *positions, *kernel) -> (groups, C/g * kernel, N * positions)
+        order = (1, *range(2 + spatial, 2 + 2 * spatial), 0, *range(2, 2 + spatial))
+        columns = windows.transpose(order)
+        inputs = columns.shape[0] // self.groups * int(np.prod(kernel, dtype=np.int64))
+        return np.ascontiguousarray(columns).reshape(self.groups, inputs, -1)
+
+
+def quantized_layers(model: ir.Model, plan: Plan, *, stored: bool = False) -> list[QuantizedLayer]:
+    """The layers of a model whose weights are quantized, in the order of the graph.
+
+    Args:
+        model: holds the nodes of the plan.
+        plan: where it is quantized.
+        stored: those too that run in float with weights stored as integers.
+    """
+    weights = {(e.node, e.index): s.name for s in plan.sites if s.role == "weight" for e in s.readers}
+    found = []
+    for node in all_nodes(model):
+        name = node.name or ""
+        site = weights.get((name, 1))
+        if site is None or node.op_type not in ("Conv", "Gemm", "MatMul") or node.domain not in ("", "ai.onnx"):
+            continue
+        if name not in plan.quantized and not (stored and name in plan.stored):
+            continue
+        data, weight = node.inputs[0], node.inputs[1]
+        array = constant_array(weight)
+        if data is None or weight is None or array is None or array.dtype != np.float32 or not array.size:
+            continue
+        if node.op_type == "MatMul" and array.ndim != 2:
+            continue
+        if node.op_type == "Gemm" and (
+            node.attributes.get_int("transA", 0) == 1 or node.attributes.get_float("alpha", 1.0) != 1.0
+        ):
+            continue
+        outputs = (
+            array.shape[0] if node.op_type == "Conv" or node.attributes.get_int("transB", 0) == 1 else array.shape[-1]
+        )
+        found.append(QuantizedLayer(node, data, weight, _bias(node, outputs), site))
+    return found
+
+
+def _bias(node: ir.Node, outputs: int) -> ir.Value | None:
+    if node.op_type != "MatMul":
+        bias = node.inputs[2] if len(node.inputs) > 2 else None
+        if node.op_type == "Gemm" and node.attributes.get_float("beta", 1.0) != 1.0:
+            return None
+    else:
+        readers = list(node.outputs[0].uses())
+        if len(readers) != 1 or readers[0].node.op_type != "Add" or node.outputs[0].is_graph_output():
+            return None
+        bias = next((v for v in readers[0].node.inputs if v is not None and is_constant(v)), None)
+    array = constant_array(bias)
+    if bias is None or array is None or len(bias.uses()) != 1 or bias.is_graph_output():
+        return None
+    alone = array.size == outputs and array.shape[-1:] == (outputs,)
+    return bias if alone and array.dtype == np.float32 else None
+
+
+def _set(value: ir.Value, array: NDArray[np.floating]) -> None:
+    value.const_value = ir.tensor(np.ascontiguousarray(array, np.float32), name=value.name)
+
+
+def _ints(given: Sequence[int] | None, count: int) -> list[int]:
+    return list(given) if given else [1] * count
+
+
+def _pads(node: ir.Node, shape: Sequence[int], strides: Sequence[int], reach: Sequence[int]) -> list[tuple[int, int]]:
+    """Padding in front of and behind each spatial axis."""
+    auto = node.attributes.get_string("auto_pad", "NOTSET")
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
+        pads = []
+        for size, stride, span in zip(shape, strides, reach, strict=True):
+            total = max((-(-size // stride) - 1) * stride + span - size, 0)
+            less, more = total // 2, total - total // 2
+            pads.append((less, more) if auto == "SAME_UPPER" else (more, less))
+        return pads
+    given = node.attributes.get_ints("pads", None)
+    if not given or auto == "VALID":
+        return [(0, 0)] * len(shape)
+    half = len(given) // 2
+    return list(zip(given[:half], given[half:], strict=True))
