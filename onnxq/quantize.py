@@ -17,6 +17,7 @@ from onnxq.algorithms.draft import FloatDraft
 from onnxq.backend import Backend
 from onnxq.calibration.collect import collect
 from onnxq.calibration.data import open_data
+from onnxq.calibration.ranges import check_range
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.catalog import backends
 from onnxq.decide import Decider
@@ -175,17 +176,21 @@ def quantize(
     target = backend_named(backend)
     least = _needed_opset(target, options)
     choices = chosen(algorithms_of(options))
+    for method in (options.range, *(o.range for _, o in options.override if o.range is not None)):
+        check_range(method)
     _require_folder(output)
+    _spare(output, model, data, statistics)
     if data is None and statistics is None:
         raise OptionError("neither data nor statistics were given", hint="Give one of the two")
     if isinstance(statistics, (str, os.PathLike)):
         statistics = Statistics.load(statistics)
     prepared = Prepared(model, options)
+    float_model = prepared.at_opset(least, options.opset)
+    make_plan(float_model, target, options)  # a pattern that matches nothing is an error before any data is run
     if statistics is None:
         statistics = _collect(prepared, data, options, image, reporter)
     elif statistics.model_digest != model_digest(prepared.model):
         raise StatisticsError("they were made from another model", hint="Calibrate this model again")
-    float_model = prepared.at_opset(least, options.opset)
     if any(choice.stage == "float" for choice in choices):
         draft = FloatDraft(float_model.clone(), target, options, statistics, reporter)
         run(choices, draft)
@@ -300,3 +305,14 @@ def _needed_opset(target: Backend, options: Options) -> int:
 def _require_folder(output: str | os.PathLike[str] | None) -> None:
     if output is not None and not Path(output).absolute().parent.is_dir():
         raise OutputError("the folder does not exist", where=str(Path(output).parent), hint="Create it first")
+
+
+def _spare(output: str | os.PathLike[str] | None, *sources: object) -> None:
+    """Refuse to write the result over what it is made from."""
+    for source in sources:
+        if output is None or not isinstance(source, (str, os.PathLike)):
+            continue
+        if os.path.isfile(output) and os.path.isfile(source) and os.path.samefile(output, source):
+            raise OutputError(
+                "it would overwrite what the result is made from", where=os.fspath(output), hint="Give another name"
+            )

@@ -149,7 +149,7 @@ def _from_path(
         return _from_folder(path, inputs, fitter, image, samples)
     if not path.exists():
         siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-        hint = nearest(path.name, siblings) if len(siblings) < 1000 else ""
+        hint = nearest(path.name, siblings, title="files there") if len(siblings) < 1000 else ""
         raise DataError("does not exist", where=f"calibration data {str(path)!r}", hint=hint)
     if path.suffix == ".npz":
         arrays = open_npz(path)

@@ -278,7 +278,7 @@ class Statistics:
                 more = f" and {len(bad) - 1} more tensors" if len(bad) > 1 else ""
                 found.append(
                     f"{word} in tensor {head.name!r}{more}, first in sample {getattr(head, first)} "
-                    f"({getattr(head, total)} values of {head.elements}); they are left out of the ranges"
+                    f"({getattr(head, total)} of {head.elements} values); they are left out of the ranges"
                 )
         zero = [stats.name for stats in self.tensors.values() if stats.count and stats.min == stats.max == 0.0]
         zero = [name for name in zero if tensors is None or name in tensors]

@@ -54,7 +54,7 @@ def test_nan_in_one_sample(bad: float) -> None:
     told = "\n".join(broken.verification.warnings)
     assert "'x'" in told
     assert "first in sample 2" in told
-    assert f"1 values of {6 * 3 * 64}" in told, "counted"
+    assert f"1 of {6 * 3 * 64} values" in told, "counted"
     for name, qp in broken.qparams.items():
         assert np.isfinite(qp.scale).all()
         np.testing.assert_allclose(qp.scale, sound.qparams[name].scale, rtol=0.3)
