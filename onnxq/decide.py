@@ -20,6 +20,7 @@ from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.planner import make_plan
 from onnxq.progress import Reporter
+from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.rescue import blame, output_sqnr, to_keep_float
 
@@ -127,6 +128,16 @@ class Decider:
             self._keep[name] = f"alone in integers it leaves {sqnr:.0f} dB at the outputs"
         return self._attempt(self._keep)[0]
 
+    def variant(self, choices: Sequence[Choice], options: Options, model: ir.Model, statistics: Statistics) -> Decider:
+        """A decider that keeps float what this one does, for other algorithms, ranges, or an equal float model."""
+        other = Decider(model, self.target, options, statistics, choices, self.version)
+        other._keep, other._unusable = dict(self._keep), dict(self._unusable)
+        return other
+
+    def again(self) -> tuple[Quantized, list[str]]:
+        """The quantized model with what is known to be kept float, and what the algorithms say."""
+        return self._attempt(self._keep)
+
     @property
     def _runtime(self) -> _Runtime:
         return {"providers": self.options.providers, "custom_op_library": self.options.custom_op_library}
@@ -143,11 +154,16 @@ class Decider:
             self._unusable.update(more)
         numbers = choose_numbers(model, plan, statistics)
         if not plan.quantized or not self.choices:
-            return Quantized(model, plan, numbers, self.target, format=options.format, version=self.version), []
+            return self._made(model, plan, numbers), []
         draft = Draft(model.clone(), model, plan, numbers, self.target, options, statistics, self._sizes)
         run(self.choices, draft)
-        made = Quantized(draft.model, plan, draft.numbers, self.target, format=options.format, version=self.version)
-        return made, draft.notes
+        return self._made(draft.model, plan, draft.numbers), draft.notes
+
+    def _made(self, model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> Quantized:
+        recipe = (self.options.range, *(choice.text for choice in self.choices))
+        return Quantized(
+            model, plan, numbers, self.target, format=self.options.format, version=self.version, recipe=recipe
+        )
 
     def _costs(self, plan: Plan) -> dict[str, float]:
         """Float cost of each quantized node, in the target's unit."""

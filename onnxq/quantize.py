@@ -15,13 +15,14 @@ from onnxq import plugins
 from onnxq.algorithms.choice import chosen, run
 from onnxq.algorithms.draft import FloatDraft
 from onnxq.backend import Backend
+from onnxq.best import improve
 from onnxq.calibration.collect import collect
 from onnxq.calibration.data import open_data
 from onnxq.calibration.ranges import check_range
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.catalog import backends
 from onnxq.decide import Decider
-from onnxq.effort import algorithms_of, samples_to_keep, samples_to_verify
+from onnxq.effort import algorithms_of, held_back, samples_to_keep, samples_to_verify
 from onnxq.errors import OptionError, OutputError, StatisticsError
 from onnxq.graph.check import check
 from onnxq.graph.constants import lift_constants
@@ -207,6 +208,10 @@ def quantize(
             better = _verified(rescued, prepared, statistics, options)
             if better.worst is not None and better.worst[1].sqnr > worst[1].sqnr:
                 quantized, verification = rescued, better
+    if options.effort == "best" and not options.algorithms and statistics.kept:
+        quantized, tried = improve(quantized, decider, held_back(statistics.kept), reporter)
+        decider.notes += [note for note in tried if note not in decider.notes]
+        verification = _verified(quantized, prepared, statistics, options)
     notes = (*prepared.notes, *decider.notes)
     told = statistics.warnings(set(quantized.plan.observed()))
     verification = replace(verification, warnings=(*told, *decider.warnings, *verification.warnings))

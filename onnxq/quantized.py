@@ -34,6 +34,7 @@ class Quantized:
         verification: what running the result showed, once it was run.
         format: how it is rendered as ONNX, ``"qdq"`` or ``"fake-quantize"``.
         version: of onnxq, written into the result.
+        recipe: the range method, then the algorithms, as they were asked for.
     """
 
     model: ir.Model
@@ -44,6 +45,7 @@ class Quantized:
     verification: Verification | None = None
     format: str = "qdq"
     version: str = ""
+    recipe: tuple[str, ...] = ()
     _made: list[ir.Model] = field(default_factory=list, repr=False)
 
     def qdq(self) -> ir.Model:
@@ -88,6 +90,7 @@ class Quantized:
             ops[op] = ops.get(op, 0) + 1
         return {
             "backend": self.backend.name,
+            "recipe": list(self.recipe),
             "quantized_nodes": len(self.plan.quantized),
             "stored_nodes": len(self.plan.stored),
             "quantized_ops": dict(sorted(ops.items())),

@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 _ROWS = 20
+_TRIED = "best: "
 _NAMES = 3
 _NAMES_WIDTH = 90
 _MANY_OUTPUTS = 8
@@ -92,6 +93,9 @@ def quantized(
     total = done + len(plan.kept_float)
     absorbed = f" (+ {counts(_ops(result, plan.absorbed))} absorbed)" if plan.absorbed else ""
     rows = [("quantized", f"{done} of {total} nodes{_listed(plan.quantized.values())}{absorbed}")]
+    if result.recipe:
+        rows.append(("by", ", ".join((f"{result.recipe[0]} ranges", *result.recipe[1:]))))
+    rows += [("tried", note.removeprefix(_TRIED)) for note in result.notes if note.startswith(_TRIED)]
     if plan.stored:
         rows.append(("weights", f"stored as integers, unpacked to float at load: {counts(plan.stored.values())}"))
     rows += _kept_rows(plan.kept_float, verbose)
@@ -116,7 +120,7 @@ def quantized(
     for warning in check.warnings if check else ():
         screen.line(f"  {screen.style('warning', 'yellow')}  {warning}")
     if verbose:
-        for note in result.notes:
+        for note in (n for n in result.notes if not n.startswith(_TRIED)):
             screen.line(f"  {screen.style('note', 'dim')}  {note}")
 
 

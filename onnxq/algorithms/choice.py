@@ -25,10 +25,12 @@ class Choice:
     Attributes:
         algorithm: the module, see :class:`onnxq.algorithms.draft.Algorithm`.
         parameters: all of them, defaults included.
+        text: as the user wrote it.
     """
 
     algorithm: Any
     parameters: dict[str, Any]
+    text: str
 
     @property
     def name(self) -> str:
@@ -83,7 +85,7 @@ def _parse(text: str) -> Choice:
         parameters[key] = _value(f"algorithm {name!r}, {key}", value, parameters[key])
     if (check := getattr(algorithm, "check", None)) is not None:
         check(**parameters)
-    return Choice(algorithm, parameters)
+    return Choice(algorithm, parameters, text)
 
 
 def _value(where: str, text: str, default: object) -> object:

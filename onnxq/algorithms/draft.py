@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnxq.backend import Backend
 from onnxq.calibration.collect import collect
 from onnxq.calibration.statistics import KeptSample, Statistics
+from onnxq.effort import held_back
 from onnxq.graph.shapes import sizes_at
 from onnxq.options import Options
 from onnxq.plan import Plan
@@ -131,8 +132,7 @@ class Draft:
     @property
     def held(self) -> Sequence[KeptSample]:
         """Kept samples that tell whether what was learned is better; the others' neighbours."""
-        kept = self.statistics.kept
-        return kept[1::2] if len(kept) > 1 else kept
+        return held_back(self.statistics.kept)
 
     def quantized(self) -> Quantized:
         """The model as it is now, to be rendered and run; later changes of the draft do not reach it."""

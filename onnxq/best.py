@@ -1,0 +1,205 @@
+"""Effort ``best``: range methods and algorithms tried one on top of the other, each kept only where it is better on
+samples that nothing was learned from.
+
+The plan of the default result stays: what runs in integers, and so the speed, is that of the default.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq import plugins
+from onnxq.algorithms.choice import chosen, run
+from onnxq.algorithms.draft import FloatDraft
+from onnxq.calibration.statistics import KeptSample
+from onnxq.decide import Decider
+from onnxq.effort import algorithms_of
+from onnxq.errors import ExecutionError, OptionError
+from onnxq.plan import Plan
+from onnxq.progress import Reporter
+from onnxq.quantized import Quantized
+from onnxq.session import Session
+
+__all__ = ["improve"]
+
+_LEAST_GAIN = 0.1
+"""dB at the worst output that a step must gain; less is within what other samples would change."""
+_DEVIATIONS = 2.0
+"""Standard errors by which the noise saved, sample by sample, must differ from none."""
+_JUDGES = 32
+"""Samples that judge, at most."""
+
+
+@dataclass(frozen=True)
+class _State:
+    """The best so far: range method, algorithms, and what they give."""
+
+    range: str
+    algorithms: tuple[str, ...]
+    quantized: Quantized
+    score: _Score
+    said: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Score:
+    """Noise over the mean signal for each float output and sample: output name → power ratios, one a sample."""
+
+    noise: Mapping[str, NDArray[np.float64]]
+
+    @property
+    def sqnr(self) -> dict[str, float]:
+        """SQNR in dB of each output over all samples."""
+        return {name: _decibel(float(ratios.mean())) for name, ratios in self.noise.items()}
+
+    @property
+    def worst(self) -> float:
+        """SQNR in dB of the worst output."""
+        return min(self.sqnr.values(), default=math.inf)
+
+    def better_than(self, other: _Score) -> bool:
+        """Whether the worst output gains, by more than chance would give, and the outputs on average do not lose."""
+        if not self.noise or not other.noise or not math.isfinite(self.worst):
+            return False
+        mine, theirs = self.sqnr, other.sqnr
+        worst = min(theirs, key=theirs.__getitem__)
+        saved = other.noise[worst] - self.noise[worst]
+        chance = float(saved.std(ddof=1)) / math.sqrt(len(saved)) if len(saved) > 1 else 0.0
+        return (
+            self.worst >= other.worst + _LEAST_GAIN
+            and float(saved.mean()) > _DEVIATIONS * chance
+            and sum(mine.values()) >= sum(theirs.values())
+        )
+
+
+def improve(
+    first: Quantized, decider: Decider, samples: Sequence[KeptSample], reporter: Reporter
+) -> tuple[Quantized, list[str]]:
+    """Try what may make a result more accurate at the same speed.
+
+    Args:
+        first: the default result.
+        decider: what made it.
+        samples: samples held back that no algorithm learns from.
+        reporter: shows progress.
+
+    Returns:
+        The best model found, at worst ``first``, and what was tried, with gains in dB.
+    """
+    judges = samples[:: max(1, -(-len(samples) // _JUDGES))]
+    state = _State(decider.options.range, algorithms_of(decider.options), first, _score(first, decider, judges))
+    steps = _steps(first.plan, state)
+    notes = [f"best: default {state.score.worst:.1f} dB"] if math.isfinite(state.score.worst) else []
+    with reporter.phase("find the best", total=len(steps), unit="steps") as advance:
+        for done, (name, step) in enumerate(steps, start=1):
+            trial = _try(step(state), decider, judges)
+            better = trial is not None and trial.score.better_than(state.score)
+            if trial is not None:
+                gain = trial.score.worst - state.score.worst
+                notes.append(f"best: {name} {gain:+.1f} dB" + ("" if better else ", undone"))
+                if better:
+                    state = trial
+            advance(done)
+    return state.quantized, [*notes, *state.said]
+
+
+def _steps(plan: Plan, start: _State) -> list[tuple[str, Callable[[_State], _State]]]:
+    """Names of steps and what they change, from those that the others build on to the last."""
+    weights = [site.spec.bits for site in plan.sites if site.role == "weight"]
+    installed = set(plugins.names("onnxq.algorithms"))
+    ops = set(plan.quantized.values())
+    in_front, rounding = [], []
+    if ops & {"MatMul", "Gemm"}:
+        in_front.append("smoothquant")
+    if any(site.role == "weight" and site.spec.granularity.__class__.__name__ == "PerTensor" for site in plan.sites):
+        in_front.append("equalize")
+    rounding.append("gptq")
+    if min(weights, default=8) < 8:
+        rounding.append("adaround")
+        if _has_torch():
+            rounding.append("reconstruct")
+    steps: list[tuple[str, Callable[[_State], _State]]] = [
+        (name, _with_range(name)) for name in ("minmax", "percentile:99.99", "entropy") if name != start.range
+    ]
+    steps += [(name, _in_front(name)) for name in in_front if name in installed]
+    steps += [(name, _rounded_by(name, rounding)) for name in rounding if name in installed]
+    steps.append(("bias_correction:method=empirical", _with_empirical_bias))
+    return steps
+
+
+def _with_range(name: str) -> Callable[[_State], _State]:
+    return lambda state: replace(state, range=name)
+
+
+def _in_front(name: str) -> Callable[[_State], _State]:
+    return lambda state: replace(state, algorithms=(name, *state.algorithms))
+
+
+def _rounded_by(name: str, others: Sequence[str]) -> Callable[[_State], _State]:
+    """One algorithm decides the rounding; biases are corrected after it."""
+
+    def change(state: _State) -> _State:
+        rest = [text for text in state.algorithms if text not in others]
+        at = next((i for i, text in enumerate(rest) if text.startswith("bias_correction")), len(rest))
+        return replace(state, algorithms=(*rest[:at], name, *rest[at:]))
+
+    return change
+
+
+def _with_empirical_bias(state: _State) -> _State:
+    rest = tuple(text for text in state.algorithms if not text.startswith("bias_correction"))
+    return replace(state, algorithms=(*rest, "bias_correction:method=empirical"))
+
+
+def _try(wanted: _State, decider: Decider, judges: Sequence[KeptSample]) -> _State | None:
+    """The state with its model and score; ``None`` where an algorithm has nothing to do here."""
+    try:
+        choices = chosen(wanted.algorithms)
+    except OptionError:
+        return None
+    model, statistics, said = decider.model, decider.statistics, []
+    if any(choice.stage == "float" for choice in choices):
+        draft = FloatDraft(model.clone(), decider.target, decider.options, statistics)
+        run(choices, draft)
+        model, statistics, said = draft.model, draft.statistics, draft.notes
+    variant = decider.variant(choices, replace(decider.options, range=wanted.range), model, statistics)
+    quantized, more = variant.again()
+    return replace(wanted, quantized=quantized, score=_score(quantized, decider, judges), said=(*said, *more))
+
+
+def _score(quantized: Quantized, decider: Decider, judges: Sequence[KeptSample]) -> _Score:
+    options = decider.options
+    noise: dict[str, list[float]] = {}
+    signal: dict[str, list[float]] = {}
+    try:
+        session = Session(
+            quantized.rendered(), providers=options.providers, custom_op_library=options.custom_op_library
+        )
+        for sample in judges:
+            got = session.run(sample.feeds)
+            for name, values in sample.outputs.items():
+                if values.dtype.kind == "f" and values.size:
+                    exact = values.astype(np.float64)
+                    noise.setdefault(name, []).append(float(np.mean(np.square(got[name] - exact))))
+                    signal.setdefault(name, []).append(float(np.mean(np.square(exact))))
+    except ExecutionError:
+        return _Score({name: np.full(1, np.inf) for sample in judges for name in sample.outputs})
+    powers = {name: float(np.mean(parts)) for name, parts in signal.items()}
+    return _Score({name: np.array(parts) / powers[name] for name, parts in noise.items() if powers[name] > 0})
+
+
+def _decibel(noise: float) -> float:
+    if not math.isfinite(noise):
+        return -math.inf
+    return -10.0 * math.log10(noise) if noise > 0 else math.inf
+
+
+def _has_torch() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("torch") is not None

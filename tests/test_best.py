@@ -1,0 +1,87 @@
+"""Effort: what each runs, and that more of it is never worse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxq
+from onnxq import Options
+from onnxq.metrics import ErrorMeter
+from tests.models import build, normal
+
+Feeds = list[dict[str, np.ndarray[Any, np.dtype[Any]]]]
+
+
+def net() -> onnx.ModelProto:
+    return build(
+        """(float[1, 3, 12, 12] x) => (float[1, 10] y) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, w1, b1)
+            b = Relu (a)
+            c = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (b, w2, b2)
+            d = Relu (c)
+            e = GlobalAveragePool (d)
+            f = Flatten (e)
+            y = Gemm (f, w3, b3)
+        }""",
+        w1=normal(16, 3, 3, 3),
+        b1=normal(16),
+        w2=normal(16, 16, 3, 3),
+        b2=normal(16),
+        w3=normal(16, 10),
+        b3=normal(10),
+    )
+
+
+def with_a_spike(count: int, seed: int) -> Feeds:
+    """Normal inputs; the first sample holds a single value far out, which spoils minimum and maximum as a range."""
+    x = np.random.default_rng(seed).standard_normal((count, 1, 3, 12, 12)).astype(np.float32)
+    x[0, 0, 1, 5, 5] = 150.0
+    return [{"x": sample} for sample in x]
+
+
+def fresh_sqnr(quantized: onnxq.Quantized, feeds: Feeds) -> float:
+    meter = ErrorMeter()
+    reference, result = onnxq.Session(net().SerializeToString()), onnxq.Session(quantized.qdq())
+    for index, sample in enumerate(feeds):
+        meter.update(reference.run(sample)["y"], result.run(sample)["y"], index)
+    return meter.result().sqnr
+
+
+@pytest.mark.parametrize(("effort", "recipe"), [("fast", ("minmax",)), ("default", ("minmax", "bias_correction"))])
+def test_each_effort_says_what_it_runs(effort: Any, recipe: tuple[str, ...]) -> None:
+    options = Options(placement="all", range="minmax", effort=effort)
+    made = onnxq.quantize(net(), with_a_spike(8, 0), options=options)
+    assert made.recipe == recipe
+    assert made.report()["recipe"] == list(recipe)
+
+
+def test_best_is_better_on_data_that_it_has_not_seen() -> None:
+    data, fresh = with_a_spike(64, 0), with_a_spike(65, 1)[1:]
+    default = onnxq.quantize(net(), data, options=Options(placement="all", range="minmax"))
+    best = onnxq.quantize(net(), data, options=Options(placement="all", range="minmax", effort="best"))
+    assert any(note.startswith("best: default") for note in best.notes)
+    assert best.recipe[0] != "minmax"
+    assert fresh_sqnr(best, fresh) > fresh_sqnr(default, fresh) + 3
+    assert best.plan.quantized == default.plan.quantized, "as fast as before"
+
+
+def test_a_gain_that_chance_may_give_is_not_believed() -> None:
+    """Rare large values in every sample: whether clipping them helps depends on the samples that judge."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((64, 1, 3, 12, 12)) * np.where(rng.random((64, 1, 3, 12, 12)) < 0.002, 40.0, 1.0)
+    data = [{"x": sample.astype(np.float32)} for sample in x]
+    best = onnxq.quantize(net(), data, options=Options(placement="all", range="minmax", weight_bits=8, effort="best"))
+    assert best.recipe[0] == "minmax"
+
+
+def test_a_step_that_is_no_better_is_undone_and_said() -> None:
+    """Uniform data in fixed bounds: no range is better than its minimum and maximum."""
+    rng = np.random.default_rng(0)
+    data = [{"x": rng.uniform(-1, 1, (1, 3, 12, 12)).astype(np.float32)} for _ in range(32)]
+    best = onnxq.quantize(net(), data, options=Options(placement="all", effort="best"))
+    tried = [note for note in best.notes if note.startswith("best: ")]
+    assert len(tried) >= 3 and any(note.endswith("undone") for note in tried)
