@@ -44,9 +44,9 @@ def markdown(models: Sequence[Mapping[str, Any]]) -> str:
         if "error" in model:
             rows.append([name, "", *[""] * 7, model["error"]])
             continue
-        metric = f"{model['metric']} {_number(base.get('metric'), 3)}" if base.get("metric") is not None else ""
+        metric = f"{model['metric']} {number(base.get('metric'), 3)}" if base.get("metric") is not None else ""
         rows.append(
-            [name, "float", _number(base.get("cpu"), 2), "1", "", "", metric, _number(base.get("file_mb"), 2), "1", ""]
+            [name, "float", number(base.get("cpu"), 2), "1", "", "", metric, number(base.get("file_mb"), 2), "1", ""]
         )
         for tool in model["tools"]:
             remark = _remark(tool)
@@ -57,17 +57,17 @@ def markdown(models: Sequence[Mapping[str, Any]]) -> str:
                 [
                     "",
                     tool["title"],
-                    _number(tool["cpu"], 1),
-                    _number(tool.get("times_float"), 1),
-                    _number(tool["peak_mb"], 0),
-                    _number(tool.get("sqnr"), 1),
-                    _number(tool.get("metric"), 3),
-                    _number(tool.get("file_mb"), 2),
-                    _number(tool.get("latency"), 2),
+                    number(tool["cpu"], 1),
+                    number(tool.get("times_float"), 1),
+                    number(tool["peak_mb"], 0),
+                    number(tool.get("sqnr"), 1),
+                    number(tool.get("metric"), 3),
+                    number(tool.get("file_mb"), 2),
+                    number(tool.get("latency"), 2),
                     remark,
                 ]
             )
-    return _table(HEAD, rows, RIGHT)
+    return table(HEAD, rows, RIGHT)
 
 
 def memory_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -77,8 +77,8 @@ def memory_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         least = row["peak_mb"][0] if row["peak_mb"] and row["peak_mb"][0] else math.nan
         for count, peak, error in zip(row["counts"], row["peak_mb"], row["errors"], strict=True):
             change = "" if peak is None else f"{100 * (peak / least - 1):+.1f} %"
-            cells.append([row["model"], str(count), _number(peak, 0), change, error or ""])
-    return _table(("model", "samples", "peak MB", "change", "remarks"), cells, range(1, 4))
+            cells.append([row["model"], str(count), number(peak, 0), change, error or ""])
+    return table(("model", "samples", "peak MB", "change", "remarks"), cells, range(1, 4))
 
 
 def describe_machine(threads: int) -> str:
@@ -91,7 +91,7 @@ def describe_machine(threads: int) -> str:
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("onnxq", "onnxruntime", "onnx", "numpy"))
     hidden = {"-o", "--output", "--page", "--section"}
     words = [w for i, w in enumerate(sys.argv[1:]) if w not in hidden and sys.argv[i] not in hidden]
-    command = shlex.join(["python", "tools/benchmark.py", *words])
+    command = shlex.join(["python", f"tools/{Path(sys.argv[0]).name}", *words])
     return (
         f"{platform.machine()}, {os.cpu_count()} cores, {vector}; {threads} thread(s) a session; "
         f"Python {platform.python_version()}, {versions}.\n\n    {command}\n"
@@ -132,7 +132,7 @@ def _remark(tool: Mapping[str, Any]) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
-def _number(value: float | None, digits: int) -> str:
+def number(value: float | None, digits: int) -> str:
     if value is None:
         return ""
     if not math.isfinite(value):
@@ -140,7 +140,7 @@ def _number(value: float | None, digits: int) -> str:
     return f"{value:.{digits}f}"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> str:
     lines = ["| " + " | ".join(head) + " |"]
     lines.append("|" + "|".join("--:" if i in right else "---" for i in range(len(head))) + "|")
     lines += ["| " + " | ".join(cell.replace("|", "/").replace("\n", " ") for cell in row) + " |" for row in rows]
