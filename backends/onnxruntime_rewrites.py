@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["finish"]
 
+_UNPACKED = (ir.DataType.INT4, ir.DataType.INT8, ir.DataType.INT16)
+_WIDENED = {ir.DataType.INT4: ir.DataType.INT8, ir.DataType.UINT4: ir.DataType.UINT8}
+
 
 def _keep_apart(model: ir.Model) -> None:
     """Give the bias added to a quantized MatMul the rank of the sum.
@@ -60,13 +63,19 @@ def _keep_apart(model: ir.Model) -> None:
                         node.replace_input_with(position, set_constant(home, namer, f"{bias.name}_row", shaped))
 
 
+def _is_stored(value: ir.Value | None) -> bool:
+    """Whether a value is a constant, widened when the model is loaded or not."""
+    cast = value.producer() if value is not None else None
+    return is_constant(value) or (cast is not None and cast.op_type == "Cast" and is_constant(cast.inputs[0]))
+
+
 def _unpack_late(model: ir.Model) -> None:
     """Gather rows of a stored table as integers and dequantize only those."""
     namer = Namer(model)
     for node in list(all_nodes(model)):
         table = node.inputs[0] if node.op_type == "Gather" and node.inputs else None
         unpack = table.producer() if table is not None else None
-        if table is None or unpack is None or unpack.op_type != "DequantizeLinear" or not is_constant(unpack.inputs[0]):
+        if table is None or unpack is None or unpack.op_type != "DequantizeLinear" or not _is_stored(unpack.inputs[0]):
             continue
         stored, graph, rows = unpack.inputs[0], node.graph, node.outputs[0]
         if node.attributes.get_int("axis", 0) != 0:
@@ -88,6 +97,35 @@ def _unpack_late(model: ir.Model) -> None:
         remove_nodes([node])
         if not table.uses() and not table.is_graph_output():
             remove_nodes([unpack])
+
+
+def _widen_at_load(model: ir.Model) -> None:
+    """Widen stored 4-bit integers to 8 bits in front of their DequantizeLinear.
+
+    onnxruntime has no kernels for 4-bit weights of convolutions and matrix products, and would dequantize them at every
+    run. The Cast it computes once, when it loads the model; behind it stands what becomes an integer kernel.
+    """
+    namer = Namer(model)
+    for node in list(all_nodes(model)):
+        stored = node.inputs[0] if node.op_type == "DequantizeLinear" else None
+        wide = None if stored is None or stored.dtype is None else _WIDENED.get(stored.dtype)
+        graph = node.graph
+        if stored is None or wide is None or not isinstance(graph, ir.Graph) or not is_constant(stored):
+            continue
+        zero = constant_array(node.inputs[2]) if len(node.inputs) > 2 else None
+        blocks = node.attributes.get_int("block_size", 0) > 0
+        if blocks or (len(node.inputs) > 2 and zero is None):
+            continue
+        cast = ir.node("Cast", [stored], {"to": int(wide)}, name=namer.node(f"{stored.name}_Cast"))
+        cast.outputs[0].name = namer.fresh(f"{stored.name}_widened")
+        cast.outputs[0].type = ir.TensorType(wide)
+        cast.outputs[0].shape = stored.shape
+        graph.insert_before(node, [cast])
+        node.replace_input_with(0, cast.outputs[0])
+        if zero is not None:
+            wider = set_constant(graph, namer, f"{stored.name}_zero_point", zero.astype(wide.numpy()))
+            node.replace_input_with(2, wider)
+    remove_dead(model)
 
 
 def _unpack_at_load(model: ir.Model, plan: Plan) -> None:
@@ -119,7 +157,7 @@ def _cast_and_scale(dq: ir.Node, namer: Namer) -> ir.Value | None:
     zero = constant_array(dq.inputs[2]) if len(dq.inputs) > 2 else None
     if stored is None or stored.shape is None or scale is None or not isinstance(graph, ir.Graph):
         return None
-    if (zero is not None and zero.any()) or stored.dtype not in (ir.DataType.INT8, ir.DataType.INT16):
+    if (zero is not None and zero.any()) or stored.dtype not in _UNPACKED or dq.attributes.get_int("block_size", 0) > 0:
         return None
     if scale.ndim:
         shape = [1] * len(stored.shape)
@@ -241,8 +279,9 @@ def finish(model: ir.Model, plan: Plan) -> None:
         plan: where it is quantized.
     """
     _keep_apart(model)
-    _unpack_late(model)
     _unpack_at_load(model, plan)
+    _widen_at_load(model)
+    _unpack_late(model)
     _shield_bodies(model)
     _hoist_dequantizers(model)
     _write_signed_pairs(model)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         BackendError,
         DataError,
         ExecutionError,
+        MetricError,
         ModelError,
         OnnxqError,
         OptionError,
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from onnxq.qparams import QParams
     from onnxq.quantize import calibrate, plan, quantize, read
     from onnxq.quantized import Quantized
+    from onnxq.search.attempt import Attempt
+    from onnxq.search.run import Search, search
+    from onnxq.sensitivity import Sensitivity, SensitivityRow, sensitivity
     from onnxq.session import Session
     from onnxq.show import show
     from onnxq.spec import PerBlock, PerChannel, PerTensor, QuantSpec
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Attempt",
     "Backend",
     "BackendError",
     "Comparison",
@@ -50,6 +55,7 @@ __all__ = [
     "Finding",
     "ImageOptions",
     "Kind",
+    "MetricError",
     "ModelError",
     "OnnxqError",
     "OpRule",
@@ -64,6 +70,9 @@ __all__ = [
     "QParams",
     "QuantSpec",
     "Quantized",
+    "Search",
+    "Sensitivity",
+    "SensitivityRow",
     "Session",
     "Site",
     "Statistics",
@@ -80,6 +89,8 @@ __all__ = [
     "plan",
     "quantize",
     "read",
+    "search",
+    "sensitivity",
     "show",
 ]
 
@@ -97,6 +108,9 @@ _MODULES = {
     "qparams": ("QParams",),
     "quantize": ("calibrate", "plan", "quantize", "read"),
     "quantized": ("Quantized",),
+    "search.attempt": ("Attempt",),
+    "search.run": ("Search", "search"),
+    "sensitivity": ("Sensitivity", "SensitivityRow", "sensitivity"),
     "session": ("Session",),
     "show": ("show",),
     "spec": ("PerBlock", "PerChannel", "PerTensor", "QuantSpec"),

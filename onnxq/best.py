@@ -162,12 +162,12 @@ def _try(wanted: _State, decider: Decider, judges: Sequence[KeptSample]) -> _Sta
         choices = chosen(wanted.algorithms)
     except OptionError:
         return None
-    model, statistics, said = decider.model, decider.statistics, []
+    model, statistics, said, keep = decider.model, decider.statistics, [], {}
     if any(choice.stage == "float" for choice in choices):
         draft = FloatDraft(model.clone(), decider.target, decider.options, statistics)
         run(choices, draft)
-        model, statistics, said = draft.model, draft.statistics, draft.notes
-    variant = decider.variant(choices, replace(decider.options, range=wanted.range), model, statistics)
+        model, statistics, said, keep = draft.model, draft.statistics, draft.notes, draft.keep_float
+    variant = decider.variant(choices, replace(decider.options, range=wanted.range), model, statistics, keep)
     quantized, more = variant.again()
     return replace(wanted, quantized=quantized, score=_score(quantized, decider, judges), said=(*said, *more))
 

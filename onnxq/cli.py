@@ -20,7 +20,7 @@ from onnxq.terminal import Screen
 
 __all__ = ["main"]
 
-OK, FAILED, USAGE, BELOW, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
+OK, FAILED, USAGE, BELOW, UNMET, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 4, 130, 141
 
 _EPILOG = """\
 DATA is a .npz file (an array per input, first axis = samples), a .npy file (one input), a folder of .npz files (a
@@ -31,11 +31,14 @@ exit codes:
   1    an error: the message says what, where and what to do (-v adds the traceback)
   2    wrong usage
   3    quantize: the result is below --min-sqnr; check: something was found
+  4    quantize --max-drop: nothing tried meets the target; the best was written
   130  interrupted
   141  the reader of the output went away
 """
 
 
+_SEARCH = ("max_drop", "metric", "eval_data", "resume_dir", "max_minutes")
+_NUMBERS = ("max_drop", "max_minutes")
 _PLACEMENT = "auto: what runs faster (default); all: whatever can be; compute: convolutions and matrix products"
 _EFFORT = "fast: ranges only; default; best: minutes, algorithms are tried and kept where they are better"
 _FORMAT = "qdq (default), or fake-quantize: float arithmetic on rounded values"
@@ -127,24 +130,32 @@ def _settle(args: argparse.Namespace) -> None:
     Raises:
         _UsageError: a flag has a wrong value, or one that is needed is missing.
     """
-    run_keys = [key for key in ("model", "data", "output", "statistics", "backend") if hasattr(args, key)]
+    run_keys = [key for key in ("model", "data", "output", "statistics", "backend", *_SEARCH) if hasattr(args, key)]
     config = Config.read(args.config, run_keys=run_keys) if getattr(args, "config", None) else Config()
     for key in run_keys:
         if getattr(args, key) is None and key in config.run:
             value = config.run[key]
-            if not isinstance(value, str):
-                raise OptionError(f"{value!r} is not a string", where=f"config file {args.config!r}, {key}")
+            kind, word = ((int, float), "number") if key in _NUMBERS else (str, "string")
+            if not isinstance(value, kind) or isinstance(value, bool):
+                raise OptionError(f"{value!r} is not a {word}", where=f"config file {args.config!r}, {key}")
             setattr(args, key, value)
     if getattr(args, "backend", "") is None:
         args.backend = "onnxruntime"
     needed = {"model": "MODEL", "output": "-o OUT", "data": "--data DATA"}
-    optional = {"plan": {"data"}, "check": {"data"}, "quantize": {"data"} if args.__dict__.get("statistics") else set()}
+    optional = {"plan": {"data"}, "check": {"data"}}
+    if args.verb == "quantize" and _decides_alone(args.opt_algorithms or config.options.get("algorithms")):
+        optional["quantize"] = {"data"}
+    if args.__dict__.get("statistics"):
+        optional |= {"quantize": {"data"}, "sensitivity": {"data"}}
     for key, flag in needed.items():
         if hasattr(args, key) and getattr(args, key) is None and key not in optional.get(args.verb, set()):
             if key == "output" and args.verb == "demo":
                 continue
             raise _UsageError(f"{flag} is missing (onnxq {args.verb} --help)")
     _spare_inputs(args)
+    lone = [key for key in _SEARCH if getattr(args, key, None) is not None] if args.verb == "quantize" else []
+    if lone and args.max_drop is None:
+        raise _UsageError(f"--{lone[0].replace('_', '-')} needs --max-drop")
     given = {key.removeprefix("opt_"): v for key, v in vars(args).items() if key.startswith("opt_") and v is not None}
     image = {
         key.removeprefix("image_"): v for key, v in vars(args).items() if key.startswith("image_") and v is not None
@@ -157,6 +168,15 @@ def _settle(args: argparse.Namespace) -> None:
     args.image = ImageOptions(**{**config.image, **image})
 
 
+def _decides_alone(algorithms: Any) -> bool:
+    """Whether the algorithm asked for is a pipeline of its own, which says itself whether it needs data."""
+    if not isinstance(algorithms, (list, tuple)) or len(algorithms) != 1 or not isinstance(algorithms[0], str):
+        return False
+    from onnxq.algorithms.choice import whole_model
+
+    return whole_model(algorithms) is not None
+
+
 def _spare_inputs(args: argparse.Namespace) -> None:
     """Refuse to write the result over what it is made from.
 
@@ -164,7 +184,7 @@ def _spare_inputs(args: argparse.Namespace) -> None:
         _UsageError: the output is the model, the data, the statistics or the configuration file.
     """
     output = getattr(args, "output", None)
-    for key in ("model", "data", "statistics", "config"):
+    for key in ("model", "data", "statistics", "eval_data", "config"):
         path = getattr(args, key, None)
         if output and path and os.path.isfile(output) and os.path.isfile(path) and os.path.samefile(output, path):
             raise _UsageError(f"-o {output} would overwrite the {key}; give another name")
@@ -172,6 +192,10 @@ def _spare_inputs(args: argparse.Namespace) -> None:
 
 def _numbers(text: str) -> tuple[float, ...]:
     return tuple(float(part) for part in text.split(","))
+
+
+def _whole_numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
 
 
 def _words(text: str) -> list[str]:
@@ -204,6 +228,7 @@ def _parser() -> argparse.ArgumentParser:
     quantize.add_argument("-o", "--output", metavar="OUT", help="where to write the result")
     _backend(quantize)
     _options(quantize)
+    _search(quantize)
     _runtime(quantize)
 
     calibrate = verb("calibrate", "run the float model over data once; the statistics serve any target and bit width")
@@ -232,6 +257,22 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--outputs-only", action="store_true", help="leave out the tensors in between")
     compare.add_argument("--all", action="store_true", help="list every tensor")
     _runtime(compare)
+
+    sensitivity = verb("sensitivity", "which layers hurt: weights and activations quantized one at a time")
+    _model(sensitivity)
+    _data(sensitivity)
+    sensitivity.add_argument("--statistics", metavar="STATS", help="what 'onnxq calibrate' wrote, instead of data")
+    _backend(sensitivity)
+    sensitivity.add_argument(
+        "--bits", type=_whole_numbers, default=(4, 8), metavar="N,N", help="the widths to measure, default 4,8"
+    )
+    sensitivity.add_argument("--plot", metavar="FILE", help="write a picture here (.svg)")
+    sensitivity.add_argument(
+        "--runs", type=int, default=512, metavar="N", help="at most N measurements, default 512; beyond: groups first"
+    )
+    sensitivity.add_argument("--all", action="store_true", help="list every layer and activation")
+    _options(sensitivity)
+    _runtime(sensitivity)
 
     show = verb("show", "a model's quantization, or a statistics file")
     show.add_argument("file", metavar="FILE", help="a .onnx model or a .npz statistics file")
@@ -331,6 +372,24 @@ def _options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--min-sqnr", dest="opt_min_sqnr", type=float, metavar="DB", help="floor of the result's SQNR (default 10)"
     )
+
+
+def _search(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "search: from cheap to dear until accuracy is right (range methods, algorithms, 16 bits, float layers)"
+    )
+    group.add_argument(
+        "--max-drop", type=float, metavar="X", help="how far the metric may fall below the float model's, e.g. 0.005"
+    )
+    group.add_argument(
+        "--metric",
+        metavar="FILE.py:FUNCTION",
+        help="function(run) -> float, higher is better; run(feeds) gives the outputs, run.path is the model's file; "
+        "default: agreement with the float model",
+    )
+    group.add_argument("--eval-data", metavar="DATA", help="samples for the agreement (default calibration's)")
+    group.add_argument("--resume-dir", metavar="DIR", help="memory of the search, to go on later (default OUT.search)")
+    group.add_argument("--max-minutes", type=float, metavar="M", help="begin nothing more after so long")
 
 
 def _runtime(parser: argparse.ArgumentParser) -> None:

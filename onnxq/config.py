@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import sys
 from collections.abc import Collection
@@ -14,7 +15,7 @@ from onnxq.errors import OptionError
 from onnxq.options import ImageOptions, Options
 from onnxq.suggest import nearest
 
-__all__ = ["Config"]
+__all__ = ["Config", "to_toml"]
 
 
 @dataclass(frozen=True)
@@ -73,3 +74,38 @@ class Config:
                 known = options | set(run_keys) | ({"image"} if image else set())
                 raise OptionError(f"unknown key {raw!r}", where=where, hint=nearest(key, known, title="keys"))
         return config
+
+
+def to_toml(options: Options, comment: str = "") -> str:
+    """Options as a configuration file: what differs from the defaults, overrides as a table.
+
+    Args:
+        options: to be written.
+        comment: a line for the top.
+    """
+    lines = [f"# {comment}"] if comment else []
+    defaults = Options()
+    for field_ in dataclasses.fields(Options):
+        value = getattr(options, field_.name)
+        if field_.name != "override" and value != getattr(defaults, field_.name):
+            lines.append(f"{field_.name} = {_literal(value)}")
+    if options.override:
+        lines += ["", "[override]"]
+    merged: dict[str, dict[str, object]] = {}
+    for pattern, change in options.override:
+        said = {f.name: getattr(change, f.name) for f in dataclasses.fields(change)}
+        said = {k: v for k, v in said.items() if v is not None and (k, v) != ("float", False)}
+        merged[pattern] = {**merged.pop(pattern, {}), **said}
+    for pattern, said in merged.items():
+        lines.append(f"{_literal(pattern)} = {{ {', '.join(f'{k} = {_literal(v)}' for k, v in said.items())} }}")
+    return "\n".join(lines) + "\n"
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return str(value)

@@ -22,7 +22,7 @@ from onnxq.planner import make_plan
 from onnxq.progress import Reporter
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
-from onnxq.rescue import blame, output_sqnr, to_keep_float
+from onnxq.rescue import Blame, blame, output_sqnr, to_keep_float
 
 __all__ = ["Decider"]
 
@@ -50,6 +50,7 @@ class Decider:
         statistics: of this model.
         choices: algorithms; those of the numbers stage are run.
         version: of onnxq, written into the result.
+        keep_float: node name → reason, for nodes that stay float whatever the data shows.
 
     Attributes:
         notes: what was decided.
@@ -64,12 +65,13 @@ class Decider:
         statistics: Statistics,
         choices: Sequence[Choice],
         version: str,
+        keep_float: Mapping[str, str] | None = None,
     ) -> None:
         self.model, self.target, self.options, self.statistics = model, target, options, statistics
         self.choices, self.version = choices, version
         self.notes: list[str] = []
         self.warnings: list[str] = []
-        self._keep: dict[str, str] = {}
+        self._keep: dict[str, str] = dict(keep_float or {})
         self._unusable: dict[str, str] = {}
         samples = statistics.kept
         self._sizes = sizes_at(model, {n: a.shape for n, a in samples[0].feeds.items()}) if samples else {}
@@ -99,26 +101,14 @@ class Decider:
                 break
             self._keep.update(noisy)
             quantized, said = self._attempt(self._keep)
+        if not all(choice.quick for choice in self.choices):
+            quantized, said = self._attempt(self._keep, final=True)
         self.notes += said
         return quantized
 
     def rescue(self, quantized: Quantized, reporter: Reporter) -> Quantized | None:
         """For a poor result: the model with the layers to blame kept float, or ``None`` where that would not help."""
-        samples = self.statistics.kept
-        layers = {
-            name: cost
-            for name, cost in self._costs(quantized.plan).items()
-            if self.target.rules[quantized.plan.quantized[name]].kind is Kind.COMPUTE
-        }
-        if len(layers) < 2 or not samples:
-            return None
-
-        def attempt(kept: Iterable[str]) -> float:
-            tried, _ = self._attempt({**self._keep, **dict.fromkeys(kept, "")})
-            return output_sqnr(tried, samples, **self._runtime)
-
-        with reporter.phase("find what hurts", total=min(len(layers), 40), unit="layers") as advance:
-            records = blame(layers, attempt, advance)
+        records = self.blame(quantized, reporter)
         chosen = to_keep_float(records)
         if not chosen:
             return None
@@ -126,24 +116,52 @@ class Decider:
         for name in chosen:
             sqnr = -10 * math.log10(noise[name]) if noise[name] > 0 else math.inf
             self._keep[name] = f"alone in integers it leaves {sqnr:.0f} dB at the outputs"
-        return self._attempt(self._keep)[0]
+        return self.again()[0]
 
-    def variant(self, choices: Sequence[Choice], options: Options, model: ir.Model, statistics: Statistics) -> Decider:
+    def blame(self, quantized: Quantized, reporter: Reporter) -> list[Blame]:
+        """What each layer does to the outputs when it alone is quantized; empty where there are fewer than two."""
+        samples = self.statistics.kept
+        layers = {
+            name: cost
+            for name, cost in self._costs(quantized.plan).items()
+            if self.target.rules[quantized.plan.quantized[name]].kind is Kind.COMPUTE
+        }
+        if len(layers) < 2 or not samples:
+            return []
+
+        def attempt(kept: Iterable[str]) -> float:
+            tried, _ = self._attempt({**self._keep, **dict.fromkeys(kept, "")})
+            return output_sqnr(tried, samples, **self._runtime)
+
+        with reporter.phase("find what hurts", total=min(len(layers), 40), unit="layers") as advance:
+            return blame(layers, attempt, advance)
+
+    def variant(
+        self,
+        choices: Sequence[Choice],
+        options: Options,
+        model: ir.Model,
+        statistics: Statistics,
+        keep_float: Mapping[str, str] | None = None,
+    ) -> Decider:
         """A decider that keeps float what this one does, for other algorithms, ranges, or an equal float model."""
         other = Decider(model, self.target, options, statistics, choices, self.version)
-        other._keep, other._unusable = dict(self._keep), dict(self._unusable)
+        other._keep, other._unusable = {**self._keep, **(keep_float or {})}, dict(self._unusable)
         return other
 
     def again(self) -> tuple[Quantized, list[str]]:
         """The quantized model with what is known to be kept float, and what the algorithms say."""
-        return self._attempt(self._keep)
+        return self._attempt(self._keep, final=True)
 
     @property
     def _runtime(self) -> _Runtime:
         return {"providers": self.options.providers, "custom_op_library": self.options.custom_op_library}
 
-    def _attempt(self, keep: Mapping[str, str]) -> tuple[Quantized, list[str]]:
-        """Plan and numbers, algorithms applied, with what these say; what the data rules out is noted as unusable."""
+    def _attempt(self, keep: Mapping[str, str], *, final: bool = False) -> tuple[Quantized, list[str]]:
+        """Plan and numbers, algorithms applied, with what these say; what the data rules out is noted as unusable.
+
+        Algorithms that take long run on the final plan only.
+        """
         model, options, statistics = self.model, self.options, self.statistics
         while True:
             plan = make_plan(model, self.target, options, keep_float=keep, unusable=self._unusable, sizes=self._sizes)
@@ -153,11 +171,12 @@ class Decider:
                 break
             self._unusable.update(more)
         numbers = choose_numbers(model, plan, statistics)
-        if not plan.quantized or not self.choices:
+        choices = [choice for choice in self.choices if choice.stage == "numbers" and (final or choice.quick)]
+        if not (plan.quantized or plan.stored) or not choices:
             return self._made(model, plan, numbers), []
         draft = Draft(model.clone(), model, plan, numbers, self.target, options, statistics, self._sizes)
-        run(self.choices, draft)
-        return self._made(draft.model, plan, draft.numbers), draft.notes
+        run(choices, draft)
+        return self._made(draft.model, draft.plan, draft.numbers), draft.notes
 
     def _made(self, model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> Quantized:
         recipe = (self.options.range, *(choice.text for choice in self.choices))

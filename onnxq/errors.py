@@ -10,6 +10,7 @@
     ├── BackendError        a target cannot express what was asked for
     ├── ExecutionError      onnxruntime could not load or run a model
     ├── OutputError         the result could not be written
+    ├── MetricError         the user's own metric: missing, raises, or gives no number
     └── VerificationError   onnxq's own result failed its final check
 
 A message says what went wrong, where (file, node, tensor, sample) and what to do about it.
@@ -21,6 +22,7 @@ __all__ = [
     "BackendError",
     "DataError",
     "ExecutionError",
+    "MetricError",
     "ModelError",
     "OnnxqError",
     "OptionError",
@@ -71,6 +73,10 @@ class ExecutionError(OnnxqError):
 
 class OutputError(OnnxqError):
     """The result could not be written."""
+
+
+class MetricError(OnnxqError):
+    """The user's own metric is missing, raises, or gives something that is not a finite number."""
 
 
 class VerificationError(OnnxqError):

@@ -234,7 +234,7 @@ class _Planner:
         weights = [v for p in rule.weights if p < len(node.inputs) and is_constant(v := node.inputs[p])]
         least = 0 if self.options.placement == "all" or self.selection.forced(node) else _LEAST_STORED
         large = any(elements(v) >= least for v in weights if v is not None)
-        if large and self.backend.stores_weights and self.options.weight_bits > 4:
+        if large and self.backend.stores_weights:
             self.stored[node] = rule
         self.kept[node] = reason
 

@@ -17,7 +17,16 @@ from numpy.typing import ArrayLike, NDArray
 from onnxq.errors import BackendError, ModelError
 from onnxq.spec import PerBlock, PerChannel, QuantSpec, Scheme
 
-__all__ = ["MAX_POWER_OF_TWO", "MIN_SCALE", "QParams", "dequantize", "fake_quantize", "from_range", "quantize"]
+__all__ = [
+    "MAX_POWER_OF_TWO",
+    "MIN_SCALE",
+    "QParams",
+    "dequantize",
+    "fake_quantize",
+    "from_range",
+    "quantize",
+    "spread",
+]
 
 MIN_SCALE = float(np.finfo(np.float32).tiny)
 """Smallest scale given: the smallest normal float32 number, 1.18e-38. Its reciprocal is finite."""
@@ -128,7 +137,7 @@ def quantize(x: ArrayLike, qp: QParams) -> NDArray[Any]:
         ModelError: the parameters do not fit the shape of ``x``.
     """
     values = np.asarray(x, np.float32)
-    scale, zero = _spread(qp, values.shape)
+    scale, zero = spread(qp, values.shape)
     with np.errstate(over="ignore", invalid="ignore"):
         ratio = np.asarray(values / scale)
     np.rint(ratio, out=ratio)
@@ -156,7 +165,7 @@ def dequantize(q: ArrayLike, qp: QParams) -> NDArray[np.float32]:
         ModelError: the parameters do not fit the shape of ``q``.
     """
     integers = np.asarray(q)
-    scale, zero = _spread(qp, integers.shape)
+    scale, zero = spread(qp, integers.shape)
     return np.asarray((integers.astype(np.int64) - zero).astype(np.float32) * scale, np.float32)
 
 
@@ -176,7 +185,7 @@ def fake_quantize(x: ArrayLike, qp: QParams) -> NDArray[np.float32]:
     values = np.asarray(x, np.float32)
     if qp.spec.bits > 16 or not values.ndim:
         return dequantize(quantize(values, qp), qp)
-    scale, zero = _spread(qp, values.shape)
+    scale, zero = spread(qp, values.shape)
     low = (qp.spec.qmin - zero).astype(np.float32)
     high = (qp.spec.qmax - zero).astype(np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -207,8 +216,19 @@ def _storage(spec: QuantSpec) -> np.dtype[Any]:
     return np.dtype(f"{'int' if spec.signed else 'uint'}{width}")
 
 
-def _spread(qp: QParams, shape: tuple[int, ...]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Scale and zero point in a shape that broadcasts against a tensor of ``shape``."""
+def spread(qp: QParams, shape: tuple[int, ...]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Scale and zero point in a shape that broadcasts against a tensor of ``shape``.
+
+    Args:
+        qp: parameters of a uniform grid.
+        shape: of the tensor.
+
+    Returns:
+        Scale float32 and zero point int64, in blocks repeated for each element.
+
+    Raises:
+        ModelError: the parameters do not fit the shape.
+    """
     _require_uniform(qp.spec)
     scale, zero = qp.scale, qp.zero_point
     granularity = qp.spec.granularity

@@ -86,9 +86,13 @@ class Prepared:
 
     def at_opset(self, least: int, wanted: int | None) -> ir.Model:
         """The model at the opset that the result needs, its tensors named as they are."""
-        if wanted is None and self.model.opset_imports.get("", 0) >= least:
-            return self.model
-        model = self.model.clone()
+        return self.raised(self.model, least, wanted)
+
+    def raised(self, model: ir.Model, least: int, wanted: int | None = None) -> ir.Model:
+        """A model made from this one, at the opset that the result needs: itself where it is there already."""
+        if wanted is None and model.opset_imports.get("", 0) >= least:
+            return model
+        model = model.clone()
         self.notes += map(str, normalize(model, min_opset=least, opset=wanted, keep=_KEEP))
         return model
 
@@ -177,6 +181,8 @@ def quantize(
     target = backend_named(backend)
     least = _needed_opset(target, options)
     choices = chosen(algorithms_of(options))
+    if choices and all(choice.stage == "options" for choice in choices):  # they choose bits; the effort does the rest
+        choices += chosen(algorithms_of(replace(options, algorithms=())))
     for method in (options.range, *(o.range for _, o in options.override if o.range is not None)):
         check_range(method)
     _require_folder(output)
@@ -192,16 +198,20 @@ def quantize(
         statistics = _collect(prepared, data, options, image, reporter)
     elif statistics.model_digest != model_digest(prepared.model):
         raise StatisticsError("they were made from another model", hint="Calibrate this model again")
-    if any(choice.stage == "float" for choice in choices):
+    keep_float: dict[str, str] = {}
+    stages = {choice.stage for choice in choices}
+    if stages & {"float", "options"}:
         draft = FloatDraft(float_model.clone(), target, options, statistics, reporter)
         run(choices, draft)
-        float_model, statistics = draft.model, draft.statistics
+        float_model, statistics, keep_float, options = draft.model, draft.statistics, draft.keep_float, draft.options
         prepared.notes += draft.notes
-    decider = Decider(float_model, target, options, statistics, choices, metadata.version("onnxq"))
+        float_model = prepared.raised(float_model, _needed_opset(target, options))
+    decider = Decider(float_model, target, options, statistics, choices, metadata.version("onnxq"), keep_float)
     quantized = decider.decide()
     verification = _verified(quantized, prepared, statistics, options)
     worst = verification.worst
     searching = options.placement != "all" and min(options.weight_bits, options.act_bits) >= 8
+    searching = searching and "options" not in stages  # bits under a budget, which float layers would break
     if searching and worst is not None and worst[1].sqnr < POOR:
         rescued = decider.rescue(quantized, reporter)
         if rescued is not None:

@@ -96,6 +96,7 @@ class Session:
         custom_op_library: shared library with the model's custom operators.
         threads: threads within an operator; None leaves it to onnxruntime.
         profile: prefix of a profile file, written by :meth:`end_profiling`.
+        prepack: weights are copied into the layout that runs fastest; without it, those of a file stay where they are.
 
     Attributes:
         inputs: inputs that must or may be fed, in order; initializers that may be overridden are not listed.
@@ -115,6 +116,7 @@ class Session:
         custom_op_library: str | os.PathLike[str] | None = None,
         threads: int | None = None,
         profile: str | os.PathLike[str] | None = None,
+        prepack: bool = True,
     ) -> None:
         chosen = _resolve_providers(providers)
         options = ort.SessionOptions()
@@ -126,6 +128,8 @@ class Session:
         options.inter_op_num_threads = 1
         if threads is not None:
             options.intra_op_num_threads = threads
+        if not prepack:
+            options.add_session_config_entry("session.disable_prepacking", "1")
         if profile is not None:
             options.enable_profiling = True
             options.profile_file_prefix = os.fspath(profile)

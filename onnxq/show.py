@@ -164,6 +164,9 @@ def _dim(dim: int | ir.SymbolicDim) -> str:
     return str(dim) if isinstance(dim, int) else str(dim.value) if dim.value else "?"
 
 
+_STORED = (ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.INT16)
+
+
 def _quantizers(model: ir.Model) -> Iterable[QuantizedTensor]:
     for node in model.graph.all_nodes():
         source = node.inputs[0] if node.inputs else None
@@ -174,9 +177,7 @@ def _quantizers(model: ir.Model) -> Iterable[QuantizedTensor]:
             reads = [u.node for d in behind if d.op_type == "DequantizeLinear" for u in d.outputs[0].uses()]
             others = [d for d in behind if d.op_type != "DequantizeLinear"]
             yield _quantizer(node, source, "weight" if is_constant(source) else "activation", [*reads, *others])
-        elif node.op_type == "DequantizeLinear" and is_constant(source):
-            yield _quantizer(node, source, "weight", [use.node for use in node.outputs[0].uses()])
-        elif node.op_type == "Mul" and (stored := _stored(node)) is not None:
+        elif (stored := _stored(node)) is not None:
             yield _quantizer(node, stored, "weight", [use.node for use in node.outputs[0].uses()])
         elif node.op_type == "FakeQuantize":
             role = "weight" if is_constant(source) else "activation"
@@ -188,11 +189,21 @@ def _quantizers(model: ir.Model) -> Iterable[QuantizedTensor]:
 
 
 def _stored(node: ir.Node) -> ir.Value | None:
-    """The integers that a Mul scales: the weight of a float layer, unpacked at load."""
-    cast = node.inputs[0].producer() if node.inputs[0] is not None else None
-    stored = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else None
-    narrow = stored is not None and stored.dtype in (ir.DataType.INT8, ir.DataType.INT16)
-    return stored if narrow and is_constant(stored) and is_constant(node.inputs[1]) else None
+    """The constant integers that a node scales; a Mul those that a Cast makes float, of the weight of a float layer."""
+    stored = _integers(node.inputs[0])
+    if node.op_type == "Mul":
+        return stored if stored is not node.inputs[0] and is_constant(node.inputs[1]) else None
+    return stored if node.op_type == "DequantizeLinear" else None
+
+
+def _integers(value: ir.Value | None) -> ir.Value | None:
+    """The constant that a value is, or the constant integers of at most 16 bits that a Cast makes it of."""
+    cast = value.producer() if value is not None else None
+    if value is None or cast is None or cast.op_type != "Cast":
+        return value if is_constant(value) else None
+    stored = cast.inputs[0]
+    narrow = stored is not None and stored.dtype in _STORED
+    return stored if narrow and is_constant(stored) else None
 
 
 def _quantizer(

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import onnxq
 from onnxq import views
+from onnxq.algorithms.choice import Choice
 from onnxq.compare import TensorErrors
 from onnxq.errors import OnnxqError
 from onnxq.progress import Reporter, make_reporter
 from onnxq.quantized import Quantized
+from onnxq.rewritten import pipeline_of, samples_of
+from onnxq.search import view as search_view
 from onnxq.terminal import Screen
 
-__all__ = ["algorithms", "backends", "calibrate", "check", "compare", "demo", "plan", "quantize", "show"]
+__all__ = ["algorithms", "backends", "calibrate", "check", "compare", "demo", "plan", "quantize", "sensitivity", "show"]
 
 Answer = tuple[int, dict[str, Any] | None]
 
-_OK, _BELOW = 0, 3
+_OK, _BELOW, _UNMET = 0, 3, 4
 _SUSPECT_SAMPLES = 4
 
 
@@ -34,6 +38,11 @@ def _shows(args: argparse.Namespace) -> bool:
 
 def quantize(args: argparse.Namespace, screen: Screen) -> Answer:
     """``onnxq quantize``."""
+    if args.max_drop is not None:
+        return _search(args, screen)
+    whole = pipeline_of(args.options)
+    if whole is not None:
+        return _rewrite(args, screen, whole)
     start = time.perf_counter()
     result = onnxq.quantize(
         args.model,
@@ -57,6 +66,56 @@ def quantize(args: argparse.Namespace, screen: Screen) -> Answer:
     document["below_floor"] = below
     document["suspects"] = [t.tensor for t in suspects]
     return (_BELOW if below else _OK), document
+
+
+def _rewrite(args: argparse.Namespace, screen: Screen, whole: Choice) -> Answer:
+    """``onnxq quantize --algorithm`` with an algorithm that is a pipeline of its own."""
+    start = time.perf_counter()
+    result = whole.algorithm.rewrite(
+        args.model,
+        samples_of(args.data, args.statistics),
+        output=args.output,
+        options=args.options,
+        image=args.image,
+        reporter=_reporter(args),
+        **whole.parameters,
+    )
+    seconds = time.perf_counter() - start
+    worst = result.verification.worst
+    below = worst is not None and worst[1].sqnr < args.options.min_sqnr
+    if _shows(args):
+        views.rewritten(screen, args.model, args.output, result, seconds, verbose=args.verbose)
+        if below and worst is not None:
+            views.below_floor(screen, worst[0], worst[1].sqnr, args.options.min_sqnr, [])
+    document = {"model": args.model, "output": args.output, "seconds": round(seconds, 3), **result.report()}
+    return (_BELOW if below else _OK), {**document, "below_floor": below}
+
+
+def _search(args: argparse.Namespace, screen: Screen) -> Answer:
+    """``onnxq quantize --max-drop``."""
+    start = time.perf_counter()
+    errors = Screen(sys.stderr)
+    found = onnxq.search(
+        args.model,
+        args.data,
+        output=args.output,
+        max_drop=args.max_drop,
+        metric=args.metric,
+        eval_data=args.eval_data,
+        backend=args.backend,
+        statistics=args.statistics,
+        options=args.options,
+        image=args.image,
+        folder=args.resume_dir,
+        max_minutes=args.max_minutes,
+        reporter=_reporter(args),
+        tell=None if args.quiet else lambda attempt: search_view.attempt(errors, attempt),
+    )
+    seconds = time.perf_counter() - start
+    if _shows(args):
+        search_view.searched(screen, args.model, args.output, found, seconds)
+    document = {"model": args.model, "output": args.output, "seconds": round(seconds, 3), **found.to_dict()}
+    return (_OK if found.met else _UNMET), document
 
 
 def _suspects(args: argparse.Namespace, result: Quantized) -> list[TensorErrors]:
@@ -135,6 +194,25 @@ def compare(args: argparse.Namespace, screen: Screen) -> Answer:
     if _shows(args):
         views.comparison(screen, made, everything=args.all)
     return _OK, made.to_dict()
+
+
+def sensitivity(args: argparse.Namespace, screen: Screen) -> Answer:
+    """``onnxq sensitivity``."""
+    made = onnxq.sensitivity(
+        args.model,
+        args.data,
+        backend=args.backend,
+        bits=args.bits,
+        statistics=args.statistics,
+        runs=args.runs,
+        plot=args.plot,
+        options=args.options,
+        image=args.image,
+        reporter=_reporter(args),
+    )
+    if _shows(args):
+        views.sensitivity(screen, args.model, args.plot, made, everything=args.all)
+    return _OK, {"model": args.model, "plot": args.plot, **made.to_dict()}
 
 
 def show(args: argparse.Namespace, screen: Screen) -> Answer:

@@ -21,6 +21,8 @@ from onnxq.terminal import Screen, bytes_text, decibel, number, plural
 if TYPE_CHECKING:
     from onnxq.algorithms.draft import Algorithm
     from onnxq.demo.run import DemoResult
+    from onnxq.rewritten import Rewritten
+    from onnxq.sensitivity import Sensitivity
 
 __all__ = [
     "algorithms",
@@ -32,6 +34,8 @@ __all__ = [
     "findings",
     "plan",
     "quantized",
+    "rewritten",
+    "sensitivity",
     "shown",
 ]
 
@@ -122,6 +126,31 @@ def quantized(
     if verbose:
         for note in (n for n in result.notes if not n.startswith(_TRIED)):
             screen.line(f"  {screen.style('note', 'dim')}  {note}")
+
+
+def rewritten(
+    screen: Screen, source: str, output: str, result: Rewritten, seconds: float, *, verbose: bool
+) -> None:
+    """The summary of ``onnxq quantize`` with an algorithm that is a pipeline of its own."""
+    check = result.verification
+    _head(screen, f"{source} → {output}", f"{result.algorithm}, {seconds:.1f} s")
+    rows = [("quantized", counts(result.quantized.values()) or "nothing"), *_kept_rows(result.kept_float, verbose)]
+    rows += [("" if position else "note", note) for position, note in enumerate(result.notes)]
+    scored = [(name, errors) for name, errors in check.outputs.items() if not math.isnan(errors.sqnr)]
+    for position, (name, errors) in enumerate(sorted(scored, key=lambda pair: pair[1].sqnr)):
+        rows.append(
+            ("" if position else "SQNR", f"{name}: {_accuracy(errors)}" if len(scored) > 1 else _accuracy(errors))
+        )
+    rows.append(("size", _smaller(check.float_bytes, check.quantized_bytes)))
+    if check.speedup is not None:
+        rows.append(("speed", f"{check.speedup:.2f} times as fast as float, one thread of this machine"))
+    ran = f"runs, {plural(check.samples, 'sample')}" if check.samples else "loads; without data it was not run"
+    rows.append(("checked", f"valid, {ran}"))
+    screen.pairs(rows)
+    for warning in check.warnings:
+        screen.line(f"  {screen.style('warning', 'yellow')}  {warning}")
+    for note in result.details if verbose else ():
+        screen.line(f"  {screen.style('note', 'dim')}  {note}")
 
 
 def _listed(ops: Iterable[str]) -> str:
@@ -254,6 +283,36 @@ def _errors_table(screen: Screen, title: str, rows: Mapping[str, Errors]) -> Non
 def _drops(screen: Screen, drops: Sequence[TensorErrors]) -> None:
     rows = [(f"{t.drop:.1f}", f"{t.errors.sqnr:.1f}", t.op, t.node or "(input)", t.tensor) for t in drops]
     screen.table(("dB lost", "SQNR dB", "op", "node", "tensor"), rows, right=(0, 1))
+
+
+def sensitivity(screen: Screen, source: str, plot: str | None, made: Sensitivity, *, everything: bool) -> None:
+    """Which layers hurt, worst first: weights, then activations."""
+    _head(screen, source, f"{made.backend}, {plural(made.samples, 'sample')}, {made.runs} runs in {made.seconds:.1f} s")
+    titles = (("weights", "weights of"), ("activations", "activation"))
+    for role, title in titles:
+        rows = made.of(role)
+        if not rows:
+            continue
+        listed = rows if everything else rows[:_ROWS]
+        own = any(row.local for row in rows)
+        head = [title, "op", *(f"{b} bits" for b in made.bits), *(f"own {b}" for b in made.bits if own)]
+        cells = []
+        for row in listed:
+            ops = "" if row.members > 1 or not row.ops else row.ops[0]
+            mine = [decibel(row.local[b]) if b in row.local else "-" for b in made.bits if own]
+            cells.append([row.name, ops, *(decibel(row.sqnr[b]) for b in made.bits), *mine])
+        screen.line()
+        screen.table(head, cells, right=range(2, len(head)))
+        _more(screen, len(rows) - len(listed))
+        for name, table in (("all together", made.together), ("added up", made.added)):
+            figures = ", ".join(f"{decibel(table[role][b])} dB at {b} bits" for b in made.bits)
+            screen.line(f"  {name}: {figures}")
+    screen.line()
+    screen.line(
+        "SQNR in dB at the worst output when it alone is quantized; own: at the layer's own output. Low is bad."
+    )
+    if plot:
+        screen.line(f"The picture: {plot}")
 
 
 def shown(screen: Screen, view: ModelView | StatisticsView, *, everything: bool) -> None:

@@ -15,22 +15,24 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.algorithms.draft import Draft
+from onnxq.algorithms.empirical import correct_empirically
 from onnxq.calibration.collect import channel_means
 from onnxq.calibration.statistics import KeptSample
 from onnxq.calibration.taps import tap
-from onnxq.graph.traverse import all_nodes
+from onnxq.errors import OptionError
+from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array, is_constant
 from onnxq.numbers import fit_biases
 from onnxq.plan import Plan
 from onnxq.qparams import QParams, fake_quantize
 from onnxq.session import Session
 
-__all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "correct_biases"]
+__all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check", "correct_biases", "quick"]
 
 NAME = "bias_correction"
 TITLE = "take out the mean error that rounding the weights gives each output channel"
 STAGE = "numbers"
-PARAMETERS: Mapping[str, object] = {}
+PARAMETERS: Mapping[str, object] = {"method": "analytic", "runs": 64}
 
 _BATCH_BYTES = 256 << 20
 """Tensors are measured together as long as one sample of them stays below this."""
@@ -58,13 +60,43 @@ class _Layer:
     qparams: QParams
 
 
-def apply(draft: Draft) -> None:
-    """Correct the biases of a draft, and give them the scales that fit."""
+def quick(**parameters: object) -> bool:
+    """Whether it is cheap enough to run each time a plan is tried."""
+    return parameters.get("method", "analytic") == "analytic"
+
+
+def check(*, method: str, runs: int) -> None:
+    """See :func:`apply`.
+
+    Raises:
+        OptionError: a value is out of range.
+    """
+    if method not in ("analytic", "empirical"):
+        where = "algorithm bias_correction, method"
+        raise OptionError(f"{method!r} is no method", where=where, hint="analytic or empirical")
+    if runs < 1:
+        raise OptionError(f"{runs!r} is below 1", where="algorithm bias_correction, runs")
+
+
+def apply(draft: Draft, *, method: str = "analytic", runs: int = 64) -> None:
+    """Correct the biases of a draft, and give them the scales that fit.
+
+    Args:
+        draft: changed in place.
+        method: ``analytic``: what rounding a layer's weights does to its output's mean; ``empirical``: what the
+            quantized model's means are measured to be, see :mod:`onnxq.algorithms.empirical`.
+        runs: how often the quantized model is run at most, by ``empirical``.
+    """
+    if method == "empirical":
+        if draft.fitting:
+            draft.notes.append(f"bias_correction: {correct_empirically(draft, runs)}")
+        return
     done = correct_biases(
         draft.model,
         draft.plan,
         draft.numbers,
         draft.statistics.kept,
+        reference=draft.reference,
         sizes=draft.sizes,
         providers=draft.options.providers,
         custom_op_library=draft.options.custom_op_library,
@@ -80,6 +112,7 @@ def correct_biases(
     numbers: Mapping[str, QParams],
     samples: Sequence[KeptSample],
     *,
+    reference: ir.Model | None = None,
     sizes: Mapping[str, int] | None = None,
     providers: Sequence[str] | None = None,
     custom_op_library: str | None = None,
@@ -91,6 +124,7 @@ def correct_biases(
         plan: where it is quantized.
         numbers: parameters by site name.
         samples: samples to measure the mean of each layer's input on.
+        reference: holds the weights and biases to compare with, where those of ``model`` have been changed before.
         sizes: tensor name → number of elements, to bound the memory that measuring takes.
         providers: execution providers of onnxruntime.
         custom_op_library: shared library with the model's custom operators.
@@ -110,17 +144,19 @@ def correct_biases(
         for batch in _batches([t for t in missing if t in names], sizes or {}):
             means.update(_means(session, {t: names[t] for t in batch}, samples))
     done = 0
+    original = _constants(reference, layers) if reference is not None else {}
     for layer in layers:
         mean = means.get(layer.data.name or "")
         weight, bias = constant_array(layer.weight), constant_array(layer.bias)
         if mean is None or weight is None or bias is None:
             continue
+        exact, start = original.get(layer.weight.name or "", weight), original.get(layer.bias.name or "", bias)
         error = fake_quantize(weight, layer.qparams)
-        error -= weight
+        error -= exact
         shift = _shift(layer.node, error, mean)
         if bias.size != shift.size or bias.shape[-1:] != shift.shape:
             continue  # not one value for each output channel
-        corrected = (bias.astype(np.float64) - shift.reshape(bias.shape)).astype(np.float32)
+        corrected = (start.astype(np.float64) - shift.reshape(bias.shape)).astype(np.float32)
         if np.isfinite(corrected).all():
             layer.bias.const_value = ir.tensor(corrected, name=layer.bias.name)
             done += 1
@@ -139,6 +175,14 @@ def _layers(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> list
             continue
         found.append(_Layer(node, data, weight, bias, numbers[site]))
     return found
+
+
+def _constants(model: ir.Model, layers: Sequence[_Layer]) -> dict[str, NDArray[np.float32]]:
+    """Weights and biases of layers in another model, by name."""
+    names = {value.name for layer in layers for value in (layer.weight, layer.bias)}
+    values = (v for graph in all_graphs(model) for name, v in graph.initializers.items() if name in names)
+    found = {value.name or "": constant_array(value) for value in values}
+    return {name: np.asarray(array, np.float32) for name, array in found.items() if array is not None}
 
 
 def _batches(tensors: Sequence[str], sizes: Mapping[str, int]) -> list[list[str]]:

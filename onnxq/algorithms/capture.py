@@ -46,7 +46,7 @@ def capture(
     known = {name: 4 * count for name, count in (sizes or {}).items()}
     wanted = list(dict.fromkeys(tensors))
     for group in share_out(wanted, {name: known.get(name, _UNKNOWN) for name in wanted}, budget):
-        tapped = observe(model, group)
+        tapped = observe(model, group, keep_outputs=False)
         if tapped.outputs:
             session = Session(tapped.model, providers=options.providers, custom_op_library=options.custom_op_library)
             yield list(tapped.outputs), _arrays(session, tapped.outputs, samples)

@@ -12,10 +12,12 @@ from onnxq.algorithms.draft import Draft, FloatDraft
 from onnxq.errors import OptionError
 from onnxq.suggest import nearest
 
-__all__ = ["Choice", "chosen", "run"]
+__all__ = ["Choice", "chosen", "run", "whole_model"]
 
 _GROUP = "onnxq.algorithms"
-STAGES = ("float", "numbers")
+STAGES = ("float", "options", "numbers")
+WHOLE = "model"
+"""Stage of an algorithm that is a pipeline of its own, from the model to the file."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,14 @@ class Choice:
 
     @property
     def stage(self) -> str:
-        """``"float"`` or ``"numbers"``."""
+        """``"float"``, ``"options"``, ``"numbers"`` or ``"model"``."""
         return str(self.algorithm.STAGE)
+
+    @property
+    def quick(self) -> bool:
+        """Whether it costs so little that it runs again each time the plan is tried, not only on the last one."""
+        quick = getattr(self.algorithm, "quick", None)
+        return bool(quick(**self.parameters)) if quick is not None else False
 
 
 def chosen(texts: Sequence[str]) -> list[Choice]:
@@ -52,28 +60,55 @@ def chosen(texts: Sequence[str]) -> list[Choice]:
     Raises:
         OptionError: there is no such algorithm or parameter, or a value is of the wrong kind.
     """
-    return [_parse(text) for text in texts]
+    choices = [_parse(text) for text in texts]
+    for choice in choices:
+        if choice.stage == WHOLE:
+            raise OptionError(
+                f"algorithm {choice.name!r} is a pipeline of its own, and cannot be one of several steps",
+                where="algorithm",
+                hint=f"Give it alone to 'onnxq quantize', or call {choice.algorithm.__name__}.rewrite()",
+            )
+    return choices
+
+
+def whole_model(texts: Sequence[str]) -> Choice | None:
+    """The algorithm that is a pipeline of its own, if it is the one asked for.
+
+    Args:
+        texts: ``NAME`` or ``NAME:key=value,key=value``.
+
+    Raises:
+        OptionError: there is no such algorithm or parameter, or it was asked for together with others.
+    """
+    if len(texts) == 1:
+        choice = _parse(texts[0])
+        return choice if choice.stage == WHOLE else None
+    chosen(texts)
+    return None
 
 
 def run(choices: Sequence[Choice], draft: FloatDraft | Draft) -> None:
-    """Apply the algorithms of the draft's stage, one after the other.
+    """Apply the algorithms of the draft's stages, one after the other.
 
     Args:
-        choices: algorithms of both stages.
-        draft: changed in place.
+        choices: algorithms of all stages.
+        draft: changed in place; a float draft by the float stage, then by the options stage.
     """
-    stage = "float" if isinstance(draft, FloatDraft) else "numbers"
-    for choice in choices:
-        if choice.stage == stage:
-            choice.algorithm.apply(draft, **choice.parameters)
+    stages = ("float", "options") if isinstance(draft, FloatDraft) else ("numbers",)
+    for stage in stages:
+        for choice in choices:
+            if choice.stage == stage:
+                choice.algorithm.apply(draft, **choice.parameters)
 
 
 def _parse(text: str) -> Choice:
     name, _, rest = text.partition(":")
     algorithm = plugins.find(_GROUP, name.strip().replace("-", "_"))
-    if getattr(algorithm, "STAGE", None) not in STAGES or not callable(getattr(algorithm, "apply", None)):
+    stage = getattr(algorithm, "STAGE", None)
+    entry = "rewrite" if stage == WHOLE else "apply"
+    if stage not in (*STAGES, WHOLE) or not callable(getattr(algorithm, entry, None)):
         raise OptionError(
-            f"algorithm {name!r} offers no STAGE and apply()", hint="See onnxq.algorithms.draft.Algorithm"
+            f"algorithm {name!r} offers no STAGE and {entry}()", hint="See onnxq.algorithms.draft.Algorithm"
         )
     parameters = dict(algorithm.PARAMETERS)
     for part in filter(None, (p.strip() for p in rest.split(","))):

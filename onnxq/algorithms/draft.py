@@ -30,8 +30,12 @@ class Algorithm(Protocol):
         NAME: what ``--algorithm`` takes.
         TITLE: one line for tables.
         STAGE: ``"float"``: changes the float model before it is planned, without changing what it computes;
+            ``"options"``: decides options, such as bits of layers, by the data, after the float stage;
             ``"numbers"``: changes weights, biases and numbers of a planned model.
         PARAMETERS: every parameter with its default; a value given takes the type of the default.
+
+    A function ``check(**parameters)`` beside these may refuse parameters before any work; ``quick(**parameters)`` says
+    whether the algorithm costs so little that it runs each time a plan is tried, not only on the last one.
     """
 
     NAME: str
@@ -44,13 +48,16 @@ class Algorithm(Protocol):
 class FloatDraft:
     """A float model on its way to a plan; ``apply(draft, **parameters)`` of a float-stage algorithm changes it.
 
+    One of the options stage changes :attr:`options` alone.
+
     Attributes:
         model: a private copy, changed in place.
         target: the backend.
-        options: what the user asked for.
+        options: what the user asked for, and what an algorithm of the options stage has decided.
         statistics: of this model; kept true by :meth:`observe_again`.
         reporter: shows progress.
         notes: what was done, and what was skipped and why.
+        keep_float: node name → reason, for nodes that an algorithm wants to stay float.
     """
 
     model: ir.Model
@@ -59,10 +66,11 @@ class FloatDraft:
     statistics: Statistics
     reporter: Reporter = field(default_factory=Silent)
     notes: list[str] = field(default_factory=list)
+    keep_float: dict[str, str] = field(default_factory=dict)
 
     def plan(self) -> Plan:
         """Where the model as it is now would be quantized."""
-        return make_plan(self.model, self.target, self.options, sizes=self.sizes())
+        return make_plan(self.model, self.target, self.options, keep_float=self.keep_float, sizes=self.sizes())
 
     def sizes(self) -> dict[str, int]:
         """Tensor name → number of elements in a kept sample, as far as it is known."""

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.graph.traverse import all_nodes
+from onnxq.graph.traverse import all_nodes, subgraphs, with_subgraphs
 from onnxq.graph.values import constant_array, is_constant
 from onnxq.plan import Plan
 from onnxq.qparams import QParams
 from onnxq.spec import PerBlock, PerChannel
 
-__all__ = ["QuantizedLayer", "quantized_layers"]
+__all__ = ["QuantizedLayer", "is_behind", "quantized_layers"]
 
 Floats = NDArray[np.float32]
 
@@ -107,15 +108,20 @@ class QuantizedLayer:
         ones = np.ones((shape[0], shape[1], 1), np.float32)
         return ones * np.float32(qp.scale), ones * np.float32(qp.zero_point)
 
-    def inputs(self, x: NDArray[np.floating]) -> Floats:
+    def inputs(self, x: NDArray[np.floating], most: int | None = None, phase: float = 0.0) -> Floats:
         """What the layer multiplies its weight with, for one sample: (groups, inputs of a group, positions).
 
         Args:
             x: the value of ``data``: Conv (N, C, ...), Gemm (N, K), MatMul (..., K).
+            most: at most so many positions, evenly spaced; the same ones for every ``x`` of one shape.
+            phase: where in the first interval the first of them lies, 0 to below 1.
         """
         array = np.asarray(x, np.float32)
         if self.node.op_type != "Conv":
-            return np.ascontiguousarray(array.reshape(-1, array.shape[-1]).T)[None]
+            rows = array.reshape(-1, array.shape[-1])
+            if most is not None and len(rows) > most:
+                rows = rows[_spaced(len(rows), most, phase)]
+            return np.ascontiguousarray(rows.T)[None]
         kernel = self.array().shape[2:]
         spatial = array.ndim - 2
         attributes = self.node.attributes
@@ -127,9 +133,16 @@ class QuantizedLayer:
         step = (slice(None), slice(None), *(slice(None, None, s) for s in strides))
         windows = windows[step + tuple(slice(None, None, d) for d in dilations)]
         # (N, C, *positions, *kernel) -> (groups, C/g * kernel, N * positions)
-        order = (1, *range(2 + spatial, 2 + 2 * spatial), 0, *range(2, 2 + spatial))
-        columns = windows.transpose(order)
-        inputs = columns.shape[0] // self.groups * int(np.prod(kernel, dtype=np.int64))
+        inputs = windows.shape[1] // self.groups * int(np.prod(kernel, dtype=np.int64))
+        places = (windows.shape[0], *windows.shape[2 : 2 + spatial])
+        count = int(np.prod(places, dtype=np.int64))
+        if most is not None and count > most:
+            at, *where = np.unravel_index(_spaced(count, most, phase), places)
+            index: tuple[Any, ...] = (at, slice(None), *where)
+            picked = windows[index]  # (positions, C, *kernel)
+            columns = picked.transpose((*range(1, picked.ndim), 0))
+        else:
+            columns = windows.transpose((1, *range(2 + spatial, 2 + 2 * spatial), 0, *range(2, 2 + spatial)))
         return np.ascontiguousarray(columns).reshape(self.groups, inputs, -1)
 
 
@@ -167,6 +180,27 @@ def quantized_layers(model: ir.Model, plan: Plan, *, stored: bool = False) -> li
     return found
 
 
+def is_behind(layer: QuantizedLayer, others: Collection[QuantizedLayer], top: ir.Graph) -> bool:
+    """Whether what a layer reads depends on one of the others; taken for granted where it is not in the graph ``top``."""
+    nodes = {other.node for other in others} - {layer.node}
+    if layer.node.graph is not top:
+        return bool(nodes)
+    stack, seen = [layer.data], set[ir.Value]()
+    while stack:
+        value = stack.pop()
+        producer = value.producer()
+        if value in seen or producer is None:
+            continue
+        seen.add(value)
+        if producer in nodes:
+            return True
+        inside = [node for outer in subgraphs(producer) for graph in with_subgraphs(outer) for node in graph]
+        if not nodes.isdisjoint(inside):
+            return True
+        stack += [v for node in (producer, *inside) for v in node.inputs if v is not None]
+    return False
+
+
 def _bias(node: ir.Node, outputs: int) -> ir.Value | None:
     if node.op_type != "MatMul":
         bias = node.inputs[2] if len(node.inputs) > 2 else None
@@ -186,6 +220,11 @@ def _bias(node: ir.Node, outputs: int) -> ir.Value | None:
 
 def _set(value: ir.Value, array: NDArray[np.floating]) -> None:
     value.const_value = ir.tensor(np.ascontiguousarray(array, np.float32), name=value.name)
+
+
+def _spaced(count: int, most: int, phase: float) -> NDArray[np.int64]:
+    """``most`` of ``count`` indices, evenly spaced, without repeats."""
+    return np.minimum(((np.arange(most) + phase) * (count / most)).astype(np.int64), count - 1)
 
 
 def _ints(given: Sequence[int] | None, count: int) -> list[int]:

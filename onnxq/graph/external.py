@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnxq.errors import ModelError
+from onnxq.graph.skeleton import SMALL
 from onnxq.graph.traverse import with_subgraphs
 
 __all__ = ["attach_external_data", "check_external_tensor"]
@@ -57,11 +58,11 @@ def check_external_tensor(tensor: ir.ExternalTensor, path: Path) -> None:
         )
 
 
-def _attach(tensor: ir.ExternalTensor, folders: list[Path]) -> ir.ExternalTensor:
+def _attach(tensor: ir.ExternalTensor, folders: list[Path]) -> ir.TensorProtocol:
     path = _locate(os.fspath(tensor.location), folders, f"tensor '{tensor.name}'")
     check_external_tensor(tensor, path)
     # An empty base_dir and an absolute location: onnx-ir's own checks would refuse links and hard links.
-    return ir.ExternalTensor(
+    attached = ir.ExternalTensor(
         str(path),
         tensor.offset,
         tensor.nbytes,
@@ -71,6 +72,11 @@ def _attach(tensor: ir.ExternalTensor, folders: list[Path]) -> ir.ExternalTensor
         doc_string=tensor.doc_string,
         metadata_props=dict(tensor.metadata_props),
     )
+    if attached.nbytes > SMALL:
+        return attached
+    array = attached.numpy().copy()  # shapes and axes, which shape inference looks at
+    attached.release()
+    return ir.Tensor(array, dtype=attached.dtype, name=attached.name, doc_string=attached.doc_string)
 
 
 def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
@@ -80,7 +86,7 @@ def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
 
 
 def attach_external_data(model: ir.Model, folders: list[Path]) -> None:
-    """Points every external tensor at its file, without reading it.
+    """Points every external tensor at its file, without reading it; those of 1 KiB and less are read.
 
     Args:
         model: changed in place.

@@ -115,7 +115,7 @@ class _Reader:
         self._take_out(value, [dq.outputs[0] for dq in readers], qparams)
 
     def _stored(self, dq: ir.Node) -> None:
-        stored = dq.inputs[0]
+        stored = _before_widening(dq.inputs[0])
         if stored is None or not is_constant(stored):
             producer = stored.producer() if stored is not None else None
             if producer is None or producer.op_type != "QuantizeLinear":
@@ -125,6 +125,8 @@ class _Reader:
         array = constant_array(stored)
         if qparams is None or array is None:
             return
+        if stored is not dq.inputs[0] and stored.dtype is not None:
+            qparams = replace(qparams, spec=replace(qparams.spec, bits=_BITS[stored.dtype][0]))
         if qparams.spec.symmetric and qparams.spec.bits < 32 and array.size and array.min() > qparams.spec.qmin:
             qparams = replace(qparams, spec=replace(qparams.spec, narrow_range=True))
         self._lift(stored, array, qparams, dq.outputs[0], tuple(dq.inputs))
@@ -136,7 +138,7 @@ class _Reader:
         scale, array = constant_array(node.inputs[1]), constant_array(stored)
         if stored is None or scale is None or array is None:
             return
-        if stored.dtype not in (ir.DataType.INT8, ir.DataType.INT16):
+        if stored.dtype not in (ir.DataType.INT4, ir.DataType.INT8, ir.DataType.INT16):
             return
         axes = [k for k, size in enumerate(scale.shape) if size != 1]
         if len(axes) > 1 or (axes and scale.shape[axes[0]] != array.shape[axes[0]]):
@@ -282,6 +284,16 @@ class _Reader:
             edges = tuple(Edge(n.name or "", i) for n, i in found.readers)
             sites.append(Site(name, tensor, found.role, found.qparams.spec, edges, produced=found.produced))
         return tuple(sites), numbers
+
+
+def _before_widening(value: ir.Value | None) -> ir.Value | None:
+    """The 4-bit integers that a Cast widens to 8 bits of the same sign; any other value as it is."""
+    cast = value.producer() if value is not None else None
+    narrow = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else None
+    kinds = {ir.DataType.INT4: ir.DataType.INT8, ir.DataType.UINT4: ir.DataType.UINT8}
+    if value is None or narrow is None or narrow.dtype not in kinds or value.dtype is not kinds[narrow.dtype]:
+        return value
+    return narrow if is_constant(narrow) else value
 
 
 def _same_parameters(q: ir.Node, dq: ir.Node) -> bool:

@@ -1,0 +1,82 @@
+"""AdaRound: learn for every weight whether it is rounded up or down.
+
+Nagel et al., Up or Down? Adaptive Rounding for Post-Training Quantization, 2020. The loss is the error of the layer's
+output, ``tr((Q - W) H (Q - W)^T)``, exact over all samples. The paper relaxes the decisions and lets Adam find them;
+``method=hessian`` decides them one at a time, each given all others, until none changes (coordinate descent), from two
+starts: rounding to nearest, and GPTQ's rounding. ``method=data`` learns from what the layers read, see
+:mod:`onnxq.algorithms.reconstruction`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+
+from onnxq.algorithms.draft import Draft
+from onnxq.algorithms.layerwise import Answer, Problem, improve
+from onnxq.algorithms.rounding import descend, errors, feed_back
+from onnxq.errors import OptionError
+
+__all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check"]
+
+NAME = "adaround"
+TITLE = "learn for every weight whether to round it up or down (AdaRound)"
+STAGE = "numbers"
+PARAMETERS: Mapping[str, object] = {
+    "method": "hessian",
+    "damping": 0.01,
+    "prefix": False,
+    "bias": True,
+    "sweeps": 50,
+}
+
+
+def check(*, method: str, damping: float, prefix: bool, bias: bool, sweeps: int) -> None:
+    """See :func:`apply`.
+
+    Raises:
+        OptionError: a value is out of range.
+    """
+    if method not in ("hessian", "data"):
+        raise OptionError(f"{method!r} is no method", where="algorithm adaround, method", hint="hessian or data")
+    if not 0 <= damping <= 1:
+        raise OptionError(f"{damping!r} is not between 0 and 1", where="algorithm adaround, damping")
+    if sweeps < 1:
+        raise OptionError(f"{sweeps!r} is below 1", where="algorithm adaround, sweeps")
+
+
+def apply(draft: Draft, *, method: str, damping: float, prefix: bool, bias: bool, sweeps: int) -> None:
+    """Round the weights of a draft.
+
+    Args:
+        draft: changed in place.
+        method: ``hessian`` or ``data``.
+        damping: share of the mean second moment that is added to each, 0 to 1; more where a layer was seen at few
+            positions for its number of inputs. Keeps the rounding from fitting the samples too closely.
+        prefix: layers read what the quantized layers before them give, and make up for its error as far as they can.
+        bias: a layer's own bias takes up the mean error.
+        sweeps: at most so many passes over a layer's inputs.
+    """
+    if method == "data":
+        importlib.import_module("onnxq.algorithms.reconstruction").adaround(draft)
+        return
+    improve(draft, partial(_solve, sweeps=sweeps), NAME, prefix=prefix, bias=bias, damping=damping)
+
+
+def _solve(problem: Problem, *, sweeps: int) -> Answer:
+    grid, target, hessian = problem.grid, problem.target, problem.hessian
+    lowest, highest = (grid.qmin - grid.zero) * grid.scale, (grid.qmax - grid.zero) * grid.scale
+    steps = target / grid.scale
+    low = np.clip(np.floor(steps) * grid.scale, lowest, highest)
+    high = np.clip((np.floor(steps) + 1.0) * grid.scale, lowest, highest)
+    fed = feed_back(target, hessian, grid)
+    answers = [
+        descend(target, np.clip(start, low, high), hessian, grid, sweeps=sweeps, low=low, high=high)
+        for start in (grid.nearest(target), fed)
+    ]
+    # of each output the better one
+    first, second = (errors(made - target, hessian)[:, :, None] for made in answers)
+    return Answer(np.where(second < first, answers[1], answers[0]), problem.qparams)

@@ -1,0 +1,134 @@
+"""Empirical bias correction: measure the mean of every output channel in the quantized model, and take out its shift.
+
+Unlike the analytic form this sees what the quantization of the layers before does, of activations too, and needs no
+weights (Nagel et al., Data-Free Quantization Through Weight Equalization and Bias Correction, 2019, appendix D).
+A layer is corrected when those before it are: layers that do not depend on each other in one run, the others one after
+the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq.algorithms.capture import capture
+from onnxq.algorithms.draft import Draft
+from onnxq.algorithms.layers import QuantizedLayer, is_behind, quantized_layers
+from onnxq.algorithms.own_biases import give_biases, remove_zero_biases
+from onnxq.calibration.statistics import KeptSample
+from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import constant_array
+from onnxq.numbers import fit_biases
+from onnxq.rescue import output_sqnr
+
+__all__ = ["correct_empirically"]
+
+Doubles = NDArray[np.float64]
+
+_SAMPLES = 8
+"""Samples that means are measured on, of each kind; every one has many positions."""
+
+
+def correct_empirically(draft: Draft, runs: int) -> str:
+    """Take out the measured mean shift of every output channel of the layers that have biases or can have one.
+
+    A correction that does not bring the means of a layer's outputs on samples held back closer to the float model's is
+    undone, and all of them where the outputs of the model are worse on these.
+
+    Args:
+        draft: changed in place.
+        runs: at most so many times the quantized model is run over the samples; where more layers depend on each other,
+            every second one, third one … is corrected.
+
+    Returns:
+        What was done.
+    """
+    before = (draft.model.clone(), draft.plan, dict(draft.numbers))
+    runtime = {"providers": draft.options.providers, "custom_op_library": draft.options.custom_op_library}
+    score = output_sqnr(draft.quantized(), draft.held[:_SAMPLES], **runtime)  # type: ignore[arg-type]
+    added = give_biases(draft)
+    fit_biases(draft.model, draft.plan, draft.numbers)
+    layers = [layer for layer in quantized_layers(draft.model, draft.plan, stored=True) if layer.bias is not None]
+    samples = [*draft.fitting[:_SAMPLES], *draft.held[:_SAMPLES]]
+    learned = len(draft.fitting[:_SAMPLES])
+    wanted = _means(draft, layers, samples, quantized=False)
+    levels = _levels(draft, layers)
+    levels = levels[:: -(-len(levels) // max(1, runs))]
+    done = undone = corrected = 0
+    with draft.reporter.phase("bias correction", total=len(levels), unit="runs") as advance:
+        for level in levels:
+            got = _means(draft, level, samples, quantized=True)
+            for layer in level:
+                if layer.name in got and layer.name in wanted:
+                    shift = got[layer.name] - wanted[layer.name]
+                    learnt, judged = shift[:learned].mean(axis=0), shift[learned:].mean(axis=0)
+                    if np.isfinite(shift).all() and np.square(judged - learnt).sum() < np.square(judged).sum():
+                        _add(layer, -learnt)
+                        corrected += 1
+                    else:
+                        undone += 1
+            fit_biases(draft.model, draft.plan, draft.numbers)
+            done += 1
+            advance(done)
+    remove_zero_biases(draft, added)
+    after = output_sqnr(draft.quantized(), draft.held[:_SAMPLES], **runtime)  # type: ignore[arg-type]
+    if not after > score:
+        draft.model, draft.plan, numbers = before
+        draft.numbers.clear()
+        draft.numbers.update(numbers)
+        return f"all {corrected} layers undone: {after:.1f} dB on samples held back, {score:.1f} dB without"
+    text = f"{corrected} layers by measured means, {after:.1f} dB on samples held back, {score:.1f} dB without"
+    return text + (f"; {undone} undone where the means did not come closer" if undone else "")
+
+
+def _levels(draft: Draft, layers: Sequence[QuantizedLayer]) -> list[list[QuantizedLayer]]:
+    """Consecutive layers none of which depends on another one of its level."""
+    levels: list[list[QuantizedLayer]] = []
+    for layer in layers:
+        if levels and not is_behind(layer, levels[-1], draft.model.graph):
+            levels[-1].append(layer)
+        else:
+            levels.append([layer])
+    return levels
+
+
+def _means(
+    draft: Draft, layers: Sequence[QuantizedLayer], samples: Sequence[KeptSample], *, quantized: bool
+) -> dict[str, Doubles]:
+    """Layer → mean of each output channel, a row a sample; layers whose output cannot be observed are missing."""
+    model = draft.quantized().rendered() if quantized else draft.reference
+    there = {v.name for node in all_nodes(model) for v in node.outputs}
+    shown = {layer.name: name for layer in layers if (name := _output(layer)) in there}
+    if quantized:  # where the activation function behind a layer went into the quantizer, its tensor is the layer's
+        behind = {into: node for node, into in draft.plan.absorbed.items()}
+        names = {node.name: node.outputs[0].name or "" for node in all_nodes(draft.model)}
+        for layer in layers:
+            if layer.name not in shown and names.get(behind.get(layer.name)) in there:
+                shown[layer.name] = names[behind[layer.name]]
+    found: dict[str, list[Doubles]] = {}
+    for group, runs in capture(model, list(shown.values()), samples, options=draft.options, sizes=draft.sizes):
+        inside = [layer for layer in layers if shown.get(layer.name) in group]
+        for arrays in runs:
+            for layer in inside:
+                values = arrays[shown[layer.name]]
+                axis = 1 if layer.node.op_type == "Conv" else values.ndim - 1
+                others = tuple(a for a in range(values.ndim) if a != axis)
+                if values.size:
+                    found.setdefault(layer.name, []).append(values.mean(axis=others, dtype=np.float64))
+    return {name: np.stack(means) for name, means in found.items() if len(means) == len(samples)}
+
+
+def _output(layer: QuantizedLayer) -> str:
+    """Name of the tensor behind the bias."""
+    output = layer.node.outputs[0]
+    if layer.node.op_type == "MatMul":
+        output = next(iter(output.uses())).node.outputs[0]
+    return output.name or ""
+
+
+def _add(layer: QuantizedLayer, change: Doubles) -> None:
+    now = constant_array(layer.bias)
+    assert now is not None
+    layer.set_bias(now.astype(np.float64).reshape(-1) + change)

@@ -1,0 +1,85 @@
+"""GPTQ: round a layer's weights one input after the other; those not yet rounded take up the error made so far.
+
+Frantar et al., GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers, 2022. Convolutions
+are matrix products of patches, every group of them by itself. The second moments of a layer's input are measured about
+the means where the layer has a bias of its own, which then takes up the mean error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+
+from onnxq.algorithms.draft import Draft
+from onnxq.algorithms.layerwise import Answer, Problem, improve
+from onnxq.algorithms.rounding import Grid, descend, errors, feed_back
+from onnxq.algorithms.scales import search_scales
+from onnxq.errors import OptionError
+
+__all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check", "solve"]
+
+NAME = "gptq"
+TITLE = "round weights so that the errors of a layer's inputs make up for each other (GPTQ)"
+STAGE = "numbers"
+PARAMETERS: Mapping[str, object] = {
+    "order": "activation",
+    "damping": 0.01,
+    "prefix": False,
+    "bias": True,
+    "search": True,
+    "sweeps": 2,
+}
+
+_SEARCHED = 4
+"""Bits up to which scales are searched again."""
+
+
+def check(*, order: str, damping: float, prefix: bool, bias: bool, search: bool, sweeps: int) -> None:
+    """See :func:`apply`.
+
+    Raises:
+        OptionError: a value is out of range.
+    """
+    if order not in ("activation", "natural"):
+        raise OptionError(f"{order!r} is no order", where="algorithm gptq, order", hint="activation or natural")
+    if not 0 <= damping <= 1:
+        raise OptionError(f"{damping!r} is not between 0 and 1", where="algorithm gptq, damping")
+    if sweeps < 0:
+        raise OptionError(f"{sweeps!r} is below 0", where="algorithm gptq, sweeps")
+
+
+def apply(draft: Draft, *, order: str, damping: float, prefix: bool, bias: bool, search: bool, sweeps: int) -> None:
+    """Round the weights of a draft.
+
+    Args:
+        draft: changed in place.
+        order: ``activation``: inputs of large second moment first; ``natural``: as they come.
+        damping: share of the mean second moment that is added to each, 0 to 1; more where a layer was seen at few
+            positions for its number of inputs.
+        prefix: layers read what the quantized layers before them give, and make up for its error as far as they can.
+        bias: a layer's own bias takes up the mean error.
+        search: scales of 2 to 4 bits are searched again, weighted by the inputs' second moments, and kept where the
+            rounded weights are better.
+        sweeps: passes of coordinate descent over the rounded weights.
+    """
+    how = partial(solve, by_activation=order == "activation", search=search, sweeps=sweeps)
+    improve(draft, how, NAME, prefix=prefix, bias=bias, damping=damping)
+
+
+def solve(problem: Problem, *, by_activation: bool, search: bool, sweeps: int) -> Answer:
+    """Round one layer's weight."""
+    hessian = problem.hessian
+    choices = [problem.qparams]
+    if search and problem.qparams.spec.bits <= _SEARCHED:
+        diagonal = np.diagonal(hessian, axis1=1, axis2=2)
+        choices.append(search_scales(problem.layer, problem.qparams, problem.target, diagonal))
+    answers = []
+    for qparams in choices:
+        grid = Grid.of(problem.layer, qparams)
+        made = feed_back(problem.target, hessian, grid, by_activation=by_activation)
+        if sweeps:
+            made = descend(problem.target, made, hessian, grid, sweeps=sweeps)
+        answers.append(Answer(made, qparams))
+    return min(answers, key=lambda answer: float(errors(answer.weight - problem.target, hessian).sum()))

@@ -1,0 +1,215 @@
+"""Mixed precision: bits for each layer, those of least noise at the outputs within a budget.
+
+The noise of each layer's weights at each width is measured at the outputs, that layer alone quantized. Noise of
+different layers adds up (see :mod:`onnxq.rescue`), so the best choice under a budget is a multiple-choice knapsack,
+solved exactly (as HAWQ-V3 does, Yao et al. 2021, there with Hessian traces in the place of measured noise). The result
+are overrides by node, which the quantization that follows obeys, and which can be saved, edited and used again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from onnxq.algorithms.bit_choice import BitChoice, Problem, items_of
+from onnxq.algorithms.budget import FLOAT, KINDS, Budget, Costs, parse_budget, parse_widths, stored_bits
+from onnxq.algorithms.draft import FloatDraft
+from onnxq.algorithms.part_noise import part_noise
+from onnxq.config import to_toml
+from onnxq.errors import OptionError, OutputError, StatisticsError
+from onnxq.options import Options, Override
+from onnxq.probe import Probe, end_layers, parts_of
+from onnxq.spec import QuantSpec
+from onnxq.survey import make_probe
+
+__all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check"]
+
+NAME = "mixed_precision"
+TITLE = "choose bits for each layer under a budget: avg_bits, size, macs_bits, latency or sqnr"
+STAGE = "options"
+PARAMETERS: Mapping[str, object] = {
+    "avg_bits": 0.0,
+    "sqnr": 0.0,
+    "budget": "",
+    "bits": "",
+    "act_bits": "",
+    "first_last": 0,
+    "save": "",
+    "runs": 512,
+}
+
+_SAMPLES = 8
+
+
+def check(
+    *, avg_bits: float, sqnr: float, budget: str, bits: str, act_bits: str, first_last: int, save: str, runs: int
+) -> None:
+    """Raise an OptionError for parameters that make no sense, before any work."""
+    _budget(avg_bits, sqnr, budget)
+    if bits:
+        parse_widths(bits)
+    if act_bits and FLOAT in parse_widths(act_bits):
+        raise OptionError("activations cannot be left float one by one", where=f"{NAME} act_bits")
+    if first_last and not 2 <= first_last <= 16:
+        raise OptionError(f"{first_last} is not a number of bits from 2 to 16", where=f"{NAME} first_last")
+    if runs < 1:
+        raise OptionError(f"{runs} is not a whole number of at least 1", where=f"{NAME} runs")
+    if save and not Path(save).absolute().parent.is_dir():
+        raise OutputError("the folder does not exist", where=str(Path(save).parent), hint="Create it first")
+
+
+def apply(
+    draft: FloatDraft,
+    *,
+    avg_bits: float,
+    sqnr: float,
+    budget: str,
+    bits: str,
+    act_bits: str,
+    first_last: int,
+    save: str,
+    runs: int,
+) -> None:
+    """Choose bits and put them into the draft's options.
+
+    Args:
+        draft: its ``options`` are changed.
+        avg_bits: budget: average bits of a weight.
+        sqnr: budget: SQNR to reach at the worst output, dB, with the smallest weights as stored; where there is a
+            choice for activations, with the fewest bits over all multiply-accumulates.
+        budget: or any budget as ``KIND:AMOUNT``, see :data:`onnxq.algorithms.budget.KINDS`.
+        bits: widths of weights to choose from, as in ``3-8`` or ``4/8/float``; by the budget where empty.
+        act_bits: widths of activations to choose from, as in ``8/16``; that of the options where empty.
+        first_last: bits of the weights of layers with no other layer before or behind them; 0: no rule.
+        save: where to write a configuration file with the choice.
+        runs: largest number of measurements, each a model loaded and run on at most 8 samples.
+
+    Raises:
+        OptionError: nothing is within the budget, or the target has no integers of a width.
+        StatisticsError: there are no samples to measure with.
+    """
+    wanted = _budget(avg_bits, sqnr, budget)
+    widths = parse_widths(bits) if bits else wanted.widths
+    act_widths = parse_widths(act_bits) if act_bits else (draft.options.act_bits,)
+    _require_integers(draft, (*widths, first_last or widths[0]), act_widths)
+    kept = draft.statistics.kept
+    if not kept:
+        raise StatisticsError("they hold no samples to measure with", hint="Calibrate again with --keep 16")
+    fitting, held = (kept[::2], kept[1::2]) if len(kept) > 1 else (kept, kept)
+    probe = make_probe(draft.model, draft.target, draft.options, draft.statistics, fitting[:_SAMPLES], draft.keep_float)
+    parts = parts_of(draft.model, probe.plan)
+    weights = [part for part in parts if part.role == "weights"]
+    if not weights:
+        draft.notes.append(f"{NAME}: no layer has quantized weights")
+        return
+    ends = end_layers(draft.model, weights) if first_last else set()
+    layers = {part: (first_last,) if part in ends else widths for part in weights}
+    read = {name for part in weights for name in part.nodes}
+    activations = {
+        part: act_widths if read & set(part.nodes) else (draft.options.act_bits,)
+        for part in parts
+        if part.role == "activations"
+    }
+    asked = {"weights": sorted({bits for found in layers.values() for bits in found})}
+    if len(act_widths) > 1:
+        asked["activations"] = list(act_widths)
+    measured = [part for part in parts if part.role == "weights" or len(activations[part]) > 1]
+    noise = part_noise(probe, measured, asked, runs, draft.reporter)
+    kind = "macs_bits" if wanted.kind == "sqnr" and len(act_widths) > 1 else wanted.kind
+    costs = Costs(kind, draft.model, draft.target, draft.sizes())
+    problem = Problem(probe, items_of(probe.plan, layers, activations, noise, costs))
+    judge = probe.on(held[:_SAMPLES])
+    if wanted.kind == "sqnr":
+        choice = problem.reaching(wanted.amount)
+        told = f"{problem.level(choice, judge):.1f} dB on samples held back"
+    else:
+        limit = costs.limit(weights, wanted.amount)
+        choice, told = _better(problem, problem.within(limit), limit, widths, draft.options.act_bits, judge)
+    changes = _overrides(choice, draft)
+    draft.options = replace(draft.options, override=(*draft.options.override, *changes))
+    draft.notes.append(f"{NAME}: {wanted}: {_said(choice)}; {told}")
+    _observe_missing(draft)
+    if save:
+        _save(Path(save), draft.options, choice, wanted)
+
+
+def _budget(avg_bits: float, sqnr: float, budget: str) -> Budget:
+    given = [f"avg_bits:{avg_bits}"] * bool(avg_bits) + [f"sqnr:{sqnr}"] * bool(sqnr) + [budget] * bool(budget)
+    if len(given) != 1:
+        hint = "; ".join(f"{kind} ({text})" for kind, text in KINDS.items())
+        raise OptionError("takes exactly one budget", where=NAME, hint=f"budget=KIND:AMOUNT with KIND one of {hint}")
+    return parse_budget(given[0])
+
+
+def _require_integers(draft: FloatDraft, widths: Sequence[int], act_widths: Sequence[int]) -> None:
+    options = draft.options
+    if options.format != "qdq":
+        return
+    wide = [bits for bits in (*widths, *act_widths) if stored_bits(bits) in (4, 16)]
+    if wide and options.opset is not None and options.opset < 21:
+        hint = "Leave it out or ask for 21, or give other bits"
+        raise OptionError(f"opset {options.opset} has no integers for {wide[0]} bits", where="opset", hint=hint)
+    for bits in act_widths:
+        if QuantSpec(bits).storage_bits not in draft.target.quantizer_bits:
+            known = ", ".join(map(str, sorted(draft.target.quantizer_bits)))
+            hint = f"It has those of {known} bits"
+            raise OptionError(f"{draft.target.name} has no activations of {bits} bits", where=NAME, hint=hint)
+
+
+def _better(
+    problem: Problem, choice: BitChoice, limit: float, widths: Sequence[int], act_bits: int, judge: Probe
+) -> tuple[BitChoice, str]:
+    """The choice, or equal bits for all layers where these are better on samples held back."""
+    level = problem.level(choice, judge)
+    for bits in sorted(widths, reverse=True):
+        equal = problem.uniform(bits, act_bits)
+        if equal is not None and equal.cost <= limit * (1 + 1e-9):
+            other = problem.level(equal, judge)
+            name = "float" if bits == FLOAT else f"{bits} bits"
+            if other > level:
+                return equal, f"{name} throughout is better on samples held back, {other:.1f} against {level:.1f} dB"
+            return choice, f"{level:.1f} dB on samples held back, {other:.1f} dB with {name} throughout"
+    return choice, f"{level:.1f} dB on samples held back"
+
+
+def _overrides(choice: BitChoice, draft: FloatDraft) -> list[tuple[str, Override]]:
+    """Patterns that are operator types too come first, so that they change no other node."""
+    found: dict[str, Override] = {}
+    for setting in choice.settings:
+        part, bits = setting.part, setting.bits
+        if part.role == "activations":
+            if bits != draft.options.act_bits:
+                found.update(dict.fromkeys(part.tensors, Override(act_bits=bits)))
+            continue
+        found.update(dict.fromkeys(part.nodes, Override(float=True) if bits == FLOAT else Override(weight_bits=bits)))
+    kinds = {node.op_type for node in draft.model.graph.all_nodes()}
+    return sorted(found.items(), key=lambda pair: pair[0] not in kinds)
+
+
+def _said(choice: BitChoice) -> str:
+    counts = Counter(setting.bits for setting in choice.layers)
+    names = {FLOAT: "float"}
+    text = ", ".join(f"{counts[bits]} in {names.get(bits, f'{bits} bits')}" for bits in sorted(counts))
+    total = max(1, sum(s.part.elements for s in choice.layers))
+    mean, stored = (
+        sum(s.part.elements * of(s.bits) for s in choice.layers) / total for of in (lambda bits: bits, stored_bits)
+    )
+    acts = Counter(s.bits for s in choice.settings if s.part.role == "activations")
+    more = f"; activations: {', '.join(f'{acts[b]} in {b} bits' for b in sorted(acts))}" if len(acts) > 1 else ""
+    return f"layers: {text}; {mean:.2f} bits a weight, stored in {stored:.2f}{more}"
+
+
+def _observe_missing(draft: FloatDraft) -> None:
+    """Statistics of tensors that are quantized only now that some layers stay float."""
+    known = draft.statistics.tensors.keys() | draft.statistics.unobservable.keys()
+    missing = [name for name in draft.plan().observed() if name not in known]
+    if missing:
+        draft.observe_again(missing)
+
+
+def _save(path: Path, options: Options, choice: BitChoice, wanted: Budget) -> None:
+    rest = tuple(text for text in options.algorithms if not text.replace("-", "_").startswith(NAME))
+    head = f"bits chosen for {wanted}: {_said(choice)}"
+    path.write_text(to_toml(replace(options, algorithms=rest), head), encoding="utf-8")

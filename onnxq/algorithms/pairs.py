@@ -1,0 +1,216 @@
+"""Two linear layers with nothing between them but operators through which a positive scale of a channel passes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.graph.layer import Channels, Layer, Refusal, as_layer, check_finite, find_layer, replace_constant
+from onnxq.graph.namer import Namer
+from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import only_reader, static_shape
+
+__all__ = ["LayerPair", "channel_rows", "find_pairs", "scale_input", "scale_output", "scale_pair"]
+
+_ELEMENTWISE = frozenset({"Relu", "LeakyRelu", "PRelu", "Identity", "Dropout"})
+_POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
+_VIEWS = frozenset({"Flatten", "Reshape", "Squeeze"})
+_SATURATING = frozenset(
+    {"Clip", "HardSwish", "HardSigmoid", "Sigmoid", "Tanh", "Elu", "Selu", "Softplus", "Gelu", "Erf"}
+)
+_LONGEST = 6
+"""Operators between two layers."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPair:
+    """A layer whose output channels are the input channels of another, which alone reads them.
+
+    Attributes:
+        first: the layer before.
+        second: the layer behind.
+        path: the tensors from the output of the first to the input of the second, both included.
+        operators: types of the operators between them.
+    """
+
+    first: Layer
+    second: Layer
+    path: tuple[ir.Value, ...]
+    operators: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of the second layer's node; no other pair has it."""
+        return self.second.node.name or ""
+
+
+def find_pairs(model: ir.Model) -> tuple[list[LayerPair], Counter[str]]:
+    """The pairs of a model in the order of the graph, and the reasons why other layers are in none, counted.
+
+    Layers that read a model input, or what no layer makes, count under no reason.
+
+    Args:
+        model: normalized; left as it is.
+    """
+    pairs: list[LayerPair] = []
+    reasons: Counter[str] = Counter()
+    for node in all_nodes(model):
+        found = _pair_or_reason(node)
+        if isinstance(found, LayerPair):
+            pairs.append(found)
+        elif found is not None:
+            reasons[found] += 1
+    return pairs, reasons
+
+
+def _pair_or_reason(node: ir.Node) -> LayerPair | str | None:
+    try:
+        second = as_layer(node)
+        return None if second is None else _pair(second)
+    except Refusal as reason:
+        return str(reason)
+
+
+def _pair(second: Layer) -> LayerPair | None:
+    path: list[ir.Value] = []
+    operators: list[str] = []
+    value = second.node.inputs[0]
+    while True:
+        if value is None or value.producer() is None:
+            return None
+        path.append(value)
+        first = find_layer(value)
+        if first is not None:
+            break
+        node = value.producer()
+        assert node is not None
+        if node.domain != "" or len(operators) >= _LONGEST:
+            return None
+        if not _passes(node, value):
+            if node.op_type in _SATURATING and find_layer(node.inputs[0]) is not None:
+                raise Refusal(f"behind {node.op_type}")
+            return None
+        operators.append(node.op_type)
+        value = node.inputs[0]
+    for inner in path:
+        if inner.is_graph_output():
+            raise Refusal("its input is a model output")
+        if only_reader(inner) is None:
+            raise Refusal("its input has other readers")
+    _check(first, second, operators)
+    return LayerPair(first, second, tuple(reversed(path)), tuple(reversed(operators)))
+
+
+def _passes(node: ir.Node, made: ir.Value) -> bool:
+    """Whether ``f(s x) = s f(x)`` for positive s of each channel, and channels stay what they are."""
+    if node.op_type in _ELEMENTWISE:
+        return made is node.outputs[0]
+    if node.op_type in _POOLS:
+        return made is node.outputs[0] and not any(output.uses() for output in node.outputs[1:])
+    if node.op_type in _VIEWS:
+        before, after = static_shape(node.inputs[0]), static_shape(made)
+        return (
+            before is not None
+            and after is not None
+            and len(before) > 2
+            and len(after) == 2
+            and before[:2] == after
+            and all(dim == 1 for dim in before[2:])
+        )
+    return False
+
+
+def _check(first: Layer, second: Layer, operators: list[str]) -> None:
+    for layer in (first, second):
+        if len(layer.weight.uses()) != 1 or layer.weight.is_graph_output():
+            raise Refusal("shared weights")
+        if layer.weight.dtype != ir.DataType.FLOAT:
+            raise Refusal("weights that are not float32")
+        if layer.node.op_type == "MatMul" and len(layer.array_shape()) != 2:
+            raise Refusal("a MatMul with a stack of weights")
+        if layer.node.op_type == "Gemm" and layer.node.attributes.get_int("transA", 0) == 1:
+            raise Refusal("a Gemm that reads its input transposed")
+    if first.node.graph is not second.node.graph:
+        raise Refusal("the layers are in different graphs")
+    if not first.is_conv and any(op in _POOLS or op in _VIEWS for op in operators):
+        raise Refusal("pooling behind a matrix product")
+    if first.is_conv and not second.is_conv and not any(op in _VIEWS for op in operators):
+        raise Refusal("channels on different axes")
+    if second.is_conv and not first.is_conv:
+        raise Refusal("channels on different axes")
+    bias = first.bias_array()
+    if bias is not None and not _is_row(bias, first):
+        raise Refusal("a bias that is not one number a channel")
+    if first.out_channels() != second.in_channels():
+        raise Refusal("different numbers of channels")
+
+
+def _is_row(bias: NDArray[np.float64], layer: Layer) -> bool:
+    return bias.shape[-1:] == (layer.out_channels(),) and bias.size == layer.out_channels()
+
+
+def scale_pair(pair: LayerPair, scale: Channels, namer: Namer) -> None:
+    """Divide the channels between two layers by a scale, which leaves what the second computes as it is.
+
+    Args:
+        pair: of the model to change.
+        scale: (C,) positive, what the tensors between are divided by.
+        namer: names new constants.
+
+    Raises:
+        Refusal: the weights would not be finite; nothing has been changed.
+    """
+    check_finite(pair.first.scaled(1.0 / scale), pair.second.scaled_inputs(scale), dtype=ir.DataType.FLOAT)
+    scale_output(pair.first, scale, namer)
+    scale_input(pair.second, scale, namer)
+
+
+def scale_output(layer: Layer, scale: Channels, namer: Namer) -> None:
+    """Let a layer compute its output divided by ``scale``, (M,) float64; its bias must be one number a channel."""
+    dtype = layer.weight.dtype or ir.DataType.FLOAT
+    base = layer.node.name or "layer"
+    bias = layer.bias_array()
+    replace_constant(layer.node, 1, layer.scaled(1.0 / scale), namer, f"{base}_weight", dtype)
+    if bias is None:
+        return
+    divided = (bias / scale).reshape(bias.shape)
+    if layer.add is not None:
+        index = 0 if layer.add.inputs[0] is layer.bias else 1
+        replace_constant(layer.add, index, divided, namer, f"{base}_bias", dtype)
+    else:
+        if layer.node.op_type == "Gemm":
+            layer.node.attributes["beta"] = ir.AttrFloat32("beta", 1.0)
+        replace_constant(layer.node, 2, divided, namer, f"{base}_bias", dtype)
+
+
+def scale_input(layer: Layer, scale: Channels, namer: Namer) -> None:
+    """Let a layer give for ``x`` what it gave for ``scale * x``, (C,) float64."""
+    dtype = layer.weight.dtype or ir.DataType.FLOAT
+    replace_constant(layer.node, 1, layer.scaled_inputs(scale), namer, f"{layer.node.name}_weight", dtype)
+
+
+def channel_rows(layer: Layer, weight: NDArray[np.floating]) -> NDArray[np.float64]:
+    """An array of the shape of a layer's weight as (outputs, input channels of its group, taps), float64.
+
+    Args:
+        layer: the layer; output channel o of a convolution with g groups reads group ``o // (outputs / g)``.
+        weight: of the shape of its weight.
+    """
+    array = np.asarray(weight, np.float64)
+    match layer.node.op_type:
+        case "Conv":
+            return array.reshape(array.shape[0], array.shape[1], -1)
+        case "ConvTranspose":  # (C, M/g, ...) -> (M, C/g, taps)
+            groups = layer.groups
+            split = array.reshape(groups, array.shape[0] // groups, array.shape[1], -1)
+            return np.ascontiguousarray(split.transpose(0, 2, 1, 3)).reshape(
+                groups * array.shape[1], array.shape[0] // groups, -1
+            )
+        case "Gemm" if layer.node.attributes.get_int("transB", 0):
+            return array[:, :, None]
+        case _:
+            return np.ascontiguousarray(array.T)[:, :, None]

@@ -1,0 +1,322 @@
+"""SmoothQuant: move the outliers of an activation's channels into the weights that read it.
+
+``X W = (X / s) (s W)`` for a positive scale s of each input channel (Xiao et al., SmoothQuant: Accurate and Efficient
+Post-Training Quantization for Large Language Models, 2022, equation 4)::
+
+    s_j = max|X_j|^alpha / max|W_j|^(1 - alpha)
+
+alpha is chosen for all layers that share an input, by the error of their quantized products on some samples, and the
+gain is checked on others. The division goes into the normalization or layer that makes the input where nothing else
+reads it, else into a Mul of its own, where that is worth it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.algorithms.capture import capture
+from onnxq.algorithms.draft import FloatDraft
+from onnxq.algorithms.layers import QuantizedLayer, quantized_layers
+from onnxq.algorithms.pairs import scale_input
+from onnxq.algorithms.smooth_fold import Division, Divisor, divide, insert_division
+from onnxq.algorithms.trial import fitting, held, keep_what_helps
+from onnxq.calibration.ranges import select_range
+from onnxq.calibration.statistics import SENTINEL, KeptSample, TensorStatistics
+from onnxq.calibration.weights import weight_range
+from onnxq.errors import OptionError
+from onnxq.graph.layer import Channels, Refusal, as_layer
+from onnxq.graph.namer import Namer
+from onnxq.graph.traverse import all_nodes
+from onnxq.plan import Plan, Site
+from onnxq.qparams import fake_quantize, from_range
+from onnxq.spec import QuantSpec
+
+__all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check", "smoothing_scale"]
+
+NAME = "smoothquant"
+TITLE = "move the outliers of an activation's channels into the weights that read it"
+STAGE = "float"
+PARAMETERS: Mapping[str, object] = {"alpha": 0.0, "insert": 1.0}
+
+_ALPHAS = (0.15, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+_SAMPLES = 8
+_ROWS = 512
+"""Positions that products are computed at, over all samples."""
+_FOLDED = 0.1
+"""dB that smoothing must gain where it costs nothing at run time."""
+_QUIET = 0.1
+"""Of the median position's signal: what a position with less is taken as."""
+_SMALLEST = 1e-5
+"""Of the largest weight: what smaller ones are taken as."""
+
+Rows = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Group:
+    """Quantized layers that read one tensor through one quantizer.
+
+    Attributes:
+        data: the tensor.
+        layers: in the order of the graph.
+        axis: of its channels, 1 or -1.
+        spec: how it is quantized.
+        weights: how the weight of each layer is quantized.
+        division: how it can be divided; None where that takes a Mul of its own.
+    """
+
+    data: ir.Value
+    layers: tuple[QuantizedLayer, ...]
+    axis: int
+    spec: QuantSpec
+    weights: tuple[QuantSpec, ...]
+    division: Division | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Smoothing:
+    """Division of a tensor by ``scale`` on its way to some nodes, whose weights make up for it."""
+
+    tensor: str
+    nodes: tuple[str, ...]
+    scale: Channels
+    axis: int
+    division: Division | None
+    gain: float
+
+    def apply(self, draft: FloatDraft) -> list[str]:
+        """Do it."""
+        namer = Namer(draft.model)
+        nodes = [node for node in all_nodes(draft.model) if node.name in self.nodes]
+        data = nodes[0].inputs[0]
+        assert data is not None
+        if self.division is None:
+            made = insert_division(data, nodes, self.scale, self.axis, namer)
+            changed = [made.outputs[0].name or ""]
+            draft.keep_float[made.name or ""] = "takes outliers out of the input of quantized layers"
+        else:
+            divide(draft.model, self.division, self.scale, self.axis, namer)
+            changed = list(self.division.changed)
+        for node in nodes:
+            layer = as_layer(node)
+            assert layer is not None
+            scale_input(layer, self.scale, namer)
+        return changed
+
+
+def check(alpha: float = 0.0, insert: float = 1.0) -> None:
+    """Refuse parameters out of range.
+
+    Raises:
+        OptionError: alpha is not from 0 to 1, or ``insert`` is negative.
+    """
+    if not 0.0 <= alpha <= 1.0:
+        raise OptionError(f"alpha is {alpha:g}, not from 0 to 1", where=NAME, hint="Leave it out to have it chosen")
+    if not insert >= 0.0:
+        raise OptionError(f"insert is {insert:g} dB, less than 0", where=NAME)
+
+
+def apply(draft: FloatDraft, alpha: float = 0.0, insert: float = 1.0) -> None:
+    """Smooth the inputs of matrix products and 1x1 convolutions, and undo what does not help on samples held back.
+
+    Args:
+        draft: changed in place.
+        alpha: the exponent; 0 chooses one for each input.
+        insert: dB that layers must gain where a Mul has to be put in front of them.
+    """
+    if not draft.statistics.kept:
+        draft.notes.append("smoothquant: nothing done, the statistics hold no samples")
+        return
+    skipped: Counter[str] = Counter()
+    groups = _groups(draft, skipped)
+    samples = [_some(fitting(draft)), _some(held(draft))]
+    sizes = draft.sizes()
+    changes: list[_Smoothing] = []
+    same = 0
+    for data, parts in _captured(draft, groups, samples, sizes).items():
+        fit, judge = parts
+        if fit is None or judge is None:
+            skipped["an input that holds NaN or mask values, or cannot be observed"] += 1
+            continue
+        for group in (g for g in groups if g.data.name == data):
+            found = _smooth(group, fit, judge, (alpha,) if alpha else _ALPHAS, insert)
+            if found is None:
+                same += 1
+            else:
+                changes.append(found)
+    outcome = keep_what_helps(draft, changes)
+    kept = [changes[i] for i in outcome.kept]
+    layers = sum(len(change.nodes) for change in kept)
+    said = f"smoothquant: {len(kept)} inputs of {layers} layers smoothed"
+    if kept:
+        gain = float(np.mean([change.gain for change in kept]))
+        inserted = sum(change.division is None for change in kept)
+        said += f" (+{gain:.1f} dB a product, {inserted} by a Mul of its own)"
+        said += f", outputs {outcome.before:.2f} dB to {outcome.after:.2f} dB"
+    said += f"; {same} inputs left, no gain there" if same else ""
+    if len(changes) > len(kept):
+        said += f"; {len(changes) - len(kept)} undone, no gain at the outputs on samples held back"
+    if skipped:
+        said += "; skipped: " + ", ".join(f"{why} ({number})" for why, number in skipped.most_common())
+    draft.notes.append(said)
+
+
+def smoothing_scale(x: Channels, w: Channels, alpha: float) -> Channels:
+    """The scale of each channel, with a geometric mean of 1 over the live ones.
+
+    Args:
+        x: largest magnitude of each channel of the activation, (C,).
+        w: largest magnitude of the weights that read it, (C,).
+        alpha: 0 to 1, how much of the outliers goes into the weights.
+
+    Returns:
+        (C,) float64; 1 for channels where either is zero.
+    """
+    live = (x > 0) & (w > 0)
+    if not live.any():
+        return np.ones_like(x)
+    log_x = np.log(np.where(live, x, 1.0))
+    log_w = np.log(np.where(live, np.maximum(w, _SMALLEST * w.max()), 1.0))
+    log = alpha * log_x - (1.0 - alpha) * log_w
+    return np.where(live, np.exp(log - log[live].mean()), 1.0)
+
+
+def _groups(draft: FloatDraft, skipped: Counter[str]) -> list[_Group]:
+    """Layers by the tensor they read, with the way to divide it; what cannot be done is counted."""
+    plan = draft.plan()
+    sites = {(e.node, e.index): site for site in plan.sites for e in site.readers}
+    found: dict[tuple[str, int, int], list[QuantizedLayer]] = {}
+    for layer in quantized_layers(draft.model, plan):
+        if layer.node.op_type == "Conv" and (layer.groups != 1 or any(n != 1 for n in layer.array().shape[2:])):
+            continue
+        if (layer.name, 0) not in sites:
+            continue
+        if len(layer.weight.uses()) != 1:
+            skipped["shared weights"] += 1
+            continue
+        axis = 1 if layer.node.op_type == "Conv" else -1
+        found.setdefault((sites[layer.name, 0].name, axis, id(layer.node.graph)), []).append(layer)
+    divisor = Divisor(draft.model)
+    groups = []
+    for (_, axis, _), layers in found.items():
+        group = _way(layers, axis, sites[layers[0].name, 0], plan, divisor, skipped)
+        if group is not None:
+            groups.append(group)
+    return groups
+
+
+def _way(
+    layers: Sequence[QuantizedLayer], axis: int, site: Site, plan: Plan, divisor: Divisor, skipped: Counter[str]
+) -> _Group | None:
+    data = layers[0].data
+    channels = layers[0].matrix().shape[2]
+    specs = tuple(plan.by_name[layer.site].spec for layer in layers)
+    try:
+        if {use.node for use in data.uses()} - {layer.node for layer in layers}:
+            raise Refusal("it has other readers")
+        division = divisor.division(data, channels, axis)
+        return _Group(data, tuple(layers), axis, site.spec, specs, division)
+    except Refusal:
+        if site.produced:
+            skipped["an input that is quantized where it is made"] += 1
+        elif data.shape is None or site.fixed is not None:
+            skipped["an input of unknown rank or of a fixed range"] += 1
+        else:
+            return _Group(data, tuple(layers), axis, site.spec, specs, None)
+    return None
+
+
+def _some(samples: Sequence[KeptSample]) -> Sequence[KeptSample]:
+    return samples[:: -(-len(samples) // _SAMPLES)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Seen:
+    """Rows (positions, C) of a tensor on some samples, and the largest magnitude of each channel at all positions."""
+
+    rows: Rows
+    peak: Channels
+
+
+def _captured(
+    draft: FloatDraft,
+    groups: Sequence[_Group],
+    samples: Sequence[Sequence[KeptSample]],
+    sizes: Mapping[str, int],
+) -> dict[str, list[_Seen | None]]:
+    """Every input of the groups on each set of samples."""
+    axes = {group.data.name or "": group.axis for group in groups}
+    found: dict[str, list[_Seen | None]] = {name: [] for name in axes}
+    for part in samples:
+        here: dict[str, _Seen | None] = dict.fromkeys(axes)
+        for names, arrays in capture(draft.model, list(axes), part, options=draft.options, sizes=sizes):
+            rows: dict[str, list[Rows]] = {name: [] for name in names}
+            peaks: dict[str, list[Channels]] = {name: [] for name in names}
+            for arrays_of_sample in arrays:
+                for name in names:
+                    flat = np.moveaxis(arrays_of_sample[name], axes[name], -1)
+                    flat = flat.reshape(-1, flat.shape[-1])
+                    peaks[name].append(np.abs(flat).max(axis=0, initial=0.0).astype(np.float64))
+                    step = max(1, -(-len(flat) * len(part) // _ROWS))
+                    rows[name].append(np.array(flat[step // 2 :: step], np.float32))
+            for name in names:
+                peak = np.max(peaks[name], axis=0)
+                if peak.max() < SENTINEL and sum(map(len, rows[name])):
+                    here[name] = _Seen(np.concatenate(rows[name]), peak)
+        for name, seen in here.items():
+            found[name].append(seen)
+    return found
+
+
+def _smooth(group: _Group, fit: _Seen, judge: _Seen, alphas: Sequence[float], insert: float) -> _Smoothing | None:
+    """The best smoothing of a group's input; None where none gains enough on the samples that judge."""
+    weights = np.max([np.abs(layer.matrix()[0]).max(axis=0) for layer in group.layers], axis=0).astype(np.float64)
+    plain = np.ones_like(weights)
+    scales = [smoothing_scale(fit.peak, weights, alpha) for alpha in alphas]
+    errors = [math.prod(_errors(group, fit, scale)) for scale in (plain, *scales)]
+    best = int(np.argmin(errors))
+    if best == 0:
+        return None
+    scale = scales[best - 1]
+    pairs = zip(_errors(group, judge, plain), _errors(group, judge, scale), strict=True)
+    gains = [10 * math.log10(before / after) for before, after in pairs]
+    gain = sum(gains) / 2
+    if min(gains) < 0 or not gain >= (insert if group.division is None else _FOLDED):
+        return None
+    names = tuple(layer.name for layer in group.layers)
+    return _Smoothing(group.data.name or "", names, scale, group.axis, group.division, gain)
+
+
+def _errors(group: _Group, seen: _Seen, scale: Channels) -> tuple[float, float]:
+    """Noise over signal of the quantized products: of all positions together, and the mean over each by itself.
+
+    A few positions with huge numbers (the first token of a text) decide the former, while what comes behind mostly
+    looks at each position by itself.
+
+    Returns:
+        The two, each the mean over the layers.
+    """
+    x = (seen.rows / scale).astype(np.float32)
+    stats = TensorStatistics("x")
+    stats.update(x, 0)
+    spec = group.spec
+    xq = fake_quantize(x, from_range(*select_range(stats, spec), spec))
+    together, apart = [], []
+    for layer, wspec in zip(group.layers, group.weights, strict=True):
+        weight = layer.matrix()[0]
+        scaled = layer.weight_of((weight * scale)[None])
+        wq = layer.matrix(fake_quantize(scaled, from_range(*weight_range(scaled, wspec), wspec)))[0]
+        exact = seen.rows @ weight.T
+        noise = np.square(xq @ wq.T - exact).sum(axis=1, dtype=np.float64)
+        signal = np.square(exact).sum(axis=1, dtype=np.float64)
+        least = max(_QUIET * float(np.median(signal)), 1e-300)
+        together.append(float(noise.sum()) / max(float(signal.sum()), 1e-300))
+        apart.append(float(np.mean(noise / np.maximum(signal, least))))
+    return max(float(np.mean(together)), 1e-300), max(float(np.mean(apart)), 1e-300)

@@ -1,0 +1,101 @@
+"""What an algorithm that is a pipeline of its own has made: a model file, what in it is quantized, what stays float."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from onnxq.algorithms.choice import Choice, whole_model
+from onnxq.calibration.statistics import KeptSample, Statistics
+from onnxq.errors import OptionError
+from onnxq.options import Options
+from onnxq.plan import Kept
+from onnxq.verify import Verification
+
+__all__ = ["Rewritten", "pipeline_of", "refuse_unused", "samples_of"]
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A model that was written and checked.
+
+    Attributes:
+        algorithm: what made it, for people.
+        files: what was written, the model first.
+        quantized: node name → operator, of the nodes whose weights are integers now.
+        kept_float: nodes whose weights stay float, and why.
+        notes: what a user should know of how it went.
+        details: what the passes did, in order.
+        verification: what running the result showed.
+    """
+
+    algorithm: str
+    files: Sequence[Path]
+    quantized: Mapping[str, str]
+    kept_float: Sequence[Kept]
+    notes: Sequence[str]
+    details: Sequence[str]
+    verification: Verification
+
+    def report(self) -> dict[str, Any]:
+        """JSON-ready data: counts, every node that stayed float and why, and the verification."""
+        ops: dict[str, int] = {}
+        for op in self.quantized.values():
+            ops[op] = ops.get(op, 0) + 1
+        return {
+            "algorithm": self.algorithm,
+            "files": [str(path) for path in self.files],
+            "quantized_nodes": len(self.quantized),
+            "quantized_ops": dict(sorted(ops.items())),
+            "kept_float": [{"node": k.node, "op": k.op, "reason": k.reason} for k in self.kept_float],
+            "notes": [*self.details, *self.notes],
+            "verification": self.verification.to_dict(),
+        }
+
+
+def pipeline_of(options: Options) -> Choice | None:
+    """The algorithm asked for that is a pipeline of its own, or None.
+
+    Raises:
+        OptionError: it was asked for together with others.
+    """
+    return whole_model(options.algorithms)
+
+
+def refuse_unused(options: Options, name: str, used: Sequence[str], hints: Mapping[str, str]) -> None:
+    """Make sure that nothing was asked for in vain.
+
+    Args:
+        options: what the user asked for.
+        name: of the algorithm.
+        used: the fields of the options that it heeds.
+        hints: field → what to give instead.
+
+    Raises:
+        OptionError: an option has another value than its default, and no effect.
+    """
+    default = Options()
+    for field in fields(Options):
+        if field.name in (*used, "algorithms", "min_sqnr", "seed"):
+            continue
+        if getattr(options, field.name) != getattr(default, field.name):
+            raise OptionError(
+                f"has no effect on the algorithm {name!r}",
+                where=field.name,
+                hint=hints.get(field.name, "Leave it out"),
+            )
+
+
+def samples_of(data: Any, statistics: Statistics | str | None) -> Any:
+    """The data, or the samples that statistics hold back where there is none."""
+    if data is not None or statistics is None:
+        return data
+    held = statistics if isinstance(statistics, Statistics) else Statistics.load(statistics)
+    return [sample.feeds for sample in held.kept]
+
+
+def kept_samples(feeds: Sequence[Mapping[str, Any]], outputs: Sequence[Mapping[str, Any]]) -> list[KeptSample]:
+    """Samples with the float model's outputs, as the final check takes them."""
+    return [KeptSample(i, dict(f), dict(o)) for i, (f, o) in enumerate(zip(feeds, outputs, strict=True))]

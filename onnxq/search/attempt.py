@@ -1,0 +1,102 @@
+"""What the search tries, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from onnxq.options import Options
+
+__all__ = ["SLOWER", "Attempt", "Candidate", "best", "fastest"]
+
+SLOWER = 1.05
+"""A model that takes up to this much of another's time counts as just as fast: what measuring varies by."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Something to try.
+
+    Attributes:
+        level: ``"default"``, ``"range"``, ``"algorithm"``, ``"16 bits"`` or ``"float"``.
+        what: the rest of its name, unique within the level.
+        options: what is asked of the pipeline.
+    """
+
+    level: str
+    what: str
+    options: Options
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What came of a candidate.
+
+    Attributes:
+        number: its place, from 1.
+        level: see :class:`Candidate`.
+        what: see :class:`Candidate`.
+        metric: the metric of its model; None where it failed.
+        drop: the float model's metric minus this one.
+        time: what the model takes, as a share of the float model's time on one thread; None where it was not measured.
+        bytes: size of the files.
+        meets: the drop is within the limit.
+        seconds: that it took.
+        failed: why there is no model, empty where there is one.
+        digest: SHA-256 of the files.
+        structure: tells models of the same operators from others.
+        files: names of the files.
+    """
+
+    number: int
+    level: str
+    what: str
+    metric: float | None = None
+    drop: float | None = None
+    time: float | None = None
+    bytes: int = 0
+    meets: bool = False
+    seconds: float = 0.0
+    failed: str = ""
+    digest: str = ""
+    structure: str = ""
+    files: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """For people, e.g. ``"range entropy"``."""
+        return f"{self.level} {self.what}".rstrip()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready data."""
+        return {**asdict(self), "files": list(self.files)}
+
+    @staticmethod
+    def from_dict(values: dict[str, Any]) -> Attempt:
+        """What :meth:`to_dict` gave.
+
+        Raises:
+            TypeError: a key is missing or unknown.
+        """
+        if set(values) != {f.name for f in fields(Attempt)}:
+            raise TypeError("the keys of an attempt do not fit")
+        return Attempt(**{**values, "files": tuple(values["files"])})
+
+
+def fastest(attempts: list[Attempt]) -> Attempt | None:
+    """The first one that meets the target and that no other such is clearly faster than."""
+    chosen: Attempt | None = None
+    for attempt in attempts:
+        if attempt.meets and (chosen is None or _time(attempt) * SLOWER < _time(chosen)):
+            chosen = attempt
+    return chosen
+
+
+def best(attempts: list[Attempt]) -> Attempt | None:
+    """The first one of the highest metric."""
+    made = [a for a in attempts if a.metric is not None]
+    return max(made, key=lambda a: (a.metric, -a.number)) if made else None
+
+
+def _time(attempt: Attempt) -> float:
+    return 1.0 if attempt.time is None else attempt.time

@@ -1,0 +1,99 @@
+"""The layers that do the most harm: measured once, then given 16-bit activations or kept float, as few as will do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from onnxq.backend import Backend
+from onnxq.calibration.statistics import Statistics
+from onnxq.decide import Decider
+from onnxq.options import Options
+from onnxq.override import Override
+from onnxq.progress import Reporter
+from onnxq.quantize import Prepared
+from onnxq.rescue import Blame
+from onnxq.search.attempt import Attempt, Candidate
+
+__all__ = ["climb", "in_float", "measure", "wide"]
+
+_LEAST_IN_INTEGERS = 0.25
+"""Share of the layers' cost that stays in integers: with less the result would be the float model."""
+_WIDE = 16
+
+Rung = Callable[[int], Candidate]
+
+
+def measure(
+    prepared: Prepared, target: Backend, options: Options, statistics: Statistics, reporter: Reporter
+) -> list[Blame]:
+    """What each layer does to the outputs alone, weights rounded to nearest; the most harm for its cost first."""
+    plain = replace(options, algorithms=(), effort="fast")
+    decider = Decider(prepared.at_opset(target.min_opset, options.opset), target, plain, statistics, (), "")
+    records = decider.blame(decider.decide(), reporter)
+    return sorted((r for r in records if r.noise > 0), key=lambda r: -r.noise / max(r.cost, 1e-12))
+
+
+def wide(options: Options, records: Sequence[Blame]) -> tuple[int, Rung]:
+    """How many groups of layers there are to widen, and the candidate with the worst ``k`` at 16-bit activations."""
+
+    def rung(k: int) -> Candidate:
+        names = _names(records[:k])
+        override = (*options.override, *((name, Override(act_bits=_WIDE)) for name in names))
+        return Candidate("16 bits", _layers(names), replace(options, override=override))
+
+    return (len(records) if options.act_bits < _WIDE else 0), rung
+
+
+def in_float(options: Options, records: Sequence[Blame]) -> tuple[int, Rung]:
+    """How many groups of layers may stay float, and the candidate with the worst ``k`` float."""
+    room = (1.0 - _LEAST_IN_INTEGERS) * sum(r.cost for r in records)
+    spent, chosen = 0.0, list[Blame]()
+    for record in records:
+        if spent + record.cost <= room:
+            chosen.append(record)
+            spent += record.cost
+
+    def rung(k: int) -> Candidate:
+        names = _names(chosen[:k])
+        return Candidate("float", _layers(names), replace(options, exclude=(*options.exclude, *names)))
+
+    return len(chosen), rung
+
+
+def climb(most: int, rung: Rung, attempt: Callable[[Candidate], Attempt]) -> Attempt | None:
+    """The attempt with the fewest layers that meets the target: 1, 2, 4 … groups, then halving in between.
+
+    Args:
+        most: number of groups.
+        rung: number of groups → candidate.
+        attempt: makes and measures a candidate.
+    """
+    low, k, found = 0, 1, None
+    while most:
+        tried = attempt(rung(k))
+        if tried.meets:
+            found = tried
+            break
+        low = k
+        if k == most:
+            return None
+        k = min(2 * k, most)
+    high = k
+    while high - low > 1:
+        middle = (low + high) // 2
+        tried = attempt(rung(middle))
+        if tried.meets:
+            high, found = middle, tried
+        else:
+            low = middle
+    return found
+
+
+def _names(records: Sequence[Blame]) -> list[str]:
+    return [name for record in records for name in record.nodes]
+
+
+def _layers(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:2])
+    return f"{len(names)} worst: {shown}" + (f" and {len(names) - 2} more" if len(names) > 2 else "")

@@ -1,0 +1,103 @@
+"""The order of the search: levels from cheap to dear, and which attempt wins."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from onnxq.options import Options
+from onnxq.rescue import Blame
+from onnxq.search import candidates, layers
+from onnxq.search.attempt import SLOWER, Attempt, Candidate, best, fastest
+from onnxq.search.trial import Trials
+
+__all__ = ["Hunt"]
+
+
+class _TimeIsUpError(Exception):
+    """Nothing more may be begun."""
+
+
+@dataclass(eq=False)
+class Hunt:
+    """Goes through the levels until one holds a model that meets the target.
+
+    Range methods and algorithms mostly leave speed as it is; where one that meets the target is slower than the default
+    (more nodes stay float), the rest of its level is tried as well.
+
+    Attributes:
+        trials: makes attempts, and knows those of an earlier run.
+        options: what is tried first.
+        ranges: range methods that are installed.
+        algorithms: algorithms that are installed.
+        blame: measures what layers do to the outputs.
+        tell: called with each attempt.
+        deadline: by ``time.monotonic``, after which nothing is begun; None without end.
+        done: the attempts, in order.
+        stopped: the deadline was met.
+    """
+
+    trials: Trials
+    options: Options
+    ranges: Sequence[str]
+    algorithms: Sequence[str]
+    blame: Callable[[], list[Blame]]
+    tell: Callable[[Attempt], None]
+    deadline: float | None = None
+    done: list[Attempt] = field(default_factory=list)
+    stopped: bool = False
+    _options: dict[int, Options] = field(default_factory=dict)
+
+    def run(self) -> Attempt | None:
+        """The winner: the fastest of the first level that meets the target, else the one of the highest metric."""
+        try:
+            found = self._levels()
+        except _TimeIsUpError:
+            self.stopped = True
+            found = fastest(self.done)
+        return found or best(self.done)
+
+    def _levels(self) -> Attempt | None:
+        first = self._attempt(candidates.default(self.options))
+        if first.meets:
+            return first
+        for list_of, installed in ((candidates.ranges, self.ranges), (candidates.algorithms, self.algorithms)):
+            if (found := self._level(list_of(self._best(), installed), first)) is not None:
+                return found
+        if self.trials.state.blame is None:
+            self._check_time()
+        records, base = self.blame(), self._best()
+        climbs = [layers.climb(*ladder(base, records), self._attempt) for ladder in (layers.wide, layers.in_float)]
+        return fastest([made for made in climbs if made is not None])
+
+    def _level(self, level: Sequence[Candidate], first: Attempt) -> Attempt | None:
+        """The fastest attempt of a level that meets the target; the first such as fast as the default ends it."""
+        found: list[Attempt] = []
+        for candidate in level:
+            made = self._attempt(candidate)
+            if made.meets:
+                found.append(made)
+                if made.time is None or first.time is None or made.time <= first.time * SLOWER:
+                    break
+        return fastest(found)
+
+    def _attempt(self, candidate: Candidate) -> Attempt:
+        made = self.trials.known(candidate)
+        if made is None:
+            if self.done:
+                self._check_time()
+            made = self.trials.make(candidate)
+        self.done.append(made)
+        self._options[made.number] = candidate.options
+        self.tell(made)
+        return made
+
+    def _best(self) -> Options:
+        """The options of the attempt of the highest metric."""
+        top = best(self.done)
+        return self.options if top is None else self._options[top.number]
+
+    def _check_time(self) -> None:
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            raise _TimeIsUpError

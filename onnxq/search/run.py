@@ -1,0 +1,285 @@
+"""The search, from top to bottom: the float model's metric, statistics, and levels from cheap to dear."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from onnxq import plugins
+from onnxq.algorithms.choice import chosen
+from onnxq.calibration.data import open_data
+from onnxq.calibration.ranges import check_range
+from onnxq.calibration.statistics import Statistics, model_digest
+from onnxq.catalog import installed_algorithms
+from onnxq.effort import algorithms_of, held_back
+from onnxq.errors import DataError, OptionError, OutputError, StatisticsError
+from onnxq.graph.load import load
+from onnxq.graph.save import save
+from onnxq.options import ImageOptions, Options
+from onnxq.progress import Reporter, Silent
+from onnxq.quantize import Prepared, Source, backend_named, calibrate
+from onnxq.rescue import Blame
+from onnxq.search import layers
+from onnxq.search.attempt import Attempt
+from onnxq.search.builtin import Arrays, agreement_metric
+from onnxq.search.levels import Hunt
+from onnxq.search.sources import digest_of_data, text_digest
+from onnxq.search.state import State, file_digest
+from onnxq.search.trial import REPORT, Trials, run_of
+from onnxq.session import Session, inputs_of
+from onnxq.user_metric import Metric, Run, load_metric
+
+__all__ = ["Search", "search"]
+
+_STAGES = ("float", "numbers")
+"""Of the algorithms tried: others make something else than a model with the same nodes in integers."""
+_KEEP = 64
+"""Samples held back, where the options do not say: algorithms learn from one half, the other half judges."""
+
+Tell = Callable[[Attempt], None]
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a search found.
+
+    Attributes:
+        metric: name of the measure.
+        about: what it measures, where it is onnxq's own.
+        baseline: the float model's value.
+        max_drop: how much less was allowed.
+        attempts: what was tried, in order.
+        best: the attempt whose model was written: the fastest that meets the target, else the one of the highest
+            metric; None where nothing was made.
+        stopped: time ran out before all was tried.
+        resumed: attempts that an earlier, interrupted run had made.
+        files: the files written.
+        report: of the best model, see ``Quantized.report``.
+    """
+
+    metric: str
+    about: str
+    baseline: float
+    max_drop: float
+    attempts: tuple[Attempt, ...]
+    best: Attempt | None
+    stopped: bool
+    resumed: int
+    files: tuple[Path, ...]
+    report: dict[str, Any]
+
+    @property
+    def met(self) -> bool:
+        """The model written meets the target."""
+        return self.best is not None and self.best.meets
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready data."""
+        return {
+            "metric": self.metric,
+            "about": self.about,
+            "float": self.baseline,
+            "max_drop": self.max_drop,
+            "met": self.met,
+            "stopped": self.stopped,
+            "resumed": self.resumed,
+            "best": self.best.to_dict() if self.best else None,
+            "attempts": [attempt.to_dict() for attempt in self.attempts],
+            "files": [str(path) for path in self.files],
+            "report": self.report,
+        }
+
+
+def search(
+    model: Source,
+    data: Any = None,
+    *,
+    output: str | os.PathLike[str],
+    max_drop: float,
+    metric: str | Callable[[Run], object] | None = None,
+    eval_data: Any = None,
+    backend: str = "onnxruntime",
+    statistics: Statistics | str | os.PathLike[str] | None = None,
+    options: Options | None = None,
+    image: ImageOptions | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    max_minutes: float | None = None,
+    reporter: Reporter | None = None,
+    tell: Tell | None = None,
+) -> Search:
+    """Find the fastest model whose metric is at most ``max_drop`` below the float model's, and write it.
+
+    Tried in this order, until a level holds a model that meets the target: what the options ask for; other range
+    methods; algorithms on the best range; then 16-bit activations and float for as few of the most harmful layers as
+    will do, whichever is faster. Speed is measured in onnxruntime, on one thread, in turn with the float model; times
+    within 5 % count as equal, and then the earlier attempt wins.
+
+    Every attempt is noted in a folder, so that after an interruption the same call goes on where it was. The folder
+    beside the output is removed when the search has ended; one that was named stays.
+
+    Args:
+        model: path, ``ModelProto`` or ``ir.Model``; left unchanged.
+        data: calibration data, see :func:`onnxq.calibration.data.open_data`; not needed with ``statistics``.
+        output: where to write the result.
+        max_drop: in units of the metric, 0 or more.
+        metric: ``"FILE.py:FUNCTION"`` or a function, see :mod:`onnxq.user_metric`; None measures agreement with the
+            float model, see :mod:`onnxq.search.builtin`.
+        eval_data: data for the agreement; None takes calibration samples held back, which algorithms do not learn from
+            (range methods do).
+        backend: name of the target.
+        statistics: what :func:`onnxq.calibrate` gave, or its file.
+        options: what is tried first. A range method or algorithms named there are not replaced by others.
+        image: how to read pictures, where the data is a folder of them.
+        folder: where the search keeps what it knows; None takes ``<output>.search``.
+        max_minutes: no attempt is begun after so many minutes of this call.
+        reporter: shows progress.
+        tell: called with each attempt, those of an earlier run included.
+
+    Raises:
+        MetricError: the metric is missing, raises or gives no number; for the float model before any other work.
+        OptionError: an option is wrong, or the folder is of another search.
+        OnnxqError: anything else that goes wrong; attempts made stay in the folder.
+    """
+    options, reporter = options or Options(), reporter or Silent()
+    options = replace(options, keep=options.keep or _KEEP)
+    target, place = backend_named(backend), _checked(output, max_drop, max_minutes, options)
+    deadline = None if max_minutes is None else time.monotonic() + 60.0 * max_minutes
+    if data is None and statistics is None:
+        raise OptionError("neither data nor statistics were given", hint="Give one of the two")
+    if metric is not None and eval_data is not None:
+        raise OptionError("a metric brings its own data", where="eval_data", hint="Leave one of the two out")
+    judge = None if metric is None else load_metric(metric)
+    prepared = Prepared(model, options)
+    if isinstance(statistics, (str, os.PathLike)):
+        statistics = Statistics.load(statistics)
+    digest = model_digest(prepared.model)
+    if statistics is not None and statistics.model_digest != digest:
+        raise StatisticsError("they were made from another model", hint="Calibrate this model again")
+    ranges = plugins.names("onnxq.ranges")
+    algorithms = [found.NAME for found in installed_algorithms() if found.STAGE in _STAGES]
+    state = State(
+        place.with_name(f"{place.name}.search") if folder is None else folder,
+        {
+            "model": digest,
+            "data": digest_of_data(statistics if statistics is not None else data),
+            "evaluation data": digest_of_data(eval_data),
+            "metric": f"{judge.name} {judge.digest}" if judge else "agreement",
+            "target": f"{backend}, max_drop {max_drop:g}",
+            "options": text_digest(options, image),
+            "installed range methods or algorithms": text_digest(ranges, algorithms),
+            "name of the output": place.name,
+        },
+    )
+    source = _file_of(model, state)
+    if judge is not None and state.baseline is None:  # before hours of work
+        state.baseline = judge(run_of(source, options), "float model")
+        state.save()
+    if state.statistics is None:
+        made = statistics or calibrate(model, data, options=options, image=image, reporter=reporter)
+        made.save(state.statistics_file())
+        state.keep_statistics()
+    known = Statistics.load(state.statistics_file())
+    if judge is None:
+        judge = _agreement(model, prepared, known, eval_data, image, options)
+        state.baseline = judge.baseline
+    assert state.baseline is not None  # set above, or read
+    trials = Trials(source, backend, known, judge, state.baseline, max_drop, state, place.name, reporter)
+
+    def blame() -> list[Blame]:
+        if state.blame is None:
+            state.blame = layers.measure(prepared, target, options, known, reporter)
+            state.save()
+        return state.blame
+
+    hunt = Hunt(trials, options, ranges, algorithms, blame, tell or _nobody, deadline)
+    winner = hunt.run()
+    written: list[Path] = []
+    report: dict[str, Any] = {}
+    if winner is not None:
+        files = state.files(winner)
+        report = json.loads((files[0].parent / REPORT).read_text(encoding="utf-8"))
+        written = [_copy(path, place.with_name(name)) for path, name in zip(files, winner.files, strict=True)]
+    if folder is None and not hunt.stopped:
+        state.remove()
+    return Search(
+        judge.name, judge.about, state.baseline, max_drop, tuple(hunt.done), winner, hunt.stopped, state.resumed,
+        tuple(written), report,
+    )  # fmt: skip
+
+
+def _nobody(attempt: Attempt) -> None:
+    """Nobody listens."""
+
+
+def _checked(output: str | os.PathLike[str], max_drop: float, max_minutes: float | None, options: Options) -> Path:
+    """The output, after everything that can be refused without work."""
+    for name, value in (("max_drop", max_drop), ("max_minutes", max_minutes)):
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not (0 <= value < math.inf):
+            raise OptionError(f"{value!r} is not a number of at least 0", where=name)
+    check_range(options.range)
+    chosen(algorithms_of(options))
+    place = Path(output).absolute()
+    if not place.parent.is_dir():
+        raise OutputError("the folder does not exist", where=str(Path(output).parent), hint="Create it first")
+    return place
+
+
+def _file_of(model: Source, state: State) -> str:
+    """The float model as a file, as it came."""
+    if isinstance(model, (str, os.PathLike)):
+        return os.fspath(model)
+    path = state.folder / "float.onnx"
+    if not path.exists():
+        save(load(model), path)
+    return str(path)
+
+
+def _agreement(
+    model: Source,
+    prepared: Prepared,
+    statistics: Statistics,
+    eval_data: Any,
+    image: ImageOptions | None,
+    options: Options,
+) -> Metric:
+    """Agreement with the float model on the evaluation data, or on the samples held back."""
+    session = Session(load(model), providers=options.providers, custom_op_library=options.custom_op_library)
+    if eval_data is None:
+        held = held_back(statistics.kept)
+        if not held:
+            raise DataError("no sample could be held back to compare on", hint="Give a metric or evaluation data")
+        return agreement_metric(session.outputs, lambda: ((sample.feeds, sample.outputs) for sample in held))
+    feeds = open_data(eval_data, inputs_of(prepared.model), image=image)
+    if not feeds.repeatable:
+        raise DataError("the evaluation data can be read only once", hint="Give a list, a file or a function")
+
+    def pairs() -> Iterator[tuple[Arrays, Arrays]]:
+        for feed in feeds:
+            yield feed, session.run(feed)
+
+    return agreement_metric(session.outputs, pairs)
+
+
+def _copy(source: Path, target: Path) -> Path:
+    """Copy a file; what was there stays until all is written."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, temporary)
+        os.replace(temporary, target)
+    except OSError as error:
+        raise OutputError(f"cannot be written ({error.strerror or error})", where=str(target)) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    if file_digest([source]) != file_digest([target]):
+        raise OutputError("was not written as it should be", where=str(target))
+    return target

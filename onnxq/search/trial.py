@@ -1,0 +1,149 @@
+"""One attempt: make the model, write it, judge it by the metric, time it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from onnxq.calibration.statistics import Statistics
+from onnxq.effort import samples_to_verify
+from onnxq.errors import OnnxqError, OutputError
+from onnxq.graph.load import ModelSource, load
+from onnxq.graph.save import save
+from onnxq.graph.shapes import forget_shapes
+from onnxq.options import Options
+from onnxq.progress import Reporter
+from onnxq.quantize import quantize
+from onnxq.quantized import Quantized
+from onnxq.search.attempt import Attempt, Candidate, best
+from onnxq.search.latency import share_of_time, structure
+from onnxq.search.state import State, file_digest
+from onnxq.session import Session
+from onnxq.user_metric import Metric, Run
+
+__all__ = ["REPORT", "Trials", "run_of"]
+
+REPORT = "report.json"
+_MODEL = "model.onnx"
+_ROUNDING = 1e-9
+"""Drops are differences of floats: 0.95 - 0.945 is more than 0.005."""
+_log = logging.getLogger("onnxq")
+
+
+@dataclass(eq=False)
+class Trials:
+    """Makes and measures candidates; those that the state knows are not made again.
+
+    Attributes:
+        model: the float model.
+        backend: name of the target.
+        statistics: of the model.
+        metric: what judges.
+        baseline: the float model's metric.
+        max_drop: how much less is allowed.
+        state: where attempts are kept.
+        name: of the artifact's main file.
+        reporter: shows progress.
+    """
+
+    model: ModelSource
+    backend: str
+    statistics: Statistics
+    metric: Metric
+    baseline: float
+    max_drop: float
+    state: State
+    name: str
+    reporter: Reporter
+    _float: Session | None = field(default=None, repr=False)
+
+    def known(self, candidate: Candidate) -> Attempt | None:
+        """The attempt at a candidate, if it was made."""
+        return self.state.attempts.get((candidate.level, candidate.what))
+
+    def make(self, candidate: Candidate) -> Attempt:
+        """Make a model, measure it, and note it in the state.
+
+        Raises:
+            OnnxqError: the default cannot be made; of others it is noted that they failed.
+            MetricError: the metric fails.
+        """
+        start = time.perf_counter()
+        number = len(self.state.attempts) + 1
+        folder = self.state.place(number)
+        attempt = Attempt(number, candidate.level, candidate.what)
+        try:
+            quantized = quantize(
+                self.model,
+                backend=self.backend,
+                statistics=self.statistics,
+                options=candidate.options,
+                reporter=self.reporter,
+            )
+            files = quantized.save(folder / self.name)
+        except OutputError:
+            raise  # a full disk is no property of the candidate
+        except Exception as error:  # of another's plugin, too: one bad candidate must not end hours of work
+            if candidate.level == "default":
+                raise
+            known = isinstance(error, OnnxqError)
+            said = str(error) if known else f"{type(error).__name__}: {error}"
+            _log.warning("%s failed: %s", attempt.name, said)
+            attempt = replace(attempt, failed=said or type(error).__name__)
+        else:
+            attempt = self._measured(attempt, quantized, files, candidate.options, folder)
+        attempt = replace(attempt, seconds=round(time.perf_counter() - start, 3))
+        made = [*self.state.attempts.values(), attempt]
+        top = best(made)
+        self.state.add(attempt, [a for a in made if a.meets or a is top])
+        return attempt
+
+    def _measured(
+        self, attempt: Attempt, quantized: Quantized, files: list[Path], options: Options, folder: Path
+    ) -> Attempt:
+        (folder / REPORT).write_text(json.dumps(quantized.report()), encoding="utf-8")
+        model = files[0]
+        if model.suffix != ".onnx":  # the artifact is of another kind: judge the model it was made from
+            rendered = quantized.rendered()
+            forget_shapes(rendered)
+            model = save(rendered, folder / _MODEL)[0]
+        attempt = replace(
+            attempt,
+            files=tuple(str(path.relative_to(folder.resolve())) for path in (p.resolve() for p in files)),
+            bytes=sum(path.stat().st_size for path in files),
+            digest=file_digest(files),
+            structure=structure(quantized.rendered()),
+        )
+        earlier = list(self.state.attempts.values())
+        twin = next((a for a in earlier if a.digest == attempt.digest and a.metric is not None), None)
+        if twin is not None and twin.metric is not None:
+            value = twin.metric
+        else:
+            value = self.metric(run_of(model, options), f"quantized model of attempt {attempt.number} ({attempt.name})")
+        drop = self.baseline - value
+        alike = next((a for a in earlier if a.structure == attempt.structure and a.time is not None), None)
+        took = alike.time if alike is not None else self._time(model, options)
+        return replace(attempt, metric=value, drop=drop, time=took, meets=drop <= self.max_drop + _ROUNDING)
+
+    def _time(self, model: Path, options: Options) -> float | None:
+        kept = samples_to_verify(self.statistics.kept)
+        if not kept:
+            return None
+        how: dict[str, Any] = {
+            "providers": options.providers,
+            "custom_op_library": options.custom_op_library,
+            "threads": 1,
+        }
+        if self._float is None:
+            self._float = Session(load(self.model), **how)
+        clock = time.perf_counter if options.providers else time.thread_time
+        return share_of_time(self._float, Session(model, **how), kept[0].feeds, clock=clock)
+
+
+def run_of(model: str | Path, options: Options) -> Run:
+    """A model's file as a metric takes it."""
+    return Run(model, providers=options.providers, custom_op_library=options.custom_op_library)

@@ -1,0 +1,68 @@
+"""How a search looks on a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onnxq.terminal import Screen, bytes_text, plural
+
+if TYPE_CHECKING:
+    from onnxq.search.attempt import Attempt
+    from onnxq.search.run import Search
+
+__all__ = ["attempt", "searched"]
+
+
+def attempt(screen: Screen, made: Attempt) -> None:
+    """One line as soon as an attempt is made."""
+    if made.failed:
+        text = f"failed: {made.failed}"
+    else:
+        text = f"metric {_value(made.metric)}, drop {_value(made.drop)}, {_faster(made.time)}"
+        text += ": meets the target" if made.meets else ": drops too much"
+    screen.line(f"{made.number}. {made.name}: {text}")
+
+
+def searched(screen: Screen, source: str, output: str, found: Search, seconds: float) -> None:
+    """The summary of ``onnxq quantize --max-drop``."""
+    screen.line(f"{screen.style(f'{source} → {output}', 'bold')}  {screen.style(f'{seconds:.1f} s', 'dim')}")
+    measure = f"{found.metric}: {found.about}" if found.about else found.metric
+    rows = [("metric", measure), ("float", f"{_value(found.baseline)}, at most {found.max_drop:g} less is asked for")]
+    if found.resumed:
+        rows.append(("resumed", f"{plural(found.resumed, 'attempt')} of an earlier run"))
+    screen.pairs(rows)
+    screen.line()
+    table = []
+    for made in found.attempts:
+        verdict = f"failed: {made.failed}" if made.failed else "meets" if made.meets else "drops too much"
+        chosen = "*" if made is found.best else ""
+        size = bytes_text(made.bytes) if made.bytes else "-"
+        table.append(
+            (chosen, str(made.number), made.name, _value(made.metric), _value(made.drop), _times(made.time), size,
+             f"{made.seconds:.1f}", verdict)
+        )  # fmt: skip
+    head = ("", "", "tried", "metric", "drop", "speed", "size", "s", "verdict")
+    screen.table(head, table, right=(1, 3, 4, 5, 6, 7))
+    screen.line("  speed: times as fast as float in onnxruntime, one thread of this machine, in turn with it")
+    if found.stopped:
+        said = "stopped by --max-minutes; the same command goes on from here"
+        screen.line(f"  {screen.style('warning', 'yellow')}  {said}")
+    if found.best is not None and found.met:
+        screen.line(f"  {screen.style('written', 'green')}  {found.best.name}, {_faster(found.best.time)}")
+    elif found.best is not None:
+        screen.line()
+        text = f"TARGET NOT MET: the drop is {_value(found.best.drop)}, {found.max_drop:g} is asked for"
+        screen.line(screen.style(text, "bold", "red"))
+        screen.line(f"Written is the best found: {found.best.name}. Try more data, or a larger --max-drop.")
+
+
+def _value(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _times(share: float | None) -> str:
+    return f"{1 / share:.2f}x" if share else "-"
+
+
+def _faster(share: float | None) -> str:
+    return f"{1 / share:.2f} times as fast as float" if share else "speed not measured"

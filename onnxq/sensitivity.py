@@ -1,0 +1,264 @@
+"""Which layers hurt: the weights of each layer, and each activation, quantized alone."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onnxq.calibration.statistics import Statistics, model_digest
+from onnxq.errors import OptionError, OutputError, StatisticsError
+from onnxq.metrics import jsonable
+from onnxq.options import ImageOptions, Options
+from onnxq.probe import Role, Setting, parts_of
+from onnxq.progress import Reporter, Silent
+from onnxq.quantize import Prepared, Source, backend_named, calibrate
+from onnxq.survey import Record, local_noise, make_probe, runs_needed, survey
+from onnxq.values import check_bits, check_int
+
+__all__ = ["Sensitivity", "SensitivityRow", "sensitivity"]
+
+ROLES: tuple[Role, ...] = ("weights", "activations")
+
+
+@dataclass(frozen=True, slots=True)
+class SensitivityRow:
+    """What a layer's weights, or an activation, do to the outputs when they alone are quantized.
+
+    Attributes:
+        role: ``"weights"`` or ``"activations"``.
+        nodes: the layers whose weights they are, or that read the activation; of all members where it is a group.
+        ops: their operator types.
+        tensors: the weights, or the activation and the tensors that share its scale.
+        members: how many layers or activations were measured together, 1 unless there were too many.
+        parameters: number of weights.
+        sqnr: width in bits → SQNR at the worst output, dB; ``inf`` where nothing changed.
+        outputs: width → output → SQNR, dB.
+        local: width → SQNR of the layer's own output with its input in float, dB; empty where it was not measured.
+    """
+
+    role: Role
+    nodes: tuple[str, ...]
+    ops: tuple[str, ...]
+    tensors: tuple[str, ...]
+    members: int
+    parameters: int
+    sqnr: Mapping[int, float]
+    outputs: Mapping[int, Mapping[str, float]]
+    local: Mapping[int, float]
+
+    @property
+    def name(self) -> str:
+        """The layer or the tensor; of a group the first, with the number of the others."""
+        first = self.nodes[0] if self.role == "weights" else self.tensors[0]
+        return first if self.members == 1 else f"{first} and {self.members - 1} more"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready data; widths are strings, infinities ``"inf"``."""
+        return {
+            "name": self.name,
+            "role": self.role,
+            "nodes": list(self.nodes),
+            "ops": list(self.ops),
+            "tensors": list(self.tensors),
+            "members": self.members,
+            "parameters": self.parameters,
+            "sqnr": {str(bits): jsonable(v) for bits, v in self.sqnr.items()},
+            "outputs": {str(b): {n: jsonable(v) for n, v in found.items()} for b, found in self.outputs.items()},
+            "local": {str(bits): jsonable(v) for bits, v in self.local.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """Which layers hurt.
+
+    Attributes:
+        backend: name of the target, which decides what is quantized.
+        bits: the widths measured.
+        rows: weights, then activations, in the order of the graph.
+        together: role → width → SQNR at the worst output with all of that role quantized, dB.
+        added: the same as the rows predict it, their noise added up: how far they can be trusted.
+        samples: samples each measurement was made on.
+        runs: measurements made.
+        seconds: what they took.
+    """
+
+    backend: str
+    bits: tuple[int, ...]
+    rows: tuple[SensitivityRow, ...]
+    together: Mapping[str, Mapping[int, float]]
+    added: Mapping[str, Mapping[int, float]]
+    samples: int
+    runs: int
+    seconds: float
+
+    def of(self, role: str) -> list[SensitivityRow]:
+        """The rows of a role, those that hurt most at the narrowest width first."""
+        return sorted((row for row in self.rows if row.role == role), key=lambda row: row.sqnr[min(self.bits)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready data."""
+        both = {"together": self.together, "added": self.added}
+        totals = {
+            key: {role: {str(b): jsonable(v) for b, v in found.items()} for role, found in table.items()}
+            for key, table in both.items()
+        }
+        return {
+            "backend": self.backend,
+            "bits": list(self.bits),
+            "samples": self.samples,
+            "runs": self.runs,
+            "seconds": round(self.seconds, 3),
+            **totals,
+            "rows": [row.to_dict() for row in self.rows],
+        }
+
+    def to_svg(self) -> str:
+        """The rows as a picture: a line a layer, a dot a width, further left hurts more."""
+        from onnxq.sensitivity_plot import draw
+
+        return draw(self)
+
+
+def sensitivity(
+    model: Source,
+    data: Any = None,
+    *,
+    backend: str = "onnxruntime",
+    bits: Sequence[int] = (4, 8),
+    statistics: Statistics | str | os.PathLike[str] | None = None,
+    samples: int = 4,
+    runs: int = 512,
+    plot: str | os.PathLike[str] | None = None,
+    options: Options | None = None,
+    image: ImageOptions | None = None,
+    reporter: Reporter | None = None,
+) -> Sensitivity:
+    """Measure what the weights of each layer, and each activation, do to the outputs when they alone are quantized.
+
+    Args:
+        model: path, ``ModelProto`` or ``ir.Model``; left unchanged.
+        data: calibration data, see :func:`onnxq.calibration.data.open_data`; not needed with ``statistics``.
+        backend: name of the target.
+        bits: the widths to measure, 2 to 16.
+        statistics: what :func:`onnxq.calibrate` gave, or its file.
+        samples: at most so many of the samples that the statistics kept are run.
+        runs: largest number of measurements, each a model loaded and run on the samples. Where there are more layers,
+            groups of neighbours are measured first and the worst of them split.
+        plot: where to write a picture, SVG.
+        options: exclusions, placement, ranges and so on; their bits decide nothing here.
+        image: how to read pictures, where the data is a folder of them.
+        reporter: shows progress.
+
+    Raises:
+        OnnxqError: anything that goes wrong, see :mod:`onnxq.errors`.
+    """
+    options, reporter = options or Options(), reporter or Silent()
+    widths = _widths(bits)
+    check_int("samples", samples, 1)
+    check_int("runs", runs, 1)
+    target = backend_named(backend)
+    if plot is not None and not Path(plot).absolute().parent.is_dir():
+        raise OutputError("the folder does not exist", where=str(Path(plot).parent), hint="Create it first")
+    if data is None and statistics is None:
+        raise OptionError("neither data nor statistics were given", hint="Give one of the two")
+    if isinstance(statistics, (str, os.PathLike)):
+        statistics = Statistics.load(statistics)
+    if statistics is None:
+        statistics = calibrate(model, data, options=options, image=image, reporter=reporter)
+    prepared = Prepared(model, options)
+    if statistics.model_digest != model_digest(prepared.model):
+        raise StatisticsError("they were made from another model", hint="Calibrate this model again")
+    if not statistics.kept:
+        raise StatisticsError("they hold no samples to run", hint="Calibrate again with more memory or smaller samples")
+    start = time.perf_counter()
+    probe = make_probe(prepared.model, target, options, statistics, statistics.kept[:samples])
+    parts = parts_of(probe.model, probe.plan)
+    by_role = {role: [part for part in parts if part.role == role] for role in ROLES}
+    share = {role: runs * len(found) // max(len(parts), 1) for role, found in by_role.items()}
+    totals = len(widths) * sum(bool(found) for found in by_role.values())
+    needed = totals + sum(runs_needed(len(by_role[role]), len(widths), share[role]) for role in ROLES)
+    records: list[Record] = []
+    together: dict[str, dict[int, float]] = {}
+    added: dict[str, dict[int, float]] = {}
+    with reporter.phase("sensitivity", total=needed, unit="runs") as advance:
+        done = 0
+        for role, found in by_role.items():
+            before = done
+
+            def step(count: int, before: int = before) -> None:
+                nonlocal done
+                done = before + count
+                advance(done)
+
+            records += survey(probe, found, widths, share[role], step)
+            if found:
+                together[role], added[role] = {}, {}
+            for width in widths if found else ():
+                measured = probe.noise([Setting(part, width) for part in found])
+                done += 1
+                advance(done)
+                together[role][width] = _decibel(max(measured.values(), default=0.0))
+                added[role][width] = _decibel(_added(records, role, width))
+        local = local_noise(probe, widths) if by_role["weights"] else {}
+    made = Sensitivity(
+        backend=target.name,
+        bits=widths,
+        rows=tuple(_row(record, local) for record in records),
+        together=together,
+        added=added,
+        samples=len(probe.samples),
+        runs=done,
+        seconds=time.perf_counter() - start,
+    )
+    if plot is not None:
+        Path(plot).write_text(made.to_svg(), encoding="utf-8")
+    return made
+
+
+def _widths(bits: Sequence[int]) -> tuple[int, ...]:
+    given = tuple(dict.fromkeys(bits))
+    if not given:
+        raise OptionError("no width was given", where="bits")
+    for width in given:
+        check_bits("bits", width)
+    return tuple(sorted(given))
+
+
+def _row(record: Record, local: Mapping[str, Mapping[int, float]]) -> SensitivityRow:
+    parts = record.parts
+    nodes = tuple(dict.fromkeys(name for part in parts for name in part.nodes))
+    ops = {name: op for part in parts for name, op in zip(part.nodes, part.ops, strict=True)}
+    own = local.get(nodes[0], {}) if len(nodes) == 1 and parts[0].role == "weights" else {}
+    return SensitivityRow(
+        role=parts[0].role,
+        nodes=nodes,
+        ops=tuple(ops[name] for name in nodes),
+        tensors=tuple(dict.fromkeys(name for part in parts for name in part.tensors)),
+        members=len(parts),
+        parameters=sum(part.elements for part in parts),
+        sqnr={bits: _decibel(record.worst(bits)) for bits in record.noise},
+        outputs={bits: {n: _decibel(v) for n, v in noise.items()} for bits, noise in record.noise.items()},
+        local={bits: _decibel(noise) for bits, noise in own.items()},
+    )
+
+
+def _added(records: Sequence[Record], role: Role, bits: int) -> float:
+    """Noise of all records of a role at the output where it is largest."""
+    total: dict[str, float] = {}
+    for record in records:
+        if record.parts[0].role == role:
+            for name, noise in record.noise[bits].items():
+                total[name] = total.get(name, 0.0) + noise
+    return max(total.values(), default=0.0)
+
+
+def _decibel(noise: float) -> float:
+    if noise <= 0.0:
+        return math.inf
+    return -10.0 * math.log10(noise) if math.isfinite(noise) else -math.inf

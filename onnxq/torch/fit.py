@@ -1,0 +1,303 @@
+"""Learning a block: weights, biases and scales by gradient, so that its output comes close to the float model's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from onnxq.errors import ModelError
+from onnxq.plan import Edge
+from onnxq.torch.executor import Executor
+from onnxq.torch.weights import ActivationGrid, FreeWeight, LearnedWeight, RoundedWeight
+
+__all__ = ["Fit", "Samples", "Settings", "Unit", "learn"]
+
+Tensor = torch.Tensor
+Arrays = Mapping[str, NDArray[np.generic]]
+
+_CHECKS = 10
+"""How often the samples held back are looked at."""
+_STIFFEST, _SOFTEST = 20.0, 2.0
+"""First and last exponent of AdaRound's regularizer (Nagel et al., 2020, section 3.4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to learn.
+
+    Attributes:
+        iterations: steps of Adam.
+        batch: samples in a step.
+        lr: step of what decides the rounding, or of weights in units of their scale.
+        scale_lr: step of the logarithm of a scale, annealed to zero; 0 leaves scales alone.
+        bias_lr: step of a bias in units of the noise that rounding makes; 0 leaves biases alone.
+        drop: share of the activations that are not quantized in a step.
+        warmup: share of the iterations without regularizer.
+        regularize: strength of the regularizer, relative to the gradient of the error.
+        seed: of the samples drawn and of what is dropped.
+    """
+
+    iterations: int
+    batch: int
+    lr: float
+    scale_lr: float
+    bias_lr: float
+    drop: float
+    warmup: float
+    regularize: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Samples:
+    """What goes into a block and what should come out, sample by sample.
+
+    Attributes:
+        inputs: as the quantized model in front of it gives them.
+        floats: as the float model gives them.
+        targets: the float model's output.
+    """
+
+    inputs: Sequence[Mapping[str, Tensor]]
+    floats: Sequence[Mapping[str, Tensor]]
+    targets: Sequence[Tensor]
+
+    @classmethod
+    def of(cls, inputs: Sequence[Arrays], floats: Sequence[Arrays], targets: Sequence[NDArray[np.generic]]) -> Samples:
+        """Samples from arrays."""
+        made = [
+            [{n: torch.from_numpy(np.array(a)) for n, a in row.items()} for row in rows] for rows in (inputs, floats)
+        ]
+        return cls(made[0], made[1], [torch.from_numpy(np.array(t)) for t in targets])
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+@dataclass(eq=False)
+class Unit:
+    """A block made ready to learn.
+
+    Attributes:
+        executor: of its nodes, to one output.
+        weights: weights to learn, by name.
+        biases: biases to learn by name, with the unit in which each moves; shapes of the model.
+        grids: quantizers of activations and of constants that are not learned, by input of a node.
+        present: constants as they are now, on their grids.
+        fitting: samples to learn from.
+        held: samples to judge by.
+    """
+
+    executor: Executor
+    weights: Mapping[str, LearnedWeight]
+    biases: Mapping[str, tuple[Tensor, Tensor]]
+    grids: Mapping[Edge, ActivationGrid]
+    present: Mapping[str, Tensor]
+    fitting: Samples
+    held: Samples
+    _moves: dict[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._moves = {name: torch.zeros_like(b, requires_grad=True) for name, (b, _) in self.biases.items()}
+
+    @property
+    def distinct_grids(self) -> list[ActivationGrid]:
+        """Quantizers without repeats."""
+        return list({id(grid): grid for grid in self.grids.values()}.values())
+
+    def bias(self, name: str) -> Tensor:
+        """A bias as learned so far."""
+        start, unit = self.biases[name]
+        return start + self._moves[name] * unit
+
+    def soft(self) -> dict[str, Tensor]:
+        """Constants to learn with."""
+        return {**{n: w.value() for n, w in self.weights.items()}, **{n: self.bias(n) for n in self.biases}}
+
+    def hard(self) -> dict[str, Tensor]:
+        """Constants as they would be written now."""
+        with torch.no_grad():
+            rounded = {n: torch.from_numpy(w.result()[0]) for n, w in self.weights.items()}
+            return {**rounded, **{n: self.bias(n).detach() for n in self.biases}}
+
+    def output(self, feeds: Mapping[str, Tensor], constants: Mapping[str, Tensor]) -> Tensor:
+        """What the quantized block gives."""
+        (name,) = self.executor.outputs
+        return self.executor.run(feeds, weights=constants, quantizers=self.grids)[name]
+
+    def error(self, samples: Samples, constants: Mapping[str, Tensor]) -> float:
+        """Mean squared error of the block's output over samples, float64."""
+        total, count = 0.0, 0
+        with torch.no_grad():
+            for feeds, target in zip(samples.inputs, samples.targets, strict=True):
+                gap = self.output(feeds, constants) - target
+                total += float(gap.double().square().sum())
+                count += gap.numel()
+        return total / max(count, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What learning did.
+
+    Attributes:
+        before: mean squared error on the samples held back, as the block was.
+        after: the least error that was reached there; that state is left in the unit.
+    """
+
+    before: float
+    after: float
+
+
+def learn(unit: Unit, settings: Settings, advance: Callable[[int], None] = lambda step: None) -> Fit:
+    """Learn a block; the state that was best on the samples held back is left in it.
+
+    The error is the squared distance to the float model's output, summed over channels (axis 1) and averaged over the
+    rest (Li et al., BRECQ, 2021, equation 10, without the Fisher weights).
+
+    Args:
+        unit: its weights, biases and grids are changed.
+        settings: how.
+        advance: told of each step.
+    """
+    generator = torch.Generator().manual_seed(settings.seed)
+    trainer = _Trainer(unit, settings, generator)
+    before = unit.error(unit.held, unit.present)
+    best, best_state = unit.error(unit.held, unit.hard()), trainer.state()
+    every = max(settings.iterations // _CHECKS, 1)
+    for step in range(settings.iterations):
+        trainer.step(step)
+        advance(step + 1)
+        if (step + 1) % every == 0 or step + 1 == settings.iterations:
+            trainer.dropping(0.0)
+            now = unit.error(unit.held, unit.hard())
+            if now < best:
+                best, best_state = now, trainer.state()
+    trainer.dropping(0.0)
+    trainer.restore(best_state)
+    return Fit(before, best)
+
+
+class _Trainer:
+    def __init__(self, unit: Unit, settings: Settings, generator: torch.Generator) -> None:
+        self.unit, self.settings, self.generator = unit, settings, generator
+        self.rounded = [w for w in unit.weights.values() if isinstance(w, RoundedWeight)]
+        scales = [g.stretch for g in unit.distinct_grids if g.stretch is not None] if settings.scale_lr else []
+        if settings.scale_lr:
+            scales += [
+                w.stretch for w in unit.weights.values() if isinstance(w, FreeWeight) and w.stretch.requires_grad
+            ]
+        biases = list(unit._moves.values()) if settings.bias_lr else []
+        weights = [p for w in unit.weights.values() for p in w.learned]
+        given = ((weights, settings.lr), (scales, settings.scale_lr), (biases, settings.bias_lr))
+        self.groups = [(part, lr) for part, lr in given if part]
+        self.learned = [p for part, _ in self.groups for p in part]
+        self.adam = torch.optim.Adam([{"params": part, "lr": lr} for part, lr in self.groups])
+        for grid in unit.distinct_grids:
+            grid.generator = generator
+        self.joined = _joins(unit)
+        self.pull = [0.0] * len(self.rounded)
+        self.weights = weights
+
+    def dropping(self, share: float) -> None:
+        for grid in self.unit.distinct_grids:
+            grid.drop = share
+
+    def step(self, step: int) -> None:
+        settings = self.settings
+        share = step / settings.iterations
+        for group, (part, lr) in zip(self.adam.param_groups, self.groups, strict=True):
+            constant = bool(self.rounded) and part is self.weights
+            group["lr"] = lr if constant else lr * 0.5 * (1 + float(np.cos(np.pi * share)))
+        self.adam.zero_grad(set_to_none=True)
+        self.dropping(settings.drop)
+        self._error().backward()  # type: ignore[no-untyped-call]
+        self._regularize(share)
+        self.adam.step()
+
+    def state(self) -> list[Tensor]:
+        return [p.detach().clone() for p in self.learned]
+
+    def restore(self, state: Sequence[Tensor]) -> None:
+        with torch.no_grad():
+            for p, saved in zip(self.learned, state, strict=True):
+                p.copy_(saved)
+
+    def _error(self) -> Tensor:
+        samples, settings = self.unit.fitting, self.settings
+        order = torch.randperm(len(samples), generator=self.generator)[: settings.batch].tolist()
+        constants = self.unit.soft()
+        if self.joined:
+            feeds = {n: torch.cat([samples.inputs[i][n] for i in order]) for n in self.unit.executor.inputs}
+            floats = {n: torch.cat([samples.floats[i][n] for i in order]) for n in self.unit.executor.inputs}
+            return self._loss(feeds, floats, torch.cat([samples.targets[i] for i in order]), constants)
+        parts = [self._loss(samples.inputs[i], samples.floats[i], samples.targets[i], constants) for i in order]
+        return torch.stack(parts).mean()
+
+    def _loss(
+        self, feeds: Mapping[str, Tensor], floats: Mapping[str, Tensor], target: Tensor, constants: Mapping[str, Tensor]
+    ) -> Tensor:
+        if self.settings.drop:
+            feeds = {n: self._mixed(x, floats[n]) for n, x in feeds.items()}
+        gap = (self.unit.output(feeds, constants) - target).square()
+        channels = target.shape[1] if target.ndim > 1 else 1
+        return gap.mean() * channels
+
+    def _mixed(self, quantized: Tensor, exact: Tensor) -> Tensor:
+        if not quantized.is_floating_point():
+            return quantized
+        dropped = torch.rand(quantized.shape, generator=self.generator) < self.settings.drop
+        return torch.where(dropped, exact, quantized)
+
+    def _regularize(self, share: float) -> None:
+        """Add the gradient of ``lambda sum(1 - |2 h - 1|^b)``, by which weights end up at 0 or 1.
+
+        ``lambda`` follows the size of the error's own gradient, so that it suits layers of any size and scale.
+        """
+        settings = self.settings
+        if not settings.regularize:
+            return
+        past = (share - settings.warmup) / max(1 - settings.warmup, 1e-9)
+        exponent = _SOFTEST + (_STIFFEST - _SOFTEST) * (1 - min(max(past, 0.0), 1.0))
+        for index, weight in enumerate(self.rounded):
+            v = weight.v
+            assert v.grad is not None
+            with torch.no_grad():
+                sigmoid = torch.sigmoid(v)
+                slope = 1.2 * sigmoid * (1 - sigmoid)
+                up = (1.2 * sigmoid - 0.1).clamp(0, 1)
+                size = float(v.grad.abs().sum() / slope.sum().clamp(min=1e-12))
+                self.pull[index] = size if not self.pull[index] else 0.9 * self.pull[index] + 0.1 * size
+                if past < 0:
+                    continue
+                far = 2 * up - 1
+                force = -2 * exponent * far.sign() * far.abs().pow(exponent - 1)
+                inside = (up > 0) & (up < 1)
+                v.grad += settings.regularize * self.pull[index] * force * slope * inside
+
+
+def _joins(unit: Unit) -> bool:
+    """Whether samples may be run together, joined along the first axis."""
+    samples = unit.fitting
+    if len(samples) < 2:
+        return False
+    shapes = [{n: tuple(x.shape) for n, x in row.items()} for row in samples.inputs]
+    targets = [tuple(t.shape) for t in samples.targets]
+    if any(s != shapes[0] for s in shapes) or any(t != targets[0] for t in targets):
+        return False
+    if not targets[0] or not all(shape for shape in shapes[0].values()):
+        return False
+    try:
+        with torch.no_grad():
+            feeds = {n: torch.cat([samples.inputs[0][n], samples.inputs[1][n]]) for n in unit.executor.inputs}
+            both = unit.output(feeds, unit.present)
+            alone = torch.cat([unit.output(samples.inputs[i], unit.present) for i in (0, 1)])
+    except (ModelError, RuntimeError):  # a shape written into the graph: samples are run one by one
+        return False
+    return both.shape == alone.shape and bool(
+        torch.allclose(both, alone, rtol=1e-3, atol=1e-4 * float(alone.abs().max()))
+    )

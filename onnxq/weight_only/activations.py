@@ -1,0 +1,69 @@
+"""Arrays kept by name and sample: in memory as long as they fit a budget, then on the disk."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Activations"]
+
+_BUDGET = 32 << 20
+
+
+class Activations:
+    """Arrays by tensor name and sample.
+
+    Args:
+        budget: bytes held in memory.
+    """
+
+    def __init__(self, budget: int = _BUDGET) -> None:
+        self._left = budget
+        self._arrays: dict[tuple[str, int], NDArray[Any]] = {}
+        self._files: dict[tuple[str, int], Path] = {}
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._count = 0
+
+    def put(self, name: str, sample: int, array: NDArray[Any]) -> None:
+        """Keep an array."""
+        if array.nbytes <= self._left or array.dtype.kind in "OSUV":
+            self._left -= array.nbytes
+            self._arrays[name, sample] = np.array(array)
+            return
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="onnxq-")
+        path = Path(self._folder.name, f"{self._count}.npy")
+        self._count += 1
+        np.save(path, array)
+        self._files[name, sample] = path
+
+    def get(self, name: str, sample: int) -> NDArray[Any]:
+        """An array that was put there."""
+        key = (name, sample)
+        return self._arrays[key] if key in self._arrays else np.load(self._files[key])
+
+    def names(self) -> list[str]:
+        """Tensors that are there."""
+        return list(dict.fromkeys(name for name, _ in (*self._arrays, *self._files)))
+
+    def drop(self, name: str, samples: int) -> None:
+        """Forget a tensor."""
+        for sample in range(samples):
+            held = self._arrays.pop((name, sample), None)
+            if held is not None:
+                self._left += held.nbytes
+            path = self._files.pop((name, sample), None)
+            if path is not None:
+                path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._arrays.clear()
+        self._files.clear()
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None

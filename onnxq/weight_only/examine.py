@@ -1,0 +1,107 @@
+"""The last check of a result, from its file, in memory that does not grow with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxq.calibration.statistics import KeptSample
+from onnxq.errors import ExecutionError, ModelError, VerificationError
+from onnxq.graph.check import check
+from onnxq.graph.load import load
+from onnxq.graph.save import file_size, serialized_size
+from onnxq.metrics import ErrorMeter
+from onnxq.options import Options
+from onnxq.session import Session
+from onnxq.verify import Verification, verify
+from onnxq.weight_only.activations import Activations
+from onnxq.weight_only.segments import SegmentedModel
+from onnxq.weight_only.tensors import in_memory
+
+__all__ = ["Reference", "examine"]
+
+_WHOLE_BYTES = 512 << 20
+"""A float model up to this size is run as a whole, and timed."""
+_SAMPLES = 8
+
+
+@dataclass(eq=False)
+class Reference:
+    """What the float model gave.
+
+    Attributes:
+        feeds: the samples.
+        outputs: its outputs, by name and sample.
+    """
+
+    feeds: Sequence[Mapping[str, Any]] = ()
+    outputs: Activations = field(default_factory=Activations)
+
+    def close(self) -> None:
+        """Forget it."""
+        self.outputs.close()
+
+    def kept(self, names: Sequence[str]) -> list[KeptSample]:
+        """At most 8 samples with the float model's outputs, of those that nothing was learned from."""
+        held = list(range(1, len(self.feeds), 2)) or list(range(len(self.feeds)))
+        held = held[:: -(-len(held) // _SAMPLES)] if held else held
+        return [KeptSample(i, dict(self.feeds[i]), {name: self.outputs.get(name, i) for name in names}) for i in held]
+
+
+def examine(
+    written: Path, model: ir.Model, reference: Reference, options: Options, *, float_bytes: int
+) -> Verification:
+    """Check, load and run a result.
+
+    A small model is run as a whole, with and without graph optimizations, and timed. A big one is loaded as a whole
+    without copies of its weights, and run in segments.
+
+    Args:
+        written: its file.
+        model: the float model.
+        reference: samples and what the float model gave.
+        options: providers and the library of custom operators.
+        float_bytes: size of the float model.
+
+    Raises:
+        VerificationError: it is not a valid model, or onnxruntime cannot load or run it.
+    """
+    runtime: dict[str, Any] = {"providers": options.providers, "custom_op_library": options.custom_op_library}
+    result = load(written)
+    kept = reference.kept([value.name or "" for value in model.graph.outputs if value.producer() is not None])
+    if serialized_size(model) <= _WHOLE_BYTES:
+        for value in result.graph.initializers.values():
+            if value.const_value is not None and value.const_value.dtype.bitwidth < 8:
+                value.const_value = in_memory(value.const_value)
+        Session(written, **runtime)
+        return verify(model, result, kept, float_bytes=float_bytes, **runtime)
+    try:
+        check(result)
+        Session(written, optimize=False, prepack=False, **runtime)
+        outputs = _errors(result, kept, runtime)
+    except (ExecutionError, ModelError) as error:
+        raise VerificationError(
+            f"the quantized model failed its final check ({error})",
+            hint="Nothing was written. Keep the nodes named above float with --exclude",
+        ) from error
+    return Verification(outputs=outputs, samples=len(kept), float_bytes=float_bytes, quantized_bytes=file_size(result))
+
+
+def _errors(result: ir.Model, kept: Sequence[KeptSample], runtime: Mapping[str, Any]) -> dict[str, Any]:
+    if not kept:
+        return {}
+    got = Activations()
+    try:
+        for _ in SegmentedModel(result, **runtime).run([sample.feeds for sample in kept], got):
+            pass
+        meters = {name: ErrorMeter() for name in kept[0].outputs}
+        for position, sample in enumerate(kept):
+            for name, values in sample.outputs.items():
+                meters[name].update(values, got.get(name, position), sample.index)
+        return {name: meter.result() for name, meter in meters.items()}
+    finally:
+        got.close()

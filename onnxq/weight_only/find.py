@@ -1,0 +1,128 @@
+"""Which constants are stored as integers in blocks, and why the others are not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnxq.graph.region import ELEMENTWISE
+from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import is_constant
+from onnxq.options import Options
+from onnxq.plan import Kept
+from onnxq.selection import Selection
+
+__all__ = ["Matrix", "find"]
+
+_LEAST = 1024
+"""Numbers of a weight that is worth a node of its own."""
+_LEAST_INPUTS = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Matrix:
+    """A constant matrix and the nodes that read it in one way.
+
+    Attributes:
+        value: the constant, float32, two axes.
+        axis: along which inputs lie, and blocks run: 0 for MatMul (K, N), 1 for Gather's table and Gemm's (N, K).
+        nodes: MatMul and Gemm that multiply with it, or Gather that pick rows of it.
+        gathered: whether rows of it are picked.
+    """
+
+    value: ir.Value
+    axis: int
+    nodes: Sequence[ir.Node]
+    gathered: bool
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(outputs, inputs)."""
+        rows, columns = _shape(self.value)
+        return (columns, rows) if self.axis == 0 else (rows, columns)
+
+
+def find(model: ir.Model, options: Options) -> tuple[list[Matrix], list[Kept]]:
+    """The matrices of a model, in the order of their first readers, and the nodes whose weights stay float.
+
+    Args:
+        model: normalized; left as it is.
+        options: ``exclude`` and ``include`` count.
+
+    Raises:
+        OptionError: a pattern matches nothing.
+    """
+    nodes = list(all_nodes(model))
+    selection = Selection(model, nodes, Options(exclude=options.exclude, include=options.include))
+    found: dict[tuple[ir.Value, int, bool], list[ir.Node]] = {}
+    kept: list[Kept] = []
+    for node in nodes:
+        weights = [v for v in node.inputs if _is_weight(v)]
+        if not weights or node.op_type in ELEMENTWISE:
+            continue
+        reason = _refusal(node, selection)
+        if reason:
+            kept.append(Kept(node.name or "", node.op_type, reason))
+            continue
+        gathered = node.op_type == "Gather"
+        value = node.inputs[0 if gathered else 1]
+        assert value is not None
+        axis = 1 if gathered else int(node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1)
+        found.setdefault((value, axis, gathered), []).append(node)
+    return [Matrix(value, axis, group, gathered) for (value, axis, gathered), group in found.items()], kept
+
+
+def _is_weight(value: ir.Value | None) -> bool:
+    """Whether a value is a float constant of two axes or more; vectors and scalars are not worth a word."""
+    if value is None or value.const_value is None or not value.is_initializer():
+        return False
+    floats = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
+    return value.const_value.dtype in floats and sum(n > 1 for n in _shape(value)) > 1
+
+
+def _refusal(node: ir.Node, selection: Selection) -> str | None:
+    if node in selection.excluded:
+        return f"excluded by {selection.excluded[node]!r}"
+    if selection.included is not None and node not in selection.included:
+        return "not among those to be quantized"
+    if node.op_type not in ("MatMul", "Gemm", "Gather") or node.domain not in ("", "ai.onnx"):
+        return "only weights of MatMul, Gemm and Gather are stored in blocks"
+    value = node.inputs[0 if node.op_type == "Gather" else 1]
+    if not _is_weight(value) or value is None or value.const_value is None:
+        return "its constant is the left operand"
+    if not is_constant(value):
+        return "its weight is an input that may be overridden"
+    if value.is_graph_output():
+        return "its weight is an output of the model"
+    if value.const_value.dtype != ir.DataType.FLOAT:
+        return f"its weight is {value.const_value.dtype.name.lower()}"
+    shape = _shape(value)
+    if len(shape) != 2:
+        return f"its weight has {len(shape)} axes, not 2"
+    if math.prod(shape) < _LEAST:
+        return f"its weight has fewer than {_LEAST} numbers"
+    attributes = node.attributes
+    if node.op_type == "Gather":
+        inputs = shape[1]
+        if attributes.get_int("axis", 0) not in (0, -2):
+            return "it picks columns"
+    else:
+        inputs = shape[1] if node.op_type == "Gemm" and attributes.get_int("transB", 0) == 1 else shape[0]
+        data = node.inputs[0]
+        if data is None or is_constant(data) or (data.shape is not None and len(data.shape) < 2):
+            return "its data has fewer than 2 axes, or is constant"
+    if inputs < _LEAST_INPUTS:
+        return f"its weight has {inputs} inputs, fewer than the smallest block"
+    if node.op_type == "Gemm" and attributes.get_int("transA", 0) == 1:
+        return "it transposes its data"
+    if node.op_type == "Gemm" and (attributes.get_float("alpha", 1.0), attributes.get_float("beta", 1.0)) != (1, 1):
+        return "its alpha or beta is not 1"
+    return None
+
+
+def _shape(value: ir.Value) -> tuple[int, ...]:
+    assert value.const_value is not None
+    return tuple(value.const_value.shape.numpy())

@@ -1,0 +1,245 @@
+"""The pipeline of weight-only quantization, from top to bottom: load, find, quantize layer by layer, check, write."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.calibration.data import open_data
+from onnxq.errors import OptionError
+from onnxq.graph.shapes import forget_shapes
+from onnxq.graph.traverse import all_nodes
+from onnxq.options import ImageOptions, Options
+from onnxq.plan import Kept
+from onnxq.progress import Reporter, Silent
+from onnxq.quantize import Prepared
+from onnxq.rewritten import Rewritten
+from onnxq.session import inputs_of
+from onnxq.weight_only.activations import Activations
+from onnxq.weight_only.examine import Reference, examine
+from onnxq.weight_only.files import Output
+from onnxq.weight_only.find import Matrix, find
+from onnxq.weight_only.learn import Learner
+from onnxq.weight_only.recipe import Recipe
+from onnxq.weight_only.render import Parts, rewrite, tensors_of
+from onnxq.weight_only.segments import Segment, SegmentedModel
+
+__all__ = ["quantize_weights", "rewrite_weights"]
+
+_SAMPLES = 32
+"""Samples used at most, where no other number is asked for."""
+_OPSET = {"qdq": 21, "matmulnbits": 17}
+
+
+def quantize_weights(
+    model_path: str | os.PathLike[str],
+    output_path: str | os.PathLike[str],
+    *,
+    bits: int = 4,
+    block: int = 32,
+    symmetric: bool = True,
+    method: str = "rtn",
+    data: Any = None,
+    format: str = "qdq",
+    accuracy_level: int = 0,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    samples: int | None = None,
+    image: ImageOptions | None = None,
+    reporter: Reporter | None = None,
+) -> Rewritten:
+    """Store the weights of MatMul, Gemm and Gather as integers in blocks; all else stays float.
+
+    Memory does not grow with the model: tensors in data files are read one at a time, results are written as they are
+    made, and data runs through the model in segments.
+
+    Args:
+        model_path: the float model; its files are only read.
+        output_path: the ``.onnx`` file to write; tensors go to ``<name>.data`` beside it where the model has a data
+            file too. Nothing half-written is left.
+        bits: 4 or 8.
+        block: 16, 32, 64, 128 or 256 weights along the input axis share a scale.
+        symmetric: signed integers around 0, else with zero points.
+        method: ``"rtn"``, ``"gptq"`` (needs data) or ``"hqq"``.
+        data: samples, see :func:`onnxq.calibration.data.open_data`: what gptq learns from, and what the result is
+            judged on; half of them each.
+        format: ``"qdq"`` or ``"matmulnbits"``.
+        accuracy_level: of MatMulNBits, see :class:`onnxq.weight_only.recipe.Recipe`.
+        include: patterns of nodes, tensors or op types; if any, only these are quantized.
+        exclude: patterns of what stays float.
+        samples: at most so many of the data; 32 by default.
+        image: how pictures are read.
+        reporter: shows progress.
+
+    Returns:
+        What was done, what stays float and why, and what running the result showed.
+
+    Raises:
+        OnnxqError: anything that goes wrong, see :mod:`onnxq.errors`; nothing is written then.
+    """
+    recipe = Recipe(bits, block, symmetric, method, format, accuracy_level)
+    options = Options(include=tuple(include), exclude=tuple(exclude), samples=samples)
+    return rewrite_weights(
+        model_path, data, recipe, output=output_path, options=options, image=image, reporter=reporter
+    )
+
+
+def rewrite_weights(
+    source: Any,
+    data: Any,
+    recipe: Recipe,
+    *,
+    output: str | os.PathLike[str],
+    options: Options,
+    image: ImageOptions | None = None,
+    reporter: Reporter | None = None,
+) -> Rewritten:
+    """As :func:`quantize_weights`, with options as objects.
+
+    Args:
+        source: path, ``ModelProto`` or ``ir.Model``.
+        data: samples, or None.
+        recipe: how.
+        output: the file to write.
+        options: ``include``, ``exclude``, ``samples``, ``opset``, ``simplify``, ``providers`` and
+            ``custom_op_library`` count.
+        image: how pictures are read.
+        reporter: shows progress.
+    """
+    reporter = reporter or Silent()
+    if recipe.method == "gptq" and data is None:
+        raise OptionError("gptq learns from data, and none was given", hint="Give data, or take method=hqq or rtn")
+    prepared = Prepared(source, options)
+    model = prepared.at_opset(_OPSET[recipe.format], options.opset)
+    if recipe.format == "qdq" and model.opset_imports.get("", 0) < _OPSET["qdq"]:
+        raise OptionError(
+            f"opset {model.opset_imports.get('', 0)} has no DequantizeLinear with blocks, and it could not be raised",
+            hint="Use format=matmulnbits",
+        )
+    matrices, kept = find(model, options)
+    path = Path(source) if isinstance(source, (str, os.PathLike)) else None
+    with Output(output, model, path) as files:
+        job = _Job(model, recipe, files, Learner(recipe), kept, reporter)
+        reference = job.without_data(matrices) if data is None else job.with_data(matrices, data, options, image)
+        result = model.clone()
+        rewrite(result, [(_same(matrix, model, result), parts) for matrix, parts in job.made], recipe)
+        forget_shapes(result)
+        written = files.write(result)
+        verification = examine(written, model, reference, options, float_bytes=prepared.bytes)
+        made = files.finish()
+    reference.close()
+    notes = [*job.learner.notes(), *_remarks(job.made, recipe)]
+    quantized = {node.name or "": node.op_type for matrix, _ in job.made for node in matrix.nodes}
+    return Rewritten(_title(recipe), made, quantized, job.kept, notes, prepared.notes, verification)
+
+
+@dataclass(eq=False)
+class _Job:
+    """The work on one model: what was made so far."""
+
+    model: ir.Model
+    recipe: Recipe
+    files: Output
+    learner: Learner
+    kept: list[Kept]
+    reporter: Reporter
+    made: list[tuple[Matrix, Parts]] = field(default_factory=list)
+
+    def without_data(self, matrices: Sequence[Matrix]) -> Reference:
+        """Quantize every matrix from its numbers alone."""
+        with self.reporter.phase("quantize", total=len(matrices), unit="weights") as advance:
+            for done, matrix in enumerate(matrices, 1):
+                self._quantize(matrix)
+                advance(done)
+        return Reference()
+
+    def with_data(
+        self, matrices: Sequence[Matrix], data: Any, options: Options, image: ImageOptions | None
+    ) -> Reference:
+        """Run the float model segment by segment and quantize the matrices of each while its data is there."""
+        feeds = list(open_data(data, inputs_of(self.model), image=image, samples=options.samples or _SAMPLES))[
+            : options.samples or _SAMPLES
+        ]
+        self.learner.fitting = range(0, len(feeds), 2)
+        self.learner.held = range(1, len(feeds), 2) if len(feeds) > 1 else range(1)
+        first = {matrix.nodes[0]: matrix for matrix in matrices}
+        inside = {node for node in self.model.graph if node in first and not first[node].gathered}
+        learning = self.recipe.method != "rtn"
+        run = SegmentedModel(
+            self.model,
+            inside if learning else (),
+            providers=options.providers,
+            custom_op_library=options.custom_op_library,
+        )
+        reference = Reference(feeds, Activations())
+        left = {id(matrix): matrix for matrix in matrices}
+        with self.reporter.phase("quantize", total=len(matrices), unit="weights") as advance:
+            for segment, _ in run.run(feeds, reference.outputs):
+                for matrix in self._of(segment, left):
+                    seen = learning and matrix.nodes[0] in inside
+                    self._quantize(matrix, reference.outputs if seen else None)
+                    advance(len(matrices) - len(left))
+                self.learner.forget()
+            for matrix in list(left.values()):
+                self._quantize(matrix)
+            advance(len(matrices))
+        return reference
+
+    def _of(self, segment: Segment, left: dict[int, Matrix]) -> Iterator[Matrix]:
+        """The matrices that a segment reads first, those that read the same data one after the other."""
+        order = {node: index for index, node in enumerate(segment.nodes)}
+        found = [m for m in left.values() if m.nodes[0] in order]
+        places: dict[str, int] = {}
+        for matrix in found:
+            places.setdefault(_data_of(matrix), len(places))
+        for matrix in sorted(found, key=lambda m: (places[_data_of(m)], order[m.nodes[0]])):
+            del left[id(matrix)]
+            yield matrix
+
+    def _quantize(self, matrix: Matrix, kept: Activations | None = None) -> None:
+        name = _data_of(matrix)
+
+        def rows(sample: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+            assert kept is not None
+            array = kept.get(name, sample)
+            return np.asarray(array, np.float32).reshape(-1, array.shape[-1])
+
+        coded = self.learner.code(matrix, None if kept is None else rows, name)
+        if coded is None:
+            reason = "its weight holds NaN or infinite values"
+            self.kept += [Kept(node.name or "", node.op_type, reason) for node in matrix.nodes]
+            return
+        parts = tensors_of(coded, self.recipe, matrix.gathered)
+        self.made.append((matrix, {key: self.files.keep(tensor) for key, tensor in parts.items()}))
+
+
+def _data_of(matrix: Matrix) -> str:
+    data = matrix.nodes[0].inputs[0]
+    return (data.name or "") if data is not None else ""
+
+
+def _same(matrix: Matrix, model: ir.Model, clone: ir.Model) -> Matrix:
+    """The matrix as it is in a clone of its model."""
+    wanted = {node.name for node in matrix.nodes}
+    nodes = [node for node in all_nodes(clone) if node.name in wanted]
+    value = nodes[0].inputs[0 if matrix.gathered else 1]
+    assert value is not None
+    return Matrix(value, matrix.axis, nodes, matrix.gathered)
+
+
+def _title(recipe: Recipe) -> str:
+    kind = "symmetric" if recipe.symmetric else "asymmetric"
+    return f"weights in {recipe.bits} bits, {kind}, blocks of {recipe.block}, {recipe.method}, {recipe.format}"
+
+
+def _remarks(made: Sequence[tuple[Matrix, Parts]], recipe: Recipe) -> list[str]:
+    tables = sum(matrix.gathered for matrix, _ in made)
+    if tables and recipe.format == "qdq" and recipe.bits < 8:
+        return [f"{tables} tables that rows are picked from take 8 bits: standard Gather has no 4-bit integers"]
+    return []

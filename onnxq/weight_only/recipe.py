@@ -1,0 +1,71 @@
+"""What weight-only quantization is asked to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onnxq.errors import OptionError
+from onnxq.spec import PerBlock, QuantSpec
+from onnxq.values import check_choice, check_flag
+
+__all__ = ["BLOCKS", "FORMATS", "METHODS", "Recipe"]
+
+BITS = (4, 8)
+BLOCKS = (16, 32, 64, 128, 256)
+METHODS = ("rtn", "gptq", "hqq")
+FORMATS = ("qdq", "matmulnbits")
+ACCURACY_LEVELS = (0, 1, 4)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How weights are quantized.
+
+    Attributes:
+        bits: 4 or 8.
+        block: weights that share a scale: 16, 32, 64, 128 or 256 along the input axis.
+        symmetric: signed integers around 0; else a zero point for each block.
+        method: ``"rtn"`` (nearest), ``"gptq"`` (rounding that makes up for its own errors, from data) or ``"hqq"``
+            (scales and zero points that ignore outliers, without data).
+        format: ``"qdq"`` (DequantizeLinear of opset 21 with blocks) or ``"matmulnbits"`` (onnxruntime's
+            com.microsoft::MatMulNBits and GatherBlockQuantized).
+        accuracy_level: of MatMulNBits: 0 or 1 multiplies in float32, 4 lets onnxruntime round the activations to 8 bits
+            on the way, which is faster.
+
+    Raises:
+        OptionError: a value is none of these.
+    """
+
+    bits: int = 4
+    block: int = 32
+    symmetric: bool = True
+    method: str = "rtn"
+    format: str = "qdq"
+    accuracy_level: int = 0
+
+    def __post_init__(self) -> None:
+        _check_number("bits", self.bits, BITS)
+        _check_number("block", self.block, BLOCKS)
+        _check_number("accuracy_level", self.accuracy_level, ACCURACY_LEVELS)
+        check_flag("symmetric", self.symmetric)
+        check_choice("method", self.method, METHODS)
+        check_choice("format", self.format, FORMATS)
+        if self.accuracy_level and self.format != "matmulnbits":
+            raise OptionError(
+                "only format=matmulnbits has it",
+                where="accuracy_level",
+                hint="For qdq, onnxruntime decides when it loads the model (session.qdq_matmulnbits_accuracy_level)",
+            )
+
+    def spec(self, bits: int | None = None) -> QuantSpec:
+        """How a matrix of (outputs, inputs) is quantized.
+
+        Args:
+            bits: other than the recipe's.
+        """
+        return QuantSpec(bits or self.bits, self.symmetric, self.symmetric, PerBlock(1, self.block))
+
+
+def _check_number(name: str, value: object, known: tuple[int, ...]) -> None:
+    if isinstance(value, bool) or value not in known:
+        raise OptionError(f"{value!r} is not one of {', '.join(map(str, known))}", where=name)

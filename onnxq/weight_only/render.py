@@ -1,0 +1,192 @@
+"""Puts integer weights into a graph, as standard DequantizeLinear or as onnxruntime's own operators.
+
+Layouts, from the operators' documentation:
+
+* DequantizeLinear (opset 21): ``y = (x - zero) * scale``, scale and zero point of the shape of ``x`` with the blocked
+  axis divided by ``block_size``, rounded up; 4-bit integers two a byte over the whole tensor, lower half first.
+* com.microsoft::MatMulNBits: ``B`` uint8 (N, blocks, block_size * bits / 8), each block filled up and packed for
+  itself, lower half first; ``scales`` (N, blocks); ``zero_points`` uint8 (N, ceil(blocks * bits / 8)), packed alike,
+  and ``2^(bits - 1)`` where there are none.
+* com.microsoft::GatherBlockQuantized: int4 or uint4 in (V, D) as it is, zero point 0 where there is none; 8 bits as
+  uint8, zero point 128 where there is none.
+
+Standard Gather knows no 4-bit integers, and a table dequantized as a whole would be so at every run: in the format qdq
+the integers and the scales of the rows are gathered, then dequantized, and tables take 8 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.graph.namer import Namer
+from onnxq.weight_only.find import Matrix
+from onnxq.weight_only.grid import Coded, block_size
+from onnxq.weight_only.recipe import Recipe
+from onnxq.weight_only.tensors import pack, packed_tensor
+
+__all__ = ["MICROSOFT", "rewrite", "tensors_of"]
+
+MICROSOFT = "com.microsoft"
+
+Parts = Mapping[str, ir.TensorProtocol]
+
+
+def tensors_of(coded: Coded, recipe: Recipe, gathered: bool) -> dict[str, ir.TensorProtocol]:
+    """The constants that stand for a matrix: ``"codes"``, ``"scale"`` and, where there are any, ``"zero"``.
+
+    Args:
+        coded: (outputs, inputs).
+        recipe: how it is rendered.
+        gathered: whether rows of it are picked.
+    """
+    bits, asymmetric = coded.spec.bits, not coded.spec.symmetric
+    parts: dict[str, ir.TensorProtocol]
+    if recipe.format == "qdq":
+        turn = (lambda a: a) if gathered else (lambda a: np.ascontiguousarray(a.T))
+        parts = {"codes": packed_tensor(turn(coded.codes), bits), "scale": ir.Tensor(turn(coded.scale))}
+        if asymmetric:
+            parts["zero"] = packed_tensor(turn(coded.zero), bits)
+        return parts
+    if gathered:
+        codes = coded.codes if bits == 4 else _unsigned(coded.codes, bits)
+        parts = {"codes": packed_tensor(codes, bits), "scale": ir.Tensor(coded.scale)}
+        if asymmetric:
+            parts["zero"] = packed_tensor(coded.zero, bits)
+        return parts
+    size, (outputs, inputs) = block_size(coded.spec), coded.codes.shape
+    codes = _unsigned(coded.codes, bits)
+    filled = np.pad(codes, ((0, 0), (0, -inputs % size))) if inputs % size else codes
+    blocks = filled.reshape(outputs, -1, size)
+    parts = {"codes": ir.Tensor(pack(blocks) if bits == 4 else blocks), "scale": ir.Tensor(coded.scale)}
+    if asymmetric:
+        parts["zero"] = ir.Tensor(pack(coded.zero) if bits == 4 else coded.zero)
+    return parts
+
+
+def _unsigned(codes: NDArray[np.int8] | NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    if codes.dtype == np.uint8:
+        return codes  # type: ignore[return-value]
+    return np.asarray((codes.view(np.uint8) + np.uint8(1 << (bits - 1))) & np.uint8((1 << bits) - 1), np.uint8)
+
+
+def rewrite(model: ir.Model, made: Sequence[tuple[Matrix, Parts]], recipe: Recipe) -> None:
+    """Let the readers of matrices read their integers; weights that nothing reads any more are removed.
+
+    Args:
+        model: holds the nodes of the matrices; changed in place. Node and tensor names stay.
+        made: matrices with what :func:`tensors_of` gave, wherever it lies by now.
+        recipe: how they are rendered.
+    """
+    namer = Namer(model)
+    for matrix, parts in made:
+        home = matrix.value.graph
+        assert isinstance(home, ir.Graph)
+        base = matrix.value.name or "weight"
+        inputs = [
+            _constant(home, namer, f"{base}_{word}", parts[key])
+            for key, word in (("codes", "quantized"), ("scale", "scale"), ("zero", "zero_point"))
+            if key in parts
+        ]
+        weight = None
+        if recipe.format == "qdq" and not matrix.gathered:
+            weight = _dequantize(home, namer, inputs, f"{base}_dequantized", recipe.block, matrix.nodes)
+        for node in matrix.nodes:
+            if matrix.gathered:
+                _gather(node, inputs, namer, recipe)
+            else:
+                _product(node, inputs, weight, namer, recipe, matrix)
+        if not matrix.value.uses() and matrix.value.name in home.initializers:
+            del home.initializers[base]
+    if recipe.format == "matmulnbits" and made:
+        model.graph.opset_imports[MICROSOFT] = 1
+
+
+def _constant(graph: ir.Graph, namer: Namer, base: str, tensor: ir.TensorProtocol) -> ir.Value:
+    name = namer.fresh(base)
+    tensor.name = name
+    shape = ir.Shape(tensor.shape.numpy())
+    value = ir.Value(name=name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+    graph.register_initializer(value)
+    return value
+
+
+def _dequantize(
+    graph: ir.Graph, namer: Namer, inputs: Sequence[ir.Value], base: str, block: int, readers: Sequence[ir.Node]
+) -> ir.Value:
+    node = ir.node("DequantizeLinear", list(inputs), {"axis": 0, "block_size": block}, name=namer.node(base))
+    out = node.outputs[0]
+    out.name, out.type, out.shape = namer.fresh(base), ir.TensorType(ir.DataType.FLOAT), inputs[0].shape
+    together = all(reader.graph is graph for reader in readers)
+    graph.insert_before(readers[0] if together else next(iter(graph)), node)
+    return out
+
+
+def _replace(node: ir.Node, made: Sequence[ir.Node]) -> None:
+    """New nodes in the place of one; the last of them makes its output."""
+    graph = node.graph
+    assert isinstance(graph, ir.Graph)
+    old, new = node.outputs[0], made[-1].outputs[0]
+    name, new.type, new.shape, new.doc_string = old.name, old.type, old.shape, old.doc_string
+    new.metadata_props.update(old.metadata_props)
+    graph.insert_before(node, list(made))
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    old.name = None
+    new.name = name
+    graph.remove(node, safe=True)
+
+
+def _product(
+    node: ir.Node,
+    inputs: Sequence[ir.Value],
+    weight: ir.Value | None,
+    namer: Namer,
+    recipe: Recipe,
+    matrix: Matrix,
+) -> None:
+    """MatMul and Gemm become a product with the weight as it is stored, and an Add."""
+    data = node.inputs[0]
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    name = node.name
+    if weight is not None and node.op_type == "MatMul":
+        node.replace_input_with(1, weight)
+        return
+    node.name = None
+    if weight is not None:
+        product = ir.node("MatMul", [data, weight], name=name)
+    else:
+        outputs, columns = matrix.shape
+        attributes = {"K": columns, "N": outputs, "bits": recipe.bits, "block_size": recipe.block}
+        if recipe.accuracy_level:
+            attributes["accuracy_level"] = recipe.accuracy_level
+        product = ir.node("MatMulNBits", [data, *inputs], attributes, domain=MICROSOFT, name=name)
+    if bias is None:
+        _replace(node, [product])
+        return
+    out = product.outputs[0]
+    out.name = namer.fresh(f"{node.outputs[0].name}_product")
+    out.type, out.shape = node.outputs[0].type, node.outputs[0].shape
+    _replace(node, [product, ir.node("Add", [out, bias], name=namer.node(f"{name}_bias"))])
+
+
+def _gather(node: ir.Node, inputs: Sequence[ir.Value], namer: Namer, recipe: Recipe) -> None:
+    indices = node.inputs[1]
+    name, node.name = node.name, None
+    if recipe.format == "matmulnbits":
+        attributes = {"bits": recipe.bits, "block_size": recipe.block, "gather_axis": 0, "quantize_axis": 1}
+        operands = [inputs[0], indices, *inputs[1:]]
+        _replace(node, [ir.node("GatherBlockQuantized", operands, attributes, domain=MICROSOFT, name=name)])
+        return
+    base = node.outputs[0].name
+    picked = []
+    for value, word in zip(inputs, ("quantized", "scale", "zero_point"), strict=False):
+        gather = ir.node("Gather", [value, indices], {"axis": 0}, name=namer.node(f"{name}_{word}"))
+        gather.outputs[0].name = namer.fresh(f"{base}_{word}")
+        gather.outputs[0].type = value.type
+        picked.append(gather)
+    attributes = {"axis": -1, "block_size": recipe.block}
+    last = ir.node("DequantizeLinear", [g.outputs[0] for g in picked], attributes, name=name)
+    _replace(node, [*picked, last])

@@ -1,0 +1,210 @@
+"""Runs a model in segments, so that only the weights of one segment are in memory at a time.
+
+A segment is a run of nodes in the graph's order. What later segments read is kept between them for all samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.graph.traverse import with_subgraphs
+from onnxq.session import Session
+from onnxq.weight_only.activations import Activations
+from onnxq.weight_only.tensors import in_memory
+
+__all__ = ["Segment", "SegmentedModel"]
+
+_BYTES = 64 << 20
+"""Weights of a segment; one node may have more."""
+_TAPS = 8
+"""Nodes of a segment whose input is looked at."""
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """A run of nodes.
+
+    Attributes:
+        nodes: in order.
+        reads: values made before it, in order of use.
+        writes: values that are read after it or looked at.
+        constants: initializers that it reads.
+        ends: values that nothing reads after it.
+    """
+
+    nodes: Sequence[ir.Node]
+    reads: Sequence[ir.Value]
+    writes: Sequence[ir.Value]
+    constants: Sequence[ir.Value]
+    ends: Sequence[ir.Value]
+
+
+class SegmentedModel:
+    """A model cut into segments.
+
+    Args:
+        model: not modified. Value names are unique over it.
+        looked_at: nodes of the main graph whose first input is wanted while its segment is current.
+        providers: execution providers of onnxruntime.
+        custom_op_library: shared library with the model's custom operators.
+        optimize: with onnxruntime's graph optimizations.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        looked_at: Collection[ir.Node] = (),
+        *,
+        providers: Sequence[str] | None = None,
+        custom_op_library: str | None = None,
+        optimize: bool = True,
+    ) -> None:
+        self._model, self._optimize = model, optimize
+        self._runtime: dict[str, Any] = {"providers": providers, "custom_op_library": custom_op_library}
+        self.segments = _cut(model.graph, frozenset(looked_at))
+
+    def run(self, feeds: Iterable[Mapping[str, NDArray[Any]]], kept: Activations) -> Iterator[tuple[Segment, int]]:
+        """Run over samples, segment by segment.
+
+        Args:
+            feeds: the samples, read once.
+            kept: filled with the inputs and outputs of the current segment; the model's outputs stay in it.
+
+        Yields:
+            Each segment once it has run, with the number of samples.
+        """
+        samples = 0
+        names = [value.name or "" for value in self._model.graph.inputs]
+        for samples, feed in enumerate(feeds, 1):
+            for name in names:
+                if name in feed:
+                    kept.put(name, samples - 1, np.asarray(feed[name]))
+        outputs = {value.name for value in self._model.graph.outputs}
+        for segment in self.segments:
+            if segment.writes:
+                self._run(segment, samples, kept)
+            yield segment, samples
+            for value in segment.ends:
+                if value.name not in outputs:
+                    kept.drop(value.name or "", samples)
+
+    def _run(self, segment: Segment, samples: int, kept: Activations) -> None:
+        first = {v.name or "": kept.get(v.name or "", 0) for v in segment.reads}
+        session = Session(_model_of(self._model, segment, first), optimize=self._optimize, **self._runtime)
+        for sample in range(samples):
+            feeds = {name: kept.get(name, sample) for name in first}
+            for name, array in session.run(feeds).items():
+                kept.put(name, sample, array)
+
+
+def _cut(graph: ir.Graph, looked_at: frozenset[ir.Node]) -> list[Segment]:
+    nodes = list(graph)
+    reads = [_read_by(node) for node in nodes]
+    made = {value: index for index, node in enumerate(nodes) for value in node.outputs}
+    last: dict[ir.Value, int] = {}
+    for index, values in enumerate(reads):
+        last.update(dict.fromkeys(values, index))
+    last.update(dict.fromkeys(graph.outputs, len(nodes)))
+    bounds = _bounds(nodes, reads, made, last, looked_at)
+    segments = []
+    for start, stop in pairwise(bounds):
+        inputs: dict[ir.Value, None] = {}
+        constants: dict[ir.Value, None] = {}
+        for index in range(start, stop):
+            for value in reads[index]:
+                if value.is_initializer() and not value.is_graph_input():
+                    constants[value] = None
+                elif made.get(value, -1) < start:
+                    inputs[value] = None
+        inside = [value for index in range(start, stop) for value in nodes[index].outputs if value.name]
+        wanted = {node.inputs[0] for node in nodes[start:stop] if node in looked_at}
+        writes = [value for value in inside if last.get(value, -1) >= stop or value in wanted]
+        ends = [value for value in (*inputs, *writes) if last.get(value, -1) < stop]
+        segments.append(Segment(nodes[start:stop], list(inputs), writes, list(constants), ends))
+    return segments
+
+
+def _bounds(
+    nodes: Sequence[ir.Node],
+    reads: Sequence[Sequence[ir.Value]],
+    made: Mapping[ir.Value, int],
+    last: Mapping[ir.Value, int],
+    looked_at: frozenset[ir.Node],
+) -> list[int]:
+    """Where segments begin: when the next node's weights would not fit, and only tensors go across."""
+    until = -1  # up to this node something that is no tensor is alive
+    bounds, held, taps = [0], set[ir.Value](), 0
+    size = 0
+    for index, node in enumerate(nodes):
+        fresh = {v for v in reads[index] if v.is_initializer() and v.const_value is not None and v not in held}
+        added = sum(v.const_value.nbytes for v in fresh if v.const_value is not None)
+        tapped = taps + (node in looked_at)
+        if index > bounds[-1] and index > until and (size + added > _BYTES or tapped > _TAPS):
+            bounds.append(index)
+            held, size, tapped = set(), 0, int(node in looked_at)
+            added = sum(v.const_value.nbytes for v in reads[index] if v.is_initializer() and v.const_value is not None)
+        held |= fresh
+        size, taps = size + added, tapped
+        for value in node.outputs:
+            if value.type is not None and not _storable(value.type):
+                until = max(until, last.get(value, -1))
+    return [*bounds, len(nodes)]
+
+
+def _storable(kind: ir.TypeProtocol) -> bool:
+    return isinstance(kind, ir.TensorType) and kind.dtype != ir.DataType.STRING
+
+
+def _read_by(node: ir.Node) -> list[ir.Value]:
+    """Values of the main graph that a node or its bodies read."""
+    found = dict.fromkeys(value for value in node.inputs if value is not None)
+    for attr in node.attributes.values():
+        if attr.is_ref() or attr.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+            continue
+        bodies = [attr.as_graph()] if attr.type == ir.AttributeType.GRAPH else list(attr.as_graphs())
+        graphs = [graph for body in bodies for graph in with_subgraphs(body)]
+        own = {v for graph in graphs for v in (*graph.inputs, *graph.initializers.values())}
+        own |= {v for graph in graphs for inner in graph for v in inner.outputs}
+        for graph in graphs:
+            for value in (*(v for inner in graph for v in inner.inputs if v is not None), *graph.outputs):
+                if value not in own:
+                    found[value] = None
+    return list(found)
+
+
+def _model_of(model: ir.Model, segment: Segment, first: Mapping[str, NDArray[Any]]) -> ir.Model:
+    """A model of a segment; bigger constants are read into memory and handed over, not serialized."""
+    proto = onnx.ModelProto(ir_version=model.ir_version)
+    for domain, version in model.graph.opset_imports.items():
+        proto.opset_import.add(domain=domain, version=version)
+    graph = proto.graph
+    graph.name = "segment"
+    for node in segment.nodes:
+        ir.serde.serialize_node_into(graph.node.add(), node)
+    for name, array in first.items():
+        kind = ir.DataType.from_numpy(array.dtype)
+        graph.input.append(onnx.helper.make_tensor_value_info(name, kind.value, [None] * array.ndim))
+    for value in segment.constants:
+        assert value.const_value is not None
+        shape = value.const_value.shape.numpy()
+        graph.input.append(onnx.helper.make_tensor_value_info(value.name or "", value.const_value.dtype.value, shape))
+    for value in segment.writes:
+        graph.output.add().name = value.name or ""
+    for function in model.functions.values():
+        ir.serde.serialize_function_into(proto.functions.add(), function)
+    made = ir.serde.deserialize_model(proto)
+    stand_ins = made.graph.inputs[len(first) :]
+    del made.graph.inputs[len(first) :]
+    for stand_in, value in zip(stand_ins, segment.constants, strict=True):
+        assert value.const_value is not None
+        stand_in.const_value = in_memory(value.const_value)
+        made.graph.register_initializer(stand_in)
+    return made

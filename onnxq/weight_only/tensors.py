@@ -1,0 +1,69 @@
+"""Reading tensors without mapping their files, and packing integers as runtimes want them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.errors import ModelError
+from onnxq.graph.values import AnyArray, array_of
+
+__all__ = ["in_memory", "pack", "packed_tensor", "read"]
+
+_FOURS = (ir.DataType.INT4, ir.DataType.UINT4)
+
+
+def read(tensor: ir.TensorProtocol) -> AnyArray:
+    """The numbers of a tensor.
+
+    One in a data file is copied: pages of a mapped file would count as memory for as long as the file is mapped.
+
+    Raises:
+        ModelError: they cannot be read.
+    """
+    if not isinstance(tensor, ir.ExternalTensor) or tensor.dtype.bitwidth < 8:
+        return array_of(tensor)
+    shape = tuple(tensor.shape.numpy())
+    try:
+        with open(tensor.path, "rb") as file:
+            file.seek(tensor.offset or 0)
+            array = np.fromfile(file, tensor.dtype.numpy(), int(np.prod(shape, dtype=np.int64)))
+        return array.reshape(shape)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"its data cannot be read: {error}", where=f"tensor '{tensor.name}'") from error
+
+
+def in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """The same tensor without a data file behind it."""
+    if not isinstance(tensor, ir.ExternalTensor):
+        return tensor
+    if tensor.dtype in _FOURS:
+        with open(tensor.path, "rb") as file:
+            file.seek(tensor.offset or 0)
+            raw = np.fromfile(file, np.uint8, tensor.nbytes)
+        return ir.PackedTensor(raw, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=tensor.name)
+    return ir.Tensor(read(tensor), dtype=tensor.dtype, name=tensor.name)
+
+
+def pack(codes: NDArray[np.integer]) -> NDArray[np.uint8]:
+    """Two 4-bit integers a byte along the last axis, the first in the lower half; an odd end is filled up with 0."""
+    nibbles = np.ascontiguousarray(codes).view(np.uint8)
+    if nibbles.shape[-1] % 2:
+        nibbles = np.concatenate([nibbles, np.zeros((*nibbles.shape[:-1], 1), np.uint8)], axis=-1)
+    packed: NDArray[np.uint8] = nibbles[..., 1::2] << np.uint8(4)
+    packed |= nibbles[..., 0::2] & np.uint8(15)
+    return packed
+
+
+def packed_tensor(codes: NDArray[np.int8] | NDArray[np.uint8], bits: int) -> ir.TensorProtocol:
+    """Integers as a tensor of type int4, uint4, int8 or uint8.
+
+    Args:
+        codes: int8 or uint8.
+        bits: 4 or 8.
+    """
+    if bits == 8:
+        return ir.Tensor(np.ascontiguousarray(codes))
+    kind = ir.DataType.INT4 if codes.dtype == np.int8 else ir.DataType.UINT4
+    return ir.PackedTensor(pack(codes.reshape(-1)), kind, shape=ir.Shape(codes.shape))

@@ -1,0 +1,147 @@
+"""Block reconstruction: better on data not seen, on the grid, undone where it does not help, the same every time."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxq import Options, quantize
+from onnxq.errors import OptionError
+from onnxq.graph.values import constant_array
+from onnxq.qparams import fake_quantize
+from tests.algorithms.learned import correlated, draft_of, fresh_sqnr, residual
+from tests.models import build, f32
+
+pytest.importorskip("torch", reason="the extra torch is not installed")
+
+import torch
+
+from onnxq.algorithms import reconstruct
+from onnxq.algorithms.choice import chosen
+from onnxq.algorithms.draft import Draft
+from onnxq.algorithms.reconstruction import Learning, adaround_on_data, learn_blocks
+
+torch.set_num_threads(1)
+
+FEW = Options(placement="all", weight_bits=3)
+DATA = correlated(1, 6, 8, 8, samples=16, seed=2)
+UNSEEN = correlated(1, 6, 8, 8, samples=8, seed=3)
+QUICK = {**reconstruct.PARAMETERS, "iterations": 80, "batch": 8, "lr": 3e-2}
+
+
+def weights_of(draft: Draft) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+    found = {name: constant_array(value) for name, value in draft.model.graph.initializers.items()}
+    return {name: array for name, array in found.items() if array is not None}
+
+
+def test_data_not_seen_gains() -> None:
+    draft = draft_of(residual(), DATA, FEW)
+    before = fresh_sqnr(residual(), draft, UNSEEN)
+    reconstruct.apply(draft, **QUICK)  # type: ignore[arg-type]
+    assert fresh_sqnr(residual(), draft, UNSEEN) > before + 2
+    assert draft.notes[0].startswith("reconstruct: 1 blocks") and "undone" not in draft.notes[0]
+
+
+def test_weights_lie_on_the_grid_beside_where_they_were() -> None:
+    draft = draft_of(residual(), DATA, FEW)
+    before = weights_of(draft)
+    reconstruct.apply(draft, **QUICK)  # type: ignore[arg-type]
+    after = weights_of(draft)
+    for name in ("w", "w2", "w3"):
+        qp = draft.numbers[name]
+        np.testing.assert_array_equal(fake_quantize(after[name], qp), after[name])
+        step = qp.scale.reshape(-1, 1, 1, 1)
+        low, high = qp.lo.reshape(-1, 1, 1, 1), qp.hi.reshape(-1, 1, 1, 1)
+        assert (np.abs(after[name] - np.clip(before[name], low, high)) <= step * 1.001).all()
+    assert any((after[name] != fake_quantize(before[name], draft.numbers[name])).any() for name in ("w", "w2", "w3"))
+
+
+def test_the_same_every_time_and_another_seed_differs() -> None:
+    results = []
+    for seed in (0, 0, 1):
+        options = Options(placement="all", weight_bits=3, seed=seed)
+        draft = draft_of(residual(), DATA, options)
+        reconstruct.apply(draft, **{**QUICK, "iterations": 20})  # type: ignore[arg-type]
+        results.append(weights_of(draft))
+    assert all((results[0][name] == results[1][name]).all() for name in results[0])
+    assert any((results[0][name] != results[2][name]).any() for name in results[0])
+
+
+def test_what_does_not_help_is_undone() -> None:
+    draft = draft_of(residual(), DATA, Options(placement="all", weight_bits=8))
+    before, numbers = weights_of(draft), dict(draft.numbers)
+    wild = Learning("wild", "block", "free", 3, 2, lr=1e4, scale_lr=0.0)
+    learn_blocks(draft, wild)
+    after = weights_of(draft)
+    assert all((after[name] == before[name]).all() for name in before)
+    assert draft.numbers == numbers
+    assert draft.notes == ["wild: 0 blocks; 1 undone where it was not lower"]
+
+
+def test_scales_of_a_block_are_learned_and_those_seen_outside_stay() -> None:
+    draft = draft_of(residual(), DATA, Options(placement="all", weight_bits=3, act_bits=4))
+    before = dict(draft.numbers)
+    reconstruct.apply(draft, **{**QUICK, "scale_lr": 1e-2})  # type: ignore[arg-type]
+    activations = [s for s in draft.plan.sites if s.role == "activation"]
+    changed = {s.name for s in activations if draft.numbers[s.name].scale != before[s.name].scale}
+    assert changed
+    for site in activations:
+        assert draft.numbers[site.name].scale == draft.numbers[draft.plan.root(site).name].scale
+        assert draft.numbers[site.name].zero_point == before[site.name].zero_point
+    assert "y" not in changed
+
+
+def test_adaround_on_data_comes_close_to_the_best_rounding() -> None:
+    weight = f32([[0.31, -0.44, 0.52, 0.17, -0.29, 0.66, -0.08, 0.36, 0.12, -0.51]])
+    model = build("(float[8, 10] x) => (float[8, 1] y) { y = Gemm <transB = 1> (x, w) }", w=weight)
+    rng = np.random.default_rng(0)
+    mix = rng.standard_normal((10, 10)) * 0.2 + 0.6
+    feeds = [{"x": (rng.standard_normal((8, 10)) @ mix).astype(np.float32)} for _ in range(32)]
+    draft = draft_of(model, feeds, Options(placement="all", weight_bits=3, act_bits=16))
+    qp = draft.numbers["w"]
+    x = np.concatenate([sample.feeds["x"] for sample in draft.held]).astype(np.float64)
+    exact = x @ weight[0].astype(np.float64)
+
+    def error(candidate: np.ndarray[Any, np.dtype[Any]]) -> float:
+        return float(np.square(x @ candidate.reshape(-1).astype(np.float64) - exact).mean())
+
+    scale = float(qp.scale.reshape(-1)[0])
+    floor = np.floor(weight / scale)
+    grids = [np.clip(floor + np.array(up), -4, 3) * scale for up in itertools.product((0, 1), repeat=10)]
+    best, nearest = min(map(error, grids)), error(fake_quantize(weight, qp))
+    adaround_on_data(draft, iterations=300, batch=8, lr=3e-2)
+    got = error(weights_of(draft)["w"])
+    assert best < 0.7 * nearest
+    assert got <= 1.1 * best
+
+
+def test_by_name_with_a_note() -> None:
+    options = Options(placement="all", weight_bits=3, algorithms=("reconstruct:iterations=10,batch=4",))
+    quantized = quantize(residual(), DATA, options=options)
+    assert any(note.startswith("reconstruct: ") for note in quantized.notes)
+
+
+def test_without_samples_of_one_shape_they_run_one_by_one() -> None:
+    feeds = [*correlated(1, 6, 8, 8, samples=8, seed=2), *correlated(2, 6, 8, 8, samples=8, seed=4)]
+    draft = draft_of(residual(), [feeds[i] for i in np.random.default_rng(0).permutation(16)], FEW)
+    before = fresh_sqnr(residual(), draft, UNSEEN)
+    reconstruct.apply(draft, **{**QUICK, "iterations": 30})  # type: ignore[arg-type]
+    assert fresh_sqnr(residual(), draft, UNSEEN) > before
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("reconstruct:iterations=0", "iterations=0 is out of range.*at least 1"),
+        ("reconstruct:drop=1", r"drop=1 is out of range.*from 0 to 0\.99"),
+        ("reconstruct:lr=0", "lr=0 is out of range"),
+        ("adaquant:unit=model", "unit=model is unknown.*layer, block"),
+        ("adaquant:batch=-1", "batch=-1 is out of range"),
+    ],
+)
+def test_parameters_are_checked_first(text: str, said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        chosen([text])

@@ -1,0 +1,136 @@
+"""The order in which candidates are tried, which one wins, and how few layers a climb settles on."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import cast
+
+import pytest
+
+from onnxq import Options
+from onnxq.rescue import Blame
+from onnxq.search import candidates
+from onnxq.search.attempt import Attempt, Candidate, best, fastest
+from onnxq.search.layers import climb, in_float, wide
+from onnxq.search.levels import Hunt
+from onnxq.search.trial import Trials
+
+
+def made(number: int, *, time: float | None = 1.0, metric: float | None = 0.5, meets: bool = True) -> Attempt:
+    return Attempt(number, "range", str(number), metric=metric, drop=0.0, time=time, meets=meets)
+
+
+def test_the_fastest_wins_and_ties_go_to_the_first() -> None:
+    assert fastest([made(1, meets=False, time=0.1)]) is None
+    assert fastest([first := made(1), made(2), made(3, time=0.97)]) is first, "3 % is within what measuring varies by"
+    assert fastest([made(1), second := made(2, time=0.9)]) is second
+    assert fastest([made(1, time=None), second := made(2, time=0.5)]) is second
+
+
+def test_the_best_is_the_first_of_the_highest_metric() -> None:
+    tried = [made(1, metric=0.2), made(2, metric=None), made(3, metric=0.7), made(4, metric=0.7)]
+    assert best(tried) is tried[2]
+    assert best([made(1, metric=None)]) is None
+
+
+def test_attempts_survive_json() -> None:
+    attempt = dataclasses.replace(made(3), files=("a.onnx", "a.onnx.data"))
+    assert Attempt.from_dict(attempt.to_dict()) == attempt
+    with pytest.raises(TypeError):
+        Attempt.from_dict({"number": 1})
+
+
+def test_ranges_and_algorithms_that_are_installed() -> None:
+    options = Options(keep=4)
+    listed = candidates.ranges(options, ["entropy", "minmax", "mine", "mse"])
+    assert [c.options.range for c in listed] == ["minmax", "entropy", "mine"]
+    assert all(c.options.keep == 4 for c in listed)
+    names = [c.options.algorithms for c in candidates.algorithms(options, ["bias_correction", "gptq", "zz"])]
+    assert names == [("gptq", "bias_correction"), ("zz",), ()]
+    assert [c.what for c in candidates.algorithms(options, [])] == ["effort best"]
+
+
+def test_what_the_user_named_stays() -> None:
+    assert candidates.ranges(Options(range="minmax"), ["entropy", "minmax"]) == []
+    assert candidates.algorithms(Options(algorithms=("gptq",)), ["bias_correction", "gptq"]) == []
+    listed = candidates.algorithms(Options(effort="best"), ["bias_correction", "gptq"])
+    assert [c.options.algorithms for c in listed] == [("gptq", "bias_correction")]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 5, 8, 13])
+def test_a_climb_finds_the_fewest(most: int) -> None:
+    """Against trying every number, for targets that more layers meet as well."""
+    for enough in range(1, most + 2):
+        tried: list[int] = []
+
+        def rung(k: int) -> Candidate:
+            return Candidate("float", str(k), Options())
+
+        def attempt(candidate: Candidate) -> Attempt:
+            tried.append(int(candidate.what))  # noqa: B023
+            return made(len(tried), meets=int(candidate.what) >= enough)  # noqa: B023
+
+        found = climb(most, rung, attempt)
+        assert (None if found is None else tried[found.number - 1]) == (enough if enough <= most else None)
+        assert len(tried) == len(set(tried)) <= 2 * most.bit_length() + 1
+    assert climb(0, rung, attempt) is None
+
+
+def test_layers_are_widened_or_kept_float_from_the_worst_on() -> None:
+    records = [Blame(("a", "b"), 0.5, 1.0), Blame(("c",), 0.2, 7.0), Blame(("d",), 0.1, 2.0)]
+    count, rung = wide(Options(exclude=("x",)), records)
+    assert count == 3
+    assert [(name, o.act_bits) for name, o in rung(2).options.override] == [("a", 16), ("b", 16), ("c", 16)]
+    assert wide(Options(act_bits=16), records)[0] == 0
+    count, rung = in_float(Options(exclude=("x",)), records)
+    assert count == 2, "c and the others together are more than three quarters of the cost"
+    assert rung(1).options.exclude == ("x", "a", "b")
+    assert rung(2).options.exclude == ("x", "a", "b", "d")
+
+
+class Scripted:
+    """Stands for the trials of a search: metric and time by the name of a candidate."""
+
+    def __init__(self, known: dict[str, tuple[bool, float]]) -> None:
+        self.known_results, self.asked = known, list[str]()
+        self.state = self
+        self.blame: object = ()
+
+    def known(self, candidate: Candidate) -> None:
+        return None
+
+    def make(self, candidate: Candidate) -> Attempt:
+        self.asked.append(f"{candidate.level} {candidate.what}".strip())
+        meets, time = self.known_results.get(self.asked[-1], (False, 1.0))
+        return made(len(self.asked), time=time, meets=meets)
+
+
+@pytest.mark.parametrize(
+    ("results", "asked", "winner"),
+    [
+        ({"default": (True, 0.5)}, 1, 0),
+        ({"range minmax": (True, 1.0)}, 2, 1),
+        ({"range minmax": (True, 1.04)}, 2, 1),
+        ({"range minmax": (True, 1.3), "range entropy": (True, 1.0)}, 3, 2),
+        ({"range minmax": (True, 1.3), "algorithm gptq, bias_correction": (True, 1.0)}, 3, 1),
+        ({"range minmax": (True, 1.3), "range entropy": (True, 1.2)}, 3, 2),
+        ({"algorithm gptq, bias_correction": (True, 1.0)}, 4, 3),
+        ({"algorithm effort best": (True, 1.2)}, 5, 4),
+        ({"float 1 worst: a": (True, 1.5), "16 bits 1 worst: a": (True, 1.4)}, 7, 5),
+        ({"float 1 worst: a": (True, 1.3), "16 bits 1 worst: a": (True, 1.4)}, 7, 6),
+    ],
+)
+def test_what_is_asked_and_who_wins(results: dict[str, tuple[bool, float]], asked: int, winner: int) -> None:
+    trials, told = Scripted(results), list[Attempt]()
+    records = [Blame(("a",), 0.5, 1.0), Blame(("b",), 0.1, 3.0)]
+    names = ["minmax", "entropy"], ["bias_correction", "gptq"]
+    found = Hunt(cast(Trials, trials), Options(), *names, lambda: records, told.append).run()
+    assert len(trials.asked) == len(told) == asked, trials.asked
+    assert found is told[winner]
+
+
+def test_time_runs_out_between_attempts() -> None:
+    trials = Scripted({})
+    hunt = Hunt(cast(Trials, trials), Options(), ["minmax"], [], list, lambda attempt: None, deadline=0.0)
+    assert hunt.run() is hunt.done[0]
+    assert hunt.stopped and trials.asked == ["default"]

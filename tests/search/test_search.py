@@ -1,0 +1,397 @@
+"""The search on a small model: what it tries, what it writes, its exit codes, and going on after a kill."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+import onnxq
+from onnxq import DataError, MetricError, OptionError, Options, Search
+from onnxq.cli import main
+from onnxq.metrics import sqnr
+from onnxq.search import run as search_run
+from onnxq.search import trial
+from onnxq.user_metric import Run
+from tests.models import build, images, normal
+
+Array = NDArray[Any]
+HELD = images(2, 8, 6, 6, samples=3, seed=77)
+
+
+def small_model() -> onnx.ModelProto:
+    """Three convolutions; the weights of the first are of very different sizes."""
+    return build(
+        """(float[2, 8, 6, 6] x) => (float[2, 4, 6, 6] y) {
+            [one] a = Conv <pads = [1, 1, 1, 1]> (x, u)
+            r = Relu (a)
+            [two] b = Conv <pads = [1, 1, 1, 1]> (r, v)
+            s = Relu (b)
+            [three] y = Conv (s, w)
+        }""",
+        u=normal(16, 8, 3, 3, seed=1) ** 3,
+        v=normal(16, 16, 3, 3, seed=2),
+        w=normal(4, 16, 1, 1, seed=3),
+    )
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two algorithms, and no real measuring of time: float layers cost, 16 bits cost more."""
+    monkeypatch.setattr(
+        search_run,
+        "installed_algorithms",
+        lambda: [a for a in onnxq.installed_algorithms() if a.NAME in ("bias_correction", "equalize")],
+    )
+    monkeypatch.setattr(trial.Trials, "_time", by_operators)
+
+
+def by_operators(self: trial.Trials, model: Path, options: Options) -> float:
+    types = {i.data_type for i in onnx.load(model).graph.initializer}
+    return 0.5 + 0.1 * len(options.exclude) + (1.0 if onnx.TensorProto.UINT16 in types else 0.0)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    onnx.save(small_model(), tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+def decibels(model: Path) -> Callable[[Run], float]:
+    """SQNR against the float model on samples that calibration has not seen, at most 100 dB."""
+    float_run = Run(model)
+    expected = [float_run(feed)["y"] for feed in HELD]
+
+    def closeness(run: Run) -> float:
+        got = [run(feed)["y"] for feed in HELD]
+        return min(100.0, sqnr(np.stack(expected), np.stack(got)))
+
+    return closeness
+
+
+def find(model: Path, max_drop: float, **more: Any) -> Search:
+    more = {"metric": decibels(model), "options": Options(placement="all"), **more}
+    data = images(2, 8, 6, 6, samples=8)
+    return onnxq.search(model, data, output=model.with_name("q.onnx"), max_drop=max_drop, **more)
+
+
+def names(found: Search) -> list[str]:
+    return [attempt.level for attempt in found.attempts]
+
+
+def test_the_default_wins_where_it_meets_the_target(model: Path) -> None:
+    found = find(model, 80.0)
+    assert found.met and found.best is not None
+    assert names(found) == ["default"]
+    assert found.baseline == 100.0
+    assert found.best.metric == decibels(model)(Run(model.with_name("q.onnx"))), "what was measured is what was written"
+    assert found.files == (model.with_name("q.onnx").absolute(),)
+    assert not model.with_name("q.onnx.search").exists()
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_levels_go_from_cheap_to_dear(model: Path) -> None:
+    told: list[str] = []
+    all_of_them = find(model, 1.0, tell=lambda attempt: told.append(attempt.level))
+    order = list(dict.fromkeys(names(all_of_them)))
+    assert order == ["default", "range", "algorithm", "16 bits", "float"]
+    assert told == names(all_of_them)
+    assert not all_of_them.met and all_of_them.best is not None
+    assert all_of_them.best.metric == max(a.metric or -math.inf for a in all_of_them.attempts)
+    assert decibels(model)(Run(model.with_name("q.onnx"))) == all_of_them.best.metric, "the best is written anyway"
+
+
+def test_among_dear_ways_the_faster_one_wins(model: Path) -> None:
+    """All layers at 16 bits are more accurate; leaving layers float is what the stand-in for time calls faster."""
+    tried = find(model, 1.0).attempts
+    by_float = [a for a in tried if a.level == "float" and a.metric is not None]
+    most = max(by_float, key=lambda a: a.metric or 0.0)
+    assert most.drop is not None
+    found = find(model, most.drop)
+    assert found.best is not None and found.met
+    assert found.best.level == "float"
+    others = [a for a in found.attempts if a.meets]
+    assert found.best.time == min(a.time for a in others if a.time is not None)
+
+
+def test_a_range_that_meets_the_target_ends_the_search(model: Path) -> None:
+    tried = find(model, 1.0).attempts
+    best_range = max((a for a in tried if a.level == "range"), key=lambda a: a.metric or 0.0)
+    assert best_range.metric is not None and tried[0].metric is not None and best_range.metric > tried[0].metric
+    found = find(model, 100.0 - best_range.metric)
+    assert found.best is not None and found.best.what == best_range.what
+    assert set(names(found)) == {"default", "range"}
+    direct = onnxq.quantize(
+        model, images(2, 8, 6, 6, samples=8), output=model.with_name("d.onnx"),
+        options=Options(placement="all", range=best_range.what, keep=64),
+    )  # fmt: skip
+    assert direct.verification is not None
+    assert model.with_name("d.onnx").read_bytes() == model.with_name("q.onnx").read_bytes()
+
+
+def test_the_same_bytes_give_the_same_metric_without_asking(model: Path) -> None:
+    calls: list[str] = []
+    measure = decibels(model)
+
+    def counted(run: Run) -> float:
+        calls.append(run.path)
+        return measure(run)
+
+    found = find(model, 1.0, metric=counted)
+    assert len(calls) == 1 + len({a.digest for a in found.attempts if a.digest})
+
+
+def test_an_interrupted_search_goes_on_and_ends_the_same(model: Path) -> None:
+    options = Options(placement="all", algorithms=("bias_correction",))
+    whole = find(model, 45.0, options=options)
+    expected = model.with_name("q.onnx").read_bytes()
+    count = len({a.digest for a in whole.attempts})
+    assert count > 3
+    measure, left = decibels(model), [0]
+
+    def stopping(run: Run) -> float:
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        return measure(run)
+
+    resumed = []
+    for stop in (1, 2, 3, count + 1):
+        model.with_name("q.onnx").unlink()
+        left[0] = stop
+        with pytest.raises(KeyboardInterrupt):
+            find(model, 45.0, metric=stopping, options=options)
+        assert not model.with_name("q.onnx").exists()
+        found = find(model, 45.0, metric=stopping, options=options)
+        assert model.with_name("q.onnx").read_bytes() == expected
+        assert [a.name for a in found.attempts] == [a.name for a in whole.attempts]
+        resumed.append(found.resumed)
+    assert resumed[:2] == [0, 0] and resumed[2] >= 1 and resumed[3] == len(whole.attempts) - 1
+
+
+def test_a_write_of_the_state_may_be_cut_anywhere(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find(model, 80.0)
+    expected = model.with_name("q.onnx").read_bytes()
+    measure = decibels(model)
+    real, left = os.replace, {"before": 0, "after": 0}
+
+    def cut(source: Any, target: Any) -> None:
+        for when in left:
+            if when == "after":
+                real(source, target)
+            left[when] -= 1
+            if left[when] == 0:
+                raise KeyboardInterrupt
+
+    cuts = 0
+    monkeypatch.setattr(os, "replace", cut)
+    for stop in range(1, 12):
+        for when in left:
+            left[when] = stop
+            try:
+                find(model, 80.0, metric=measure)
+            except KeyboardInterrupt:
+                cuts += 1
+                find(model, 80.0, metric=measure)
+            assert model.with_name("q.onnx").read_bytes() == expected
+            left[when] = 0
+    assert cuts >= 10
+
+
+def test_what_changed_is_refused(model: Path) -> None:
+    folder = model.with_name("memory")
+    measure = decibels(model)
+    find(model, 80.0, metric=measure, folder=folder)
+    assert find(model, 80.0, metric=measure, folder=folder).resumed == 1, "a named folder stays"
+    for change, words in (
+        ({"options": Options(placement="all", weight_bits=4)}, "different options"),
+        ({"metric": lambda run: 1.0}, "different metric"),
+        ({"metric": None}, "different metric"),
+    ):
+        with pytest.raises(OptionError, match=words):
+            find(model, 80.0, **{"metric": measure, "folder": folder, **change})
+    with pytest.raises(OptionError, match="different target"):
+        find(model, 81.0, metric=measure, folder=folder)
+    onnx.save(build("(float[2, 8, 6, 6] x) => (float[2, 8, 6, 6] y) { y = Relu (x) }"), model)
+    with pytest.raises(OptionError, match="different model"):
+        find(model, 80.0, metric=measure, folder=folder)
+
+
+def test_time_runs_out_and_the_search_goes_on_later(model: Path) -> None:
+    measure = decibels(model)
+    found = find(model, 1.0, metric=measure, max_minutes=0.0)
+    assert found.stopped and not found.met
+    assert names(found) == ["default"]
+    assert model.with_name("q.onnx").exists()
+    more = find(model, 1.0, metric=measure)
+    assert not more.stopped and more.resumed == 1
+    assert len(more.attempts) > 5
+
+
+def test_the_metric_is_asked_for_the_float_model_before_any_work(model: Path) -> None:
+    def data() -> Any:
+        raise AssertionError("calibration has begun")
+
+    def broken(run: Run) -> float:
+        return math.nan
+
+    with pytest.raises(MetricError, match=r"broken.*float model.*nan"):
+        onnxq.search(model, data, output=model.with_name("q.onnx"), max_drop=0.1, metric=broken)
+
+
+def test_a_metric_that_fails_later_says_where(model: Path) -> None:
+    measure, fail = decibels(model), True
+
+    def sometimes(run: Run) -> float:
+        if fail and "q.onnx" in run.path:
+            raise ValueError("disk")
+        return measure(run)
+
+    with pytest.raises(MetricError, match=r"sometimes.*attempt 1 .default.*ValueError: disk"):
+        find(model, 80.0, metric=sometimes)
+    fail = False
+    assert find(model, 80.0, metric=sometimes).met
+
+
+def test_a_candidate_that_fails_does_not_end_the_search(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = onnxq.quantize
+
+    def failing(*args: Any, options: Options, **more: Any) -> Any:
+        if options.range == "entropy":
+            raise ZeroDivisionError("of a plugin")
+        return real(*args, options=options, **more)
+
+    monkeypatch.setattr(trial, "quantize", failing)
+    found = find(model, 1.0)
+    failed = [a for a in found.attempts if a.failed]
+    assert [a.what for a in failed] == ["entropy"]
+    assert "ZeroDivisionError: of a plugin" in failed[0].failed
+
+
+def test_without_a_metric_images_are_judged_by_error(model: Path) -> None:
+    found = find(model, 0.001, metric=None)
+    assert (found.metric, found.baseline) == ("1 - noise/signal", 1.0)
+    assert found.best is not None and found.best.drop is not None
+    eval_data = images(2, 8, 6, 6, samples=3, seed=77)
+    found = find(model, 1.0, metric=None, eval_data=eval_data)
+    expected = 1 - 10 ** (-decibels(model)(Run(model.with_name("q.onnx"))) / 10)
+    assert found.best is not None and found.best.metric == pytest.approx(expected, abs=1e-6)
+    with pytest.raises(DataError, match="only once"):
+        find(model, 1.0, metric=None, eval_data=iter(eval_data))
+
+
+def test_without_a_metric_classes_are_compared(tmp_path: Path) -> None:
+    onnx.save(build("(float[N, 8] x) => (float[N, 5] y) { y = MatMul (x, w) }", w=normal(8, 5)), tmp_path / "c.onnx")
+    data = images(16, 8, samples=8)
+    options = Options(placement="all", weight_bits=2, act_bits=2, range="minmax", algorithms=("bias_correction",))
+    found = onnxq.search(
+        tmp_path / "c.onnx", data, output=tmp_path / "q.onnx", max_drop=1.0, eval_data=data, options=options
+    )
+    runs = [Run(tmp_path / name) for name in ("c.onnx", "q.onnx")]
+    tops = [np.concatenate([run(feed)["y"].argmax(1) for feed in data]) for run in runs]
+    assert found.metric == "agreement" and "classes" in found.about
+    assert found.best is not None and found.best.metric is not None
+    assert found.best.metric == pytest.approx((tops[0] == tops[1]).mean())
+    assert 0.2 < found.best.metric < 1.0
+
+
+def test_a_model_in_memory(tmp_path: Path) -> None:
+    data = images(2, 8, 6, 6, samples=8)
+    found = onnxq.search(small_model(), data, output=tmp_path / "q.onnx", max_drop=0.1)
+    assert found.met
+    assert [p.name for p in tmp_path.iterdir()] == ["q.onnx"]
+
+
+@pytest.mark.parametrize("value", [-0.1, math.nan, math.inf, True, "1"])
+def test_a_wrong_drop(model: Path, value: Any) -> None:
+    with pytest.raises(OptionError, match="max_drop"):
+        find(model, value)
+
+
+# -- the command line
+
+
+@pytest.fixture
+def arguments(model: Path) -> list[str]:
+    """Of a run whose metric is that of `decibels`; ``kill`` beside the metric's file says at which call to die."""
+    folder = model.parent
+    np.savez(folder / "d.npz", x=np.stack([feed["x"] for feed in images(2, 8, 6, 6, samples=8)]))
+    (folder / "score.py").write_text(
+        """
+import os, pathlib, signal
+from tests.search.test_search import decibels
+HERE = pathlib.Path(__file__).parent
+
+def score(run):
+    kill = HERE / "kill"
+    if kill.exists():
+        left = int(kill.read_text()) - 1
+        kill.write_text(str(left))
+        if not left:
+            kill.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+    return decibels(HERE / "m.onnx")(run)
+"""
+    )
+    metric = ["--metric", str(folder / "score.py") + ":score"]
+    return ["quantize", str(model), "--data", str(folder / "d.npz"), "--placement", "all", *metric]
+
+
+def test_exit_codes_and_the_table(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = ["-o", str(tmp_path / "q.onnx")]
+    assert main([*arguments, *out, "--max-drop", "80"]) == 0
+    shown = capsys.readouterr()
+    for word in ("float", "tried", "drop", "speed", "default", "meets"):
+        assert word in shown.out
+    assert "1. default: metric" in shown.err
+    assert main([*arguments, *out, "--max-drop", "1"]) == 4
+    shown = capsys.readouterr()
+    assert "TARGET NOT MET" in shown.out
+    assert (tmp_path / "q.onnx").exists()
+    assert main([*arguments, *out, "--max-drop", "1", "--max-minutes", "0", "--json"]) == 4
+    document = json.loads(capsys.readouterr().out)
+    assert (document["met"], document["stopped"], len(document["attempts"])) == (False, True, 1)
+    assert document["report"]["quantized_nodes"] == 3
+
+
+def test_flags_of_the_search_need_a_target(arguments: list[str], tmp_path: Path) -> None:
+    assert main([*arguments, "-o", str(tmp_path / "q.onnx")]) == 2
+    assert main([*arguments, "-o", str(tmp_path / "q.onnx"), "--max-drop", "-1"]) == 1
+
+
+def test_a_config_file_may_hold_them(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text(f'max-drop = 80\nmetric = "{arguments[-1]}"\n')
+    assert main([*arguments[:-2], "-o", str(tmp_path / "q.onnx"), "--config", str(config), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["max_drop"] == 80
+    config.write_text('max-drop = "80"\n')
+    assert main([*arguments, "-o", str(tmp_path / "q.onnx"), "--config", str(config)]) == 1
+
+
+def test_killed_half_way_and_started_again_it_gives_the_same_bytes(arguments: list[str], tmp_path: Path) -> None:
+    """In processes of their own, with time really measured; killed in the metric of the third model."""
+
+    def run(name: str) -> int:
+        command = [sys.executable, "-m", "onnxq", *arguments, "-q", "-o", str(tmp_path / name / "q.onnx")]
+        (tmp_path / name).mkdir(exist_ok=True)
+        return subprocess.run([*command, "--max-drop", "61", "--algorithm", "bias_correction"], check=False).returncode
+
+    whole = run("a")
+    (tmp_path / "kill").write_text("4")
+    assert run("b") == -signal.SIGKILL
+    assert not (tmp_path / "b" / "q.onnx").exists()
+    state = json.loads((tmp_path / "b" / "q.onnx.search" / "state.json").read_text())
+    assert len({attempt["digest"] for attempt in state["attempts"]}) == 2
+    assert run("b") == whole
+    assert (tmp_path / "a" / "q.onnx").read_bytes() == (tmp_path / "b" / "q.onnx").read_bytes()

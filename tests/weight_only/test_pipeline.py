@@ -1,0 +1,313 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import numpy_helper
+
+from onnxq import OptionError, Options, OutputError, quantize
+from onnxq.cli import main
+from onnxq.errors import VerificationError
+from onnxq.metrics import sqnr
+from onnxq.weight_only import quantize_weights
+from onnxq.weight_only.grid import decode, nearest
+from onnxq.weight_only.recipe import Recipe
+from tests.models import build, normal, renamed
+
+_LOSS = {4: 12.0, 8: 35.0}
+"""dB that rounding weights to so many bits keeps at least, in these models."""
+
+
+def _layers() -> onnx.ModelProto:
+    """A table, a MatMul, both kinds of Gemm, a Conv, and inputs that are no multiple of any block."""
+    return build(
+        """(int64[N] tokens, float[N, 72] x) => (float[N, 8] y, float[N, 40] g) {
+            e = Gather (table, tokens)
+            s = Add (e, x)
+            m = MatMul (s, a)
+            r = Relu (m)
+            g = Gemm <transB = 1> (r, b, c)
+            h = Gemm (g, d)
+            y = Add (h, one)
+        }""",
+        table=normal(50, 72, scale=1.0),
+        a=normal(72, 40, seed=1),
+        b=normal(40, 40, seed=2),
+        c=normal(40, seed=3, scale=1.0),
+        d=normal(40, 8, seed=4),
+        one=normal(8, seed=5, scale=1.0),
+    )
+
+
+def _feeds(samples: int = 6, rows: int = 32) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    mixing = rng.standard_normal((9, 72))
+    return [
+        {
+            "tokens": rng.integers(0, 50, rows),
+            "x": (rng.standard_normal((rows, 9)) @ mixing).astype(np.float32),
+        }
+        for _ in range(samples)
+    ]
+
+
+def _run(path: Path, feeds: dict[str, np.ndarray], *, optimize: bool = False) -> dict[str, np.ndarray]:
+    options = ort.SessionOptions()
+    level = ort.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
+    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
+
+
+def _save(proto: onnx.ModelProto, path: Path, *, external: bool = False) -> Path:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)  # onnx.save takes the data out of what it is given
+    onnx.save(copy, path, save_as_external_data=external, size_threshold=1024, location=f"{path.name}.weights")
+    return path
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir() if p.is_file()}
+
+
+def _rounded(proto: onnx.ModelProto, recipe: Recipe) -> onnx.ModelProto:
+    """The float model with weights rounded in it: what any rendering must compute."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    for tensor in copy.graph.initializer:
+        array = numpy_helper.to_array(tensor)
+        if tensor.name in ("a", "b", "table"):
+            bits = 8 if tensor.name == "table" and recipe.format == "qdq" else recipe.bits
+            turned = array.T if tensor.name == "a" else array
+            made = decode(nearest(turned, recipe.spec(bits)))
+            tensor.CopyFrom(numpy_helper.from_array(made.T.copy() if tensor.name == "a" else made, tensor.name))
+    return copy
+
+
+@pytest.mark.parametrize("external", [False, True])
+@pytest.mark.parametrize("format", ["qdq", "matmulnbits"])
+@pytest.mark.parametrize(
+    ("bits", "symmetric", "block"), [(4, True, 32), (4, False, 16), (8, True, 64), (8, False, 128)]
+)
+def test_result_computes_with_the_rounded_weights(
+    bits: int, symmetric: bool, block: int, format: str, external: bool, tmp_path: Path
+) -> None:
+    proto = _layers()
+    source = _save(proto, tmp_path / "m.onnx", external=external)
+    before = _digests(tmp_path)
+    output = tmp_path / "out" / "q.onnx"
+    output.parent.mkdir()
+    result = quantize_weights(source, output, bits=bits, symmetric=symmetric, block=block, format=format)
+    assert _digests(tmp_path) == before
+    assert sorted(p.name for p in output.parent.iterdir()) == (["q.onnx", "q.onnx.data"] if external else ["q.onnx"])
+    assert sorted(map(str, result.files)) == sorted(map(str, output.parent.iterdir()))
+    made = onnx.load(output)
+    onnx.checker.check_model(str(output), full_check=True)
+    for ours, theirs in ((made.graph.input, proto.graph.input), (made.graph.output, proto.graph.output)):
+        assert [v.SerializeToString() for v in ours] == [v.SerializeToString() for v in theirs]
+    assert {p.key: p.value for p in made.metadata_props} == {p.key: p.value for p in proto.metadata_props}
+    assert Counter(result.quantized.values()) == {"Gather": 1, "MatMul": 1, "Gemm": 1}
+    assert [k.reason for k in result.kept_float] == ["its weight has fewer than 1024 numbers"]
+    expected = _save(_rounded(proto, Recipe(bits, block, symmetric, format=format)), tmp_path / "rounded.onnx")
+    for feeds in _feeds(2):
+        want, plain, fast = _run(expected, feeds), _run(output, feeds), _run(output, feeds, optimize=True)
+        for name, array in want.items():
+            np.testing.assert_allclose(plain[name], array, rtol=1e-4, atol=1e-4)
+            assert sqnr(array, fast[name]) > 30  # onnxruntime rounds activations to 8 bits where it fuses the pairs
+
+
+@pytest.mark.parametrize("method", ["rtn", "hqq", "gptq"])
+@pytest.mark.parametrize("external", [False, True])
+def test_methods_on_data(method: str, external: bool, tmp_path: Path) -> None:
+    source = _save(_layers(), tmp_path / "m.onnx", external=external)
+    result = quantize_weights(source, tmp_path / "q.onnx", method=method, data=_feeds(12))
+    worst = result.verification.worst
+    assert worst is not None and worst[1].sqnr > _LOSS[4]
+    assert result.verification.samples == 6
+    measured = (
+        [_run(source, f)["y"] for f in _feeds(12)],
+        [_run(tmp_path / "q.onnx", f, optimize=True)["y"] for f in _feeds(12)],
+    )
+    held = slice(1, None, 2)
+    told = result.verification.outputs["y"].sqnr
+    assert told == pytest.approx(sqnr(np.stack(measured[0][held]), np.stack(measured[1][held])), abs=0.5)
+    if method == "gptq":
+        (note,) = [note for note in result.notes if note.startswith("gptq")]
+        assert "2 matrices" in note and "undone in" in note
+
+
+def test_gptq_beats_nearest_at_the_output(tmp_path: Path) -> None:
+    proto = build("(float[N, 128] x) => (float[N, 64] y) { y = MatMul (x, a) }", a=normal(128, 64))
+    rng = np.random.default_rng(3)
+    mixing = rng.standard_normal((16, 128))
+
+    def draw() -> dict[str, np.ndarray]:
+        return {"x": (rng.standard_normal((64, 16)) @ mixing).astype(np.float32)}
+
+    data, fresh = [draw() for _ in range(8)], draw()
+    source = _save(proto, tmp_path / "m.onnx")
+    error = {}
+    for method in ("rtn", "gptq"):
+        quantize_weights(source, tmp_path / "q.onnx", method=method, data=data, format="matmulnbits")
+        error[method] = np.linalg.norm(_run(tmp_path / "q.onnx", fresh)["y"] - _run(source, fresh)["y"])
+    assert error["gptq"] <= 0.8 * error["rtn"]
+
+
+def test_streamed_result_equals_the_one_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of one layer each, checks of big models, arrays on the disk: the same integers."""
+    from onnxq.weight_only import activations, examine, segments
+
+    whole = _save(_layers(), tmp_path / "m.onnx")
+    quantize_weights(whole, tmp_path / "a.onnx", method="gptq", data=_feeds(4))
+    monkeypatch.setattr(segments, "_BYTES", 0)
+    monkeypatch.setattr(examine, "_WHOLE_BYTES", 0)
+    monkeypatch.setattr(activations, "_BUDGET", 0)
+    apart = _save(_layers(), tmp_path / "n.onnx", external=True)
+    result = quantize_weights(apart, tmp_path / "b.onnx", method="gptq", data=_feeds(4))
+    assert result.verification.worst is not None and result.verification.worst[1].sqnr > _LOSS[4]
+    first, second = ({t.name: t for t in onnx.load(tmp_path / f).graph.initializer} for f in ("a.onnx", "b.onnx"))
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        np.testing.assert_array_equal(numpy_helper.to_array(tensor), numpy_helper.to_array(second[name]))
+
+
+def test_what_stays_float_and_why(tmp_path: Path) -> None:
+    broken = normal(64, 32)
+    broken[3, 3] = np.nan
+    proto = build(
+        """(float[N, 64] x, float[1, 4, 8, 8] image) => (float[N, 32] y, float[?, ?, ?, ?] z, float[64, N] l) {
+            p = MatMul (x, a)
+            q = MatMul (x, broken)
+            t = Transpose <perm = [1, 0]> (x)
+            l = MatMul (left, t)
+            pq = Add (p, q)
+            u = MatMul (x, named)
+            y = Add (pq, u)
+            z = Conv (image, kernel)
+        }""",
+        a=normal(64, 32),
+        broken=broken,
+        left=normal(64, 64),
+        named=normal(64, 32, seed=7),
+        kernel=normal(16, 4, 3, 3),
+    )
+    proto = renamed(proto, {"u": "special"})
+    source = _save(proto, tmp_path / "m.onnx")
+    result = quantize_weights(source, tmp_path / "q.onnx", exclude=["special"])
+    reasons = sorted(f"{k.op}: {k.reason}" for k in result.kept_float)
+    assert reasons == [
+        "Conv: only weights of MatMul, Gemm and Gather are stored in blocks",
+        "MatMul: excluded by 'special'",
+        "MatMul: its constant is the left operand",
+        "MatMul: its weight holds NaN or infinite values",
+    ]
+    assert len(result.quantized) == 1
+    assert result.report()["quantized_ops"] == {"MatMul": 1}
+    only = quantize_weights(source, tmp_path / "q.onnx", include=["special"])
+    assert len(only.quantized) == 1 and "not among those to be quantized" in [k.reason for k in only.kept_float]
+    with pytest.raises(OptionError, match="matches no"):
+        quantize_weights(source, tmp_path / "q.onnx", exclude=["nothing"])
+
+
+def test_bodies_and_shared_weights(tmp_path: Path) -> None:
+    """A weight read by a main graph and by a branch, and as a table as well."""
+    proto = build(
+        """(float[N, 48] x, int64[N] i, bool c) => (float[N, 48] y) {
+            a = MatMul (x, w)
+            e = Gather (w, i)
+            b = If (c) <
+                then_branch = g1 () => (float[N, 48] t) { t = MatMul (a, w) },
+                else_branch = g2 () => (float[N, 48] f) { f = MatMul (a, v) }
+            >
+            y = Add (b, e)
+        }""",
+        w=normal(48, 48),
+        v=normal(48, 48, seed=1),
+    )
+    source = _save(proto, tmp_path / "m.onnx")
+    rng = np.random.default_rng(0)
+    feeds: list[dict[str, np.ndarray]] = [
+        {"x": rng.standard_normal((5, 48)).astype(np.float32), "i": rng.integers(0, 48, 5), "c": np.array(k % 2 == 0)}
+        for k in range(4)
+    ]
+    for format in ("qdq", "matmulnbits"):
+        for method in ("rtn", "gptq"):
+            result = quantize_weights(source, tmp_path / "q.onnx", bits=8, format=format, method=method, data=feeds)
+            assert len(result.quantized) == 4
+            for feed in feeds:
+                want, got = _run(source, feed)["y"], _run(tmp_path / "q.onnx", feed)["y"]
+                assert sqnr(want, got) > _LOSS[8]
+    assert any("no data reaches" in note for note in result.notes)
+
+
+def test_nothing_is_overwritten_or_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = _save(_layers(), tmp_path / "m.onnx", external=True)
+    taken = tmp_path / "m.onnx.data"
+    (tmp_path / "m.onnx.weights").rename(taken)
+    proto = onnx.load(source, load_external_data=False)
+    for tensor in proto.graph.initializer:
+        for entry in tensor.external_data:
+            entry.value = taken.name if entry.key == "location" else entry.value
+    source = tmp_path / "other.onnx"
+    source.write_bytes(proto.SerializeToString())
+    (tmp_path / "m.onnx").unlink()
+    before = _digests(tmp_path)
+    for output in ("other.onnx", "m.onnx"):  # the model itself; a name whose data file is that of the model
+        with pytest.raises(OutputError, match="belongs to the model"):
+            quantize_weights(source, tmp_path / output)
+    with pytest.raises(OutputError, match="does not exist"):
+        quantize_weights(source, tmp_path / "nowhere" / "q.onnx")
+    from onnxq.weight_only import pipeline
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise VerificationError("on purpose")
+
+    monkeypatch.setattr(pipeline, "examine", fail)
+    with pytest.raises(VerificationError):
+        quantize_weights(source, tmp_path / "q.onnx")
+    assert _digests(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bits": 3}, "bits: 3 is not one of 4, 8"),
+        ({"block": 48}, "block: 48"),
+        ({"method": "awq"}, "method: 'awq'"),
+        ({"format": "int4"}, "format"),
+        ({"accuracy_level": 4}, "only format=matmulnbits"),
+        ({"method": "gptq"}, "learns from data"),
+    ],
+)
+def test_wrong_options(options: dict[str, object], message: str, tmp_path: Path) -> None:
+    source = _save(_layers(), tmp_path / "m.onnx")
+    with pytest.raises(OptionError, match=message):
+        quantize_weights(source, tmp_path / "q.onnx", **options)  # type: ignore[arg-type]
+    assert not (tmp_path / "q.onnx").exists()
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, output = _save(_layers(), tmp_path / "m.onnx"), tmp_path / "q.onnx"
+    command = ["quantize", str(source), "-o", str(output), "--algorithm"]
+    assert main([*command, "weight_only:bits=8,block=64,symmetric=no"]) == 0
+    text = capsys.readouterr().out
+    assert "weights in 8 bits, asymmetric, blocks of 64, rtn, qdq" in text
+    assert "1 Gather, 1 MatMul, 1 Gemm" in text and "fewer than 1024 numbers" in text and "times smaller" in text
+    assert main([*command, "weight_only", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["quantized_nodes"] == 3 and document["below_floor"] is False
+    assert main([*command, "weight_only", "--weight-bits", "4"]) == 1
+    assert (
+        "weight_bits: has no effect on the algorithm 'weight_only'. Write weight_only:bits=4" in capsys.readouterr().err
+    )
+    assert main([*command, "weight_only:method=gptq"]) == 1
+    assert "learns from data" in capsys.readouterr().err
+    assert main([*command, "weight_only", "--algorithm", "bias_correction"]) == 2  # data is needed for the other one
+    with pytest.raises(OptionError, match="pipeline of its own"):
+        quantize(source, _feeds(2), options=Options(algorithms=("weight_only",)))
