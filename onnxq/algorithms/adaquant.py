@@ -22,7 +22,7 @@ STAGE = "numbers"
 PARAMETERS: Mapping[str, object] = {
     "iterations": 500,
     "batch": 16,
-    "lr": 1e-2,
+    "lr": 3e-2,
     "scale_lr": 1e-3,
     "bias_lr": 1e-2,
     "drop": 0.0,

@@ -61,7 +61,7 @@ def apply(draft: Draft, *, method: str, damping: float, prefix: bool, bias: bool
         sweeps: at most so many passes over a layer's inputs.
     """
     if method == "data":
-        importlib.import_module("onnxq.algorithms.reconstruction").adaround(draft)
+        importlib.import_module("onnxq.algorithms.reconstruction").adaround_on_data(draft)
         return
     improve(draft, partial(_solve, sweeps=sweeps), NAME, prefix=prefix, bias=bias, damping=damping)
 

@@ -154,14 +154,14 @@ class Costs:
         return self._size(node.outputs[0]) * int(weight.size) // max(int(outputs), 1)
 
     def _latency(self, name: str, bits: int, act_bits: int) -> float:
-        """Integer kernels take 8-bit data and weights stored in 8 bits; the rest runs float between conversions."""
+        """Integer kernels take 8-bit data and weights stored in at most 8; the rest runs float between conversions."""
         node = self._nodes[name]
         rule = self.target.rules.get(node.op_type)
         if rule is None or rule.kind is not Kind.COMPUTE:
             return 0.0
         as_float, as_integer = rule.costs(node)
         count = self._size(node.outputs[0])
-        if stored_bits(bits) == 8 and act_bits <= 8:
+        if stored_bits(bits) <= 8 and act_bits <= 8:
             return as_integer * count
         around = self.target.dequantize_cost * self._size(node.inputs[0]) + self.target.quantize_cost * count
         return as_float * count + around

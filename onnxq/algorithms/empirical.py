@@ -74,10 +74,14 @@ def correct_empirically(draft: Draft, runs: int) -> str:
             advance(done)
     remove_zero_biases(draft, added)
     after = output_sqnr(draft.quantized(), draft.held[:_SAMPLES], **runtime)  # type: ignore[arg-type]
+    if not corrected:
+        after = -np.inf
     if not after > score:
         draft.model, draft.plan, numbers = before
         draft.numbers.clear()
         draft.numbers.update(numbers)
+        if not corrected:
+            return f"no layer's means came closer on samples held back, of {undone}"
         return f"all {corrected} layers undone: {after:.1f} dB on samples held back, {score:.1f} dB without"
     text = f"{corrected} layers by measured means, {after:.1f} dB on samples held back, {score:.1f} dB without"
     return text + (f"; {undone} undone where the means did not come closer" if undone else "")

@@ -60,8 +60,8 @@ def apply(draft: Draft, *, order: str, damping: float, prefix: bool, bias: bool,
             positions for its number of inputs.
         prefix: layers read what the quantized layers before them give, and make up for its error as far as they can.
         bias: a layer's own bias takes up the mean error.
-        search: scales of 2 to 4 bits are searched again, weighted by the inputs' second moments, and kept where the
-            rounded weights are better.
+        search: scales of 2 to 4 bits are searched again, for the error with the inputs' second moments and with their
+            diagonal alone, and kept where the rounded weights are better.
         sweeps: passes of coordinate descent over the rounded weights.
     """
     how = partial(solve, by_activation=order == "activation", search=search, sweeps=sweeps)
@@ -73,8 +73,8 @@ def solve(problem: Problem, *, by_activation: bool, search: bool, sweeps: int) -
     hessian = problem.hessian
     choices = [problem.qparams]
     if search and problem.qparams.spec.bits <= _SEARCHED:
-        diagonal = np.diagonal(hessian, axis1=1, axis2=2)
-        choices.append(search_scales(problem.layer, problem.qparams, problem.target, diagonal))
+        both = (np.diagonal(hessian, axis1=1, axis2=2), hessian)
+        choices += [search_scales(problem.layer, problem.qparams, problem.target, moments) for moments in both]
     answers = []
     for qparams in choices:
         grid = Grid.of(problem.layer, qparams)

@@ -181,7 +181,7 @@ def quantized_layers(model: ir.Model, plan: Plan, *, stored: bool = False) -> li
 
 
 def is_behind(layer: QuantizedLayer, others: Collection[QuantizedLayer], top: ir.Graph) -> bool:
-    """Whether what a layer reads depends on one of the others; taken for granted where it is not in the graph ``top``."""
+    """Whether what a layer reads depends on one of the others; taken for granted outside the graph ``top``."""
     nodes = {other.node for other in others} - {layer.node}
     if layer.node.graph is not top:
         return bool(nodes)

@@ -115,7 +115,8 @@ def _touching(model: ir.Model, plan: Plan, masked: Mapping[str, float]) -> dict[
         if name not in plan.quantized and name not in plan.absorbed:
             continue
         for value in (*node.inputs, *node.outputs):
-            if value is not None and value.name in masked:
-                why = f"tensor {value.name!r} holds mask values ({masked[value.name]:g}) among its numbers"
+            tensor = value.name if value is not None else None
+            if tensor is not None and tensor in masked:
+                why = f"tensor {tensor!r} holds mask values ({masked[tensor]:g}) among its numbers"
                 reasons.setdefault(plan.absorbed.get(name, name), why)
     return reasons

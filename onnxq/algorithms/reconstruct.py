@@ -17,14 +17,14 @@ NAME = "reconstruct"
 TITLE = "learn the rounding, biases and scales of each block so that it gives what the float one gives (needs torch)"
 STAGE = "numbers"
 PARAMETERS: Mapping[str, object] = {
-    "iterations": 1000,
+    "iterations": 500,
     "batch": 16,
     "lr": 3e-2,
     "scale_lr": 1e-3,
     "bias_lr": 1e-2,
     "drop": 0.5,
     "warmup": 0.2,
-    "regularize": 10.0,
+    "regularize": 100.0,
 }
 
 

@@ -69,7 +69,7 @@ class Learning:
     bias_lr: float = 0.0
     drop: float = 0.0
     warmup: float = 0.2
-    regularize: float = 1.0
+    regularize: float = 100.0
 
 
 @dataclass(slots=True)
@@ -116,7 +116,7 @@ def check_learning(**parameters: float) -> None:
 
 
 def adaround_on_data(
-    draft: Draft, *, iterations: int = 1000, batch: int = 16, lr: float = 1e-2, warmup: float = 0.2, **rest: Any
+    draft: Draft, *, iterations: int = 500, batch: int = 16, lr: float = 3e-2, warmup: float = 0.2, **rest: Any
 ) -> None:
     """AdaRound layer by layer, by gradient on samples (Nagel et al., 2020).
 

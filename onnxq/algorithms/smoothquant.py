@@ -19,23 +19,19 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
-from onnxq.algorithms.capture import capture
 from onnxq.algorithms.draft import FloatDraft
 from onnxq.algorithms.layers import QuantizedLayer, quantized_layers
 from onnxq.algorithms.pairs import scale_input
+from onnxq.algorithms.smooth_error import Seen, captured, product_errors
 from onnxq.algorithms.smooth_fold import Division, Divisor, divide, insert_division
 from onnxq.algorithms.trial import fitting, held, keep_what_helps
-from onnxq.calibration.ranges import select_range
-from onnxq.calibration.statistics import SENTINEL, KeptSample, TensorStatistics
-from onnxq.calibration.weights import weight_range
+from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import OptionError
 from onnxq.graph.layer import Channels, Refusal, as_layer
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
 from onnxq.plan import Plan, Site
-from onnxq.qparams import fake_quantize, from_range
 from onnxq.spec import QuantSpec
 
 __all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check", "smoothing_scale"]
@@ -46,17 +42,13 @@ STAGE = "float"
 PARAMETERS: Mapping[str, object] = {"alpha": 0.0, "insert": 1.0}
 
 _ALPHAS = (0.15, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+_COMMON = (0.5, 0.7, 0.8, 0.9)
+"""Of these, one for all inputs is tried as well: the product of one layer does not tell all."""
 _SAMPLES = 8
-_ROWS = 512
-"""Positions that products are computed at, over all samples."""
 _FOLDED = 0.1
 """dB that smoothing must gain where it costs nothing at run time."""
-_QUIET = 0.1
-"""Of the median position's signal: what a position with less is taken as."""
 _SMALLEST = 1e-5
 """Of the largest weight: what smaller ones are taken as."""
-
-Rows = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +71,10 @@ class _Group:
     weights: tuple[QuantSpec, ...]
     division: Division | None
 
+    def errors(self, seen: Seen, scale: Channels) -> tuple[float, float]:
+        """Noise over signal of the products with the input divided by a scale, see :func:`product_errors`."""
+        return product_errors(self.layers, self.spec, self.weights, seen, scale)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Smoothing:
@@ -90,6 +86,7 @@ class _Smoothing:
     axis: int
     division: Division | None
     gain: float
+    error: float
 
     def apply(self, draft: FloatDraft) -> list[str]:
         """Do it."""
@@ -138,20 +135,25 @@ def apply(draft: FloatDraft, alpha: float = 0.0, insert: float = 1.0) -> None:
     groups = _groups(draft, skipped)
     samples = [_some(fitting(draft)), _some(held(draft))]
     sizes = draft.sizes()
-    changes: list[_Smoothing] = []
+    alphas = (alpha,) if alpha else _ALPHAS
+    sets: list[list[_Smoothing]] = [[] for _ in range(1 if alpha else 1 + len(_COMMON))]
     same = 0
-    for data, parts in _captured(draft, groups, samples, sizes).items():
+    for data, parts in captured(draft, {g.data.name or "": g.axis for g in groups}, samples, sizes).items():
         fit, judge = parts
         if fit is None or judge is None:
             skipped["an input that holds NaN or mask values, or cannot be observed"] += 1
             continue
         for group in (g for g in groups if g.data.name == data):
-            found = _smooth(group, fit, judge, (alpha,) if alpha else _ALPHAS, insert)
-            if found is None:
+            found = _smoothings(group, fit, judge, alphas, insert)
+            if not found:
                 same += 1
-            else:
-                changes.append(found)
-    outcome = keep_what_helps(draft, changes)
+                continue
+            sets[0].append(min(found.values(), key=lambda s: s.error))
+            for number, common in enumerate(_COMMON[: len(sets) - 1], start=1):
+                if common in found:
+                    sets[number].append(found[common])
+    outcome = keep_what_helps(draft, sets[0], *(part for part in sets[1:] if len(sets[0]) > 1))
+    changes = sets[outcome.chosen]
     kept = [changes[i] for i in outcome.kept]
     layers = sum(len(change.nodes) for change in kept)
     said = f"smoothquant: {len(kept)} inputs of {layers} layers smoothed"
@@ -161,6 +163,8 @@ def apply(draft: FloatDraft, alpha: float = 0.0, insert: float = 1.0) -> None:
         said += f" (+{gain:.1f} dB a product, {inserted} by a Mul of its own)"
         said += f", outputs {outcome.before:.2f} dB to {outcome.after:.2f} dB"
     said += f"; {same} inputs left, no gain there" if same else ""
+    if kept and len(sets) > 1:
+        said += f", alpha {_COMMON[outcome.chosen - 1]:g}" if outcome.chosen else ", alpha by input"
     if len(changes) > len(kept):
         said += f"; {len(changes) - len(kept)} undone, no gain at the outputs on samples held back"
     if skipped:
@@ -237,86 +241,28 @@ def _some(samples: Sequence[KeptSample]) -> Sequence[KeptSample]:
     return samples[:: -(-len(samples) // _SAMPLES)]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Seen:
-    """Rows (positions, C) of a tensor on some samples, and the largest magnitude of each channel at all positions."""
-
-    rows: Rows
-    peak: Channels
-
-
-def _captured(
-    draft: FloatDraft,
-    groups: Sequence[_Group],
-    samples: Sequence[Sequence[KeptSample]],
-    sizes: Mapping[str, int],
-) -> dict[str, list[_Seen | None]]:
-    """Every input of the groups on each set of samples."""
-    axes = {group.data.name or "": group.axis for group in groups}
-    found: dict[str, list[_Seen | None]] = {name: [] for name in axes}
-    for part in samples:
-        here: dict[str, _Seen | None] = dict.fromkeys(axes)
-        for names, arrays in capture(draft.model, list(axes), part, options=draft.options, sizes=sizes):
-            rows: dict[str, list[Rows]] = {name: [] for name in names}
-            peaks: dict[str, list[Channels]] = {name: [] for name in names}
-            for arrays_of_sample in arrays:
-                for name in names:
-                    flat = np.moveaxis(arrays_of_sample[name], axes[name], -1)
-                    flat = flat.reshape(-1, flat.shape[-1])
-                    peaks[name].append(np.abs(flat).max(axis=0, initial=0.0).astype(np.float64))
-                    step = max(1, -(-len(flat) * len(part) // _ROWS))
-                    rows[name].append(np.array(flat[step // 2 :: step], np.float32))
-            for name in names:
-                peak = np.max(peaks[name], axis=0)
-                if peak.max() < SENTINEL and sum(map(len, rows[name])):
-                    here[name] = _Seen(np.concatenate(rows[name]), peak)
-        for name, seen in here.items():
-            found[name].append(seen)
+def _smoothings(
+    group: _Group, fit: Seen, judge: Seen, alphas: Sequence[float], insert: float
+) -> dict[float, _Smoothing]:
+    """Alpha → smoothing of a group's input, for those that gain enough on the samples to learn from and to judge."""
+    weights = np.max([np.abs(layer.matrix()[0]).max(axis=0) for layer in group.layers], axis=0).astype(np.float64)
+    plain = np.ones_like(weights)
+    least = insert if group.division is None else _FOLDED
+    before = [group.errors(seen, plain) for seen in (fit, judge)]
+    names = tuple(layer.name for layer in group.layers)
+    found = {}
+    for alpha in alphas:
+        scale = smoothing_scale(fit.peak, weights, alpha)
+        after = group.errors(fit, scale)
+        gain = _gain(before[0], after)
+        if gain >= least and (gain := _gain(before[1], group.errors(judge, scale))) >= least:
+            found[alpha] = _Smoothing(
+                group.data.name or "", names, scale, group.axis, group.division, gain, math.prod(after)
+            )
     return found
 
 
-def _smooth(group: _Group, fit: _Seen, judge: _Seen, alphas: Sequence[float], insert: float) -> _Smoothing | None:
-    """The best smoothing of a group's input; None where none gains enough on the samples that judge."""
-    weights = np.max([np.abs(layer.matrix()[0]).max(axis=0) for layer in group.layers], axis=0).astype(np.float64)
-    plain = np.ones_like(weights)
-    scales = [smoothing_scale(fit.peak, weights, alpha) for alpha in alphas]
-    errors = [math.prod(_errors(group, fit, scale)) for scale in (plain, *scales)]
-    best = int(np.argmin(errors))
-    if best == 0:
-        return None
-    scale = scales[best - 1]
-    pairs = zip(_errors(group, judge, plain), _errors(group, judge, scale), strict=True)
-    gains = [10 * math.log10(before / after) for before, after in pairs]
-    gain = sum(gains) / 2
-    if min(gains) < 0 or not gain >= (insert if group.division is None else _FOLDED):
-        return None
-    names = tuple(layer.name for layer in group.layers)
-    return _Smoothing(group.data.name or "", names, scale, group.axis, group.division, gain)
-
-
-def _errors(group: _Group, seen: _Seen, scale: Channels) -> tuple[float, float]:
-    """Noise over signal of the quantized products: of all positions together, and the mean over each by itself.
-
-    A few positions with huge numbers (the first token of a text) decide the former, while what comes behind mostly
-    looks at each position by itself.
-
-    Returns:
-        The two, each the mean over the layers.
-    """
-    x = (seen.rows / scale).astype(np.float32)
-    stats = TensorStatistics("x")
-    stats.update(x, 0)
-    spec = group.spec
-    xq = fake_quantize(x, from_range(*select_range(stats, spec), spec))
-    together, apart = [], []
-    for layer, wspec in zip(group.layers, group.weights, strict=True):
-        weight = layer.matrix()[0]
-        scaled = layer.weight_of((weight * scale)[None])
-        wq = layer.matrix(fake_quantize(scaled, from_range(*weight_range(scaled, wspec), wspec)))[0]
-        exact = seen.rows @ weight.T
-        noise = np.square(xq @ wq.T - exact).sum(axis=1, dtype=np.float64)
-        signal = np.square(exact).sum(axis=1, dtype=np.float64)
-        least = max(_QUIET * float(np.median(signal)), 1e-300)
-        together.append(float(noise.sum()) / max(float(signal.sum()), 1e-300))
-        apart.append(float(np.mean(noise / np.maximum(signal, least))))
-    return max(float(np.mean(together)), 1e-300), max(float(np.mean(apart)), 1e-300)
+def _gain(before: tuple[float, float], after: tuple[float, float]) -> float:
+    """In dB, the mean of both measures; -inf where one of them is worse."""
+    gains = [10 * math.log10(b / a) for b, a in zip(before, after, strict=True)]
+    return sum(gains) / len(gains) if min(gains) >= 0 else -math.inf

@@ -24,7 +24,7 @@ __all__ = ["Change", "Outcome", "fitting", "held", "keep_what_helps"]
 _CHEAP = ("bias_correction",)
 """Algorithms of the numbers stage that a trial runs, where they will run later."""
 _JUDGES = 16
-_TRIALS = 9
+_TRIALS = 8
 """Most models that are quantized and run to find which changes help."""
 _LEAST = 0.05
 """dB that changes must gain together."""
@@ -55,11 +55,13 @@ class Outcome:
         kept: positions of the changes that were kept.
         before: SQNR in dB of the quantized model without any on the samples held back, the mean over its float outputs.
         after: with those kept.
+        chosen: the set that they are of; 0 is the first.
     """
 
     kept: tuple[int, ...]
     before: float
     after: float
+    chosen: int = 0
 
 
 def fitting(draft: FloatDraft) -> Sequence[KeptSample]:
@@ -73,42 +75,95 @@ def held(draft: FloatDraft) -> Sequence[KeptSample]:
     return held_back(draft.statistics.kept)
 
 
-def keep_what_helps(draft: FloatDraft, changes: Sequence[Change]) -> Outcome:
+def keep_what_helps(draft: FloatDraft, changes: Sequence[Change], *others: Sequence[Change]) -> Outcome:
     """Make changes, and undo those with which the quantized model is not better on the samples held back.
 
-    All are tried together first; where that does not help, each half by itself, and so on.
+    All are tried together first, and so are all of each other set; the best set is kept. Where none helps, each half of
+    the first set is tried by itself, and so on.
 
     Args:
         draft: left with the changes that were kept, its statistics true.
         changes: independent of each other.
+        others: other sets to have in their place.
+
+    Returns:
+        What was kept, and in ``chosen`` of which set.
     """
-    if not changes:
+    sets = [changes, *others]
+    if not any(sets):
         return Outcome((), math.nan, math.nan)
-    choices = [c for c in chosen(algorithms_of(draft.options)) if c.name in _CHEAP]
-    first = Decider(draft.model, draft.target, draft.options, draft.statistics, choices, "", draft.keep_float)
-    start = best = _noise(draft, first.decide())
+    trials = _Trials(draft)
+    together = [(trials.run(part), number, part) for number, part in enumerate(sets) if part]
+    better = [tried for tried in together if trials.is_better(tried[0])]
+    if better:
+        best, number, part = max(better, key=lambda tried: _sqnr(tried[0].noise))
+        trials.accept(best)
+        return Outcome(tuple(range(len(part))), _sqnr(trials.start), _sqnr(best.noise), number)
     kept: list[int] = []
-    queue = [list(range(len(changes)))]
+    queue = _halves(range(len(changes)))
     for _ in range(_TRIALS):
         if not queue:
             break
-        part = queue.pop(0)
-        tried = FloatDraft(
-            draft.model.clone(), draft.target, draft.options, draft.statistics, keep_float={**draft.keep_float}
+        half = queue.pop(0)
+        tried = trials.run([changes[index] for index in half])
+        if trials.is_better(tried):
+            trials.accept(tried)
+            kept += half
+        else:
+            queue += _halves(half)
+    return Outcome(tuple(sorted(kept)), _sqnr(trials.start), _sqnr(trials.best))
+
+
+def _halves(part: Sequence[int]) -> list[Sequence[int]]:
+    half = len(part) // 2
+    return [part[:half], part[half:]] if half else []
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tried:
+    draft: FloatDraft
+    noise: Ratios | None
+
+
+class _Trials:
+    """Quantizes changed copies of a draft the way the draft itself was quantized, and keeps the best.
+
+    Attributes:
+        start: noise of the model without changes.
+        best: noise with what was accepted.
+    """
+
+    def __init__(self, draft: FloatDraft) -> None:
+        self._draft = draft
+        self._choices = [c for c in chosen(algorithms_of(draft.options)) if c.name in _CHEAP]
+        self._first = Decider(
+            draft.model, draft.target, draft.options, draft.statistics, self._choices, "", draft.keep_float
         )
-        changed = [name for index in part for name in changes[index].apply(tried)]
+        self.start = self.best = _noise(draft, self._first.decide())
+
+    def run(self, changes: Sequence[Change]) -> _Tried:
+        """Quantize and run a copy of the draft with changes on top of what was accepted."""
+        now = self._draft
+        copy = FloatDraft(now.model.clone(), now.target, now.options, now.statistics, keep_float={**now.keep_float})
+        changed = [name for change in changes for name in change.apply(copy)]
         if changed:
-            tried.observe_again(list(dict.fromkeys(changed)))
-        variant = first.variant(choices, draft.options, tried.model, tried.statistics, tried.keep_float)
-        noise = _noise(draft, variant.again()[0])
-        if _better(noise, best):
-            best = noise
-            kept += part
-            draft.model, draft.statistics, draft.keep_float = tried.model, tried.statistics, tried.keep_float
-        elif len(part) > 1:
-            half = len(part) // 2
-            queue += [part[:half], part[half:]]
-    return Outcome(tuple(sorted(kept)), _sqnr(start), _sqnr(best))
+            copy.observe_again(list(dict.fromkeys(changed)))
+        made = self._first.variant(self._choices, now.options, copy.model, copy.statistics, copy.keep_float)
+        return _Tried(copy, _noise(now, made.again()[0]))
+
+    def is_better(self, tried: _Tried) -> bool:
+        """Than what was accepted."""
+        return _better(tried.noise, self.best)
+
+    def accept(self, tried: _Tried) -> None:
+        """Keep it."""
+        draft = self._draft
+        draft.model, draft.statistics, draft.keep_float = (
+            tried.draft.model,
+            tried.draft.statistics,
+            tried.draft.keep_float,
+        )
+        self.best = tried.noise
 
 
 def _noise(draft: FloatDraft, quantized: Quantized) -> Ratios | None:
@@ -142,11 +197,16 @@ def _sqnr(noise: Ratios | None) -> float:
 
 
 def _better(noise: Ratios | None, than: Ratios | None) -> bool:
-    """Whether the outputs gain, and their mean by more than chance."""
+    """Whether the outputs gain, by more than chance would give: in noise, or in the share of it sample by sample."""
     if noise is None:
         return False
     if than is None or noise.shape != than.shape:
         return _sqnr(noise) > _sqnr(than)
     saved = ((than - noise) / than.mean(axis=1, keepdims=True)).mean(axis=0)
-    chance = float(saved.std(ddof=1)) / math.sqrt(len(saved)) if len(saved) > 1 else 0.0
-    return _sqnr(noise) >= _sqnr(than) + _LEAST and float(saved.mean()) > _DEVIATIONS * chance
+    share = np.log(than / noise).mean(axis=0)
+    return _sqnr(noise) >= _sqnr(than) + _LEAST and (_beyond_chance(saved) or _beyond_chance(share))
+
+
+def _beyond_chance(gains: Ratios) -> bool:
+    error = float(gains.std(ddof=1)) / math.sqrt(len(gains)) if len(gains) > 1 else 0.0
+    return float(gains.mean()) > _DEVIATIONS * error

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 __all__ = ["Activations"]
 
-_BUDGET = 32 << 20
+_BUDGET = 16 << 20
 
 
 class Activations:

@@ -176,6 +176,7 @@ class _Job:
             inside if learning else (),
             providers=options.providers,
             custom_op_library=options.custom_op_library,
+            prepack=False,
         )
         reference = Reference(feeds, Activations())
         left = {id(matrix): matrix for matrix in matrices}

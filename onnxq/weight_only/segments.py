@@ -5,6 +5,7 @@ A segment is a run of nodes in the graph's order. What later segments read is ke
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -55,7 +56,7 @@ class SegmentedModel:
         looked_at: nodes of the main graph whose first input is wanted while its segment is current.
         providers: execution providers of onnxruntime.
         custom_op_library: shared library with the model's custom operators.
-        optimize: with onnxruntime's graph optimizations.
+        prepack: weights are copied into the layout that runs fastest, at the cost of memory.
     """
 
     def __init__(
@@ -65,10 +66,14 @@ class SegmentedModel:
         *,
         providers: Sequence[str] | None = None,
         custom_op_library: str | None = None,
-        optimize: bool = True,
+        prepack: bool = True,
     ) -> None:
-        self._model, self._optimize = model, optimize
-        self._runtime: dict[str, Any] = {"providers": providers, "custom_op_library": custom_op_library}
+        self._model = model
+        self._runtime: dict[str, Any] = {
+            "providers": providers,
+            "custom_op_library": custom_op_library,
+            "prepack": prepack,
+        }
         self.segments = _cut(model.graph, frozenset(looked_at))
 
     def run(self, feeds: Iterable[Mapping[str, NDArray[Any]]], kept: Activations) -> Iterator[tuple[Segment, int]]:
@@ -98,11 +103,16 @@ class SegmentedModel:
 
     def _run(self, segment: Segment, samples: int, kept: Activations) -> None:
         first = {v.name or "": kept.get(v.name or "", 0) for v in segment.reads}
-        session = Session(_model_of(self._model, segment, first), optimize=self._optimize, **self._runtime)
+        model = _model_of(self._model, segment, first)
+        session = Session(model, **self._runtime)
+        for value in model.graph.initializers.values():
+            value.const_value = None  # the session has them
         for sample in range(samples):
             feeds = {name: kept.get(name, sample) for name in first}
             for name, array in session.run(feeds).items():
                 kept.put(name, sample, array)
+        del session, model
+        gc.collect()  # graphs are full of cycles, which would keep the weights of several segments
 
 
 def _cut(graph: ir.Graph, looked_at: frozenset[ir.Node]) -> list[Segment]:

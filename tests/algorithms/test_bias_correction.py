@@ -13,8 +13,10 @@ import onnxq
 from onnxq import Options
 from onnxq.algorithms.bias_correction import correct_biases
 from onnxq.calibration.statistics import KeptSample
+from onnxq.errors import OptionError
 from onnxq.qparams import fake_quantize, from_range
 from onnxq.spec import PerChannel, QuantSpec
+from tests.contract import infer, quantize_checked
 from tests.models import build, normal
 
 Feeds = list[dict[str, np.ndarray[Any, np.dtype[Any]]]]
@@ -96,3 +98,69 @@ def test_the_callers_model_keeps_its_bias() -> None:
     onnxq.quantize(model, shifted(1, 16, 8, 8), options=Options(placement="all"))
     assert model.SerializeToString() == before
     assert from_range(-1, 1, QuantSpec(granularity=PerChannel(0))).scale.shape == ()
+
+
+def mean_shift(model: onnx.ModelProto, q: onnxq.Quantized, feeds: Feeds) -> float:
+    """Root mean square over channels (axis 1) of how far the means of the output are off."""
+    want, got = (infer(m, feeds, optimize=False)["y"] for m in (model, ir.to_proto(q.rendered())))
+    axes = (0, *range(2, want[0].ndim))
+    error = np.mean([(g - w).mean(axis=axes) for w, g in zip(want, got, strict=True)], axis=0)
+    return float(np.sqrt(np.square(error).mean()))
+
+
+TWO = "a = Conv <pads = [1, 1, 1, 1]> (x, w1{0})\n r = Relu (a)\n y = Conv (r, w2{1})"
+
+
+@pytest.mark.parametrize("biases", [("", ""), (", b1", ", b2"), (", b1", ", b1"), ("", ", b2")])
+def test_measured_means_come_closer_whatever_biases_there_are(biases: tuple[str, str]) -> None:
+    constants = {name.removeprefix(", "): normal(16, scale=0.5) for name in biases if name}
+    model = build(
+        f"(float[1, 16, 8, 8] x) => (float[1, 16, 8, 8] y) {{ {TWO.format(*biases)} }}",
+        w1=normal(16, 16, 3, 3), w2=normal(16, 16, 1, 1, seed=2), **constants,
+    )  # fmt: skip
+    feeds = shifted(1, 16, 8, 8, samples=24)
+    found = []
+    for algorithm in ("bias_correction", "bias_correction:method=empirical"):
+        options = Options(placement="all", weight_bits=4, act_bits=4, algorithms=(algorithm,), format="fake-quantize")
+        outcome = quantize_checked(model, feeds[:16], options, least=None)
+        found.append(mean_shift(model, outcome.quantized, feeds[16:]))
+    assert found[1] < 0.6 * found[0]
+
+
+def test_added_biases_are_integers_behind_a_scale() -> None:
+    model = build("(float[1, 16, 8, 8] x) => (float[1, 16, 8, 8] y) { y = Conv (x, w) }", w=normal(16, 16, 1, 1))
+    feeds = shifted(1, 16, 8, 8, samples=16)
+    options = Options(placement="all", weight_bits=4, algorithms=("bias_correction:method=empirical",))
+    outcome = quantize_checked(model, feeds, options)
+    (site,) = (s for s in outcome.quantized.plan.sites if s.role == "bias")
+    assert site.factors is not None
+    scales = [outcome.quantized.qparams[name].scale for name in site.factors]
+    np.testing.assert_array_equal(outcome.quantized.qparams[site.name].scale, scales[0] * scales[1])
+
+
+def test_what_gains_nothing_is_undone() -> None:
+    weight = np.tile(np.float32([[1.0, -1.0]]), (8, 4)).T  # lies on the grid
+    model = build("(float[4, 8] x) => (float[4, 8] y) { y = Gemm (x, w) }", w=np.ascontiguousarray(weight.repeat(1, 0)))
+    rng = np.random.default_rng(0)
+    feeds: Feeds = [{"x": rng.choice(np.float32([0, 1, 255]), (4, 8))} for _ in range(8)]
+    options = Options(placement="all", algorithms=("bias_correction:method=empirical",), range="minmax")
+    q = onnxq.quantize(model, feeds, options=options)
+    assert not [s for s in q.plan.sites if s.role == "bias"]
+    assert len(q.model.graph[0].inputs) == 2
+    assert any("bias_correction: " in note for note in q.notes)
+
+
+def test_analytic_correction_behind_another_algorithm_sees_the_original_weights() -> None:
+    feeds = shifted(1, 16, 8, 8)
+    model = plain(1)
+    shifts = []
+    for algorithms in (("gptq:bias=false",), ("gptq:bias=false", "bias_correction")):
+        options = Options(placement="all", weight_bits=3, act_bits=16, algorithms=algorithms, format="fake-quantize")
+        shifts.append(mean_shift(model, onnxq.quantize(model, feeds, options=options), feeds))
+    assert shifts[1] < 0.1 * shifts[0]
+
+
+@pytest.mark.parametrize("wrong", ["method=guess", "runs=0"])
+def test_wrong_parameters(wrong: str) -> None:
+    with pytest.raises(OptionError, match="bias_correction"):
+        onnxq.quantize(plain(1), shifted(1, 16, 8, 8), options=Options(algorithms=(f"bias_correction:{wrong}",)))

@@ -21,7 +21,7 @@ from tests.contract import infer, quantize_checked
 from tests.models import build, images, normal
 
 Feeds = list[dict[str, NDArray[Any]]]
-Weights = dict[str, NDArray[np.float32]]
+Weights = dict[str, Any]
 
 PER_TENSOR = Options(placement="all", per_channel=False, algorithms=("bias_correction",))
 EQUALIZED = Options(placement="all", per_channel=False, algorithms=("equalize", "bias_correction"))
@@ -188,8 +188,8 @@ def pair(between: str, outputs: str = "float[1, 8, 6, 6] y") -> onnx.ModelProto:
     """Two badly scaled convolutions with something between ``a`` and ``r``."""
     factors = (2.0 ** np.linspace(-5, 5, 8)).astype(np.float32)
     u, w = normal(8, 8, 1, 1) * factors[:, None, None, None], normal(8, 8, 1, 1, seed=1) / factors[:, None, None]
-    rest = {"shared": normal(8, 8, 1, 1, seed=3)} if "shared" in between else {}
-    limits = {"low": np.float32(0), "high": np.float32(6)} if "Clip" in between else {}
+    rest: Weights = {"shared": normal(8, 8, 1, 1, seed=3)} if "shared" in between else {}
+    limits: Weights = {"low": np.float32(0), "high": np.float32(6)} if "Clip" in between else {}
     return build(
         f"(float[1, 8, 6, 6] x) => ({outputs}) {{ a = Conv (x, u)\n {between}\n y = Conv (r, w) }}",
         u=u,

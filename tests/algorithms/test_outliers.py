@@ -67,7 +67,7 @@ def test_what_is_no_finite_mask_is_left_to_the_engine(mask: float) -> None:
     assert "no mask values" in after.notes
 
 
-def statistics(*values: NDArray[Any]) -> TensorStatistics:
+def statistics(*values: NDArray[Any] | list[float]) -> TensorStatistics:
     stats = TensorStatistics("t")
     stats.update(np.concatenate([np.asarray(v, np.float32).reshape(-1) for v in values]), 0)
     return stats

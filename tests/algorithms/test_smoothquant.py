@@ -125,7 +125,7 @@ NORMALIZED = {
 def test_it_is_folded_into_what_makes_the_input(before: str) -> None:
     text = f"(float[1, 24, 64] x) => (float[1, 24, 64] q, float[1, 24, 32] k) {{ {NORMALIZED[before]}\n"
     text += "q = MatMul (l, w)\n k = MatMul (l, w2) }"
-    constants = {"w": weight(), "w2": weight(64, 32, seed=3)}
+    constants: dict[str, Any] = {"w": weight(), "w2": weight(64, 32, seed=3)}
     constants |= {"u": normal(64, 64, seed=4) * gains()} if "u)" in text else {"g": gains()}
     constants |= {"h": normal(64, seed=5, scale=0.1)} if "h)" in text else {}
     constants |= {"eps": np.float32(1e-5)} if "eps" in text else {}

@@ -1,0 +1,245 @@
+"""GPTQ: the rounding against the textbook's, the error against what layers give, layers made better or left alone."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from numpy.typing import NDArray
+
+import onnxq
+from onnxq import Options
+from onnxq.algorithms import layerwise
+from onnxq.algorithms.draft import Draft
+from onnxq.algorithms.hessian import moments_of
+from onnxq.algorithms.layers import quantized_layers
+from onnxq.algorithms.layerwise import Answer, Problem
+from onnxq.algorithms.rounding import Grid, damped, descend, errors, feed_back
+from onnxq.errors import OptionError
+from onnxq.qparams import fake_quantize
+from onnxq.quantize import backend_named
+from tests.contract import infer, quantize_checked, sqnr
+from tests.models import build, normal
+
+Doubles = NDArray[np.float64]
+Feeds = list[dict[str, NDArray[Any]]]
+
+LAYERS = {
+    "conv": ("float[2, 8, 9, 9]", "Conv <pads = [1, 1, 1, 1]> (x, w, b)", (6, 8, 3, 3)),
+    "groups": ("float[2, 8, 9, 9]", "Conv <group = 2, strides = [2, 2]> (x, w, b)", (6, 4, 3, 3)),
+    "depthwise": ("float[2, 8, 9, 9]", "Conv <group = 8> (x, w, b)", (8, 1, 3, 3)),
+    "gemm": ("float[40, 12]", "Gemm <transB = 1> (x, w, b)", (6, 12)),
+    "matmul": ("float[4, 10, 12]", "MatMul (x, w)", (12, 6)),
+}
+
+
+def related(*shape: int, axis: int, samples: int = 12) -> Feeds:
+    """Inputs whose channels, and in pictures neighbours, are correlated: rounding errors can make up for each other."""
+    rng = np.random.default_rng(5)
+    mixing = rng.standard_normal((shape[axis], shape[axis])) * 0.15 + np.ones((shape[axis], 1)) * 0.5
+    found = []
+    for _ in range(samples):
+        noise = rng.standard_normal(shape)
+        for spatial in range(2, len(shape)) if axis == 1 else ():
+            noise = np.sum([np.roll(noise, step, spatial) for step in range(4)], axis=0) / 2.0
+        values = np.moveaxis(noise, axis, -1) @ mixing + 0.5
+        found.append({"x": np.ascontiguousarray(np.moveaxis(values, -1, axis), np.float32)})
+    return found
+
+
+def case(name: str) -> tuple[onnx.ModelProto, Feeds]:
+    given, call, shape = LAYERS[name]
+    dims = [int(d) for d in given[6:-1].split(",")]
+    constants: dict[str, Any] = {} if name == "matmul" else {"b": normal(shape[0])}
+    rank = ", ".join("ABCD"[: len(dims)])
+    model = build(f"({given} x) => (float[{rank}] y) {{ y = {call} }}", w=normal(*shape, scale=0.3), **constants)
+    return model, related(*dims, axis=1 if len(dims) == 4 else -1)
+
+
+def random_problem(inputs: int = 12, groups: int = 2, outputs: int = 3) -> tuple[Doubles, Doubles, Grid]:
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((groups, inputs, inputs)) @ rng.standard_normal((groups, inputs, 200))
+    weight = rng.standard_normal((groups, outputs, inputs))
+    scale = np.abs(weight).max(axis=2, keepdims=True) / 7
+    return weight, x @ x.transpose(0, 2, 1) / 200, Grid(scale, np.zeros_like(scale), -8, 7)
+
+
+@pytest.mark.parametrize("by_activation", [False, True])
+@pytest.mark.parametrize("inputs", [12, 150])
+def test_feedback_rounds_as_the_paper_does(by_activation: bool, inputs: int) -> None:
+    weight, hessian, grid = random_problem(inputs)
+    got = feed_back(weight, hessian, grid, by_activation=by_activation)
+    for g in range(2):
+        order = np.argsort(-np.diagonal(hessian[g]), kind="stable") if by_activation else np.arange(inputs)
+        # algorithm 1 of the paper, without blocks
+        factor = np.linalg.cholesky(np.linalg.inv(hessian[g][np.ix_(order, order)])).T
+        left = weight[g][:, order].copy()
+        want = np.empty_like(left)
+        for k in range(inputs):
+            want[:, k] = np.clip(np.rint(left[:, k] / grid.scale[g, :, 0]), -8, 7) * grid.scale[g, :, 0]
+            left[:, k:] -= ((left[:, k] - want[:, k]) / factor[k, k])[:, None] * factor[k, None, k:]
+        np.testing.assert_allclose(got[g][:, order], want, atol=1e-9)
+
+
+def test_coordinate_descent_ends_where_no_single_change_helps() -> None:
+    weight, hessian, grid = random_problem(70)
+    start = grid.nearest(weight)
+    end = descend(weight, start, hessian, grid, sweeps=1000)
+    assert (errors(end - weight, hessian) <= errors(start - weight, hessian)).all()
+    least = errors(end - weight, hessian)
+    for k, sign in itertools.product(range(70), (-1, 1)):
+        moved = end.copy()
+        moved[:, :, k] += sign * grid.scale[:, :, 0]
+        moved = np.clip(moved, -8 * grid.scale, 7 * grid.scale)
+        assert (errors(moved - weight, hessian) >= least * (1 - 1e-9)).all()
+
+
+def test_few_positions_zero_and_equal_inputs_are_no_trouble() -> None:
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((1, 20, 5))
+    x[0, 3] = 0.0
+    x[0, 8] = x[0, 9]
+    hessian = x @ x.transpose(0, 2, 1)
+    weight = rng.standard_normal((1, 4, 20))
+    grid = Grid(np.full((1, 4, 1), 0.3), np.zeros((1, 4, 1)), -8, 7)
+    got = feed_back(weight, hessian, grid)
+    assert np.isfinite(got).all()
+    got = descend(weight, feed_back(weight, damped(hessian, 0.0), grid), damped(hessian, 0.0), grid)
+    assert np.isfinite(got).all()
+    assert (errors(got - weight, hessian) <= errors(grid.nearest(weight) - weight, hessian)).all()
+    np.testing.assert_array_equal(got[:, :, 3], grid.nearest(weight)[:, :, 3])
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+def test_a_layers_output_comes_closer(name: str, bits: int) -> None:
+    model, feeds = case(name)
+    scores = []
+    for algorithm in ("bias_correction", "gptq"):
+        options = Options(
+            placement="all", weight_bits=bits, act_bits=16, algorithms=(algorithm,), format="fake-quantize"
+        )
+        scores.append(quantize_checked(model, feeds, options, least=None).worst)
+    assert scores[1] > scores[0] + (0.5 if name == "depthwise" else 1.5)
+
+
+@pytest.mark.parametrize("per_channel", [True, False])
+@pytest.mark.parametrize("name", ["conv", "gemm", "matmul"])
+def test_weights_lie_on_their_grid(name: str, per_channel: bool) -> None:
+    model, feeds = case(name)
+    options = Options(placement="all", weight_bits=4, per_channel=per_channel, algorithms=("gptq",))
+    q = onnxq.quantize(model, feeds, options=options)
+    (layer,) = quantized_layers(q.model, q.plan, stored=True)
+    np.testing.assert_array_equal(fake_quantize(layer.array(), q.qparams[layer.site]), layer.array())
+    nearest = fake_quantize(onnx.numpy_helper.to_array(model.graph.initializer[0]), q.qparams[layer.site])
+    assert (layer.array() != nearest).any()
+
+
+def draft_of(model: onnx.ModelProto, feeds: Feeds, **asked: Any) -> Draft:
+    options = Options(placement="all", bias_correction=False, keep=len(feeds), **asked)
+    statistics = onnxq.calibrate(model, feeds, options=options)
+    q = onnxq.quantize(model, statistics=statistics, options=options)
+    copy, numbers = q.model.clone(), dict(q.qparams)
+    return Draft(copy, q.model, q.plan, numbers, backend_named("onnxruntime"), options, statistics, {})
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("prefix", [False, True])
+def test_moments_tell_the_error_of_any_change(name: str, prefix: bool) -> None:
+    model, feeds = case(name)
+    draft = draft_of(model, feeds, act_bits=8)
+    (layer,) = quantized_layers(draft.model, draft.plan)
+    (seen,) = moments_of(draft, [layer], prefix=prefix)
+    weight = layer.matrix().astype(np.float64)
+    rng = np.random.default_rng(4)
+    changes = [rng.standard_normal(weight.shape) * 0.1 for _ in range(2)]
+    measured = []
+    for change in changes:
+        total = 0.0
+        for sample in draft.held:
+            x = sample.feeds["x"]
+            site = next(s for s in draft.plan.sites if s.tensor == "x")
+            read = fake_quantize(x, draft.numbers[site.name]) if prefix else x
+            wrong = (weight + change) @ layer.inputs(read) + 0.25 - weight @ layer.inputs(x)
+            total += float(np.square(wrong).sum() / wrong.shape[2] / len(draft.held))
+        measured.append(total)
+    told = [float(seen.held.error(weight, change, 0.25).sum()) for change in changes]
+    # what does not depend on the change is left out
+    assert told[0] - told[1] == pytest.approx(measured[0] - measured[1], rel=1e-4, abs=1e-5 * measured[0])
+    if not prefix:
+        assert told[0] == pytest.approx(measured[0], rel=1e-4)
+
+
+def test_what_is_worse_on_samples_held_back_is_undone() -> None:
+    draft = draft_of(*case("conv"), weight_bits=4)
+    before = {name: value.const_value for name, value in draft.model.graph.initializers.items()}
+    layerwise.improve(draft, lambda problem: Answer(np.zeros_like(problem.weight), problem.qparams), "zeros")
+    assert {name: value.const_value for name, value in draft.model.graph.initializers.items()} == before
+    assert "1 undone" in draft.notes[0]
+
+
+def test_weights_that_layers_share_are_left_alone() -> None:
+    model = build(
+        "(float[4, 8] x) => (float[4, 8] y) { a = MatMul (x, w)\n y = MatMul (a, w) }", w=normal(8, 8, scale=0.4)
+    )
+    draft = draft_of(model, [{"x": normal(4, 8, seed=s, scale=1.0)} for s in range(6)], weight_bits=4)
+
+    def never(problem: Problem) -> Answer:
+        raise AssertionError(problem)
+
+    layerwise.improve(draft, never, "none")
+    assert draft.notes == ["none: 0 layers; 2 left alone: its weight is shared"]
+
+
+def chain() -> tuple[onnx.ModelProto, Feeds]:
+    model = build(
+        """(float[N, 16] x) => (float[N, 8] y) {
+            a = Gemm <transB = 1> (x, w1, b1)
+            b = Relu (a)
+            c = Gemm <transB = 1> (b, w2, b2)
+            d = Relu (c)
+            y = Gemm <transB = 1> (d, w3, b3)
+        }""",
+        w1=normal(24, 16), b1=normal(24, scale=0.3), w2=normal(24, 24, seed=1), b2=normal(24, seed=2, scale=0.3),
+        w3=normal(8, 24, seed=3), b3=normal(8, seed=4),
+    )  # fmt: skip
+    return model, related(64, 16, axis=-1, samples=16)
+
+
+def test_layers_that_read_the_quantized_prefix_make_up_for_it() -> None:
+    model, feeds = chain()
+    scores = []
+    for algorithm in ("bias_correction", "gptq", "gptq:prefix=true"):
+        options = Options(placement="all", weight_bits=3, algorithms=(algorithm,), format="fake-quantize")
+        q = onnxq.quantize(model, feeds[:12], options=options)
+        want = infer(model, feeds[12:], optimize=False)["y"]
+        got = infer(ir.to_proto(q.rendered()), feeds[12:], optimize=False)["y"]
+        scores.append(sqnr(want, got))
+    assert scores[1] > scores[0] + 1
+    assert scores[2] > scores[1] + 1
+
+
+def test_weights_that_are_only_stored_as_integers_are_rounded_too() -> None:
+    model = build("(float[4, 64] x) => (float[4, 256] y) { y = MatMul (x, w) }", w=normal(64, 256, scale=0.2))
+    feeds = related(4, 64, axis=-1)
+    q = onnxq.quantize(model, feeds, options=Options(weight_bits=4, algorithms=("gptq",)))
+    assert q.plan.stored or q.plan.quantized
+    assert any(note.startswith("gptq: 1 layer") for note in q.notes)
+
+
+def test_the_same_again() -> None:
+    model, feeds = chain()
+    options = Options(placement="all", weight_bits=4, algorithms=("gptq",))
+    first, second = (onnxq.quantize(model, feeds, options=options) for _ in range(2))
+    assert ir.to_proto(first.rendered()).SerializeToString() == ir.to_proto(second.rendered()).SerializeToString()
+
+
+@pytest.mark.parametrize("wrong", ["order=best", "damping=2", "sweeps=-1", "depth=3"])
+def test_wrong_parameters(wrong: str) -> None:
+    model, feeds = case("gemm")
+    with pytest.raises(OptionError, match="gptq"):
+        onnxq.quantize(model, feeds, options=Options(algorithms=(f"gptq:{wrong}",)))

@@ -1,0 +1,266 @@
+"""Mixed precision: the solver against brute force, budgets kept, better than equal bits, configuration files."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import onnxq
+from onnxq import OptionError, Options, OutputError
+from onnxq.algorithms.allocate import allocate
+from onnxq.algorithms.budget import FLOAT, parse_budget, parse_widths
+from onnxq.algorithms.choice import chosen
+from onnxq.config import to_toml
+from tests.models import build, images, normal
+
+SIZES = (8, 32, 64, 32, 16, 8)
+
+
+def net() -> onnx.ModelProto:
+    """Five convolutions of different size; the second holds outliers."""
+    weights: dict[str, Any] = {}
+    lines, last = [], "x"
+    for k, (inputs, outputs) in enumerate(itertools.pairwise(SIZES)):
+        weights[f"w{k}"] = normal(outputs, inputs, 1, 1, seed=k)
+        weights[f"b{k}"] = normal(outputs, seed=50 + k, scale=0.1)
+        end = "y" if k == len(SIZES) - 2 else f"c{k}"
+        lines.append(f"{end} = Conv ({last}, w{k}, b{k})")
+        last = end
+        if end != "y":
+            lines.append(f"r{k} = Relu ({end})")
+            last = f"r{k}"
+    weights["w1"][:, 0] *= 15.0
+    body = "\n".join(lines)
+    made = build(f"(float[1, 8, 6, 6] x) => (float[1, 8, 6, 6] y) {{ {body} }}", **weights)
+    for node in made.graph.node:
+        node.name = f"n_{node.output[0]}"
+    return made
+
+
+def quantized(budget: str, **options: Any) -> onnxq.Quantized:
+    asked = Options(placement="all", algorithms=(f"mixed_precision:{budget}",), keep=16, **options)
+    return onnxq.quantize(net(), images(1, 8, 6, 6, samples=32), options=asked)
+
+
+def weights(q: onnxq.Quantized) -> dict[str, int]:
+    return {site.tensor: site.spec.bits for site in q.plan.sites if site.role == "weight"}
+
+
+COUNTS = {f"w{k}": a * b for k, (a, b) in enumerate(itertools.pairwise(SIZES))}
+
+
+def average(bits: dict[str, int]) -> float:
+    return sum(COUNTS[name] * bits[name] for name in COUNTS) / sum(COUNTS.values())
+
+
+def sqnr(q: onnxq.Quantized) -> float:
+    assert q.verification is not None and q.verification.worst is not None
+    return q.verification.worst[1].sqnr
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_solver_finds_what_trying_everything_finds(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(1, 7))
+    if seed % 2:
+        bits = np.array([3, 4, 5, 6, 8])
+        costs = [(int(rng.integers(1, 50)) * bits).tolist() for _ in range(count)]
+        losses = [(rng.lognormal(0, 2) * 4.0**-bits * rng.lognormal(0, 0.5, 5)).tolist() for _ in range(count)]
+    else:
+        costs = [rng.random(4).tolist() for _ in range(count)]
+        losses = [rng.random(4).tolist() for _ in range(count)]
+    low, high = sum(map(min, costs)), sum(map(max, costs))
+    budget = low + (high - low) * float(rng.random())
+    everything = itertools.product(*(range(len(c)) for c in costs))
+    fitting = [c for c in everything if sum(costs[i][k] for i, k in enumerate(c)) <= budget]
+    least = min(sum(losses[i][k] for i, k in enumerate(c)) for c in fitting)
+    found = allocate(costs, losses, budget)
+    assert found is not None
+    assert found.cost <= budget * (1 + 1e-9)
+    assert found.loss == pytest.approx(least, rel=1e-12)
+    assert found.loss == pytest.approx(sum(losses[i][k] for i, k in enumerate(found.chosen)), rel=1e-12)
+
+
+def test_the_solver_proves_its_answer_for_hundreds_of_layers() -> None:
+    rng = np.random.default_rng(1)
+    bits = np.arange(3, 9)
+    costs = [(int(np.exp(rng.uniform(5, 14))) * bits).tolist() for _ in range(300)]
+    losses = [(rng.lognormal(0, 2) * 4.0**-bits).tolist() for _ in range(300)]
+    budget = 0.7 * sum(c[-1] for c in costs)
+    found = allocate(costs, losses, budget)
+    assert found is not None
+    assert found.gap == 0.0
+    assert found.cost <= budget * (1 + 1e-9)
+
+
+def test_the_solver_says_where_nothing_fits_and_takes_no_broken_option() -> None:
+    assert allocate([[2.0, 3.0]], [[1.0, 0.0]], 1.0) is None
+    assert allocate([[2.0, 3.0]], [[math.inf, math.nan]], 5.0) is None
+    found = allocate([[2.0, 3.0]], [[math.inf, 1.0]], 5.0)
+    assert found is not None and found.chosen == (1,)
+
+
+def test_average_bits_are_kept_and_beat_equal_bits() -> None:
+    mixed = quantized("avg_bits=5")
+    equal = onnxq.quantize(
+        net(),
+        images(1, 8, 6, 6, samples=32),
+        options=Options(placement="all", weight_bits=5, keep=16),
+    )
+    bits = weights(mixed)
+    assert average(bits) <= 5.0
+    assert len(set(bits.values())) > 1
+    assert sqnr(mixed) > sqnr(equal) + 1.0
+    assert any("mixed_precision: avg_bits:5" in note for note in mixed.notes)
+    assert any(note.startswith("bias_correction") for note in mixed.notes), "what the effort does is still done"
+
+
+def test_a_share_of_the_size_is_that_of_the_integers_stored(tmp_path: Path) -> None:
+    q = quantized("budget=size:0.7")
+    bits = weights(q)
+    assert set(bits.values()) <= {4, 8}
+    assert average(bits) <= 0.7 * 8
+    q.save(tmp_path / "q.onnx")
+    types = [t.data_type for t in onnx.load(tmp_path / "q.onnx").graph.initializer]
+    assert types.count(onnx.TensorProto.INT4) >= sum(b == 4 for b in bits.values()) > 0
+
+
+def test_a_level_is_reached_with_less_than_most_bits() -> None:
+    q = quantized("sqnr=20,bits=3-8")
+    assert sqnr(q) > 19.0
+    assert average(weights(q)) < 8.0
+    with pytest.raises(OptionError, match="cannot be reached"):
+        quantized("sqnr=90,bits=4-8")
+
+
+def test_first_and_last_layers_keep_their_bits() -> None:
+    bits = weights(quantized("avg_bits=4,first_last=8"))
+    assert bits["w0"] == bits["w4"] == 8
+    assert average(bits) <= 4.0
+
+
+def test_activations_are_chosen_for_where_that_is_asked() -> None:
+    q = quantized("budget=macs_bits:1.2,bits=4/8,act_bits=8/16")
+    macs = weight_bits = 0.0
+    data = {s.tensor: s.spec.bits for s in q.plan.sites if s.role == "activation"}
+    reads = {"w0": "x", **{f"w{k}": f"r{k - 1}" for k in range(1, 5)}}
+    for name, bits in weights(q).items():
+        macs += COUNTS[name] * bits * data[reads[name]]
+        weight_bits += COUNTS[name] * 64
+    assert macs <= 1.2 * weight_bits
+    assert 16 in data.values()
+
+
+def test_layers_may_stay_float_under_a_budget_of_time() -> None:
+    q = quantized("budget=latency:1.0")
+    assert set(weights(q).values()) == {8}, "no room for a float layer"
+    q = quantized("budget=latency:50")
+    assert not weights(q)
+    assert {k.reason for k in q.plan.kept_float if k.op == "Conv"} == {f"excluded by '{n}'" for n in names()}
+
+
+def names() -> list[str]:
+    return [f"n_{'y' if k == 4 else f'c{k}'}" for k in range(5)]
+
+
+def test_the_choice_can_be_saved_edited_and_used_again(tmp_path: Path) -> None:
+    path = tmp_path / "bits.toml"
+    first = quantized(f"avg_bits=5,save={path}")
+    again = Options.from_toml(path)
+    assert not again.algorithms
+    second = onnxq.quantize(net(), images(1, 8, 6, 6, samples=32), options=again)
+    assert weights(second) == weights(first)
+    assert second.qparams == first.qparams
+    path.write_text(re.sub(r"weight_bits = \d+", "weight_bits = 7", path.read_text()))
+    edited = onnxq.quantize(net(), images(1, 8, 6, 6, samples=32), options=Options.from_toml(path))
+    assert set(weights(edited).values()) == {7}
+
+
+def test_options_survive_a_file(tmp_path: Path) -> None:
+    odd = 'a"b\\c\tü'
+    given = Options(
+        act_bits=16,
+        symmetric=False,
+        exclude=(odd, "x"),
+        override=((odd, {"weight_bits": 4, "symmetric": False}), ("y", {"float": True}), (odd, {"act_bits": 8})),  # type: ignore[arg-type]
+    )
+    (tmp_path / "o.toml").write_text(to_toml(given, "a comment"), encoding="utf-8")
+    read = Options.from_toml(tmp_path / "o.toml")
+    assert (read.act_bits, read.symmetric, read.exclude) == (16, False, (odd, "x"))
+    changes = dict(read.override)
+    assert changes[odd] == onnxq.Override(weight_bits=4, act_bits=8, symmetric=False)
+    assert changes["y"].float
+
+
+@pytest.mark.parametrize("bits", [3, 4])
+def test_few_bits_are_honoured_where_only_weights_are_stored(bits: int, tmp_path: Path) -> None:
+    """A ConvTranspose runs float on onnxruntime; its weights are stored in the bits asked for, not left float."""
+    model = build(
+        "(float[1, 16, 4, 4] x) => (float[1, 16, 5, 5] y) { y = ConvTranspose (x, w) }", w=normal(16, 16, 2, 2)
+    )
+    q = onnxq.quantize(model, images(1, 16, 4, 4), options=Options(weight_bits=bits))
+    assert list(q.plan.stored.values()) == ["ConvTranspose"]
+    assert weights(q) == {"w": bits}
+    q.save(tmp_path / "q.onnx")
+    stored = [t for t in onnx.load(tmp_path / "q.onnx").graph.initializer if t.data_type == onnx.TensorProto.INT4]
+    assert len(stored) == 1
+    read = onnxq.read(tmp_path / "q.onnx")
+    assert [(s.role, s.spec.bits) for s in read.plan.sites] == [("weight", 4)]
+
+
+def test_layers_of_4_bits_run_in_integers_on_onnxruntime(tmp_path: Path) -> None:
+    q = onnxq.quantize(net(), images(1, 8, 6, 6), options=Options(placement="all", weight_bits=4))
+    q.save(tmp_path / "q.onnx")
+    settings = onnxruntime.SessionOptions()
+    settings.optimized_model_filepath = str(tmp_path / "o.onnx")
+    settings.log_severity_level = 4
+    onnxruntime.InferenceSession(str(tmp_path / "q.onnx"), settings, providers=["CPUExecutionProvider"])
+    kinds = [node.op_type for node in onnx.load(tmp_path / "o.onnx").graph.node]
+    assert kinds.count("QLinearConv") == len(SIZES) - 1
+    assert "DequantizeLinear" not in kinds[:-1]
+    assert {s.tensor: s.spec.bits for s in onnxq.read(tmp_path / "q.onnx").plan.sites if s.role == "weight"} == {
+        f"w{k}": 4 for k in range(len(SIZES) - 1)
+    }
+
+
+def test_widths_and_budgets_are_read() -> None:
+    assert parse_widths("3-5/8") == (3, 4, 5, 8)
+    assert parse_widths("8/float/4") == (4, 8, FLOAT)
+    assert str(parse_budget("size=0.5")) == "size:0.5"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "avg_bits=6,sqnr=30",
+        "budget=weight:3",
+        "budget=size:x",
+        "budget=size:-1",
+        "avg_bits=6,bits=1-4",
+        "avg_bits=6,bits=x",
+        "avg_bits=6,act_bits=float",
+        "avg_bits=6,first_last=1",
+        "avg_bits=6,runs=0",
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_any_work(text: str) -> None:
+    with pytest.raises(OptionError):
+        chosen([f"mixed_precision:{text}"])
+
+
+def test_a_file_nowhere_and_an_impossible_budget_are_refused() -> None:
+    with pytest.raises(OutputError):
+        chosen(["mixed_precision:avg_bits=6,save=/no/such/folder/bits.toml"])
+    with pytest.raises(OptionError, match="times what the budget allows"):
+        quantized("avg_bits=2")
+    with pytest.raises(OptionError, match="opset 17"):
+        quantized("avg_bits=6", opset=17)

@@ -1,0 +1,155 @@
+"""Sensitivity: figures against plain arithmetic, groups in a bounded number of runs, the table, JSON and picture."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+import onnxq
+from onnxq import OptionError, Options, OutputError, StatisticsError
+from onnxq.cli import main
+from tests.models import build, f32, images, normal
+
+WIDTH = 12
+FAST = Options(placement="all", effort="fast")
+
+
+def chain(layers: int, *, wild: int | None = None) -> onnx.ModelProto:
+    """Products with a matrix and a Relu between.
+
+    One layer may be wild: it has large weights for an input that is always 0, on which its grid is wasted.
+    """
+    weights: dict[str, Any] = {f"w{k}": normal(WIDTH, WIDTH, seed=k) for k in range(layers)}
+    if wild is not None:
+        weights[f"w{wild - 1}"][:, 0] = 0.0
+        weights[f"w{wild}"][0] = 60.0
+    lines, last = [], "x"
+    for k in range(layers):
+        lines.append(f"m{k} = MatMul ({last}, w{k})")
+        last = f"m{k}"
+        if k < layers - 1:
+            lines.append(f"r{k} = Relu (m{k})")
+            last = f"r{k}"
+    body = "\n".join(lines).replace(f"m{layers - 1} =", "y =")
+    made = build(f"(float[4, {WIDTH}] x) => (float[4, {WIDTH}] y) {{ {body} }}", **weights)
+    for node in made.graph.node:
+        node.name = f"n_{node.output[0]}"
+    return made
+
+
+def rounded(weight: NDArray[np.float32], bits: int) -> NDArray[np.float32]:
+    """Symmetric, narrow range, a scale for each column."""
+    top = float(2 ** (bits - 1) - 1)
+    scale = np.abs(weight).max(axis=0, keepdims=True) / top
+    return f32(np.clip(np.rint(weight / scale), -top, top) * scale)
+
+
+def decibel(signal: NDArray[Any], noise: NDArray[Any]) -> float:
+    return float(10 * np.log10(np.square(signal, dtype=np.float64).sum() / np.square(noise, dtype=np.float64).sum()))
+
+
+def row(made: onnxq.Sensitivity, role: str, name: str) -> onnxq.SensitivityRow:
+    return next(r for r in made.rows if r.role == role and r.name == name)
+
+
+def test_a_layer_alone_as_plain_arithmetic_has_it() -> None:
+    model, feeds = chain(2), images(4, WIDTH, samples=3)
+    made = onnxq.sensitivity(model, feeds, bits=(8,), options=FAST)
+    w0, w1 = normal(WIDTH, WIDTH, seed=0), normal(WIDTH, WIDTH, seed=1)
+    x = np.concatenate([feed["x"] for feed in feeds])
+    exact = np.maximum(x @ w0, 0) @ w1
+    first = np.maximum(x @ rounded(w0, 8), 0) @ w1
+    second = np.maximum(x @ w0, 0) @ rounded(w1, 8)
+    assert row(made, "weights", "n_m0").sqnr[8] == pytest.approx(decibel(exact, exact - first), abs=0.01)
+    assert row(made, "weights", "n_y").sqnr[8] == pytest.approx(decibel(exact, exact - second), abs=0.01)
+    both = np.maximum(x @ rounded(w0, 8), 0) @ rounded(w1, 8)
+    assert made.together["weights"][8] == pytest.approx(decibel(exact, exact - both), abs=0.01)
+    powers = [10 ** (-row(made, "weights", name).sqnr[8] / 10) for name in ("n_m0", "n_y")]
+    assert made.added["weights"][8] == pytest.approx(-10 * np.log10(sum(powers)), abs=1e-6)
+
+
+def test_the_layers_own_error_is_the_trace_with_the_second_moment_of_its_input() -> None:
+    model, feeds = chain(1), images(4, WIDTH, samples=2)
+    made = onnxq.sensitivity(model, feeds, bits=(8,), options=FAST)
+    w = normal(WIDTH, WIDTH, seed=0).astype(np.float64)
+    x = np.concatenate([feed["x"] for feed in feeds]).astype(np.float64)
+    h, d = x.T @ x, rounded(f32(w), 8) - w
+    wanted = 10 * np.log10(np.trace(w.T @ h @ w) / np.trace(d.T @ h @ d))
+    assert row(made, "weights", "n_y").local[8] == pytest.approx(wanted, abs=0.01)
+
+
+def test_rows_are_every_layer_and_activation_and_few_bits_hurt_more() -> None:
+    made = onnxq.sensitivity(chain(3), images(4, WIDTH), bits=(8, 4), options=FAST)
+    assert made.bits == (4, 8)
+    assert [r.name for r in made.rows if r.role == "weights"] == ["n_m0", "n_m1", "n_y"]
+    assert {r.tensors[0] for r in made.rows if r.role == "activations"} >= {"x", "r0", "r1"}
+    assert all(r.sqnr[4] < r.sqnr[8] for r in made.rows)
+    assert made.runs == 2 * len(made.rows) + 4
+    assert made.of("weights")[0].sqnr[4] == min(r.sqnr[4] for r in made.rows if r.role == "weights")
+
+
+def test_groups_first_then_inside_the_worst() -> None:
+    made = onnxq.sensitivity(chain(16, wild=5), images(4, WIDTH), bits=(4,), runs=20, options=FAST)
+    weights = [r for r in made.rows if r.role == "weights"]
+    assert made.runs <= 20 + 2
+    assert [name for r in weights for name in r.nodes] == [*(f"n_m{k}" for k in range(15)), "n_y"]
+    assert max(r.members for r in weights) > 1
+    assert made.of("weights")[0].name == "n_m5"
+
+
+def test_statistics_serve_as_well_as_data(tmp_path: Path) -> None:
+    model, feeds = chain(2), images(4, WIDTH)
+    onnxq.calibrate(model, feeds, output=tmp_path / "s.npz")
+    from_file = onnxq.sensitivity(model, statistics=tmp_path / "s.npz", options=FAST)
+    assert from_file.rows == onnxq.sensitivity(model, feeds, options=FAST).rows
+    with pytest.raises(StatisticsError, match="another model"):
+        onnxq.sensitivity(chain(3), statistics=tmp_path / "s.npz")
+
+
+def test_the_picture_has_a_dot_for_each_row_and_width(tmp_path: Path) -> None:
+    made = onnxq.sensitivity(chain(2), images(4, WIDTH), plot=tmp_path / "p.svg", options=FAST)
+    root = ElementTree.parse(tmp_path / "p.svg").getroot()
+    space = "{http://www.w3.org/2000/svg}"
+    assert root.tag == f"{space}svg"
+    titles = [title.text or "" for title in root.iter(f"{space}title")]
+    assert len(titles) == len(made.rows) * len(made.bits)
+    assert any(text.startswith("n_m0, 4 bits") for text in titles)
+    for circle in root.iter(f"{space}circle"):
+        assert 0 <= float(circle.attrib["cx"]) <= float(root.attrib["width"])
+        assert 0 <= float(circle.attrib["cy"]) <= float(root.attrib["height"])
+
+
+def test_the_command_prints_a_table_or_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(chain(2), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=np.stack([feed["x"] for feed in images(4, WIDTH)]))
+    command = ["sensitivity", str(tmp_path / "m.onnx"), "--data", str(tmp_path / "d.npz"), "--placement", "all"]
+    assert main([*command, "--plot", str(tmp_path / "p.svg")]) == 0
+    out, err = capsys.readouterr()
+    assert "n_m0" in out and "all together" in out and (tmp_path / "p.svg").is_file()
+    assert "sensitivity:" in err
+    assert main([*command, "--bits", "8", "--json", "-q"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["bits"] == [8]
+    assert {r["role"] for r in document["rows"]} == {"weights", "activations"}
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"bits": (1,)}, OptionError, "1 is not a number of bits"),
+        ({"bits": ()}, OptionError, "no width"),
+        ({"runs": 0}, OptionError, "at least 1"),
+        ({"data": None}, OptionError, "neither data nor statistics"),
+        ({"plot": "/no/such/folder/p.svg"}, OutputError, "does not exist"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(given: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        onnxq.sensitivity(chain(1), **{"data": images(4, WIDTH), **given})
