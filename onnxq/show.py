@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from onnxq.calibration.statistics import Statistics, TensorStatistics
@@ -130,18 +131,15 @@ def show(path: str | os.PathLike[str]) -> ModelView | StatisticsView:
     model = load(file)
     ops: Counter[str] = Counter()
     weight_bytes: Counter[str] = Counter()
-    external: set[Path] = set()
     for graph in (model.graph, *model.graph.subgraphs()):
         for value in graph.initializers.values():
             if value.const_value is None:
                 continue
             weight_bytes[str(value.const_value.dtype).lower()] += value.const_value.nbytes
-            if isinstance(value.const_value, ir.ExternalTensor):
-                external.add(Path(value.const_value.path))
         ops.update(f"{n.domain}::{n.op_type}" if n.domain not in ("", "ai.onnx") else n.op_type for n in graph)
     return ModelView(
         path=str(file),
-        file_bytes=file.stat().st_size + sum(p.stat().st_size for p in external if p.is_file()),
+        file_bytes=file.stat().st_size + sum(p.stat().st_size for p in _external_files(file)),
         opset=model.opset_imports.get(""),
         producer=" ".join(part for part in (model.producer_name, model.producer_version) if part),
         inputs=_signature(v for v in model.graph.inputs if v.const_value is None),
@@ -150,6 +148,14 @@ def show(path: str | os.PathLike[str]) -> ModelView | StatisticsView:
         weight_bytes=dict(weight_bytes.most_common()),
         quantized=tuple(_quantizers(model)),
     )
+
+
+def _external_files(path: Path) -> set[Path]:
+    """The files that hold a model's external data."""
+    proto = onnx.load(path, load_external_data=False)
+    entries = (entry for tensor in proto.graph.initializer for entry in tensor.external_data)
+    found = {path.parent / entry.value for entry in entries if entry.key == "location"}
+    return {file for file in found if file.is_file()}
 
 
 def _signature(values: Iterable[ir.Value]) -> dict[str, str]:

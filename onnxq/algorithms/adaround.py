@@ -9,7 +9,6 @@ starts: rounding to nearest, and GPTQ's rounding. ``method=data`` learns from wh
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from functools import partial
 
@@ -31,14 +30,15 @@ PARAMETERS: Mapping[str, object] = {
     "prefix": False,
     "bias": True,
     "sweeps": 50,
+    "iterations": 500,
 }
 
 
-def check(*, method: str, damping: float, prefix: bool, bias: bool, sweeps: int) -> None:
+def check(*, method: str, damping: float, prefix: bool, bias: bool, sweeps: int, iterations: int) -> None:
     """See :func:`apply`.
 
     Raises:
-        OptionError: a value is out of range.
+        OptionError: a value is out of range, or torch is missing where it is needed.
     """
     if method not in ("hessian", "data"):
         raise OptionError(f"{method!r} is no method", where="algorithm adaround, method", hint="hessian or data")
@@ -46,22 +46,31 @@ def check(*, method: str, damping: float, prefix: bool, bias: bool, sweeps: int)
         raise OptionError(f"{damping!r} is not between 0 and 1", where="algorithm adaround, damping")
     if sweeps < 1:
         raise OptionError(f"{sweeps!r} is below 1", where="algorithm adaround, sweeps")
+    if iterations < 1:
+        raise OptionError(f"{iterations!r} is below 1", where="algorithm adaround, iterations")
+    if method == "data":
+        from onnxq.algorithms.reconstruction import require_torch
+
+        require_torch()
 
 
-def apply(draft: Draft, *, method: str, damping: float, prefix: bool, bias: bool, sweeps: int) -> None:
+def apply(draft: Draft, *, method: str, damping: float, prefix: bool, bias: bool, sweeps: int, iterations: int) -> None:
     """Round the weights of a draft.
 
     Args:
         draft: changed in place.
-        method: ``hessian`` or ``data``.
+        method: ``hessian``, or ``data``, which takes ``iterations`` only and needs torch.
         damping: share of the mean second moment that is added to each, 0 to 1; more where a layer was seen at few
             positions for its number of inputs. Keeps the rounding from fitting the samples too closely.
         prefix: layers read what the quantized layers before them give, and make up for its error as far as they can.
         bias: a layer's own bias takes up the mean error.
         sweeps: at most so many passes over a layer's inputs.
+        iterations: steps for each layer.
     """
     if method == "data":
-        importlib.import_module("onnxq.algorithms.reconstruction").adaround_on_data(draft)
+        from onnxq.algorithms.reconstruction import adaround_on_data
+
+        adaround_on_data(draft, iterations=iterations)
         return
     improve(draft, partial(_solve, sweeps=sweeps), NAME, prefix=prefix, bias=bias, damping=damping)
 

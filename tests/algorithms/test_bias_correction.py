@@ -17,7 +17,7 @@ from onnxq.errors import OptionError
 from onnxq.qparams import fake_quantize, from_range
 from onnxq.spec import PerChannel, QuantSpec
 from tests.contract import infer, quantize_checked
-from tests.models import build, normal
+from tests.models import build, f32, normal
 
 Feeds = list[dict[str, np.ndarray[Any, np.dtype[Any]]]]
 
@@ -113,7 +113,7 @@ TWO = "a = Conv <pads = [1, 1, 1, 1]> (x, w1{0})\n r = Relu (a)\n y = Conv (r, w
 
 @pytest.mark.parametrize("biases", [("", ""), (", b1", ", b2"), (", b1", ", b1"), ("", ", b2")])
 def test_measured_means_come_closer_whatever_biases_there_are(biases: tuple[str, str]) -> None:
-    constants = {name.removeprefix(", "): normal(16, scale=0.5) for name in biases if name}
+    constants: dict[str, Any] = {name.removeprefix(", "): normal(16, scale=0.5) for name in biases if name}
     model = build(
         f"(float[1, 16, 8, 8] x) => (float[1, 16, 8, 8] y) {{ {TWO.format(*biases)} }}",
         w1=normal(16, 16, 3, 3), w2=normal(16, 16, 1, 1, seed=2), **constants,
@@ -139,10 +139,10 @@ def test_added_biases_are_integers_behind_a_scale() -> None:
 
 
 def test_what_gains_nothing_is_undone() -> None:
-    weight = np.tile(np.float32([[1.0, -1.0]]), (8, 4)).T  # lies on the grid
-    model = build("(float[4, 8] x) => (float[4, 8] y) { y = Gemm (x, w) }", w=np.ascontiguousarray(weight.repeat(1, 0)))
+    weight = np.tile(f32([[1.0, -1.0]]), (8, 4)).T  # lies on the grid
+    model = build("(float[4, 8] x) => (float[4, 8] y) { y = Gemm (x, w) }", w=np.ascontiguousarray(weight))
     rng = np.random.default_rng(0)
-    feeds: Feeds = [{"x": rng.choice(np.float32([0, 1, 255]), (4, 8))} for _ in range(8)]
+    feeds: Feeds = [{"x": rng.choice(f32([0, 1, 255]), (4, 8))} for _ in range(8)]
     options = Options(placement="all", algorithms=("bias_correction:method=empirical",), range="minmax")
     q = onnxq.quantize(model, feeds, options=options)
     assert not [s for s in q.plan.sites if s.role == "bias"]
