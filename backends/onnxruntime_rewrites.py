@@ -184,7 +184,7 @@ def _write_signed_pairs(model: ir.Model) -> None:
         return
     for node in all_nodes(model):
         zero = node.inputs[2] if len(node.inputs) > 2 else None
-        signed = zero is not None and zero.dtype is ir.DataType.INT8 and not is_constant(node.inputs[0])
+        signed = zero is not None and zero.dtype is ir.DataType.INT8 and not _is_stored(node.inputs[0])
         if signed and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
             node.domain = "com.microsoft"
             model.opset_imports["com.microsoft"] = 1

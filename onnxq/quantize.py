@@ -186,7 +186,6 @@ def quantize(
     for method in (options.range, *(o.range for _, o in options.override if o.range is not None)):
         check_range(method)
     _require_folder(output)
-    _spare(output, model, data, statistics)
     if data is None and statistics is None:
         raise OptionError("neither data nor statistics were given", hint="Give one of the two")
     if isinstance(statistics, (str, os.PathLike)):
@@ -320,14 +319,3 @@ def _needed_opset(target: Backend, options: Options) -> int:
 def _require_folder(output: str | os.PathLike[str] | None) -> None:
     if output is not None and not Path(output).absolute().parent.is_dir():
         raise OutputError("the folder does not exist", where=str(Path(output).parent), hint="Create it first")
-
-
-def _spare(output: str | os.PathLike[str] | None, *sources: object) -> None:
-    """Refuse to write the result over what it is made from."""
-    for source in sources:
-        if output is None or not isinstance(source, (str, os.PathLike)):
-            continue
-        if os.path.isfile(output) and os.path.isfile(source) and os.path.samefile(output, source):
-            raise OutputError(
-                "it would overwrite what the result is made from", where=os.fspath(output), hint="Give another name"
-            )

@@ -152,14 +152,3 @@ def test_signed_activations_in_front_of_float_data_movement(weight_bits: int, pl
 def test_what_cannot_be_had_is_said_before_any_data_is_run(options: Options, said: str) -> None:
     with pytest.raises(OptionError, match=said):
         onnxq.quantize(conv_relu(), untouched(), options=options)
-
-
-@pytest.mark.parametrize("which", ["model", "data"])
-def test_the_result_never_replaces_what_it_is_made_from(tmp_path: Path, which: str) -> None:
-    model, data = tmp_path / "m.onnx", tmp_path / "d.npz"
-    onnx.save(conv_relu(), model)
-    np.savez(data, x=normal(3, 4, 6, 6))
-    before = (tmp_path / "m.onnx").read_bytes(), data.read_bytes()
-    with pytest.raises(OutputError, match="overwrite"):
-        onnxq.quantize(model, data, output=model if which == "model" else data)
-    assert before == (model.read_bytes(), data.read_bytes())

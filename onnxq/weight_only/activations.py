@@ -18,11 +18,11 @@ class Activations:
     """Arrays by tensor name and sample.
 
     Args:
-        budget: bytes held in memory.
+        budget: bytes held in memory, 16 MB if None.
     """
 
-    def __init__(self, budget: int = _BUDGET) -> None:
-        self._left = budget
+    def __init__(self, budget: int | None = None) -> None:
+        self._left = _BUDGET if budget is None else budget
         self._arrays: dict[tuple[str, int], NDArray[Any]] = {}
         self._files: dict[tuple[str, int], Path] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None

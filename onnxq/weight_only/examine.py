@@ -26,6 +26,8 @@ __all__ = ["Reference", "examine"]
 
 _WHOLE_BYTES = 512 << 20
 """A float model up to this size is run as a whole, and timed."""
+_SEGMENT_BYTES = 16 << 20
+"""Integers of a segment of the result, of which onnxruntime makes several copies when it fuses pairs."""
 _SAMPLES = 8
 
 
@@ -96,7 +98,7 @@ def _errors(result: ir.Model, kept: Sequence[KeptSample], runtime: Mapping[str, 
         return {}
     got = Activations()
     try:
-        for _ in SegmentedModel(result, **runtime).run([sample.feeds for sample in kept], got):
+        for _ in SegmentedModel(result, limit=_SEGMENT_BYTES, **runtime).run([sample.feeds for sample in kept], got):
             pass
         meters = {name: ErrorMeter() for name in kept[0].outputs}
         for position, sample in enumerate(kept):

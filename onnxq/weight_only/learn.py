@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxq.spec import QuantSpec
 from onnxq.weight_only import gptq
 from onnxq.weight_only.find import Matrix
 from onnxq.weight_only.grid import Coded, block_size, chunks, decode, empty, nearest
@@ -62,21 +63,20 @@ class Learner:
             return None
         bits = 8 if matrix.gathered and self.recipe.format == "qdq" else self.recipe.bits
         spec = self.recipe.spec(bits)
-        plain = nearest(weight, spec)
         if self.recipe.method == "rtn" or (self.recipe.method == "gptq" and matrix.gathered):
-            return plain
+            return nearest(weight, spec)
         if self.recipe.method == "hqq":
             made: Coded | None = hqq(weight, spec)
         else:
-            made = None if rows is None else self._gptq(weight, plain, rows, data)
+            made = None if rows is None else self._gptq(weight, spec, rows, data)
         if made is None:
             self.blind += 1
-            return plain
-        return made if rows is None else self._better(weight, plain, made, rows)
+            return nearest(weight, spec)
+        return made if rows is None else self._better(weight, made, rows)
 
-    def _gptq(self, weight: Floats, plain: Coded, rows: Rows, data: str) -> Coded | None:
-        made = empty(plain.spec, *weight.shape)
-        for columns in gptq.column_groups(weight.shape[1], block_size(plain.spec)):
+    def _gptq(self, weight: Floats, spec: QuantSpec, rows: Rows, data: str) -> Coded | None:
+        made = empty(spec, *weight.shape)
+        for columns in gptq.column_groups(weight.shape[1], block_size(spec)):
             upper = self._factor_of(rows, data, columns)
             if upper is None:
                 return None
@@ -93,7 +93,8 @@ class Learner:
         """Drop what was learned of the data."""
         self._factor = None
 
-    def _better(self, weight: Floats, plain: Coded, made: Coded, rows: Rows) -> Coded:
+    def _better(self, weight: Floats, made: Coded, rows: Rows) -> Coded:
+        plain = nearest(weight, made.spec)
         x = np.concatenate(list(self._judging(rows)))
         before, after = _error(weight, plain, x), _error(weight, made, x)
         if not math.isfinite(before + after) or before <= 0:

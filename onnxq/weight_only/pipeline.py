@@ -26,6 +26,7 @@ from onnxq.weight_only.examine import Reference, examine
 from onnxq.weight_only.files import Output
 from onnxq.weight_only.find import Matrix, find
 from onnxq.weight_only.learn import Learner
+from onnxq.weight_only.memory import give_back
 from onnxq.weight_only.recipe import Recipe
 from onnxq.weight_only.render import Parts, rewrite, tensors_of
 from onnxq.weight_only.segments import Segment, SegmentedModel
@@ -218,6 +219,9 @@ class _Job:
             return
         parts = tensors_of(coded, self.recipe, matrix.gathered)
         self.made.append((matrix, {key: self.files.keep(tensor) for key, tensor in parts.items()}))
+        if self.files.external:
+            del coded, parts
+            give_back()
 
 
 def _data_of(matrix: Matrix) -> str:

@@ -5,7 +5,6 @@ A segment is a run of nodes in the graph's order. What later segments read is ke
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,12 +18,13 @@ from numpy.typing import NDArray
 from onnxq.graph.traverse import with_subgraphs
 from onnxq.session import Session
 from onnxq.weight_only.activations import Activations
+from onnxq.weight_only.memory import give_back
 from onnxq.weight_only.tensors import in_memory
 
 __all__ = ["Segment", "SegmentedModel"]
 
 _BYTES = 64 << 20
-"""Weights of a segment; one node may have more."""
+"""Weights of a segment."""
 _TAPS = 8
 """Nodes of a segment whose input is looked at."""
 
@@ -57,6 +57,7 @@ class SegmentedModel:
         providers: execution providers of onnxruntime.
         custom_op_library: shared library with the model's custom operators.
         prepack: weights are copied into the layout that runs fastest, at the cost of memory.
+        limit: bytes of the weights of a segment, 64 MB if None; one node may have more.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class SegmentedModel:
         providers: Sequence[str] | None = None,
         custom_op_library: str | None = None,
         prepack: bool = True,
+        limit: int | None = None,
     ) -> None:
         self._model = model
         self._runtime: dict[str, Any] = {
@@ -74,7 +76,7 @@ class SegmentedModel:
             "custom_op_library": custom_op_library,
             "prepack": prepack,
         }
-        self.segments = _cut(model.graph, frozenset(looked_at))
+        self.segments = _cut(model.graph, frozenset(looked_at), _BYTES if limit is None else limit)
 
     def run(self, feeds: Iterable[Mapping[str, NDArray[Any]]], kept: Activations) -> Iterator[tuple[Segment, int]]:
         """Run over samples, segment by segment.
@@ -112,10 +114,10 @@ class SegmentedModel:
             for name, array in session.run(feeds).items():
                 kept.put(name, sample, array)
         del session, model
-        gc.collect()  # graphs are full of cycles, which would keep the weights of several segments
+        give_back()
 
 
-def _cut(graph: ir.Graph, looked_at: frozenset[ir.Node]) -> list[Segment]:
+def _cut(graph: ir.Graph, looked_at: frozenset[ir.Node], limit: int) -> list[Segment]:
     nodes = list(graph)
     reads = [_read_by(node) for node in nodes]
     made = {value: index for index, node in enumerate(nodes) for value in node.outputs}
@@ -123,7 +125,7 @@ def _cut(graph: ir.Graph, looked_at: frozenset[ir.Node]) -> list[Segment]:
     for index, values in enumerate(reads):
         last.update(dict.fromkeys(values, index))
     last.update(dict.fromkeys(graph.outputs, len(nodes)))
-    bounds = _bounds(nodes, reads, made, last, looked_at)
+    bounds = _bounds(nodes, reads, last, looked_at, limit)
     segments = []
     for start, stop in pairwise(bounds):
         inputs: dict[ir.Value, None] = {}
@@ -145,9 +147,9 @@ def _cut(graph: ir.Graph, looked_at: frozenset[ir.Node]) -> list[Segment]:
 def _bounds(
     nodes: Sequence[ir.Node],
     reads: Sequence[Sequence[ir.Value]],
-    made: Mapping[ir.Value, int],
     last: Mapping[ir.Value, int],
     looked_at: frozenset[ir.Node],
+    limit: int,
 ) -> list[int]:
     """Where segments begin: when the next node's weights would not fit, and only tensors go across."""
     until = -1  # up to this node something that is no tensor is alive
@@ -157,7 +159,7 @@ def _bounds(
         fresh = {v for v in reads[index] if v.is_initializer() and v.const_value is not None and v not in held}
         added = sum(v.const_value.nbytes for v in fresh if v.const_value is not None)
         tapped = taps + (node in looked_at)
-        if index > bounds[-1] and index > until and (size + added > _BYTES or tapped > _TAPS):
+        if index > bounds[-1] and index > until and (size + added > limit or tapped > _TAPS):
             bounds.append(index)
             held, size, tapped = set(), 0, int(node in looked_at)
             added = sum(v.const_value.nbytes for v in reads[index] if v.is_initializer() and v.const_value is not None)
