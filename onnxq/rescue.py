@@ -79,7 +79,7 @@ def blame(
     Args:
         layers: layer → its float cost, in the order of the graph.
         attempt: layers kept float → SQNR in dB with the others quantized.
-        advance: told of each step.
+        advance: told how many groups are done.
 
     Returns:
         A record a group; neighbours share a group where there are more than 40 layers.
@@ -91,7 +91,7 @@ def blame(
         group = tuple(names[start : start + size])
         sqnr = attempt(n for n in names if n not in group)
         found.append(Blame(group, 10 ** (-sqnr / 10), sum(layers[n] for n in group)))
-        advance(1)
+        advance(len(found))
     return found
 
 

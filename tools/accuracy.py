@@ -60,7 +60,7 @@ def _model(name: str, metric: str, args: argparse.Namespace, limits: Limits, fol
     rows: list[dict[str, Any]] = [
         {"model": name, "variant": "float", **_metrics(name, metric, model, args.zoo, limits)}
     ]
-    made = {}
+    made: dict[str, str] = {}
     for variant in args.variant:
         title, _, flags = variant.partition("=")
         print(f"{name}: {title}", file=sys.stderr, flush=True)

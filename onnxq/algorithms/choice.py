@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from threadpoolctl import threadpool_limits
+
 from onnxq import plugins
 from onnxq.algorithms.draft import Draft, FloatDraft
 from onnxq.errors import OptionError
@@ -95,10 +97,11 @@ def run(choices: Sequence[Choice], draft: FloatDraft | Draft) -> None:
         draft: changed in place; a float draft by the float stage, then by the options stage.
     """
     stages = ("float", "options") if isinstance(draft, FloatDraft) else ("numbers",)
-    for stage in stages:
-        for choice in choices:
-            if choice.stage == stage:
-                choice.algorithm.apply(draft, **choice.parameters)
+    with threadpool_limits(1, user_api="blas"):  # many small products: threads that wait for each other only cost
+        for stage in stages:
+            for choice in choices:
+                if choice.stage == stage:
+                    choice.algorithm.apply(draft, **choice.parameters)
 
 
 def _parse(text: str) -> Choice:

@@ -52,7 +52,7 @@ def factor(data: Iterable[Floats], columns: slice) -> Floats | None:
     count = columns.stop - columns.start
     hessian = np.zeros((count, count))
     for piece in data:
-        part = np.ascontiguousarray(piece[:, columns])
+        part = np.ascontiguousarray(piece[:, columns][:, ::-1])  # last input first, see below
         hessian += part.T @ part
     diagonal = hessian.diagonal().copy()
     mean = float(diagonal.mean())
@@ -61,12 +61,29 @@ def factor(data: Iterable[Floats], columns: slice) -> Floats | None:
     diagonal[diagonal <= 0] = mean
     hessian[np.diag_indices(count)] = diagonal + _DAMPING * mean
     try:
-        lower = np.linalg.cholesky(hessian[::-1, ::-1])  # H = R R^T with R upper, so that U = R^-1
+        _decompose(hessian)  # in the inputs' own order H = R R^T with R upper, so that U = R^-1
     except np.linalg.LinAlgError:
         return None
-    del hessian
-    _invert(lower)
-    return np.ascontiguousarray(lower[::-1, ::-1], np.float32)
+    _invert(hessian)
+    return np.ascontiguousarray(hessian[::-1, ::-1], np.float32)
+
+
+def _decompose(matrix: NDArray[np.float64]) -> None:
+    """A positive definite matrix becomes its lower Cholesky factor, by halves and without a copy of the whole."""
+    count = len(matrix)
+    if count <= _SMALL:
+        matrix[:] = np.linalg.cholesky(matrix)
+        return
+    half = count // 2
+    _decompose(matrix[:half, :half])
+    inverse = matrix[:half, :half].copy()
+    _invert(inverse)
+    below = matrix[half:, :half] @ inverse.T
+    del inverse
+    matrix[half:, :half], matrix[:half, half:] = below, 0.0
+    matrix[half:, half:] -= below @ below.T
+    del below
+    _decompose(matrix[half:, half:])
 
 
 def _invert(lower: NDArray[np.float64]) -> None:
