@@ -29,7 +29,7 @@ __all__ = ["improve"]
 
 _LEAST_GAIN = 0.1
 """dB at the worst output that a step must gain; less is within what other samples would change."""
-_DEVIATIONS = 2.0
+_DEVIATIONS = 3.0
 """Standard errors by which the noise saved, sample by sample, must differ from none."""
 _JUDGES = 32
 """Samples that judge, at most."""

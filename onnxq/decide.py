@@ -14,6 +14,7 @@ from onnxq.amplifiers import noise_amplifiers
 from onnxq.backend import Backend, Kind
 from onnxq.branches import lost_branches
 from onnxq.calibration.statistics import Statistics
+from onnxq.effort import few
 from onnxq.graph.shapes import sizes_at
 from onnxq.numbers import choose_numbers, unusable_constants, unusable_tensors
 from onnxq.options import Options
@@ -73,7 +74,7 @@ class Decider:
         self.warnings: list[str] = []
         self._keep: dict[str, str] = dict(keep_float or {})
         self._unusable: dict[str, str] = {}
-        samples = statistics.kept
+        self._samples = samples = few(statistics.kept)
         self._sizes = sizes_at(model, {n: a.shape for n, a in samples[0].feeds.items()}) if samples else {}
 
     def decide(self) -> Quantized:
@@ -88,9 +89,7 @@ class Decider:
         for _ in range(_ROUNDS):
             if self.options.placement == "all" or not quantized.plan.quantized:
                 break
-            noisy = noise_amplifiers(
-                self.model, quantized.rendered, quantized.plan, self.statistics.kept, **self._runtime
-            )
+            noisy = noise_amplifiers(self.model, quantized.rendered, quantized.plan, self._samples, **self._runtime)
             if not noisy:
                 break
             costs = self._costs(quantized.plan)
@@ -120,7 +119,7 @@ class Decider:
 
     def blame(self, quantized: Quantized, reporter: Reporter) -> list[Blame]:
         """What each layer does to the outputs when it alone is quantized; empty where there are fewer than two."""
-        samples = self.statistics.kept
+        samples = self._samples
         layers = {
             name: cost
             for name, cost in self._costs(quantized.plan).items()

@@ -22,7 +22,7 @@ from onnxq.calibration.ranges import check_range
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.catalog import backends
 from onnxq.decide import Decider
-from onnxq.effort import algorithms_of, held_back, samples_to_keep, samples_to_verify
+from onnxq.effort import algorithms_of, samples_to_keep, samples_to_verify, to_judge_by
 from onnxq.errors import OptionError, OutputError, StatisticsError
 from onnxq.graph.check import check
 from onnxq.graph.constants import lift_constants
@@ -218,7 +218,7 @@ def quantize(
             if better.worst is not None and better.worst[1].sqnr > worst[1].sqnr:
                 quantized, verification = rescued, better
     if options.effort == "best" and not options.algorithms and statistics.kept:
-        quantized, tried = improve(quantized, decider, held_back(statistics.kept), reporter)
+        quantized, tried = improve(quantized, decider, to_judge_by(statistics.kept), reporter)
         decider.notes += [note for note in tried if note not in decider.notes]
         verification = _verified(quantized, prepared, statistics, options)
     notes = (*prepared.notes, *decider.notes)

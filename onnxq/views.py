@@ -128,9 +128,7 @@ def quantized(
             screen.line(f"  {screen.style('note', 'dim')}  {note}")
 
 
-def rewritten(
-    screen: Screen, source: str, output: str, result: Rewritten, seconds: float, *, verbose: bool
-) -> None:
+def rewritten(screen: Screen, source: str, output: str, result: Rewritten, seconds: float, *, verbose: bool) -> None:
     """The summary of ``onnxq quantize`` with an algorithm that is a pipeline of its own."""
     check = result.verification
     _head(screen, f"{source} → {output}", f"{result.algorithm}, {seconds:.1f} s")

@@ -19,6 +19,7 @@ from onnxq.algorithms.empirical import correct_empirically
 from onnxq.calibration.collect import channel_means
 from onnxq.calibration.statistics import KeptSample
 from onnxq.calibration.taps import tap
+from onnxq.effort import few
 from onnxq.errors import OptionError
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array, is_constant
@@ -95,7 +96,7 @@ def apply(draft: Draft, *, method: str = "analytic", runs: int = 64) -> None:
         draft.model,
         draft.plan,
         draft.numbers,
-        draft.statistics.kept,
+        few(draft.statistics.kept),
         reference=draft.reference,
         sizes=draft.sizes,
         providers=draft.options.providers,

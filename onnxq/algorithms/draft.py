@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxq.backend import Backend
 from onnxq.calibration.collect import collect
 from onnxq.calibration.statistics import KeptSample, Statistics
-from onnxq.effort import held_back
+from onnxq.effort import held_back, to_learn_from
 from onnxq.graph.shapes import sizes_at
 from onnxq.options import Options
 from onnxq.plan import Plan
@@ -133,9 +133,8 @@ class Draft:
 
     @property
     def fitting(self) -> Sequence[KeptSample]:
-        """Kept samples to learn from: all but :attr:`held`."""
-        kept = self.statistics.kept
-        return kept[::2] if len(kept) > 1 else kept
+        """Kept samples to learn from."""
+        return to_learn_from(self.statistics.kept)
 
     @property
     def held(self) -> Sequence[KeptSample]:

@@ -18,7 +18,7 @@ from onnxq.calibration.data import open_data
 from onnxq.calibration.ranges import check_range
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.catalog import installed_algorithms
-from onnxq.effort import algorithms_of, held_back
+from onnxq.effort import algorithms_of, to_judge_by
 from onnxq.errors import DataError, OptionError, OutputError, StatisticsError
 from onnxq.graph.load import load
 from onnxq.graph.save import save
@@ -254,7 +254,7 @@ def _agreement(
     """Agreement with the float model on the evaluation data, or on the samples held back."""
     session = Session(load(model), providers=options.providers, custom_op_library=options.custom_op_library)
     if eval_data is None:
-        held = held_back(statistics.kept)
+        held = to_judge_by(statistics.kept)
         if not held:
             raise DataError("no sample could be held back to compare on", hint="Give a metric or evaluation data")
         return agreement_metric(session.outputs, lambda: ((sample.feeds, sample.outputs) for sample in held))

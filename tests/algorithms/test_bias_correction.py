@@ -118,12 +118,12 @@ def test_measured_means_come_closer_whatever_biases_there_are(biases: tuple[str,
         f"(float[1, 16, 8, 8] x) => (float[1, 16, 8, 8] y) {{ {TWO.format(*biases)} }}",
         w1=normal(16, 16, 3, 3), w2=normal(16, 16, 1, 1, seed=2), **constants,
     )  # fmt: skip
-    feeds = shifted(1, 16, 8, 8, samples=24)
+    feeds = shifted(1, 16, 8, 8, samples=40)
     found = []
     for algorithm in ("bias_correction", "bias_correction:method=empirical"):
         options = Options(placement="all", weight_bits=4, act_bits=4, algorithms=(algorithm,), format="fake-quantize")
-        outcome = quantize_checked(model, feeds[:16], options, least=None)
-        found.append(mean_shift(model, outcome.quantized, feeds[16:]))
+        outcome = quantize_checked(model, feeds[:32], options, least=None)
+        found.append(mean_shift(model, outcome.quantized, feeds[32:]))
     assert found[1] < 0.6 * found[0]
 
 
