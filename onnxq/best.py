@@ -29,8 +29,8 @@ __all__ = ["improve"]
 
 _LEAST_GAIN = 0.1
 """dB at the worst output that a step must gain; less is within what other samples would change."""
-_DEVIATIONS = 3.0
-"""Standard errors by which the noise saved, sample by sample, must differ from none."""
+_DEVIATIONS = 2.5
+"""Standard errors by which the gain in dB, sample by sample, must differ from none."""
 _JUDGES = 32
 """Samples that judge, at most."""
 
@@ -68,7 +68,8 @@ class _Score:
             return False
         mine, theirs = self.sqnr, other.sqnr
         worst = min(theirs, key=theirs.__getitem__)
-        saved = other.noise[worst] - self.noise[worst]
+        floor = np.finfo(np.float64).tiny  # a sample without noise
+        saved = 10.0 * np.log10(np.maximum(other.noise[worst], floor) / np.maximum(self.noise[worst], floor))
         chance = float(saved.std(ddof=1)) / math.sqrt(len(saved)) if len(saved) > 1 else 0.0
         return (
             self.worst >= other.worst + _LEAST_GAIN
