@@ -1,7 +1,7 @@
 """Effort ``best``: range methods and algorithms tried one on top of the other, each kept only where it is better on
 samples that nothing was learned from.
 
-The plan of the default result stays: what runs in integers, and so the speed, is that of the default.
+What runs in integers stays as in the default result; smoothing may add a multiplication in front of a layer.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from onnxq.algorithms.choice import chosen, run
 from onnxq.algorithms.draft import FloatDraft
 from onnxq.calibration.statistics import KeptSample
 from onnxq.decide import Decider
-from onnxq.effort import algorithms_of
-from onnxq.errors import ExecutionError, OptionError
+from onnxq.effort import TRIED, algorithms_of
+from onnxq.noise import output_noise
 from onnxq.plan import Plan
 from onnxq.progress import Reporter
 from onnxq.quantized import Quantized
-from onnxq.session import Session
+from onnxq.spec import PerTensor
 
 __all__ = ["improve"]
 
@@ -81,7 +81,7 @@ class _Score:
 def improve(
     first: Quantized, decider: Decider, samples: Sequence[KeptSample], reporter: Reporter
 ) -> tuple[Quantized, list[str]]:
-    """Try what may make a result more accurate at the same speed.
+    """Try what may make a result more accurate, with the same nodes in integers.
 
     Args:
         first: the default result.
@@ -95,16 +95,15 @@ def improve(
     judges = samples[:: max(1, -(-len(samples) // _JUDGES))]
     state = _State(decider.options.range, algorithms_of(decider.options), first, _score(first, decider, judges))
     steps = _steps(first.plan, state)
-    notes = [f"best: default {state.score.worst:.1f} dB"] if math.isfinite(state.score.worst) else []
+    notes = [f"{TRIED}default {state.score.worst:.1f} dB"] if math.isfinite(state.score.worst) else []
     with reporter.phase("find the best", total=len(steps), unit="steps") as advance:
         for done, (name, step) in enumerate(steps, start=1):
             trial = _try(step(state), decider, judges)
-            better = trial is not None and trial.score.better_than(state.score)
-            if trial is not None:
-                gain = trial.score.worst - state.score.worst
-                notes.append(f"best: {name} {gain:+.1f} dB" + ("" if better else ", undone"))
-                if better:
-                    state = trial
+            better = trial.score.better_than(state.score)
+            gain = trial.score.worst - state.score.worst
+            notes.append(f"{TRIED}{name} {gain:+.1f} dB" + ("" if better else ", undone"))
+            if better:
+                state = trial
             advance(done)
     return state.quantized, [*notes, *state.said]
 
@@ -117,7 +116,7 @@ def _steps(plan: Plan, start: _State) -> list[tuple[str, Callable[[_State], _Sta
     in_front, rounding = [], []
     if ops & {"MatMul", "Gemm"}:
         in_front.append("smoothquant")
-    if any(site.role == "weight" and site.spec.granularity.__class__.__name__ == "PerTensor" for site in plan.sites):
+    if any(site.role == "weight" and isinstance(site.spec.granularity, PerTensor) for site in plan.sites):
         in_front.append("equalize")
     rounding.append("gptq")
     if min(weights, default=8) < 8:
@@ -157,12 +156,9 @@ def _with_empirical_bias(state: _State) -> _State:
     return replace(state, algorithms=(*rest, "bias_correction:method=empirical"))
 
 
-def _try(wanted: _State, decider: Decider, judges: Sequence[KeptSample]) -> _State | None:
-    """The state with its model and score; ``None`` where an algorithm has nothing to do here."""
-    try:
-        choices = chosen(wanted.algorithms)
-    except OptionError:
-        return None
+def _try(wanted: _State, decider: Decider, judges: Sequence[KeptSample]) -> _State:
+    """The state with its model and score."""
+    choices = chosen(wanted.algorithms)
     model, statistics, said, keep = decider.model, decider.statistics, [], {}
     if any(choice.stage == "float" for choice in choices):
         draft = FloatDraft(model.clone(), decider.target, decider.options, statistics)
@@ -174,24 +170,10 @@ def _try(wanted: _State, decider: Decider, judges: Sequence[KeptSample]) -> _Sta
 
 
 def _score(quantized: Quantized, decider: Decider, judges: Sequence[KeptSample]) -> _Score:
-    options = decider.options
-    noise: dict[str, list[float]] = {}
-    signal: dict[str, list[float]] = {}
-    try:
-        session = Session(
-            quantized.rendered(), providers=options.providers, custom_op_library=options.custom_op_library
-        )
-        for sample in judges:
-            got = session.run(sample.feeds)
-            for name, values in sample.outputs.items():
-                if values.dtype.kind == "f" and values.size:
-                    exact = values.astype(np.float64)
-                    noise.setdefault(name, []).append(float(np.mean(np.square(got[name] - exact))))
-                    signal.setdefault(name, []).append(float(np.mean(np.square(exact))))
-    except ExecutionError:
+    found = output_noise(quantized, judges, decider.options)
+    if found is None:
         return _Score({name: np.full(1, np.inf) for sample in judges for name in sample.outputs})
-    powers = {name: float(np.mean(parts)) for name, parts in signal.items()}
-    return _Score({name: np.array(parts) / powers[name] for name, parts in noise.items() if powers[name] > 0})
+    return _Score({name: noise / signal for name, (noise, signal) in found.items() if signal > 0})
 
 
 def _decibel(noise: float) -> float:

@@ -8,6 +8,7 @@ from onnxq.calibration.statistics import KeptSample
 from onnxq.options import Options
 
 __all__ = [
+    "TRIED",
     "algorithms_of",
     "few",
     "held_back",
@@ -17,6 +18,8 @@ __all__ = [
     "to_learn_from",
 ]
 
+TRIED = "best: "
+"""How notes begin that say what effort ``best`` has tried."""
 _VERIFIED = 8
 _LEARNED_FROM = 64
 _MANY = 16

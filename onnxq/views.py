@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from onnxq.backend import Backend
 from onnxq.calibration.statistics import Statistics
 from onnxq.compare import Comparison, TensorErrors
+from onnxq.effort import TRIED
 from onnxq.findings import Finding
 from onnxq.metrics import Errors
 from onnxq.plan import Kept, Plan
@@ -40,7 +41,6 @@ __all__ = [
 ]
 
 _ROWS = 20
-_TRIED = "best: "
 _NAMES = 3
 _NAMES_WIDTH = 90
 _MANY_OUTPUTS = 8
@@ -99,7 +99,7 @@ def quantized(
     rows = [("quantized", f"{done} of {total} nodes{_listed(plan.quantized.values())}{absorbed}")]
     if result.recipe:
         rows.append(("by", ", ".join((f"{result.recipe[0]} ranges", *result.recipe[1:]))))
-    rows += [("tried", note.removeprefix(_TRIED)) for note in result.notes if note.startswith(_TRIED)]
+    rows += [("tried", note.removeprefix(TRIED)) for note in result.notes if note.startswith(TRIED)]
     if plan.stored:
         rows.append(("weights", f"stored as integers, unpacked to float at load: {counts(plan.stored.values())}"))
     rows += _kept_rows(plan.kept_float, verbose)
@@ -124,7 +124,7 @@ def quantized(
     for warning in check.warnings if check else ():
         screen.line(f"  {screen.style('warning', 'yellow')}  {warning}")
     if verbose:
-        for note in (n for n in result.notes if not n.startswith(_TRIED)):
+        for note in (n for n in result.notes if not n.startswith(TRIED)):
             screen.line(f"  {screen.style('note', 'dim')}  {note}")
 
 

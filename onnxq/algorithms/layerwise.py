@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +12,7 @@ from onnxq.algorithms.draft import Draft
 from onnxq.algorithms.hessian import LARGEST, Moments, Seen, batches, moments_of
 from onnxq.algorithms.layers import QuantizedLayer, quantized_layers
 from onnxq.algorithms.rounding import Grid, damped
+from onnxq.algorithms.tally import Tally
 from onnxq.graph.traverse import all_graphs
 from onnxq.graph.values import constant_array
 from onnxq.numbers import fit_biases
@@ -69,28 +69,6 @@ class Answer:
     qparams: QParams
 
 
-@dataclass(slots=True)
-class _Tally:
-    """What became of the layers."""
-
-    better: int = 0
-    undone: int = 0
-    ratios: list[float] = field(default_factory=list)
-    skipped: dict[str, int] = field(default_factory=dict)
-
-    def skip(self, reason: str) -> None:
-        self.skipped[reason] = self.skipped.get(reason, 0) + 1
-
-    def __str__(self) -> str:
-        text = f"{self.better} layers"
-        if self.ratios:
-            gain = -10.0 * sum(math.log10(r) for r in self.ratios) / len(self.ratios)
-            text += f", output error {gain:.1f} dB lower on average on samples held back"
-        if self.undone:
-            text += f"; {self.undone} undone where it was not lower"
-        return text + "".join(f"; {count} left alone: {why}" for why, count in self.skipped.items())
-
-
 def improve(
     draft: Draft,
     solve: Callable[[Problem], Answer],
@@ -113,7 +91,7 @@ def improve(
         bias: where a layer has a bias of its own, it takes up the mean of the error.
         damping: share of the mean second moment that is added to each, at least; see :func:`_problem`.
     """
-    tally = _Tally()
+    tally = Tally("layer")
     layers = list(layers_to_improve(draft, tally.skip))
     done = 0
     with draft.reporter.phase(name.replace("_", " "), total=len(layers), unit="layers") as advance:
@@ -151,7 +129,7 @@ def layers_to_improve(draft: Draft, skip: Callable[[str], None]) -> Iterator[Qua
 
 
 def _improve_one(
-    draft: Draft, seen: Seen, solve: Callable[[Problem], Answer], tally: _Tally, *, bias: bool, damping: float
+    draft: Draft, seen: Seen, solve: Callable[[Problem], Answer], tally: Tally, *, bias: bool, damping: float
 ) -> None:
     layer = seen.layer
     weight = layer.matrix(_original(draft, layer.weight.name)).astype(np.float64)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ from onnxq.algorithms.block_grids import grids_of, site_edges
 from onnxq.algorithms.blocks import Block, find_blocks, single_layers
 from onnxq.algorithms.draft import Draft
 from onnxq.algorithms.layers import QuantizedLayer, quantized_layers
+from onnxq.algorithms.tally import Tally
 from onnxq.errors import ExecutionError, OptionError
 from onnxq.graph.traverse import all_graphs
 from onnxq.graph.values import constant_array
@@ -72,28 +73,6 @@ class Learning:
     regularize: float = 100.0
 
 
-@dataclass(slots=True)
-class _Tally:
-    """What became of the blocks."""
-
-    better: int = 0
-    undone: int = 0
-    ratios: list[float] = field(default_factory=list)
-    skipped: dict[str, int] = field(default_factory=dict)
-
-    def skip(self, reason: str) -> None:
-        self.skipped[reason] = self.skipped.get(reason, 0) + 1
-
-    def text(self, unit: str) -> str:
-        said = f"{self.better} {unit}s"
-        if self.ratios:
-            gain = -10.0 * sum(math.log10(max(r, 1e-12)) for r in self.ratios) / len(self.ratios)
-            said += f", output error {gain:.1f} dB lower on average on samples held back"
-        if self.undone:
-            said += f"; {self.undone} undone where it was not lower"
-        return said + "".join(f"; {count} left alone: {why}" for why, count in self.skipped.items())
-
-
 def require_torch() -> None:
     """Raises an :class:`OptionError` that says what to install where torch is missing."""
     import onnxq.torch  # noqa: F401
@@ -143,7 +122,7 @@ def learn_blocks(draft: Draft, learning: Learning) -> None:
         draft: changed in place; a note says what was done.
         learning: what and how.
     """
-    tally = _Tally()
+    tally = Tally(learning.unit)
     layers = list(_layers(draft, tally.skip))
     blocks = (find_blocks if learning.unit == "block" else single_layers)(draft.model, layers)
     for _ in range(len(layers) - sum(len(b.layers) for b in blocks)):
@@ -155,7 +134,7 @@ def learn_blocks(draft: Draft, learning: Learning) -> None:
             _learn_one(draft, block, learning, index, tally, lambda s, i=index: advance(i * learning.iterations + s))
             advance((index + 1) * learning.iterations)
     fit_biases(draft.model, draft.plan, draft.numbers)
-    note = f"{learning.name}: {tally.text(learning.unit)}"
+    note = f"{learning.name}: {tally}"
     after = _noise(draft)
     if tally.better and after > noise:
         before.restore(draft, layers)
@@ -167,7 +146,7 @@ def learn_blocks(draft: Draft, learning: Learning) -> None:
     draft.notes.append(note)
 
 
-def _learn_one(draft: Draft, block: Block, learning: Learning, index: int, tally: _Tally, advance: Any) -> None:
+def _learn_one(draft: Draft, block: Block, learning: Learning, index: int, tally: Tally, advance: Any) -> None:
     from onnxq.torch.executor import unsupported_nodes
     from onnxq.torch.fit import Settings, learn
 
@@ -200,7 +179,7 @@ def _learn_one(draft: Draft, block: Block, learning: Learning, index: int, tally
 def _unit(draft: Draft, block: Block, learning: Learning) -> Unit:
     from onnxq.torch.executor import Executor
     from onnxq.torch.fit import Unit
-    from onnxq.torch.weights import FreeWeight, RoundedWeight
+    from onnxq.torch.weights import FreeWeight, RoundedWeight, tensor_of
 
     made = RoundedWeight if learning.weights == "round" else FreeWeight
     executor = Executor(draft.model, block.inputs, [block.output])
@@ -210,20 +189,14 @@ def _unit(draft: Draft, block: Block, learning: Learning) -> Unit:
     for layer in block.layers:
         name, qp = layer.weight.name or "", draft.numbers[layer.site]
         weights[name] = made(_original(draft, layer.weight), qp)
-        present[name] = _torch(fake_quantize(layer.array(), qp))
+        present[name] = tensor_of(fake_quantize(layer.array(), qp))
         if learning.bias_lr and layer.bias is not None and all(u.node.name in inside for u in layer.bias.uses()):
             start = constant_array(layer.bias)
             assert start is not None
-            biases[layer.bias.name or ""] = (_torch(start), _torch(_unit_of_bias(draft, layer, start.shape)))
+            biases[layer.bias.name or ""] = (tensor_of(start), tensor_of(_unit_of_bias(draft, layer, start.shape)))
     learned = {layer.site for layer in block.layers}
     grids = grids_of(draft, block, learned, bool(learning.scale_lr))
     return Unit(executor, weights, biases, grids, present, fitting, held)
-
-
-def _torch(array: Array) -> Any:
-    import torch
-
-    return torch.from_numpy(np.array(array, np.float32))
 
 
 def _unit_of_bias(draft: Draft, layer: QuantizedLayer, shape: Sequence[int]) -> Array:

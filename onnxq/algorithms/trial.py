@@ -14,10 +14,9 @@ from onnxq.algorithms.choice import chosen
 from onnxq.algorithms.draft import FloatDraft
 from onnxq.calibration.statistics import KeptSample
 from onnxq.decide import Decider
-from onnxq.effort import algorithms_of, held_back
-from onnxq.errors import ExecutionError
+from onnxq.effort import algorithms_of, held_back, to_learn_from
+from onnxq.noise import output_noise
 from onnxq.quantized import Quantized
-from onnxq.session import Session
 
 __all__ = ["Change", "Outcome", "fitting", "held", "keep_what_helps"]
 
@@ -65,9 +64,8 @@ class Outcome:
 
 
 def fitting(draft: FloatDraft) -> Sequence[KeptSample]:
-    """Kept samples to learn from: all but those of :func:`held`."""
-    kept = draft.statistics.kept
-    return kept[::2] if len(kept) > 1 else kept
+    """Kept samples to learn from."""
+    return to_learn_from(draft.statistics.kept)
 
 
 def held(draft: FloatDraft) -> Sequence[KeptSample]:
@@ -168,25 +166,12 @@ class _Trials:
 
 def _noise(draft: FloatDraft, quantized: Quantized) -> Ratios | None:
     """Noise over mean signal, (outputs, samples), for the float outputs; None where the model does not run."""
-    options = draft.options
     samples = held(draft)
     step = -(-len(samples) // _JUDGES)
-    noise: dict[str, list[float]] = {}
-    signal: dict[str, list[float]] = {}
-    try:
-        session = Session(
-            quantized.rendered(), providers=options.providers, custom_op_library=options.custom_op_library
-        )
-        for sample in samples[step // 2 :: step]:
-            got = session.run(sample.feeds)
-            for name, values in sample.outputs.items():
-                if values.dtype.kind == "f" and values.size and got[name].shape == values.shape:
-                    exact = values.astype(np.float64)
-                    noise.setdefault(name, []).append(float(np.mean(np.square(got[name] - exact))))
-                    signal.setdefault(name, []).append(float(np.mean(np.square(exact))))
-    except ExecutionError:
+    found = output_noise(quantized, samples[step // 2 :: step], draft.options)
+    if found is None:
         return None
-    made = [np.array(noise[n]) / max(float(np.mean(s)), 1e-300) for n, s in signal.items() if len(s) == len(noise[n])]
+    made = [noise / max(signal, 1e-300) for noise, signal in found.values()]
     longest = max((len(row) for row in made), default=0)
     rows = [row for row in made if len(row) == longest and np.isfinite(row).all()]
     return np.maximum(np.stack(rows), _EXACT) if rows else None

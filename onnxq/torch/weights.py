@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from onnxq.qparams import fake_quantize as fake_quantize_array
 from onnxq.spec import PerTensor
 from onnxq.torch.fake_quantize import Grid, fake_quantize
 
-__all__ = ["ActivationGrid", "FreeWeight", "LearnedWeight", "RoundedWeight"]
+__all__ = ["ActivationGrid", "FreeWeight", "LearnedWeight", "RoundedWeight", "tensor_of"]
 
 Tensor = torch.Tensor
 Floats = NDArray[np.float32]
@@ -23,7 +24,12 @@ _ZETA, _GAMMA = 1.1, -0.1
 """Ends to which the sigmoid is stretched before it is cut off at 0 and 1 (Nagel et al., 2020, equation 23)."""
 
 
-class LearnedWeight:
+def tensor_of(array: NDArray[np.floating]) -> Tensor:
+    """A float32 copy of an array."""
+    return torch.from_numpy(np.array(array, np.float32))
+
+
+class LearnedWeight(ABC):
     """A weight on its way to a grid.
 
     Args:
@@ -40,13 +46,13 @@ class LearnedWeight:
         self.grid = Grid.of(qp, tuple(weight.shape), device)
         self.learned: list[Tensor] = []
 
+    @abstractmethod
     def value(self) -> Tensor:
         """What the layer computes with while it learns, differentiable."""
-        raise NotImplementedError
 
+    @abstractmethod
     def result(self) -> tuple[Floats, QParams]:
         """The weight on its grid, and the numbers of that."""
-        raise NotImplementedError
 
 
 class RoundedWeight(LearnedWeight):
