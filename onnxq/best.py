@@ -19,6 +19,7 @@ from onnxq.algorithms.draft import FloatDraft
 from onnxq.calibration.statistics import KeptSample
 from onnxq.decide import Decider
 from onnxq.effort import TRIED, algorithms_of
+from onnxq.errors import OnnxqError
 from onnxq.noise import output_noise
 from onnxq.plan import Plan
 from onnxq.progress import Reporter
@@ -98,7 +99,12 @@ def improve(
     notes = [f"{TRIED}default {state.score.worst:.1f} dB"] if math.isfinite(state.score.worst) else []
     with reporter.phase("find the best", total=len(steps), unit="steps") as advance:
         for done, (name, step) in enumerate(steps, start=1):
-            trial = _try(step(state), decider, judges)
+            try:
+                trial = _try(step(state), decider, judges)
+            except OnnxqError as error:  # what there is must not be lost by it
+                notes.append(f"{TRIED}{name} failed: {error}")
+                advance(done)
+                continue
             better = trial.score.better_than(state.score)
             gain = trial.score.worst - state.score.worst
             notes.append(f"{TRIED}{name} {gain:+.1f} dB" + ("" if better else ", undone"))

@@ -10,6 +10,7 @@ import pytest
 
 import onnxq
 from onnxq import Options
+from onnxq.errors import ModelError
 from onnxq.metrics import ErrorMeter
 from tests.models import build, normal
 
@@ -85,3 +86,13 @@ def test_a_step_that_is_no_better_is_undone_and_said() -> None:
     best = onnxq.quantize(net(), data, options=Options(placement="all", effort="best"))
     tried = [note for note in best.notes if note.startswith("best: ")]
     assert len(tried) >= 3 and any(note.endswith("undone") for note in tried)
+
+
+def test_an_algorithm_that_fails_loses_nothing_and_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ModelError("no such luck", where="conv")
+
+    monkeypatch.setattr("onnxq.algorithms.gptq.apply", fail)
+    best = onnxq.quantize(net(), with_a_spike(32, 0), options=Options(placement="all", effort="best"))
+    assert best.verification is not None
+    assert "best: gptq failed: conv: no such luck" in best.notes
