@@ -10,42 +10,25 @@ stored as integers only.
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.backends.onnxruntime_rewrites import finish
-from onnxq.graph.save import save
-from onnxq.graph.shapes import forget_shapes
+from onnxq.render.formats import FAKE_QUANTIZE, QDQ
+from onnxq.rows import (
+    conv_axis,
+    conv_transpose_axis,
+    gemm_axis,
+    matmul_axis,
+    nearest,
+    plain_gemm,
+    plain_max_pool,
+    recurrent_axis,
+)
 from onnxq.spec import QuantSpec
 
-if TYPE_CHECKING:
-    from onnxq.quantized import Quantized
-
 __all__ = ["BACKEND"]
-
-
-def _conv_axis(node: ir.Node, position: int) -> int | None:
-    return 0
-
-
-def _conv_transpose_axis(node: ir.Node, position: int) -> int | None:
-    return 1 if node.attributes.get_int("group", 1) == 1 else None
-
-
-def _gemm_axis(node: ir.Node, position: int) -> int | None:
-    return 0 if node.attributes.get_int("transB", 0) else 1
-
-
-def _matmul_axis(node: ir.Node, position: int) -> int | None:
-    shape = node.inputs[position].shape if node.inputs[position] is not None else None  # type: ignore[union-attr]
-    return 1 if shape is not None and len(shape) == 2 else None
-
-
-def _recurrent_axis(node: ir.Node, position: int) -> int | None:
-    return 1
 
 
 _LEAST_TABLE = 1 << 14
@@ -89,19 +72,6 @@ def _matmul_cost(node: ir.Node) -> tuple[float, float]:
     return 0.045 * inner, 0.3 + 0.011 * inner
 
 
-def _gemm(node: ir.Node) -> str | None:
-    if node.attributes.get_float("alpha", 1.0) != 1.0 or node.attributes.get_float("beta", 1.0) != 1.0:
-        return "alpha or beta could not be folded into its constants"
-    return "its first input is transposed" if node.attributes.get_int("transA", 0) else None
-
-
-def _nearest(node: ir.Node) -> str | None:
-    if node.attributes.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize":
-        return "it fills in a value that its input need not hold"
-    mode = node.attributes.get_string("mode", "nearest")
-    return None if mode == "nearest" else f"{mode} interpolation has no integer kernel"
-
-
 def _table(node: ir.Node) -> str | None:
     table = node.inputs[0]
     if table is None or table.shape is None or len(table.shape) != 2 or node.attributes.get_int("axis", 0) != 0:
@@ -110,32 +80,29 @@ def _table(node: ir.Node) -> str | None:
     return "too small a table to store in integers" if size < _LEAST_TABLE else None
 
 
-def _plain_max_pool(node: ir.Node) -> str | None:
-    return "its indices are used" if len(node.outputs) > 1 and node.outputs[1].name else None
-
-
 def _movement(op: str, cost: float = 0.27) -> OpRule:
     return OpRule(op, Kind.MOVEMENT, cost=(0.9, cost))
 
 
-def _export(quantized: Quantized, path: Path) -> list[Path]:
-    model = quantized.rendered()
-    forget_shapes(model)
-    return save(model, path)
-
-
 _RULES = (
-    OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=_conv_axis, bias=2, cost=_conv_cost),
+    OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, bias=2, cost=_conv_cost),
     OpRule(
-        "Gemm", Kind.COMPUTE, weights=(1,), weight_axis=_gemm_axis, bias=2, output=False, cost=_matmul_cost, when=_gemm
+        "Gemm",
+        Kind.COMPUTE,
+        weights=(1,),
+        weight_axis=gemm_axis,
+        bias=2,
+        output=False,
+        cost=_matmul_cost,
+        when=plain_gemm,
     ),
-    OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=_matmul_axis, output=False, cost=_matmul_cost),
+    OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=matmul_axis, output=False, cost=_matmul_cost),
     OpRule("MatMul:product", Kind.PRODUCT, data=(0, 1), output=False),
-    OpRule("ConvTranspose", Kind.WEIGHT_ONLY, weights=(1,), weight_axis=_conv_transpose_axis),
-    OpRule("LSTM", Kind.WEIGHT_ONLY, weights=(1, 2), weight_axis=_recurrent_axis),
-    OpRule("GRU", Kind.WEIGHT_ONLY, weights=(1, 2), weight_axis=_recurrent_axis),
-    OpRule("RNN", Kind.WEIGHT_ONLY, weights=(1, 2), weight_axis=_recurrent_axis),
-    OpRule("Gather:constant", Kind.WEIGHT_ONLY, weights=(0,), weight_axis=_matmul_axis, when=_table),
+    OpRule("ConvTranspose", Kind.WEIGHT_ONLY, weights=(1,), weight_axis=conv_transpose_axis),
+    OpRule("LSTM", Kind.WEIGHT_ONLY, weights=(1, 2), weight_axis=recurrent_axis),
+    OpRule("GRU", Kind.WEIGHT_ONLY, weights=(1, 2), weight_axis=recurrent_axis),
+    OpRule("RNN", Kind.WEIGHT_ONLY, weights=(1, 2), weight_axis=recurrent_axis),
+    OpRule("Gather:constant", Kind.WEIGHT_ONLY, weights=(0,), weight_axis=matmul_axis, when=_table),
     OpRule("Add", Kind.ELEMENTWISE, data=(0, 1), cost=(1.4, 0.7)),
     OpRule("Mul", Kind.ELEMENTWISE, data=(0, 1), cost=(1.4, 1.1)),
     OpRule("Concat", Kind.ELEMENTWISE, data=None, cost=(1.2, 0.25)),
@@ -145,8 +112,8 @@ _RULES = (
     OpRule("Sigmoid", Kind.ELEMENTWISE, fixed=(0.0, 1.0), cost=(1.5, 1.05)),
     OpRule("Softmax", Kind.ELEMENTWISE, fixed=(0.0, 1.0), cost=(2.4, 9.6)),
     # Quantizers behind a float MaxPool are moved in front of it, where only convolutions' layout has a fast kernel.
-    OpRule("MaxPool", Kind.MOVEMENT, cost=(1.0, 0.5), cost_behind=85.0, when=_plain_max_pool),
-    OpRule("Resize", Kind.MOVEMENT, cost=(0.86, 0.2), when=_nearest),
+    OpRule("MaxPool", Kind.MOVEMENT, cost=(1.0, 0.5), cost_behind=85.0, when=plain_max_pool),
+    OpRule("Resize", Kind.MOVEMENT, cost=(0.86, 0.2), when=nearest),
     _movement("Transpose"),
     _movement("Reshape", 0.05),
     _movement("Flatten", 0.05),
@@ -166,7 +133,8 @@ BACKEND = Backend(
     activation=QuantSpec(signed=False, symmetric=False),
     weight=QuantSpec(signed=True, symmetric=True, narrow_range=True),
     rules={rule.op: rule for rule in _RULES},
-    export=_export,
+    formats={"qdq": QDQ, "fake-quantize": FAKE_QUANTIZE},
+    by_cost=True,
     quantize_cost=1.3,
     dequantize_cost=1.1,
     reorder_cost=1.0,
@@ -179,6 +147,7 @@ BACKEND = Backend(
         ("Conv", "Tanh"): 2.0,
     },
     stores_weights=True,
+    runtime="onnxruntime",
     finish=finish,
     artifacts="model.onnx (QDQ)",
     verified="onnxruntime 1.31.1 on x86-64, optimizations on and off",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         StatisticsError,
         VerificationError,
     )
+    from onnxq.final_check import Verification
     from onnxq.options import ImageOptions, Options, Override
     from onnxq.plan import Plan, Site
     from onnxq.progress import make_reporter
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from onnxq.session import Session
     from onnxq.show import show
     from onnxq.spec import PerBlock, PerChannel, PerTensor, QuantSpec
-    from onnxq.verify import Verification
 
 __version__ = "0.1.0"
 
@@ -114,7 +114,7 @@ _MODULES = {
     "session": ("Session",),
     "show": ("show",),
     "spec": ("PerBlock", "PerChannel", "PerTensor", "QuantSpec"),
-    "verify": ("Verification",),
+    "final_check": ("Verification",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

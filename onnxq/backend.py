@@ -6,20 +6,28 @@ A backend is data. The engine (:mod:`onnxq.plan`) reads the rows; no shared code
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import onnx_ir as ir
 
+from onnxq.errors import OptionError
 from onnxq.spec import QuantSpec
 
 if TYPE_CHECKING:
+    from onnxq.findings import Finding
+    from onnxq.graph.note import Note
+    from onnxq.options import Options
     from onnxq.plan import Plan
+    from onnxq.qparams import QParams
     from onnxq.quantized import Quantized
 
-__all__ = ["Backend", "Kind", "OpRule"]
+__all__ = ["Backend", "Format", "Kind", "OpRule"]
+
+
+_ANY_BITS = frozenset(range(2, 17))
 
 
 class Kind(enum.Enum):
@@ -50,6 +58,10 @@ class OpRule:
         bias: position of the bias, if the operator has one.
         output: an integer kernel needs its output quantized. Where ``False`` the output is quantized only when
             another integer operator reads it.
+        activation: spec of the data inputs where it is not the backend's; its range method is the user's.
+        weight: spec of the weights where it is not the backend's.
+        same_scale: all activations that the operator reads and writes share one scale, that of its first output; for
+            data movement the first input's scale is shared whether this is set or not.
         fixed: the output's real range where the operator's definition gives it (sigmoid: 0 to 1).
         cost: cost per output element as (float kernel, integer kernel), in units of one QuantizeLinear, or a function
             of the node that gives it.
@@ -65,6 +77,9 @@ class OpRule:
     weight_axis: Callable[[ir.Node, int], int | None] | None = None
     bias: int | None = None
     output: bool = True
+    activation: QuantSpec | None = None
+    weight: QuantSpec | None = None
+    same_scale: bool = False
     fixed: tuple[float, float] | None = None
     cost: tuple[float, float] | Callable[[ir.Node], tuple[float, float]] = (1.0, 1.0)
     cost_behind: float = 0.0
@@ -73,6 +88,24 @@ class OpRule:
     def costs(self, node: ir.Node) -> tuple[float, float]:
         """The cost of a node, see ``cost``."""
         return self.cost(node) if callable(self.cost) else self.cost
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A way to write a result.
+
+    Attributes:
+        render: the ONNX model that says, in onnxruntime, what the artifact computes; for QDQ it is the artifact itself.
+        write: writes the artifact: the ONNX model at the path, sidecar files beside it with its stem. Returns the files
+            written, the model first.
+        read: the way back from the path of the artifact's model, where that is no QDQ or FakeQuantize model.
+        integers: it holds QuantizeLinear and DequantizeLinear, which know 4- and 16-bit integers from opset 21 on.
+    """
+
+    render: Callable[[Quantized], ir.Model]
+    write: Callable[[Quantized, Path], list[Path]]
+    read: Callable[[Path], Quantized] | None = None
+    integers: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,12 +117,26 @@ class Backend:
         title: one line for tables.
         activation: spec of activations.
         weight: spec of weights; its granularity is replaced by the operator's channel axis where ``per_channel``.
-        bias: ``"int32"`` (scale of data times scale of weight) or ``"float"``.
-        rules: rows by operator type.
+        rules: rows by operator type; ``"Gather:constant"`` where the first input is a constant, ``"MatMul:product"``
+            where no weight is.
+        formats: ways to write the result by name, the target's default first.
+        bias: ``"int32"`` (scale of data times scale of weight), ``"float"``, or a spec of its own.
         per_channel: weights have a scale for each output channel where the operator allows it.
-        absorbed: activation functions that vanish into the quantizer behind an integer operator where it saturates at
-            the same bounds.
+        scalar_constants: constants of one element are quantized like activations, else they stay as they are.
+        absorbed: activation functions that the target computes together with the operator in front of them.
+        drops_absorbed: they are taken out where the quantizer behind them saturates at the same bounds.
+        by_cost: placement ``auto`` weighs the costs below; else it quantizes all that the table allows.
+        mixes: float nodes may stand among integer ones, so that what data shows to be hurt can be kept float.
         min_opset: the model is raised to at least this opset.
+        max_opset: the newest opset that the target reads.
+        wide_domain: domain of QuantizeLinear and DequantizeLinear with 4- and 16-bit integers below opset 21, where the
+            target knows one (``"com.microsoft"``); else the model is raised to opset 21.
+        weight_bits: widths of weights that the target has.
+        act_bits: widths of activations.
+        rewrite: brings the float model into the form that the target wants, in place, before it is planned. Tensors
+            that are left keep names and (to rounding, or as the target computes them) numbers; gives notes.
+        adjust: makes numbers fit the target's limits, in place, whenever numbers were chosen; gives notes.
+        lacks: what of a float model the target cannot run, for ``onnxq check``.
         quantize_cost: cost per element of entering integers, in the unit of ``OpRule.cost``.
         dequantize_cost: cost per element of leaving them.
         reorder_cost: cost per element of leaving the layout of float convolutions, on top of ``quantize_cost``.
@@ -100,8 +147,10 @@ class Backend:
             ``onnxq::FakeQuantize``.
         stores_weights: the weights of layers that stay float are stored as integers too.
         finish: a last rewriting of the rendered QDQ model, in place.
-        verified: what a real runtime has confirmed, for the table of targets.
-        export: writes the artifacts, returns their paths.
+        runtime: name of the real runtime in ``onnxq.runtimes`` that can load the artifact.
+        artifacts: files written, for the table of targets.
+        verified: what a real runtime has confirmed.
+        unverified: what is known from documents only.
     """
 
     name: str
@@ -109,11 +158,22 @@ class Backend:
     activation: QuantSpec
     weight: QuantSpec
     rules: Mapping[str, OpRule]
-    export: Callable[[Quantized, Path], list[Path]]
-    bias: str = "int32"
+    formats: Mapping[str, Format]
+    bias: Literal["int32", "float"] | QuantSpec = "int32"
     per_channel: bool = True
+    scalar_constants: bool = True
     absorbed: frozenset[str] = field(default_factory=lambda: frozenset({"Relu", "Clip"}))
+    drops_absorbed: bool = True
+    by_cost: bool = False
+    mixes: bool = True
     min_opset: int = 14
+    max_opset: int | None = None
+    wide_domain: str = ""
+    weight_bits: frozenset[int] = _ANY_BITS
+    act_bits: frozenset[int] = _ANY_BITS
+    rewrite: Callable[[ir.Model], list[Note]] | None = None
+    adjust: Callable[[ir.Model, Plan, MutableMapping[str, QParams]], list[str]] | None = None
+    lacks: Callable[[ir.Model], list[Finding]] | None = None
     quantize_cost: float = 1.0
     dequantize_cost: float = 1.0
     reorder_cost: float = 0.0
@@ -122,5 +182,36 @@ class Backend:
     quantizer_bits: frozenset[int] = field(default_factory=lambda: frozenset({8, 16}))
     stores_weights: bool = False
     finish: Callable[[ir.Model, Plan], None] | None = None
+    runtime: str | None = None
     artifacts: str = ""
     verified: str = ""
+    unverified: str = ""
+
+    def bits(self, options: Options) -> tuple[int, int]:
+        """Width of weights and of activations: what the options ask for, else the target's own.
+
+        Raises:
+            OptionError: the target has no such width.
+        """
+        weight, activation = options.weight_bits or self.weight.bits, options.act_bits or self.activation.bits
+        wanted = [("weight_bits", weight, self.weight_bits), ("act_bits", activation, self.act_bits)]
+        wanted += [("override", o.weight_bits or weight, self.weight_bits) for _, o in options.override]
+        wanted += [("override", o.act_bits or activation, self.act_bits) for _, o in options.override]
+        for where, bits, known in wanted:
+            if bits not in known:
+                hint = f"It has those of {', '.join(map(str, sorted(known)))} bits"
+                what = "activations" if known is self.act_bits else "weights"
+                raise OptionError(f"{self.name} has no {what} of {bits} bits", where=where, hint=hint)
+        return weight, activation
+
+    def format_named(self, name: str | None) -> Format:
+        """A way to write the result; the target's default for None or an empty name.
+
+        Raises:
+            OptionError: the target has no such format.
+        """
+        name = name or next(iter(self.formats))
+        if name not in self.formats:
+            known = ", ".join(self.formats)
+            raise OptionError(f"{self.name} has no format {name!r}", where="format", hint=f"It has: {known}")
+        return self.formats[name]

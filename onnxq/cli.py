@@ -15,7 +15,7 @@ from typing import Any
 from onnxq import __version__
 from onnxq.config import Config
 from onnxq.errors import OnnxqError, OptionError
-from onnxq.options import EFFORTS, FORMATS, PLACEMENTS, ImageOptions, Options
+from onnxq.options import EFFORTS, PLACEMENTS, ImageOptions, Options
 from onnxq.terminal import Screen
 
 __all__ = ["main"]
@@ -41,7 +41,7 @@ _SEARCH = ("max_drop", "metric", "eval_data", "resume_dir", "max_minutes")
 _NUMBERS = ("max_drop", "max_minutes")
 _PLACEMENT = "auto: what runs faster (default); all: whatever can be; compute: convolutions and matrix products"
 _EFFORT = "fast: ranges only; default; best: minutes, algorithms are tried and kept where they are better"
-_FORMAT = "qdq (default), or fake-quantize: float arithmetic on rounded values"
+_FORMAT = "one of the target's formats (see 'onnxq backends'); fake-quantize: float arithmetic on rounded values"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -318,8 +318,9 @@ def _data(parser: argparse.ArgumentParser) -> None:
 
 def _options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how to quantize (default: as the target likes it)")
-    group.add_argument("--weight-bits", dest="opt_weight_bits", type=int, metavar="N", help="2 to 16, default 8")
-    group.add_argument("--act-bits", dest="opt_act_bits", type=int, metavar="N", help="activations: 2 to 16, default 8")
+    own = "2 to 16; default the target's own, mostly 8"
+    group.add_argument("--weight-bits", dest="opt_weight_bits", type=int, metavar="N", help=f"weights: {own}")
+    group.add_argument("--act-bits", dest="opt_act_bits", type=int, metavar="N", help=f"activations: {own}")
     sign = group.add_mutually_exclusive_group()
     sign.add_argument(
         "--symmetric",
@@ -367,7 +368,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
         help="run this instead of what the effort runs; may be repeated, in order (see 'onnxq algorithms')",
     )
     group.add_argument("--placement", dest="opt_placement", choices=PLACEMENTS, help=_PLACEMENT)
-    group.add_argument("--format", dest="opt_format", choices=FORMATS, help=_FORMAT)
+    group.add_argument("--format", dest="opt_format", metavar="NAME", help=_FORMAT)
     group.add_argument("--opset", dest="opt_opset", type=int, metavar="N", help="opset of the result")
     group.add_argument(
         "--min-sqnr", dest="opt_min_sqnr", type=float, metavar="DB", help="floor of the result's SQNR (default 10)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import TypedDict
 
 import onnx_ir as ir
@@ -81,13 +81,13 @@ class Decider:
         """The quantized model, not yet verified."""
         quantized, said = self._attempt(self._keep)
         lost = lost_branches(self.model, quantized.plan, quantized.qparams, self.statistics)
-        if lost and self.options.placement != "all":
+        if lost and self.options.placement != "all" and self.target.mixes:
             self._keep.update({node: str(branch) for branch in lost for node in branch.nodes})
             quantized, said = self._attempt(self._keep)
             lost = lost_branches(self.model, quantized.plan, quantized.qparams, self.statistics)
         self.warnings += [f"{branch}" for branch in lost]
         for _ in range(_ROUNDS):
-            if self.options.placement == "all" or not quantized.plan.quantized:
+            if self.options.placement == "all" or not self.target.mixes or not quantized.plan.quantized:
                 break
             noisy = noise_amplifiers(self.model, quantized.rendered, quantized.plan, self._samples, **self._runtime)
             if not noisy:
@@ -170,17 +170,22 @@ class Decider:
                 break
             self._unusable.update(more)
         numbers = choose_numbers(model, plan, statistics)
+        said = self._adjusted(model, plan, numbers)
         choices = [choice for choice in self.choices if choice.stage == "numbers" and (final or choice.quick)]
         if not (plan.quantized or plan.stored) or not choices:
-            return self._made(model, plan, numbers), []
+            return self._made(model, plan, numbers), said
         draft = Draft(model.clone(), model, plan, numbers, self.target, options, statistics, self._sizes)
         run(choices, draft)
-        return self._made(draft.model, draft.plan, draft.numbers), draft.notes
+        said = self._adjusted(draft.model, draft.plan, draft.numbers)
+        return self._made(draft.model, draft.plan, draft.numbers), [*draft.notes, *said]
+
+    def _adjusted(self, model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:
+        return self.target.adjust(model, plan, numbers) if self.target.adjust is not None else []
 
     def _made(self, model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> Quantized:
         recipe = (self.options.range, *(choice.text for choice in self.choices))
         return Quantized(
-            model, plan, numbers, self.target, format=self.options.format, version=self.version, recipe=recipe
+            model, plan, numbers, self.target, format=self.options.format or "", version=self.version, recipe=recipe
         )
 
     def _costs(self, plan: Plan) -> dict[str, float]:

@@ -21,6 +21,7 @@ import onnx_ir as ir
 from onnxq.calibration.data import open_data
 from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import ModelError, OutputError, VerificationError
+from onnxq.final_check import final_check
 from onnxq.graph.load import load
 from onnxq.graph.region import ELEMENTWISE
 from onnxq.graph.save import MAX_PROTO_BYTES, save, serialized_size
@@ -30,12 +31,11 @@ from onnxq.graph.traverse import all_nodes, subgraphs
 from onnxq.graph.values import is_constant
 from onnxq.options import ImageOptions, Options
 from onnxq.plan import Kept
+from onnxq.prepare import Prepared
 from onnxq.progress import Reporter, Silent
-from onnxq.quantize import Prepared
 from onnxq.rewritten import Rewritten, refuse_unused
 from onnxq.selection import Selection
 from onnxq.session import Session, inputs_of
-from onnxq.verify import verify
 
 __all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "rewrite"]
 
@@ -104,7 +104,7 @@ def rewrite(
         if name not in done:
             refused.append(Kept(name, op, "onnxruntime's quantize_dynamic leaves it float"))
     forget_shapes(result)
-    checked = verify(
+    checked = final_check(
         prepared.model,
         result,
         kept,

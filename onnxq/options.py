@@ -14,13 +14,11 @@ from onnxq.errors import OptionError
 from onnxq.override import Override, parse_overrides
 from onnxq.values import check_bits, check_choice, check_flag, check_int, check_range
 
-__all__ = ["Effort", "Format", "ImageOptions", "Options", "Override", "Placement"]
+__all__ = ["Effort", "ImageOptions", "Options", "Override", "Placement"]
 
 Placement = Literal["auto", "all", "compute"]
-Format = Literal["qdq", "fake-quantize"]
 Effort = Literal["fast", "default", "best"]
 PLACEMENTS = ("auto", "all", "compute")
-FORMATS = ("qdq", "fake-quantize")
 EFFORTS = ("fast", "default", "best")
 
 
@@ -37,8 +35,8 @@ class Options:
     """How to quantize. Every field has a sensible default; None means that the backend decides.
 
     Attributes:
-        weight_bits: bits of weights, 2 to 16.
-        act_bits: bits of activations, 2 to 16.
+        weight_bits: bits of weights, 2 to 16; None takes the target's, mostly 8.
+        act_bits: bits of activations, 2 to 16; None takes the target's, mostly 8.
         symmetric: activations are symmetric.
         per_channel: weights have a scale per output channel, else one per tensor.
         range: range method of activations, a name or ``NAME:NUMBER``.
@@ -51,7 +49,8 @@ class Options:
         providers: onnxruntime execution providers, e.g. ``("cuda",)``; empty means the CPU.
         custom_op_library: shared library with custom operators.
         placement: ``"auto"`` (what runs faster), ``"all"``, or ``"compute"`` (convolutions and matrix products only).
-        format: ``"qdq"`` or ``"fake-quantize"`` (model-local functions).
+        format: one of the target's formats, e.g. ``"qdq"`` or ``"fake-quantize"`` (model-local functions); None takes
+            its default.
         seed: of everything random.
         min_sqnr: floor in dB; a result below it is reported loudly.
         bias_correction: take out the mean error that rounding the weights gives each output channel.
@@ -65,8 +64,8 @@ class Options:
         OptionError: a value is of the wrong kind or out of range.
     """
 
-    weight_bits: int = 8
-    act_bits: int = 8
+    weight_bits: int | None = None
+    act_bits: int | None = None
     symmetric: bool | None = None
     per_channel: bool | None = None
     range: str = "mse"
@@ -79,7 +78,7 @@ class Options:
     providers: tuple[str, ...] = ()
     custom_op_library: str | None = None
     placement: Placement = "auto"
-    format: Format = "qdq"
+    format: str | None = None
     seed: int = 0
     min_sqnr: float = 10.0
     bias_correction: bool = True
@@ -88,8 +87,9 @@ class Options:
     keep: int | None = None
 
     def __post_init__(self) -> None:
-        check_bits("weight_bits", self.weight_bits)
-        check_bits("act_bits", self.act_bits)
+        for name in ("weight_bits", "act_bits"):
+            if getattr(self, name) is not None:
+                check_bits(name, getattr(self, name))
         for name in ("symmetric", "per_channel", "simplify", "bias_correction"):
             check_flag(name, getattr(self, name))
         check_range("range", self.range)
@@ -105,7 +105,8 @@ class Options:
                 raise OptionError(f"{self.custom_op_library!r} is not a path", where="custom_op_library")
             object.__setattr__(self, "custom_op_library", os.fspath(self.custom_op_library))
         check_choice("placement", self.placement, PLACEMENTS)
-        check_choice("format", self.format, FORMATS)
+        if self.format is not None and (not isinstance(self.format, str) or not self.format):
+            raise OptionError(f"{self.format!r} is not the name of a format", where="format")
         check_choice("effort", self.effort, EFFORTS)
         if (
             isinstance(self.min_sqnr, bool)

@@ -69,6 +69,10 @@ class _SiteDraft:
     factors: tuple[_SiteDraft, _SiteDraft] | None = None
     name: str = ""
 
+    @property
+    def root(self) -> _SiteDraft:
+        return self if self.tied_to is None else self.tied_to.root
+
 
 class _Planner:
     def __init__(
@@ -81,6 +85,9 @@ class _Planner:
         sizes: Mapping[str, int],
     ) -> None:
         self.model, self.backend, self.options, self.sizes = model, backend, options, sizes
+        self.weight_bits, self.act_bits = backend.bits(options)
+        by_cost = options.placement == "auto" and not backend.by_cost
+        self.placement = "all" if by_cost else options.placement
         self.nodes = list(model.graph.all_nodes())
         self.rules: dict[ir.Node, OpRule] = {}
         self.stored: dict[ir.Node, OpRule] = {}
@@ -170,9 +177,9 @@ class _Planner:
         return rules.get(node.op_type)
 
     def _absorb(self) -> None:
-        """Pair each Relu or Clip with the integer candidate before it where nothing else reads the tensor between."""
+        """Pair activation functions with the integer candidate before them where nothing else reads what is between."""
         for node in self.nodes:
-            if node.op_type not in self.backend.absorbed or node.domain not in ("", "ai.onnx") or node in self.rules:
+            if node.op_type not in self.backend.absorbed or node.domain not in ("", "ai.onnx"):
                 continue
             source = node.inputs[0] if node.inputs else None
             producer = source.producer() if source is not None else None
@@ -183,7 +190,7 @@ class _Planner:
                 or node.name in self.keep_float
                 or producer not in self.rules
                 or self.rules[producer].kind not in (Kind.COMPUTE, Kind.ELEMENTWISE, Kind.PRODUCT)
-                or not self.rules[producer].output
+                or (self.backend.drops_absorbed and not self.rules[producer].output)
                 or self.rules[producer].fixed is not None
                 or producer in self.absorbs
                 or producer.graph is not node.graph
@@ -193,9 +200,10 @@ class _Planner:
             ):
                 continue
             self.absorbed[node], self.absorbs[producer] = producer, node
+            self.rules.pop(node, None)
 
     def _place(self) -> None:
-        rules, mode = self.rules, self.options.placement
+        rules, mode = self.rules, self.placement
         forced = {n for n in rules if self.selection.forced(n)}
         free = {n: r for n, r in rules.items() if r.kind is not Kind.WEIGHT_ONLY}
         for node in rules.keys() - free.keys():
@@ -224,6 +232,7 @@ class _Planner:
         for node in list(self.absorbed):
             if self.absorbed[node] not in chosen:
                 del self.absorbs[self.absorbed.pop(node)]
+                self.kept.setdefault(node, "the operator before it stays float")
             else:
                 self.kept.pop(node, None)
         self.rules = {n: r for n, r in rules.items() if n in chosen}
@@ -232,7 +241,7 @@ class _Planner:
         """Keep a node's arithmetic float, and store its weights as integers where that makes the file smaller."""
         rule = self.rules[node]
         weights = [v for p in rule.weights if p < len(node.inputs) and is_constant(v := node.inputs[p])]
-        least = 0 if self.options.placement == "all" or self.selection.forced(node) else _LEAST_STORED
+        least = 0 if self.placement == "all" or self.selection.forced(node) else _LEAST_STORED
         large = any(elements(v) >= least for v in weights if v is not None)
         if large and self.backend.stores_weights:
             self.stored[node] = rule
@@ -273,21 +282,24 @@ class _Planner:
                 weights.append(draft)
             else:
                 role: Role = "constant" if is_constant(value) else "activation"
-                draft = self._draft(value, role, self._activation(node, value))
+                if role == "constant" and not self.backend.scalar_constants and elements(value) == 1:
+                    continue
+                draft = self._draft(value, role, self._activation(node, value, rule.activation))
                 data.append(draft)
             draft.readers.append(edge)
         bias = node.inputs[rule.bias] if rule.bias is not None and rule.bias < len(node.inputs) else None
         if (
             bias is not None
-            and self.backend.bias == "int32"
+            and self.backend.bias != "float"
             and data
             and weights
             and is_constant(bias)
             and _is_row(bias, weights[0])
         ):
-            spec = QuantSpec(bits=32, granularity=_bias_granularity(weights[0].spec, bias))
+            own = self.backend.bias if isinstance(self.backend.bias, QuantSpec) else None
+            spec = own or QuantSpec(bits=32, granularity=_bias_granularity(weights[0].spec, bias))
             draft = self._draft(bias, "bias", spec, key=len(self.drafts))
-            if weights[0].spec.bits <= 8:
+            if own is None and weights[0].spec.bits <= 8:
                 draft.factors = (data[0], weights[0])
             draft.readers.append(Edge(node.name or "", rule.bias or 0))
 
@@ -317,6 +329,17 @@ class _Planner:
                 draft.fixed = rule.fixed
                 if rule.kind is Kind.MOVEMENT and node.inputs[0] is not None:
                     draft.tied_to = self.drafts.get((node.inputs[0], "activation", spec, 0))
+                if rule.same_scale:
+                    self._share(node, rule, draft)
+
+    def _share(self, node: ir.Node, rule: OpRule, output: _SiteDraft) -> None:
+        """Let the activations that a node reads have the scale of its output."""
+        for position in _positions(rule, node):
+            value = node.inputs[position]
+            role: Role = "constant" if is_constant(value) else "activation"
+            draft = self.drafts.get((value, role, output.spec, 0)) if value is not None else None
+            if draft is not None and draft.root is not output.root:
+                draft.root.tied_to = output.root
 
     def _draft(self, value: ir.Value, role: Role, spec: QuantSpec, key: int = 0) -> _SiteDraft:
         return self.drafts.setdefault((value, role, spec, key), _SiteDraft(value, role, spec))
@@ -326,12 +349,13 @@ class _Planner:
         wanted = self.selection.per_channel(per_channel, node, value)
         axis = rule.weight_axis(node, position) if rule.weight_axis and wanted else None
         granularity = PerTensor() if axis is None else PerChannel(axis)
-        spec = replace(self.backend.weight, bits=self.options.weight_bits, granularity=granularity)
+        own = rule.weight or self.backend.weight
+        spec = replace(own, bits=self.weight_bits, granularity=granularity)
         return self.selection.weight(spec, node, value)
 
-    def _activation(self, node: ir.Node, value: ir.Value) -> QuantSpec:
+    def _activation(self, node: ir.Node, value: ir.Value, own: QuantSpec | None = None) -> QuantSpec:
         options = self.options
-        spec = replace(self.backend.activation, bits=options.act_bits, range=options.range)
+        spec = replace(own or self.backend.activation, bits=self.act_bits, range=options.range)
         if options.symmetric is not None:
             spec = with_symmetry(spec, options.symmetric)
         return self.selection.activation(spec, node, value)

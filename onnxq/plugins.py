@@ -17,7 +17,12 @@ from onnxq.errors import OnnxqError, OptionError
 
 __all__ = ["find", "names", "refresh"]
 
-_WORDS = {"onnxq.backends": "backend", "onnxq.ranges": "range method", "onnxq.algorithms": "algorithm"}
+_WORDS = {
+    "onnxq.backends": "backend",
+    "onnxq.ranges": "range method",
+    "onnxq.algorithms": "algorithm",
+    "onnxq.runtimes": "runtime",
+}
 
 
 @cache

@@ -3,111 +3,39 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import onnx
 import onnx_ir as ir
 
-from onnxq import plugins
-from onnxq.algorithms.choice import chosen, run
+from onnxq.algorithms.choice import Choice, chosen, run
 from onnxq.algorithms.draft import FloatDraft
-from onnxq.backend import Backend
 from onnxq.best import improve
-from onnxq.calibration.collect import collect
-from onnxq.calibration.data import open_data
 from onnxq.calibration.ranges import check_range
 from onnxq.calibration.statistics import Statistics, model_digest
-from onnxq.catalog import backends
 from onnxq.decide import Decider
-from onnxq.effort import algorithms_of, samples_to_keep, samples_to_verify, to_judge_by
-from onnxq.errors import OptionError, OutputError, StatisticsError
-from onnxq.graph.check import check
+from onnxq.effort import algorithms_of, samples_to_verify, to_judge_by
+from onnxq.errors import OptionError, StatisticsError
+from onnxq.final_check import Verification, final_check
 from onnxq.graph.constants import lift_constants
-from onnxq.graph.foreign import infer_foreign
 from onnxq.graph.load import load
 from onnxq.graph.namer import unique_names
-from onnxq.graph.normalize import normalize
-from onnxq.graph.save import file_size
 from onnxq.graph.shapes import forget_shapes, infer_shapes
-from onnxq.graph.simplify import simplify
-from onnxq.graph.upcast import upcast
+from onnxq.locations import artifact_path, is_folder, require_folder
+from onnxq.observe import observe
 from onnxq.options import ImageOptions, Options
 from onnxq.plan import Plan
 from onnxq.planner import make_plan
+from onnxq.prepare import Prepared, Source, backend_named, needed_opset
 from onnxq.progress import Reporter, Silent
 from onnxq.quantized import Quantized
-from onnxq.render import fake_quantize
 from onnxq.render.read import read as read_quantizers
 from onnxq.rescue import POOR
-from onnxq.session import inputs_of, require_library
-from onnxq.spec import QuantSpec
-from onnxq.verify import Verification, verify
 
-__all__ = ["Prepared", "backend_named", "calibrate", "plan", "quantize", "read"]
-
-Source = str | os.PathLike[str] | onnx.ModelProto | ir.Model
-BASE_OPSET = 14
-"""Has per-channel QuantizeLinear (13) and HardSwish (14); statistics belong to the model at this opset or above."""
-_WIDE_OPSET = 21
-"""From here on QuantizeLinear and DequantizeLinear take 4- and 16-bit integers."""
-
-_KEEP_BYTES = 256 << 20
-"""Bytes of the samples held back in statistics."""
-
-_KEEP = ((fake_quantize.DOMAIN, fake_quantize.NAME),)
-"""Functions that are quantizers: they stay, and what they quantize is not quantized again."""
-
-
-class Prepared:
-    """A float model ready to be calibrated and planned.
-
-    Attributes:
-        model: normalized; not to be changed.
-        notes: what the passes did.
-        bytes: size of the model as it came.
-    """
-
-    def __init__(self, source: Source, options: Options) -> None:
-        require_library(options.custom_op_library)
-        model = load(source)
-        self.bytes = file_size(model)
-        self.notes: list[str] = []
-        if options.simplify:
-            self.notes += map(str, simplify(model))
-        self.notes += map(str, upcast(model))
-        base = BASE_OPSET if options.opset is None else min(BASE_OPSET, options.opset)
-        self.notes += map(str, normalize(model, min_opset=base, keep=_KEEP))
-        self.notes += map(str, infer_foreign(model, options.custom_op_library))
-        check(model)
-        self.model = model
-
-    def at_opset(self, least: int, wanted: int | None) -> ir.Model:
-        """The model at the opset that the result needs, its tensors named as they are."""
-        return self.raised(self.model, least, wanted)
-
-    def raised(self, model: ir.Model, least: int, wanted: int | None = None) -> ir.Model:
-        """A model made from this one, at the opset that the result needs: itself where it is there already."""
-        if wanted is None and model.opset_imports.get("", 0) >= least:
-            return model
-        model = model.clone()
-        self.notes += map(str, normalize(model, min_opset=least, opset=wanted, keep=_KEEP))
-        return model
-
-
-def backend_named(name: str) -> Backend:
-    """A target by its name.
-
-    Raises:
-        OptionError: there is none of that name.
-    """
-    found = plugins.find("onnxq.backends", name)
-    backend = getattr(found, "BACKEND", found)
-    if not isinstance(backend, Backend):
-        raise OptionError(f"backend {name!r} offers no BACKEND of type onnxq.Backend")
-    return backend
+__all__ = ["calibrate", "plan", "quantize", "quantize_all", "read"]
 
 
 def plan(model: Source, *, backend: str = "onnxruntime", options: Options | None = None) -> Plan:
@@ -117,8 +45,7 @@ def plan(model: Source, *, backend: str = "onnxruntime", options: Options | None
     """
     options = options or Options()
     target = backend_named(backend)
-    prepared = Prepared(model, options)
-    return make_plan(prepared.at_opset(_needed_opset(target, options), options.opset), target, options)
+    return make_plan(Prepared(model, options).for_target(target, options)[0], target, options)
 
 
 def calibrate(
@@ -141,8 +68,8 @@ def calibrate(
         reporter: shows progress.
     """
     options = options or Options()
-    _require_folder(output)
-    statistics = _collect(Prepared(model, options), data, options, image, reporter or Silent())
+    require_folder(output)
+    statistics = observe(Prepared(model, options), data, options, image, reporter or Silent())
     if output is not None:
         statistics.save(output)
     return statistics
@@ -165,7 +92,8 @@ def quantize(
         model: path, ``ModelProto`` or ``ir.Model``; left unchanged.
         data: calibration data, see :func:`onnxq.calibration.data.open_data`; not needed with ``statistics``.
         backend: name of the target.
-        output: where to write the artifact; nothing is written without it.
+        output: where to write the artifact: a file, or a folder (a name without an ending, made where missing) for
+            ``<model>_<backend>.onnx``. Sidecar files go beside the model. Nothing is written without it.
         statistics: what :func:`calibrate` gave, or its file.
         options: bits, ranges, exclusions and so on.
         image: how to read pictures, where the data is a folder of them.
@@ -178,56 +106,139 @@ def quantize(
         OnnxqError: anything that goes wrong, see :mod:`onnxq.errors`; nothing is written then.
     """
     options, reporter = options or Options(), reporter or Silent()
-    target = backend_named(backend)
-    least = _needed_opset(target, options)
-    choices = chosen(algorithms_of(options))
-    if choices and all(choice.stage == "options" for choice in choices):  # they choose bits; the effort does the rest
-        choices += chosen(algorithms_of(replace(options, algorithms=())))
-    for method in (options.range, *(o.range for _, o in options.override if o.range is not None)):
-        check_range(method)
-    _require_folder(output)
+    job = _Job(backend, options)
+    require_folder(output)
+    (result,) = _run(model, data, [job], statistics, options, image, reporter)
+    if output is not None:
+        _save(result, output, model)
+    return result
+
+
+def quantize_all(
+    model: Source,
+    data: Any = None,
+    *,
+    backends: Sequence[str],
+    output: str | os.PathLike[str] | None = None,
+    statistics: Statistics | str | os.PathLike[str] | None = None,
+    options: Options | None = None,
+    image: ImageOptions | None = None,
+    reporter: Reporter | None = None,
+) -> dict[str, Quantized]:
+    """Quantize a float model for several targets, calibrated once.
+
+    Args:
+        model: path, ``ModelProto`` or ``ir.Model``; left unchanged.
+        data: see :func:`quantize`.
+        backends: names of the targets.
+        output: a folder, made where missing, for files named ``<model>_<backend>``. Nothing is written without it.
+        statistics: see :func:`quantize`.
+        options: for all targets; a format that one of them has not is an error.
+        image: see :func:`quantize`.
+        reporter: shows progress.
+
+    Returns:
+        The quantized models by target, in the order given.
+
+    Raises:
+        OnnxqError: anything that goes wrong, see :mod:`onnxq.errors`; nothing is written then.
+    """
+    options, reporter = options or Options(), reporter or Silent()
+    names = list(dict.fromkeys(backends))
+    if not names:
+        raise OptionError("no target was given", where="backends", hint="Name at least one, see onnxq.backends()")
+    if output is not None and not is_folder(output):
+        raise OptionError(f"'{output}' is no folder", where="output", hint="Several targets need one each")
+    jobs = [_Job(name, options) for name in names]
+    require_folder(output)
+    results = _run(model, data, jobs, statistics, options, image, reporter)
+    if output is not None:
+        for result in results:
+            _save(result, output, model)
+    return dict(zip(names, results, strict=True))
+
+
+class _Job:
+    """One target of a run: the options as it understands them, checked before any work."""
+
+    def __init__(self, backend: str, options: Options) -> None:
+        self.target, self.options = backend_named(backend), options
+        self.choices: list[Choice] = chosen(algorithms_of(options))
+        if self.choices and all(choice.stage == "options" for choice in self.choices):
+            self.choices += chosen(
+                algorithms_of(replace(options, algorithms=()))
+            )  # they choose bits, the effort the rest
+        for method in (options.range, *(o.range for _, o in options.override if o.range is not None)):
+            check_range(method)
+        self.target.bits(options)
+        self.target.format_named(options.format)
+        self.model = ir.Model(ir.Graph([], [], nodes=[]), ir_version=10)
+        self.notes: list[str] = []
+
+    def look(self, prepared: Prepared) -> None:
+        """Take the model; a pattern that matches nothing is an error before any data is run."""
+        self.model, self.notes = prepared.for_target(self.target, self.options)
+        make_plan(self.model, self.target, self.options)
+
+    def run(self, prepared: Prepared, statistics: Statistics, reporter: Reporter) -> Quantized:
+        target, options, choices, float_model = self.target, self.options, self.choices, self.model
+        notes, keep_float = [*prepared.notes, *self.notes], dict[str, str]()
+        stages = {choice.stage for choice in choices}
+        if stages & {"float", "options"}:
+            draft = FloatDraft(float_model.clone(), target, options, statistics, reporter)
+            run(choices, draft)
+            statistics, keep_float, options = draft.statistics, draft.keep_float, draft.options
+            float_model, more = prepared.raised(draft.model, needed_opset(target, options))
+            notes += [*draft.notes, *more]
+        decider = Decider(float_model, target, options, statistics, choices, metadata.version("onnxq"), keep_float)
+        quantized = decider.decide()
+        verification = _verified(quantized, prepared, statistics, options)
+        worst = verification.worst
+        searching = options.placement != "all" and target.mixes and min(target.bits(options)) >= 8
+        searching = searching and "options" not in stages  # bits under a budget, which float layers would break
+        if searching and worst is not None and worst[1].sqnr < POOR:
+            rescued = decider.rescue(quantized, reporter)
+            if rescued is not None:
+                better = _verified(rescued, prepared, statistics, options)
+                if better.worst is not None and better.worst[1].sqnr > worst[1].sqnr:
+                    quantized, verification = rescued, better
+        if options.effort == "best" and not options.algorithms and statistics.kept:
+            quantized, tried = improve(quantized, decider, to_judge_by(statistics.kept), reporter)
+            decider.notes += [note for note in tried if note not in decider.notes]
+            verification = _verified(quantized, prepared, statistics, options)
+        told = statistics.warnings(set(quantized.plan.observed()))
+        verification = replace(verification, warnings=(*told, *decider.warnings, *verification.warnings))
+        return replace(quantized, verification=verification, notes=(*notes, *decider.notes))
+
+
+def _run(
+    model: Source,
+    data: Any,
+    jobs: Sequence[_Job],
+    statistics: Statistics | str | os.PathLike[str] | None,
+    options: Options,
+    image: ImageOptions | None,
+    reporter: Reporter,
+) -> list[Quantized]:
     if data is None and statistics is None:
         raise OptionError("neither data nor statistics were given", hint="Give one of the two")
     if isinstance(statistics, (str, os.PathLike)):
         statistics = Statistics.load(statistics)
     prepared = Prepared(model, options)
-    float_model = prepared.at_opset(least, options.opset)
-    make_plan(float_model, target, options)  # a pattern that matches nothing is an error before any data is run
+    for job in jobs:
+        job.look(prepared)
     if statistics is None:
-        statistics = _collect(prepared, data, options, image, reporter)
+        statistics = observe(prepared, data, options, image, reporter)
     elif statistics.model_digest != model_digest(prepared.model):
         raise StatisticsError("they were made from another model", hint="Calibrate this model again")
-    keep_float: dict[str, str] = {}
-    stages = {choice.stage for choice in choices}
-    if stages & {"float", "options"}:
-        draft = FloatDraft(float_model.clone(), target, options, statistics, reporter)
-        run(choices, draft)
-        float_model, statistics, keep_float, options = draft.model, draft.statistics, draft.keep_float, draft.options
-        prepared.notes += draft.notes
-        float_model = prepared.raised(float_model, _needed_opset(target, options))
-    decider = Decider(float_model, target, options, statistics, choices, metadata.version("onnxq"), keep_float)
-    quantized = decider.decide()
-    verification = _verified(quantized, prepared, statistics, options)
-    worst = verification.worst
-    searching = options.placement != "all" and min(options.weight_bits, options.act_bits) >= 8
-    searching = searching and "options" not in stages  # bits under a budget, which float layers would break
-    if searching and worst is not None and worst[1].sqnr < POOR:
-        rescued = decider.rescue(quantized, reporter)
-        if rescued is not None:
-            better = _verified(rescued, prepared, statistics, options)
-            if better.worst is not None and better.worst[1].sqnr > worst[1].sqnr:
-                quantized, verification = rescued, better
-    if options.effort == "best" and not options.algorithms and statistics.kept:
-        quantized, tried = improve(quantized, decider, to_judge_by(statistics.kept), reporter)
-        decider.notes += [note for note in tried if note not in decider.notes]
-        verification = _verified(quantized, prepared, statistics, options)
-    notes = (*prepared.notes, *decider.notes)
-    told = statistics.warnings(set(quantized.plan.observed()))
-    verification = replace(verification, warnings=(*told, *decider.warnings, *verification.warnings))
-    quantized = replace(quantized, verification=verification, notes=notes)
-    if output is not None:
-        quantized.save(output)
-    return quantized
+    return [job.run(prepared, statistics, reporter) for job in jobs]
+
+
+def _save(result: Quantized, output: str | os.PathLike[str], source: Source) -> list[Path]:
+    path = artifact_path(output, source, result.backend.name)
+    if path != Path(output):
+        path.parent.mkdir(exist_ok=True)
+    return result.save(path)
 
 
 def read(model: Source, *, backend: str = "onnxruntime") -> Quantized:
@@ -253,69 +264,12 @@ def read(model: Source, *, backend: str = "onnxruntime") -> Quantized:
 def _verified(quantized: Quantized, prepared: Prepared, statistics: Statistics, options: Options) -> Verification:
     result = quantized.rendered()
     forget_shapes(result)
-    return verify(
+    return final_check(
         prepared.model,
         result,
         samples_to_verify(statistics.kept),
         float_bytes=prepared.bytes,
         providers=options.providers,
         custom_op_library=options.custom_op_library,
+        at_home=quantized.backend.runtime == "onnxruntime",
     )
-
-
-def _collect(
-    prepared: Prepared, data: Any, options: Options, image: ImageOptions | None, reporter: Reporter
-) -> Statistics:
-    feeds = open_data(data, inputs_of(prepared.model), image=image, samples=options.samples)
-    tensors = _observable(prepared.model, options)
-    with reporter.phase("calibrate", total=feeds.length) as advance:
-        return collect(
-            prepared.model,
-            tensors,
-            feeds,
-            samples=options.samples,
-            keep=samples_to_keep(options),
-            keep_bytes=_KEEP_BYTES,
-            providers=options.providers,
-            custom_op_library=options.custom_op_library,
-            progress=advance,
-        )
-
-
-def _observable(model: ir.Model, options: Options) -> list[str]:
-    """Every tensor that some installed target may quantize, so that one pass over the data serves them all.
-
-    What the options exclude counts as well: a Relu that stays float leaves the tensor in front of it to be quantized.
-    """
-    wanted = [Options(placement="all"), Options(placement="all", exclude=options.exclude, override=options.override)]
-    found: dict[str, None] = {}
-    for target in backends():
-        for asked in dict.fromkeys(wanted):
-            sites = make_plan(model, target, asked).sites
-            found.update(dict.fromkeys(site.source for site in sites if site.role == "activation"))
-    return list(found)
-
-
-def _needed_opset(target: Backend, options: Options) -> int:
-    """4- and 16-bit integers exist in QuantizeLinear and DequantizeLinear from opset 21 on.
-
-    Raises:
-        OptionError: a lower opset is asked for.
-    """
-    widths = [options.weight_bits, options.act_bits]
-    widths += [b for _, o in options.override for b in (o.weight_bits, o.act_bits) if b is not None]
-    stored = {QuantSpec(bits).storage_bits for bits in widths}
-    if options.format != "qdq" or stored == {8}:
-        return target.min_opset
-    if options.opset is not None and options.opset < _WIDE_OPSET:
-        raise OptionError(
-            f"opset {options.opset} has no {min(stored - {8})}-bit integers",
-            where="opset",
-            hint=f"Leave it out or ask for {_WIDE_OPSET}, or use the format fake-quantize",
-        )
-    return max(target.min_opset, _WIDE_OPSET)
-
-
-def _require_folder(output: str | os.PathLike[str] | None) -> None:
-    if output is not None and not Path(output).absolute().parent.is_dir():
-        raise OutputError("the folder does not exist", where=str(Path(output).parent), hint="Create it first")

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnxq.backend import Backend
+from onnxq.backend import Backend, Format
 from onnxq.errors import OutputError
 from onnxq.plan import Plan
 from onnxq.qparams import QParams
 
 if TYPE_CHECKING:
-    from onnxq.verify import Verification
+    from onnxq.final_check import Verification
 
 __all__ = ["Quantized"]
 
@@ -32,7 +32,7 @@ class Quantized:
         backend: the target.
         notes: what the passes did, and what data showed, in order.
         verification: what running the result showed, once it was run.
-        format: how it is rendered as ONNX, ``"qdq"`` or ``"fake-quantize"``.
+        format: how it is written, one of the backend's formats; its default where empty.
         version: of onnxq, written into the result.
         recipe: the range method, then the algorithms, as they were asked for.
     """
@@ -43,7 +43,7 @@ class Quantized:
     backend: Backend
     notes: tuple[str, ...] = ()
     verification: Verification | None = None
-    format: str = "qdq"
+    format: str = ""
     version: str = ""
     recipe: tuple[str, ...] = ()
     _made: list[ir.Model] = field(default_factory=list, repr=False)
@@ -58,9 +58,9 @@ class Quantized:
         return model
 
     def rendered(self) -> ir.Model:
-        """The model in its own format; made once, every caller gets a copy of its own."""
+        """What its format computes, as ONNX that onnxruntime runs; made once, every caller gets a copy of its own."""
         if not self._made:
-            self._made.append(self.qdq() if self.format == "qdq" else self.fake_quantize())
+            self._made.append(self._format.render(self))
         return self._made[0].clone()
 
     def fake_quantize(self) -> ir.Model:
@@ -81,7 +81,11 @@ class Quantized:
         target = Path(path)
         if not target.parent.is_dir():
             raise OutputError("the folder does not exist", where=str(target.parent), hint="Create it first")
-        return self.backend.export(self, target)
+        return self._format.write(self, target)
+
+    @property
+    def _format(self) -> Format:
+        return self.backend.format_named(self.format)
 
     def report(self) -> dict[str, Any]:
         """What was done, as JSON-ready data: counts, every node that stayed float and why, and the verification."""

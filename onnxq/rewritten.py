@@ -10,9 +10,9 @@ from typing import Any
 from onnxq.algorithms.choice import Choice, whole_model
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.errors import OptionError
+from onnxq.final_check import Verification
 from onnxq.options import Options
 from onnxq.plan import Kept
-from onnxq.verify import Verification
 
 __all__ = ["Rewritten", "pipeline_of", "refuse_unused", "samples_of"]
 

@@ -14,9 +14,10 @@ from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.errors import OptionError, OutputError, StatisticsError
 from onnxq.metrics import jsonable
 from onnxq.options import ImageOptions, Options
+from onnxq.prepare import Prepared, Source, backend_named
 from onnxq.probe import Role, Setting, parts_of
 from onnxq.progress import Reporter, Silent
-from onnxq.quantize import Prepared, Source, backend_named, calibrate
+from onnxq.quantize import calibrate
 from onnxq.survey import Record, local_noise, make_probe, runs_needed, survey
 from onnxq.values import check_bits, check_int
 

@@ -14,7 +14,7 @@ from onnxq.options import ImageOptions, Options, Override
 
 def test_defaults_are_valid_and_hashable() -> None:
     assert hash(Options()) == hash(Options())
-    assert Options().weight_bits == Options().act_bits == 8
+    assert Options().weight_bits is Options().act_bits is None
     assert ImageOptions().size("resize") is None
 
 
@@ -34,7 +34,7 @@ def test_defaults_are_valid_and_hashable() -> None:
         ("opset", -1),
         ("seed", -1),
         ("placement", "some"),
-        ("format", "tflite"),
+        ("format", 8),
         ("min_sqnr", float("nan")),
         ("min_sqnr", "10"),
         ("exclude", 3),
@@ -108,6 +108,7 @@ def test_toml_gives_the_same_options(tmp_path: Path) -> None:
     )
     assert Options.from_toml(file) == Options(
         weight_bits=4,
+        act_bits=8,
         symmetric=True,
         exclude=("Softmax", "/head/*"),
         override=(("Conv_0", Override(weight_bits=16, act_bits=16)), ("Gemm", Override(range="minmax"))),

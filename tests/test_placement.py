@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Set
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -13,13 +12,7 @@ import pytest
 
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.placement import cheapest, elements
-from onnxq.quantized import Quantized
 from onnxq.spec import QuantSpec
-
-
-def _export(quantized: Quantized, path: Path) -> list[Path]:
-    raise AssertionError("not exported here")
-
 
 BACKEND = Backend(
     name="test",
@@ -27,7 +20,7 @@ BACKEND = Backend(
     activation=QuantSpec(),
     weight=QuantSpec(),
     rules={},
-    export=_export,
+    formats={},
     quantize_cost=1.3,
     dequantize_cost=1.1,
     node_cost=5.0,

@@ -14,7 +14,7 @@ from onnxq import Options
 from onnxq.errors import OptionError
 from onnxq.options import Override
 from onnxq.planner import make_plan
-from onnxq.quantize import Prepared, backend_named
+from onnxq.prepare import Prepared, backend_named
 from tests.models import build, f32, normal
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -144,5 +144,5 @@ class Draft:
     def quantized(self) -> Quantized:
         """The model as it is now, to be rendered and run; later changes of the draft do not reach it."""
         return Quantized(
-            self.model.clone(), self.plan, dict(self.numbers), self.target, format=self.options.format, version=""
+            self.model.clone(), self.plan, dict(self.numbers), self.target, format=self.options.format or "", version=""
         )

@@ -92,7 +92,7 @@ def apply(
     """
     wanted = _budget(avg_bits, sqnr, budget)
     widths = parse_widths(bits) if bits else wanted.widths
-    act_widths = parse_widths(act_bits) if act_bits else (draft.options.act_bits,)
+    act_widths = parse_widths(act_bits) if act_bits else (draft.target.bits(draft.options)[1],)
     _require_integers(draft, (*widths, first_last or widths[0]), act_widths)
     kept = draft.statistics.kept
     if not kept:
@@ -108,7 +108,7 @@ def apply(
     layers = {part: (first_last,) if part in ends else widths for part in weights}
     read = {name for part in weights for name in part.nodes}
     activations = {
-        part: act_widths if read & set(part.nodes) else (draft.options.act_bits,)
+        part: act_widths if read & set(part.nodes) else (draft.target.bits(draft.options)[1],)
         for part in parts
         if part.role == "activations"
     }
@@ -121,12 +121,13 @@ def apply(
     costs = Costs(kind, draft.model, draft.target, draft.sizes())
     problem = Problem(probe, items_of(probe.plan, layers, activations, noise, costs))
     judge = probe.on(held[:_SAMPLES])
+    act_bits_now = draft.target.bits(draft.options)[1]
     if wanted.kind == "sqnr":
         choice = problem.reaching(wanted.amount)
         told = f"{problem.level(choice, judge):.1f} dB on samples held back"
     else:
         limit = costs.limit(weights, wanted.amount)
-        choice, told = _better(problem, problem.within(limit), limit, widths, draft.options.act_bits, judge)
+        choice, told = _better(problem, problem.within(limit), limit, widths, act_bits_now, judge)
     changes = _overrides(choice, draft)
     draft.options = replace(draft.options, override=(*draft.options.override, *changes))
     draft.notes.append(f"{NAME}: {wanted}: {_said(choice)}; {told}")
@@ -145,7 +146,7 @@ def _budget(avg_bits: float, sqnr: float, budget: str) -> Budget:
 
 def _require_integers(draft: FloatDraft, widths: Sequence[int], act_widths: Sequence[int]) -> None:
     options = draft.options
-    if options.format != "qdq":
+    if not draft.target.format_named(options.format).integers:
         return
     wide = [bits for bits in (*widths, *act_widths) if stored_bits(bits) in (4, 16)]
     if wide and options.opset is not None and options.opset < 21:
@@ -180,7 +181,7 @@ def _overrides(choice: BitChoice, draft: FloatDraft) -> list[tuple[str, Override
     for setting in choice.settings:
         part, bits = setting.part, setting.bits
         if part.role == "activations":
-            if bits != draft.options.act_bits:
+            if bits != draft.target.bits(draft.options)[1]:
                 found.update(dict.fromkeys(part.tensors, Override(act_bits=bits)))
             continue
         found.update(dict.fromkeys(part.nodes, Override(float=True) if bits == FLOAT else Override(weight_bits=bits)))

@@ -115,6 +115,8 @@ class _Renderer:
         Not at 16 bits: no kernel gains by it, and some runtimes strip such quantizers and would lose the function.
         """
         node = self.nodes[name]
+        if not self.q.backend.drops_absorbed or node.op_type not in ("Relu", "Clip"):
+            return
         output, source = node.outputs[0], node.inputs[0]
         tensor = output.name or ""
         sites = self.sites.get(tensor, [])

@@ -10,8 +10,8 @@ from onnxq.calibration.statistics import Statistics
 from onnxq.decide import Decider
 from onnxq.options import Options
 from onnxq.override import Override
+from onnxq.prepare import Prepared
 from onnxq.progress import Reporter
-from onnxq.quantize import Prepared
 from onnxq.rescue import Blame
 from onnxq.search.attempt import Attempt, Candidate
 
@@ -29,7 +29,7 @@ def measure(
 ) -> list[Blame]:
     """What each layer does to the outputs alone, weights rounded to nearest; the most harm for its cost first."""
     plain = replace(options, algorithms=(), effort="fast")
-    decider = Decider(prepared.at_opset(target.min_opset, options.opset), target, plain, statistics, (), "")
+    decider = Decider(prepared.for_target(target, plain)[0], target, plain, statistics, (), "")
     records = decider.blame(decider.decide(), reporter)
     return sorted((r for r in records if r.noise > 0), key=lambda r: -r.noise / max(r.cost, 1e-12))
 
@@ -42,7 +42,7 @@ def wide(options: Options, records: Sequence[Blame]) -> tuple[int, Rung]:
         override = (*options.override, *((name, Override(act_bits=_WIDE)) for name in names))
         return Candidate("16 bits", _layers(names), replace(options, override=override))
 
-    return (len(records) if options.act_bits < _WIDE else 0), rung
+    return (len(records) if (options.act_bits or 8) < _WIDE else 0), rung
 
 
 def in_float(options: Options, records: Sequence[Blame]) -> tuple[int, Rung]:

@@ -23,8 +23,9 @@ from onnxq.errors import DataError, OptionError, OutputError, StatisticsError
 from onnxq.graph.load import load
 from onnxq.graph.save import save
 from onnxq.options import ImageOptions, Options
+from onnxq.prepare import Prepared, Source, backend_named
 from onnxq.progress import Reporter, Silent
-from onnxq.quantize import Prepared, Source, backend_named, calibrate
+from onnxq.quantize import calibrate
 from onnxq.rescue import Blame
 from onnxq.search import layers
 from onnxq.search.attempt import Attempt

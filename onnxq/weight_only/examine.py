@@ -11,13 +11,13 @@ import onnx_ir as ir
 
 from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import ExecutionError, ModelError, VerificationError
+from onnxq.final_check import Verification, final_check
 from onnxq.graph.check import check
 from onnxq.graph.load import load
 from onnxq.graph.save import file_size, serialized_size
 from onnxq.metrics import ErrorMeter
 from onnxq.options import Options
 from onnxq.session import Session
-from onnxq.verify import Verification, verify
 from onnxq.weight_only.activations import Activations
 from onnxq.weight_only.segments import SegmentedModel
 from onnxq.weight_only.tensors import in_memory
@@ -80,7 +80,7 @@ def examine(
             if value.const_value is not None and value.const_value.dtype.bitwidth < 8:
                 value.const_value = in_memory(value.const_value)
         Session(written, **runtime)
-        return verify(model, result, kept, float_bytes=float_bytes, **runtime)
+        return final_check(model, result, kept, float_bytes=float_bytes, **runtime)
     try:
         check(result)
         Session(written, optimize=False, prepack=False, **runtime)

@@ -17,8 +17,8 @@ from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_nodes
 from onnxq.options import ImageOptions, Options
 from onnxq.plan import Kept
+from onnxq.prepare import Prepared
 from onnxq.progress import Reporter, Silent
-from onnxq.quantize import Prepared
 from onnxq.rewritten import Rewritten
 from onnxq.session import inputs_of
 from onnxq.weight_only.activations import Activations

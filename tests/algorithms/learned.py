@@ -15,7 +15,8 @@ from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.graph.shapes import sizes_at
 from onnxq.numbers import choose_numbers
 from onnxq.planner import make_plan
-from onnxq.quantize import Prepared, backend_named, calibrate
+from onnxq.prepare import Prepared, backend_named
+from onnxq.quantize import calibrate
 from tests.contract import infer, sqnr
 from tests.models import build, normal
 
@@ -64,7 +65,7 @@ def draft_of(model: onnx.ModelProto, feeds: Feeds, options: Options) -> Draft:
     statistics = calibrate(model, feeds, options=Options(keep=len(feeds)))
     kept: list[KeptSample] = statistics.kept
     assert isinstance(statistics, Statistics) and len(kept) == len(feeds)
-    float_model = prepared.at_opset(21, None)
+    float_model = prepared.raised(prepared.model, 21)[0]
     sizes = sizes_at(float_model, {name: array.shape for name, array in kept[0].feeds.items()})
     plan = make_plan(float_model, target, options, sizes=sizes)
     numbers = choose_numbers(float_model, plan, statistics)

@@ -8,7 +8,7 @@ from onnxq import Options
 from onnxq.algorithms.blocks import Block, find_blocks, single_layers
 from onnxq.algorithms.layers import QuantizedLayer, quantized_layers
 from onnxq.planner import make_plan
-from onnxq.quantize import Prepared, backend_named
+from onnxq.prepare import Prepared, backend_named
 from tests.models import build, normal
 
 W = normal(8, 8, 3, 3)

@@ -16,7 +16,8 @@ from onnxq.algorithms.equalize import apply
 from onnxq.calibration.collect import collect
 from onnxq.graph.load import load
 from onnxq.graph.normalize import normalize
-from onnxq.quantize import _observable, backend_named
+from onnxq.observe import observable
+from onnxq.prepare import backend_named
 from tests.contract import infer, quantize_checked
 from tests.models import build, images, normal
 
@@ -63,7 +64,7 @@ def equalized(model: onnx.ModelProto, feeds: Feeds, options: Options = EQUALIZED
     """A float draft that was equalized."""
     made = load(model)
     normalize(made, min_opset=14)
-    statistics = collect(made, _observable(made, options), feeds, keep=len(feeds))
+    statistics = collect(made, observable(made, options), feeds, keep=len(feeds))
     draft = FloatDraft(made, backend_named("onnxruntime"), options, statistics)
     apply(draft, absorb)
     return draft

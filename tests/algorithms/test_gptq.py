@@ -20,8 +20,8 @@ from onnxq.algorithms.layers import quantized_layers
 from onnxq.algorithms.layerwise import Answer, Problem
 from onnxq.algorithms.rounding import Grid, damped, descend, errors, feed_back
 from onnxq.errors import OptionError
+from onnxq.prepare import backend_named
 from onnxq.qparams import fake_quantize
-from onnxq.quantize import backend_named
 from tests.contract import infer, quantize_checked, sqnr
 from tests.models import build, normal
 

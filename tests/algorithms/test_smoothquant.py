@@ -17,7 +17,8 @@ from onnxq.algorithms.smoothquant import apply, smoothing_scale
 from onnxq.calibration.collect import collect
 from onnxq.graph.load import load
 from onnxq.graph.normalize import normalize
-from onnxq.quantize import _observable, backend_named
+from onnxq.observe import observable
+from onnxq.prepare import backend_named
 from tests.contract import infer, quantize_checked, sqnr
 from tests.models import build, normal
 
@@ -61,7 +62,7 @@ def smoothed(model: onnx.ModelProto, feeds: Feeds, options: Options = SMOOTH, **
     """A float draft that was smoothed."""
     made = load(model)
     normalize(made, min_opset=14)
-    statistics = collect(made, _observable(made, options), feeds, keep=len(feeds))
+    statistics = collect(made, observable(made, options), feeds, keep=len(feeds))
     draft = FloatDraft(made, backend_named("onnxruntime"), options, statistics)
     apply(draft, **parameters)
     return draft

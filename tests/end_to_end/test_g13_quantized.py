@@ -164,7 +164,7 @@ def test_own_results_are_not_quantized_again(form: str, act_bits: int) -> None:
         v=normal(4, 4, 3, 3, seed=2),
     )
     feeds = images(1, 3, 8, 8)
-    once = quantize_checked(model, feeds, Options(placement="all", format=form, act_bits=act_bits))  # type: ignore[arg-type]
+    once = quantize_checked(model, feeds, Options(placement="all", format=form, act_bits=act_bits))
     twice = quantize_checked(once.proto, feeds, least=None)
     wanted, got = (infer(m, feeds, optimize=False)["y"] for m in (once.proto, twice.proto))
     step = max(float(q.scale.max()) for n, q in once.quantized.qparams.items() if n == "y")

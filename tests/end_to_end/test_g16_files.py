@@ -238,17 +238,22 @@ def test_missing_folder_is_found_before_calibration(tmp_path: Path) -> None:
 
 
 def test_output_is_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "q.onnx").mkdir()
-    with pytest.raises(OutputError, match="folder"):
-        quantize(model(), FEEDS, options=ALL, output=tmp_path / "q.onnx")
+    """An output that is a folder, or has no ending, holds the result under the model's name and the target's."""
+    onnx.save(model(), tmp_path / "net.onnx")
+    before = (tmp_path / "net.onnx").read_bytes()
+    quantize(tmp_path / "net.onnx", FEEDS, options=ALL, output=tmp_path)
+    quantize(model(), FEEDS, options=ALL, output=tmp_path / "new")
+    assert listing(tmp_path) == ["net.onnx", "net_onnxruntime.onnx", "new"]
+    assert listing(tmp_path / "new") == ["model_onnxruntime.onnx"]
+    assert (tmp_path / "net.onnx").read_bytes() == before
 
 
 def test_odd_file_names(tmp_path: Path) -> None:
     folder = tmp_path / "a b" / "名前"
     folder.mkdir(parents=True)
     onnx.save(model(), folder / "my model.v1.ONNX")
-    quantize_checked(folder / "my model.v1.ONNX", FEEDS, output=folder / "out put")
-    assert listing(folder) == ["my model.v1.ONNX", "out put"]
+    quantize_checked(folder / "my model.v1.ONNX", FEEDS, output=folder / "out put.q")
+    assert listing(folder) == ["my model.v1.ONNX", "out put.q"]
 
 
 def test_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ def test_round_trip(make: object, fmt: str, tmp_path: Path) -> None:
     shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
     feeds = images(*shape)
     path = tmp_path / "q.onnx"
-    quantized = onnxq.quantize(model, feeds, output=path, options=Options(placement="all", format=fmt))  # type: ignore[arg-type]
+    quantized = onnxq.quantize(model, feeds, output=path, options=Options(placement="all", format=fmt))
     back = onnxq.read(path)
     assert isinstance(back, Quantized)
     assert len(back.plan.sites) == len(quantized.plan.sites)

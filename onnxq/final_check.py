@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from onnxq.graph.save import file_size
 from onnxq.metrics import ErrorMeter, Errors, jsonable
 from onnxq.session import Session
 
-__all__ = ["Verification", "verify"]
+__all__ = ["Verification", "final_check"]
 
 _PLAIN_SAMPLES = 1
 _POOR = 12.0
@@ -69,7 +70,7 @@ class Verification:
         }
 
 
-def verify(
+def final_check(
     reference: ir.Model,
     result: ir.Model,
     kept: Sequence[KeptSample],
@@ -77,6 +78,7 @@ def verify(
     float_bytes: int,
     providers: Sequence[str] | None = None,
     custom_op_library: str | None = None,
+    at_home: bool = True,
 ) -> Verification:
     """Check a result, run it with graph optimizations on and off, and measure it.
 
@@ -87,6 +89,8 @@ def verify(
         float_bytes: size of the float model's file.
         providers: execution providers of onnxruntime.
         custom_op_library: shared library with the model's custom operators.
+        at_home: onnxruntime is where the result will run: its optimizations are tried, and its speed is measured. Else
+            the result is run as it is written, without any optimization.
 
     Raises:
         VerificationError: the result is not a valid model, or onnxruntime cannot load or run it.
@@ -94,15 +98,16 @@ def verify(
     warnings: list[str] = []
     try:
         check(result)
-        optimized = Session(result, providers=providers, custom_op_library=custom_op_library, threads=1)
-        plain = Session(result, optimize=False, providers=providers, custom_op_library=custom_op_library)
+        opened = partial(Session, providers=providers, custom_op_library=custom_op_library)
+        optimized = opened(result, optimize=at_home, threads=1)
+        plain = opened(result, optimize=False) if at_home else None
         meters: dict[str, ErrorMeter] = {info.name: ErrorMeter() for info in optimized.outputs}
         agreement: dict[str, ErrorMeter] = {info.name: ErrorMeter() for info in optimized.outputs}
         for position, sample in enumerate(kept):
             got = optimized.run(sample.feeds)
             for name, values in sample.outputs.items():
                 meters[name].update(values, got[name], sample.index)
-            if position < _PLAIN_SAMPLES:
+            if plain is not None and position < _PLAIN_SAMPLES:
                 for name, values in plain.run(sample.feeds).items():
                     agreement[name].update(values, got[name], sample.index)
     except (ExecutionError, ModelError) as error:
@@ -119,8 +124,8 @@ def verify(
             )
     plain_sqnr = [e.sqnr for e in (m.result() for m in agreement.values()) if kept and e.sqnr == e.sqnr]
     speedup = None
-    if kept:
-        base = Session(reference, providers=providers, custom_op_library=custom_op_library, threads=1)
+    if kept and at_home:
+        base = opened(reference, threads=1)
         speedup = _speedup(base, optimized, kept[0].feeds)
     return Verification(
         outputs=outputs,

@@ -13,8 +13,8 @@ from onnx.reference import ReferenceEvaluator
 
 from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import VerificationError
+from onnxq.final_check import Verification, final_check
 from onnxq.session import Session
-from onnxq.verify import Verification, verify
 from tests.models import build, f32, images, normal
 from tests.pairs import data, float_model, quantized_model
 
@@ -35,7 +35,7 @@ def kept(model: onnx.ModelProto, feeds: list[dict[str, np.ndarray[Any, np.dtype[
 def test_errors_are_those_of_the_outputs() -> None:
     reference, result = float_model(), quantized_model()
     samples = kept(reference, data())
-    found = verify(loaded(reference), loaded(result), samples, float_bytes=1234)
+    found = final_check(loaded(reference), loaded(result), samples, float_bytes=1234)
     want = np.concatenate([s.outputs["y"] for s in samples]).astype(np.float64)
     session = Session(result.SerializeToString(), optimize=False)
     got = np.concatenate([session.run(s.feeds)["y"] for s in samples]).astype(np.float64)
@@ -52,7 +52,7 @@ def test_errors_are_those_of_the_outputs() -> None:
 
 
 def test_without_samples_it_is_checked_and_loaded_only() -> None:
-    found = verify(loaded(float_model()), loaded(quantized_model()), [], float_bytes=0)
+    found = final_check(loaded(float_model()), loaded(quantized_model()), [], float_bytes=0)
     assert found.worst is None and found.speedup is None and found.plain_sqnr is None and not found.outputs
 
 
@@ -60,7 +60,7 @@ def test_an_invalid_result_is_refused() -> None:
     result = quantized_model()
     result.graph.node[0].input[1] = "nowhere"
     with pytest.raises(VerificationError, match="final check"):
-        verify(loaded(float_model()), loaded(result), [], float_bytes=0)
+        final_check(loaded(float_model()), loaded(result), [], float_bytes=0)
 
 
 def test_a_result_that_does_not_run_is_refused() -> None:
@@ -69,7 +69,7 @@ def test_a_result_that_does_not_run_is_refused() -> None:
         s=np.array([-1, 7]),
     )
     with pytest.raises(VerificationError, match="final check"):
-        verify(loaded(float_model()), loaded(result), kept(float_model(), data()), float_bytes=0)
+        final_check(loaded(float_model()), loaded(result), kept(float_model(), data()), float_bytes=0)
 
 
 def test_a_total_that_hides_the_usual_sample_is_said() -> None:
@@ -81,15 +81,15 @@ def test_a_total_that_hides_the_usual_sample_is_said() -> None:
     )
     feeds = images(4, 8, samples=5)
     feeds[2] = {"x": normal(4, 8, scale=40.0)}
-    found = verify(loaded(reference), loaded(result), kept(reference, feeds), float_bytes=0)
+    found = final_check(loaded(reference), loaded(result), kept(reference, feeds), float_bytes=0)
     assert found.outputs["y"].sqnr > 12 > found.outputs["y"].median
     assert len(found.warnings) == 1 and "median sample" in found.warnings[0] and "'y'" in found.warnings[0]
-    fine = verify(loaded(reference), loaded(result), kept(reference, feeds[2:3]), float_bytes=0)
+    fine = final_check(loaded(reference), loaded(result), kept(reference, feeds[2:3]), float_bytes=0)
     assert not fine.warnings
 
 
 def test_it_can_be_written_as_json() -> None:
-    found = verify(loaded(float_model()), loaded(quantized_model()), kept(float_model(), data()), float_bytes=10)
+    found = final_check(loaded(float_model()), loaded(quantized_model()), kept(float_model(), data()), float_bytes=10)
     again = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert again["samples"] == 6 and again["outputs"]["y"]["sqnr"] == pytest.approx(found.outputs["y"].sqnr)
     assert json.dumps(Verification().to_dict(), allow_nan=False)

@@ -1,0 +1,78 @@
+"""One pass over the data for all targets: which tensors to observe, and their statistics."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxq.calibration.collect import collect
+from onnxq.calibration.data import open_data
+from onnxq.calibration.statistics import Statistics
+from onnxq.catalog import backends
+from onnxq.effort import samples_to_keep
+from onnxq.graph.traverse import all_graphs, all_nodes
+from onnxq.options import ImageOptions, Options
+from onnxq.planner import make_plan
+from onnxq.prepare import Prepared
+from onnxq.progress import Reporter
+from onnxq.session import inputs_of
+
+__all__ = ["observable", "observe"]
+
+_KEEP_BYTES = 256 << 20
+"""Bytes of the samples held back in statistics."""
+
+
+def observable(model: ir.Model, options: Options) -> list[str]:
+    """Every tensor that some installed target may quantize, so that one pass over the data serves them all.
+
+    What the options exclude counts as well: a Relu that stays float leaves the tensor in front of it to be quantized.
+
+    Args:
+        model: as it will be calibrated.
+        options: exclusions and overrides.
+    """
+    changed = tuple((p, replace(o, weight_bits=None, act_bits=None)) for p, o in options.override)
+    wanted = [Options(placement="all"), Options(placement="all", exclude=options.exclude, override=changed)]
+    here = {v.name for graph in all_graphs(model) for v in (*graph.inputs, *graph.initializers.values())}
+    here |= {v.name for node in all_nodes(model) for v in node.outputs}
+    found: dict[str, None] = {}
+    for target in backends():
+        rewritten = model
+        if target.rewrite is not None:
+            rewritten = model.clone()
+            target.rewrite(rewritten)
+        for asked in dict.fromkeys(wanted):
+            sites = make_plan(rewritten, target, asked).sites
+            found.update(dict.fromkeys(s.source for s in sites if s.role == "activation" and s.source in here))
+    return list(found)
+
+
+def observe(
+    prepared: Prepared, data: Any, options: Options, image: ImageOptions | None, reporter: Reporter
+) -> Statistics:
+    """Run the float model over the data once.
+
+    Args:
+        prepared: the model.
+        data: see :func:`onnxq.calibration.data.open_data`.
+        options: number of samples, providers, custom-op library.
+        image: how to read pictures.
+        reporter: shows progress.
+    """
+    feeds = open_data(data, inputs_of(prepared.model), image=image, samples=options.samples)
+    tensors = observable(prepared.model, options)
+    with reporter.phase("calibrate", total=feeds.length) as advance:
+        return collect(
+            prepared.model,
+            tensors,
+            feeds,
+            samples=options.samples,
+            keep=samples_to_keep(options),
+            keep_bytes=_KEEP_BYTES,
+            providers=options.providers,
+            custom_op_library=options.custom_op_library,
+            progress=advance,
+        )

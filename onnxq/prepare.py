@@ -1,0 +1,124 @@
+"""From a file to a model that can be calibrated, and from there to the form that a target wants."""
+
+from __future__ import annotations
+
+import os
+
+import onnx
+import onnx_ir as ir
+
+from onnxq import plugins
+from onnxq.backend import Backend
+from onnxq.errors import OptionError
+from onnxq.graph.check import check
+from onnxq.graph.foreign import infer_foreign
+from onnxq.graph.load import load
+from onnxq.graph.normalize import normalize
+from onnxq.graph.save import file_size
+from onnxq.graph.simplify import simplify
+from onnxq.graph.upcast import upcast
+from onnxq.options import Options
+from onnxq.render import fake_quantize
+from onnxq.session import require_library
+from onnxq.spec import QuantSpec
+
+__all__ = ["Prepared", "Source", "backend_named", "needed_opset"]
+
+Source = str | os.PathLike[str] | onnx.ModelProto | ir.Model
+BASE_OPSET = 14
+"""Has per-channel QuantizeLinear (13) and HardSwish (14); statistics belong to the model at this opset or above."""
+_WIDE_OPSET = 21
+"""From here on QuantizeLinear and DequantizeLinear take 4- and 16-bit integers."""
+_KEEP = ((fake_quantize.DOMAIN, fake_quantize.NAME),)
+"""Functions that are quantizers: they stay, and what they quantize is not quantized again."""
+
+
+class Prepared:
+    """A float model ready to be calibrated and planned.
+
+    Attributes:
+        model: normalized; not to be changed.
+        notes: what the passes did.
+        bytes: size of the model as it came.
+    """
+
+    def __init__(self, source: Source, options: Options) -> None:
+        require_library(options.custom_op_library)
+        model = load(source)
+        self.bytes = file_size(model)
+        self.notes: list[str] = []
+        if options.simplify:
+            self.notes += map(str, simplify(model))
+        self.notes += map(str, upcast(model))
+        base = BASE_OPSET if options.opset is None else min(BASE_OPSET, options.opset)
+        self.notes += map(str, normalize(model, min_opset=base, keep=_KEEP))
+        self.notes += map(str, infer_foreign(model, options.custom_op_library))
+        check(model)
+        self.model = model
+
+    def for_target(self, target: Backend, options: Options) -> tuple[ir.Model, list[str]]:
+        """The model as a target wants it, its tensors named as they are, and what was done to it.
+
+        Raises:
+            OptionError: an opset is asked for that the result cannot have.
+            ModelError: the model is newer than the target can read.
+        """
+        model, notes = self.raised(self.model, needed_opset(target, options), options.opset)
+        opset = model.opset_imports.get("", 0)
+        if target.max_opset is not None and opset > target.max_opset:
+            raise OptionError(
+                f"{target.name} reads models up to opset {target.max_opset}, this one needs {opset}",
+                where="opset",
+                hint="Export the float model again, with an older opset",
+            )
+        if target.rewrite is not None:
+            model = model.clone() if model is self.model else model
+            notes += map(str, target.rewrite(model))
+        return model, notes
+
+    def at_opset(self, least: int, wanted: int | None) -> ir.Model:
+        """The model at an opset, its tensors named as they are; what is done to it is added to the notes."""
+        model, notes = self.raised(self.model, least, wanted)
+        self.notes += notes
+        return model
+
+    @staticmethod
+    def raised(model: ir.Model, least: int, wanted: int | None = None) -> tuple[ir.Model, list[str]]:
+        """A model at the opset that the result needs: itself where it is there already, and what was done."""
+        if wanted is None and model.opset_imports.get("", 0) >= least:
+            return model, []
+        model = model.clone()
+        return model, [str(note) for note in normalize(model, min_opset=least, opset=wanted, keep=_KEEP)]
+
+
+def backend_named(name: str) -> Backend:
+    """A target by its name.
+
+    Raises:
+        OptionError: there is none of that name.
+    """
+    found = plugins.find("onnxq.backends", name)
+    backend = getattr(found, "BACKEND", found)
+    if not isinstance(backend, Backend):
+        raise OptionError(f"backend {name!r} offers no BACKEND of type onnxq.Backend")
+    return backend
+
+
+def needed_opset(target: Backend, options: Options) -> int:
+    """The opset that a result needs: 4- and 16-bit QuantizeLinear and DequantizeLinear exist from 21 on.
+
+    Raises:
+        OptionError: a lower opset is asked for, or the target has no such width or format.
+    """
+    widths = [*target.bits(options)]
+    widths += [b for _, o in options.override for b in (o.weight_bits, o.act_bits) if b is not None]
+    stored = {QuantSpec(bits).storage_bits for bits in widths}
+    if not target.format_named(options.format).integers or stored == {8} or target.wide_domain:
+        return target.min_opset
+    if options.opset is not None and options.opset < _WIDE_OPSET:
+        raise OptionError(
+            f"opset {options.opset} has no {min(stored - {8})}-bit integers",
+            where="opset",
+            hint=f"Leave it out or ask for {_WIDE_OPSET}, or use the format fake-quantize",
+        )
+    return max(target.min_opset, _WIDE_OPSET)

@@ -1,0 +1,196 @@
+"""A float ONNX model with its numbers in a file beside it: taken apart for writing, put together when read.
+
+Targets with a quantizer of their own (SNPE encodings, Tengine, PPL, NNIE ...) take the float model and a table of
+numbers by tensor name. Names in the table are those of the model that ships with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.backend import Backend
+from onnxq.errors import BackendError, OutputError
+from onnxq.graph.namer import Namer
+from onnxq.graph.traverse import all_graphs, all_nodes
+from onnxq.graph.values import constant_array
+from onnxq.plan import Edge, Plan, Role, Site
+from onnxq.qparams import QParams, fake_quantize
+from onnxq.quantized import Quantized
+
+__all__ = ["Parts", "put_together", "take_apart", "write_json", "write_text"]
+
+WeightForm = Literal["grid", "clipped", "float"]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A float model and the numbers of its tensors, by the tensors' names there.
+
+    Attributes:
+        model: float; its weights as asked for.
+        activations: graph inputs and outputs of operators, in the order of the graph.
+        weights: weights, and constants quantized like activations.
+        biases: biases.
+        nodes: node name → operator type, of the nodes that are quantized.
+    """
+
+    model: ir.Model
+    activations: Mapping[str, QParams]
+    weights: Mapping[str, QParams]
+    biases: Mapping[str, QParams]
+    nodes: Mapping[str, str] = field(default_factory=dict)
+
+
+def take_apart(quantized: Quantized, weights: WeightForm = "grid") -> Parts:
+    """The float model of a quantized one, and its numbers by tensor name.
+
+    Args:
+        quantized: left unchanged.
+        weights: ``"grid"`` writes weights and biases as their quantized values, ``"clipped"`` as they are within the
+            range of their grid, ``"float"`` as they are.
+
+    Raises:
+        BackendError: a tensor is quantized in two ways, which no table by tensor name can say.
+    """
+    model = quantized.model.clone()
+    namer = Namer(model)
+    nodes = {n.name: n for n in all_nodes(model)}
+    constants = {name: value for graph in all_graphs(model) for name, value in graph.initializers.items()}
+    taken: dict[str, QParams] = {}
+    found: dict[Role, dict[str, QParams]] = {"activation": {}, "constant": {}, "weight": {}, "bias": {}}
+    for site in quantized.plan.sites:
+        numbers = quantized.qparams.get(site.name)
+        if numbers is None:
+            continue
+        name = site.tensor
+        if site.role == "activation":
+            if name in taken and taken[name] != numbers:
+                raise BackendError(
+                    f"tensor {name!r} is quantized in two ways, which {quantized.backend.name} cannot say",
+                    hint="Give all its readers the same bits and symmetry",
+                )
+        else:
+            value = constants[name]
+            array = constant_array(value)
+            assert array is not None
+            if (name in taken and taken[name] != numbers) or len(site.readers) < len(value.uses()):
+                value = _copy(value, namer)
+                for edge in site.readers:
+                    nodes[edge.node].replace_input_with(edge.index, value)
+                name = value.name or ""
+            form = array if weights == "float" else _formed(array, numbers, weights)
+            value.const_value = ir.tensor(form, name=name)
+        taken[name] = found[site.role][name] = numbers
+    _drop_unread(model)
+    model.producer_name, model.producer_version = "onnxq", quantized.version
+    return Parts(
+        model,
+        found["activation"],
+        {**found["weight"], **found["constant"]},
+        found["bias"],
+        dict(quantized.plan.quantized),
+    )
+
+
+def put_together(
+    model: ir.Model,
+    backend: Backend,
+    activations: Mapping[str, QParams],
+    weights: Mapping[str, QParams],
+    biases: Mapping[str, QParams] | None = None,
+) -> Quantized:
+    """A float model and numbers by tensor name, as one.
+
+    Args:
+        model: left unchanged.
+        backend: the target.
+        activations: numbers of graph inputs and outputs of operators.
+        weights: numbers of constants.
+        biases: numbers of biases.
+
+    Raises:
+        BackendError: a name is of no tensor of the model.
+    """
+    values: dict[str, ir.Value] = {v.name: v for v in model.graph.inputs if v.name}
+    values.update({v.name: v for n in all_nodes(model) for v in n.outputs if v.name})
+    values.update({n: v for graph in all_graphs(model) for n, v in graph.initializers.items()})
+    sites: list[Site] = []
+    numbers: dict[str, QParams] = {}
+    tables: list[tuple[Role, Mapping[str, QParams]]] = [("activation", activations), ("weight", weights)]
+    tables.append(("bias", biases or {}))
+    for role, table in tables:
+        for name, qp in table.items():
+            if name not in values:
+                raise BackendError(f"the table names tensor {name!r}, which the model has not", where=backend.name)
+            readers = tuple(Edge(use.node.name or "", use.idx) for use in values[name].uses())
+            sites.append(Site(name, name, role, qp.spec, readers, produced=role == "activation"))
+            numbers[name] = qp
+    read = {edge.node for site in sites if site.role != "bias" for edge in site.readers}
+    quantized = {n.name or "": n.op_type for n in all_nodes(model) if n.name in read}
+    plan = Plan(backend.name, tuple(sites), quantized)
+    return Quantized(model.clone(), plan, numbers, backend, version=metadata.version("onnxq"))
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a sidecar file: all of it or nothing.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    temporary = path.parent / f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    try:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise OutputError(f"cannot be written: {error.strerror or error}", where=f"'{path}'") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    return path
+
+
+def write_json(path: Path, document: Any) -> Path:
+    """Write a JSON sidecar file, indented by one, keys in the order given.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    return write_text(path, json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def _formed(array: Any, numbers: QParams, form: WeightForm) -> Any:
+    if form == "grid":
+        return fake_quantize(array, numbers).astype(array.dtype).reshape(array.shape)
+    shape = [1] * array.ndim
+    if numbers.scale.ndim:
+        shape[numbers.spec.granularity.axis] = -1
+    low, high = (np.reshape(end, shape if numbers.scale.ndim else ()) for end in (numbers.lo, numbers.hi))
+    return np.clip(array, low, high).astype(array.dtype)
+
+
+def _copy(value: ir.Value, namer: Namer) -> ir.Value:
+    graph = value.graph
+    assert isinstance(graph, ir.Graph)
+    name = namer.fresh(f"{value.name}_copy")
+    made = ir.Value(name=name, type=value.type, shape=value.shape, const_value=value.const_value)
+    graph.register_initializer(made)
+    return made
+
+
+def _drop_unread(model: ir.Model) -> None:
+    for graph in all_graphs(model):
+        outputs = set(graph.outputs)
+        for name, value in list(graph.initializers.items()):
+            if not value.uses() and value not in outputs and not value.is_graph_input():
+                del graph.initializers[name]

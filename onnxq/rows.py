@@ -1,0 +1,62 @@
+"""Parts of the rows of targets' tables that many of them share: channel axes of weights, and what a kernel asks for."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+__all__ = [
+    "conv_axis",
+    "conv_transpose_axis",
+    "gemm_axis",
+    "matmul_axis",
+    "nearest",
+    "plain_gemm",
+    "plain_max_pool",
+    "recurrent_axis",
+]
+
+
+def conv_axis(node: ir.Node, position: int) -> int | None:
+    """Output channels of a Conv weight (M, C, ...)."""
+    return 0
+
+
+def conv_transpose_axis(node: ir.Node, position: int) -> int | None:
+    """Output channels of a ConvTranspose weight (C, M / group, ...): no axis has them where there are groups."""
+    return 1 if node.attributes.get_int("group", 1) == 1 else None
+
+
+def gemm_axis(node: ir.Node, position: int) -> int | None:
+    """Output channels of a Gemm weight, (N, K) or (K, N)."""
+    return 0 if node.attributes.get_int("transB", 0) else 1
+
+
+def matmul_axis(node: ir.Node, position: int) -> int | None:
+    """Output channels of a MatMul weight (K, N); one with batches has a scale for all."""
+    shape = node.inputs[position].shape if node.inputs[position] is not None else None  # type: ignore[union-attr]
+    return 1 if shape is not None and len(shape) == 2 else None
+
+
+def recurrent_axis(node: ir.Node, position: int) -> int | None:
+    """Gates of an LSTM, GRU or RNN weight (directions, gates, ...)."""
+    return 1
+
+
+def plain_gemm(node: ir.Node) -> str | None:
+    """A Gemm that is x @ w + b."""
+    if node.attributes.get_float("alpha", 1.0) != 1.0 or node.attributes.get_float("beta", 1.0) != 1.0:
+        return "alpha or beta could not be folded into its constants"
+    return "its first input is transposed" if node.attributes.get_int("transA", 0) else None
+
+
+def nearest(node: ir.Node) -> str | None:
+    """A Resize that only picks elements of its input."""
+    if node.attributes.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize":
+        return "it fills in a value that its input need not hold"
+    mode = node.attributes.get_string("mode", "nearest")
+    return None if mode == "nearest" else f"{mode} interpolation has no integer kernel"
+
+
+def plain_max_pool(node: ir.Node) -> str | None:
+    """A MaxPool of which only the values are used."""
+    return "its indices are used" if len(node.outputs) > 1 and node.outputs[1].name else None

@@ -1,0 +1,132 @@
+"""Ask a runtime in a process of its own: vendor libraries may crash, hang, or need another Python environment.
+
+The script of a runtime is called as ``python WORKER REQUEST``, REQUEST a JSON file::
+
+    {"model": path, "inputs": [names], "samples": [paths], "results": folder, "options": {...}}
+
+A sample is an ``.npz`` file with the arrays ``0``, ``1`` ... of the inputs. The script writes ``report.json`` into the
+results folder, ``{"version", "outputs": [names], "integer": [...], "floating": [...], "remarks": [...], "files": [...]}``,
+and where it computes, ``0.npz``, ``1.npz`` ... with the arrays ``0``, ``1`` ... of the outputs. Called as ``python WORKER
+--version`` it prints the version. Exit code 3 says that the runtime is not installed, with the reason on stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq.errors import VerificationError
+from onnxq.runtimes.runtime import Examination, Runtime
+
+__all__ = ["examine", "interpreter", "missing"]
+
+MISSING = 3
+"""Exit code of a script whose runtime is not installed."""
+
+
+def interpreter(runtime: Runtime) -> str:
+    """The Python that runs a runtime's script: that of ``ONNXQ_<NAME>_PYTHON``, else this one."""
+    return os.environ.get(f"ONNXQ_{runtime.name.upper().replace('-', '_')}_PYTHON") or sys.executable
+
+
+def missing(runtime: Runtime) -> str | None:
+    """Why a runtime cannot be used here, ``None`` where it can."""
+    try:
+        done = _call(runtime, ["--version"], timeout=120.0)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{interpreter(runtime)}: {error}"
+    if done.returncode == 0:
+        return None
+    return _last_line(done.stderr) or f"it ended with code {done.returncode}"
+
+
+def examine(
+    runtime: Runtime,
+    model: Path,
+    samples: Sequence[Mapping[str, NDArray[Any]]] = (),
+    *,
+    timeout: float = 900.0,
+    **options: Any,
+) -> Examination:
+    """Load an artifact in its runtime, and run it where the runtime can.
+
+    Args:
+        runtime: which one.
+        model: path of the artifact's ONNX model.
+        samples: feeds.
+        timeout: seconds for all of it.
+        **options: see ``Runtime.options``.
+
+    Raises:
+        VerificationError: the runtime is not installed, rejects the artifact, crashes, or takes too long.
+    """
+    with tempfile.TemporaryDirectory(prefix="onnxq-") as name:
+        folder = Path(name)
+        names = list(samples[0]) if samples else []
+        paths = []
+        for index, sample in enumerate(samples):
+            paths.append(str(folder / f"sample{index}.npz"))
+            np.savez(paths[-1], **{str(k): sample[n] for k, n in enumerate(names)})
+        results = folder / "results"
+        results.mkdir()
+        request = {
+            "model": str(model.absolute()),
+            "inputs": names,
+            "samples": paths,
+            "results": str(results),
+            "options": {**runtime.options, **options},
+        }
+        (folder / "request.json").write_text(json.dumps(request))
+        try:
+            done = _call(runtime, [str(folder / "request.json")], timeout)
+        except subprocess.TimeoutExpired as error:
+            raise VerificationError(f"{runtime.title} took more than {timeout:g} s", where=f"'{model}'") from error
+        if done.returncode == MISSING:
+            needs = " ".join(runtime.requirements)
+            raise VerificationError(
+                f"{runtime.title} is not installed ({_last_line(done.stderr)})",
+                hint=f"pip install {needs}, here or in another environment whose Python is named by "
+                f"ONNXQ_{runtime.name.upper().replace('-', '_')}_PYTHON",
+            )
+        if done.returncode or not (results / "report.json").is_file():
+            said = "\n".join(done.stderr.strip().splitlines()[-8:])
+            how = f"crashed (signal {-done.returncode})" if done.returncode < 0 else "does not take the artifact"
+            raise VerificationError(f"{runtime.title} {how}: {said}", where=f"'{model}'")
+        return _read(runtime, results, len(samples))
+
+
+def _call(runtime: Runtime, arguments: list[str], timeout: float) -> subprocess.CompletedProcess[str]:
+    command = [interpreter(runtime), str(runtime.worker), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def _read(runtime: Runtime, results: Path, samples: int) -> Examination:
+    report = json.loads((results / "report.json").read_text())
+    outputs: list[dict[str, NDArray[Any]]] = []
+    if runtime.runs:
+        for index in range(samples):
+            with np.load(results / f"{index}.npz", allow_pickle=False) as arrays:
+                outputs.append({name: arrays[str(k)] for k, name in enumerate(report["outputs"])})
+    return Examination(
+        runtime=runtime.name,
+        version=str(report["version"]),
+        outputs=tuple(outputs),
+        integer=tuple(report.get("integer", ())),
+        floating=tuple(report.get("floating", ())),
+        remarks=tuple(report.get("remarks", ())),
+        files=tuple(report.get("files", ())),
+    )
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else ""

@@ -1,0 +1,63 @@
+"""What a real runtime is to onnxq: a script that loads an artifact in a process of its own, and what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+__all__ = ["Examination", "Runtime"]
+
+WORKERS = Path(__file__).parent / "workers"
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A runtime that a script of this package can drive.
+
+    Attributes:
+        name: its entry point in the group ``onnxq.runtimes``.
+        title: one line for tables.
+        requirements: what ``pip install`` needs, besides numpy.
+        runs: it computes outputs; else it only compiles the artifact.
+        options: what the script takes, name → default.
+        script: file name in ``onnxq/runtimes/workers``; run by any interpreter that has the requirements, without onnxq.
+    """
+
+    name: str
+    title: str
+    requirements: tuple[str, ...]
+    runs: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
+    script: str = ""
+
+    @property
+    def worker(self) -> Path:
+        """The script."""
+        return WORKERS / (self.script or f"{self.name.replace('-', '_')}.py")
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What a runtime made of an artifact.
+
+    Attributes:
+        runtime: its name.
+        version: its version.
+        outputs: a mapping for each sample, output name → array; empty where the runtime does not compute.
+        integer: operators that the runtime computes in integers, as it names them.
+        floating: operators that it computes in float.
+        remarks: anything else worth knowing.
+        files: files that the runtime wrote for the device.
+    """
+
+    runtime: str
+    version: str
+    outputs: tuple[Mapping[str, NDArray[Any]], ...] = ()
+    integer: tuple[str, ...] = ()
+    floating: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()

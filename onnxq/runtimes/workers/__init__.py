@@ -1,0 +1,1 @@
+"""Scripts that drive runtimes, run by any Python interpreter; none imports onnxq."""
