@@ -5,8 +5,8 @@ The script of a runtime is called as ``python WORKER REQUEST``, REQUEST a JSON f
     {"model": path, "inputs": [names], "samples": [paths], "results": folder, "options": {...}}
 
 A sample is an ``.npz`` file with the arrays ``0``, ``1`` ... of the inputs. The script writes ``report.json`` into the
-results folder, ``{"version", "outputs": [names], "integer": [...], "floating": [...], "remarks": [...], "files": [...]}``,
-and where it computes, ``0.npz``, ``1.npz`` ... with the arrays ``0``, ``1`` ... of the outputs. Called as ``python WORKER
+results folder (``version``, ``outputs``: names, and lists of strings ``integer``, ``floating``, ``remarks``, ``files``), and
+where it computes, ``0.npz``, ``1.npz`` ... with the arrays ``0``, ``1`` ... of the outputs. Called as ``python WORKER
 --version`` it prints the version. Exit code 3 says that the runtime is not installed, with the reason on stderr.
 """
 
@@ -35,7 +35,7 @@ MISSING = 3
 
 def interpreter(runtime: Runtime) -> str:
     """The Python that runs a runtime's script: that of ``ONNXQ_<NAME>_PYTHON``, else this one."""
-    return os.environ.get(f"ONNXQ_{runtime.name.upper().replace('-', '_')}_PYTHON") or sys.executable
+    return os.environ.get(f"ONNXQ_{runtime.name.upper()}_PYTHON") or sys.executable
 
 
 def missing(runtime: Runtime) -> str | None:
@@ -75,7 +75,8 @@ def examine(
         paths = []
         for index, sample in enumerate(samples):
             paths.append(str(folder / f"sample{index}.npz"))
-            np.savez(paths[-1], **{str(k): sample[n] for k, n in enumerate(names)})
+            arrays: dict[str, Any] = {str(k): sample[n] for k, n in enumerate(names)}
+            np.savez(paths[-1], **arrays)
         results = folder / "results"
         results.mkdir()
         request = {
@@ -95,7 +96,7 @@ def examine(
             raise VerificationError(
                 f"{runtime.title} is not installed ({_last_line(done.stderr)})",
                 hint=f"pip install {needs}, here or in another environment whose Python is named by "
-                f"ONNXQ_{runtime.name.upper().replace('-', '_')}_PYTHON",
+                f"ONNXQ_{runtime.name.upper()}_PYTHON",
             )
         if done.returncode or not (results / "report.json").is_file():
             said = "\n".join(done.stderr.strip().splitlines()[-8:])

@@ -24,7 +24,6 @@ class Runtime:
         requirements: what ``pip install`` needs, besides numpy.
         runs: it computes outputs; else it only compiles the artifact.
         options: what the script takes, name → default.
-        script: file name in ``onnxq/runtimes/workers``; run by any interpreter that has the requirements, without onnxq.
     """
 
     name: str
@@ -32,12 +31,11 @@ class Runtime:
     requirements: tuple[str, ...]
     runs: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
-    script: str = ""
 
     @property
     def worker(self) -> Path:
-        """The script."""
-        return WORKERS / (self.script or f"{self.name.replace('-', '_')}.py")
+        """The script; any interpreter that has the requirements runs it, without onnxq."""
+        return WORKERS / f"run_{self.name}.py"
 
 
 @dataclass(frozen=True)

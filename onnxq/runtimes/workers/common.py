@@ -1,0 +1,71 @@
+"""What the scripts share: read the request, give samples, write outputs and the report. Needs numpy only."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Request", "serve"]
+
+MISSING = 3
+
+
+class Request:
+    """What is asked: see ``onnxq.runtimes.child``.
+
+    Attributes:
+        model: path of the model.
+        results: folder for outputs, the report, and files that the runtime writes.
+        options: options of the runtime.
+        samples: number of samples.
+    """
+
+    def __init__(self, path: str) -> None:
+        document = json.loads(Path(path).read_text())
+        self.model = Path(document["model"])
+        self.results = Path(document["results"])
+        self.options: dict[str, Any] = document["options"]
+        self._inputs: list[str] = document["inputs"]
+        self._samples: list[str] = document["samples"]
+        self.samples = len(self._samples)
+
+    def feeds(self) -> Iterator[dict[str, Any]]:
+        """The samples, input name → array."""
+        for path in self._samples:
+            with np.load(path, allow_pickle=False) as arrays:
+                yield {name: arrays[str(k)] for k, name in enumerate(self._inputs)}
+
+    def write(self, index: int, outputs: Sequence[Any]) -> None:
+        """The outputs of a sample, in the order of the report's names."""
+        arrays: dict[str, Any] = {str(k): np.asarray(array) for k, array in enumerate(outputs)}
+        np.savez(self.results / f"{index}.npz", **arrays)
+
+
+def serve(version: Callable[[], str], run: Callable[[Request], dict[str, Any]]) -> int:
+    """Answer the command line.
+
+    Args:
+        version: of the runtime; raises ImportError or OSError where it is not installed.
+        run: loads and runs the model; gives the report without its version: ``outputs`` (names), ``integer``,
+            ``floating``, ``remarks``, ``files``.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        found = version()
+    except (ImportError, OSError) as error:
+        print(error, file=sys.stderr)
+        return MISSING
+    if sys.argv[1] == "--version":
+        print(found)
+        return 0
+    request = Request(sys.argv[1])
+    report = {"version": found, **run(request)}
+    (request.results / "report.json").write_text(json.dumps(report))
+    return 0
