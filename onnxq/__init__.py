@@ -11,12 +11,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onnxq.backend import Backend, Kind, OpRule
+    from onnxq.backend import Backend, Format, Kind, OpRule
     from onnxq.calibration.data import open_data
     from onnxq.calibration.statistics import Statistics
     from onnxq.catalog import backends, installed_algorithms
     from onnxq.check import Finding, check
     from onnxq.compare import Comparison, compare
+    from onnxq.deploy import deploy
     from onnxq.errors import (
         BackendError,
         DataError,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from onnxq.plan import Plan, Site
     from onnxq.progress import make_reporter
     from onnxq.qparams import QParams
-    from onnxq.quantize import calibrate, plan, quantize, read
+    from onnxq.quantize import calibrate, plan, quantize, quantize_all, read
     from onnxq.quantized import Quantized
     from onnxq.search.attempt import Attempt
     from onnxq.search.run import Search, search
@@ -42,10 +43,12 @@ if TYPE_CHECKING:
     from onnxq.session import Session
     from onnxq.show import show
     from onnxq.spec import PerBlock, PerChannel, PerTensor, QuantSpec
+    from onnxq.verify import Agreement, verify
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Agreement",
     "Attempt",
     "Backend",
     "BackendError",
@@ -53,6 +56,7 @@ __all__ = [
     "DataError",
     "ExecutionError",
     "Finding",
+    "Format",
     "ImageOptions",
     "Kind",
     "MetricError",
@@ -83,30 +87,34 @@ __all__ = [
     "calibrate",
     "check",
     "compare",
+    "deploy",
     "installed_algorithms",
     "make_reporter",
     "open_data",
     "plan",
     "quantize",
+    "quantize_all",
     "read",
     "search",
     "sensitivity",
     "show",
+    "verify",
 ]
 
 _MODULES = {
-    "backend": ("Backend", "Kind", "OpRule"),
+    "backend": ("Backend", "Format", "Kind", "OpRule"),
     "calibration.data": ("open_data",),
     "calibration.statistics": ("Statistics",),
     "catalog": ("backends", "installed_algorithms"),
     "check": ("Finding", "check"),
     "compare": ("Comparison", "compare"),
+    "deploy": ("deploy",),
     "errors": tuple(name for name in __all__ if name.endswith("Error")),
     "options": ("ImageOptions", "Options", "Override"),
     "plan": ("Plan", "Site"),
     "progress": ("make_reporter",),
     "qparams": ("QParams",),
-    "quantize": ("calibrate", "plan", "quantize", "read"),
+    "quantize": ("calibrate", "plan", "quantize", "quantize_all", "read"),
     "quantized": ("Quantized",),
     "search.attempt": ("Attempt",),
     "search.run": ("Search", "search"),
@@ -114,6 +122,7 @@ _MODULES = {
     "session": ("Session",),
     "show": ("show",),
     "spec": ("PerBlock", "PerChannel", "PerTensor", "QuantSpec"),
+    "verify": ("Agreement", "verify"),
     "final_check": ("Verification",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import onnx_ir as ir
 
 from onnxq.errors import OptionError
+from onnxq.graph.groups import KINDS
 from onnxq.spec import QuantSpec
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class OpRule:
     Attributes:
         op: operator type in the standard ONNX domain.
         kind: see :class:`Kind`.
-        data: positions of the activation inputs; ``None`` means every input.
+        data: positions of the activation inputs, or a function of the node that gives them; ``None`` means every input.
         weights: positions of inputs that are weights when they are constant.
         weight_axis: node, input position → output-channel axis of that weight, or ``None`` for per tensor only.
         bias: position of the bias, if the operator has one.
@@ -72,7 +73,7 @@ class OpRule:
 
     op: str
     kind: Kind
-    data: tuple[int, ...] | None = (0,)
+    data: tuple[int, ...] | Callable[[ir.Node], tuple[int, ...]] | None = (0,)
     weights: tuple[int, ...] = ()
     weight_axis: Callable[[ir.Node, int], int | None] | None = None
     bias: int | None = None
@@ -100,12 +101,14 @@ class Format:
             written, the model first.
         read: the way back from the path of the artifact's model, where that is no QDQ or FakeQuantize model.
         integers: it holds QuantizeLinear and DequantizeLinear, which know 4- and 16-bit integers from opset 21 on.
+        notes: what of the result it could not say the way it is meant to, for the user.
     """
 
     render: Callable[[Quantized], ir.Model]
     write: Callable[[Quantized, Path], list[Path]]
     read: Callable[[Path], Quantized] | None = None
     integers: bool = False
+    notes: Callable[[Quantized], list[str]] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,8 +126,16 @@ class Backend:
         bias: ``"int32"`` (scale of data times scale of weight), ``"float"``, or a spec of its own.
         per_channel: weights have a scale for each output channel where the operator allows it.
         scalar_constants: constants of one element are quantized like activations, else they stay as they are.
+        constants: constant operands that are no weights are quantized like activations, else they stay as they are.
+        first_last_bits: least width of weights and inputs of the layers that read a model input or compute a model
+            output.
         absorbed: activation functions that the target computes together with the operator in front of them.
+        absorbs: (operator, activation function behind it) → whether the target computes just these two together; it then
+            answers for a known range of the operator too. ``None``: whatever ``absorbed`` names.
         drops_absorbed: they are taken out where the quantizer behind them saturates at the same bounds.
+        complete_units: every quantized operator has a quantizer directly behind it: only such activation functions are
+            absorbed as the quantizer behind them makes superfluous.
+        whole: kinds of :func:`onnxq.graph.groups.find_groups` whose nodes stay float, none of them quantized.
         by_cost: placement ``auto`` weighs the costs below; else it quantizes all that the table allows.
         mixes: float nodes may stand among integer ones, so that what data shows to be hurt can be kept float.
         min_opset: the model is raised to at least this opset.
@@ -133,6 +144,7 @@ class Backend:
             target knows one (``"com.microsoft"``); else the model is raised to opset 21.
         weight_bits: widths of weights that the target has.
         act_bits: widths of activations.
+        refuses: raises an OptionError for options that make no sense on the target; called before any work.
         rewrite: brings the float model into the form that the target wants, in place, before it is planned. Tensors
             that are left keep names and (to rounding, or as the target computes them) numbers; gives notes.
         adjust: makes numbers fit the target's limits, in place, whenever numbers were chosen; gives notes.
@@ -162,8 +174,13 @@ class Backend:
     bias: Literal["int32", "float"] | QuantSpec = "int32"
     per_channel: bool = True
     scalar_constants: bool = True
+    constants: bool = True
+    first_last_bits: int | None = None
     absorbed: frozenset[str] = field(default_factory=lambda: frozenset({"Relu", "Clip"}))
+    absorbs: Callable[[ir.Node, ir.Node], bool] | None = None
     drops_absorbed: bool = True
+    complete_units: bool = False
+    whole: frozenset[str] = frozenset(KINDS)
     by_cost: bool = False
     mixes: bool = True
     min_opset: int = 14
@@ -171,6 +188,7 @@ class Backend:
     wide_domain: str = ""
     weight_bits: frozenset[int] = _ANY_BITS
     act_bits: frozenset[int] = _ANY_BITS
+    refuses: Callable[[Options], None] | None = None
     rewrite: Callable[[ir.Model], list[Note]] | None = None
     adjust: Callable[[ir.Model, Plan, MutableMapping[str, QParams]], list[str]] | None = None
     lacks: Callable[[ir.Model], list[Finding]] | None = None

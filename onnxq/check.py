@@ -14,6 +14,7 @@ from onnxq.findings import Finding, of_error
 from onnxq.graph.check import check as check_model
 from onnxq.graph.load import ModelSource, load
 from onnxq.options import ImageOptions, Options
+from onnxq.prepare import Prepared, backend_named
 from onnxq.quantize import plan
 from onnxq.reasons import by_reason, counts
 from onnxq.session import Session
@@ -61,7 +62,7 @@ def check(
         findings += _inputs(session, data is not None)
         if data is not None:
             findings += check_data(loaded, session, data, options, image)
-    findings += _plan(model, backend, options)
+    findings += _plan(model, backend, options) + _lacks(model, backend, options)
     unique = list({(f.where, f.what): f for f in findings}.values())
     return sorted(unique, key=lambda f: _ORDER[f.level])
 
@@ -109,6 +110,15 @@ def _inputs(session: Session, has_data: bool) -> list[Finding]:
         return []
     what = f"inputs with free dimensions: {', '.join(free)}"
     return [Finding("note", "model", what, "The data decides their sizes; use those of real use.")]
+
+
+def _lacks(model: ModelSource, backend: str, options: Options) -> list[Finding]:
+    """What the target cannot run."""
+    try:
+        target = backend_named(backend)
+        return target.lacks(Prepared(model, options).for_target(target, options)[0]) if target.lacks else []
+    except OnnxqError:
+        return []  # said by the plan already
 
 
 def _plan(model: ModelSource, backend: str, options: Options) -> list[Finding]:

@@ -30,7 +30,7 @@ exit codes:
   0    done
   1    an error: the message says what, where and what to do (-v adds the traceback)
   2    wrong usage
-  3    quantize: the result is below --min-sqnr; check: something was found
+  3    quantize, verify: the result is below --min-sqnr; check: something was found
   4    quantize --max-drop: nothing tried meets the target; the best was written
   130  interrupted
   141  the reader of the output went away
@@ -39,6 +39,8 @@ exit codes:
 
 _SEARCH = ("max_drop", "metric", "eval_data", "resume_dir", "max_minutes")
 _NUMBERS = ("max_drop", "max_minutes")
+_SEVERAL = ("quantize", "deploy")
+"""Verbs that take several targets."""
 _PLACEMENT = "auto: what runs faster (default); all: whatever can be; compute: convolutions and matrix products"
 _EFFORT = "fast: ranges only; default; best: minutes, algorithms are tried and kept where they are better"
 _FORMAT = "one of the target's formats (see 'onnxq backends'); fake-quantize: float arithmetic on rounded values"
@@ -135,14 +137,17 @@ def _settle(args: argparse.Namespace) -> None:
     for key in run_keys:
         if getattr(args, key) is None and key in config.run:
             value = config.run[key]
-            kind, word = ((int, float), "number") if key in _NUMBERS else (str, "string")
+            kind: Any = (int, float) if key in _NUMBERS else str
+            word = "number" if key in _NUMBERS else "string"
+            if key == "backend" and args.verb in _SEVERAL:
+                kind, word = (str, list), "string or a list of them"
             if not isinstance(value, kind) or isinstance(value, bool):
                 raise OptionError(f"{value!r} is not a {word}", where=f"config file {args.config!r}, {key}")
             setattr(args, key, value)
-    if getattr(args, "backend", "") is None:
-        args.backend = "onnxruntime"
+    if hasattr(args, "backend"):
+        _settle_backend(args)
     needed = {"model": "MODEL", "output": "-o OUT", "data": "--data DATA"}
-    optional = {"plan": {"data"}, "check": {"data"}}
+    optional = {"plan": {"data"}, "check": {"data"}, "verify": {"data"}}
     if args.verb == "quantize" and _decides_alone(args.opt_algorithms or config.options.get("algorithms")):
         optional["quantize"] = {"data"}
     if args.__dict__.get("statistics"):
@@ -166,6 +171,17 @@ def _settle(args: argparse.Namespace) -> None:
         raise _UsageError(str(error)) from error
     args.options = Options(**{**config.options, **given})
     args.image = ImageOptions(**{**config.image, **image})
+
+
+def _settle_backend(args: argparse.Namespace) -> None:
+    """One target's name in ``args.backend``; several, where a verb takes them, in ``args.backends``."""
+    several = args.verb in _SEVERAL
+    given = [args.backend] if isinstance(args.backend, str) else args.backend or ["onnxruntime"]
+    if not all(isinstance(name, str) for name in given):
+        raise OptionError(f"{given!r} is not a list of names", where="backend")
+    if not several and len(given) > 1:
+        raise _UsageError(f"onnxq {args.verb} takes one --backend")
+    args.backend, args.backends = given[0], list(dict.fromkeys(given))
 
 
 def _decides_alone(algorithms: Any) -> bool:
@@ -225,11 +241,31 @@ def _parser() -> argparse.ArgumentParser:
     _model(quantize)
     _data(quantize)
     quantize.add_argument("--statistics", metavar="STATS", help="what 'onnxq calibrate' wrote, instead of data")
-    quantize.add_argument("-o", "--output", metavar="OUT", help="where to write the result")
+    quantize.add_argument("-o", "--output", metavar="OUT", help="where to write the result, a file or a folder")
     _backend(quantize)
     _options(quantize)
     _search(quantize)
     _runtime(quantize)
+
+    deploy = verb("deploy", "write a model that is quantized already, by training or another tool, for a target")
+    deploy.add_argument("model", metavar="MODEL", help="a .onnx model with QDQ pairs or onnxq::FakeQuantize functions")
+    deploy.add_argument("-o", "--output", metavar="OUT", help="where to write the result, a file or a folder")
+    _backend(deploy)
+    deploy.add_argument("--format", dest="opt_format", metavar="NAME", help=_FORMAT)
+    deploy.add_argument("--opset", dest="opt_opset", type=int, metavar="N", help="opset of the result")
+    _runtime(deploy)
+
+    verify = verb("verify", "load an artifact in the runtime it was made for, and compare with onnxruntime")
+    verify.add_argument("artifact", metavar="OUT", help="the .onnx model that was written, or its folder")
+    _data(verify)
+    _backend(verify)
+    verify.add_argument("--simulation", action="store_true", help="do not ask for the runtime, simulate only")
+    verify.add_argument(
+        "--min-sqnr", type=float, default=30.0, metavar="DB", help="exit code 3 below this agreement (default 30)"
+    )
+    verify.add_argument(
+        "--timeout", type=float, default=900.0, metavar="S", help="seconds for the runtime, default 900"
+    )
 
     calibrate = verb("calibrate", "run the float model over data once; the statistics serve any target and bit width")
     _model(calibrate)
@@ -294,7 +330,12 @@ def _model(parser: argparse.ArgumentParser) -> None:
 
 
 def _backend(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--backend", metavar="NAME", help="the target (default onnxruntime; see 'onnxq backends')")
+    parser.add_argument(
+        "--backend",
+        action="append",
+        metavar="NAME",
+        help="the target (default onnxruntime; see 'onnxq backends'); quantize and deploy take several",
+    )
 
 
 def _data(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,6 @@ from onnxq.graph.traverse import all_graphs
 from onnxq.graph.values import constant_array
 from onnxq.plan import Plan, Site
 from onnxq.qparams import MIN_SCALE, QParams, from_range
-from onnxq.spec import PerChannel
 
 __all__ = ["choose_numbers", "fit_biases", "unusable_constants", "unusable_tensors"]
 
@@ -85,7 +84,7 @@ def choose_numbers(model: ir.Model, plan: Plan, statistics: Statistics) -> dict[
             numbers[site.name] = from_range(low, high, site.spec)
         elif site.role in ("weight", "constant"):
             array = _array(values[site.tensor])
-            if site.role == "weight":
+            if site.role == "weight" or site.spec.power_of_two:
                 numbers[site.name] = from_range(*weight_range(array, site.spec), site.spec)
             else:
                 numbers[site.name] = from_range(array.min(initial=0.0), array.max(initial=0.0), site.spec)
@@ -113,9 +112,7 @@ def fit_biases(model: ir.Model, plan: Plan, numbers: dict[str, QParams]) -> None
         if site.factors is not None:
             numbers[site.name] = _bias(site, numbers)
         else:
-            highest = np.abs(_array(values[site.tensor])).reshape(-1)
-            highest = highest if isinstance(site.spec.granularity, PerChannel) else highest.max(initial=0.0)
-            numbers[site.name] = from_range(-highest, highest, site.spec)
+            numbers[site.name] = from_range(*weight_range(_array(values[site.tensor]), site.spec), site.spec)
 
 
 def _make_room(site: Site, bias: NDArray[np.float32], numbers: dict[str, QParams]) -> None:

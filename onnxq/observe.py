@@ -42,7 +42,8 @@ def observable(model: ir.Model, options: Options) -> list[str]:
     for target in backends():
         rewritten = model
         if target.rewrite is not None:
-            rewritten = model.clone()
+            rewritten, _ = Prepared.raised(model, target.min_opset)
+            rewritten = model.clone() if rewritten is model else rewritten
             target.rewrite(rewritten)
         for asked in dict.fromkeys(wanted):
             sites = make_plan(rewritten, target, asked).sites

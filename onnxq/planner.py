@@ -13,6 +13,7 @@ from onnxq.graph.values import is_constant, static_shape
 from onnxq.options import Options
 from onnxq.placement import cheapest, elements
 from onnxq.plan import Edge, Kept, Plan, Role, Site
+from onnxq.render.qdq import bounds
 from onnxq.selection import Selection, with_symmetry
 from onnxq.spec import PerChannel, PerTensor, QuantSpec
 
@@ -109,13 +110,16 @@ class _Planner:
                 self._sites_of(node, self.rules[node])
             elif node in self.stored:
                 self._weight_sites(node, self.stored[node])
+            elif node in self.absorbed and (rule := self._rule(node)) is not None:
+                self._weight_sites(node, rule)
         self._tie_outputs()
         return self._finish()
 
     # -- which nodes
 
     def _candidates(self) -> None:
-        inside = {n: group.kind for group in find_groups(self.model) for n in group.nodes}
+        groups = [group for group in find_groups(self.model) if group.kind in self.backend.whole]
+        inside = {n: group.kind for group in groups for n in group.nodes}
         for node in self.nodes:
             if node.op_type in _QUANTIZERS:
                 continue
@@ -191,16 +195,27 @@ class _Planner:
                 or producer not in self.rules
                 or self.rules[producer].kind not in (Kind.COMPUTE, Kind.ELEMENTWISE, Kind.PRODUCT)
                 or (self.backend.drops_absorbed and not self.rules[producer].output)
-                or self.rules[producer].fixed is not None
+                or not self._together(producer, node)
                 or producer in self.absorbs
                 or producer.graph is not node.graph
                 or source.is_graph_output()
                 or len(source.uses()) != 1
                 or any(v is not None and not is_constant(v) for v in node.inputs[1:])
+                or (self.backend.complete_units and not self._superfluous(node))
             ):
                 continue
             self.absorbed[node], self.absorbs[producer] = producer, node
             self.rules.pop(node, None)
+
+    def _superfluous(self, node: ir.Node) -> bool:
+        """Whether any quantizer behind a Relu or Clip saturates at its bounds: it has a zero point, and they hold 0."""
+        return not self._activation(node, node.outputs[0]).symmetric and bounds(node)[0] <= 0.0 <= bounds(node)[1]
+
+    def _together(self, producer: ir.Node, function: ir.Node) -> bool:
+        """Whether the target computes an activation function together with the operator before it."""
+        if self.backend.absorbs is not None:
+            return self.backend.absorbs(producer, function)
+        return self.rules[producer].fixed is None
 
     def _place(self) -> None:
         rules, mode = self.rules, self.placement
@@ -282,7 +297,7 @@ class _Planner:
                 weights.append(draft)
             else:
                 role: Role = "constant" if is_constant(value) else "activation"
-                if role == "constant" and not self.backend.scalar_constants and elements(value) == 1:
+                if role == "constant" and not self._quantizes_constant(value):
                     continue
                 draft = self._draft(value, role, self._activation(node, value, rule.activation))
                 data.append(draft)
@@ -302,6 +317,9 @@ class _Planner:
             if own is None and weights[0].spec.bits <= 8:
                 draft.factors = (data[0], weights[0])
             draft.readers.append(Edge(node.name or "", rule.bias or 0))
+
+    def _quantizes_constant(self, value: ir.Value) -> bool:
+        return self.backend.constants and (self.backend.scalar_constants or elements(value) != 1)
 
     def _weight_sites(self, node: ir.Node, rule: OpRule) -> None:
         for position in rule.weights:
@@ -350,12 +368,21 @@ class _Planner:
         axis = rule.weight_axis(node, position) if rule.weight_axis and wanted else None
         granularity = PerTensor() if axis is None else PerChannel(axis)
         own = rule.weight or self.backend.weight
-        spec = replace(own, bits=self.weight_bits, granularity=granularity)
+        spec = replace(own, bits=self._least_bits(self.weight_bits, node), granularity=granularity)
         return self.selection.weight(spec, node, value)
+
+    def _least_bits(self, bits: int, node: ir.Node) -> int:
+        """The width asked for, or that of the model's first and last layers where the target gives them more."""
+        least = self.backend.first_last_bits
+        if least is None or bits >= least or node not in self.rules:
+            return bits
+        first = any(v is not None and v.is_graph_input() for v in node.inputs)
+        return least if first or self._output(node).is_graph_output() else bits
 
     def _activation(self, node: ir.Node, value: ir.Value, own: QuantSpec | None = None) -> QuantSpec:
         options = self.options
-        spec = replace(own or self.backend.activation, bits=self.act_bits, range=options.range)
+        bits = self._least_bits(self.act_bits, node) if value in node.inputs else self.act_bits
+        spec = replace(own or self.backend.activation, bits=bits, range=options.range)
         if options.symmetric is not None:
             spec = with_symmetry(spec, options.symmetric)
         return self.selection.activation(spec, node, value)
@@ -414,7 +441,8 @@ def _positions(rule: OpRule, node: ir.Node) -> Iterable[int]:
     """Positions of a node's inputs that its rule speaks of, except the bias."""
     if rule.data is None:
         return range(len(node.inputs))
-    return sorted(p for p in {*rule.data, *rule.weights} if p < len(node.inputs))
+    data = rule.data(node) if callable(rule.data) else rule.data
+    return sorted(p for p in {*data, *rule.weights} if p < len(node.inputs))
 
 
 def _is_dequantized(value: ir.Value) -> bool:

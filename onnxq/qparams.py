@@ -4,6 +4,8 @@ Everything here is bit-equal to ONNX QuantizeLinear and DequantizeLinear (operat
 
     q = saturate(round_half_even(x / scale) + zero_point)        x / scale in float32
     x = (q - zero_point) * scale                                 in float32
+
+A logarithmic grid has a clip value in place of a scale; its arithmetic is that of :mod:`onnxq.logarithmic`.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from onnxq import logarithmic
 from onnxq.errors import BackendError, ModelError
 from onnxq.spec import PerBlock, PerChannel, QuantSpec, Scheme
 
@@ -22,6 +25,7 @@ __all__ = [
     "MIN_SCALE",
     "QParams",
     "dequantize",
+    "ends",
     "fake_quantize",
     "from_range",
     "quantize",
@@ -42,8 +46,9 @@ class QParams:
     Attributes:
         spec: how the tensor is quantized.
         scale: float32, finite, > 0; shape ``()`` per tensor, ``(channels,)`` per channel, and per block the shape of
-            the tensor with the blocked axis divided by the block size, rounded up.
-        zero_point: int64, the same shape; the integer that stands for 0.0.
+            the tensor with the blocked axis divided by the block size, rounded up. Of a logarithmic grid it is the clip
+            value ``c``, the largest number that the grid holds: ``2**(n/16)`` rounded to float32.
+        zero_point: int64, the same shape; the integer that stands for 0.0. Of a logarithmic grid 0, without meaning.
     """
 
     spec: QuantSpec
@@ -53,11 +58,15 @@ class QParams:
     @property
     def lo(self) -> NDArray[np.float32]:
         """The lowest real number that the grid holds, shape of ``scale``."""
+        if self.spec.scheme is Scheme.LOGARITHMIC:
+            return np.asarray(-self.scale, np.float32)
         return ((self.spec.qmin - self.zero_point) * self.scale).astype(np.float32)
 
     @property
     def hi(self) -> NDArray[np.float32]:
         """The highest real number that the grid holds, shape of ``scale``."""
+        if self.spec.scheme is Scheme.LOGARITHMIC:
+            return self.scale
         return ((self.spec.qmax - self.zero_point) * self.scale).astype(np.float32)
 
     def __eq__(self, other: object) -> bool:
@@ -83,7 +92,8 @@ def from_range(lo: ArrayLike, hi: ArrayLike, spec: QuantSpec) -> QParams:
 
     * asymmetric: ``scale = (hi - lo) / (qmax - qmin)``, ``zero_point = round(qmin - lo / scale)``;
     * symmetric: ``scale = max(-lo, hi) / (qmax - mid)``, ``zero_point = mid``: 0 if signed, else ``2**(bits - 1)``;
-    * power of two: the scale is rounded up to the next power of two, then the zero point is computed.
+    * power of two: the scale is rounded up to the next power of two, then the zero point is computed;
+    * logarithmic: the clip value is ``max(-lo, hi)``, rounded to the nearest ``2**(n/16)`` on the logarithmic scale.
 
     Args:
         lo: lower end of the range, real units; a number or an array of one value a channel or block.
@@ -95,9 +105,8 @@ def from_range(lo: ArrayLike, hi: ArrayLike, spec: QuantSpec) -> QParams:
 
     Raises:
         ModelError: an end of a range is NaN or infinite.
-        BackendError: the grid is not uniform.
+        BackendError: the grid is logarithmic and not of 8 bits, signed and symmetric.
     """
-    _require_uniform(spec)
     low = np.minimum(np.asarray(lo, np.float64), 0.0)
     high = np.maximum(np.asarray(hi, np.float64), 0.0)
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
@@ -105,6 +114,10 @@ def from_range(lo: ArrayLike, hi: ArrayLike, spec: QuantSpec) -> QParams:
     low, high = np.broadcast_arrays(low, high)
     empty = low == high
     high = np.where(empty, 1.0, high)
+    if spec.scheme is Scheme.LOGARITHMIC:
+        _require_known(spec)
+        clip = logarithmic.snapped(np.maximum(-low, high))
+        return QParams(spec, clip, np.zeros(clip.shape, np.int64))
     middle = 0 if spec.signed else 1 << (spec.bits - 1)
     if spec.symmetric:
         raw = np.maximum(-low, high) / (spec.qmax - middle)
@@ -124,19 +137,22 @@ def from_range(lo: ArrayLike, hi: ArrayLike, spec: QuantSpec) -> QParams:
 def quantize(x: ArrayLike, qp: QParams) -> NDArray[Any]:
     """Quantize as ONNX QuantizeLinear does: ``saturate(round_half_even(x / scale) + zero_point)``.
 
-    NaN, for which ONNX leaves the result open, becomes the zero point.
+    NaN, for which ONNX leaves the result open, becomes the zero point. A logarithmic grid has its own formula.
 
     Args:
         x: real values of any shape; computed in float32.
         qp: parameters; their shape must fit ``x``.
 
     Returns:
-        Integers of the shape of ``x``, in the narrowest NumPy type that holds them (4-bit ones in 8-bit integers).
+        Integers of the shape of ``x``, in the narrowest NumPy type that holds them (4-bit ones in 8-bit integers); of a
+        logarithmic grid its codes, uint8 of sign and magnitude.
 
     Raises:
         ModelError: the parameters do not fit the shape of ``x``.
     """
     values = np.asarray(x, np.float32)
+    if qp.spec.scheme is Scheme.LOGARITHMIC:
+        return logarithmic.quantize(values, _shaped(qp, values.shape)[0])
     scale, zero = spread(qp, values.shape)
     with np.errstate(over="ignore", invalid="ignore"):
         ratio = np.asarray(values / scale)
@@ -165,6 +181,8 @@ def dequantize(q: ArrayLike, qp: QParams) -> NDArray[np.float32]:
         ModelError: the parameters do not fit the shape of ``q``.
     """
     integers = np.asarray(q)
+    if qp.spec.scheme is Scheme.LOGARITHMIC:
+        return logarithmic.dequantize(integers, _shaped(qp, integers.shape)[0])
     scale, zero = spread(qp, integers.shape)
     return np.asarray((integers.astype(np.int64) - zero).astype(np.float32) * scale, np.float32)
 
@@ -183,7 +201,7 @@ def fake_quantize(x: ArrayLike, qp: QParams) -> NDArray[np.float32]:
         ModelError: the parameters do not fit the shape of ``x``.
     """
     values = np.asarray(x, np.float32)
-    if qp.spec.bits > 16 or not values.ndim:
+    if qp.spec.bits > 16 or not values.ndim or qp.spec.scheme is Scheme.LOGARITHMIC:
         return dequantize(quantize(values, qp), qp)
     scale, zero = spread(qp, values.shape)
     low = (qp.spec.qmin - zero).astype(np.float32)
@@ -202,6 +220,11 @@ def fake_quantize(x: ArrayLike, qp: QParams) -> NDArray[np.float32]:
 def _require_uniform(spec: QuantSpec) -> None:
     if spec.scheme is not Scheme.UNIFORM:
         raise BackendError(f"a {spec.scheme.value} grid has no scale and zero point", hint="Use a uniform scheme")
+
+
+def _require_known(spec: QuantSpec) -> None:
+    if spec.bits != 8 or not (spec.signed and spec.symmetric):
+        raise BackendError(f"there is no logarithmic grid like this: {spec}", hint="It has 8 bits, and is symmetric")
 
 
 def _next_power_of_two(scale: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -228,8 +251,27 @@ def spread(qp: QParams, shape: tuple[int, ...]) -> tuple[NDArray[np.float32], ND
 
     Raises:
         ModelError: the parameters do not fit the shape.
+        BackendError: the grid is not uniform.
     """
     _require_uniform(qp.spec)
+    return _shaped(qp, shape)
+
+
+def ends(qp: QParams, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The lowest and the highest number that a tensor of ``shape`` can hold, in shapes that broadcast against it.
+
+    Raises:
+        ModelError: the parameters do not fit the shape.
+    """
+    scale, zero = _shaped(qp, shape)
+    if qp.spec.scheme is Scheme.LOGARITHMIC:
+        return -scale.astype(np.float64), scale.astype(np.float64)
+    wide = scale.astype(np.float64)
+    return (qp.spec.qmin - zero) * wide, (qp.spec.qmax - zero) * wide
+
+
+def _shaped(qp: QParams, shape: tuple[int, ...]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """:func:`spread` for any grid."""
     scale, zero = qp.scale, qp.zero_point
     granularity = qp.spec.granularity
     if scale.ndim == 0:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
@@ -109,9 +108,7 @@ def quantize(
     job = _Job(backend, options)
     require_folder(output)
     (result,) = _run(model, data, [job], statistics, options, image, reporter)
-    if output is not None:
-        _save(result, output, model)
-    return result
+    return result if output is None else result.written(artifact_path(output, model, backend))
 
 
 def quantize_all(
@@ -153,8 +150,7 @@ def quantize_all(
     require_folder(output)
     results = _run(model, data, jobs, statistics, options, image, reporter)
     if output is not None:
-        for result in results:
-            _save(result, output, model)
+        results = [r.written(artifact_path(output, model, name)) for name, r in zip(names, results, strict=True)]
     return dict(zip(names, results, strict=True))
 
 
@@ -172,6 +168,8 @@ class _Job:
             check_range(method)
         self.target.bits(options)
         self.target.format_named(options.format)
+        if self.target.refuses is not None:
+            self.target.refuses(options)
         self.model = ir.Model(ir.Graph([], [], nodes=[]), ir_version=10)
         self.notes: list[str] = []
 
@@ -232,13 +230,6 @@ def _run(
     elif statistics.model_digest != model_digest(prepared.model):
         raise StatisticsError("they were made from another model", hint="Calibrate this model again")
     return [job.run(prepared, statistics, reporter) for job in jobs]
-
-
-def _save(result: Quantized, output: str | os.PathLike[str], source: Source) -> list[Path]:
-    path = artifact_path(output, source, result.backend.name)
-    if path != Path(output):
-        path.parent.mkdir(exist_ok=True)
-    return result.save(path)
 
 
 def read(model: Source, *, backend: str = "onnxruntime") -> Quantized:

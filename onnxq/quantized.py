@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ class Quantized:
         format: how it is written, one of the backend's formats; its default where empty.
         version: of onnxq, written into the result.
         recipe: the range method, then the algorithms, as they were asked for.
+        files: the artifact, once it was written: the ONNX model first.
     """
 
     model: ir.Model
@@ -46,6 +47,7 @@ class Quantized:
     format: str = ""
     version: str = ""
     recipe: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
     _made: list[ir.Model] = field(default_factory=list, repr=False)
 
     def qdq(self) -> ir.Model:
@@ -83,6 +85,18 @@ class Quantized:
             raise OutputError("the folder does not exist", where=str(target.parent), hint="Create it first")
         return self._format.write(self, target)
 
+    def written(self, path: Path) -> Quantized:
+        """The same, written to a path, in a folder that is made where it is missing; ``files`` says what was written.
+
+        Raises:
+            OutputError: see :meth:`save`.
+        """
+        try:
+            path.parent.mkdir(exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"cannot be made: {error.strerror or error}", where=f"'{path.parent}'") from error
+        return replace(self, files=tuple(self.save(path)))
+
     @property
     def _format(self) -> Format:
         return self.backend.format_named(self.format)
@@ -94,6 +108,8 @@ class Quantized:
             ops[op] = ops.get(op, 0) + 1
         return {
             "backend": self.backend.name,
+            "format": self.format or next(iter(self.backend.formats)),
+            "files": [str(path) for path in self.files],
             "recipe": list(self.recipe),
             "quantized_nodes": len(self.plan.quantized),
             "stored_nodes": len(self.plan.stored),

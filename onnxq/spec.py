@@ -36,6 +36,7 @@ class Scheme(enum.Enum):
 
     UNIFORM = "uniform"
     LOGARITHMIC = "logarithmic"
+    """Powers of ``2**(1/16)`` with a sign, 8 bits, symmetric: see :mod:`onnxq.logarithmic`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,6 @@ class QuantSpec:
             case _:
                 where = "per tensor"
         sign = "int" if self.signed else "uint"
-        extra = "".join(
-            f", {name}" for name, on in (("narrow", self.narrow_range), ("power of two", self.power_of_two)) if on
-        )
+        flags = (("narrow", self.narrow_range), ("power of two", self.power_of_two))
+        extra = "".join(f", {name}" for name, on in (*flags, ("logarithmic", self.scheme is Scheme.LOGARITHMIC)) if on)
         return f"{sign}{self.bits} {kind} {where}{extra}"

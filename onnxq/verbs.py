@@ -13,14 +13,28 @@ import onnxq
 from onnxq import views
 from onnxq.algorithms.choice import Choice
 from onnxq.compare import TensorErrors
-from onnxq.errors import OnnxqError
+from onnxq.errors import OnnxqError, OptionError
+from onnxq.locations import is_folder
 from onnxq.progress import Reporter, make_reporter
 from onnxq.quantized import Quantized
 from onnxq.rewritten import pipeline_of, samples_of
 from onnxq.search import view as search_view
 from onnxq.terminal import Screen
 
-__all__ = ["algorithms", "backends", "calibrate", "check", "compare", "demo", "plan", "quantize", "sensitivity", "show"]
+__all__ = [
+    "algorithms",
+    "backends",
+    "calibrate",
+    "check",
+    "compare",
+    "demo",
+    "deploy",
+    "plan",
+    "quantize",
+    "sensitivity",
+    "show",
+    "verify",
+]
 
 Answer = tuple[int, dict[str, Any] | None]
 
@@ -38,6 +52,8 @@ def _shows(args: argparse.Namespace) -> bool:
 
 def quantize(args: argparse.Namespace, screen: Screen) -> Answer:
     """``onnxq quantize``."""
+    if len(args.backends) > 1:
+        return _several(args, screen)
     if args.max_drop is not None:
         return _search(args, screen)
     whole = pipeline_of(args.options)
@@ -66,6 +82,64 @@ def quantize(args: argparse.Namespace, screen: Screen) -> Answer:
     document["below_floor"] = below
     document["suspects"] = [t.tensor for t in suspects]
     return (_BELOW if below else _OK), document
+
+
+def _several(args: argparse.Namespace, screen: Screen) -> Answer:
+    """``onnxq quantize`` for several targets."""
+    if args.max_drop is not None or pipeline_of(args.options) is not None:
+        raise OptionError("takes one --backend", where="quantize --max-drop, or an algorithm of the whole model")
+    start = time.perf_counter()
+    results = onnxq.quantize_all(
+        args.model,
+        args.data,
+        backends=args.backends,
+        output=args.output,
+        statistics=args.statistics,
+        options=args.options,
+        image=args.image,
+        reporter=_reporter(args),
+    )
+    seconds = time.perf_counter() - start
+    if _shows(args):
+        views.several(screen, args.model, args.output, results, seconds, verbose=args.verbose)
+    worst = [r.verification.worst for r in results.values() if r.verification is not None]
+    below = any(w is not None and w[1].sqnr < args.options.min_sqnr for w in worst)
+    document = {"model": args.model, "output": args.output, "seconds": round(seconds, 3), "below_floor": below}
+    return (_BELOW if below else _OK), {**document, "targets": [result.report() for result in results.values()]}
+
+
+def deploy(args: argparse.Namespace, screen: Screen) -> Answer:
+    """``onnxq deploy``."""
+    start = time.perf_counter()
+    if len(args.backends) > 1 and not is_folder(args.output):
+        raise OptionError(f"'{args.output}' is no folder", where="-o", hint="Several targets need one")
+    results = {
+        name: onnxq.deploy(args.model, backend=name, output=args.output, options=args.options) for name in args.backends
+    }
+    seconds = time.perf_counter() - start
+    if _shows(args):
+        for result in results.values():
+            views.quantized(screen, args.model, args.output, result, seconds, verbose=args.verbose)
+    document = {"model": args.model, "output": args.output, "seconds": round(seconds, 3)}
+    return _OK, {**document, "targets": [result.report() for result in results.values()]}
+
+
+def verify(args: argparse.Namespace, screen: Screen) -> Answer:
+    """``onnxq verify``."""
+    found = onnxq.verify(
+        args.artifact,
+        args.data,
+        backend=args.backend,
+        samples=args.options.samples,
+        image=args.image,
+        simulation=args.simulation,
+        timeout=args.timeout,
+        reporter=_reporter(args),
+    )
+    if _shows(args):
+        views.agreement(screen, found, verbose=args.verbose)
+    below = found.worst is not None and found.worst[1].sqnr < args.min_sqnr
+    return (_BELOW if below else _OK), {**found.to_dict(), "below_floor": below}
 
 
 def _rewrite(args: argparse.Namespace, screen: Screen, whole: Choice) -> Answer:
@@ -235,8 +309,11 @@ def backends(args: argparse.Namespace, screen: Screen) -> Answer:
             "activation": str(b.activation),
             "weight": str(b.weight),
             "operators": sorted(b.rules),
+            "formats": list(b.formats),
             "artifacts": b.artifacts,
+            "runtime": b.runtime,
             "verified": b.verified,
+            "unverified": b.unverified,
         }
         for b in found
     ]

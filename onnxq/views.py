@@ -17,15 +17,19 @@ from onnxq.plan import Kept, Plan
 from onnxq.quantized import Quantized
 from onnxq.reasons import by_reason, counts
 from onnxq.show import ModelView, QuantizedTensor, StatisticsView
+from onnxq.spec import QuantSpec, Scheme
 from onnxq.terminal import Screen, bytes_text, decibel, number, plural
 
 if TYPE_CHECKING:
     from onnxq.algorithms.draft import Algorithm
     from onnxq.demo.run import DemoResult
+    from onnxq.final_check import Verification
     from onnxq.rewritten import Rewritten
     from onnxq.sensitivity import Sensitivity
+    from onnxq.verify import Agreement
 
 __all__ = [
+    "agreement",
     "algorithms",
     "backends",
     "below_floor",
@@ -37,6 +41,7 @@ __all__ = [
     "quantized",
     "rewritten",
     "sensitivity",
+    "several",
     "shown",
 ]
 
@@ -92,7 +97,8 @@ def quantized(
 ) -> None:
     """The summary of ``onnxq quantize``."""
     plan, check = result.plan, result.verification
-    _head(screen, f"{source} → {output}" if output else source, f"{result.backend.title}, {seconds:.1f} s")
+    written = ", ".join(str(path) for path in result.files) or output
+    _head(screen, f"{source} → {written}" if written else source, f"{result.backend.title}, {seconds:.1f} s")
     done = len(plan.quantized) + len(plan.absorbed)
     total = done + len(plan.kept_float)
     absorbed = f" (+ {counts(_ops(result, plan.absorbed))} absorbed)" if plan.absorbed else ""
@@ -119,13 +125,56 @@ def quantized(
         if check.speedup is not None:
             speed = f"{check.speedup:.2f} times as fast as float, one thread of this machine"
             rows.append(("speed", screen.style(speed, "yellow") if check.speedup < _SLOWER else speed))
-        rows.append(("checked", f"valid, runs with optimizations on and off; {plural(check.samples, 'sample')}"))
+        rows.append(("checked", _checked(result, check)))
     screen.pairs(rows)
     for warning in check.warnings if check else ():
         screen.line(f"  {screen.style('warning', 'yellow')}  {warning}")
     if verbose:
         for note in (n for n in result.notes if not n.startswith(TRIED)):
             screen.line(f"  {screen.style('note', 'dim')}  {note}")
+
+
+def several(
+    screen: Screen, source: str, output: str, results: Mapping[str, Quantized], seconds: float, *, verbose: bool
+) -> None:
+    """The summary of ``onnxq quantize`` for several targets: a row each."""
+    _head(screen, f"{source} → {output}", f"{plural(len(results), 'target')}, {seconds:.1f} s")
+    rows = []
+    for name, result in results.items():
+        plan, check = result.plan, result.verification
+        done = len(plan.quantized) + len(plan.absorbed)
+        worst = check.worst if check is not None else None
+        accuracy = f"{decibel(worst[1].sqnr)} dB" if worst is not None else "-"
+        files = ", ".join(path.name for path in result.files)
+        rows.append((name, f"{done} of {done + len(plan.kept_float)}", accuracy, files))
+    screen.table(("target", "nodes quantized", "SQNR", "files"), rows)
+    for name, result in results.items():
+        for warning in result.verification.warnings if result.verification else ():
+            screen.line(f"  {screen.style('warning', 'yellow')}  {name}: {warning}")
+        for note in result.notes if verbose else ():
+            screen.line(f"  {screen.style('note', 'dim')}  {name}: {note}")
+
+
+def agreement(screen: Screen, found: Agreement, *, verbose: bool) -> None:
+    """The summary of ``onnxq verify``."""
+    _head(screen, str(found.artifact), found.runtime or "no runtime: simulated by onnxq")
+    kind = "quantizers in the graph" if found.format == "onnx" else f"format {found.format}, read back"
+    rows = [("artifact", f"{kind}: {plural(found.tensors, 'tensor')} with a scale")]
+    if found.runtime is not None:
+        rows.append(("integer", f"{plural(len(found.integer), 'operator')}{_kinds(found.integer)}"))
+        rows.append(("float", f"{plural(len(found.floating), 'operator')}{_kinds(found.floating)}"))
+    for position, (name, errors) in enumerate(sorted(found.outputs.items(), key=lambda pair: pair[1].sqnr)):
+        steps = f", at most {found.lsb[name]:.2g} steps of its quantizer" if name in found.lsb else ""
+        rows.append(("" if position else "agreement", f"{name}: {_accuracy(errors)}{steps}"))
+    rows.append(("compared", found.compared if found.outputs else "nothing was run: give --data, where it can run"))
+    rows += [("" if position else "remark", text) for position, text in enumerate(found.remarks)]
+    if verbose:
+        rows += [("integer", name) for name in found.integer] + [("float", name) for name in found.floating]
+    screen.pairs(rows)
+
+
+def _kinds(names: Sequence[str]) -> str:
+    return _listed(name.split()[0] for name in names if name)
 
 
 def rewritten(screen: Screen, source: str, output: str, result: Rewritten, seconds: float, *, verbose: bool) -> None:
@@ -149,6 +198,13 @@ def rewritten(screen: Screen, source: str, output: str, result: Rewritten, secon
         screen.line(f"  {screen.style('warning', 'yellow')}  {warning}")
     for note in result.details if verbose else ():
         screen.line(f"  {screen.style('note', 'dim')}  {note}")
+
+
+def _checked(result: Quantized, check: Verification) -> str:
+    if result.backend.runtime == "onnxruntime":
+        return f"valid, runs with optimizations on and off; {plural(check.samples, 'sample')}"
+    ran = f"simulated in onnxruntime, {plural(check.samples, 'sample')}" if check.samples else "loads in onnxruntime"
+    return f"valid, {ran}; next: onnxq verify --backend {result.backend.name}"
 
 
 def _listed(ops: Iterable[str]) -> str:
@@ -381,8 +437,17 @@ def _more(screen: Screen, count: int) -> None:
 
 def backends(screen: Screen, found: Sequence[Backend]) -> None:
     """The table of targets."""
-    rows = [(b.name, b.title, b.artifacts, plural(len(b.rules), "operator"), b.verified) for b in found]
-    screen.table(("name", "target", "artifacts", "table", "verified with"), rows)
+    rows = [
+        (b.name, f"{_scheme(b.weight)} / {_scheme(b.activation)}", b.artifacts, b.verified or "-", b.unverified or "-")
+        for b in found
+    ]
+    screen.table(("name", "weights / activations", "artifacts", "verified with", "not verified"), rows)
+
+
+def _scheme(spec: QuantSpec) -> str:
+    sign = "int" if spec.signed else "uint"
+    extra = " log" if spec.scheme is Scheme.LOGARITHMIC else " 2^n" if spec.power_of_two else ""
+    return f"{sign}{spec.bits}{extra}{' sym' if spec.symmetric and spec.signed else ''}"
 
 
 def algorithms(screen: Screen, found: Sequence[Algorithm]) -> None:

@@ -10,15 +10,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from tests.targets import GRAPHS, TARGETS, plan_text
 from tests.test_planner import CASES, GOLDEN, text_of
 
 
 def main() -> None:
-    """Write a file for each case."""
-    for name in CASES:
-        path = GOLDEN / f"{name}.txt"
-        new = text_of(name)
+    """Write a file for each case that changed."""
+    wanted = {GOLDEN / f"{name}.txt": text_of(name) for name in CASES}
+    wanted |= {GOLDEN / "targets" / t / f"{g}.txt": plan_text(t, g) for t in TARGETS for g in GRAPHS}
+    for path, new in wanted.items():
         if not path.exists() or path.read_text() != new:
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(new)
             print(f"wrote {path}")
 

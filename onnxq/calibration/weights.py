@@ -1,6 +1,7 @@
 """The range of a weight: what it holds at 8 bits and above, the range of least squared error below.
 
-At 8 bits a search gains next to nothing; at 4 it does.
+At 8 bits a search gains next to nothing; at 4 it does, and where scales are powers of two, of which the next one may
+leave half of the grid unused.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _RATIOS = np.concatenate(
     [np.linspace(1.0, 0.4, 25), np.linspace(0.36, 0.08, 8)]
 )  # the full range comes first: it wins ties
 _REFINED = np.linspace(-0.02, 0.02, 5)
+_POWERS = 0.5 ** np.arange(6.0)  # each of these ranges has another power of two for its scale
 _CHUNK = 1 << 20  # weights searched at a time
 
 
@@ -30,7 +32,8 @@ def weight_range(w: NDArray[np.floating], spec: QuantSpec) -> tuple[Floats, Floa
     """The range to quantize a weight with, for each of its channels or blocks.
 
     Infinite values and NaN are left out. The search tries the range times 33 ratios from 1 to 0.08, then 5 around the
-    best, separately for each channel or block, and takes the one of least squared error.
+    best, separately for each channel or block, and takes the one of least squared error. Of scales that are powers of
+    two it tries six, at any width.
 
     Args:
         w: the weight, any float type and shape.
@@ -51,7 +54,7 @@ def weight_range(w: NDArray[np.floating], spec: QuantSpec) -> tuple[Floats, Floa
         part = rows[start : start + step]
         part = np.where(np.isfinite(part), part, np.float32(0.0))
         lo, hi = part.min(axis=1, initial=0.0).astype(np.float64), part.max(axis=1, initial=0.0).astype(np.float64)
-        if spec.bits < _SEARCH_BELOW and part.size:
+        if (spec.bits < _SEARCH_BELOW or spec.power_of_two) and part.size:
             lo, hi = _search(part, lo, hi, flat)
         low[start : start + step], high[start : start + step] = lo, hi
     return low.reshape(shape), high.reshape(shape)
@@ -91,8 +94,10 @@ def _search(rows: NDArray[np.float32], low: Floats, high: Floats, spec: QuantSpe
         better = error < least
         best[better], least[better] = ratio[better], error[better]
 
-    for ratio in _RATIOS:
+    for ratio in _POWERS if spec.power_of_two else _RATIOS:
         attempt(np.full(len(rows), ratio))
+    if spec.power_of_two:
+        return low * best, high * best
     around = best.copy()
     for shift in _REFINED:
         attempt(np.clip(around + shift, 0.02, 1.0))

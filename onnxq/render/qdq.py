@@ -26,6 +26,9 @@ from onnxq.spec import PerChannel
 
 __all__ = ["bounds", "render", "saturates", "speakable"]
 
+_WIDE_OPSET = 21
+"""From here on QuantizeLinear and DequantizeLinear have 4- and 16-bit integers."""
+
 
 def speakable(site: Site, widths: Set[int]) -> bool:
     """Whether Q and DQ can say what a site's spec says, on a target that runs QuantizeLinear for some widths.
@@ -136,7 +139,8 @@ class _Renderer:
             return
         scale, zero = self._parameters(site)
         integer = ir.DataType[site.spec.dtype.upper()]
-        q = ir.node("QuantizeLinear", [value, scale, zero], name=self.namer.node(f"{site.tensor}_QuantizeLinear"))
+        name = self.namer.node(f"{site.tensor}_QuantizeLinear")
+        q = ir.node("QuantizeLinear", [value, scale, zero], name=name, domain=self._domain(site))
         _describe(q.outputs[0], self.namer.fresh(f"{site.tensor}_quantized"), integer, value.shape)
         self._insert_behind(value, [q])
         self._connect(site, value, q.outputs[0], scale, zero, readers)
@@ -167,6 +171,7 @@ class _Renderer:
                 [integer, scale, zero],
                 attributes={"axis": axis} if axis is not None else None,
                 name=self.namer.node(f"{site.tensor}_DequantizeLinear"),
+                domain=self._domain(site),
             )
             _describe(dq.outputs[0], self.namer.fresh(f"{site.tensor}_dequantized"), ir.DataType.FLOAT, value.shape)
             if is_output and graph is home:
@@ -258,6 +263,14 @@ class _Renderer:
             reader.replace_input_with(index, node.outputs[0])
 
     # -- helpers
+
+    def _domain(self, site: Site) -> str:
+        """The domain of Q and DQ: the standard one, unless its operators have no such integers yet."""
+        domain = self.q.backend.wide_domain
+        if not domain or site.spec.storage_bits not in (4, 16) or self.model.opset_imports.get("", 0) >= _WIDE_OPSET:
+            return ""
+        self.model.opset_imports.setdefault(domain, 1)
+        return domain
 
     def _parameters(self, site: Site, home: ir.Value | None = None) -> tuple[ir.Value, ir.Value]:
         """Scale and zero point as initializers of the graph that holds the tensor; ties share those of their root."""

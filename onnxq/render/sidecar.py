@@ -25,7 +25,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.plan import Edge, Plan, Role, Site
-from onnxq.qparams import QParams, fake_quantize, spread
+from onnxq.qparams import QParams, ends, fake_quantize
 from onnxq.quantized import Quantized
 
 __all__ = ["Parts", "put_together", "take_apart", "write_json", "write_text"]
@@ -172,8 +172,7 @@ def write_json(path: Path, document: Any) -> Path:
 def _formed(array: Any, numbers: QParams, form: WeightForm) -> Any:
     if form == "grid":
         return fake_quantize(array, numbers).astype(array.dtype).reshape(array.shape)
-    scale, zero = spread(numbers, array.shape)
-    low, high = (numbers.spec.qmin - zero) * scale, (numbers.spec.qmax - zero) * scale
+    low, high = ends(numbers, array.shape)
     return np.clip(array, low, high).astype(array.dtype)
 
 

@@ -1,0 +1,211 @@
+"""A model that carries quantizers, from training or another tool, for a target: its scales are kept as they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import metadata
+
+import numpy as np
+
+from onnxq.backend import Backend
+from onnxq.errors import BackendError
+from onnxq.final_check import final_check
+from onnxq.graph.constants import lift_constants
+from onnxq.graph.load import load
+from onnxq.graph.namer import unique_names
+from onnxq.graph.save import file_size
+from onnxq.graph.shapes import forget_shapes, infer_shapes
+from onnxq.locations import artifact_path, require_folder
+from onnxq.numbers import fit_biases
+from onnxq.options import Options
+from onnxq.plan import Plan, Role
+from onnxq.planner import make_plan
+from onnxq.prepare import Prepared, Source, backend_named, needed_opset
+from onnxq.qparams import QParams, from_range
+from onnxq.quantized import Quantized
+from onnxq.render.read import read
+from onnxq.spec import PerTensor, QuantSpec
+
+__all__ = ["deploy"]
+
+_LISTED = 5
+
+
+def deploy(
+    model: Source,
+    *,
+    backend: str,
+    output: str | os.PathLike[str] | None = None,
+    options: Options | None = None,
+) -> Quantized:
+    """Write a model that is quantized already for a target.
+
+    Quantizers are pairs of QuantizeLinear and DequantizeLinear, stored integers behind a DequantizeLinear, and
+    ``onnxq::FakeQuantize`` functions. Where the target's table quantizes the same tensor, it gets the same scale; the
+    zero point moves with the signedness. What the target quantizes and the model does not stays float, with its reason.
+
+    Args:
+        model: path, ``ModelProto`` or ``ir.Model``; left unchanged.
+        backend: name of the target.
+        output: where to write the artifact: a file, or a folder. Nothing is written without it.
+        options: opset, format, exclusions and inclusions.
+
+    Returns:
+        The quantized model; ``notes`` say which quantizers of the source the target has no use for.
+
+    Raises:
+        BackendError: the model carries no quantizers, or some that the target cannot hold; they are named.
+        OnnxqError: anything else that goes wrong; nothing is written then.
+    """
+    options = replace(options or Options(), placement="all")
+    target = backend_named(backend)
+    target.format_named(options.format)
+    require_folder(output)
+    source = _source(model, target, options)
+    if not source.qparams:
+        raise BackendError("the model carries no quantizers", hint="Use 'onnxq quantize' for a float model")
+    plan, numbers, notes = _adopt(source, target, options)
+    if not plan.quantized:
+        raise BackendError(
+            f"{target.name} quantizes none of what this model quantizes",
+            hint=f"See 'onnxq plan' for what {target.name} quantizes",
+        )
+    made = Quantized(
+        source.model,
+        plan,
+        numbers,
+        target,
+        notes=(*source.notes, *notes),
+        format=options.format or "",
+        version=metadata.version("onnxq"),
+        recipe=("the scales of the model given",),
+    )
+    result = made.rendered()
+    forget_shapes(result)
+    checked = final_check(
+        source.model,
+        result,
+        (),
+        float_bytes=file_size(source.model),
+        providers=options.providers,
+        custom_op_library=options.custom_op_library,
+        at_home=target.runtime == "onnxruntime",
+    )
+    made = replace(made, verification=checked)
+    return made if output is None else made.written(artifact_path(output, model, target.name))
+
+
+def _source(model: Source, target: Backend, options: Options) -> Quantized:
+    """The float model inside, in the form that the target wants, with the quantizers it came with."""
+    loaded = load(model)
+    unique_names(loaded)
+    lift_constants(loaded)
+    infer_shapes(loaded)
+    quantized = read(loaded, target)
+    raised, notes = Prepared.raised(quantized.model, needed_opset(target, options), options.opset)
+    if target.rewrite is not None:
+        raised = raised.clone() if raised is quantized.model else raised
+        notes += [str(note) for note in target.rewrite(raised)]
+    return replace(quantized, model=raised, notes=(*quantized.notes, *notes))
+
+
+def _adopt(source: Quantized, target: Backend, options: Options) -> tuple[Plan, dict[str, QParams], list[str]]:
+    """The target's plan with the source's numbers."""
+    given: dict[tuple[str, str], QParams] = {}
+    for site in source.plan.sites:
+        given.setdefault((_kind(site.role), site.tensor), source.qparams[site.name])
+    refused = {name: why for (kind, name), qp in given.items() if (why := _refusal(kind, qp, target)) is not None}
+    keep: dict[str, str] = {}
+    while True:
+        plan = make_plan(source.model, target, options, keep_float=keep)
+        numbers = _numbers(plan, given, target)
+        more = _lacking(plan, numbers)
+        if not more.keys() - keep.keys():
+            break
+        keep.update(more)
+    used = {site.tensor for site in plan.sites}
+    if bad := [f"{name!r}: {why}" for name, why in refused.items() if name in used]:
+        rest = f"; and {len(bad) - _LISTED} more" if len(bad) > _LISTED else ""
+        raise BackendError(
+            f"{target.name} cannot hold {len(bad)} quantizers of this model: {'; '.join(bad[:_LISTED])}{rest}",
+            hint=f"Quantize the float model for {target.name}, or train with quantizers that it holds",
+        )
+    sites = tuple(replace(s, spec=numbers[s.name].spec) for s in plan.sites if s.name in numbers)
+    left = {s.name for s in sites}
+    sites = tuple(replace(s, tied_to=s.tied_to if s.tied_to in left else None) for s in sites)
+    plan = replace(plan, sites=sites)
+    fit_biases(source.model, plan, numbers)
+    unused = [name for kind, name in given if kind != "bias" and name not in {s.tensor for s in sites}]
+    notes = [f"deploy: {target.name} does not quantize {', '.join(map(repr, unused))}"] if unused else []
+    return plan, numbers, notes
+
+
+def _kind(role: Role) -> str:
+    return "bias" if role == "bias" else "activation" if role == "activation" else "weight"
+
+
+def _numbers(plan: Plan, given: Mapping[tuple[str, str], QParams], target: Backend) -> dict[str, QParams]:
+    """The source's numbers for the sites of a plan; sites without are left out. Ties give them to each other."""
+    numbers: dict[str, QParams] = {}
+    for site in plan.sites:
+        found = given.get((_kind(site.role), site.tensor))
+        if site.role == "bias":
+            numbers[site.name] = QParams(site.spec, np.float32(1.0).reshape(()), np.zeros((), np.int64))
+        elif found is not None:
+            numbers[site.name] = _held(found, site.spec)
+    for site in plan.sites:  # a tensor that is only moved has the numbers of the one it was
+        if site.role == "activation" and site.name not in numbers:
+            group = [s for s in plan.sites if plan.root(s) is plan.root(site) and s.name in numbers]
+            if group:
+                numbers[site.name] = numbers[group[0].name]
+            elif site.fixed is not None:
+                numbers[site.name] = from_range(*site.fixed, site.spec)
+    return numbers
+
+
+def _lacking(plan: Plan, numbers: Mapping[str, QParams]) -> dict[str, str]:
+    """Nodes that read a tensor for which there are no numbers, with the reason."""
+    found: dict[str, str] = {}
+    for site in plan.sites:
+        if site.name not in numbers:
+            for edge in site.readers:
+                found.setdefault(edge.node, f"the model given does not quantize {site.tensor!r}")
+    return found
+
+
+def _refusal(kind: str, qp: QParams, target: Backend) -> str | None:
+    """Why a target cannot hold a quantizer, ``None`` where it can."""
+    if kind == "bias":
+        return None  # made anew from the scales of data and weight
+    spec, wanted = qp.spec, target.weight if kind == "weight" else target.activation
+    widths = target.weight_bits if kind == "weight" else target.act_bits
+    if spec.scheme is not wanted.scheme:
+        return f"its grid is {spec.scheme.value}"
+    if spec.bits not in widths:
+        return f"it has {spec.bits} bits"
+    if wanted.power_of_two and not np.array_equal(np.frexp(qp.scale)[0], np.full(qp.scale.shape, 0.5)):
+        return "its scale is no power of two"
+    middle = 0 if spec.signed else 1 << (spec.bits - 1)
+    if wanted.symmetric and (qp.zero_point != middle).any():
+        return f"its zero point is {int(qp.zero_point.reshape(-1)[0])}, where {target.name} wants the middle"
+    if kind == "weight" and not target.per_channel and not isinstance(spec.granularity, PerTensor):
+        return "it has a scale for each channel"
+    return None
+
+
+def _held(qp: QParams, wanted: QuantSpec) -> QParams:
+    """The same grid with the signedness that a target wants."""
+    spec, zero = qp.spec, qp.zero_point
+    if spec.signed != wanted.signed:
+        half = 1 << (spec.bits - 1)
+        zero = zero + half if spec.signed else zero - half
+    middle = 0 if wanted.signed else 1 << (spec.bits - 1)
+    symmetric = bool((zero == middle).all()) and wanted.symmetric
+    spec = replace(
+        spec, signed=wanted.signed, symmetric=symmetric, power_of_two=wanted.power_of_two, range=wanted.range
+    )
+    if not wanted.narrow_range:
+        spec = replace(spec, narrow_range=False)
+    return QParams(spec, qp.scale, zero)

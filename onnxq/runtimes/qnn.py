@@ -1,0 +1,21 @@
+"""Qualcomm's HTP through onnxruntime-qnn; on x86-64 Linux the package emulates the HTP and compiles for it.
+
+Options of the script:
+
+* ``fallback``: nodes that the HTP does not take run on onnxruntime's CPU kernels; else one such node is an error.
+* ``arch``, ``soc``: HTP architecture (``"73"``) and SoC model of the provider's options, empty for its default.
+* ``context``: path of a context model ``*_ctx.onnx`` to write, with its binary ``*_qnn.bin`` beside it: the graph
+  compiled for the HTP, which a device loads without compiling.
+* ``dlc``: folder to write a ``.dlc`` into (QAIRT's own container). The provider then makes nothing to run: no outputs.
+
+Verified with onnxruntime-qnn 2.7.0 (QNN 2.51) and onnxruntime 1.31.1 on x86-64 Linux.
+"""
+
+from onnxq.runtimes.runtime import Runtime
+
+RUNTIME = Runtime(
+    "qnn",
+    "onnxruntime-qnn (HTP)",
+    ("onnxruntime-qnn", "onnxruntime"),
+    options={"fallback": False, "arch": "", "soc": "", "context": "", "dlc": ""},
+)

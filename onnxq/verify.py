@@ -1,0 +1,218 @@
+"""A written artifact in the runtime that it was made for: what runs in integers, and how the numbers agree.
+
+The reference is onnxruntime without any optimization, which computes QuantizeLinear and DequantizeLinear as they are
+defined; for a float model with a table beside it, onnxq's own simulation of the two, run in the same way.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq import plugins
+from onnxq.backend import Backend
+from onnxq.calibration.data import open_data
+from onnxq.errors import BackendError, OnnxqError
+from onnxq.graph.constants import lift_constants
+from onnxq.graph.load import load
+from onnxq.graph.namer import unique_names
+from onnxq.graph.shapes import forget_shapes, infer_shapes
+from onnxq.locations import find_artifact
+from onnxq.metrics import ErrorMeter, Errors, jsonable
+from onnxq.options import ImageOptions
+from onnxq.prepare import backend_named
+from onnxq.progress import Reporter, Silent
+from onnxq.quantized import Quantized
+from onnxq.render.read import read as read_quantizers
+from onnxq.runtimes.child import examine
+from onnxq.runtimes.runtime import Examination, Runtime
+from onnxq.session import Session, inputs_of
+
+__all__ = ["Agreement", "verify"]
+
+_SAMPLES = 8
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What verifying an artifact showed.
+
+    Attributes:
+        backend: the target.
+        artifact: the ONNX model that was verified.
+        format: how it was read: one of the target's formats, or ``"onnx"`` for a model with quantizers in it.
+        runtime: name and version of the real runtime, ``None`` where there is none to install.
+        compared: what the figures compare.
+        outputs: output → error of one against the other; empty where the runtime only compiles.
+        lsb: output → the largest difference in steps of its quantizer, for the outputs that have one.
+        integer: operators that the runtime computes in integers.
+        floating: operators that it computes in float.
+        remarks: what else the runtime said.
+        tensors: number of tensors with a scale.
+    """
+
+    backend: str
+    artifact: Path
+    format: str
+    runtime: str | None
+    compared: str
+    outputs: Mapping[str, Errors] = field(default_factory=dict)
+    lsb: Mapping[str, float] = field(default_factory=dict)
+    integer: tuple[str, ...] = ()
+    floating: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    tensors: int = 0
+
+    @property
+    def worst(self) -> tuple[str, Errors] | None:
+        """The float output with the lowest SQNR."""
+        scored = [(n, e) for n, e in self.outputs.items() if e.sqnr == e.sqnr]
+        return min(scored, key=lambda item: item[1].sqnr) if scored else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready data."""
+        return {
+            "backend": self.backend,
+            "artifact": str(self.artifact),
+            "format": self.format,
+            "runtime": self.runtime,
+            "compared": self.compared,
+            "tensors": self.tensors,
+            "outputs": {name: errors.to_dict() for name, errors in self.outputs.items()},
+            "lsb": {name: jsonable(value) for name, value in self.lsb.items()},
+            "integer": list(self.integer),
+            "floating": list(self.floating),
+            "remarks": list(self.remarks),
+        }
+
+
+def verify(
+    artifact: str | os.PathLike[str],
+    data: Any = None,
+    *,
+    backend: str,
+    samples: int | None = None,
+    image: ImageOptions | None = None,
+    simulation: bool = False,
+    timeout: float = 900.0,
+    reporter: Reporter | None = None,
+) -> Agreement:
+    """Load an artifact into the runtime it was made for and compare what it computes with onnxruntime.
+
+    Where no runtime can be installed, the artifact is read back, which checks its format and its names, and onnxq's
+    simulation of it is compared with the float model it ships with.
+
+    Args:
+        artifact: the ONNX model that was written, or the folder it was written to.
+        data: samples, see :func:`onnxq.calibration.data.open_data`; a runtime that only compiles needs none.
+        backend: the target it was made for.
+        samples: at most this many samples, evenly spaced; None takes 8.
+        image: how to read pictures, where the data is a folder of them.
+        simulation: do not ask for the runtime, simulate only.
+        timeout: seconds for the runtime.
+        reporter: shows progress.
+
+    Raises:
+        OutputError: there is no artifact.
+        VerificationError: the runtime is not installed, or does not take the artifact.
+        BackendError: the artifact cannot be read back.
+    """
+    target, reporter = backend_named(backend), reporter or Silent()
+    path = find_artifact(artifact, backend)
+    form, quantized = _read(path, target)
+    runtime: Runtime | None = None
+    if target.runtime is not None and not simulation:
+        runtime = plugins.find("onnxq.runtimes", target.runtime)
+    model = load(path)
+    feeds = []
+    if data is not None:
+        wanted = _SAMPLES if samples is None else samples
+        feeds = [dict(f) for f in open_data(data, inputs_of(model), image=image, samples=wanted)]
+    seen = Examination("", "")
+    if runtime is not None:
+        with reporter.phase(f"load in {runtime.title}", total=1, unit="models") as advance:
+            seen = examine(runtime, path, feeds, timeout=timeout)
+            advance(1)
+    simulated = model if form == "onnx" else quantized.rendered()
+    if form != "onnx":
+        forget_shapes(simulated)
+    with reporter.phase("run in onnxruntime", total=max(len(feeds), 1)) as advance:
+        reference = _outputs(simulated, feeds, advance)
+    if runtime is not None and runtime.runs:
+        compared, pairs = f"{runtime.title} against onnxruntime", zip(reference, seen.outputs, strict=True)
+    else:
+        compared = "onnxq's simulation in onnxruntime against the float model inside"
+        pairs = zip(_outputs(quantized.model, feeds, lambda _: None), reference, strict=True)
+    errors, lsb = _errors(list(pairs), _steps(quantized))
+    return Agreement(
+        backend=backend,
+        artifact=path,
+        format=form,
+        runtime=f"{runtime.title} {seen.version}" if runtime is not None else None,
+        compared=compared,
+        outputs=errors,
+        lsb=lsb,
+        integer=seen.integer,
+        floating=seen.floating,
+        remarks=seen.remarks,
+        tensors=len(quantized.qparams),
+    )
+
+
+def _read(path: Path, target: Backend) -> tuple[str, Quantized]:
+    """The artifact as a quantized model, and the format it was read in."""
+    complaints = []
+    for name, form in target.formats.items():
+        if form.read is None:
+            continue
+        try:
+            return name, form.read(path)
+        except OnnxqError as error:
+            complaints.append(f"as {name}: {error}")
+    model = load(path)
+    unique_names(model)
+    lift_constants(model)
+    infer_shapes(model)
+    quantized = read_quantizers(model, target)
+    if quantized.qparams or any(form.read is None for form in target.formats.values()):
+        return "onnx", quantized
+    raise BackendError(f"this is no artifact of {target.name} ({'; '.join(complaints)})", where=f"'{path}'")
+
+
+def _outputs(model: ir.Model, feeds: Sequence[Mapping[str, NDArray[Any]]], advance: Any) -> list[dict[str, Any]]:
+    session = Session(model, optimize=False)
+    found = []
+    for sample in feeds:
+        found.append(dict(session.run(sample)))
+        advance(1)
+    return found
+
+
+def _steps(quantized: Quantized) -> dict[str, float]:
+    """Output → step of its quantizer."""
+    names = {value.name for value in quantized.model.graph.outputs}
+    sites = [s for s in quantized.plan.sites if s.role == "activation" and s.produced and s.tensor in names]
+    return {s.tensor: float(quantized.qparams[s.name].scale.max()) for s in sites}
+
+
+def _errors(
+    pairs: Sequence[tuple[Mapping[str, NDArray[Any]], Mapping[str, NDArray[Any]]]], steps: Mapping[str, float]
+) -> tuple[dict[str, Errors], dict[str, float]]:
+    meters: dict[str, ErrorMeter] = {}
+    lsb: dict[str, float] = {}
+    for index, (reference, got) in enumerate(pairs):
+        for name, values in reference.items():
+            if name not in got:
+                continue
+            meters.setdefault(name, ErrorMeter()).update(values, got[name].reshape(values.shape), index)
+            if name in steps and values.size:
+                most = float(np.abs(values.astype(np.float64) - got[name].reshape(values.shape)).max())
+                lsb[name] = max(lsb.get(name, 0.0), most / steps[name])
+    return {name: meter.result() for name, meter in meters.items()}, lsb

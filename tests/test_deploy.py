@@ -1,0 +1,152 @@
+"""Models that carry quantizers already, made by onnxruntime, torch or onnxq, for other targets: scales are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import numpy_helper
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+import onnxq
+from onnxq import Options
+from onnxq.errors import BackendError
+from tests.contract import infer
+from tests.models import build, f32, images, normal
+
+Array = NDArray[Any]
+
+
+def net() -> onnx.ModelProto:
+    return build(
+        """(float[1, 3, 12, 12] x) => (float[1, 10] y) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, w1, b1)
+            r = Relu (a)
+            d = Conv <pads = [1, 1, 1, 1], group = 8> (r, w2, b2)
+            s = Add (d, r)
+            p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (s)
+            g = GlobalAveragePool (p)
+            f = Flatten (g)
+            y = Gemm <transB = 1> (f, w3, b3)
+        }""",
+        w1=normal(8, 3, 3, 3),
+        b1=normal(8, seed=1, scale=0.1),
+        w2=normal(8, 1, 3, 3, seed=2),
+        b2=normal(8, seed=3, scale=0.1),
+        w3=normal(10, 8, seed=4),
+        b3=normal(10, seed=5, scale=0.1),
+    )
+
+
+FEEDS = images(1, 3, 12, 12)
+
+
+class _Reader(CalibrationDataReader):  # type: ignore[misc]
+    def __init__(self) -> None:
+        self.left = iter(FEEDS)
+
+    def get_next(self) -> dict[str, Array] | None:
+        return next(self.left, None)
+
+
+def by_onnxruntime(tmp_path: Path, *, symmetric: bool) -> onnx.ModelProto:
+    """What onnxruntime's own quantizer makes of the net."""
+    onnx.save(net(), tmp_path / "float.onnx")
+    quantize_static(
+        tmp_path / "float.onnx",
+        tmp_path / "q.onnx",
+        _Reader(),
+        quant_format=QuantFormat.QDQ,
+        per_channel=True,
+        activation_type=QuantType.QInt8 if symmetric else QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+        extra_options={"ActivationSymmetric": symmetric},
+    )
+    return onnx.load(tmp_path / "q.onnx")
+
+
+def scales_of(model: onnx.ModelProto) -> list[float]:
+    """Every scale of a QDQ model, per-channel ones apart, sorted."""
+    constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    names = {n.input[1] for n in model.graph.node if n.op_type in ("QuantizeLinear", "DequantizeLinear")}
+    return sorted({float(v) for name in names for v in np.atleast_1d(constants[name])})
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_a_model_of_onnxruntimes_quantizer_keeps_its_scales(tmp_path: Path, symmetric: bool) -> None:
+    source = by_onnxruntime(tmp_path, symmetric=symmetric)
+    deployed = onnxq.deploy(source, backend="onnxruntime", output=tmp_path / "out.onnx")
+    result = onnx.load(tmp_path / "out.onnx")
+    activations = [float(deployed.qparams[s.name].scale) for s in deployed.plan.sites if s.role == "activation"]
+    given = scales_of(source)
+    assert activations and all(scale in given for scale in activations)
+    assert {s.tensor for s in deployed.plan.sites if s.role == "activation"} >= {"x", "r"}
+    want, got = (infer(m, FEEDS, optimize=False)["y"] for m in (source, result))
+    worst = max(float(np.abs(a - b).max()) for a, b in zip(want, got, strict=True))
+    step = max(activations)
+    assert worst <= 2 * step, "the same quantizers give the same numbers, up to ties"
+    onnx.checker.check_model(result, full_check=True)
+
+
+def test_float_weights_behind_quantizers(tmp_path: Path) -> None:
+    """As torch's exporter writes them: Q and DQ on the float weight, per channel."""
+    model = build(
+        """(float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y) {
+            xq = QuantizeLinear (x, sx, zx)
+            xd = DequantizeLinear (xq, sx, zx)
+            wq = QuantizeLinear <axis = 0> (w, sw, zw)
+            wd = DequantizeLinear <axis = 0> (wq, sw, zw)
+            c = Conv <pads = [1, 1, 1, 1]> (xd, wd, b)
+            r = Relu (c)
+            rq = QuantizeLinear (r, sr, zx)
+            y = DequantizeLinear (rq, sr, zx)
+        }""",
+        w=normal(4, 3, 3, 3),
+        b=normal(4, seed=1),
+        sx=f32(0.03),
+        zx=np.int8(0),
+        sr=f32(0.02),
+        sw=f32([0.01, 0.011, 0.012, 0.013]),
+        zw=np.zeros(4, np.int8),
+    )
+    feeds = images(1, 3, 8, 8)
+    deployed = onnxq.deploy(model, backend="onnxruntime", output=tmp_path / "out.onnx")
+    numbers = {s.tensor: deployed.qparams[s.name] for s in deployed.plan.sites if s.role != "bias"}
+    assert float(numbers["x"].scale) == np.float32(0.03)
+    assert numbers["w"].scale.tolist() == f32([0.01, 0.011, 0.012, 0.013]).tolist()
+    want, got = (infer(m, feeds, optimize=False)["y"] for m in (model, onnx.load(tmp_path / "out.onnx")))
+    for a, b in zip(want, got, strict=True):
+        assert np.abs(a - b).max() <= 0.0201, "at most one step"
+        assert np.mean(a != b) < 0.02
+
+
+def test_fake_quantize_functions(tmp_path: Path) -> None:
+    fake = tmp_path / "fake.onnx"
+    made = onnxq.quantize(net(), FEEDS, output=fake, options=Options(placement="all", format="fake-quantize"))
+    deployed = onnxq.deploy(fake, backend="onnxruntime", output=tmp_path / "out.onnx")
+    for site in deployed.plan.sites:
+        if site.role in ("activation", "weight"):
+            assert np.array_equal(deployed.qparams[site.name].scale, made.qparams[site.name].scale), site.name
+            assert np.array_equal(deployed.qparams[site.name].zero_point, made.qparams[site.name].zero_point)
+    want, got = (infer(onnx.load(f), FEEDS, optimize=False)["y"] for f in (fake, tmp_path / "out.onnx"))
+    assert max(float(np.abs(a - b).max()) for a, b in zip(want, got, strict=True)) < 1e-5
+    session = onnxruntime.InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"])
+    assert [i.name for i in session.get_inputs()] == ["x"] and [o.name for o in session.get_outputs()] == ["y"]
+
+
+def test_a_float_model_is_refused() -> None:
+    with pytest.raises(BackendError, match="carries no quantizers"):
+        onnxq.deploy(net(), backend="onnxruntime")
+
+
+def test_what_a_target_cannot_hold_is_named(tmp_path: Path) -> None:
+    source = by_onnxruntime(tmp_path, symmetric=False)
+    with pytest.raises(BackendError, match=r"'x': its zero point is \d+") as caught:
+        onnxq.deploy(source, backend="tensorrt", output=tmp_path / "out.onnx")
+    assert "Quantize the float model" in str(caught.value)
+    assert not (tmp_path / "out.onnx").exists()
