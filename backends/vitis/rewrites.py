@@ -61,7 +61,7 @@ def rewrite(model: ir.Model) -> list[Note]:
         if node.inputs[0].dtype is not ir.DataType.FLOAT:
             continue
         if node.op_type == "Sigmoid":
-            node = _replace(node, _hard_sigmoid(node.inputs[0], namer, node.name or "HardSigmoid"))
+            node = _replace(node, _hard_sigmoid(node.inputs[0], node.name or "HardSigmoid"))
             count("Sigmoid became HardSigmoid")
         elif node.op_type == "HardSwish":
             node = _split_hard_swish(node, namer)
@@ -170,7 +170,7 @@ def _averaged(node: ir.Node) -> int | None:
     return math.prod(shape[axis] for axis in axes)
 
 
-def _hard_sigmoid(x: ir.Value, namer: Namer, name: str) -> ir.Node:
+def _hard_sigmoid(x: ir.Value, name: str) -> ir.Node:
     attributes = {"alpha": _SIXTH, "beta": 0.5}
     node = ir.node("HardSigmoid", [x], attributes=attributes, name=name)
     node.outputs[0].type = x.type
@@ -190,7 +190,7 @@ def _split_hard_swish(node: ir.Node, namer: Namer) -> ir.Node:
     """x * HardSigmoid(x) in place of HardSwish(x); returns the HardSigmoid."""
     x = node.inputs[0]
     assert x is not None and isinstance(node.graph, ir.Graph)
-    gate = _hard_sigmoid(x, namer, namer.node(f"{node.name}_HardSigmoid"))
+    gate = _hard_sigmoid(x, namer.node(f"{node.name}_HardSigmoid"))
     gate.outputs[0].name = namer.fresh(f"{node.outputs[0].name}_gate")
     node.graph.insert_before(node, [gate])
     _replace(node, ir.node("Mul", [x, gate.outputs[0]], name=node.name))

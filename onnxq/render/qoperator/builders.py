@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import numpy as np
 import onnx_ir as ir
 
-from onnxq.graph.values import constant_array, is_constant, only_reader, set_constant
-from onnxq.render.qoperator.units import DOMAIN, Grid, NoQOperatorError, Unit, grid_of, same_grid
+from onnxq.graph.values import is_constant
+from onnxq.render.qoperator.units import DOMAIN, NoQOperatorError, Unit, same_grid
 
 __all__ = ["BUILDERS", "MOVES", "may_move"]
 

@@ -1,0 +1,239 @@
+"""TensorRT, explicit quantization: int8 QuantizeLinear and DequantizeLinear at the inputs of what is quantized.
+
+All grids are symmetric with zero point 0 (written, as int8), weights have a scale for each output channel and are
+stored as integers, biases stay float. No quantizer stands behind a convolution before its activation function or
+before the Add that TensorRT computes together with it: of a residual Add the other branch is quantized. MaxPool and
+Concat share one scale between inputs and output, so that TensorRT can move quantizers across them.
+
+Verified: the parser and the ahead-of-time compiler of TensorRT-RTX 1.7.1 (compute capability 8.6) take the models, at
+opsets 13 to 25, and compute every Conv, Gemm and MatMul with int8 operands; ConvTranspose and average pools run in
+float there although they are quantized. Known from documents only: TensorRT 8, 10 and 11 themselves, speed, and which
+branch of a residual Add is better quantized (NVIDIA's TensorRT developer guide, TensorFlow quantization toolkit and
+Model Optimizer). TensorRT 11 reads opsets up to 25, TensorRT 8.6 up to 17.
+
+TensorRT up to version 10 can also quantize by itself, from a float model and a table of ranges: formats
+``calibration-cache`` and ``dynamic-range``, see :mod:`onnxq.render.calibration_cache`. No TensorRT has read those here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx_ir as ir
+
+from onnxq.backend import Backend, Format, Kind, OpRule
+from onnxq.errors import OptionError
+from onnxq.graph.values import is_constant
+from onnxq.options import Options
+from onnxq.quantized import Quantized
+from onnxq.render.calibration_cache import read_cache, read_ranges, write_cache, write_ranges
+from onnxq.render.formats import FAKE_QUANTIZE, QDQ
+from onnxq.rows import conv_axis, conv_transpose_axis, gemm_axis, matmul_axis, plain_gemm, plain_max_pool
+from onnxq.spec import QuantSpec
+
+__all__ = ["ACROSS", "ACTIVATIONS", "ACTIVATION_SPEC", "BACKEND", "MULTIPLY", "WEIGHT_SPEC", "refuse"]
+
+ACTIVATION_SPEC = QuantSpec(signed=True, symmetric=True)
+WEIGHT_SPEC = QuantSpec(signed=True, symmetric=True, narrow_range=True)
+
+ACTIVATIONS = frozenset(
+    {"Celu", "Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "PRelu", "Relu", "Selu"}
+    | {"Sigmoid", "Softplus", "Softsign", "Tanh", "ThresholdedRelu"}
+)
+"""Functions of single elements, computed at the end of the kernel of the operator in front of them."""
+_CONVOLUTIONS = ("Conv", "ConvTranspose")
+_WITH_CONSTANT = ("Add", "BatchNormalization", "Div", "Mul", "Sub")
+_MOVES = ("DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice", "SpaceToDepth", "Split")
+_MOVES += ("Squeeze", "Tile", "Transpose", "Unsqueeze")
+_LONGEST = 8
+"""Operators between a convolution and an Add that are looked through."""
+
+
+def _backbone(value: ir.Value | None) -> ir.Node | None:
+    """The convolution whose kernel can compute a tensor: nothing else reads what is between."""
+    for _ in range(_LONGEST):
+        node = value.producer() if value is not None else None
+        if value is None or node is None or value.is_graph_output() or len(value.uses()) != 1:
+            return None
+        if node.op_type in _CONVOLUTIONS:
+            return node
+        gated = _gated(node)
+        if gated is not None:
+            value, node = gated, gated.producer()
+            readers = {use.node for use in value.uses()}
+            if node is None or node.op_type not in _CONVOLUTIONS or value.is_graph_output() or len(readers) != 2:
+                return None
+            return node
+        rest = node.inputs[1:]
+        if node.op_type not in (*ACTIVATIONS, *_WITH_CONSTANT) or not all(v is None or is_constant(v) for v in rest):
+            return None
+        value = node.inputs[0]
+    return None
+
+
+def _gated(node: ir.Node) -> ir.Value | None:
+    """x of a node that is x · f(x), as SiLU is written."""
+    if node.op_type != "Mul":
+        return None
+    for x, y in (node.inputs, reversed(node.inputs)):
+        function = y.producer() if y is not None else None
+        if function is not None and function.op_type in ACTIVATIONS and function.inputs[0] is x:
+            return x
+    return None
+
+
+def _before(value: ir.Value | None) -> set[ir.Node]:
+    """All nodes that a tensor depends on."""
+    found: set[ir.Node] = set()
+    pending = [value]
+    while pending:
+        current = pending.pop()
+        node = current.producer() if current is not None else None
+        if node is not None and node not in found:
+            found.add(node)
+            pending += node.inputs
+    return found
+
+
+def _shortcut(node: ir.Node) -> tuple[int, ...]:
+    """Position of the branch of a residual Add that is quantized; none where it is no such Add.
+
+    The other branch comes from a convolution that computes the Add as well. Where both do, the branch of fewer
+    operators of its own is the shortcut; the first one of equals, as in NVIDIA's Model Optimizer.
+    """
+    left, right = node.inputs[0], node.inputs[1]
+    if left is right or is_constant(left) or is_constant(right):
+        return ()
+    ends = _backbone(left), _backbone(right)
+    if ends[0] is None or ends[1] is None:
+        return (1,) if ends[0] is not None else (0,) if ends[1] is not None else ()
+    behind = _before(left), _before(right)
+    return (0,) if len(behind[0] - behind[1]) <= len(behind[1] - behind[0]) else (1,)
+
+
+def _why_no_shortcut(node: ir.Node) -> str | None:
+    if any(is_constant(v) for v in node.inputs):
+        return "adds a constant, in the kernel of the operator before it"
+    return None if _shortcut(node) else "no convolution computes it: neither branch comes from one alone"
+
+
+def _multiplies(node: ir.Node, value: ir.Value) -> bool:
+    """Whether a node is a multiply-accumulate that reads a tensor as data."""
+    if node.op_type == "MatMul":
+        return True
+    return node.op_type in ("Conv", "ConvTranspose", "Gemm") and node.inputs[0] is value
+
+
+def _is_multiplied(value: ir.Value) -> bool:
+    """Whether a multiply-accumulate reads a tensor, moved, pooled or joined with others before or not."""
+    pending, seen = [value], {value}
+    while pending:
+        current = pending.pop()
+        for use in current.uses():
+            if _multiplies(use.node, current):
+                return True
+            if use.node.op_type in ("Concat", "MaxPool", *_MOVES):
+                pending += [v for v in use.node.outputs if v not in seen]
+                seen.update(use.node.outputs)
+    return False
+
+
+def _why_not_joined(node: ir.Node) -> str | None:
+    return None if _is_multiplied(node.outputs[0]) else "no integer operator reads it"
+
+
+def _why_not_pooled(node: ir.Node) -> str | None:
+    """A pool gains where its neighbours compute in integers."""
+    why = plain_max_pool(node) if node.op_type == "MaxPool" else None
+    data = node.inputs[0]
+    if why is not None or data is None:
+        return why
+    maker, steps = data.producer(), 0
+    while maker is not None and maker.op_type in (*ACTIVATIONS, *_WITH_CONSTANT) and steps < _LONGEST:
+        source = maker.inputs[0]
+        maker, steps = source.producer() if source is not None else None, steps + 1
+    made = maker is not None and maker.op_type in (*_CONVOLUTIONS, "Gemm", "MatMul", "Concat", "MaxPool")
+    return None if made or _is_multiplied(node.outputs[0]) else "no integer operator stands before or behind it"
+
+
+def _moved(node: ir.Node) -> str | None:
+    return "it moves values: TensorRT moves the quantizers of its neighbours across it"
+
+
+def refuse(options: Options) -> None:
+    """Options that TensorRT cannot follow.
+
+    Raises:
+        OptionError: activations with a zero point are asked for, or an opset without scales per channel.
+    """
+    asymmetric = options.symmetric is False or any(change.symmetric is False for _, change in options.override)
+    if asymmetric:
+        raise OptionError("TensorRT has no zero points", where="symmetric", hint="Leave it out")
+    if options.opset is not None and options.opset < _MIN_OPSET:
+        raise OptionError(
+            f"opset {options.opset} has no scales for each channel",
+            where="opset",
+            hint=f"Leave it out or ask for {_MIN_OPSET} or more",
+        )
+
+
+MULTIPLY = (
+    OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, output=False),
+    OpRule("ConvTranspose", Kind.COMPUTE, weights=(1,), weight_axis=conv_transpose_axis, output=False),
+    OpRule("Gemm", Kind.COMPUTE, weights=(1,), weight_axis=gemm_axis, output=False, when=plain_gemm),
+    OpRule("Gemm:product", Kind.PRODUCT, data=(0, 1), output=False, when=plain_gemm),
+    OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=matmul_axis, output=False),
+    OpRule("MatMul:product", Kind.PRODUCT, data=(0, 1), output=False),
+)
+"""Rows of multiply-accumulates and matrix products."""
+
+ACROSS = tuple(OpRule(op, Kind.MOVEMENT, output=False, when=_moved) for op in _MOVES)
+"""Rows of operators that get no quantizers of their own."""
+
+_RULES = (
+    *MULTIPLY,
+    OpRule("Add", Kind.ELEMENTWISE, data=_shortcut, output=False, when=_why_no_shortcut),
+    OpRule("Concat", Kind.ELEMENTWISE, data=None, output=False, same_scale=True, when=_why_not_joined),
+    OpRule("AveragePool", Kind.ELEMENTWISE, output=False, when=_why_not_pooled),
+    OpRule("GlobalAveragePool", Kind.ELEMENTWISE, output=False, when=_why_not_pooled),
+    OpRule("MaxPool", Kind.MOVEMENT, output=False, when=_why_not_pooled),
+    *ACROSS,
+)
+_MIN_OPSET = 13
+
+
+def _write_cache(version: int) -> Format:
+    def write(quantized: Quantized, path: Path) -> list[Path]:
+        return write_cache(quantized, path, version)
+
+    return Format(Quantized.fake_quantize, write, lambda path: read_cache(path, BACKEND))
+
+
+BACKEND = Backend(
+    name="tensorrt",
+    title="TensorRT",
+    activation=ACTIVATION_SPEC,
+    weight=WEIGHT_SPEC,
+    rules={rule.op: rule for rule in _RULES},
+    formats={
+        "qdq": QDQ,
+        "fake-quantize": FAKE_QUANTIZE,
+        "calibration-cache": _write_cache(100300),
+        "calibration-cache-8": _write_cache(8601),
+        "dynamic-range": Format(Quantized.fake_quantize, write_ranges, lambda path: read_ranges(path, BACKEND)),
+    },
+    bias="float",
+    scalar_constants=False,
+    absorbed=ACTIVATIONS,
+    drops_absorbed=False,
+    min_opset=_MIN_OPSET,
+    max_opset=25,
+    weight_bits=frozenset({8}),
+    act_bits=frozenset({8}),
+    quantizer_bits=frozenset({8}),
+    refuses=refuse,
+    runtime="tensorrt",
+    artifacts="model.onnx (QDQ); or float model.onnx + model.cache, or + model.json, for TensorRT <= 10",
+    verified="TensorRT-RTX 1.7.1: parsed and compiled, every Conv and matrix product with int8 operands",
+    unverified="TensorRT itself, speed, numbers on a GPU; calibration cache and dynamic ranges",
+)

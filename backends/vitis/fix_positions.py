@@ -1,0 +1,99 @@
+"""The older artifact, for the converter to xir: a float model and a table of scales by tensor name.
+
+``model.onnx`` holds the weights as they are, within the range of their grid, and none of the factors that simulate the
+DPU; ``model.json`` beside it is ``{"vitis": {tensor: {"scale": 2**-p}}}`` for activations, weights and biases alike.
+
+Source: MQBench, ``mqbench/deploy/deploy_linear.py`` (backend ``vitis``). Its converter is part of a docker image that
+was not at hand: known from documents only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.backend import Backend, Format
+from onnxq.backends.vitis.rewrites import rewrite, without_factors
+from onnxq.errors import BackendError
+from onnxq.graph.load import load
+from onnxq.graph.normalize import normalize
+from onnxq.graph.save import save
+from onnxq.graph.shapes import forget_shapes
+from onnxq.graph.traverse import all_graphs, all_nodes
+from onnxq.qparams import QParams
+from onnxq.quantized import Quantized
+from onnxq.render.sidecar import put_together, take_apart, write_json
+
+__all__ = ["FIX_POSITIONS"]
+
+
+def write(quantized: Quantized, path: Path) -> list[Path]:
+    """Write the float model and its table.
+
+    Args:
+        quantized: left unchanged.
+        path: of the model; the table has its stem and the ending ``.json``.
+
+    Raises:
+        BackendError: a tensor is quantized in two ways.
+        OutputError: a file cannot be written.
+    """
+    parts = take_apart(quantized, "clipped")
+    without_factors(parts.model)
+    forget_shapes(parts.model)
+    tables = (parts.activations, parts.weights, parts.biases)
+    scales = {name: {"scale": float(numbers.scale)} for table in tables for name, numbers in table.items()}
+    table = write_json(path.with_suffix(".json"), {"vitis": scales})
+    files = save(parts.model, path)
+    return [*files, table]
+
+
+def read(path: Path) -> Quantized:
+    """What :func:`write` has written, with the factors that simulate the DPU put back.
+
+    Raises:
+        BackendError: there is no table, or it is not one of fix positions for this model.
+    """
+    from onnxq.backends.vitis import BACKEND
+
+    beside = path.with_suffix(".json")
+    try:
+        table = json.loads(beside.read_text(encoding="utf-8"))["vitis"]
+        scales = {str(name): float(entry["scale"]) for name, entry in table.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BackendError(f"is no table of fix positions ({error!r})", where=f"'{beside}'") from error
+    for name, scale in scales.items():
+        if not 0 < scale < math.inf or math.frexp(scale)[0] != 0.5:
+            raise BackendError(f"the scale {scale:g} of {name!r} is no power of two", where=f"'{beside}'")
+    model = load(path)
+    normalize(model, min_opset=BACKEND.min_opset)
+    rewrite(model)
+    numbers = {
+        name: QParams(BACKEND.activation, np.asarray(scale, np.float32), np.asarray(0, np.int64))
+        for name, scale in scales.items()
+    }
+    constants = {name for graph in all_graphs(model) for name in graph.initializers}
+    biases = _biases(model, BACKEND) & constants & numbers.keys()
+    activations = {name: qp for name, qp in numbers.items() if name not in constants}
+    weights = {name: qp for name, qp in numbers.items() if name in constants and name not in biases}
+    return put_together(model, BACKEND, activations, weights, {name: numbers[name] for name in biases})
+
+
+def _biases(model: ir.Model, backend: Backend) -> set[str]:
+    """Constants that a layer reads as its bias."""
+    found = set()
+    for node in all_nodes(model):
+        rule = backend.rules.get(node.op_type)
+        if rule is not None and rule.bias is not None and rule.bias < len(node.inputs):
+            value = node.inputs[rule.bias]
+            if value is not None and value.name:
+                found.add(value.name)
+    return found
+
+
+FIX_POSITIONS = Format(Quantized.fake_quantize, write, read)
+"""A float model and its fix positions."""

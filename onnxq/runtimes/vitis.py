@@ -1,0 +1,5 @@
+"""amd-quark's rules for the NPU, and onnxruntime: AMD's own code must find nothing to change in an XINT8 model."""
+
+from onnxq.runtimes.runtime import Runtime
+
+RUNTIME = Runtime("vitis", "amd-quark's NPU rules", ("torch", "amd-quark", "onnx", "onnxruntime"))

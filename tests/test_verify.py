@@ -1,0 +1,101 @@
+"""`onnxq verify`: artifacts in their runtime, run in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import onnxq
+from onnxq import Options
+from onnxq.cli import main
+from onnxq.errors import OutputError, VerificationError
+from onnxq.runtimes.child import examine, interpreter, missing
+from onnxq.runtimes.runtime import Runtime
+from tests.models import feeds_for
+from tests.targets import branches, residual
+
+ALL = Options(placement="all")
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("artifact") / "out"
+    onnxq.quantize(residual(), feeds_for(residual()), output=folder, options=ALL)
+    return folder
+
+
+def test_the_runtime_agrees_with_the_reference(artifact: Path) -> None:
+    found = onnxq.verify(artifact, feeds_for(residual()), backend="onnxruntime")
+    assert found.artifact.name == "model_onnxruntime.onnx"
+    assert found.runtime is not None and found.runtime.startswith("onnxruntime 1.")
+    assert any(name.startswith("QLinearConv") for name in found.integer)
+    assert found.worst is not None and found.worst[1].sqnr > 35
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_differences_in_steps_of_the_outputs_quantizer(tmp_path: Path) -> None:
+    onnxq.quantize(branches(), feeds_for(branches()), output=tmp_path, options=ALL)
+    found = onnxq.verify(tmp_path, feeds_for(branches()), backend="onnxruntime")
+    assert found.lsb.keys() == {"side", "y"}
+    assert max(found.lsb.values()) <= 2.01
+
+
+def test_a_simulation_is_said_to_be_one(artifact: Path) -> None:
+    found = onnxq.verify(artifact, feeds_for(residual()), backend="onnxruntime", simulation=True)
+    assert found.runtime is None and "nothing to compare" in found.compared
+    assert found.tensors > 5 and not found.outputs
+
+
+def test_the_command_line(artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "d.npz", x=np.stack([f["x"] for f in feeds_for(residual())]))
+    data = ["--data", str(tmp_path / "d.npz")]
+    assert main(["verify", str(artifact), "--backend", "onnxruntime", *data]) == 0
+    out = capsys.readouterr().out
+    for word in ("artifact", "integer", "agreement", "compared"):
+        assert word in out
+    assert main(["verify", str(artifact), *data, "--min-sqnr", "300", "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["below_floor"] is True
+
+
+def test_no_artifact(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=r"holds 0 files \*_onnxruntime\.onnx"):
+        onnxq.verify(tmp_path, backend="onnxruntime")
+    with pytest.raises(OutputError, match="no such file"):
+        onnxq.verify(tmp_path / "gone", backend="onnxruntime")
+
+
+def _runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Runtime:
+    (tmp_path / "run_made_up.py").write_text(script)
+    monkeypatch.setattr("onnxq.runtimes.runtime.WORKERS", tmp_path)
+    return Runtime("made_up", "a made-up runtime", ("made-up==1",))
+
+
+def test_a_runtime_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = _runtime(tmp_path, monkeypatch, "import sys\n"
+                       "print('No module named made_up', file=sys.stderr); sys.exit(3)")  # fmt: skip
+    assert missing(runtime) == "No module named made_up"
+    with pytest.raises(VerificationError, match=r"not installed.*\n?.*pip install made-up==1.*ONNXQ_MADE_UP_PYTHON"):
+        examine(runtime, tmp_path / "m.onnx")
+
+
+def test_a_runtime_that_crashes_or_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    crash = _runtime(tmp_path, monkeypatch, "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)")
+    with pytest.raises(VerificationError, match=r"crashed \(signal 11\)"):
+        examine(crash, tmp_path / "m.onnx")
+    hang = _runtime(tmp_path, monkeypatch, "import time\ntime.sleep(60)")
+    with pytest.raises(VerificationError, match=r"more than 0\.5 s"):
+        examine(hang, tmp_path / "m.onnx", timeout=0.5)
+    refuse = _runtime(tmp_path, monkeypatch, "raise ValueError('no such operator')")
+    with pytest.raises(VerificationError, match=r"does not take the artifact(.|\n)*no such operator"):
+        examine(refuse, tmp_path / "m.onnx")
+
+
+def test_another_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = _runtime(tmp_path, monkeypatch, "")
+    assert interpreter(runtime) == sys.executable
+    monkeypatch.setenv("ONNXQ_MADE_UP_PYTHON", str(tmp_path / "nowhere"))
+    assert "nowhere" in (missing(runtime) or "")
