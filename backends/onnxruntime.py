@@ -16,12 +16,14 @@ import onnx_ir as ir
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.backends.onnxruntime_rewrites import finish
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
+from onnxq.render.qoperator import QOPERATOR
 from onnxq.rows import (
     conv_axis,
     conv_transpose_axis,
     gemm_axis,
     matmul_axis,
     nearest,
+    plain_average_pool,
     plain_gemm,
     plain_max_pool,
     recurrent_axis,
@@ -107,7 +109,7 @@ _RULES = (
     OpRule("Mul", Kind.ELEMENTWISE, data=(0, 1), cost=(1.4, 1.1)),
     OpRule("Concat", Kind.ELEMENTWISE, data=None, cost=(1.2, 0.25)),
     OpRule("GlobalAveragePool", Kind.ELEMENTWISE, cost=(3300, 720)),
-    OpRule("AveragePool", Kind.ELEMENTWISE, cost=(5, 36)),
+    OpRule("AveragePool", Kind.ELEMENTWISE, cost=(5, 36), when=plain_average_pool),
     OpRule("LeakyRelu", Kind.ELEMENTWISE, cost=(0.95, 1.05)),
     OpRule("Sigmoid", Kind.ELEMENTWISE, fixed=(0.0, 1.0), cost=(1.5, 1.05)),
     OpRule("Softmax", Kind.ELEMENTWISE, fixed=(0.0, 1.0), cost=(2.4, 9.6)),
@@ -133,7 +135,7 @@ BACKEND = Backend(
     activation=QuantSpec(signed=False, symmetric=False),
     weight=QuantSpec(signed=True, symmetric=True, narrow_range=True),
     rules={rule.op: rule for rule in _RULES},
-    formats={"qdq": QDQ, "fake-quantize": FAKE_QUANTIZE},
+    formats={"qdq": QDQ, "qoperator": QOPERATOR, "fake-quantize": FAKE_QUANTIZE},
     by_cost=True,
     quantize_cost=1.3,
     dequantize_cost=1.1,

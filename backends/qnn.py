@@ -1,20 +1,27 @@
 """Qualcomm's HTP (Hexagon tensor processor) through onnxruntime's QNN execution provider: QDQ, nearly all operators.
 
 Around every operator stand quantizers, on graph inputs and outputs too: the provider makes one HTP operator of a node
-and the DequantizeLinear and QuantizeLinear around it, and what has none on one side it computes wrongly or not at all.
+and the DequantizeLinear and QuantizeLinear around it, and what lacks one of them it computes wrongly or not at all.
 Activations are uint8 with a zero point, or uint16 (``act_bits=16``), weights int8 without one: per channel for
-convolutions and Gemm, per tensor for MatMul, as onnxruntime's own QNN configuration has it. Biases are int32. 16-bit
-quantizers are those of the domain com.microsoft below opset 21.
+convolutions and Gemm, per tensor for MatMul, as in onnxruntime's own QNN configuration. Biases are int32. Quantizers of
+16 bits are those of the domain com.microsoft below opset 21.
 
-Limits of onnxruntime's QNN configuration (``quantization/execution_providers/qnn/quant_config.py``): a real range is at
-least 1e-4 wide; a 16-bit Sigmoid has the scale 1/65536 and the zero point 0, a 16-bit Tanh 1/32768 and 32768.
+Limits from that configuration (``quantization/execution_providers/qnn/quant_config.py``): a real range is at least
+1e-4 wide; a 16-bit Sigmoid has the scale 1/65536 and the zero point 0, a 16-bit Tanh 1/32768 and 32768.
 
-Formats: ``qdq``; ``context`` adds the graph compiled for the HTP, ``<model>_ctx.onnx`` and its ``.bin``; ``dlc`` adds
-QAIRT's ``.dlc``. Those two are written by onnxruntime-qnn, which must be installed (see :mod:`onnxq.runtimes.qnn`).
+Formats: ``qdq``; ``context`` adds the graph compiled for the HTP, ``<model>_ctx.onnx`` with a ``.bin`` beside it;
+``dlc`` adds QAIRT's container ``<model>.dlc``. onnxruntime-qnn writes those two and must be installed (see
+:mod:`onnxq.runtimes.qnn`); they hold the sizes of the model's inputs, which must be fixed.
+
+Verified on the HTP emulator of onnxruntime-qnn 2.7.0 (x86-64 Linux): each row of the table, in 8 and 16 bits. Left out
+as the emulator rejects them: Erf, Celu, Selu, Softsign, ThresholdedRelu, ReduceProd, Trilu, ScatterND, GridSample,
+RMSNormalization; as it computes them wrongly: CumSum, ScatterElements, Round of halves; as it computes them in float:
+Mish, Einsum, GatherND, TopK, Sum, ReduceL2, Tan.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import MutableMapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,15 +30,16 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Format, Kind, OpRule
-from onnxq.errors import VerificationError
+from onnxq.errors import OutputError, VerificationError
 from onnxq.findings import Finding
 from onnxq.graph.fuse_gelu import fuse_gelu
 from onnxq.graph.fuse_layernorm import fuse_layernorm
 from onnxq.graph.note import Note
-from onnxq.graph.traverse import all_nodes
+from onnxq.graph.traverse import all_nodes, describe
+from onnxq.graph.values import static_shape
 from onnxq.numbers import fit_biases
 from onnxq.plan import Plan
-from onnxq.qparams import QParams
+from onnxq.qparams import QParams, from_range
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ, write_rendered
 from onnxq.rows import conv_axis, conv_transpose_axis, gemm_axis, plain_gemm, plain_max_pool
@@ -39,22 +47,19 @@ from onnxq.runtimes.child import examine
 from onnxq.runtimes.qnn import RUNTIME
 from onnxq.spec import QuantSpec
 
-__all__ = ["BACKEND", "RULES", "fuse", "keep_ranges"]
+__all__ = ["BACKEND", "RULES", "fuse", "keep_to_limits"]
 
 _LEAST_RANGE = 1e-4
 """Least width of a real range."""
 _WIDE = {"Sigmoid": (1 / 65536, 0), "Tanh": (1 / 32768, 32768)}
-"""Scale and zero point of 16-bit outputs."""
-_ONE = QuantSpec(signed=False, symmetric=False)
-_DATA = (0,)
+"""Scale and zero point of outputs of 16 bits."""
+_GAMMA = QuantSpec(signed=False, symmetric=False)
+"""Scales of normalizations: beside uint8 and uint16 activations the HTP takes no int8."""
+_EIGHT = frozenset({8})
 
 
-def _elementwise(*names: str) -> list[OpRule]:
-    return [OpRule(name, Kind.ELEMENTWISE) for name in names]
-
-
-def _movement(*names: str) -> list[OpRule]:
-    return [OpRule(name, Kind.MOVEMENT) for name in names]
+def _each(kind: Kind, names: str, data: tuple[int, ...] | None = (0,)) -> list[OpRule]:
+    return [OpRule(name, kind, data=data) for name in names.split()]
 
 
 RULES = (
@@ -63,44 +68,144 @@ RULES = (
     OpRule("Gemm", Kind.COMPUTE, weights=(1,), weight_axis=gemm_axis, bias=2, when=plain_gemm),
     OpRule("MatMul", Kind.COMPUTE, weights=(1,)),
     OpRule("MatMul:product", Kind.PRODUCT, data=(0, 1)),
-    OpRule("LayerNormalization", Kind.ELEMENTWISE, weights=(1,), bias=2, weight=_ONE),
-    OpRule("InstanceNormalization", Kind.ELEMENTWISE, weights=(1,), bias=2, weight=_ONE),
-    *(OpRule(name, Kind.ELEMENTWISE, data=(0, 1)) for name in ("Add", "Sub", "Mul", "Div", "PRelu", "Pow")),
-    *(OpRule(name, Kind.ELEMENTWISE, data=None) for name in ("Concat", "Max", "Min", "Sum")),
-    OpRule("Where", Kind.ELEMENTWISE, data=(1, 2)),
-    *_elementwise("Relu", "Clip", "LeakyRelu", "Elu", "HardSigmoid", "HardSwish", "Gelu", "Mish", "Softplus"),
-    *_elementwise("Sigmoid", "Tanh", "Softmax", "LogSoftmax", "Abs", "Neg", "Exp", "Log", "Sqrt", "Reciprocal"),
-    *_elementwise("Floor", "Ceil", "Round", "Sign", "Sin", "Cos", "Selu", "Celu", "ThresholdedRelu", "Softsign"),
-    *_elementwise("AveragePool", "GlobalAveragePool", "LRN", "LpNormalization", "CumSum", "GridSample"),
-    *_elementwise("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceProd", "Resize", "Pad"),
-    *_elementwise("GlobalMaxPool", "RMSNormalization", "Einsum", "Atan", "Asin", "Tan"),
+    OpRule("LayerNormalization", Kind.ELEMENTWISE, weights=(1,), bias=2, weight=_GAMMA),
+    OpRule("InstanceNormalization", Kind.ELEMENTWISE, weights=(1,), bias=2, weight=_GAMMA),
+    *_each(Kind.ELEMENTWISE, "Relu Clip LeakyRelu Elu HardSigmoid HardSwish Gelu Softplus Sigmoid Tanh"),
+    *_each(Kind.ELEMENTWISE, "Softmax LogSoftmax LpNormalization Abs Neg Exp Sqrt Reciprocal Sin Cos Asin Atan"),
+    *_each(Kind.ELEMENTWISE, "Floor Ceil Sign"),
+    *_each(Kind.ELEMENTWISE, "AveragePool GlobalAveragePool GlobalMaxPool ReduceMean ReduceSum ReduceMax ReduceMin"),
+    *_each(Kind.ELEMENTWISE, "Pad"),
+    *_each(Kind.ELEMENTWISE, "Add Sub Mul Div Pow Max Min", data=(0, 1)),
+    *_each(Kind.ELEMENTWISE, "Concat", data=None),
+    *_each(Kind.ELEMENTWISE, "Where", data=(1, 2)),
+    OpRule("PRelu", Kind.ELEMENTWISE, data=(0, 1), act_bits=_EIGHT),
+    OpRule("LRN", Kind.ELEMENTWISE, act_bits=_EIGHT),
+    OpRule("Log", Kind.ELEMENTWISE, act_bits=_EIGHT),
     OpRule("MaxPool", Kind.MOVEMENT, when=plain_max_pool),
-    *_movement("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split", "Expand", "Tile"),
-    *_movement("Gather", "GatherElements", "GatherND", "DepthToSpace", "SpaceToDepth", "Identity", "TopK", "Trilu"),
-    *_movement("ReverseSequence", "Compress"),
-    OpRule("ScatterND", Kind.ELEMENTWISE, data=(0,2)),
-    OpRule("ScatterElements", Kind.ELEMENTWISE, data=(0,2)),
+    *_each(Kind.MOVEMENT, "Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Expand Tile"),
+    *_each(Kind.MOVEMENT, "Gather GatherElements DepthToSpace SpaceToDepth Identity Resize"),
 )
+"""What the HTP computes in integers."""
 
 
 def fuse(model: ir.Model) -> list[Note]:
-    """Bring chains of operators into the operators that the HTP has: GELU (of Erf it has none), layer normalization."""
+    """Write GELU and layer normalization as the operators that the HTP has; it has no Erf.
+
+    Args:
+        model: changed in place, tensors that are left keep their names.
+    """
     return [*fuse_gelu(model), *fuse_layernorm(model)]
+
+
+def keep_to_limits(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:
+    """Widen ranges below 1e-4, and give 16-bit sigmoids and hyperbolic tangents their scales.
+
+    Args:
+        model: the float model.
+        plan: where it is quantized.
+        numbers: changed in place: tied sites together, biases as the scales of data and weight then ask for.
+    """
+    makers = {value.name: node.op_type for node in all_nodes(model) for value in node.outputs}
+    changed: dict[str, QParams] = {}
+    for site in plan.sites:
+        old = numbers.get(site.name)
+        if old is None or site.tied_to is not None or site.role == "bias":
+            continue
+        new = _widened(old)
+        wide = _WIDE.get(makers.get(site.tensor, "")) if site.role == "activation" and site.produced else None
+        if wide is not None and site.spec.bits == 16 and not site.spec.symmetric:
+            new = replace(old, scale=np.asarray(wide[0], np.float32), zero_point=np.asarray(wide[1], np.int64))
+        if new != old:
+            changed[site.name] = new
+    if not changed:
+        return []
+    for site in plan.sites:
+        new = changed.get(plan.root(site).name)
+        if new is not None:
+            numbers[site.name] = replace(new, spec=site.spec)
+    fitted = dict(numbers)
+    fit_biases(model, plan, fitted)
+    numbers.update(fitted)
+    return [f"qnn: {len(changed)} ranges brought to the HTP's limits"]
+
+
+def _widened(old: QParams) -> QParams:
+    """The grid with a real range of at least 1e-4."""
+    least = np.float32(_LEAST_RANGE / (old.spec.qmax - old.spec.qmin))
+    narrow = old.scale < least
+    if not narrow.any():
+        return old
+    if old.spec.symmetric:
+        return replace(old, scale=np.maximum(old.scale, least))
+    wide = from_range(old.lo, np.maximum(old.hi, old.lo + np.float32(_LEAST_RANGE)), old.spec)
+    scale, zero = np.where(narrow, wide.scale, old.scale), np.where(narrow, wide.zero_point, old.zero_point)
+    return replace(old, scale=np.asarray(scale, np.float32), zero_point=np.asarray(zero, np.int64))
+
+
+def _lacks(model: ir.Model) -> list[Finding]:
+    """Free sizes, and operators that the HTP has not in any type."""
+    found = []
+    for value in model.graph.inputs:
+        if static_shape(value) is None:
+            what = f"input {value.name!r} has free sizes {value.shape}; the HTP compiles for fixed ones"
+            found.append(Finding("warning", "model", what, "Fix them in the model, or when the session is created"))
+    for node in all_nodes(model):
+        if node.op_type in ("If", "Loop", "Scan", "Erf", "LSTM", "GRU", "RNN") and node.domain in ("", "ai.onnx"):
+            what = f"the HTP has no {node.op_type}: it runs on the CPU, what is around it in parts"
+            found.append(Finding("warning", describe(node), what))
+    return found
+
+
+def _write_context(quantized: Quantized, path: Path) -> list[Path]:
+    """The QDQ model, and compiled from it the context model with its binary."""
+    files = write_rendered(quantized, path)
+    context = path.with_name(f"{path.stem}_ctx.onnx")
+    seen = examine(RUNTIME, path, context=str(context.absolute()))
+    return files + _written(seen.files, path)
+
+
+def _write_dlc(quantized: Quantized, path: Path) -> list[Path]:
+    """The QDQ model, and the ``.dlc`` made from it."""
+    files = write_rendered(quantized, path)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".dlc-") as folder:
+        seen = examine(RUNTIME, path, dlc=folder)
+        made = [Path(name) for name in seen.files]
+        if len(made) != 1:
+            raise VerificationError(f"onnxruntime-qnn wrote {len(made)} .dlc files, not one", where=f"'{path}'")
+        return [*files, made[0].replace(path.with_suffix(".dlc"))]
+
+
+def _written(names: tuple[str, ...], path: Path) -> list[Path]:
+    if not names:
+        raise OutputError("onnxruntime-qnn wrote no context", where=f"'{path}'")
+    return [path.parent / Path(name).name for name in names]
 
 
 BACKEND = Backend(
     name="qnn",
-    title="Qualcomm HTP (QNN) through onnxruntime",
+    title="Qualcomm HTP, onnxruntime's QNN execution provider",
     activation=QuantSpec(signed=False, symmetric=False),
     weight=QuantSpec(signed=True, symmetric=True, narrow_range=True),
     rules={rule.op: rule for rule in RULES},
-    formats={"qdq": QDQ, "fake-quantize": FAKE_QUANTIZE},
+    formats={
+        "qdq": QDQ,
+        "fake-quantize": FAKE_QUANTIZE,
+        "context": Format(Quantized.qdq, _write_context, integers=True),
+        "dlc": Format(Quantized.qdq, _write_dlc, integers=True),
+    },
+    unsigned=True,
     complete_units=True,
     whole=frozenset(),
     mixes=False,
     min_opset=20,
     wide_domain="com.microsoft",
+    weight_bits=frozenset({4, 8}),
     act_bits=frozenset({8, 16}),
     rewrite=fuse,
+    adjust=keep_to_limits,
+    lacks=_lacks,
     runtime="qnn",
+    artifacts="model.onnx (QDQ), with format context also model_ctx.onnx and its .bin, with format dlc model.dlc",
+    verified="onnxruntime-qnn 2.7.0 on x86-64, HTP emulator: placement, numbers, context binary, DLC",
+    unverified="a device",
 )

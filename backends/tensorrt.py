@@ -156,6 +156,39 @@ def _why_not_pooled(node: ir.Node) -> str | None:
     return None if made or _is_multiplied(node.outputs[0]) else "no integer operator stands before or behind it"
 
 
+def _column_axis(node: ir.Node, position: int) -> int | None:
+    """Output channels of a Gemm or MatMul weight; a weight that packs queries, keys and values has a scale for all.
+
+    TensorRT-RTX 1.7.1 computes such a layer in float otherwise: to make heads it reorders the columns of the weight,
+    which it does not do to integers with a scale for each.
+    """
+    if _is_packed(node):
+        return None
+    return gemm_axis(node, position) if node.op_type == "Gemm" else matmul_axis(node, position)
+
+
+def _is_packed(node: ir.Node) -> bool:
+    """Whether what a linear layer computes is cut into parts, in heads, that are multiplied with each other."""
+    pending = [(node.outputs[0], False, False)]
+    seen = set(pending)
+    while pending:
+        value, cut, in_heads = pending.pop()
+        readers = [use.node for use in value.uses()]
+        pieces = sum(reader.op_type in ("Gather", "Slice") for reader in readers)
+        for reader in readers:
+            others = [v for v in reader.inputs if v is not None and v is not value]
+            constant = all(is_constant(v) for v in others)
+            if reader.op_type == "MatMul" and cut and in_heads and not constant:
+                return True
+            if not (reader.op_type in _MOVES or (reader.op_type in ("Add", "Div", "Mul") and constant)):
+                continue
+            now = cut or reader.op_type == "Split" or pieces > 1, in_heads or reader.op_type == "Reshape"
+            states = {(output, *now) for output in reader.outputs} - seen
+            seen |= states
+            pending += states
+    return False
+
+
 def _moved(node: ir.Node) -> str | None:
     return "it moves values: TensorRT moves the quantizers of its neighbours across it"
 
@@ -180,9 +213,9 @@ def refuse(options: Options) -> None:
 MULTIPLY = (
     OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, output=False),
     OpRule("ConvTranspose", Kind.COMPUTE, weights=(1,), weight_axis=conv_transpose_axis, output=False),
-    OpRule("Gemm", Kind.COMPUTE, weights=(1,), weight_axis=gemm_axis, output=False, when=plain_gemm),
+    OpRule("Gemm", Kind.COMPUTE, weights=(1,), weight_axis=_column_axis, output=False, when=plain_gemm),
     OpRule("Gemm:product", Kind.PRODUCT, data=(0, 1), output=False, when=plain_gemm),
-    OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=matmul_axis, output=False),
+    OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=_column_axis, output=False),
     OpRule("MatMul:product", Kind.PRODUCT, data=(0, 1), output=False),
 )
 """Rows of multiply-accumulates and matrix products."""

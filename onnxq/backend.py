@@ -59,10 +59,12 @@ class OpRule:
         bias: position of the bias, if the operator has one.
         output: an integer kernel needs its output quantized. Where ``False`` the output is quantized only when
             another integer operator reads it.
-        activation: spec of the data inputs where it is not the backend's; its range method is the user's.
+        activation: spec of the data inputs where it is not the backend's, or a function of the tensor that gives it; its
+            range method is the user's.
         weight: spec of the weights where it is not the backend's.
         same_scale: all activations that the operator reads and writes share one scale, that of its first output; for
             data movement the first input's scale is shared whether this is set or not.
+        act_bits: widths of activations that the operator's kernel has.
         fixed: the output's real range where the operator's definition gives it (sigmoid: 0 to 1).
         cost: cost per output element as (float kernel, integer kernel), in units of one QuantizeLinear, or a function
             of the node that gives it.
@@ -78,9 +80,10 @@ class OpRule:
     weight_axis: Callable[[ir.Node, int], int | None] | None = None
     bias: int | None = None
     output: bool = True
-    activation: QuantSpec | None = None
+    activation: QuantSpec | Callable[[ir.Value], QuantSpec] | None = None
     weight: QuantSpec | None = None
     same_scale: bool = False
+    act_bits: frozenset[int] = _ANY_BITS
     fixed: tuple[float, float] | None = None
     cost: tuple[float, float] | Callable[[ir.Node], tuple[float, float]] = (1.0, 1.0)
     cost_behind: float = 0.0
@@ -125,16 +128,19 @@ class Backend:
         formats: ways to write the result by name, the target's default first.
         bias: ``"int32"`` (scale of data times scale of weight), ``"float"``, or a spec of its own.
         per_channel: weights have a scale for each output channel where the operator allows it.
+        unsigned: activations are unsigned, with the zero point in the middle of the grid where they are symmetric.
         scalar_constants: constants of one element are quantized like activations, else they stay as they are.
         constants: constant operands that are no weights are quantized like activations, else they stay as they are.
+        inputs_only: a quantizer is part of the operators that want their inputs quantized; other readers of the same
+            tensor, and model outputs, see it as it is.
         first_last_bits: least width of weights and inputs of the layers that read a model input or compute a model
             output.
         absorbed: activation functions that the target computes together with the operator in front of them.
-        absorbs: (operator, activation function behind it) → whether the target computes just these two together; it then
-            answers for a known range of the operator too. ``None``: whatever ``absorbed`` names.
+        absorbs: (operator, activation function behind it) → whether the target computes these two together; it answers
+            for a known range of the operator too. ``None``: whatever ``absorbed`` names.
         drops_absorbed: they are taken out where the quantizer behind them saturates at the same bounds.
-        complete_units: every quantized operator has a quantizer directly behind it: only such activation functions are
-            absorbed as the quantizer behind them makes superfluous.
+        complete_units: every quantized operator has a quantizer directly behind it: in front of an absorbed activation
+            function too, where it cannot be taken out.
         whole: kinds of :func:`onnxq.graph.groups.find_groups` whose nodes stay float, none of them quantized.
         by_cost: placement ``auto`` weighs the costs below; else it quantizes all that the table allows.
         mixes: float nodes may stand among integer ones, so that what data shows to be hurt can be kept float.
@@ -161,6 +167,7 @@ class Backend:
         finish: a last rewriting of the rendered QDQ model, in place.
         runtime: name of the real runtime in ``onnxq.runtimes`` that can load the artifact.
         artifacts: files written, for the table of targets.
+        next_step: the vendor's command that takes the artifact, ``MODEL`` standing for its path without the ending.
         verified: what a real runtime has confirmed.
         unverified: what is known from documents only.
     """
@@ -173,8 +180,10 @@ class Backend:
     formats: Mapping[str, Format]
     bias: Literal["int32", "float"] | QuantSpec = "int32"
     per_channel: bool = True
+    unsigned: bool = False
     scalar_constants: bool = True
     constants: bool = True
+    inputs_only: bool = False
     first_last_bits: int | None = None
     absorbed: frozenset[str] = field(default_factory=lambda: frozenset({"Relu", "Clip"}))
     absorbs: Callable[[ir.Node, ir.Node], bool] | None = None
@@ -202,6 +211,7 @@ class Backend:
     finish: Callable[[ir.Model, Plan], None] | None = None
     runtime: str | None = None
     artifacts: str = ""
+    next_step: str = ""
     verified: str = ""
     unverified: str = ""
 

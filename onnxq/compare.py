@@ -29,7 +29,7 @@ from onnxq.session import Session
 
 __all__ = ["Comparison", "TensorErrors", "compare"]
 
-_GIVING = ("DequantizeLinear", "FakeQuantize")
+_GIVING = ("DequantizeLinear", "FakeQuantize", "NNIEQuantize")
 _FIRST_GROUP = 32
 """Tensors tapped at once on the first sample, which tells their sizes."""
 _USUAL = 40.0
@@ -318,7 +318,7 @@ def _seen_by_readers(model: ir.Model) -> dict[str, str]:
 
 def _behind(node: ir.Node) -> str | None:
     """Name of the float tensor behind a quantizer node, None if the node is no quantizer."""
-    if node.op_type == "FakeQuantize":
+    if node.op_type in ("FakeQuantize", "NNIEQuantize"):
         return node.outputs[0].name
     if node.op_type == "QuantizeLinear":
         for use in node.outputs[0].uses():

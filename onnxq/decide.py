@@ -16,7 +16,8 @@ from onnxq.branches import lost_branches
 from onnxq.calibration.statistics import Statistics
 from onnxq.effort import few
 from onnxq.graph.shapes import sizes_at
-from onnxq.numbers import choose_numbers, unusable_constants, unusable_tensors
+from onnxq.graph.traverse import all_nodes
+from onnxq.numbers import MADE, choose_numbers, unusable_constants, unusable_tensors
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.planner import make_plan
@@ -75,6 +76,8 @@ class Decider:
         self._keep: dict[str, str] = dict(keep_float or {})
         self._unusable: dict[str, str] = {}
         self._samples = samples = few(statistics.kept)
+        outputs = (value for node in all_nodes(model) for value in node.outputs)
+        self._made_tensors = {value.name for value in outputs if value.name and value.meta.get(MADE)}
         self._sizes = sizes_at(model, {n: a.shape for n, a in samples[0].feeds.items()}) if samples else {}
 
     def decide(self) -> Quantized:
@@ -164,7 +167,7 @@ class Decider:
         model, options, statistics = self.model, self.options, self.statistics
         while True:
             plan = make_plan(model, self.target, options, keep_float=keep, unusable=self._unusable, sizes=self._sizes)
-            bad = {**unusable_tensors(plan, statistics), **unusable_constants(model, plan)}
+            bad = {**unusable_tensors(plan, statistics, self._made_tensors), **unusable_constants(model, plan)}
             more = _nodes_touching(model, plan, bad)
             if not more:
                 break

@@ -1,20 +1,21 @@
 """The logarithmic grid of 8 bits (HiSilicon's GFPQ): powers of ``2**(1/16)`` with a sign, and zero.
 
-A grid is given by its clip value ``c = 2**(n/16)``, ``n`` whole. With ``z = n - 127`` the quantized value of ``x`` is ::
+A grid is given by its clip value ``c = 2**(n/16)``, ``n`` whole. With ``z = n - 127`` the quantized value of ``x`` is
+::
 
     +2**((k + z) / 16),  k = clamp(round(16 log2(x)) - z, 0, 127)     where  x >= 2**(z/16 - 1)
     -2**((k + z) / 16),  k = clamp(round(16 log2(-x)) - z, 1, 127)    where  x < -2**((z + 1)/16 - 1)
     0                                                                 between, and for NaN
 
-and its code is the byte of sign and magnitude: ``k`` for positive numbers (0x7F is ``c``), ``0x80 + k`` for negative ones
-(0xFF is ``-c``), 0x80 for zero. Numbers of one grid are numbers of every other that reaches as far; one a step wider
-only gives up the smallest.
+and its code is the byte of sign and magnitude: ``k`` for positive numbers (0x7F is ``c``), ``0x80 + k`` for negative
+ones (0xFF is ``-c``), 0x80 for zero. Numbers of one grid are numbers of every other that reaches as far; one a step
+wider only gives up the smallest.
 
-Computed in float64 and rounded to float32 at the end. For float32 numbers ``x`` that is the formula without any error: 16
-log2(x) of no float32 number lies within 2.5e-8 of a half.
+Computed in float64 and rounded to float32 at the end. For float32 numbers ``x`` that is the formula without any error:
+16 log2(x) of no float32 number lies within 2.5e-8 of a half.
 
-Source: MQBench, docs/source/user_guide/hardware/nnie.rst. There ``c`` is any number and ``z = round(16 log2(c)) - 127``:
-here ``c`` itself is rounded so, which gives the same ``z`` and a ``c`` that the vendor's tool accepts.
+Source: MQBench, docs/source/user_guide/hardware/nnie.rst. There ``c`` is any number and ``z = round(16 log2(c)) -
+127``: here ``c`` itself is rounded so, which gives the same ``z`` and a ``c`` that the vendor's tool accepts.
 """
 
 from __future__ import annotations
@@ -105,8 +106,7 @@ def dequantize(code: ArrayLike, clip: ArrayLike) -> NDArray[np.float32]:
         float32 values of the shape of ``code``.
     """
     codes = np.asarray(code).astype(np.int64)
-    sign = np.where(codes < ZERO, 1.0, -1.0) * (codes != ZERO)
-    return np.asarray(sign * clip_value(exponent(clip) - TOP + codes % ZERO) + 0.0, np.float32)
+    return np.asarray(np.sign(ZERO - codes) * clip_value(exponent(clip) - TOP + codes % ZERO), np.float32)
 
 
 def integral(x: Floats, clip: float) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -18,13 +18,21 @@ from onnxq.graph.values import constant_array
 from onnxq.plan import Plan, Site
 from onnxq.qparams import MIN_SCALE, QParams, from_range
 
-__all__ = ["choose_numbers", "fit_biases", "unusable_constants", "unusable_tensors"]
+__all__ = ["MADE", "choose_numbers", "fit_biases", "unusable_constants", "unusable_tensors"]
+
+MADE = "onnxq.made"
+"""Mark in ``ir.Value.meta`` of a tensor that a target's rewriting has made: calibration has not seen it."""
 
 _BIAS_LIMIT = float(2**31 - 1)
 
 
-def unusable_tensors(plan: Plan, statistics: Statistics) -> dict[str, str]:
+def unusable_tensors(plan: Plan, statistics: Statistics, made: Container[str] = ()) -> dict[str, str]:
     """Activations of a plan that have no usable range, with the reason.
+
+    Args:
+        plan: where it is quantized.
+        statistics: of the model as it was calibrated.
+        made: tensors that were made since.
 
     Raises:
         StatisticsError: the statistics know nothing of a tensor.
@@ -35,6 +43,9 @@ def unusable_tensors(plan: Plan, statistics: Statistics) -> dict[str, str]:
             bad[tensor] = f"tensor {tensor!r} cannot be observed: {statistics.unobservable[tensor]}"
             continue
         seen = statistics.tensors.get(tensor)
+        if seen is None and tensor in made:
+            bad[tensor] = f"tensor {tensor!r} is of the target's own arithmetic, and calibration has not seen it"
+            continue
         if seen is None:
             raise StatisticsError(
                 "the statistics have no such tensor",

@@ -13,7 +13,6 @@ from onnxq.graph.values import is_constant, static_shape
 from onnxq.options import Options
 from onnxq.placement import cheapest, elements
 from onnxq.plan import Edge, Kept, Plan, Role, Site
-from onnxq.render.qdq import bounds
 from onnxq.selection import Selection, with_symmetry
 from onnxq.spec import PerChannel, PerTensor, QuantSpec
 
@@ -25,7 +24,7 @@ _REORDERINGS = frozenset(
 )
 _LEAST_STORED = 1024
 """Elements from which the weight of a float layer is stored as integers."""
-_QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", "FakeQuantize"})
+_QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", "FakeQuantize", "NNIEQuantize"})
 _IN_INTEGERS = frozenset(
     {"ConvInteger", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat"}
     | {"MatMulBnb4", "MatMulNBits", "QAttention", "QGemm", "Quant"}
@@ -165,6 +164,8 @@ class _Planner:
             if product is None:
                 return _why_no_weight(node, rule), None
             rule = product
+        if (bits := self._activation(node, node.outputs[0]).bits) not in rule.act_bits:
+            return f"{node.op_type} has no integer kernel for {bits} bits on {self.backend.name}", None
         if rule.data is None and all(is_constant(v) for v in node.inputs if v is not None):
             return "all its inputs are constants", None
         if rule.when is not None and (why := rule.when(node)) is not None:
@@ -187,6 +188,9 @@ class _Planner:
                 continue
             source = node.inputs[0] if node.inputs else None
             producer = source.producer() if source is not None else None
+            if producer is not None and node in self.rules and self._left_alone(producer, node):
+                del self.rules[node]
+                self.kept[node] = "the operator before it stays float"
             if (
                 source is None
                 or producer is None
@@ -201,21 +205,21 @@ class _Planner:
                 or source.is_graph_output()
                 or len(source.uses()) != 1
                 or any(v is not None and not is_constant(v) for v in node.inputs[1:])
-                or (self.backend.complete_units and not self._superfluous(node))
             ):
                 continue
             self.absorbed[node], self.absorbs[producer] = producer, node
             self.rules.pop(node, None)
-
-    def _superfluous(self, node: ir.Node) -> bool:
-        """Whether any quantizer behind a Relu or Clip saturates at its bounds: it has a zero point, and they hold 0."""
-        return not self._activation(node, node.outputs[0]).symmetric and bounds(node)[0] <= 0.0 <= bounds(node)[1]
 
     def _together(self, producer: ir.Node, function: ir.Node) -> bool:
         """Whether the target computes an activation function together with the operator before it."""
         if self.backend.absorbs is not None:
             return self.backend.absorbs(producer, function)
         return self.rules[producer].fixed is None
+
+    def _left_alone(self, producer: ir.Node, function: ir.Node) -> bool:
+        """Whether the operator that the target computes an activation function together with stays float."""
+        rule = self._rule(producer) if producer not in self.rules and self.backend.absorbs is not None else None
+        return rule is not None and self._together(producer, function)
 
     def _place(self) -> None:
         rules, mode = self.rules, self.placement
@@ -299,7 +303,8 @@ class _Planner:
                 role: Role = "constant" if is_constant(value) else "activation"
                 if role == "constant" and not self._quantizes_constant(value):
                     continue
-                draft = self._draft(value, role, self._activation(node, value, rule.activation))
+                own = rule.activation(value) if callable(rule.activation) else rule.activation
+                draft = self._draft(value, role, self._activation(node, value, own))
                 data.append(draft)
             draft.readers.append(edge)
         bias = node.inputs[rule.bias] if rule.bias is not None and rule.bias < len(node.inputs) else None
@@ -311,10 +316,10 @@ class _Planner:
             and is_constant(bias)
             and _is_row(bias, weights[0])
         ):
-            own = self.backend.bias if isinstance(self.backend.bias, QuantSpec) else None
-            spec = own or QuantSpec(bits=32, granularity=_bias_granularity(weights[0].spec, bias))
+            its = self.backend.bias if isinstance(self.backend.bias, QuantSpec) else None
+            spec = its or QuantSpec(bits=32, granularity=_bias_granularity(weights[0].spec, bias))
             draft = self._draft(bias, "bias", spec, key=len(self.drafts))
-            if own is None and weights[0].spec.bits <= 8:
+            if its is None and weights[0].spec.bits <= 8:
                 draft.factors = (data[0], weights[0])
             draft.readers.append(Edge(node.name or "", rule.bias or 0))
 
@@ -343,7 +348,7 @@ class _Planner:
                 if not rule.output and key not in self.drafts:
                     continue
                 draft = self._draft(value, "activation", spec)
-                draft.produced = True
+                draft.produced = not self.backend.inputs_only
                 draft.fixed = rule.fixed
                 if rule.kind is Kind.MOVEMENT and node.inputs[0] is not None:
                     draft.tied_to = self.drafts.get((node.inputs[0], "activation", spec, 0))
@@ -385,7 +390,8 @@ class _Planner:
         spec = replace(own or self.backend.activation, bits=bits, range=options.range)
         if options.symmetric is not None:
             spec = with_symmetry(spec, options.symmetric)
-        return self.selection.activation(spec, node, value)
+        spec = self.selection.activation(spec, node, value)
+        return replace(spec, signed=False) if self.backend.unsigned else spec
 
     # -- the result
 

@@ -16,9 +16,11 @@ from onnxq.graph.load import load
 from onnxq.graph.normalize import normalize
 from onnxq.graph.save import file_size
 from onnxq.graph.simplify import simplify
+from onnxq.graph.traverse import all_nodes
 from onnxq.graph.upcast import upcast
+from onnxq.numbers import MADE
 from onnxq.options import Options
-from onnxq.render import fake_quantize
+from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.session import require_library
 from onnxq.spec import QuantSpec
 
@@ -29,7 +31,7 @@ BASE_OPSET = 14
 """Has per-channel QuantizeLinear (13) and HardSwish (14); statistics belong to the model at this opset or above."""
 _WIDE_OPSET = 21
 """From here on QuantizeLinear and DequantizeLinear take 4- and 16-bit integers."""
-_KEEP = ((fake_quantize.DOMAIN, fake_quantize.NAME),)
+_KEEP = ((fake_quantize.DOMAIN, fake_quantize.NAME), (fake_quantize.DOMAIN, nnie_quantize.NAME))
 """Functions that are quantizers: they stay, and what they quantize is not quantized again."""
 
 
@@ -73,7 +75,11 @@ class Prepared:
             )
         if target.rewrite is not None:
             model = model.clone() if model is self.model else model
+            before = _tensors(model).keys()
             notes += map(str, target.rewrite(model))
+            for name, value in _tensors(model).items():
+                if name not in before:
+                    value.meta[MADE] = True
         return model, notes
 
     def at_opset(self, least: int, wanted: int | None) -> ir.Model:
@@ -89,6 +95,10 @@ class Prepared:
             return model, []
         model = model.clone()
         return model, [str(note) for note in normalize(model, min_opset=least, opset=wanted, keep=_KEEP)]
+
+
+def _tensors(model: ir.Model) -> dict[str, ir.Value]:
+    return {value.name: value for node in all_nodes(model) for value in node.outputs if value.name}
 
 
 def backend_named(name: str) -> Backend:

@@ -165,11 +165,11 @@ class _Job:
                 algorithms_of(replace(options, algorithms=()))
             )  # they choose bits, the effort the rest
         for method in (options.range, *(o.range for _, o in options.override if o.range is not None)):
-            check_range(method)
-        self.target.bits(options)
-        self.target.format_named(options.format)
+            check_range(method, self.target.activation)
         if self.target.refuses is not None:
             self.target.refuses(options)
+        self.target.bits(options)
+        self.target.format_named(options.format)
         self.model = ir.Model(ir.Graph([], [], nodes=[]), ir_version=10)
         self.notes: list[str] = []
 
@@ -206,7 +206,9 @@ class _Job:
             verification = _verified(quantized, prepared, statistics, options)
         told = statistics.warnings(set(quantized.plan.observed()))
         verification = replace(verification, warnings=(*told, *decider.warnings, *verification.warnings))
-        return replace(quantized, verification=verification, notes=(*notes, *decider.notes))
+        say = target.format_named(options.format).notes
+        unsaid = say(quantized) if say is not None else []
+        return replace(quantized, verification=verification, notes=(*notes, *decider.notes, *unsaid))
 
 
 def _run(

@@ -10,6 +10,7 @@ __all__ = [
     "gemm_axis",
     "matmul_axis",
     "nearest",
+    "plain_average_pool",
     "plain_gemm",
     "plain_max_pool",
     "recurrent_axis",
@@ -60,3 +61,13 @@ def nearest(node: ir.Node) -> str | None:
 def plain_max_pool(node: ir.Node) -> str | None:
     """A MaxPool of which only the values are used."""
     return "its indices are used" if len(node.outputs) > 1 and node.outputs[1].name else None
+
+
+def plain_average_pool(node: ir.Node) -> str | None:
+    """An AveragePool that onnxruntime 1.31's QLinearAveragePool computes as the operator's definition says."""
+    get = node.attributes
+    if any(step > 1 for step in get.get_ints("dilations", ())):
+        return "onnxruntime's integer kernel has no dilations"
+    if get.get_int("ceil_mode", 0) == 1 and get.get_int("count_include_pad", 0) == 1:
+        return "onnxruntime's integer kernel divides by other counts where windows reach beyond the padding"
+    return None

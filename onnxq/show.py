@@ -1,6 +1,6 @@
 """What is in a file: a model's quantization (tensors, types, scales, sizes), or a statistics file.
 
-Models of any tool are read: it is the Q, DQ, QLinear and FakeQuantize nodes in the graph that are shown.
+Models of any tool are read: it is the Q, DQ, QLinear, FakeQuantize and NNIEQuantize nodes in the graph that are shown.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class QuantizedTensor:
     Attributes:
         tensor: name of the float tensor, or of the stored integers.
         role: ``"activation"``, ``"weight"`` or ``"bias"`` (a 32-bit constant).
-        dtype: the integer type, e.g. ``"uint8"``.
+        dtype: the integer type, e.g. ``"uint8"``; ``"log8"`` is the logarithmic grid of 8 bits.
         scales: number of scales; 1 is per tensor.
         axis: of the scales, None per tensor.
-        scale: smallest and largest scale, None if they are computed by the model.
+        scale: smallest and largest scale, None if they are computed by the model; of a logarithmic grid the clip value.
         zero_point: smallest and largest zero point, None if they are computed by the model.
         readers: operator types of the nodes that read it.
     """
@@ -185,7 +185,7 @@ def _quantizers(model: ir.Model) -> Iterable[QuantizedTensor]:
             yield _quantizer(node, source, "weight" if is_constant(source) else "activation", [*reads, *others])
         elif (stored := _stored(node)) is not None:
             yield _quantizer(node, stored, "weight", [use.node for use in node.outputs[0].uses()])
-        elif node.op_type == "FakeQuantize":
+        elif node.op_type in ("FakeQuantize", "NNIEQuantize"):
             role = "weight" if is_constant(source) else "activation"
             yield _quantizer(node, source, role, [use.node for use in node.outputs[0].uses()])
         elif node.op_type.startswith("QLinear") and len(node.inputs) > 3:
@@ -220,6 +220,8 @@ def _quantizer(
     zeros = constant_array(zero_value) if zero_value is not None else np.zeros(1, np.int64)
     if node.op_type == "FakeQuantize":
         dtype = _fake_dtype(node)
+    elif node.op_type == "NNIEQuantize":
+        dtype = "log8"
     else:
         kind = zero_value.dtype if zero_value is not None else None
         if node.op_type in ("DequantizeLinear", "Mul") or kind is None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from onnxq.errors import BackendError, ModelError
-from onnxq.qparams import MIN_SCALE, QParams, dequantize, fake_quantize, from_range, quantize
+from onnxq.qparams import MIN_SCALE, QParams, dequantize, fake_quantize, from_range, quantize, spread
 from onnxq.session import Session
 from onnxq.spec import PerBlock, PerChannel, QuantSpec, Scheme
 
@@ -108,9 +108,15 @@ def test_range_that_is_not_finite_is_refused() -> None:
             from_range(lo, hi, QuantSpec())
 
 
-def test_logarithmic_grid_is_refused() -> None:
+@pytest.mark.parametrize("other", [{"bits": 16}, {"signed": False, "symmetric": False}])
+def test_logarithmic_grids_that_do_not_exist_are_refused(other: Any) -> None:
     with pytest.raises(BackendError, match="logarithmic"):
-        from_range(-1.0, 1.0, QuantSpec(scheme=Scheme.LOGARITHMIC))
+        from_range(-1.0, 1.0, QuantSpec(scheme=Scheme.LOGARITHMIC, **other))
+
+
+def test_a_logarithmic_grid_has_no_scale_and_zero_point() -> None:
+    with pytest.raises(BackendError, match="logarithmic"):
+        spread(from_range(-1.0, 1.0, QuantSpec(scheme=Scheme.LOGARITHMIC)), (3,))
 
 
 def test_not_finite_values_saturate_and_nan_is_zero() -> None:

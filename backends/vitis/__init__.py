@@ -1,8 +1,8 @@
-"""Vitis-AI and Ryzen-AI (XINT8): int8 in fixed point, one power-of-two scale for each tensor, weights and biases included.
+"""Vitis-AI and Ryzen-AI (XINT8): int8 in fixed point, one power-of-two scale for a tensor, weights and biases included.
 
-A tensor has a fix position p: ``q = clamp(round(x * 2**p), -128, 127)``. The quantizer stands behind Conv, ConvTranspose,
-Gemm, MatMul or Add together with the Relu, Relu6, LeakyRelu or PRelu that follows; positions obey the shifters of the
-DPU (:mod:`onnxq.backends.vitis.positions`), and operators that it computes in its own way are written in that way
+A tensor has a fix position p: ``q = clamp(round(x * 2**p), -128, 127)``. The quantizer stands behind Conv, Gemm, Add,
+MatMul or ConvTranspose together with the Relu, Relu6, LeakyRelu or PRelu that follows; positions obey the shifters of
+the DPU (:mod:`onnxq.backends.vitis.positions`), and operators that it computes in its own way are written in that way
 (:mod:`onnxq.backends.vitis.rewrites`).
 
 The rules are those of amd-quark 0.13 (``XINT8_QCONFIG``: ``quantizers/npu_cnn_quantizer.py``,
@@ -121,6 +121,7 @@ BACKEND = Backend(
     absorbed=frozenset({"Relu", "Clip", "LeakyRelu", "PRelu", "Mul"}),
     absorbs=_together,
     drops_absorbed=False,
+    mixes=False,
     whole=frozenset(KINDS) - {"silu", "hardswish"},
     min_opset=17,
     max_opset=20,

@@ -19,10 +19,11 @@ import onnx_ir as ir
 from onnxq.backend import Backend, Format
 from onnxq.backends.vitis.rewrites import rewrite, without_factors
 from onnxq.errors import BackendError
+from onnxq.graph.constants import lift_constants
 from onnxq.graph.load import load
-from onnxq.graph.normalize import normalize
+from onnxq.graph.namer import unique_names
 from onnxq.graph.save import save
-from onnxq.graph.shapes import forget_shapes
+from onnxq.graph.shapes import forget_shapes, infer_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
@@ -70,7 +71,9 @@ def read(path: Path) -> Quantized:
         if not 0 < scale < math.inf or math.frexp(scale)[0] != 0.5:
             raise BackendError(f"the scale {scale:g} of {name!r} is no power of two", where=f"'{beside}'")
     model = load(path)
-    normalize(model, min_opset=BACKEND.min_opset)
+    unique_names(model)
+    lift_constants(model)
+    infer_shapes(model)
     rewrite(model)
     numbers = {
         name: QParams(BACKEND.activation, np.asarray(scale, np.float32), np.asarray(0, np.int64))

@@ -1,8 +1,8 @@
 """Fix positions within the reach of the DPU's shifters.
 
-A tensor at position p holds multiples of ``2**-p``. The DPU moves between positions by shifting, in registers of limited
-width, so positions of tensors that meet in an operator must not be too far apart. With i, w, b, o the positions of
-input, weight, bias and output:
+A tensor at position p holds multiples of ``2**-p``. The DPU moves between positions by shifting, in registers of a
+limited width, so positions of tensors that meet in an operator must not be too far apart. With i, w, b, o the positions
+of input, weight, bias and output:
 
 * Conv, Gemm: ``0 <= w + i - o <= 16`` (w moves); ``min(0, w + i - o - 16) <= w + i - b <= 15`` (b moves), from 0 where
   a LeakyRelu follows;
@@ -101,7 +101,9 @@ class _Adjuster:
         for name, (before, why) in self.first.items():
             after = position(self.numbers[name])
             if after != before:
-                notes.append(f"vitis: fix position of '{self.plan.by_name[name].tensor}' moved from {before} to {after}: {why}")
+                notes.append(
+                    f"vitis: fix position of '{self.plan.by_name[name].tensor}' moved from {before} to {after}: {why}"
+                )
         if self.moved:
             notes.append(f"vitis: fix positions still moved after {_ROUNDS} rounds: the compiler may move some more")
         return notes
@@ -112,7 +114,7 @@ class _Adjuster:
         for name, qp in self.numbers.items():
             mantissa, exponent = np.frexp(qp.scale)
             if mantissa != 0.5:
-                self.numbers[name] = replace(qp, scale=np.ldexp(np.float32(1.0), exponent).astype(np.float32))
+                self.numbers[name] = replace(qp, scale=np.asarray(np.ldexp(np.float32(1.0), exponent), np.float32))
                 count += 1
         return count
 
@@ -154,7 +156,9 @@ class _Adjuster:
         self.moved = True
         self.first.setdefault(root, (before, why))
         for name in self.together[root]:
-            self.numbers[name] = replace(self.numbers[name], scale=np.asarray(np.ldexp(np.float32(1.0), -to), np.float32))
+            self.numbers[name] = replace(
+                self.numbers[name], scale=np.asarray(np.ldexp(np.float32(1.0), -to), np.float32)
+            )
 
     # -- rules
 

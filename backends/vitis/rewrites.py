@@ -11,6 +11,7 @@ of ``quantization/quant_utils.py``.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -20,7 +21,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, remove_nodes, rename_output, set_constant, static_shape
+from onnxq.graph.values import constant_array, remove_nodes, rename_output, set_constant
 
 __all__ = ["bounds_of", "factor", "is_dpu_hard_sigmoid", "rewrite", "scalar_of", "without_factors"]
 
@@ -97,7 +98,7 @@ def without_factors(model: ir.Model) -> None:
             rename_output(node.outputs[0], mul.outputs[0])
             remove_nodes([mul])
             if constant is not None and not constant.uses() and isinstance(constant.graph, ir.Graph):
-                del constant.graph.initializers[constant.name]
+                del constant.graph.initializers[constant.name or ""]
 
 
 def factor(node: ir.Node) -> float | None:
@@ -113,10 +114,10 @@ def factor(node: ir.Node) -> float | None:
         number = _HARD_SIGMOID
     elif node.op_type == "AveragePool":
         kernel = node.attributes.get_ints("kernel_shape", [])
-        number = _of_square(tuple(kernel))
+        number = _of_square(kernel)
     elif node.op_type == "GlobalAveragePool":
-        shape = static_shape(node.inputs[0])
-        number = _of_square(shape[2:]) if shape is not None and len(shape) == 4 else None
+        dims = _dims(node.inputs[0])
+        number = _of_square(dims[2:]) if len(dims) == 4 else None
     elif node.op_type == "ReduceMean":
         elements = _averaged(node)
         number = _of_fraction(elements) if elements else None
@@ -143,7 +144,13 @@ def bounds_of(clip: ir.Node) -> tuple[float | None, float | None]:
     return low, high
 
 
-def _of_square(kernel: tuple[int, ...]) -> float | None:
+def _dims(value: ir.Value | None) -> list[int]:
+    """The dimensions of a tensor, 0 where one is not known; none where their number is not."""
+    shape = value.shape if value is not None else None
+    return [dim if isinstance(dim, int) else 0 for dim in shape] if shape is not None else []
+
+
+def _of_square(kernel: Sequence[int]) -> float | None:
     if len(kernel) != 2 or kernel[0] != kernel[1] or kernel[0] < 1:
         return None
     if kernel[0] > _LARGEST_KERNEL:
@@ -155,19 +162,19 @@ def _of_fraction(elements: int) -> float:
     """``k / 2**n * elements`` for the fraction ``k / 2**n`` nearest to ``1 / elements``, the first of equal ones."""
     shifts = range(7 + math.ceil(math.log2(elements)))
     best = min(shifts, key=lambda n: abs(round(2**n / elements) / 2**n - 1 / elements))
-    return round(2**best / elements) / 2**best * elements
+    return float(round(2**best / elements) / 2**best * elements)
 
 
 def _averaged(node: ir.Node) -> int | None:
     """How many elements a ReduceMean averages."""
-    shape = static_shape(node.inputs[0])
-    axes = node.attributes.get_ints("axes", [])
+    dims = _dims(node.inputs[0])
+    axes: Sequence[int] = node.attributes.get_ints("axes", [])
     if len(node.inputs) > 1 and node.inputs[1] is not None:
         given = constant_array(node.inputs[1])
         axes = [] if given is None else given.reshape(-1).tolist()
-    if shape is None or not axes:
+    if not axes or any(not -len(dims) <= axis < len(dims) for axis in axes):
         return None
-    return math.prod(shape[axis] for axis in axes)
+    return math.prod(dims[axis] for axis in axes)
 
 
 def _hard_sigmoid(x: ir.Value, name: str) -> ir.Node:

@@ -17,6 +17,7 @@ from onnxq.graph.traverse import all_graphs
 from onnxq.graph.values import constant_array
 from onnxq.numbers import fit_biases
 from onnxq.qparams import QParams
+from onnxq.spec import Scheme
 
 __all__ = ["Answer", "Problem", "improve", "layers_to_improve"]
 
@@ -120,6 +121,8 @@ def layers_to_improve(draft: Draft, skip: Callable[[str], None]) -> Iterator[Qua
         tied = site.tied_to is not None or any(s.tied_to == site.name for s in draft.plan.sites)
         if len(layer.weight.uses()) > 1 or layer.weight.is_graph_output() or tied:
             skip("its weight is shared")
+        elif site.spec.scheme is not Scheme.UNIFORM:
+            skip(f"its weight is on a {site.spec.scheme.value} grid")
         elif layer.matrix().shape[2] > LARGEST:
             skip(f"more than {LARGEST} inputs")
         elif not np.isfinite(layer.array()).all():

@@ -28,6 +28,7 @@ from onnxq.numbers import fit_biases
 from onnxq.plan import Edge
 from onnxq.qparams import fake_quantize
 from onnxq.session import Session
+from onnxq.spec import Scheme
 
 if TYPE_CHECKING:
     from onnxq.torch.fit import Unit
@@ -234,6 +235,8 @@ def _layers(draft: Draft, skip: Any) -> Iterator[QuantizedLayer]:
         tied = site.tied_to is not None or any(s.tied_to == site.name for s in draft.plan.sites)
         if len(layer.weight.uses()) > 1 or layer.weight.is_graph_output() or tied:
             skip("its weight is shared")
+        elif site.spec.scheme is not Scheme.UNIFORM:
+            skip(f"its weight is on a {site.spec.scheme.value} grid")
         elif draft.numbers[layer.site].spec.bits > 16:
             skip("more than 16 bits")
         else:

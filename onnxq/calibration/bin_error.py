@@ -9,16 +9,21 @@ The error of rounding ``u = x / scale`` to the nearest integer and saturating in
     G(u) = k / 12 + t**3 / 3 + (u - v)**3 / 3
 
 since every whole cell adds ``1/12`` (the integral of ``t**2`` from -1/2 to 1/2) and everything beyond an end adds a
-parabola. The mean error of a bin ``[a, b]`` is ``scale**2 * (G(b) - G(a)) / (b - a)``.
+parabola. The mean error of a bin ``[a, b]`` is ``scale**2 * (G(b) - G(a)) / (b - a)``. Of a logarithmic grid the
+integral is :func:`onnxq.logarithmic.integral`.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.calibration.statistics import TensorStatistics
-from onnxq.qparams import QParams
+from onnxq.logarithmic import integral
+from onnxq.qparams import QParams, fake_quantize
+from onnxq.spec import Scheme
 
 __all__ = ["Bins", "Floats"]
 
@@ -63,6 +68,8 @@ class Bins:
         Returns:
             ``(candidates,)`` float64.
         """
+        if qp.spec.scheme is Scheme.LOGARITHMIC:
+            return np.array([self._logarithmic(qp, clip) for clip in qp.scale])
         scale, low, high = _grid(qp)
         a, b = self.lower / scale[:, None], self.upper / scale[:, None]
         width = b - a
@@ -73,6 +80,14 @@ class Bins:
         error: Floats = np.where(point, at**2, spread) @ self.counts * scale**2
         return error
 
+    def _logarithmic(self, qp: QParams, clip: np.float32) -> float:
+        """Sum of squared errors of one logarithmic grid."""
+        width = self.upper - self.lower
+        point = width < _NARROW * np.maximum(np.abs(self.lower), np.abs(self.upper))
+        spread = (integral(self.upper, float(clip)) - integral(self.lower, float(clip))) / np.where(point, 1.0, width)
+        rounded = fake_quantize(self._middle, replace(qp, scale=np.asarray(clip), zero_point=np.zeros((), np.int64)))
+        return float(np.where(point, (rounded - self._middle) ** 2, spread) @ self.counts)
+
     def quick(self, qp: QParams) -> Floats:
         """As :meth:`exact`, at a cost that hardly depends on the number of bins.
 
@@ -80,7 +95,7 @@ class Bins:
         error of ``scale**2 / 12`` on average.
 
         Args:
-            qp: candidates, scale and zero point of shape ``(candidates,)``.
+            qp: candidates on a uniform grid, scale and zero point of shape ``(candidates,)``.
 
         Returns:
             ``(candidates,)`` float64.

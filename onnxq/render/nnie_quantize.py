@@ -5,8 +5,8 @@ It runs in plain onnxruntime with no custom-op library, from opset 13 on, and gi
 
     NNIEQuantize(x, data_max)        x float32 of any shape, data_max the clip value, a float32 scalar
 
-Inside, a code is found in float64 (sign and magnitude, as the hardware stores it) and looked up among the 256 numbers of
-the grid. Name and inputs are those of the operator that MQBench exports.
+Inside, a code is found in float64 (sign and magnitude, as the hardware stores it) and looked up among the 256 numbers
+of the grid. Name and inputs are those of the operator that MQBench exports.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ def _function(opset: int) -> ir.Function:
     code = op("Where", [is_above, above, op("Where", [is_under, under, zero], "code_not_above")], "code_wide")
     # the numbers of all codes
     codes = np.arange(2 * (TOP + 1))
-    signs = np.where(codes < ZERO, 1.0, -1.0) * (codes != ZERO)
+    signs = np.sign(ZERO - codes).astype(np.float64)
     exponents = op("Add", [constant((codes % ZERO).astype(np.float64), "places"), z], "exponents")
-    numbers = op("Mul", [power(exponents, "sizes"), constant(signs, "signs")], "numbers_wide")
-    table = op("Cast", [op("Add", [numbers, first], "numbers")], "table", to=single)
+    numbers = op("Mul", [power(exponents, "sizes"), constant(signs, "signs")], "numbers")
+    table = op("Cast", [numbers], "table", to=single)
     y = op("Gather", [table, op("Cast", [code], "code", to=whole)], "y")
     graph = ir.Graph([x, clip], [y], nodes=body.nodes, opset_imports={"": opset}, name=NAME)
     return ir.Function(DOMAIN, NAME, graph=graph, attributes=[])

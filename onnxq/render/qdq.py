@@ -21,8 +21,8 @@ from onnxq.graph.values import constant_array, is_constant, remove_nodes, rename
 from onnxq.plan import Site
 from onnxq.qparams import QParams, quantize
 from onnxq.quantized import Quantized
-from onnxq.render import fake_quantize
-from onnxq.spec import PerChannel
+from onnxq.render import fake_quantize, nnie_quantize
+from onnxq.spec import PerChannel, Scheme
 
 __all__ = ["bounds", "render", "saturates", "speakable"]
 
@@ -34,8 +34,10 @@ def speakable(site: Site, widths: Set[int]) -> bool:
     """Whether Q and DQ can say what a site's spec says, on a target that runs QuantizeLinear for some widths.
 
     Stored integers may use a part of their type's grid. A QuantizeLinear saturates at the ends of the type, so a tensor
-    quantized at run time needs the whole grid.
+    quantized at run time needs the whole grid. A logarithmic grid has no scale.
     """
+    if site.spec.scheme is not Scheme.UNIFORM:
+        return False
     if site.role != "activation":
         return True
     return site.spec.bits == site.spec.storage_bits and site.spec.bits in widths and not site.spec.narrow_range
@@ -92,7 +94,8 @@ class _Renderer:
     def run(self) -> ir.Model:
         plan = self.q.plan
         for name in plan.absorbed:
-            self._drop_if_saturated(name)
+            if not self._drop_if_saturated(name) and self.q.backend.complete_units:
+                self._pair_in_front(name)
         for site in plan.sites:
             if site.name not in self.q.qparams:
                 continue
@@ -112,25 +115,49 @@ class _Renderer:
     def _speakable(self, site: Site) -> bool:
         return not self.fake and speakable(site, self.q.backend.quantizer_bits)
 
-    def _drop_if_saturated(self, name: str) -> None:
-        """Remove a Relu or Clip that all quantizers behind it make superfluous.
+    def _drop_if_saturated(self, name: str) -> bool:
+        """Remove a Relu or Clip that all quantizers behind it make superfluous, and say so.
 
         Not at 16 bits: no kernel gains by it, and some runtimes strip such quantizers and would lose the function.
+        Where every operator needs a quantizer directly behind it, it goes at any width.
         """
         node = self.nodes[name]
         if not self.q.backend.drops_absorbed or node.op_type not in ("Relu", "Clip"):
-            return
+            return False
+        most = 16 if self.q.backend.complete_units else 8
         output, source = node.outputs[0], node.inputs[0]
         tensor = output.name or ""
         sites = self.sites.get(tensor, [])
         if source is None or not any(s.produced for s in sites):
-            return
-        if not all(s.spec.bits <= 8 and self._speakable(s) and saturates(node, self.q.qparams[s.name]) for s in sites):
-            return
+            return False
+        fit = (s.spec.bits <= most and self._speakable(s) and saturates(node, self.q.qparams[s.name]) for s in sites)
+        if not all(fit):
+            return False
         rename_output(source, output)
         remove_nodes([node])
         del self.nodes[name]
         self.values[tensor] = source
+        return True
+
+    def _pair_in_front(self, name: str) -> None:
+        """A pair in front of a Relu or Clip that stays, with the numbers of the one behind it.
+
+        Those hold all that the function lets through, so that what they saturate it would clip as well.
+        """
+        node = self.nodes[name]
+        source, output = node.inputs[0], node.outputs[0]
+        site = next((s for s in self.sites.get(output.name or "", []) if s.produced), None)
+        if source is None or site is None or site.name not in self.q.qparams or not self._speakable(site):
+            return
+        scale, zero = self._parameters(site)
+        made: list[ir.Node] = []
+        for op, dtype in (("Quantize", ir.DataType[site.spec.dtype.upper()]), ("Dequantize", ir.DataType.FLOAT)):
+            fed = made[-1].outputs[0] if made else source
+            name = self.namer.node(f"{source.name}_{op}Linear")
+            made.append(ir.node(f"{op}Linear", [fed, scale, zero], name=name, domain=self._domain(site)))
+            _describe(made[-1].outputs[0], self.namer.fresh(f"{source.name}_{op.lower()}d"), dtype, source.shape)
+        self._insert_behind(source, made)
+        node.replace_input_with(0, made[-1].outputs[0])
 
     def _pair(self, site: Site) -> None:
         value = self.values[site.tensor]
@@ -238,18 +265,7 @@ class _Renderer:
         is_output = site.produced and value.is_graph_output()
         if not readers and not is_output:
             return
-        rank = len(value.shape) if value.shape is not None else 0
-        shape = [1] * rank
-        if isinstance(site.spec.granularity, PerChannel):
-            shape[site.spec.granularity.axis] = -1
-        else:
-            shape = []
-        scale = self._initializer(value, f"{site.tensor}_scale", qp.scale.reshape(shape), ir.DataType.FLOAT)
-        zero = self._initializer(
-            value, f"{site.tensor}_zero_point", qp.zero_point.astype(np.float32).reshape(shape), ir.DataType.FLOAT
-        )
-        node = fake_quantize.node(value, scale, zero, site.spec, self.namer.node(f"{site.tensor}_FakeQuantize"))
-        fake_quantize.register(self.model)
+        node = self._fake_node(site, value, qp)
         _describe(node.outputs[0], self.namer.fresh(f"{site.tensor}_fake_quantized"), ir.DataType.FLOAT, value.shape)
         if is_output:
             self._take_over_output(value, node.outputs[0])
@@ -261,6 +277,25 @@ class _Renderer:
             self._insert_behind(value, [node])
         for reader, index in readers:
             reader.replace_input_with(index, node.outputs[0])
+
+    def _fake_node(self, site: Site, value: ir.Value, qp: QParams) -> ir.Node:
+        """A call of the function that quantizes a tensor, not yet in a graph."""
+        if site.spec.scheme is Scheme.LOGARITHMIC:
+            nnie_quantize.register(self.model)
+            clip = self._initializer(value, f"{site.tensor}_clip", qp.scale, ir.DataType.FLOAT)
+            return nnie_quantize.node(value, clip, self.namer.node(f"{site.tensor}_NNIEQuantize"))
+        fake_quantize.register(self.model)
+        rank = len(value.shape) if value.shape is not None else 0
+        shape = [1] * rank
+        if isinstance(site.spec.granularity, PerChannel):
+            shape[site.spec.granularity.axis] = -1
+        else:
+            shape = []
+        scale = self._initializer(value, f"{site.tensor}_scale", qp.scale.reshape(shape), ir.DataType.FLOAT)
+        zero = self._initializer(
+            value, f"{site.tensor}_zero_point", qp.zero_point.astype(np.float32).reshape(shape), ir.DataType.FLOAT
+        )
+        return fake_quantize.node(value, scale, zero, site.spec, self.namer.node(f"{site.tensor}_FakeQuantize"))
 
     # -- helpers
 

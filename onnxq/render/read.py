@@ -1,10 +1,11 @@
-"""The way back: a model with Q/DQ pairs or ``onnxq::FakeQuantize`` calls → the same :class:`Quantized` that renders it.
+"""The way back: a model with Q/DQ pairs or calls of onnxq's functions → the same :class:`Quantized` that renders it.
 
 Read are: a QuantizeLinear that only DequantizeLinears with the same parameters read (an activation, or a float
 constant), a DequantizeLinear of a stored integer constant (weight, bias, constant operand), integers cast and scaled
-(the weight of a float layer), and FakeQuantize calls with constant parameters. Anything else that quantizes (QLinear
-operators, a lone Q or DQ) is part of the float model as far as this reader goes, and named in the notes. Where a tensor
-is quantized twice in a row, or a model output would lose its name, an Identity keeps the two tensors apart.
+(the weight of a float layer), FakeQuantize and NNIEQuantize calls with constant parameters, and QOperators. Anything
+else that quantizes (a lone Q or DQ) is part of the float model as far as this reader goes, and named in the notes.
+Where a tensor is quantized twice in a row, or a model output would lose its name, an Identity keeps the two tensors
+apart.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ from onnxq.graph.prune import remove_dead
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, is_constant, rename_output
 from onnxq.plan import Edge, Plan, Role, Site
-from onnxq.qparams import QParams, dequantize
+from onnxq.qparams import QParams, dequantize, from_range
 from onnxq.quantized import Quantized
-from onnxq.render import fake_quantize
-from onnxq.spec import PerChannel, PerTensor, QuantSpec
+from onnxq.render import fake_quantize, nnie_quantize
+from onnxq.render.qoperator.expand import expand
+from onnxq.spec import PerChannel, PerTensor, QuantSpec, Scheme
 
 __all__ = ["read"]
 
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
+_QUANTIZERS = ("QuantizeLinear", fake_quantize.NAME, nnie_quantize.NAME)
 _BITS = {
     ir.DataType.INT4: (4, True),
     ir.DataType.UINT4: (4, False),
@@ -74,6 +77,7 @@ class _Reader:
         self.notes: list[str] = []
 
     def run(self) -> Quantized:
+        self.notes += expand(self.model)
         for node in list(all_nodes(self.model)):
             if node.graph is None:
                 continue
@@ -85,9 +89,12 @@ class _Reader:
                 self._unpacked(node)
             elif (node.domain, node.op_type) == (fake_quantize.DOMAIN, fake_quantize.NAME):
                 self._fake(node)
+            elif (node.domain, node.op_type) == (fake_quantize.DOMAIN, nnie_quantize.NAME):
+                self._logarithmic(node)
         remove_dead(self.model)
         if not any(node.domain == fake_quantize.DOMAIN for node in all_nodes(self.model)):
-            self.model.functions.pop((fake_quantize.DOMAIN, fake_quantize.NAME, ""), None)
+            for name in (fake_quantize.NAME, nnie_quantize.NAME):
+                self.model.functions.pop((fake_quantize.DOMAIN, name, ""), None)
             self.model.opset_imports.pop(fake_quantize.DOMAIN, None)
         sites, numbers = self._sites()
         weighted = {n.name or "": n.op_type for f in self.found if f.role == "weight" for n, _ in f.readers}
@@ -169,6 +176,14 @@ class _Reader:
         spec = QuantSpec(bits, signed, symmetric, granularity, narrow_range=narrow)
         self._take_out(value, [node.outputs[0]], QParams(spec, flat, points))
 
+    def _logarithmic(self, node: ir.Node) -> None:
+        value, clip = node.inputs[0], constant_array(node.inputs[1])
+        if value is None or clip is None or clip.size != 1:
+            self.notes.append(f"read: the clip value of '{node.name}' is no constant: left as it is")
+            return
+        end = abs(float(clip.reshape(())))
+        self._take_out(value, [node.outputs[0]], from_range(-end, end, QuantSpec(scheme=Scheme.LOGARITHMIC)))
+
     def _take_out(self, value: ir.Value, results: Sequence[ir.Value], qparams: QParams) -> None:
         """Note a site of a tensor, and let the readers of its quantizer's results read the tensor itself."""
         constant = is_constant(value)
@@ -200,7 +215,7 @@ class _Reader:
         edges: list[tuple[ir.Node, int]] = []
         for use in quantized.uses():
             reader, index = use.node, use.idx
-            if index == 0 and reader.op_type in ("QuantizeLinear", fake_quantize.NAME) and reader.graph is not None:
+            if index == 0 and reader.op_type in _QUANTIZERS and reader.graph is not None:
                 same = self._same_again(value, f"{quantized.name}_again")
                 reader.graph.insert_before(reader, [same])
                 reader.replace_input_with(0, same.outputs[0])

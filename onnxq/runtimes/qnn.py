@@ -8,6 +8,8 @@ Options of the script:
   compiled for the HTP, which a device loads without compiling.
 * ``dlc``: folder to write a ``.dlc`` into (QAIRT's own container). The provider then makes nothing to run: no outputs.
 
+Free dimensions of the model's inputs are fixed to those of the first sample.
+
 Verified with onnxruntime-qnn 2.7.0 (QNN 2.51) and onnxruntime 1.31.1 on x86-64 Linux.
 """
 
@@ -16,6 +18,6 @@ from onnxq.runtimes.runtime import Runtime
 RUNTIME = Runtime(
     "qnn",
     "onnxruntime-qnn (HTP)",
-    ("onnxruntime-qnn", "onnxruntime"),
+    ("onnxruntime-qnn", "onnxruntime", "onnx"),
     options={"fallback": False, "arch": "", "soc": "", "context": "", "dlc": ""},
 )

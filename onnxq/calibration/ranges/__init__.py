@@ -8,12 +8,13 @@ entry-point group ``onnxq.ranges``; another package may register its own. The ra
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Protocol
 
 from onnxq import plugins
 from onnxq.calibration.statistics import TensorStatistics
 from onnxq.errors import OnnxqError, OptionError
-from onnxq.spec import QuantSpec
+from onnxq.spec import QuantSpec, Scheme
 
 __all__ = ["GROUP", "check_range", "select_range"]
 
@@ -21,7 +22,10 @@ GROUP = "onnxq.ranges"
 
 
 class _Method(Protocol):
-    """A module that is a range method. A function ``check(parameter)`` beside it may refuse a parameter early."""
+    """A module that is a range method. A function ``check(parameter)`` beside it may refuse a parameter early.
+
+    ``UNIFORM = True`` says that it only knows uniform grids.
+    """
 
     def select(self, stats: TensorStatistics, spec: QuantSpec, parameter: float | None) -> tuple[float, float]: ...
 
@@ -37,9 +41,11 @@ def select_range(stats: TensorStatistics, spec: QuantSpec) -> tuple[float, float
         ``(lo, hi)`` in real units, ``lo <= hi``, both finite.
 
     Raises:
-        OptionError: no such method, a parameter that is not a number or not allowed, a method that breaks its contract.
+        OptionError: no such method, a parameter that is not a number or not allowed, a method that breaks its contract,
+            or one that does not know the grid.
     """
     method, parameter = _parse(spec.range)
+    _require_known(method, spec)
     if not stats.count:
         return 0.0, 0.0
     try:
@@ -56,19 +62,32 @@ def select_range(stats: TensorStatistics, spec: QuantSpec) -> tuple[float, float
     return lo, hi
 
 
-def check_range(text: str) -> None:
+def check_range(text: str, spec: QuantSpec | None = None) -> None:
     """Refuse a range option before any work.
 
     Args:
         text: ``"name"`` or ``"name:parameter"``.
+        spec: of activations, where it is known.
 
     Raises:
-        OptionError: no such method, or a parameter that is not a number or not allowed by the method.
+        OptionError: no such method, a parameter that is not a number or not allowed by the method, or a method that
+            does not know the grid.
     """
     method, parameter = _parse(text)
+    if spec is not None:
+        _require_known(method, replace(spec, range=text))
     check = getattr(method, "check", None)
     if check is not None:
         check(parameter)
+
+
+def _require_known(method: _Method, spec: QuantSpec) -> None:
+    if spec.scheme is not Scheme.UNIFORM and getattr(method, "UNIFORM", False):
+        raise OptionError(
+            f"range method {spec.range!r} is for uniform grids, this one is {spec.scheme.value}",
+            where="range",
+            hint="Use minmax or percentile",
+        )
 
 
 def _parse(text: str) -> tuple[_Method, float | None]:

@@ -23,9 +23,11 @@ from onnxq.calibration.statistics import TensorStatistics
 from onnxq.errors import OptionError
 from onnxq.spec import QuantSpec
 
-__all__ = ["NAME", "check", "select"]
+__all__ = ["NAME", "UNIFORM", "check", "select"]
 
 NAME = "entropy"
+UNIFORM = True
+"""Its steps are those of a uniform grid."""
 
 _BINS = 2048
 _BINS_A_LEVEL = 16

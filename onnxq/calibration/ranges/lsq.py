@@ -15,9 +15,11 @@ from onnxq.calibration.statistics import TensorStatistics
 from onnxq.errors import OptionError
 from onnxq.spec import QuantSpec
 
-__all__ = ["NAME", "check", "select"]
+__all__ = ["NAME", "UNIFORM", "check", "select"]
 
 NAME = "lsq"
+UNIFORM = True
+"""Its steps are those of a uniform grid."""
 
 
 def check(parameter: float | None) -> None:

@@ -5,6 +5,9 @@ grid of clips, for both ends where the tensor has both signs and the spec is asy
 (:meth:`Bins.quick`), refined around the best, and the best of all are computed in full (:meth:`Bins.exact`). The plain
 minimum and maximum is always among these, so the result is never worse than it. Takes no parameter.
 
+A logarithmic grid takes the largest magnitude: its numbers do not move with the range, so that a smaller one gains
+nothing but numbers below the smallest, 1/245 of the largest.
+
 Source: the optimal clipping of Sung et al., "Resiliency of deep neural networks under quantization" (2015), and Banner
 et al., "Post training 4-bit quantization" (2019), searched for on the histogram instead of a model distribution.
 """
@@ -17,7 +20,7 @@ from onnxq.calibration.bin_error import Bins, Floats
 from onnxq.calibration.statistics import TensorStatistics
 from onnxq.errors import OptionError
 from onnxq.qparams import from_range
-from onnxq.spec import QuantSpec
+from onnxq.spec import QuantSpec, Scheme
 
 __all__ = ["NAME", "check", "select"]
 
@@ -48,11 +51,11 @@ def select(stats: TensorStatistics, spec: QuantSpec, parameter: float | None = N
 
     Returns:
         ``(lo, hi)``; ``lo`` is 0 where no value is negative, ``hi`` is 0 where none is positive, and ``lo == -hi``
-        where the spec is symmetric.
+        where the spec is symmetric and its grid uniform.
     """
     check(parameter)
     low, high = min(stats.min, 0.0), max(stats.max, 0.0)
-    if low == high:
+    if low == high or spec.scheme is Scheme.LOGARITHMIC:
         return low, high
     bins = Bins(stats)
     if spec.symmetric:

@@ -1,7 +1,7 @@
 """Quantized → ONNX with QOperators, that is operators on integers that hold their scales: QLinearConv, QLinearAdd, ...
 
-Standard ONNX has QLinearConv and QLinearMatMul; the others are onnxruntime's, domain ``com.microsoft``. The QDQ rendering
-is taken and each DequantizeLinear → operator → QuantizeLinear becomes one operator: its integers are those of the
+Standard ONNX has QLinearConv and QLinearMatMul; the others are onnxruntime's, domain ``com.microsoft``. In the QDQ
+rendering each DequantizeLinear → operator → QuantizeLinear becomes one operator: its integers are those of the
 quantizers, its biases int32 in units of data scale times weight scale. Data movement runs on the integers themselves.
 What has no QOperator stays between DequantizeLinear and QuantizeLinear. Names: ``t_quantized`` for the integers of a
 tensor ``t``, and nodes keep theirs.
@@ -11,9 +11,6 @@ Verified on onnxruntime 1.31.1 (x86-64): every operator of the table, with graph
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
 import onnx_ir as ir
 
 from onnxq.backend import Format
@@ -21,7 +18,7 @@ from onnxq.quantized import Quantized
 from onnxq.render.formats import write_rendered
 from onnxq.render.qoperator.rewrite import rewrite
 
-__all__ = ["QOPERATOR", "QOPERATOR_UNSIGNED", "notes", "render"]
+__all__ = ["QOPERATOR", "notes", "render"]
 
 
 def render(quantized: Quantized, *, signed: bool = True) -> ir.Model:

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from onnxq.graph.values import is_constant
 from onnxq.render.qoperator.units import DOMAIN, NoQOperatorError, Unit, same_grid
+from onnxq.rows import plain_average_pool
 
 __all__ = ["BUILDERS", "MOVES", "may_move"]
 
@@ -31,11 +32,16 @@ def may_move(node: ir.Node) -> bool:
     """Whether a node of :data:`MOVES` gives nothing but elements of its first input."""
     if node.op_type == "Resize":
         mode = node.attributes.get_string("mode", "nearest")
-        return mode == "nearest" and node.attributes.get_string("coordinate_transformation_mode", "") != "tf_crop_and_resize"
+        return (
+            mode == "nearest"
+            and node.attributes.get_string("coordinate_transformation_mode", "") != "tf_crop_and_resize"
+        )
     return node.op_type != "MaxPool" or len(node.outputs) == 1 or not node.outputs[1].uses()
 
 
-def _made(unit: Unit, op: str, inputs: list[ir.Value | None], keep: tuple[str, ...] = (), domain: str = DOMAIN) -> ir.Node:
+def _made(
+    unit: Unit, op: str, inputs: list[ir.Value | None], keep: tuple[str, ...] = (), domain: str = DOMAIN
+) -> ir.Node:
     attributes = [a for name, a in unit.node.attributes.items() if name in keep]
     made = ir.Node(domain, op, inputs, attributes, name=unit.node.name)
     made.metadata_props.update(unit.node.metadata_props)
@@ -97,8 +103,9 @@ def _unary(op: str, *keep: str) -> Builder:
 
 
 def _average_pool(unit: Unit) -> ir.Node:
-    if any(step > 1 for step in unit.node.attributes.get_ints("dilations", ())):
-        raise NoQOperatorError("QLinearAveragePool has no dilations")
+    why = plain_average_pool(unit.node)
+    if why is not None:
+        raise NoQOperatorError(why)
     return _unary("QLinearAveragePool", *_POOL)(unit)
 
 

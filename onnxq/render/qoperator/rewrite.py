@@ -110,7 +110,9 @@ class _Rewriter:
         if bias.size != bias.shape[-1] or bias.dtype != np.float32:
             return None
         assert isinstance(node.graph, ir.Graph) and other is not None
-        vector = other if bias.ndim == 1 else set_constant(node.graph, self.namer, f"{other.name}_row", bias.reshape(-1))
+        vector = (
+            other if bias.ndim == 1 else set_constant(node.graph, self.namer, f"{other.name}_row", bias.reshape(-1))
+        )
         made.resize_inputs(7)
         made.replace_input_with(6, vector)
         return add
@@ -124,7 +126,9 @@ class _Rewriter:
         graph, base = made.graph, clip.outputs[0].name
         assert isinstance(graph, ir.Graph)
         _describe(made.outputs[0], self.namer.fresh(f"{made.name}_quantized"), grid.dtype, clip.outputs[0].shape)
-        limits = [set_constant(graph, self.namer, f"{base}_{n}", np.asarray(v)) for n, v in (("min", low), ("max", high))]
+        limits = [
+            set_constant(graph, self.namer, f"{base}_{n}", np.asarray(v)) for n, v in (("min", low), ("max", high))
+        ]
         node = ir.node("Clip", [made.outputs[0], *limits], name=clip.name)
         graph.insert_after(made, [node])
         return node.outputs[0]
@@ -166,9 +170,7 @@ class _Rewriter:
                 removed.append(target.node)
             elif value.uses() or value.is_graph_output():
                 _describe(result, self.namer.fresh(f"{value.name}_quantized"), grid.dtype, value.shape)
-                dq = ir.node(
-                    "DequantizeLinear", list(grid), name=self.namer.node(f"{value.name}_DequantizeLinear")
-                )
+                dq = ir.node("DequantizeLinear", list(grid), name=self.namer.node(f"{value.name}_DequantizeLinear"))
                 dq.replace_input_with(0, result)
                 graph.insert_before(node, [dq])
                 rename_output(dq.outputs[0], value)

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from onnxq.graph.namer import Namer
 from onnxq.graph.values import constant_array, is_constant, only_reader, set_constant
 
-__all__ = ["DOMAIN", "Grid", "NoQOperatorError", "Target", "Unit", "grid_behind", "grid_of", "grid_of_quantizer", "is_stored", "same_grid"]
+__all__ = [
+    "DOMAIN",
+    "Grid",
+    "NoQOperatorError",
+    "Target",
+    "Unit",
+    "grid_behind",
+    "grid_of",
+    "grid_of_quantizer",
+    "is_stored",
+    "same_grid",
+]
 
 DOMAIN = "com.microsoft"
 _DOMAINS = ("", "ai.onnx", DOMAIN)
@@ -67,14 +80,14 @@ class Target:
 
 def _grid(node: ir.Node, integers: ir.Value | None) -> Grid | None:
     """The grid of a QuantizeLinear or DequantizeLinear with constant parameters."""
-    if node.domain not in _DOMAINS or len(node.inputs) < 3 or node.attributes.get_int("block_size", 0):
+    if node.domain not in _DOMAINS or len(node.inputs) < 3 or node.attributes.get_int("block_size", 0) > 0:
         return None
     scale, zero = node.inputs[1], node.inputs[2]
     if integers is None or scale is None or zero is None or not is_constant(scale) or not is_constant(zero):
         return None
     if scale.dtype is not ir.DataType.FLOAT:
         return None
-    per_channel = scale.shape is not None and scale.shape.numpy() != () and int(np.prod(scale.shape.numpy())) > 1
+    per_channel = _numbers(scale).size > 1
     return Grid(integers, scale, zero, node.attributes.get_int("axis", 1) if per_channel else None)
 
 
@@ -125,7 +138,7 @@ def same_grid(a: Grid, b: Grid) -> bool:
     )
 
 
-def _numbers(value: ir.Value) -> np.ndarray:  # type: ignore[type-arg]
+def _numbers(value: ir.Value) -> NDArray[Any]:
     array = constant_array(value)
     assert array is not None
     return array
@@ -224,12 +237,13 @@ class Unit:
         if value is None:
             return None
         unit = np.asarray(_numbers(data.scale) * _numbers(weight.scale), np.float32)
-        stored = _bias_grid(value)
-        if stored is not None:
+        stored = grid_of(value)
+        if stored is not None and is_constant(stored.integers):
             integers, scale, zero = (_numbers(v) for v in stored)
-            if np.array_equal(*np.broadcast_arrays(scale, unit)) and not zero.any():
+            if (scale == unit).all() and not zero.any() and stored.axis in (None, integers.ndim - 1):
                 return stored.integers
-            real = (integers.astype(np.float64) - zero) * scale
+            view = tuple(-1 if k == stored.axis else 1 for k in range(integers.ndim)) if stored.axis is not None else ()
+            real = (integers.astype(np.float64) - zero.reshape(view)) * scale.reshape(view)
         else:
             constant = constant_array(value)
             if constant is None:
@@ -246,13 +260,3 @@ class Unit:
         if grid.dtype not in _BYTES:
             raise NoQOperatorError(f"{grid.dtype.name.lower()} has no QOperator")
         return grid
-
-
-def _bias_grid(value: ir.Value) -> Grid | None:
-    """The int32 integers that a bias is dequantized from."""
-    grid = grid_of(value)
-    if grid is None or not is_constant(grid.integers):
-        return None
-    channels = constant_array(grid.scale)
-    rank = len(grid.integers.shape) if grid.integers.shape is not None else 0
-    return grid if channels is not None and (channels.size == 1 or rank == 1) else None

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from common import Request, serve
 
 PROVIDER = "QNNExecutionProvider"
@@ -57,6 +58,8 @@ def run(request: Request) -> dict[str, Any]:
             options.add_session_config_entry("ep.context_file_path", str(asked["context"]))
             options.add_session_config_entry("ep.context_embed_mode", "0")
         options.add_provider_for_devices(devices[:1], provider)
+        for name, size in sizes(request).items():
+            options.add_free_dimension_override_by_name(name, size)
         session = onnxruntime.InferenceSession(str(request.model), options)
         integer, floating = kinds(folder)
     if not asked["dlc"]:
@@ -70,6 +73,19 @@ def run(request: Request) -> dict[str, Any]:
     }
 
 
+def sizes(request: Request) -> dict[str, int]:
+    """Free dimensions of the model's inputs, as the first sample has them: the HTP compiles for fixed sizes."""
+    import onnx
+
+    found: dict[str, int] = {}
+    sample = next(request.feeds(), {})
+    for value in onnx.load(request.model, load_external_data=False).graph.input:
+        for dim, size in zip(value.type.tensor_type.shape.dim, np.shape(sample.get(value.name, 0)), strict=False):
+            if dim.dim_param:
+                found.setdefault(dim.dim_param, size)
+    return found
+
+
 def kinds(folder: Path) -> tuple[list[str], list[str]]:
     """Operators of the HTP's graphs whose results are all integers, and those with a float result."""
     integer: list[str] = []
@@ -80,7 +96,9 @@ def kinds(folder: Path) -> tuple[list[str], list[str]]:
             continue
         floats = {name for name, tensor in graph["tensors"].items() if tensor["data_type"] in FLOATS}
         for name, node in graph["nodes"].items():
-            (floating if floats & set(node["output_names"]) else integer).append(f"{node['type']} {name}")
+            if node["type"] not in ("Quantize", "Dequantize", "Cast"):
+                kind = floating if floats & set(node["output_names"]) else integer
+                kind.append(f"{node['type']} {name.split('_token_')[0]}")
     return integer, floating
 
 

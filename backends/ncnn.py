@@ -1,0 +1,191 @@
+"""ncnn int8: a float model with the calibration table of ``ncnn2int8``.
+
+For each convolution, depthwise or not, and each fully connected layer, first ``<layer>_param_0 s0 s1 ...``, the
+inverse scales ``127 / max|w|`` of its weights, one for each output channel, or for each group of a grouped
+convolution; then, when all of these are written, ``<layer> s``, that of its input. Integers are -127 to 127, outputs
+and biases are float, and a layer without lines stays float. Weights in the model are on their grids, so that ncnn's
+rounding finds the same integers.
+
+**Names.** The table names layers, not tensors: as the nodes of ``model.onnx`` are named. ``onnx2ncnn`` and
+``ncnnoptimize`` keep these names, ``pnnx`` gives its own, and then the table's names have to be changed to those of the
+``.param`` file. Blanks and ``_param_`` in a node's name, which the table cannot hold, are replaced in the model too.
+
+Known from ncnn's sources (``tools/quantize``) only: ncnn2int8 is a C++ program and not in ncnn's Python package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.backend import Backend, Format, Kind, OpRule
+from onnxq.errors import BackendError
+from onnxq.graph.layer import replace_constant
+from onnxq.graph.namer import Namer
+from onnxq.graph.note import Note
+from onnxq.graph.save import save
+from onnxq.graph.shapes import forget_shapes
+from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import constant_array, is_constant
+from onnxq.options import Options
+from onnxq.plan import Edge, Plan
+from onnxq.qparams import QParams
+from onnxq.quantized import Quantized
+from onnxq.render.formats import FAKE_QUANTIZE
+from onnxq.render.ncnn_table import read_table, table_text
+from onnxq.render.sidecar import put_together, take_apart, write_text
+from onnxq.render.tables import float_model, granularity, refuse_asymmetric, symmetric_only, weighted
+from onnxq.rows import conv_axis, gemm_axis, matmul_axis, plain_gemm
+from onnxq.spec import QuantSpec
+
+__all__ = ["BACKEND"]
+
+_LONGEST = 200
+"""Characters of a layer's name; ncnn2int8 reads 255, the ending of a line's key included."""
+
+
+def _groups(node: ir.Node) -> int:
+    return int(node.attributes.get_int("group", 1)) if node.op_type == "Conv" else 1
+
+
+def _rewrite(model: ir.Model) -> list[Note]:
+    """Fully connected layers as ncnn's converter takes them, with weights (N, K)."""
+    namer, turned = Namer(model), 0
+    for node in all_nodes(model):
+        weight = node.inputs[1] if node.op_type == "Gemm" and node.domain in ("", "ai.onnx") else None
+        array = constant_array(weight)
+        if weight is None or array is None or weight.dtype is None or node.attributes.get_int("transB", 0) == 1:
+            continue
+        replace_constant(node, 1, np.ascontiguousarray(array.T), namer, f"{weight.name}_transposed", weight.dtype)
+        node.attributes["transB"] = ir.AttrInt64("transB", 1)
+        turned += 1
+    notes = [Note("ncnn", "", "the table names layers as the nodes are named: onnx2ncnn keeps that, pnnx does not")]
+    if turned:
+        notes.append(Note("ncnn", "", f"the weights of {turned} Gemm were transposed: InnerProduct has (N, K)"))
+    return notes
+
+
+def _adjust(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:
+    """Grouped convolutions have a scale for each group: the largest of its channels."""
+    groups = {node.name or "": _groups(node) for node in all_nodes(model)}
+    for site in plan.sites:
+        count = max((groups[edge.node] for edge in site.readers), default=1)
+        qp = numbers.get(site.name)
+        if site.role != "weight" or qp is None or count == 1 or not qp.scale.ndim:
+            continue
+        highest = qp.scale.reshape(count, -1).max(axis=1)
+        numbers[site.name] = replace(qp, scale=np.repeat(highest, qp.scale.size // count))
+    return []
+
+
+def _clean(model: ir.Model) -> None:
+    """Give nodes names that a line of the table can hold."""
+    namer = Namer(model)
+    for node in all_nodes(model):
+        name = "_".join((node.name or "").split()).replace("_param_", "_par_")[:_LONGEST]
+        if name != node.name:
+            node.name = namer.node(name)
+
+
+def _layers(model: ir.Model) -> Iterator[tuple[ir.Node, str, str]]:
+    """Nodes that may be layers of the table, the tensor each reads, and its weight."""
+    for node, position in weighted(model, BACKEND):
+        data, weight = node.inputs[0], node.inputs[position]
+        if data is not None and weight is not None and not is_constant(data):
+            yield node, data.name or "", weight.name or ""
+
+
+def _write(quantized: Quantized, path: Path) -> list[Path]:
+    parts = take_apart(quantized, "grid")
+    symmetric_only({**parts.activations, **parts.weights}, BACKEND.name)
+    chosen = [node for node in all_nodes(parts.model) if node.name in parts.nodes]
+    _clean(parts.model)
+    weights: dict[str, list[float]] = {}
+    inputs: dict[str, float] = {}
+    for node, data, weight in _layers(parts.model):
+        if node not in chosen:
+            continue
+        qp, count = parts.weights[weight], _groups(node)
+        channels = parts.weights[weight].scale.reshape(-1) if qp.scale.ndim else np.repeat(qp.scale, _outputs(node))
+        weights[node.name or ""] = [float(s) for s in (channels if count == 1 else channels.reshape(count, -1)[:, 0])]
+        inputs[node.name or ""] = float(parts.activations[data].scale)
+    forget_shapes(parts.model)
+    return [*save(parts.model, path), write_text(path.with_suffix(".table"), table_text(weights, inputs))]
+
+
+def _outputs(node: ir.Node) -> int:
+    array = constant_array(node.inputs[1])
+    assert array is not None
+    return int(array.shape[1 if node.op_type == "MatMul" else 0])
+
+
+def _read(path: Path) -> Quantized:
+    model = float_model(path)
+    table = path.with_suffix(".table")
+    weights, inputs = read_table(table)
+    activations: dict[str, QParams] = {}
+    stored: dict[str, QParams] = {}
+    edges: set[Edge] = set()
+    for node, data, weight in _layers(model):
+        name = node.name or ""
+        if name not in inputs:
+            continue
+        found, outputs, count = np.asarray(weights.pop(name), np.float32), _outputs(node), _groups(node)
+        if found.size not in (outputs, count):
+            raise BackendError(f"layer {name!r} has {found.size} scales for {outputs} channels", where=f"'{table}'")
+        spec = replace(BACKEND.weight, granularity=granularity(node, 1, BACKEND, per_channel=True))
+        scale = np.repeat(found, outputs // found.size)
+        stored[weight] = QParams(spec, scale, np.zeros(scale.shape, np.int64))
+        scale = np.asarray(inputs.pop(name), np.float32)
+        activations[data] = QParams(BACKEND.activation, scale, np.zeros((), np.int64))
+        edges |= {Edge(name, 0), Edge(name, 1)}
+    if inputs or weights:
+        left = ", ".join(map(repr, {**inputs, **weights}))
+        raise BackendError(f"the table names layers that the model has not: {left}", where=f"'{table}'")
+    made = put_together(model, BACKEND, activations, stored)
+    sites = tuple(
+        replace(s, readers=tuple(edge for edge in s.readers if edge in edges), produced=False) for s in made.plan.sites
+    )
+    nodes = {name: op for name, op in made.plan.quantized.items() if Edge(name, 0) in edges}
+    return replace(made, plan=replace(made.plan, sites=sites, quantized=nodes))
+
+
+def _plain_matmul(node: ir.Node) -> str | None:
+    weight = node.inputs[1]
+    flat = weight is not None and weight.shape is not None and len(weight.shape) == 2
+    return None if flat and is_constant(weight) else "not an InnerProduct: its weight is no constant matrix"
+
+
+def _refuses(options: Options) -> None:
+    refuse_asymmetric(BACKEND.name, options)
+
+
+_RULES = (
+    OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, output=False),
+    OpRule("Gemm", Kind.COMPUTE, weights=(1,), weight_axis=gemm_axis, output=False, when=plain_gemm),
+    OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=matmul_axis, output=False, when=_plain_matmul),
+)
+
+BACKEND = Backend(
+    name="ncnn",
+    title="ncnn int8, a calibration table",
+    activation=QuantSpec(narrow_range=True),
+    weight=QuantSpec(narrow_range=True),
+    rules={rule.op: rule for rule in _RULES},
+    formats={"ncnn": Format(Quantized.fake_quantize, _write, _read), "fake-quantize": FAKE_QUANTIZE},
+    bias="float",
+    inputs_only=True,
+    absorbed=frozenset({"Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSwish", "Mish"}),
+    drops_absorbed=False,
+    weight_bits=frozenset({8}),
+    act_bits=frozenset({8}),
+    rewrite=_rewrite,
+    adjust=_adjust,
+    refuses=_refuses,
+    artifacts="model.onnx (float), model.table",
+    unverified="ncnn2int8 is a C++ program; format by its source. Layer names are those of the ONNX nodes",
+)

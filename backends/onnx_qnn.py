@@ -1,0 +1,65 @@
+"""ONNX with QOperators: uint8 activations and weights, one asymmetric scale a tensor, int32 biases.
+
+This is the graph that MQBench calls ONNX_QNN. Where MQBench's differs, the operators' specifications are followed:
+biases and weights are rounded to nearest and saturated, a Gemm is a QGemm, scales are scalars, and data movement runs
+on integers.
+
+Verified on onnxruntime 1.31.1, x86-64, optimizations on and off. uint8 weights are about 2.5 times slower there than
+the int8 ones of the target ``onnxruntime``. TVM 0.27 has none of these operators; that its older Relay importer had
+them is known from documents only.
+"""
+
+from __future__ import annotations
+
+from onnxq.backend import Backend, Kind, OpRule
+from onnxq.backends.onnxruntime_rewrites import finish
+from onnxq.render.formats import FAKE_QUANTIZE, QDQ
+from onnxq.render.qoperator import QOPERATOR
+from onnxq.rows import nearest, plain_average_pool, plain_gemm, plain_max_pool
+from onnxq.spec import QuantSpec
+
+__all__ = ["BACKEND"]
+
+
+_BYTE = QuantSpec(signed=False, symmetric=False)
+
+_RULES = (
+    OpRule("Conv", Kind.COMPUTE, weights=(1,), bias=2),
+    OpRule("Gemm", Kind.COMPUTE, weights=(1,), bias=2, when=plain_gemm),
+    OpRule("MatMul", Kind.COMPUTE, weights=(1,)),
+    OpRule("MatMul:product", Kind.PRODUCT, data=(0, 1)),
+    OpRule("Add", Kind.ELEMENTWISE, data=(0, 1)),
+    OpRule("Mul", Kind.ELEMENTWISE, data=(0, 1)),
+    OpRule("Concat", Kind.ELEMENTWISE, data=None),
+    OpRule("AveragePool", Kind.ELEMENTWISE, when=plain_average_pool),
+    OpRule("GlobalAveragePool", Kind.ELEMENTWISE),
+    OpRule("LeakyRelu", Kind.ELEMENTWISE),
+    OpRule("Sigmoid", Kind.ELEMENTWISE, fixed=(0.0, 1.0)),
+    OpRule("Softmax", Kind.ELEMENTWISE, fixed=(0.0, 1.0)),
+    OpRule("MaxPool", Kind.MOVEMENT, when=plain_max_pool),
+    OpRule("Resize", Kind.MOVEMENT, when=nearest),
+    *(
+        OpRule(op, Kind.MOVEMENT)
+        for op in ("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Split", "Gather", "Expand")
+    ),
+    OpRule("DepthToSpace", Kind.MOVEMENT),
+    OpRule("SpaceToDepth", Kind.MOVEMENT),
+)
+
+BACKEND = Backend(
+    name="onnx_qnn",
+    title="ONNX with QLinear operators",
+    activation=_BYTE,
+    weight=_BYTE,
+    rules={rule.op: rule for rule in _RULES},
+    formats={"qoperator": QOPERATOR, "qdq": QDQ, "fake-quantize": FAKE_QUANTIZE},
+    per_channel=False,
+    weight_bits=frozenset({8}),
+    act_bits=frozenset({8}),
+    quantizer_bits=frozenset({8}),
+    runtime="onnxruntime",
+    finish=finish,
+    artifacts="model.onnx (QLinearConv, QLinearAdd, ...)",
+    verified="onnxruntime 1.31.1 on x86-64, optimizations on and off",
+    unverified="TVM's Relay importer; TVM 0.27 has no QLinear operators",
+)

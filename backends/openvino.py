@@ -1,0 +1,247 @@
+"""OpenVINO on a CPU: QDQ or FakeQuantize, uint8 activations, int8 weights per channel, float biases.
+
+Quantizers stand at the inputs of integer operators, none between a convolution and its activation function, and the
+activation function stays: OpenVINO computes it in the convolution's kernel. Activations are uint8 with a zero point.
+ConvTranspose and the product of two activations have integer kernels for zero point 0 only: what they read is uint8
+where it cannot be negative (behind Relu, Softmax ...), else int8. Weights are -127 to 127; with unsigned weights every
+convolution would run in float. Data movement and Concat keep one scale, and are quantized only where they lead to an
+integer operator. Of a residual Add the branch that no convolution computes for it alone is quantized, so that the block
+passes integers on.
+
+Scales are rounded to 16 significant bits (relative change 1e-5 at most): then both ends of a FakeQuantize's range are
+float32 numbers exactly, in both formats, and the scale can be read back.
+
+16-bit activations are refused: OpenVINO strips 16-bit quantizers and computes those layers in float.
+
+Verified on OpenVINO 2026.4.1, x86-64 with AVX512-VNNI and AMX, by the layers of the compiled model and by numbers:
+which operators have integer kernels, at which zero points, and that both formats run in the same kernels. Other
+processors, GPU and NPU: from OpenVINO's documents only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.backend import Backend, Kind, OpRule
+from onnxq.errors import OptionError
+from onnxq.graph.values import constant_array, is_constant
+from onnxq.options import Options
+from onnxq.plan import Plan
+from onnxq.qparams import QParams
+from onnxq.render.formats import FAKE_QUANTIZE
+from onnxq.render.openvino_fake_quantize import OPENVINO_FAKE_QUANTIZE, QDQ_ONCE
+from onnxq.rows import (
+    conv_axis,
+    conv_transpose_axis,
+    gemm_axis,
+    matmul_axis,
+    nearest,
+    plain_gemm,
+    plain_max_pool,
+)
+from onnxq.spec import QuantSpec
+
+__all__ = ["BACKEND"]
+
+_UINT8 = QuantSpec(signed=False, symmetric=False)
+_INT8 = QuantSpec(signed=True, symmetric=True)
+_FUNCTIONS = frozenset(
+    {"Abs", "Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "PRelu", "Relu", "Sigmoid"}
+    | {"Softplus", "Sqrt", "Tanh"}
+)
+"""Activation functions computed at the end of a convolution's or matrix product's kernel."""
+_NOT_NEGATIVE = frozenset({"Abs", "Exp", "HardSigmoid", "Relu", "Sigmoid", "Softmax", "Softplus", "Sqrt"})
+_POOLS = ("AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum")
+_MOVES: tuple[str, ...] = ("DepthToSpace", "Flatten", "Gather", "Reshape", "Slice")
+_MOVES += ("SpaceToDepth", "Split", "Squeeze", "Transpose", "Unsqueeze")
+_PASS = (*_MOVES, "Concat", "MaxPool", "Resize")
+"""Operators that pass the integers of their inputs on."""
+_MULTIPLY = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_FARTHEST = 16
+"""Operators that are looked through."""
+_MANTISSA = 16
+"""Significant bits of a scale: times an 8-bit integer, 24, those of a float32."""
+
+
+def _cannot_be_negative(value: ir.Value | None) -> bool:
+    """Whether all that stands before a tensor shows that it holds no negative number."""
+    for _ in range(_FARTHEST):
+        node = value.producer() if value is not None else None
+        if node is None or node.domain not in ("", "ai.onnx"):
+            return False
+        if node.op_type in _NOT_NEGATIVE:
+            return True
+        if node.op_type == "Clip":
+            low = constant_array(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] is not None else None
+            return low is not None and float(low.reshape(())) >= 0.0
+        if node.op_type not in (*_MOVES, "MaxPool", "AveragePool", "GlobalAveragePool"):
+            return False
+        value = node.inputs[0]
+    return False
+
+
+def _without_zero_point(value: ir.Value) -> QuantSpec:
+    """The grid of what only has kernels for zero point 0; behind Relu the zero point of a uint8 is 0 too."""
+    return _UINT8 if _cannot_be_negative(value) else _INT8
+
+
+def _readers(value: ir.Value) -> Iterator[tuple[ir.Node, int, ir.Value]]:
+    """All that reads a tensor, moved or joined with others before or not: node, position, the tensor it reads."""
+    pending, seen = [value], {value}
+    while pending:
+        current = pending.pop()
+        for use in current.uses():
+            yield use.node, use.idx, current
+            if use.node.op_type in _PASS and (use.idx == 0 or use.node.op_type == "Concat"):
+                pending += [v for v in use.node.outputs if v not in seen]
+                seen.update(use.node.outputs)
+
+
+def _why_not_passed_on(node: ir.Node) -> str | None:
+    """Data movement is worth quantizing where an integer operator reads the result, on the grid it is moved in."""
+    if node.op_type == "Resize" and (why := nearest(node)) is not None:
+        return why
+    if node.op_type == "MaxPool" and (why := plain_max_pool(node)) is not None:
+        return why
+    wanted = False
+    for reader, position, value in (r for output in node.outputs for r in _readers(output)):
+        op = reader.op_type
+        product = op == "MatMul" and not any(is_constant(v) for v in reader.inputs)
+        if product or (op == "ConvTranspose" and position == 0):
+            if not _cannot_be_negative(value):
+                return f"'{reader.name}' reads it, which needs zero point 0: quantized there"
+            wanted = True
+        elif op == "Add":
+            wanted = wanted or position in _shortcut(reader)
+        elif op in _POOLS or (op in _MULTIPLY and position == 0):
+            wanted = True
+    return None if wanted else "no integer operator reads it"
+
+
+def _from_integers(value: ir.Value | None) -> bool:
+    """Whether a multiply-accumulate makes a tensor: its kernel can then write integers."""
+    for _ in range(_FARTHEST):
+        node = value.producer() if value is not None else None
+        if node is None:
+            return False
+        if node.op_type in (*_MULTIPLY, "Concat"):
+            return True
+        if node.op_type not in (*_FUNCTIONS, *_PASS, "Add", "Mul", "Sub"):
+            return False
+        first = node.inputs[0]
+        value = node.inputs[1] if len(node.inputs) > 1 and first is not None and first.producer() is None else first
+    return False
+
+
+def _why_not_pooled(node: ir.Node) -> str | None:
+    return None if _from_integers(node.inputs[0]) else "no integer operator stands before it"
+
+
+def _own_convolution(value: ir.Value | None) -> bool:
+    """Whether a tensor is the output of a convolution that nothing else reads: it computes the Add as well."""
+    node = value.producer() if value is not None else None
+    return node is not None and node.op_type == "Conv" and value is not None and len(value.uses()) == 1
+
+
+def _shortcut(node: ir.Node) -> tuple[int, ...]:
+    """Position of the branch of a residual Add that is quantized; none where it is no such Add."""
+    own = [k for k in (0, 1) if _own_convolution(node.inputs[k])]
+    if len(own) != 1 or is_constant(node.inputs[1 - own[0]]):
+        return ()
+    return (1 - own[0],) if _from_integers(node.inputs[1 - own[0]]) else ()
+
+
+def _why_no_shortcut(node: ir.Node) -> str | None:
+    return None if _shortcut(node) else "it is not the sum of a convolution and what an integer operator made"
+
+
+def _why_not_transposed(node: ir.Node) -> str | None:
+    return None if node.attributes.get_int("group", 1) == 1 else "OpenVINO has no integer kernel for its groups"
+
+
+def _refuse(options: Options) -> None:
+    """16-bit activations.
+
+    Raises:
+        OptionError: they are asked for.
+    """
+    widths = [options.act_bits, *(change.act_bits for _, change in options.override)]
+    if any(bits is not None and bits > 8 for bits in widths):
+        raise OptionError(
+            "OpenVINO removes 16-bit quantizers and computes the layers behind them in float",
+            where="act_bits",
+            hint="Leave it out; keep layers that need more than 8 bits float with 'exclude'",
+        )
+
+
+def _adjust(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:
+    """Round scales, and say which operators a zero point puts into float."""
+    for name, qp in numbers.items():
+        mantissa, exponent = np.frexp(qp.scale.astype(np.float64))
+        rounded = np.ldexp(np.rint(np.ldexp(mantissa, _MANTISSA)), exponent - _MANTISSA)
+        numbers[name] = replace(qp, scale=np.asarray(rounded, np.float32))
+    strict = {n.name for n in model.graph.all_nodes() if _needs_zero(n)} & plan.quantized.keys()
+    shifted = {
+        edge.node: site.tensor
+        for site in plan.sites
+        if site.role != "weight" and site.name in numbers and numbers[site.name].zero_point.any()
+        for edge in site.readers
+        if edge.node in strict
+    }
+    return [
+        f"'{node}' runs in float on OpenVINO: {tensor!r} has a zero point. Leave the option 'symmetric' out"
+        for node, tensor in shifted.items()
+    ]
+
+
+def _needs_zero(node: ir.Node) -> bool:
+    return node.op_type == "ConvTranspose" or (
+        node.op_type == "MatMul" and not any(is_constant(v) for v in node.inputs)
+    )
+
+
+_RULES = (
+    OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, output=False),
+    OpRule("Gemm", Kind.COMPUTE, weights=(1,), weight_axis=gemm_axis, output=False, when=plain_gemm),
+    OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=matmul_axis, output=False),
+    OpRule("MatMul:product", Kind.PRODUCT, data=(0, 1), output=False, activation=_without_zero_point),
+    OpRule(
+        "ConvTranspose",
+        Kind.COMPUTE,
+        weights=(1,),
+        weight_axis=conv_transpose_axis,
+        output=False,
+        activation=_without_zero_point,
+        when=_why_not_transposed,
+    ),
+    OpRule("Add", Kind.ELEMENTWISE, data=_shortcut, output=False, when=_why_no_shortcut),
+    OpRule("Concat", Kind.ELEMENTWISE, data=None, output=False, same_scale=True, when=_why_not_passed_on),
+    *(OpRule(op, Kind.ELEMENTWISE, output=False, when=_why_not_pooled) for op in _POOLS),
+    *(OpRule(op, Kind.MOVEMENT, output=False, when=_why_not_passed_on) for op in (*_MOVES, "MaxPool", "Resize")),
+)
+
+BACKEND = Backend(
+    name="openvino",
+    title="OpenVINO on a CPU",
+    activation=_UINT8,
+    weight=QuantSpec(signed=True, symmetric=True, narrow_range=True),
+    rules={rule.op: rule for rule in _RULES},
+    formats={"qdq": QDQ_ONCE, "openvino-fake-quantize": OPENVINO_FAKE_QUANTIZE, "fake-quantize": FAKE_QUANTIZE},
+    bias="float",
+    scalar_constants=False,
+    absorbed=_FUNCTIONS,
+    drops_absorbed=False,
+    weight_bits=frozenset({7, 8}),
+    act_bits=frozenset({8}),
+    quantizer_bits=frozenset({8}),
+    refuses=_refuse,
+    adjust=_adjust,
+    runtime="openvino",
+    artifacts="model.onnx (QDQ, or FakeQuantize of org.openvinotoolkit)",
+    verified="OpenVINO 2026.4.1 on x86-64 with VNNI and AMX: integer kernels, numbers",
+    unverified="GPU, NPU, ARM",
+)

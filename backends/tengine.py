@@ -1,0 +1,237 @@
+"""Tengine uint8 (``quant_tool_uint8``): a float model with a scale file, all tensors uint8 asymmetric per tensor.
+
+The scale file has a line ``name scale zero_point`` for each activation. The tool makes weights (uint8) and biases
+(int32, ``scale_x * scale_w``) by itself, from the smallest and the largest weight; the weights in the model are such
+that it finds the numbers chosen here (:mod:`onnxq.render.tengine_weights`). The converter fuses a convolution with
+the Relu or Clip behind it, so the tensor between them carries the numbers of the tensor behind. Where one node alone
+reads what a Relu, Clip, MaxPool, Slice, Flatten, Reshape or Squeeze reads, the tool gives that tensor the numbers of
+the node's output, and so does this target. Softmax is 1/255.
+
+The tool makes every tensor uint8: what this table keeps float would have no scale there, see ``onnxq check``. It leaves
+constant operands of Add, Mul ... and the weights of a MatMul as they are; a MatMul of two axes becomes a Gemm.
+
+Known from Tengine's sources (``tools/quantize``, ``tools/convert_tool/onnx``) only: the tools are C++ programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.backend import Backend, Format, Kind, OpRule
+from onnxq.errors import BackendError
+from onnxq.findings import Finding
+from onnxq.graph.note import Note
+from onnxq.graph.save import save
+from onnxq.graph.shapes import forget_shapes
+from onnxq.graph.traverse import all_graphs, all_nodes
+from onnxq.graph.values import constant_array, is_constant
+from onnxq.plan import Plan
+from onnxq.qparams import QParams
+from onnxq.quantized import Quantized
+from onnxq.render.formats import FAKE_QUANTIZE
+from onnxq.render.sidecar import put_together, take_apart, write_text
+from onnxq.render.tables import float_model, read_lines, rename_blanks, require_no_blanks, unsigned, weighted
+from onnxq.render.tengine_weights import as_the_tool_sees, for_the_tool, of_the_tool
+from onnxq.rows import plain_gemm, plain_max_pool
+from onnxq.spec import QuantSpec
+
+__all__ = ["BACKEND"]
+
+_INHERIT = frozenset({"Flatten", "Reshape", "Squeeze", "Clip", "Slice", "MaxPool", "Relu"})
+_PASSES = frozenset({"Identity", "Cast", "Shape", "Constant", "ArgMax", "ArgMin", "NonZero"})
+
+
+def _rewrite(model: ir.Model) -> list[Note]:
+    """MatMul of two axes with constant weights → Gemm, which becomes a FullyConnected."""
+    require_no_blanks(model)
+    changed = 0
+    for node in all_nodes(model):
+        if node.op_type == "MatMul" and node.domain in ("", "ai.onnx") and is_constant(node.inputs[1]):
+            ranks = [len(v.shape) if v is not None and v.shape is not None else 0 for v in node.inputs]
+            if ranks == [2, 2]:
+                node.op_type = "Gemm"
+                changed += 1
+    return [Note("tengine", "", f"{changed} MatMul are written as Gemm: FullyConnected")] if changed else []
+
+
+def _adjust(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:
+    """Numbers as the tool makes them: inherited by inputs, weights by its own formula, biases by the product."""
+    sites: dict[str, list[str]] = {}
+    for site in plan.sites:
+        if site.role == "activation" and site.name in numbers:
+            sites.setdefault(site.tensor, []).append(site.name)
+    for node in reversed(list(all_nodes(model))):
+        source = node.inputs[0] if node.op_type in _INHERIT and node.inputs else None
+        given = sites.get(node.outputs[0].name or "", [])
+        if source is not None and len(source.uses()) == 1 and given:
+            for name in sites.get(source.name or "", []):
+                numbers[name] = replace(numbers[given[0]], spec=numbers[name].spec)
+    constants = {name: value for graph in all_graphs(model) for name, value in graph.initializers.items()}
+    for site in plan.sites:
+        array = constant_array(constants.get(site.tensor)) if site.role == "weight" else None
+        if array is not None and site.name in numbers:
+            numbers[site.name] = for_the_tool(array, numbers[site.name])
+    for site in plan.sites:
+        if site.role == "bias" and site.factors is not None and site.name in numbers:
+            scale = np.asarray(numbers[site.factors[0]].scale * numbers[site.factors[1]].scale, np.float32)
+            numbers[site.name] = replace(numbers[site.name], scale=scale)
+    return []
+
+
+def _lacks(model: ir.Model) -> list[Finding]:
+    """Nodes that the tool would give tensors without a scale."""
+    found: list[Finding] = []
+    for node in all_nodes(model):
+        floats = any(v.dtype is ir.DataType.FLOAT for v in node.outputs)
+        rule = BACKEND.rules.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        if not floats or node.op_type in _PASSES:
+            continue
+        why = "Tengine's converter has no such operator" if rule is None else rule.when and rule.when(node)
+        if why:
+            hint = "The uint8 tool makes every tensor uint8; cut the model before this node"
+            found.append(Finding("warning", f"node '{node.name}' ({node.op_type})", why, hint))
+    return found
+
+
+def _write(quantized: Quantized, path: Path) -> list[Path]:
+    parts = take_apart(quantized, "float")
+    nodes = {node.name: node for node in all_nodes(parts.model)}
+    table = dict(parts.activations)
+    for function in quantized.plan.absorbed:
+        node = nodes[function]
+        behind = table.get(node.outputs[0].name or "")
+        if behind is not None and node.inputs[0] is not None:
+            table[node.inputs[0].name or ""] = behind
+    _write_weights(parts.model, parts.weights)
+    order = [v.name or "" for v in parts.model.graph.inputs]
+    order += [v.name or "" for node in all_nodes(parts.model) for v in node.outputs]
+    renamed = rename_blanks(parts.model)
+    lines = [_line(renamed.get(name, name), unsigned(table[name])) for name in order if name in table]
+    forget_shapes(parts.model)
+    return [*save(parts.model, path), write_text(path.with_suffix(".scale"), "".join(lines))]
+
+
+def _write_weights(model: ir.Model, numbers: Mapping[str, QParams]) -> None:
+    constants = {name: value for graph in all_graphs(model) for name, value in graph.initializers.items()}
+    for name, qp in numbers.items():
+        value = constants[name]
+        array = constant_array(value)
+        assert array is not None
+        made = as_the_tool_sees(array, qp)
+        if made is None:
+            raise BackendError(
+                f"quant_tool_uint8 cannot be made to choose scale {float(qp.scale):g} and zero point "
+                f"{int(qp.zero_point)} for weight {name!r}",
+                hint="It knows only the smallest and the largest weight: quantize the float model for this target",
+            )
+        value.const_value = ir.tensor(made, name=name)
+
+
+def _line(name: str, qp: QParams) -> str:
+    return f"{name} {np.float32(qp.scale)!s} {int(qp.zero_point)}\n"
+
+
+def _read(path: Path) -> Quantized:
+    model = float_model(path)
+    table = path.with_suffix(".scale")
+    activations: dict[str, QParams] = {}
+    for line in read_lines(table):
+        name, _, rest = line.partition(" ")
+        try:
+            scale, zero = np.asarray(float(rest.split()[0]), np.float32), int(float(rest.split()[-1]))
+        except (ValueError, IndexError) as error:
+            raise BackendError(f"a line is not 'name scale zero_point': {line!r}", where=f"'{table}'") from error
+        activations[name] = QParams(BACKEND.activation, scale, np.asarray(zero, np.int64))
+    stored: dict[str, QParams] = {}
+    biases: dict[str, QParams] = {}
+    for node, position in weighted(model, BACKEND):
+        rule, data, weight = BACKEND.rules[node.op_type], node.inputs[0], node.inputs[position]
+        array = constant_array(weight)
+        if array is None or weight is None or data is None or data.name not in activations or rule.when is None:
+            continue
+        if rule.when(node) is not None:
+            continue
+        step, zero = of_the_tool(array)
+        stored[weight.name or ""] = QParams(BACKEND.weight, np.asarray(step), np.asarray(zero, np.int64))
+        bias = node.inputs[rule.bias] if rule.bias is not None and rule.bias < len(node.inputs) else None
+        if bias is not None and is_constant(bias):
+            product = np.asarray(activations[data.name or ""].scale * step, np.float32)
+            biases[bias.name or ""] = QParams(QuantSpec(bits=32), product, np.zeros((), np.int64))
+    return put_together(model, BACKEND, activations, stored, biases)
+
+
+def _varied(node: ir.Node) -> str | None:
+    """Weights that the tool's formula can quantize."""
+    array = constant_array(node.inputs[1])
+    equal = array is not None and (not array.size or array.min() == array.max())
+    return "all its weights are equal, and quant_tool_uint8 divides by their range" if equal else None
+
+
+def _fully_connected(node: ir.Node) -> str | None:
+    return plain_gemm(node) or _varied(node)
+
+
+def _product(node: ir.Node) -> str | None:
+    constant = any(is_constant(value) for value in node.inputs)
+    return "quant_tool_uint8 leaves the weights of a MatMul of three axes float" if constant else None
+
+
+def _elementwise(op: str) -> OpRule:
+    return OpRule(op, Kind.ELEMENTWISE, data=None)
+
+
+def _unary(op: str) -> OpRule:
+    return OpRule(op, Kind.ELEMENTWISE)
+
+
+def _bounded(op: str, low: float) -> OpRule:
+    return OpRule(op, Kind.ELEMENTWISE, fixed=(low, 1.0))
+
+
+def _movement(op: str) -> OpRule:
+    return OpRule(op, Kind.MOVEMENT)
+
+
+_RULES = (
+    OpRule("Conv", Kind.COMPUTE, weights=(1,), bias=2, when=_varied),
+    OpRule("ConvTranspose", Kind.COMPUTE, weights=(1,), bias=2, when=_varied),
+    OpRule("Gemm", Kind.COMPUTE, weights=(1,), bias=2, when=_fully_connected),
+    OpRule("MatMul", Kind.ELEMENTWISE, data=(0, 1), when=_product),
+    *map(_elementwise, ("Add", "Sub", "Mul", "Div", "Max", "Min", "Mean", "Concat")),
+    *map(_unary, ("Relu", "Clip", "LeakyRelu", "PRelu", "Elu", "Selu", "HardSwish", "Gelu", "Softplus", "LogSoftmax")),
+    *map(_unary, ("AveragePool", "GlobalAveragePool", "Resize", "Pad", "InstanceNormalization", "LRN", "Reciprocal")),
+    *map(_unary, ("Pow", "Exp", "Log", "Sqrt", "Abs", "Neg", "Floor", "Ceil", "Cos", "Acos", "Asin", "Atan")),
+    *map(_unary, ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd", "ReduceL2", "ReduceSumSquare")),
+    *map(_unary, ("ReduceLogSum", "ReduceLogSumExp")),
+    *(_bounded(op, 0.0) for op in ("Sigmoid", "HardSigmoid", "Softmax")),
+    _bounded("Tanh", -1.0),
+    OpRule("MaxPool", Kind.MOVEMENT, when=plain_max_pool),
+    *map(_movement, ("Flatten", "Reshape", "Squeeze", "Unsqueeze", "Slice", "Split", "Transpose", "DepthToSpace")),
+    *map(_movement, ("Gather", "Expand", "Tile")),
+)
+
+BACKEND = Backend(
+    name="tengine",
+    title="Tengine uint8, a scale file",
+    activation=QuantSpec(signed=False, symmetric=False),
+    weight=QuantSpec(signed=False, symmetric=False),
+    rules={rule.op: rule for rule in _RULES},
+    formats={"tengine": Format(Quantized.fake_quantize, _write, _read), "fake-quantize": FAKE_QUANTIZE},
+    per_channel=False,
+    constants=False,
+    drops_absorbed=False,
+    whole=frozenset(),
+    mixes=False,
+    weight_bits=frozenset({8}),
+    act_bits=frozenset({8}),
+    rewrite=_rewrite,
+    adjust=_adjust,
+    lacks=_lacks,
+    artifacts="model.onnx (float), model.scale",
+    unverified="quant_tool_uint8 is a C++ program; its arithmetic by its source",
+)

@@ -1,0 +1,169 @@
+"""What writers and readers of tables of numbers share: the model beside the table, weights in it, signs of grids."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxq.backend import Backend
+from onnxq.errors import BackendError, ModelError, OptionError
+from onnxq.graph.constants import lift_constants
+from onnxq.graph.load import load
+from onnxq.graph.namer import Namer, unique_names
+from onnxq.graph.shapes import infer_shapes
+from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import is_constant
+from onnxq.options import Options
+from onnxq.qparams import QParams
+from onnxq.spec import PerChannel, PerTensor
+
+__all__ = [
+    "float_model",
+    "granularity",
+    "read_json",
+    "read_lines",
+    "refuse_asymmetric",
+    "rename_blanks",
+    "require_no_blanks",
+    "symmetric_only",
+    "unsigned",
+    "weighted",
+    "weights",
+]
+
+
+def float_model(path: Path) -> ir.Model:
+    """The float model that a table stands beside.
+
+    Raises:
+        OnnxqError: it is unreadable or invalid.
+    """
+    model = load(path)
+    unique_names(model)
+    lift_constants(model)
+    infer_shapes(model)
+    return model
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a table that are not blank.
+
+    Raises:
+        BackendError: there is no such table, or it is no text.
+    """
+    try:
+        return [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise BackendError(f"the table cannot be read: {error}", where=f"'{path}'") from error
+
+
+def read_json(path: Path, keys: Iterable[str]) -> dict[str, Any]:
+    """A JSON table: an object that has the keys given, each an object.
+
+    Raises:
+        BackendError: there is no such table, or it is of another kind.
+    """
+    text = "\n".join(read_lines(path))
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise BackendError(f"the table is no JSON: {error}", where=f"'{path}'") from error
+    for key in keys:
+        if not isinstance(document, dict) or not isinstance(document.get(key), dict):
+            raise BackendError(f"the table has no object {key!r}", where=f"'{path}'")
+    return dict(document)
+
+
+def weighted(model: ir.Model, backend: Backend) -> Iterator[tuple[ir.Node, int]]:
+    """Nodes with a constant that the backend's table calls a weight, and its position."""
+    for node in all_nodes(model):
+        rule = backend.rules.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        for position in rule.weights if rule is not None else ():
+            if position < len(node.inputs) and is_constant(node.inputs[position]):
+                yield node, position
+
+
+def weights(model: ir.Model, backend: Backend) -> dict[str, tuple[ir.Node, int]]:
+    """Weights by name: the first node that reads each, and its position there."""
+    found: dict[str, tuple[ir.Node, int]] = {}
+    for node, position in weighted(model, backend):
+        value = node.inputs[position]
+        assert value is not None
+        found.setdefault(value.name or "", (node, position))
+    return found
+
+
+def granularity(node: ir.Node, position: int, backend: Backend, *, per_channel: bool) -> PerTensor | PerChannel:
+    """Of a weight with one scale, or with one for each channel."""
+    axis = backend.rules[node.op_type].weight_axis
+    found = axis(node, position) if per_channel and axis is not None else None
+    return PerTensor() if found is None else PerChannel(found)
+
+
+def unsigned(numbers: QParams) -> QParams:
+    """The same grid written with unsigned integers: a symmetric one gets the middle as its zero point."""
+    spec = numbers.spec
+    if not spec.signed:
+        return numbers
+    shifted = numbers.zero_point + (1 << (spec.bits - 1))
+    return replace(numbers, spec=replace(spec, signed=False, symmetric=False, narrow_range=False), zero_point=shifted)
+
+
+def refuse_asymmetric(target: str, options: Options) -> None:
+    """Refuse options that ask for a zero point.
+
+    Raises:
+        OptionError: they do.
+    """
+    overrides = [pattern for pattern, change in options.override if change.symmetric is False]
+    if options.symmetric is False or overrides:
+        where = f"override {overrides[0]!r}" if overrides else "symmetric"
+        raise OptionError(f"{target} has no zero point", where=where, hint="Leave 'symmetric' out or set it to true")
+
+
+def symmetric_only(numbers: Mapping[str, QParams], target: str) -> None:
+    """Refuse numbers with a zero point.
+
+    Raises:
+        BackendError: a tensor has one.
+    """
+    for name, qp in numbers.items():
+        if not qp.spec.signed or qp.zero_point.any():
+            raise BackendError(f"tensor {name!r} has a zero point, which {target} has not", where=target)
+
+
+def require_no_blanks(model: ir.Model) -> None:
+    """Refuse a model whose inputs or outputs have names that a table separated by blanks cannot hold.
+
+    Raises:
+        ModelError: it is such a model.
+    """
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if len((value.name or "").split()) != 1 or (value.name or "").strip() != value.name:
+            raise ModelError(
+                "the name holds blanks, which separate the columns of the target's table",
+                where=f"model input or output {value.name!r}",
+                hint="Rename it",
+            )
+
+
+def rename_blanks(model: ir.Model) -> dict[str, str]:
+    """Give tensors other names where a table separated by blanks could not hold theirs; in place.
+
+    Returns:
+        Old name → new name.
+    """
+    namer = Namer(model)
+    fixed = {*model.graph.inputs, *model.graph.outputs}
+    renamed: dict[str, str] = {}
+    values = [v for node in all_nodes(model) for v in node.outputs]
+    for value in values:
+        name = value.name or ""
+        if name and name.split() != [name] and value not in fixed:
+            value.name = renamed[name] = namer.fresh("_".join(name.split()) or "tensor")
+    return renamed

@@ -1,0 +1,150 @@
+"""Write the pages of the targets, ``docs/targets``, from their tables and docstrings.
+
+python tools/targets.py            # write them
+python tools/targets.py --check    # exit code 1 where they differ from the tables, nothing is written
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import sys
+from pathlib import Path
+
+from onnxq import plugins
+from onnxq.backend import Backend, Kind, OpRule
+from onnxq.catalog import backends
+from onnxq.spec import QuantSpec
+
+FOLDER = Path(__file__).resolve().parent.parent / "docs" / "targets"
+_HEAD = "<!-- written by tools/targets.py from the target's table: change it there -->\n\n"
+
+
+def main() -> int:
+    """Write or check all pages."""
+    parser = argparse.ArgumentParser(description="Write the pages of the targets.")
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    args = parser.parse_args()
+    stale = [path for path, text in pages().items() if not path.exists() or path.read_text() != text]
+    for path in stale:
+        if not args.check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text := pages()[path])
+            print(f"wrote {path} ({len(text.splitlines())} lines)")
+    return 1 if args.check and stale else 0
+
+
+def pages() -> dict[Path, str]:
+    """Path → text of every page, an index first."""
+    found = backends()
+    rows = "".join(
+        f"| [{b.name}]({b.name}.md) | {b.title} | {_short(b.weight)} | {_short(b.activation)} | {b.artifacts} "
+        f"| {b.verified or '-'} |\n"
+        for b in found
+    )
+    index = (
+        f"{_HEAD}# Targets\n\n"
+        "`onnxq quantize MODEL --data DATA --backend NAME -o OUT` writes for one of them, several `--backend` for several\n"
+        "from one calibration, `onnxq deploy` takes a model that is quantized already, `onnxq verify OUT --backend NAME`\n"
+        "loads what was written into the target's own runtime, where one can be installed.\n\n"
+        "| name | target | weights | activations | artifacts | verified with |\n|---|---|---|---|---|---|\n" + rows
+    )
+    return {FOLDER / "README.md": index, **{FOLDER / f"{b.name}.md": page(b) for b in found}}
+
+
+def page(target: Backend) -> str:
+    """The page of one target."""
+    module = inspect.getmodule(plugins.find("onnxq.backends", target.name))
+    text = inspect.cleandoc((module.__doc__ if module else "") or "")
+    bits = "" if len(target.weight_bits) > 10 else f"; bits {_numbers(target.weight_bits)}"
+    act_bits = "" if len(target.act_bits) > 10 else f"; bits {_numbers(target.act_bits)}"
+    bias = target.bias if isinstance(target.bias, str) else str(target.bias)
+    opset = f"{target.min_opset} or newer" if target.max_opset is None else f"{target.min_opset} to {target.max_opset}"
+    lines = [
+        f"{_HEAD}# {target.name}: {target.title}",
+        "",
+        text,
+        "",
+        "## Use",
+        "",
+        "```console",
+        f"$ onnxq quantize model.onnx --data data.npz --backend {target.name} -o out",
+        f"$ onnxq verify out --backend {target.name} --data data.npz",
+        *([f"$ {target.next_step.replace('MODEL', f'out/model_{target.name}')}"] if target.next_step else []),
+        "```",
+        "",
+        f"Written: {target.artifacts}. Formats (`--format`): {', '.join(f'`{name}`' for name in target.formats)}.",
+        "",
+        "## Table",
+        "",
+        f"- weights: {target.weight}{', a scale per output channel' if target.per_channel else ''}{bits}",
+        f"- activations: {target.activation}{act_bits}",
+        f"- biases: {bias}",
+        f"- computed together with the operator before them: {', '.join(sorted(target.absorbed)) or 'nothing'}",
+        f"- opset: {opset}",
+        f"- runtime for `onnxq verify`: {_runtime(target)}",
+        "",
+        "| operator | quantized | note |",
+        "|---|---|---|",
+        *(f"| {rule.op} | {_parts(rule)} | {_note(rule)} |" for rule in sorted(target.rules.values(), key=_order)),
+        "",
+        "## Verified",
+        "",
+        f"- on a real runtime: {target.verified or 'nothing'}",
+        f"- from documents only: {target.unverified or 'nothing'}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _order(rule: OpRule) -> tuple[int, str]:
+    return list(Kind).index(rule.kind), rule.op
+
+
+def _parts(rule: OpRule) -> str:
+    parts = []
+    if rule.kind is not Kind.WEIGHT_ONLY:
+        parts.append("data")
+    if rule.weights:
+        parts.append("weights")
+    if rule.bias is not None:
+        parts.append("bias")
+    if rule.output and rule.kind is not Kind.WEIGHT_ONLY:
+        parts.append("output")
+    return ", ".join(parts)
+
+
+def _note(rule: OpRule) -> str:
+    notes = []
+    if rule.kind is Kind.MOVEMENT:
+        notes.append("input and output share a scale")
+    elif rule.same_scale:
+        notes.append("inputs and output share a scale")
+    if rule.fixed is not None:
+        notes.append(f"output in [{rule.fixed[0]:g}, {rule.fixed[1]:g}]")
+    if isinstance(rule.activation, QuantSpec):
+        notes.append(f"data {_short(rule.activation)}")
+    if rule.weight is not None:
+        notes.append(f"weights {_short(rule.weight)}")
+    if rule.when is not None and (said := (rule.when.__doc__ or "").strip().splitlines()):
+        notes.append(said[0].rstrip("."))
+    return "; ".join(notes)
+
+
+def _short(spec: QuantSpec) -> str:
+    extra = ", power of two" if spec.power_of_two else ""
+    return f"{'int' if spec.signed else 'uint'}{spec.bits} {'symmetric' if spec.symmetric else 'asymmetric'}{extra}"
+
+
+def _numbers(bits: frozenset[int]) -> str:
+    return ", ".join(map(str, sorted(bits)))
+
+
+def _runtime(target: Backend) -> str:
+    if target.runtime is None:
+        return "none can be installed; the artifact is read back and simulated"
+    runtime = plugins.find("onnxq.runtimes", target.runtime)
+    return f"{runtime.title} (`pip install {' '.join(runtime.requirements)}`)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
