@@ -45,10 +45,11 @@ from onnxq.spec import QuantSpec, Scheme
 
 __all__ = ["BACKEND", "table_path"]
 
-_SPEC = QuantSpec(scheme=Scheme.LOGARITHMIC, range="minmax")
+_SPEC = QuantSpec(scheme=Scheme.LOGARITHMIC)
 _NO_ENTRY = ("Clip", "Flatten", "GlobalAveragePool", "Mul", "PRelu", "Relu", "Reshape", "Sigmoid", "Softmax")
 """Operators without an entry in the table."""
 _DOUBLING = {
+    "align_corners": ("round_prefer_floor", "round_prefer_ceil"),
     "half_pixel": ("round_prefer_floor", "round_prefer_ceil"),
     "half_pixel_symmetric": ("round_prefer_floor", "round_prefer_ceil"),
     "pytorch_half_pixel": ("round_prefer_floor", "round_prefer_ceil"),

@@ -4,21 +4,32 @@ This is the graph that MQBench calls ONNX_QNN. Where MQBench's differs, the oper
 biases and weights are rounded to nearest and saturated, a Gemm is a QGemm, scales are scalars, and data movement runs
 on integers.
 
-Verified on onnxruntime 1.31.1, x86-64, optimizations on and off. uint8 weights are about 2.5 times slower there than
-the int8 ones of the target ``onnxruntime``. TVM 0.27 has none of these operators; that its older Relay importer had
-them is known from documents only.
+Verified on onnxruntime 1.31.1, x86-64, optimizations on and off. Convolutions with uint8 weights take two to four times
+as long there as with the int8 ones of the target ``onnxruntime``. TVM 0.27 has none of these operators; that its older
+Relay importer had them is known from documents only.
 """
 
 from __future__ import annotations
 
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.backends.onnxruntime_rewrites import finish
+from onnxq.errors import OptionError
+from onnxq.options import Options
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.render.qoperator import QOPERATOR
 from onnxq.rows import nearest, plain_average_pool, plain_gemm, plain_max_pool
 from onnxq.spec import QuantSpec
 
 __all__ = ["BACKEND"]
+
+
+def _refuse(options: Options) -> None:
+    if options.symmetric:
+        raise OptionError(
+            "activations are uint8 with a zero point",
+            where="symmetric",
+            hint="Leave it out, or use the target onnxruntime",
+        )
 
 
 _BYTE = QuantSpec(signed=False, symmetric=False)
@@ -57,6 +68,7 @@ BACKEND = Backend(
     weight_bits=frozenset({8}),
     act_bits=frozenset({8}),
     quantizer_bits=frozenset({8}),
+    refuses=_refuse,
     runtime="onnxruntime",
     finish=finish,
     artifacts="model.onnx (QLinearConv, QLinearAdd, ...)",

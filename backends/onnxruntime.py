@@ -16,7 +16,8 @@ import onnx_ir as ir
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.backends.onnxruntime_rewrites import finish
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
-from onnxq.render.qoperator import QOPERATOR
+from onnxq.render.microsoft import QDQ_MICROSOFT
+from onnxq.render.qoperator import QOPERATOR, refuse_signed
 from onnxq.rows import (
     conv_axis,
     conv_transpose_axis,
@@ -135,7 +136,8 @@ BACKEND = Backend(
     activation=QuantSpec(signed=False, symmetric=False),
     weight=QuantSpec(signed=True, symmetric=True, narrow_range=True),
     rules={rule.op: rule for rule in _RULES},
-    formats={"qdq": QDQ, "qoperator": QOPERATOR, "fake-quantize": FAKE_QUANTIZE},
+    formats={"qdq": QDQ, "qoperator": QOPERATOR, "qdq-microsoft": QDQ_MICROSOFT, "fake-quantize": FAKE_QUANTIZE},
+    refuses=refuse_signed,
     by_cost=True,
     quantize_cost=1.3,
     dequantize_cost=1.1,

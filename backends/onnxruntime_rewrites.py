@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["finish"]
 
 _UNPACKED = (ir.DataType.INT4, ir.DataType.INT8, ir.DataType.INT16)
+_NARROW_CAST = 21
+"""Opset from which on a Cast takes 4-bit integers."""
 _WIDENED = {ir.DataType.INT4: ir.DataType.INT8, ir.DataType.UINT4: ir.DataType.UINT8}
 
 
@@ -105,6 +107,8 @@ def _widen_at_load(model: ir.Model) -> None:
     onnxruntime has no kernels for 4-bit weights of convolutions and matrix products, and would dequantize them at every
     run. The Cast it computes once, when it loads the model; behind it stands what becomes an integer kernel.
     """
+    if model.opset_imports.get("", 0) < _NARROW_CAST:
+        return
     namer = Namer(model)
     for node in list(all_nodes(model)):
         stored = node.inputs[0] if node.op_type == "DequantizeLinear" else None
@@ -133,7 +137,7 @@ def _unpack_at_load(model: ir.Model, plan: Plan) -> None:
 
     onnxruntime computes those once, when it loads the model; a DequantizeLinear it would compute at every run.
     """
-    namer = Namer(model)
+    namer, opset = Namer(model), model.opset_imports.get("", 0)
     unpacked: dict[ir.Value, ir.Value] = {}
     for node in list(all_nodes(model)):
         if node.name not in plan.stored or node.op_type == "Gather":
@@ -142,7 +146,7 @@ def _unpack_at_load(model: ir.Model, plan: Plan) -> None:
             dq = value.producer() if value is not None else None
             if value is None or dq is None or dq.op_type != "DequantizeLinear" or not is_constant(dq.inputs[0]):
                 continue
-            if value not in unpacked and (made := _cast_and_scale(dq, namer)) is not None:
+            if value not in unpacked and (made := _cast_and_scale(dq, namer, opset)) is not None:
                 unpacked[value] = made
             if value in unpacked:
                 node.replace_input_with(position, unpacked[value])
@@ -151,11 +155,13 @@ def _unpack_at_load(model: ir.Model, plan: Plan) -> None:
     remove_dead(model)
 
 
-def _cast_and_scale(dq: ir.Node, namer: Namer) -> ir.Value | None:
+def _cast_and_scale(dq: ir.Node, namer: Namer, opset: int) -> ir.Value | None:
     stored, graph = dq.inputs[0], dq.graph
     scale = constant_array(dq.inputs[1])
     zero = constant_array(dq.inputs[2]) if len(dq.inputs) > 2 else None
     if stored is None or stored.shape is None or scale is None or not isinstance(graph, ir.Graph):
+        return None
+    if stored.dtype is ir.DataType.INT4 and opset < _NARROW_CAST:
         return None
     if (zero is not None and zero.any()) or stored.dtype not in _UNPACKED or dq.attributes.get_int("block_size", 0) > 0:
         return None

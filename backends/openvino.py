@@ -58,6 +58,7 @@ _NOT_NEGATIVE = frozenset({"Abs", "Exp", "HardSigmoid", "Relu", "Sigmoid", "Soft
 _POOLS = ("AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum")
 _MOVES: tuple[str, ...] = ("DepthToSpace", "Flatten", "Gather", "Reshape", "Slice")
 _MOVES += ("SpaceToDepth", "Split", "Squeeze", "Transpose", "Unsqueeze")
+_PARTS = ("Gather", "Slice", "Split")
 _PASS = (*_MOVES, "Concat", "MaxPool", "Resize")
 """Operators that pass the integers of their inputs on."""
 _MULTIPLY = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -107,13 +108,15 @@ def _why_not_passed_on(node: ir.Node) -> str | None:
         return why
     if node.op_type == "MaxPool" and (why := plain_max_pool(node)) is not None:
         return why
+    if node.op_type in _PARTS and not _from_integers(node.inputs[0]):
+        return "only a part of its input is needed in integers: quantized behind it"
     wanted = False
     for reader, position, value in (r for output in node.outputs for r in _readers(output)):
         op = reader.op_type
         product = op == "MatMul" and not any(is_constant(v) for v in reader.inputs)
         if product or (op == "ConvTranspose" and position == 0):
             if not _cannot_be_negative(value):
-                return f"'{reader.name}' reads it, which needs zero point 0: quantized there"
+                return f"'{reader.name}' reads it, which needs zero point 0: quantized in front of that"
             wanted = True
         elif op == "Add":
             wanted = wanted or position in _shortcut(reader)

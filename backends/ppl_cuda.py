@@ -32,6 +32,7 @@ from onnxq.render.sidecar import Parts, put_together, take_apart, write_json, wr
 from onnxq.render.tables import (
     float_model,
     granularity,
+    only_for,
     read_json,
     read_lines,
     refuse_asymmetric,
@@ -81,7 +82,7 @@ def _write(quantized: Quantized, path: Path) -> list[Path]:
             grids.get(roots.get(name, name), grids[name]),
         )
         info[name] = dict(zip(_ENTRY, values, strict=True))
-    nodes = {node: {"data_type": "INT8"} for node in parts.nodes}
+    nodes = {node: {"data_type": "INT8"} for node in (*parts.nodes, *plan.absorbed)}
     table = write_json(path.with_suffix(".json"), {"quant_info": info, "op_info": nodes})
     return [*save(parts.model, path), table]
 
@@ -93,7 +94,8 @@ def _read(path: Path) -> Quantized:
     initializers = {v.name for v in model.graph.initializers.values()}
     activations: dict[str, QParams] = {}
     stored: dict[str, QParams] = {}
-    for name, entry in read_json(table, ["quant_info", "op_info"])["quant_info"].items():
+    document = read_json(table, ["quant_info", "op_info"])
+    for name, entry in document["quant_info"].items():
         if not isinstance(entry, dict) or set(entry) != set(_ENTRY) or not entry["sym"]:
             raise BackendError(f"the entry of {name!r} is not of the form {', '.join(_ENTRY)}", where=f"'{table}'")
         axis = (
@@ -105,7 +107,7 @@ def _read(path: Path) -> Quantized:
         spec = QuantSpec(entry["bit_width"], granularity=axis, narrow_range=narrow)
         qp = QParams(spec, np.asarray(entry["scale"], np.float32), np.asarray(entry["zero_point"], np.int64))
         (stored if name in initializers else activations)[name] = qp
-    return put_together(model, BACKEND, activations, stored)
+    return only_for(put_together(model, BACKEND, activations, stored), document["op_info"])
 
 
 def _write_ranges(quantized: Quantized, path: Path) -> list[Path]:

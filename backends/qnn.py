@@ -11,7 +11,8 @@ Limits from that configuration (``quantization/execution_providers/qnn/quant_con
 
 Formats: ``qdq``; ``context`` adds the graph compiled for the HTP, ``<model>_ctx.onnx`` with a ``.bin`` beside it;
 ``dlc`` adds QAIRT's container ``<model>.dlc``. onnxruntime-qnn writes those two and must be installed (see
-:mod:`onnxq.runtimes.qnn`); they hold the sizes of the model's inputs, which must be fixed.
+:mod:`onnxq.runtimes.qnn`); they hold the sizes of the model's inputs, which must be fixed. They are compiled for the
+provider's default architecture; for another, call the runtime with its options ``context`` or ``dlc``, and ``arch``.
 
 Verified on the HTP emulator of onnxruntime-qnn 2.7.0 (x86-64 Linux): each row of the table, in 8 and 16 bits. Left out
 as the emulator rejects them: Erf, Celu, Selu, Softsign, ThresholdedRelu, ReduceProd, Trilu, ScatterND, GridSample,
@@ -24,13 +25,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import MutableMapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Format, Kind, OpRule
-from onnxq.errors import OutputError, VerificationError
+from onnxq.errors import VerificationError
 from onnxq.findings import Finding
 from onnxq.graph.fuse_gelu import fuse_gelu
 from onnxq.graph.fuse_layernorm import fuse_layernorm
@@ -66,10 +68,10 @@ RULES = (
     OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, bias=2),
     OpRule("ConvTranspose", Kind.COMPUTE, weights=(1,), weight_axis=conv_transpose_axis, bias=2),
     OpRule("Gemm", Kind.COMPUTE, weights=(1,), weight_axis=gemm_axis, bias=2, when=plain_gemm),
-    OpRule("MatMul", Kind.COMPUTE, weights=(1,)),
+    OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_bits=_EIGHT),
     OpRule("MatMul:product", Kind.PRODUCT, data=(0, 1)),
-    OpRule("LayerNormalization", Kind.ELEMENTWISE, weights=(1,), bias=2, weight=_GAMMA),
-    OpRule("InstanceNormalization", Kind.ELEMENTWISE, weights=(1,), bias=2, weight=_GAMMA),
+    OpRule("LayerNormalization", Kind.ELEMENTWISE, weights=(1,), bias=2, weight=_GAMMA, weight_bits=_EIGHT),
+    OpRule("InstanceNormalization", Kind.ELEMENTWISE, weights=(1,), bias=2, weight=_GAMMA, weight_bits=_EIGHT),
     *_each(Kind.ELEMENTWISE, "Relu Clip LeakyRelu Elu HardSigmoid HardSwish Gelu Softplus Sigmoid Tanh"),
     *_each(Kind.ELEMENTWISE, "Softmax LogSoftmax LpNormalization Abs Neg Exp Sqrt Reciprocal Sin Cos Asin Atan"),
     *_each(Kind.ELEMENTWISE, "Floor Ceil Sign"),
@@ -126,7 +128,7 @@ def keep_to_limits(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QPa
     fitted = dict(numbers)
     fit_biases(model, plan, fitted)
     numbers.update(fitted)
-    return [f"qnn: {len(changed)} ranges brought to the HTP's limits"]
+    return [f"limits: {len(changed)} ranges widened or fixed as the HTP needs them"]
 
 
 def _widened(old: QParams) -> QParams:
@@ -156,29 +158,22 @@ def _lacks(model: ir.Model) -> list[Finding]:
     return found
 
 
-def _write_context(quantized: Quantized, path: Path) -> list[Path]:
-    """The QDQ model, and compiled from it the context model with its binary."""
-    files = write_rendered(quantized, path)
-    context = path.with_name(f"{path.stem}_ctx.onnx")
-    seen = examine(RUNTIME, path, context=str(context.absolute()))
-    return files + _written(seen.files, path)
-
-
-def _write_dlc(quantized: Quantized, path: Path) -> list[Path]:
-    """The QDQ model, and the ``.dlc`` made from it."""
-    files = write_rendered(quantized, path)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".dlc-") as folder:
-        seen = examine(RUNTIME, path, dlc=folder)
-        made = [Path(name) for name in seen.files]
-        if len(made) != 1:
-            raise VerificationError(f"onnxruntime-qnn wrote {len(made)} .dlc files, not one", where=f"'{path}'")
-        return [*files, made[0].replace(path.with_suffix(".dlc"))]
-
-
-def _written(names: tuple[str, ...], path: Path) -> list[Path]:
-    if not names:
-        raise OutputError("onnxruntime-qnn wrote no context", where=f"'{path}'")
-    return [path.parent / Path(name).name for name in names]
+def _compile(quantized: Quantized, path: Path, *, dlc: bool) -> list[Path]:
+    """The QDQ model, and what onnxruntime-qnn makes of it; nothing is left where that fails."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}-") as name:
+        folder = Path(name)
+        model = folder / path.name
+        write_rendered(quantized, model)
+        if dlc:
+            made = [Path(file) for file in examine(RUNTIME, model, dlc=name, arch="").files]
+        else:
+            context = str(folder / f"{path.stem}_ctx.onnx")
+            made = [Path(file) for file in examine(RUNTIME, model, context=context, arch="").files]
+        if len(made) != (1 if dlc else 2):
+            what = f"onnxruntime-qnn wrote {len(made)} files; it makes one graph of a model whose sizes are all fixed"
+            raise VerificationError(what, where=f"'{path}'")
+        names = [path.with_suffix(".dlc").name] if dlc else [file.name for file in made]
+        return write_rendered(quantized, path) + [f.replace(path.parent / n) for f, n in zip(made, names, strict=True)]
 
 
 BACKEND = Backend(
@@ -190,8 +185,8 @@ BACKEND = Backend(
     formats={
         "qdq": QDQ,
         "fake-quantize": FAKE_QUANTIZE,
-        "context": Format(Quantized.qdq, _write_context, integers=True),
-        "dlc": Format(Quantized.qdq, _write_dlc, integers=True),
+        "context": Format(Quantized.qdq, partial(_compile, dlc=False), integers=True),
+        "dlc": Format(Quantized.qdq, partial(_compile, dlc=True), integers=True),
     },
     unsigned=True,
     complete_units=True,

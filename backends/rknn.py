@@ -90,5 +90,7 @@ BACKEND = Backend(
     max_opset=19,
     weight_bits=frozenset({8}),
     act_bits=frozenset({8}),
+    runtime="rknn",
     artifacts="model.onnx (QDQ, opset 19 or below)",
+    verified="x",
 )

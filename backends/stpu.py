@@ -30,6 +30,7 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.errors import BackendError, OptionError
+from onnxq.graph.groups import KINDS
 from onnxq.graph.save import save
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
@@ -96,6 +97,8 @@ def _emin(node: ir.Node, table: dict[str, dict[str, Any]]) -> int | None:
 
 def _table(quantized: Quantized, parts: Parts) -> dict[str, dict[str, Any]]:
     table = {name: _range(numbers) for name, numbers in parts.activations.items()}
+    known = {site.tensor: site.fixed for site in quantized.plan.sites if site.fixed is not None and not site.tied_to}
+    table.update({name: {"min": low, "max": high} for name, (low, high) in known.items() if name in table})
     nodes = {node.name or "": node for node in all_nodes(parts.model)}
 
     def add(key: str, entry: dict[str, Any]) -> None:
@@ -139,6 +142,7 @@ def _write(quantized: Quantized, path: Path) -> list[Path]:
 
 
 def _read(path: Path) -> Quantized:
+    """The way back; an operator without a weight whose tensors all have ranges is taken to be quantized."""
     where = f"'{table_path(path)}'"
     table = read_json(table_path(path), [])
     model = float_model(path)
@@ -190,6 +194,7 @@ BACKEND = Backend(
     formats={"ranges": Format(Quantized.fake_quantize, _write, _read), "fake-quantize": FAKE_QUANTIZE},
     per_channel=False,
     drops_absorbed=False,
+    whole=frozenset(KINDS) - {"silu"},
     mixes=False,
     weight_bits=frozenset({8}),
     act_bits=frozenset({8}),

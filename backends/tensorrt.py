@@ -17,7 +17,7 @@ TensorRT up to version 10 can also quantize by itself, from a float model and a 
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 
 import onnx_ir as ir
 
@@ -25,13 +25,14 @@ from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.errors import OptionError
 from onnxq.graph.values import is_constant
 from onnxq.options import Options
+from onnxq.prepare import backend_named
 from onnxq.quantized import Quantized
 from onnxq.render.calibration_cache import read_cache, read_ranges, write_cache, write_ranges
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.rows import conv_axis, conv_transpose_axis, gemm_axis, matmul_axis, plain_gemm, plain_max_pool
 from onnxq.spec import QuantSpec
 
-__all__ = ["ACROSS", "ACTIVATIONS", "ACTIVATION_SPEC", "BACKEND", "MULTIPLY", "WEIGHT_SPEC", "refuse"]
+__all__ = ["ACROSS", "ACTIVATIONS", "ACTIVATION_SPEC", "BACKEND", "MULTIPLY", "WEIGHT_SPEC", "formats", "refuse"]
 
 ACTIVATION_SPEC = QuantSpec(signed=True, symmetric=True)
 WEIGHT_SPEC = QuantSpec(signed=True, symmetric=True, narrow_range=True)
@@ -43,8 +44,12 @@ ACTIVATIONS = frozenset(
 """Functions of single elements, computed at the end of the kernel of the operator in front of them."""
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 _WITH_CONSTANT = ("Add", "BatchNormalization", "Div", "Mul", "Sub")
-_MOVES = ("DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice", "SpaceToDepth", "Split")
-_MOVES += ("Squeeze", "Tile", "Transpose", "Unsqueeze")
+_MOVES = (
+    *("DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice", "SpaceToDepth", "Split"),
+    *("Squeeze", "Tile", "Transpose", "Unsqueeze"),
+)
+_SHARING = ("Concat", "MaxPool")
+"""Operators of which inputs and output share one scale."""
 _LONGEST = 8
 """Operators between a convolution and an Add that are looked through."""
 
@@ -124,22 +129,22 @@ def _multiplies(node: ir.Node, value: ir.Value) -> bool:
     return node.op_type in ("Conv", "ConvTranspose", "Gemm") and node.inputs[0] is value
 
 
-def _is_multiplied(value: ir.Value) -> bool:
-    """Whether a multiply-accumulate reads a tensor, moved, pooled or joined with others before or not."""
+def _is_multiplied(value: ir.Value, across: tuple[str, ...]) -> bool:
+    """Whether a multiply-accumulate reads a tensor, as it is or across operators of the types given."""
     pending, seen = [value], {value}
     while pending:
         current = pending.pop()
         for use in current.uses():
             if _multiplies(use.node, current):
                 return True
-            if use.node.op_type in ("Concat", "MaxPool", *_MOVES):
+            if use.node.op_type in across:
                 pending += [v for v in use.node.outputs if v not in seen]
                 seen.update(use.node.outputs)
     return False
 
 
 def _why_not_joined(node: ir.Node) -> str | None:
-    return None if _is_multiplied(node.outputs[0]) else "no integer operator reads it"
+    return None if _is_multiplied(node.outputs[0], _SHARING) else "no integer operator reads it"
 
 
 def _why_not_pooled(node: ir.Node) -> str | None:
@@ -153,7 +158,8 @@ def _why_not_pooled(node: ir.Node) -> str | None:
         source = maker.inputs[0]
         maker, steps = source.producer() if source is not None else None, steps + 1
     made = maker is not None and maker.op_type in (*_CONVOLUTIONS, "Gemm", "MatMul", "Concat", "MaxPool")
-    return None if made or _is_multiplied(node.outputs[0]) else "no integer operator stands before or behind it"
+    behind = _is_multiplied(node.outputs[0], (*_SHARING, *_MOVES))
+    return None if made or behind else "no integer operator stands before or behind it"
 
 
 def _column_axis(node: ir.Node, position: int) -> int | None:
@@ -235,11 +241,21 @@ _RULES = (
 _MIN_OPSET = 13
 
 
-def _write_cache(version: int) -> Format:
-    def write(quantized: Quantized, path: Path) -> list[Path]:
-        return write_cache(quantized, path, version)
+def formats(name: str) -> dict[str, Format]:
+    """Ways to write the result of a backend of the name given, explicit quantization first."""
 
-    return Format(Quantized.fake_quantize, write, lambda path: read_cache(path, BACKEND))
+    def cache(version: int) -> Format:
+        write = partial(write_cache, version=version)
+        return Format(Quantized.fake_quantize, write, lambda path: read_cache(path, backend_named(name)))
+
+    ranges = Format(Quantized.fake_quantize, write_ranges, lambda path: read_ranges(path, backend_named(name)))
+    return {
+        "qdq": QDQ,
+        "fake-quantize": FAKE_QUANTIZE,
+        "calibration-cache": cache(100300),
+        "calibration-cache-8": cache(8601),
+        "dynamic-range": ranges,
+    }
 
 
 BACKEND = Backend(
@@ -248,13 +264,7 @@ BACKEND = Backend(
     activation=ACTIVATION_SPEC,
     weight=WEIGHT_SPEC,
     rules={rule.op: rule for rule in _RULES},
-    formats={
-        "qdq": QDQ,
-        "fake-quantize": FAKE_QUANTIZE,
-        "calibration-cache": _write_cache(100300),
-        "calibration-cache-8": _write_cache(8601),
-        "dynamic-range": Format(Quantized.fake_quantize, write_ranges, lambda path: read_ranges(path, BACKEND)),
-    },
+    formats=formats("tensorrt"),
     bias="float",
     scalar_constants=False,
     absorbed=ACTIVATIONS,

@@ -27,7 +27,7 @@ def _why_no_residual(node: ir.Node) -> str | None:
     if any(is_constant(v) for v in node.inputs):
         return "adds a constant, in the kernel of the operator before it"
     makers = [v.producer() if v is not None else None for v in node.inputs]
-    if any(_is_embedding(maker) for maker in makers):
+    if all(_is_embedding(maker) for maker in makers):
         return "a sum of embeddings"
     if _is_masked_softmax(node) or any(maker is not None and maker.op_type in _SCALES for maker in makers):
         return "it adds a mask or a scaled tensor, in the kernel of its neighbours"
@@ -35,12 +35,14 @@ def _why_no_residual(node: ir.Node) -> str | None:
 
 
 def _is_embedding(node: ir.Node | None) -> bool:
-    """Whether a node picks rows of a table, or adds to such rows."""
+    """Whether a node picks rows of a table, or adds such rows and constants."""
     if node is None:
         return False
     if node.op_type == "Gather":
         return is_constant(node.inputs[0])
-    return node.op_type == "Add" and any(_is_embedding(v.producer()) for v in node.inputs if v is not None)
+    return node.op_type == "Add" and all(
+        is_constant(v) or (v is not None and _is_embedding(v.producer())) for v in node.inputs
+    )
 
 
 def _is_masked_softmax(node: ir.Node) -> bool:
@@ -61,5 +63,10 @@ _RULES = (
     *tensorrt.ACROSS,
 )
 
-
-BACKEND = replace(tensorrt.BACKEND, name="tensorrt_nlp", title="TensorRT, transformers", rules={r.op: r for r in _RULES})
+BACKEND = replace(
+    tensorrt.BACKEND,
+    name="tensorrt_nlp",
+    title="TensorRT, transformers",
+    rules={rule.op: rule for rule in _RULES},
+    formats=tensorrt.formats("tensorrt_nlp"),
+)

@@ -9,22 +9,65 @@ Verified on TVM 0.27.0.post1 (LLVM, x86-64): equal to onnxruntime without optimi
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
 from onnxq.backend import Backend
 from onnxq.backends.onnxruntime import BACKEND as ONNXRUNTIME
+from onnxq.graph.constants import fold_constants
+from onnxq.graph.namer import Namer
+from onnxq.graph.note import Note
+from onnxq.graph.prune import remove_dead
+from onnxq.graph.values import constant_array, replace_value, set_constant
 from onnxq.render.formats import QDQ
 
 __all__ = ["BACKEND"]
+
+
+def _tensors(node: ir.Node) -> tuple[int, ...]:
+    """Positions of operands that are no scalars: TVM makes plain numbers of scalars that follow from shapes."""
+    return tuple(k for k, v in enumerate(node.inputs) if v is not None and (v.shape is None or len(v.shape) > 0))
+
+
+def _known_dimensions(model: ir.Model) -> list[Note]:
+    """Compute what is picked from a shape where those dimensions are known, though others are free.
+
+    TVM computes with picked dimensions in float64, which it then refuses to combine with a float32 tensor.
+    """
+    namer, picked = Namer(model), 0
+    for node in list(model.graph):
+        shape = node.inputs[0].producer() if node.op_type == "Gather" and node.inputs[0] is not None else None
+        index = constant_array(node.inputs[1]) if shape is not None else None
+        source = shape.inputs[0] if shape is not None and shape.op_type == "Shape" and not shape.attributes else None
+        if source is None or source.shape is None or index is None or node.outputs[0].is_graph_output():
+            continue
+        rank = len(source.shape)
+        dims = [source.shape[int(k) % rank] for k in index.reshape(-1) if -rank <= int(k) < rank]
+        if len(dims) == index.size and all(isinstance(d, int) for d in dims):
+            known = np.asarray(dims, np.int64).reshape(index.shape)
+            replace_value(node.outputs[0], set_constant(model.graph, namer, node.outputs[0].name or "dims", known))
+            picked += 1
+    if not picked:
+        return []
+    remove_dead(model)
+    return [Note("tvm", "", f"{picked} known dimensions became constants"), *fold_constants(model)]
+
+
+_BINARY = {op: replace(ONNXRUNTIME.rules[op], data=_tensors) for op in ("Add", "Mul")}
 
 BACKEND = Backend(
     name="tvm",
     title="Apache TVM (Relax)",
     activation=ONNXRUNTIME.activation,
     weight=ONNXRUNTIME.weight,
-    rules=ONNXRUNTIME.rules,
+    rules={**ONNXRUNTIME.rules, **_BINARY},
     formats={"qdq": QDQ},
     wide_domain="com.microsoft",
     weight_bits=frozenset(range(5, 17)),
     act_bits=frozenset({8, 16}),
+    rewrite=_known_dimensions,
     stores_weights=True,
     runtime="tvm",
     artifacts="model.onnx (QDQ)",

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         VerificationError,
     )
     from onnxq.final_check import Verification
+    from onnxq.finetune import finetune
     from onnxq.options import ImageOptions, Options, Override
     from onnxq.plan import Plan, Site
     from onnxq.progress import make_reporter
@@ -88,6 +89,7 @@ __all__ = [
     "check",
     "compare",
     "deploy",
+    "finetune",
     "installed_algorithms",
     "make_reporter",
     "open_data",
@@ -110,6 +112,7 @@ _MODULES = {
     "compare": ("Comparison", "compare"),
     "deploy": ("deploy",),
     "errors": tuple(name for name in __all__ if name.endswith("Error")),
+    "finetune": ("finetune",),
     "options": ("ImageOptions", "Options", "Override"),
     "plan": ("Plan", "Site"),
     "progress": ("make_reporter",),

@@ -64,7 +64,8 @@ class OpRule:
         weight: spec of the weights where it is not the backend's.
         same_scale: all activations that the operator reads and writes share one scale, that of its first output; for
             data movement the first input's scale is shared whether this is set or not.
-        act_bits: widths of activations that the operator's kernel has.
+        weight_bits: widths of weights that the operator's kernel has; where another is asked for, its spec's is taken.
+        act_bits: widths of activations that it has; the node stays float where another is asked for.
         fixed: the output's real range where the operator's definition gives it (sigmoid: 0 to 1).
         cost: cost per output element as (float kernel, integer kernel), in units of one QuantizeLinear, or a function
             of the node that gives it.
@@ -83,6 +84,7 @@ class OpRule:
     activation: QuantSpec | Callable[[ir.Value], QuantSpec] | None = None
     weight: QuantSpec | None = None
     same_scale: bool = False
+    weight_bits: frozenset[int] = _ANY_BITS
     act_bits: frozenset[int] = _ANY_BITS
     fixed: tuple[float, float] | None = None
     cost: tuple[float, float] | Callable[[ir.Node], tuple[float, float]] = (1.0, 1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +52,12 @@ def check(
         loaded = load(model)
     except OnnxqError as error:
         return [of_error(error, "model")]
-    findings = _validity(loaded) + _operators(loaded, options)
+    prepared = _prepared(model, options)
+    findings = _validity(loaded, mended=prepared is not None) + _operators(loaded, options)
     session = None
     try:
-        session = Session(loaded, providers=options.providers, custom_op_library=options.custom_op_library)
+        seen = loaded if prepared is None else prepared.model  # what will be calibrated, an old opset raised
+        session = Session(seen, providers=options.providers, custom_op_library=options.custom_op_library)
     except (ExecutionError, OptionError) as error:
         if not any(f.level == "error" and f.where.startswith("node") for f in findings):
             findings.append(of_error(error, "onnxruntime"))
@@ -67,11 +70,21 @@ def check(
     return sorted(unique, key=lambda f: _ORDER[f.level])
 
 
-def _validity(model: ir.Model) -> list[Finding]:
+def _prepared(model: ModelSource, options: Options) -> Prepared | None:
+    """The model as it will be calibrated; None where it cannot be, which the plan says."""
+    try:
+        return Prepared(model, options)
+    except OnnxqError:
+        return None
+
+
+def _validity(model: ir.Model, *, mended: bool) -> list[Finding]:
+    """What the ONNX checker says of the model as it came, an error unless preparing it ``mended`` that."""
     try:
         check_model(model)
     except ModelError as error:
-        return [of_error(error, "model")]
+        found = of_error(error, "model")
+        return [replace(found, level="warning", hint="onnxq mends it; other tools may not.") if mended else found]
     return []
 
 

@@ -255,6 +255,22 @@ def _parser() -> argparse.ArgumentParser:
     deploy.add_argument("--opset", dest="opt_opset", type=int, metavar="N", help="opset of the result")
     _runtime(deploy)
 
+    finetune = verb("finetune", "train a quantized model to give what the float one gives; no labels, needs torch")
+    finetune.add_argument(
+        "model", metavar="QUANTIZED", help="a .onnx model that onnxq quantized, or any with QDQ pairs"
+    )
+    finetune.add_argument("--float", dest="teacher", metavar="MODEL", required=True, help="the float model")
+    finetune.add_argument("-o", "--output", metavar="OUT", help="where to write the result, a file or a folder")
+    _data(finetune)
+    _backend(finetune)
+    finetune.add_argument("--steps", type=int, default=400, metavar="N", help="default 400")
+    finetune.add_argument("--minutes", type=float, metavar="M", help="stop after M minutes, with the best so far")
+    finetune.add_argument("--batch", type=int, default=8, metavar="N", help="samples in a step, default 8")
+    finetune.add_argument("--lr", type=float, default=0.02, metavar="X", help="step of weights in units of their scale")
+    finetune.add_argument("--seed", type=int, default=0, metavar="N", help="of the samples drawn")
+    finetune.add_argument("--resume", metavar="FILE", help="keep the state here, and go on from it where it exists")
+    finetune.add_argument("--device", default="cpu", metavar="NAME", help="where torch trains, default cpu")
+
     verify = verb("verify", "load an artifact in the runtime it was made for, and compare with onnxruntime")
     verify.add_argument("artifact", metavar="OUT", help="the .onnx model that was written, or its folder")
     _data(verify)

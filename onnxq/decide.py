@@ -179,7 +179,7 @@ class Decider:
             return self._made(model, plan, numbers), said
         draft = Draft(model.clone(), model, plan, numbers, self.target, options, statistics, self._sizes)
         run(choices, draft)
-        said = self._adjusted(draft.model, draft.plan, draft.numbers)
+        said += [note for note in self._adjusted(draft.model, draft.plan, draft.numbers) if note not in said]
         return self._made(draft.model, draft.plan, draft.numbers), [*draft.notes, *said]
 
     def _adjusted(self, model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:

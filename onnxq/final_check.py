@@ -108,14 +108,18 @@ def final_check(
             for name, values in sample.outputs.items():
                 meters[name].update(values, got[name], sample.index)
             if plain is not None and position < _PLAIN_SAMPLES:
-                for name, values in plain.run(sample.feeds).items():
-                    agreement[name].update(values, got[name], sample.index)
+                other = plain.run(sample.feeds)
+                for name in sample.outputs:
+                    agreement[name].update(other[name], got[name], sample.index)
     except (ExecutionError, ModelError) as error:
         raise VerificationError(
             f"the quantized model failed its final check ({error})",
             hint="Nothing was written. Keep the nodes named above float with --exclude",
         ) from error
-    outputs = {name: meter.result() for name, meter in meters.items()} if kept else {}
+    compared = {name for sample in kept for name in sample.outputs}
+    outputs = {name: meter.result() for name, meter in meters.items() if name in compared}
+    if kept and (others := [name for name in meters if name not in compared]):
+        warnings.append(f"not compared with the float model, being no tensors: {', '.join(map(repr, others))}")
     for name, errors in outputs.items():
         if errors.median < _POOR <= errors.sqnr:
             warnings.append(

@@ -374,7 +374,8 @@ class _Planner:
         granularity = PerTensor() if axis is None else PerChannel(axis)
         own = rule.weight or self.backend.weight
         spec = replace(own, bits=self._least_bits(self.weight_bits, node), granularity=granularity)
-        return self.selection.weight(spec, node, value)
+        spec = self.selection.weight(spec, node, value)
+        return spec if spec.bits in rule.weight_bits else replace(spec, bits=own.bits)
 
     def _least_bits(self, bits: int, node: ir.Node) -> int:
         """The width asked for, or that of the model's first and last layers where the target gives them more."""

@@ -18,6 +18,7 @@ from onnxq.prepare import Prepared, Source, backend_named
 from onnxq.probe import Role, Setting, parts_of
 from onnxq.progress import Reporter, Silent
 from onnxq.quantize import calibrate
+from onnxq.spec import Scheme
 from onnxq.survey import Record, local_noise, make_probe, runs_needed, survey
 from onnxq.values import check_bits, check_int
 
@@ -164,6 +165,13 @@ def sensitivity(
     check_int("samples", samples, 1)
     check_int("runs", runs, 1)
     target = backend_named(backend)
+    if target.weight.scheme is Scheme.LOGARITHMIC and set(widths) - target.weight_bits:
+        only = ", ".join(map(str, sorted(target.weight_bits)))
+        raise OptionError(
+            f"a logarithmic grid has no {min(set(widths) - target.weight_bits)} bits",
+            where="bits",
+            hint=f"{backend} has: {only}",
+        )
     if plot is not None and not Path(plot).absolute().parent.is_dir():
         raise OutputError("the folder does not exist", where=str(Path(plot).parent), hint="Create it first")
     if data is None and statistics is None:

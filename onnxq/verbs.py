@@ -29,6 +29,7 @@ __all__ = [
     "compare",
     "demo",
     "deploy",
+    "finetune",
     "plan",
     "quantize",
     "sensitivity",
@@ -122,6 +123,33 @@ def deploy(args: argparse.Namespace, screen: Screen) -> Answer:
             views.quantized(screen, args.model, args.output, result, seconds, verbose=args.verbose)
     document = {"model": args.model, "output": args.output, "seconds": round(seconds, 3)}
     return _OK, {**document, "targets": [result.report() for result in results.values()]}
+
+
+def finetune(args: argparse.Namespace, screen: Screen) -> Answer:
+    """``onnxq finetune``."""
+    start = time.perf_counter()
+    result = onnxq.finetune(
+        args.model,
+        args.data,
+        teacher=args.teacher,
+        backend=args.backend,
+        output=args.output,
+        steps=args.steps,
+        minutes=args.minutes,
+        batch=args.batch,
+        lr=args.lr,
+        samples=args.options.samples,
+        seed=args.seed,
+        image=args.image,
+        resume=args.resume,
+        device=args.device,
+        reporter=_reporter(args),
+    )
+    seconds = time.perf_counter() - start
+    if _shows(args):
+        views.quantized(screen, args.model, args.output, result, seconds, verbose=args.verbose)
+        screen.line(f"  {result.notes[-1]}")
+    return _OK, {"model": args.model, "output": args.output, "seconds": round(seconds, 3), **result.report()}
 
 
 def verify(args: argparse.Namespace, screen: Screen) -> Answer:

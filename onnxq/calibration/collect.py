@@ -139,7 +139,7 @@ class _Runner:
         """Add one sample to the statistics.
 
         Returns:
-            The model's outputs, and the channel means of what convolutions and Gemms read, if they are wanted and no
+            The model's outputs that are tensors, and the channel means of what convolutions and Gemms read, if they are wanted and no
             tensor holds a NaN.
         """
         outputs: dict[str, NDArray[Any]] = {}
@@ -150,7 +150,7 @@ class _Runner:
             with _at_sample(index):
                 arrays = group.session.run(feeds)
             if group is self._groups[0]:
-                outputs = {name: arrays[name] for name in self._outputs}
+                outputs = {name: arrays[name] for name in self._outputs if isinstance(arrays[name], np.ndarray)}
             for name, output in group.shown.items():
                 array = arrays[output] if output in outputs else arrays.pop(output)
                 if wanted and name in self._meant and array.ndim > 1 and array.size and array.dtype == np.float32:

@@ -83,7 +83,7 @@ def _form(group: Group) -> _Form | None:
     if start.shape is None or end.shape is None or len(end.shape) != len(start.shape):
         return None
     rank = len(start.shape)
-    reduced = [node for node in group.nodes if node.op_type == "ReduceMean"]
+    reduced = [node for node in group.nodes if node.op_type in ("ReduceMean", "ReduceSum")]
     axes = {axis % rank for node in reduced for axis in axes_of(node) or range(rank)} if rank else set()
     if not axes or axes != set(range(min(axes), rank)):
         return None

@@ -58,7 +58,7 @@ def infer_shapes(model: ir.Model) -> list[Note]:
         if (kind := known.get(end.name or "")) is not None and kind.WhichOneof("value") is not None:
             if end.type is None:
                 end.type = ir.serde.deserialize_type_proto_for_type(kind)
-            if end.shape is None:
+            if end.shape is None and isinstance(end.type, ir.TensorType):
                 end.shape = ir.serde.deserialize_type_proto_for_shape(kind)
     for current in all_graphs(model):
         for value in (*current.inputs, *(v for node in current for v in node.outputs)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,15 @@ from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import is_constant
 from onnxq.options import Options
+from onnxq.plan import Site
 from onnxq.qparams import QParams
+from onnxq.quantized import Quantized
 from onnxq.spec import PerChannel, PerTensor
 
 __all__ = [
     "float_model",
     "granularity",
+    "only_for",
     "read_json",
     "read_lines",
     "refuse_asymmetric",
@@ -103,6 +106,17 @@ def granularity(node: ir.Node, position: int, backend: Backend, *, per_channel: 
     axis = backend.rules[node.op_type].weight_axis
     found = axis(node, position) if per_channel and axis is not None else None
     return PerTensor() if found is None else PerChannel(found)
+
+
+def only_for(quantized: Quantized, nodes: Collection[str]) -> Quantized:
+    """The same with tensors quantized behind and in front of some operators only, all others float."""
+    producers = {v.name: node.name for node in all_nodes(quantized.model) for v in node.outputs}
+    sites: list[Site] = []
+    for site in quantized.plan.sites:
+        readers = tuple(edge for edge in site.readers if edge.node in nodes)
+        sites.append(replace(site, readers=readers, produced=producers.get(site.tensor) in nodes))
+    chosen = {name: op for name, op in quantized.plan.quantized.items() if name in nodes}
+    return replace(quantized, plan=replace(quantized.plan, sites=tuple(sites), quantized=chosen))
 
 
 def unsigned(numbers: QParams) -> QParams:

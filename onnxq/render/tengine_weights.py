@@ -5,10 +5,10 @@ The tool takes no scales of weights (``tools/quantize/quant_save_graph.cpp``, al
     scale = (max(w) - min(w)) / 255        zero_point = (int)(-min(w) / scale)
     q = clamp(roundf(w / scale + zero_point), 0, 255)
 
-Weights on a grid of scale s would make the zero point off by one wherever ``-min(w) / s`` falls short of a whole
-number by a rounding error. So the lowest weight is put a quarter of a step below its grid point and the highest a
-quarter of a step below its own, 255 steps further up: the tool then finds the scale and the zero point that were
-meant, and the rest, which stands on grid points, rounds to the same integers.
+Weights on a grid of scale s would make the zero point off by one wherever ``-min(w) / s`` falls short of a whole number
+by a rounding error. So the lowest weight is put a quarter of a step below its grid point, and the highest 255 steps
+above it: the tool then finds the scale and the zero point that were meant, and the rest, which stands on grid points,
+rounds to the same integers.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from onnxq.qparams import QParams, dequantize, quantize
 __all__ = ["as_the_tool_sees", "for_the_tool", "of_the_tool", "stored_by_the_tool"]
 
 _STEPS = np.float32(255.0)
+_BELOW = (0.25, 0.75, -0.25, -0.75)
+"""Steps by which the lowest weight stands below a grid point: the integers are then 0 to 255 or 0 to 254; for weights
+of one sign, whose zero point is rounded up, 0 or 1 to 255."""
 
 
 def of_the_tool(w: NDArray[Any]) -> tuple[np.float32, int]:
@@ -74,18 +77,23 @@ def as_the_tool_sees(w: NDArray[Any], numbers: QParams) -> NDArray[np.float32] |
     scale, zero = np.float32(numbers.scale), int(numbers.zero_point)
     grid = dequantize(integers, numbers)
     values = np.asarray(w, np.float32)
-    for lowest, highest in (_ends(scale, zero), (values.min(), values.max())):
-        made = grid.copy()
-        made.reshape(-1)[int(np.argmin(values))] = lowest
-        made[integers == integers.max()] = highest
+    candidates = [_ends(scale, zero, below) for below in _BELOW]
+    for ends in (*candidates, (values.min(), values.max())):
+        if ends is None:
+            continue
+        made = np.clip(grid, *ends)
+        made.reshape(-1)[[int(np.argmin(values)), int(np.argmax(values))]] = ends
         if of_the_tool(made) == (scale, zero) and np.array_equal(stored_by_the_tool(made), integers):
             return np.asarray(made, np.float32)
     return None
 
 
-def _ends(scale: np.float32, zero: int) -> tuple[np.float32, np.float32]:
-    """A lowest and a highest weight whose float32 difference is 255 scales, to the last bit."""
-    span = np.float32(_STEPS * scale)
-    unit = float(np.spacing(span))
-    lowest = -np.rint((zero + 0.25) * float(scale) / unit) * unit
-    return np.float32(lowest), np.float32(lowest + float(span))
+def _ends(scale: np.float32, zero: int, below: float) -> tuple[np.float32, np.float32] | None:
+    """A lowest and a highest weight, 255 steps apart to the last bit; ``None`` where no float32 numbers are."""
+    near = np.float32(_STEPS * scale)
+    for span in (near, np.nextafter(near, np.float32(0)), np.nextafter(near, np.float32(np.inf))):
+        if np.float32(span / _STEPS) == scale:
+            unit = float(np.spacing(span))
+            lowest = -np.rint((zero + below) * float(scale) / unit) * unit
+            return np.float32(lowest), np.float32(lowest + float(span))
+    return None

@@ -2,4 +2,4 @@
 
 from onnxq.runtimes.runtime import Runtime
 
-RUNTIME = Runtime("tvm", "Apache TVM", ("apache-tvm", "onnx", "numpy"))
+RUNTIME = Runtime("tvm", "Apache TVM", ("apache-tvm", "onnx"))

@@ -152,6 +152,11 @@ class ActivationGrid:
         kept = torch.rand(x.shape, generator=self.generator, device=x.device) >= self.drop
         return torch.where(kept, y, x)
 
+    def scale(self) -> Tensor:
+        """The scale as learned so far."""
+        scale = tensor_of(self.qp.scale).to(self.device)
+        return scale if self.stretch is None else scale * torch.exp(self.stretch)
+
     def result(self) -> QParams:
         """Its numbers as learned so far."""
         if self.stretch is None:

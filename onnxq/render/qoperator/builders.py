@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
-from onnxq.graph.values import is_constant
 from onnxq.render.qoperator.units import DOMAIN, NoQOperatorError, Unit, same_grid
 from onnxq.rows import plain_average_pool
 
@@ -53,8 +52,6 @@ def _conv(unit: Unit) -> ir.Node:
     x, w, y = unit.per_tensor(0), unit.weight(1, 0), unit.output()
     unit.one_type(x, y)
     unit.weight_type(x, w)
-    if not is_constant(w.scale):
-        raise NoQOperatorError("its weight's scale is computed at run time")
     inputs: list[ir.Value | None] = [*x, *w, y.scale, y.zero]
     bias = unit.bias(2, x, w)
     return _made(unit, "QLinearConv", [*inputs, bias] if bias is not None else inputs, _CONV, domain="")

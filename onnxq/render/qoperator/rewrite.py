@@ -30,22 +30,21 @@ _INTEGER_OPSET = 12
 """From here on Clip and MaxPool take 8-bit integers."""
 
 
-def rewrite(model: ir.Model, *, signed: bool = True) -> dict[str, str]:
+def rewrite(model: ir.Model) -> dict[str, str]:
     """Let integers run through QOperators instead of being dequantized and quantized around each float one.
 
     Args:
         model: a QDQ model, changed in place.
-        signed: int8 activations too.
 
     Returns:
         Node name → why it is no QOperator, for nodes that read dequantized integers and stay.
     """
-    return _Rewriter(model, signed).run()
+    return _Rewriter(model).run()
 
 
 class _Rewriter:
-    def __init__(self, model: ir.Model, signed: bool) -> None:
-        self.model, self.signed = model, signed
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
         self.namer = Namer(model)
         self.opset = model.opset_imports.get("", 0)
         self.kept: dict[str, str] = {}
@@ -67,8 +66,8 @@ class _Rewriter:
         return self.kept
 
     def _replace(self, node: ir.Node) -> None:
-        if not self.signed and any(g is not None and _is_signed_activation(g) for g in map(grid_of, node.inputs)):
-            raise NoQOperatorError("int8 activations, which QOperators compute slowly on x86")
+        if any(g is not None and _is_signed_activation(g) for g in map(grid_of, node.inputs)):
+            raise NoQOperatorError("int8 activations, slow on x86")
         if node.op_type in MOVES:
             self._move(node)
         elif node.op_type in BUILDERS:

@@ -12,7 +12,7 @@ from typing import Any
 from common import Request, serve
 
 INTEGER = frozenset({"i8", "u8", "i4", "u4"})
-NO_ARITHMETIC = frozenset({"Const", "Input", "Output", "Parameter", "Result", "Reorder", "FakeQuantize"})
+NO_ARITHMETIC = frozenset({"Input", "Output", "Parameter", "Result", "Reorder", "FakeQuantize"})
 """Layer types that hold or convert numbers."""
 
 
@@ -47,12 +47,18 @@ def layers(compiled: Any) -> dict[str, list[str]]:
     """The layers of what was compiled, as ``TYPE NAME [precision, kernel]``, by whether they compute in integers."""
     integer: list[str] = []
     floating: list[str] = []
+    constant: set[str] = set()
     for node in compiled.get_runtime_model().get_ordered_ops():
         about = {key: str(value.astype(str)) for key, value in node.get_rt_info().items()}
         kind, precision = about.get("layerType", "?"), about.get("runtimePrecision", "?").lower()
+        name = node.get_friendly_name()
+        sources = {value.get_node().get_friendly_name() for value in node.input_values()}
+        if kind == "Const" or (sources and sources <= constant):
+            constant.add(name)  # computed once, when the model is compiled
+            continue
         if kind in NO_ARITHMETIC:
             continue
-        line = f"{kind} {about.get('originalLayersNames') or node.get_friendly_name()}"
+        line = f"{kind} {about.get('originalLayersNames') or name}"
         line += f" [{precision}, {about.get('primitiveType', '?')}]"
         (integer if precision in INTEGER else floating).append(line)
     return {"integer": integer, "floating": floating}

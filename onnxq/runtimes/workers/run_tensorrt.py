@@ -1,8 +1,9 @@
 """Parse a model with TensorRT-RTX, compile it ahead of time, and say which kernels compute in integers.
 
 ``integer`` and ``floating`` name the layers of the parsed network that multiply (``convolution NODE``,
-``deconvolution NODE``, ``matrix_multiply NODE``) and the kernels that pool, as the compiler's log lists their kernels:
-integer where data and weights are both of 4 or 8 bits. Free dimensions take the sizes that the samples have.
+``deconvolution NODE``, ``matrix_multiply NODE``), and the kernels that pool. They go by the compiler's list of kernels:
+integer where data and weights are both of 8 bits or less. A layer that has only weights of that kind is named in the
+remarks too. Free dimensions take the sizes that the samples have.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from common import Request, serve
 
 NARROW = ("Int8", "Int4", "FP8", "FP4")
 MULTIPLY = ("CONVOLUTION", "DECONVOLUTION", "MATRIX_MULTIPLY")
-_MOST = 8
+KERNELS = ("runtime_fusion", "correlation", "convolution", "deconvolution", "gemm")
+"""Kinds of kernels that multiply, the surest last; others may be named after a layer of which they prepare a part."""
+MOST = 8
 """Warnings passed on."""
 _DATATYPE = re.compile(r"Datatype: (\w+)")
 _LAYER = re.compile(r"\[ONNX Layer: ([^\]]+)\]")
+_KERNEL = re.compile(r"Name: (?P<name>.*?), LayerType: (?P<kind>\w+),(?P<operands>.*?)\], Outputs: ")
 
 
 def version() -> str:
@@ -33,7 +37,7 @@ def run(request: Request) -> dict[str, Any]:
     log: list[str] = []
     problems: list[str] = []
 
-    class Logger(trt.ILogger):
+    class Logger(trt.ILogger):  # type: ignore[misc]  # the package has no types
         def __init__(self) -> None:
             trt.ILogger.__init__(self)
 
@@ -55,33 +59,22 @@ def run(request: Request) -> dict[str, Any]:
     profile = _profile(builder, network, request)
     if profile is not None:
         config.add_optimization_profile(profile)
-    engine = builder.build_serialized_network(network, config)
-    if engine is None:
+    if builder.build_serialized_network(network, config) is None:
         raise SystemExit("\n".join(problems) or "it could not be compiled")
-    layers = [network.get_layer(i) for i in range(network.num_layers)]
-    wanted: dict[str, str] = {}
-    for layer in layers:
+    layers: dict[str, str] = {}
+    for layer in (network.get_layer(i) for i in range(network.num_layers)):
         kind = str(layer.type).rsplit(".", 1)[-1]
-        for name in _LAYER.findall(layer.metadata) or [layer.name]:
-            if kind in MULTIPLY:
-                wanted[name] = kind.lower()
-    integer, floating, kernels = _kernels(log, wanted)
-    rounds = sum("Roun" in name for name in kernels)
-    remarks = [f"{len(kernels)} kernels, {rounds} of them round to integers"]
-    listed = {entry.split(" ", 1)[1] for entry in (*integer, *floating)}
-    remarks += [f"{name}: computed by the kernel of another layer" for name in wanted if name not in listed]
-    return {
-        "outputs": [network.get_output(i).name for i in range(network.num_outputs)],
-        "integer": integer,
-        "floating": floating,
-        "remarks": [*remarks, *list(dict.fromkeys(problems))[:_MOST]],
-    }
+        if kind in MULTIPLY:
+            layers.update(dict.fromkeys(_LAYER.findall(layer.metadata) or [layer.name], kind.lower()))
+    report = _read(log, layers)
+    report["outputs"] = [network.get_output(i).name for i in range(network.num_outputs)]
+    report["remarks"] += list(dict.fromkeys(problems))[:MOST]
+    return report
 
 
 def _profile(builder: Any, network: Any, request: Request) -> Any:
     """Sizes for the free dimensions of the inputs, from the samples; None where there are none."""
-    inputs = [network.get_input(i) for i in range(network.num_inputs)]
-    free = [i for i in inputs if any(d < 0 for d in i.shape)]
+    free = [tensor for tensor in map(network.get_input, range(network.num_inputs)) if any(d < 0 for d in tensor.shape)]
     if not free:
         return None
     feeds = list(request.feeds())
@@ -90,40 +83,40 @@ def _profile(builder: Any, network: Any, request: Request) -> Any:
     profile = builder.create_optimization_profile()
     for tensor in free:
         shapes = [tuple(sample[tensor.name].shape) for sample in feeds]
-        least = tuple(map(min, zip(*shapes)))
-        most = tuple(map(max, zip(*shapes)))
+        least, most = (tuple(map(choose, zip(*shapes, strict=True))) for choose in (min, max))
         profile.set_shape(tensor.name, least, shapes[0], most)
     return profile
 
 
-def _kernels(log: list[str], wanted: dict[str, str]) -> tuple[list[str], list[str], list[str]]:
-    """Layers in integers, layers in float, and the names of all kernels, from the compiler's list."""
+def _read(log: list[str], layers: dict[str, str]) -> dict[str, Any]:
+    """What the compiler's list of kernels says of the layers that multiply."""
     lines = [line for message in log if message.startswith("Layers:") for line in message.splitlines()[1:]]
-    names: list[str] = []
-    found: dict[str, bool] = {}
-    others: dict[str, bool] = {}
-    for line in lines:
-        if not line.startswith("Name: "):
+    kernels = [found for line in lines if (found := _KERNEL.match(line))]
+    if not kernels:
+        raise SystemExit("the compiler's log has no list of kernels; another version of TensorRT-RTX?")
+    operands: dict[str, tuple[int, list[str]]] = {}
+    integer: list[str] = []
+    floating: list[str] = []
+    for kernel in kernels:
+        types = [str(t) for t in _DATATYPE.findall(kernel["operands"])]
+        rank = KERNELS.index(kernel["kind"]) if kernel["kind"] in KERNELS else -1
+        for layer in _LAYER.findall(kernel.string[kernel.end() :]):
+            if layer in layers and rank > operands.get(layer, (-2,))[0]:
+                operands[layer] = rank, types[:2]
+        if "pool" in kernel["kind"].lower():
+            (integer if types[:1] == ["Int8"] else floating).append(f"kernel {kernel['name']}")
+    rounding = sum("Roun" in kernel["name"] for kernel in kernels)
+    remarks = [f"{len(kernels)} kernels, {rounding} of them round to integers"]
+    for layer, kind in layers.items():
+        if layer not in operands:
+            remarks.append(f"{kind} {layer}: computed by the kernel of another layer")
             continue
-        name = line[len("Name: ") :].split(", LayerType: ", 1)[0]
-        kind = re.search(r"LayerType: (\w+)", line)
-        types = _operands(line)
-        names.append(name)
-        narrow = len(types) >= 2 and all(t in NARROW for t in types[:2])
-        multiplies = kind is not None and kind[1] in ("correlation", "gemm", "convolution", "deconvolution")
-        for layer in _LAYER.findall(line):
-            if layer in wanted and (multiplies or layer not in found):
-                found[layer] = narrow
-        if kind is not None and "pool" in kind[1].lower():
-            others[f"kernel {name}"] = types[:1] == ["Int8"]
-    table = {f"{wanted[layer]} {layer}": narrow for layer, narrow in found.items()} | others
-    return [k for k, v in table.items() if v], [k for k, v in table.items() if not v], names
-
-
-def _operands(line: str) -> list[str]:
-    """Data types of inputs, then constants, as the line of a kernel lists them."""
-    head = line.split("], Outputs:", 1)[0]
-    return [str(t) for t in _DATATYPE.findall(head)]
+        types = operands[layer][1]
+        narrow = [t in NARROW for t in types]
+        (integer if len(types) == 2 and all(narrow) else floating).append(f"{kind} {layer}")
+        if any(narrow) and not all(narrow):
+            remarks.append(f"{kind} {layer}: {' x '.join(types)}")
+    return {"integer": integer, "floating": floating, "remarks": remarks}
 
 
 if __name__ == "__main__":

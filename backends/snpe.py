@@ -1,0 +1,111 @@
+"""SNPE, QNN and QAIRT converters with ``--quantization_overrides``: a float ONNX model and an encodings file.
+
+``<model>.onnx`` holds the weights as their quantized values, ``<model>.encodings`` beside it scale and offset of every
+graph input, operator output and constant that is quantized, keyed by its name in that model. Activations are unsigned,
+of 8 or 16 bits, weights int8 without a zero point, per channel for convolutions and Gemm. Relu and Clip are computed
+with the operator in front of them: what is between has no encoding. So have the insides of GELU and of normalizations
+that are written as chains, which converters recognise.
+
+Formats are the versions of the file:
+
+* ``encodings-1.0.0``, the default: what AIMET writes unless told otherwise; for ``qairt-converter`` and QNN converters.
+* ``encodings-0.6.1``: the only one that SNPE's own converters take.
+* ``encodings-2.0.0``: for ``qairt-converter`` of QAIRT 2.36 and above. It is strict: what has no encoding stays float,
+  so that it holds the int32 biases, too; with the other two the converter quantizes biases (``--bias_bitwidth 32``).
+
+Convert with, for instance, ``qairt-converter -i model.onnx --quantization_overrides model.encodings``.
+
+Verified with the encodings parser of aimet-onnx 2.42, Qualcomm's own: it takes all three versions, and the QDQ model it
+makes of them agrees with the simulation here. The converters themselves are known from documents only.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import onnx_ir as ir
+
+from onnxq.backend import Backend, Format, Kind, OpRule
+from onnxq.backends.qnn import RULES, keep_to_limits
+from onnxq.errors import BackendError
+from onnxq.graph.constants import lift_constants
+from onnxq.graph.load import load
+from onnxq.graph.namer import unique_names
+from onnxq.graph.save import save
+from onnxq.graph.shapes import forget_shapes, infer_shapes
+from onnxq.graph.traverse import all_graphs
+from onnxq.quantized import Quantized
+from onnxq.render.encodings import VERSIONS, Version, parse, to_document
+from onnxq.render.sidecar import put_together, take_apart, write_json
+from onnxq.spec import PerChannel, QuantSpec
+
+__all__ = ["BACKEND"]
+
+_MORE = (
+    *(OpRule(op, Kind.ELEMENTWISE) for op in ("Celu", "CumSum", "Erf", "Mish", "ReduceL2", "ReduceProd", "Round")),
+    *(OpRule(op, Kind.ELEMENTWISE) for op in ("Selu", "Softsign", "Tan", "ThresholdedRelu", "PRelu", "LRN", "Log")),
+    *(OpRule(op, Kind.ELEMENTWISE, data=(0, 1)) for op in ("GridSample",)),
+    *(OpRule(op, Kind.ELEMENTWISE, data=(0, 2)) for op in ("ScatterElements", "ScatterND")),
+    *(OpRule(op, Kind.ELEMENTWISE, data=None) for op in ("Einsum", "Sum")),
+    *(OpRule(op, Kind.MOVEMENT) for op in ("GatherND", "TopK", "Trilu")),
+)
+"""What the HTP has in float or not at all, and other processors that the converters serve may have."""
+
+
+def _write(version: Version, quantized: Quantized, path: Path) -> list[Path]:
+    parts = take_apart(quantized, "grid")
+    channels = any(isinstance(qp.spec.granularity, PerChannel) for qp in parts.weights.values())
+    document = to_document(parts, version, writer=quantized.version, per_channel=channels)
+    model = parts.model
+    forget_shapes(model)
+    return [*save(model, path), write_json(path.with_suffix(".encodings"), document)]
+
+
+def _read(version: Version, path: Path) -> Quantized:
+    model = load(path)
+    unique_names(model)
+    lift_constants(model)
+    infer_shapes(model)
+    constants = {name: value for graph in all_graphs(model) for name, value in graph.initializers.items()}
+
+    def axis(name: str, scales: int) -> int:
+        """The channel axis by the operator that reads a constant."""
+        for use in constants[name].uses():
+            rule = BACKEND.rules.get(use.node.op_type)
+            if rule is not None and rule.weight_axis is not None and use.idx in rule.weights:
+                found = rule.weight_axis(use.node, use.idx)
+                if found is not None:
+                    return found
+        raise ValueError(f"no telling which axis of {name!r} the {scales} scales are for")
+
+    tables = parse(path.with_suffix(".encodings"), set(constants), axis)
+    if tables.version != version:
+        raise BackendError(f"the encodings are of version {tables.version}, not {version}", where=f"'{path}'")
+    return put_together(model, BACKEND, tables.activations, tables.weights, tables.biases)
+
+
+def _format(version: Version) -> Format:
+    return Format(Quantized.fake_quantize, partial(_write, version), partial(_read, version))
+
+
+_VERSIONS = ("1.0.0", *(version for version in VERSIONS if version != "1.0.0"))
+
+BACKEND = Backend(
+    name="snpe",
+    title="SNPE, QNN and QAIRT converters: quantization overrides",
+    activation=QuantSpec(signed=False, symmetric=False),
+    weight=QuantSpec(signed=True, symmetric=True, narrow_range=True),
+    rules={rule.op: rule for rule in (*RULES, *_MORE)},
+    formats={f"encodings-{version}": _format(version) for version in _VERSIONS},
+    unsigned=True,
+    whole=frozenset({"gelu", "layernorm", "rmsnorm"}),
+    mixes=False,
+    weight_bits=frozenset({4, 8, 16}),
+    act_bits=frozenset({8, 16}),
+    adjust=keep_to_limits,
+    runtime="snpe",
+    artifacts="model.onnx (float) and model.encodings",
+    verified="encodings parser of aimet-onnx 2.42, all three versions",
+    unverified="qairt-converter, SNPE's and QNN's converters",
+)

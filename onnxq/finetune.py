@@ -1,0 +1,264 @@
+"""Training a quantized model on its ONNX graph, with no source code of the model and no labels.
+
+The float model is the teacher: the quantized one learns, by gradient through straight-through rounding, to give the
+same outputs (and the same tensors inside) on the samples given. What is best on samples held back is kept, and only
+where onnxruntime finds it better there than the model given.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.calibration.data import open_data
+from onnxq.calibration.statistics import KeptSample
+from onnxq.errors import DataError, ModelError, OptionError
+from onnxq.final_check import final_check
+from onnxq.graph.shapes import forget_shapes
+from onnxq.locations import artifact_path, require_folder
+from onnxq.metrics import ErrorMeter
+from onnxq.options import ImageOptions, Options
+from onnxq.prepare import Prepared, Source
+from onnxq.progress import Reporter, Silent
+from onnxq.quantize import read
+from onnxq.quantized import Quantized
+from onnxq.session import Session, inputs_of
+
+if TYPE_CHECKING:
+    from onnxq.torch.distill import Loss
+
+__all__ = ["finetune"]
+
+_MOST_FEATURES = 16
+_LEAST_SAMPLES = 2
+_GAIN = 0.05
+"""dB by which the samples held back must be better in onnxruntime, else the model given is kept."""
+_DEFAULT_STEPS = 400
+
+
+def finetune(
+    quantized: Quantized | Source,
+    data: Any,
+    *,
+    teacher: Source,
+    backend: str = "onnxruntime",
+    output: str | os.PathLike[str] | None = None,
+    steps: int = _DEFAULT_STEPS,
+    minutes: float | None = None,
+    batch: int = 8,
+    lr: float = 0.02,
+    scale_lr: float = 1e-3,
+    bias_lr: float = 0.02,
+    mix: float = 0.5,
+    features: float = 1.0,
+    loss: Loss | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    image: ImageOptions | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    device: str = "cpu",
+    reporter: Reporter | None = None,
+) -> Quantized:
+    """Train weights, scales and biases of a quantized model. Needs torch.
+
+    Args:
+        quantized: what :func:`onnxq.quantize` gave, or a QDQ or FakeQuantize model; left unchanged.
+        data: samples without labels, see :func:`onnxq.calibration.data.open_data`; every fourth is held back.
+        teacher: the float model, as it was given to :func:`onnxq.quantize`.
+        backend: the target, where ``quantized`` is a file.
+        output: where to write the artifact: a file, or a folder. Nothing is written without it.
+        steps: of Adam; its learning rates fall to zero over them as half a cosine.
+        minutes: stop after this time, with the best found so far.
+        batch: samples in a step.
+        lr: step of weights, in units of their scale, so that what suits 4 bits suits 8.
+        scale_lr: step of the logarithm of scales.
+        bias_lr: step of biases, in units of the noise that rounding makes.
+        mix: share of the samples that are mixed with another one; the teacher judges the mixture.
+        features: weight of tensors inside beside the outputs; 0 looks at the outputs alone.
+        loss: (outputs, teacher's outputs) → a scalar tensor, both by name, in place of the relative squared distance.
+        samples: at most this many samples, evenly spaced.
+        seed: of the samples drawn and mixed.
+        image: how to read pictures, where the data is a folder of them.
+        resume: file for the state; training goes on from it where it exists.
+        device: where to train, ``"cpu"`` or what torch offers.
+        reporter: shows progress.
+
+    Returns:
+        The trained model, verified on the samples held back; the one given where it was not made better there.
+
+    Raises:
+        ModelError: torch cannot run an operator of the model, or the teacher is another model.
+        DataError: fewer than two samples.
+        OptionError: a number is out of range, or torch is missing.
+    """
+    from onnxq.torch.distill import Settings, distill
+    from onnxq.torch.executor import Executor
+    from onnxq.torch.student import Student
+
+    reporter = reporter or Silent()
+    _check(steps=steps, batch=batch, lr=lr, scale_lr=scale_lr, bias_lr=bias_lr, mix=mix, features=features)
+    require_folder(output)
+    given = quantized if isinstance(quantized, Quantized) else read(quantized, backend=backend)
+    if not given.qparams:
+        raise ModelError("the model carries no quantizers", hint="Quantize it first, with 'onnxq quantize'")
+    prepared = Prepared(teacher, Options())
+    reference, _ = prepared.for_target(given.backend, Options())
+    _require_same_interface(given.model, reference)
+    inner = _features(given, reference) if features else []
+    student = Student(given, inner, device)
+    master = Executor(reference, outputs=[*student.outputs, *inner], device=device)
+    feeds = [dict(f) for f in open_data(data, inputs_of(reference), image=image, samples=samples)]
+    if len(feeds) < _LEAST_SAMPLES:
+        raise DataError(f"{len(feeds)} sample is too few", where="data", hint="Give at least a dozen")
+    held = feeds[3::4] or feeds[-1:]
+    fitting = [f for k, f in enumerate(feeds) if k % 4 != 3] if len(feeds) > 3 else feeds[:-1]
+    settings = Settings(
+        steps, batch, lr, scale_lr, bias_lr, mix, features, checks=max(min(20, steps // 10), 1), seed=seed
+    )
+    start = _resumed(student, resume, settings)
+    began = time.monotonic()
+    with reporter.phase("finetune", total=steps, unit="steps") as advance:
+        before, after, done = distill(
+            student,
+            master,
+            fitting,
+            held,
+            settings,
+            loss=loss,
+            start=start,
+            advance=advance,
+            out_of_time=lambda: minutes is not None and time.monotonic() - began > 60 * minutes,
+            save=lambda step, error: _save(student, resume, step, settings),
+        )
+    note = f"finetune: {done} steps, relative error on {len(held)} samples held back {before:.3g} to {after:.3g}"
+    made = _better(given, student.result(), reference, held, note, any_gain=loss is not None and after < before)
+    kept = _kept(reference, held)
+    result = made.rendered()
+    forget_shapes(result)
+    checked = final_check(
+        prepared.model, result, kept, float_bytes=prepared.bytes, at_home=given.backend.runtime == "onnxruntime"
+    )
+    made = replace(made, verification=checked)
+    return made if output is None else made.written(artifact_path(output, quantized, given.backend.name))
+
+
+def _check(**numbers: float) -> None:
+    least = {"steps": 1.0, "batch": 1.0}
+    for name, value in numbers.items():
+        most = 1.0 if name == "mix" else float("inf")
+        if not least.get(name, 0.0) <= value <= most:
+            raise OptionError(f"{value!r} is out of range", where=name)
+
+
+def _require_same_interface(model: ir.Model, reference: ir.Model) -> None:
+    pairs = {
+        "inputs": ([i.name for i in inputs_of(model)], [i.name for i in inputs_of(reference)]),
+        "outputs": ([v.name or "" for v in model.graph.outputs], [v.name or "" for v in reference.graph.outputs]),
+    }
+    for word, (names, wanted) in pairs.items():
+        if names != wanted:
+            raise ModelError(
+                f"its {word} are {', '.join(wanted)}, those of the quantized model {', '.join(names)}",
+                where="the float model",
+                hint="Give the model that was quantized",
+            )
+
+
+def _features(given: Quantized, reference: ir.Model) -> list[str]:
+    """Tensors that both graphs make and a quantizer stands behind, evenly spaced over the depth."""
+    there = {v.name for node in reference.graph for v in node.outputs}
+    sites = {s.tensor for s in given.plan.sites if s.role == "activation"}
+    outputs = {v.name for v in given.model.graph.outputs}
+    made = [v.name or "" for node in given.model.graph for v in node.outputs if v.dtype in (None, ir.DataType.FLOAT)]
+    found = [name for name in made if name in sites and name in there and name not in outputs]
+    count = min(_MOST_FEATURES, len(found))
+    return [found[round(k * (len(found) - 1) / max(count - 1, 1))] for k in range(count)]
+
+
+def _better(
+    given: Quantized,
+    trained: Quantized,
+    reference: ir.Model,
+    held: Sequence[Mapping[str, NDArray[Any]]],
+    note: str,
+    *,
+    any_gain: bool,
+) -> Quantized:
+    """The trained model where onnxruntime finds it better on the samples held back, else the one given."""
+    targets = Session(reference, optimize=False)
+    exact = [targets.run(feeds) for feeds in held]
+    before, after = (_sqnr(model, held, exact) for model in (given, trained))
+    if any_gain or after > before + _GAIN:
+        note += f"; in onnxruntime {before:.1f} to {after:.1f} dB"
+        return replace(trained, notes=(*given.notes, note), recipe=(*given.recipe, "finetune"))
+    note += f"; in onnxruntime {after:.1f} dB, not better than {before:.1f} dB: the model given is kept"
+    return replace(given, notes=(*given.notes, note))
+
+
+def _sqnr(
+    quantized: Quantized,
+    held: Sequence[Mapping[str, NDArray[Any]]],
+    exact: Sequence[Mapping[str, NDArray[Any]]],
+) -> float:
+    session = Session(quantized.rendered(), optimize=False)
+    meters: dict[str, ErrorMeter] = {}
+    for index, (feeds, want) in enumerate(zip(held, exact, strict=True)):
+        got = session.run(feeds)
+        for name, values in want.items():
+            if values.dtype.kind == "f":
+                meters.setdefault(name, ErrorMeter()).update(values, got[name], index)
+    found = [e.sqnr for e in (meter.result() for meter in meters.values()) if e.sqnr == e.sqnr]
+    return min(found, default=float("-inf"))
+
+
+def _kept(reference: ir.Model, held: Sequence[Mapping[str, NDArray[Any]]]) -> list[KeptSample]:
+    session = Session(reference, optimize=False)
+    return [KeptSample(k, dict(feeds), dict(session.run(feeds))) for k, feeds in enumerate(held[:8])]
+
+
+def _save(student: Any, path: str | os.PathLike[str] | None, step: int, settings: Any) -> None:
+    """The state as an .npz file, written whole or not at all."""
+    if path is None:
+        return
+    arrays: dict[str, Any] = {}
+    for name, part in student.learned.items():
+        arrays |= {f"{name}/{k}": p.detach().cpu().numpy() for k, p in enumerate(part)}
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp.npz")
+    try:
+        np.savez(temporary, step=np.array(step), settings=np.array(repr(settings)), **arrays)
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _resumed(student: Any, path: str | os.PathLike[str] | None, settings: Any) -> int:
+    """Take up a state; the number of steps that were done."""
+    import torch
+
+    if path is None or not Path(path).is_file():
+        return 0
+    try:
+        with np.load(path, allow_pickle=False) as saved:
+            same = str(saved["settings"]) == repr(settings)
+            arrays = {name: saved[name] for name in saved.files if "/" in name}
+            step = int(saved["step"])
+    except (OSError, ValueError, KeyError) as error:
+        raise OptionError(f"is no state of a training ({error})", where=f"'{path}'") from error
+    wanted = {f"{n}/{k}": p for n, part in student.learned.items() for k, p in enumerate(part)}
+    if not same or wanted.keys() != arrays.keys() or any(tuple(p.shape) != arrays[n].shape for n, p in wanted.items()):
+        raise OptionError(
+            "the state is of another training", where=f"'{path}'", hint="Give the same options, or another file"
+        )
+    with torch.no_grad():
+        for name, p in wanted.items():
+            p.copy_(torch.from_numpy(arrays[name]))
+    return step

@@ -1,0 +1,10 @@
+"""RKNN-Toolkit2: builds an artifact for a Rockchip NPU and runs it in its simulator on x86-64 Linux."""
+
+from onnxq.runtimes.runtime import Runtime
+
+RUNTIME = Runtime(
+    "rknn",
+    "RKNN-Toolkit2 simulator",
+    ("rknn-toolkit2", "setuptools<81"),
+    options={"target_platform": "rk3588"},
+)

@@ -1,0 +1,59 @@
+"""Build a QDQ model with RKNN-Toolkit2 and run it in the simulator; integer operators are those that read integers.
+
+The toolkit prints to stdout, and its builder may crash or hang: it runs in a process of its own anyhow.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from typing import Any
+
+from common import Request, serve
+
+
+def version() -> str:
+    try:
+        import rknn.api  # noqa: F401
+    except ModuleNotFoundError as error:  # it also asks for pkg_resources, which new setuptools have not
+        raise ImportError(str(error)) from error
+    return metadata.version("rknn-toolkit2")
+
+
+def run(request: Request) -> dict[str, Any]:
+    import onnx
+    from rknn.api import RKNN
+
+    model = onnx.load(str(request.model), load_external_data=False)
+    outputs = [value.name for value in model.graph.output]
+    samples = list(request.feeds())
+    toolkit = RKNN(verbose=False)
+
+    def demand(step: str, code: int) -> None:
+        if code != 0:
+            print(f"RKNN-Toolkit2 refuses the model: {step} gives {code}", file=sys.stderr)
+            sys.exit(1)
+
+    demand("config", toolkit.config(target_platform=request.options["target_platform"]) or 0)
+    shapes = [list(array.shape) for array in samples[0].values()] if samples else None
+    names = list(samples[0]) if samples else None
+    demand("load_onnx", toolkit.load_onnx(str(request.model), inputs=names, input_size_list=shapes))
+    demand("build", toolkit.build(do_quantization=False))
+    exported = request.results / "model.rknn"
+    demand("export_rknn", toolkit.export_rknn(str(exported)))
+    if samples:
+        demand("init_runtime", toolkit.init_runtime())
+    for index, feeds in enumerate(samples):
+        arrays = list(feeds.values())
+        if any(list(array.shape) != shape for array, shape in zip(arrays, shapes or (), strict=False)):
+            print("RKNN-Toolkit2 builds for one shape: give samples of equal shapes", file=sys.stderr)
+            sys.exit(1)
+        layout = ["nchw"] * len(arrays) if all(array.ndim == 4 for array in arrays) else None
+        request.write(index, toolkit.inference(inputs=arrays, data_format=layout))
+    size = exported.stat().st_size
+    toolkit.release()
+    return {"outputs": outputs, "remarks": [f"model.rknn for {request.options['target_platform']}: {size} bytes"]}
+
+
+if __name__ == "__main__":
+    sys.exit(serve(version, run))

@@ -1,0 +1,224 @@
+"""Training a quantized model to give what the float one gives: distillation, without labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from onnxq.errors import ModelError
+from onnxq.torch.executor import Executor
+from onnxq.torch.student import Student
+
+__all__ = ["Loss", "Settings", "distill"]
+
+Tensor = torch.Tensor
+Feeds = Mapping[str, NDArray[np.generic]]
+Loss = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], Tensor]
+"""Outputs of the quantized and of the float model → a scalar to be made small."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to train.
+
+    Attributes:
+        steps: of Adam.
+        batch: samples in a step.
+        lr: step of weights, in units of their scale: what suits 4 bits suits 8.
+        scale_lr: step of the logarithm of scales.
+        bias_lr: step of biases, in units of the noise that rounding makes.
+        mix: share of the samples that are mixed with another one, which the float model judges as well.
+        features: weight of the tensors inside beside the outputs.
+        checks: how often the samples held back are looked at.
+        seed: of the samples drawn and mixed.
+    """
+
+    steps: int
+    batch: int
+    lr: float
+    scale_lr: float
+    bias_lr: float
+    mix: float
+    features: float
+    checks: int
+    seed: int
+
+
+def distill(
+    student: Student,
+    teacher: Executor,
+    fitting: Sequence[Feeds],
+    held: Sequence[Feeds],
+    settings: Settings,
+    *,
+    loss: Loss | None = None,
+    start: int = 0,
+    advance: Callable[[int], None] = lambda step: None,
+    out_of_time: Callable[[], bool] = lambda: False,
+    save: Callable[[int, float], None] = lambda step, error: None,
+) -> tuple[float, float, int]:
+    """Train; the state that was best on the samples held back is left in the student.
+
+    The loss is the squared distance to the float model's tensors over their squared size, of the outputs and, with a
+    weight, of the features.
+
+    Args:
+        student: changed.
+        teacher: of the float graph, with the student's outputs and features.
+        fitting: samples to learn from.
+        held: samples to judge by.
+        settings: how.
+        loss: of the outputs, in place of the distance.
+        start: steps that were done before, the learning rates' schedule goes on from there.
+        advance: told of each step.
+        out_of_time: asked after each step; training ends where it says so.
+        save: called with the step and the error after each look at the samples held back, the best state in place.
+
+    Returns:
+        Relative error on the samples held back before and after, and the number of steps done.
+    """
+    trainer = _Trainer(student, teacher, fitting, settings, loss)
+    before = best = trainer.error(held)
+    best_state = trainer.state()
+    every = max(settings.steps // settings.checks, 1)
+    done = start
+    for step in range(start, settings.steps):
+        trainer.step(step)
+        done = step + 1
+        advance(done)
+        late = out_of_time()
+        if done % every == 0 or done == settings.steps or late:
+            now = trainer.error(held)
+            if now < best:
+                best, best_state = now, trainer.state()
+            current = trainer.state()
+            trainer.restore(best_state)
+            save(done, best)
+            if late:
+                break
+            trainer.restore(current)
+    trainer.restore(best_state)
+    return before, best, done
+
+
+class _Trainer:
+    def __init__(
+        self, student: Student, teacher: Executor, fitting: Sequence[Feeds], settings: Settings, loss: Loss | None
+    ) -> None:
+        self.student, self.teacher, self.settings, self.loss = student, teacher, settings, loss
+        self.fitting = [_tensors(sample, student.device) for sample in fitting]
+        self.generator = torch.Generator().manual_seed(settings.seed)
+        rates = {"weights": settings.lr, "scales": settings.scale_lr, "biases": settings.bias_lr}
+        self.groups = [(part, rates[name]) for name, part in student.learned.items() if part and rates[name]]
+        self.learned = [p for part, _ in self.groups for p in part]
+        if not self.learned:
+            raise ModelError("there is nothing to train", hint="No weight or scale of this model can be learned")
+        self.adam = torch.optim.Adam([{"params": part, "lr": lr} for part, lr in self.groups])
+        self.joined = self._joins()
+        inputs = self.fitting[0].values()
+        self.mixes = settings.mix > 0 and len(self.fitting) > 1 and all(x.dtype == torch.float32 for x in inputs)
+
+    def step(self, step: int) -> None:
+        share = step / self.settings.steps
+        for group, (_, lr) in zip(self.adam.param_groups, self.groups, strict=True):
+            group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * share))
+        self.adam.zero_grad(set_to_none=True)
+        order = torch.randperm(len(self.fitting), generator=self.generator)[: self.settings.batch].tolist()
+        batch = [self._mixed(index) for index in order]
+        if self.joined:
+            batch = [{n: torch.cat([sample[n] for sample in batch]) for n in batch[0]}]
+        for feeds in batch:
+            (self._loss(feeds) / len(batch)).backward()  # type: ignore[no-untyped-call]
+        self.adam.step()
+
+    def error(self, samples: Sequence[Feeds]) -> float:
+        """Squared distance of the outputs over their squared size, over all samples; the worst output counts."""
+        noise: dict[str, float] = {}
+        signal: dict[str, float] = {}
+        custom = 0.0
+        with torch.no_grad():
+            for sample in samples:
+                feeds = _tensors(sample, self.student.device)
+                want, got = self.teacher.run(feeds), self.student.run(feeds)
+                if self.loss is not None:
+                    custom += float(self.loss(self._outputs(got), self._outputs(want)))
+                    continue
+                for name, exact in self._outputs(want).items():
+                    if exact.is_floating_point():
+                        noise[name] = noise.get(name, 0.0) + float((got[name] - exact).double().square().sum())
+                        signal[name] = signal.get(name, 0.0) + float(exact.double().square().sum())
+        if self.loss is not None:
+            return custom / max(len(samples), 1)
+        return max((noise[n] / max(signal[n], 1e-30) for n in noise), default=math.inf)
+
+    def state(self) -> list[Tensor]:
+        return [p.detach().clone() for p in self.learned]
+
+    def restore(self, state: Sequence[Tensor]) -> None:
+        with torch.no_grad():
+            for p, saved in zip(self.learned, state, strict=True):
+                p.copy_(saved)
+
+    def _outputs(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: found[name] for name in self.student.outputs}
+
+    def _loss(self, feeds: Mapping[str, Tensor]) -> Tensor:
+        with torch.no_grad():
+            want = self.teacher.run(feeds)
+        got = self.student.run(feeds)
+        inner = [name for name in want if name not in self.student.outputs]
+        total = torch.zeros((), device=self.student.device)
+        if self.loss is not None:
+            total = total + self.loss(self._outputs(got), self._outputs(want))
+        else:
+            for name, exact in self._outputs(want).items():
+                if exact.is_floating_point():
+                    total = total + _distance(got[name], exact)
+        for name in inner:
+            total = total + self.settings.features / len(inner) * _distance(got[name], want[name])
+        return total
+
+    def _mixed(self, index: int) -> dict[str, Tensor]:
+        sample = self.fitting[index]
+        if not self.mixes or float(torch.rand((), generator=self.generator)) >= self.settings.mix:
+            return sample
+        other = self.fitting[int(torch.randint(len(self.fitting), (), generator=self.generator))]
+        if any(sample[n].shape != other[n].shape for n in sample):
+            return sample
+        share = float(torch.rand((), generator=self.generator))
+        return {n: x * share + other[n] * (1 - share) for n, x in sample.items()}
+
+    def _joins(self) -> bool:
+        """Whether samples may be run together, joined along the first axis."""
+        if len(self.fitting) < 2:
+            return False
+        first, second = self.fitting[:2]
+        shapes = [{n: tuple(x.shape) for n, x in sample.items()} for sample in self.fitting]
+        if any(s != shapes[0] for s in shapes) or not all(shapes[0].values()):
+            return False
+        try:
+            with torch.no_grad():
+                both = self.teacher.run({n: torch.cat([first[n], second[n]]) for n in first})
+                apart = [self.teacher.run(sample) for sample in (first, second)]
+        except (ModelError, RuntimeError):  # a shape written into the graph: samples are run one by one
+            return False
+        for name, x in both.items():
+            if apart[0][name].ndim == 0:
+                return False
+            alone = torch.cat([a[name] for a in apart])
+            if x.shape != alone.shape or not torch.allclose(x, alone, rtol=1e-3, atol=1e-4 * float(alone.abs().max())):
+                return False
+        return True
+
+
+def _tensors(sample: Feeds, device: str) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(np.array(array)).to(device) for name, array in sample.items()}
+
+
+def _distance(got: Tensor, exact: Tensor) -> Tensor:
+    return (got - exact).square().sum() / exact.square().sum().clamp(min=1e-12)

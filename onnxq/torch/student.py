@@ -1,0 +1,197 @@
+"""A quantized model as something that torch trains: weights, biases and scales of the whole graph at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from onnxq.errors import ModelError
+from onnxq.graph.traverse import all_graphs, all_nodes
+from onnxq.graph.values import constant_array
+from onnxq.numbers import fit_biases
+from onnxq.plan import Edge, Plan, Site
+from onnxq.qparams import QParams
+from onnxq.quantized import Quantized
+from onnxq.spec import PerBlock, PerChannel, Scheme
+from onnxq.torch.executor import Executor
+from onnxq.torch.weights import ActivationGrid, FreeWeight, tensor_of
+
+__all__ = ["Student"]
+
+Tensor = torch.Tensor
+
+_WIDEST = 16
+"""Bits up to which float32 holds every integer of a grid."""
+
+
+class Student:
+    """What training changes of a quantized model, and how it runs in torch.
+
+    A weight that one layer reads, its scales, that layer's bias and the scales of activations are learned; zero points,
+    scales that are powers of two, fixed ranges and weights that are shared stay as they are.
+
+    Args:
+        quantized: where the training starts; left unchanged.
+        features: tensors inside, whose values :meth:`run` gives beside the outputs.
+        device: where to run, ``"cpu"`` or what torch offers.
+
+    Attributes:
+        executor: of the float graph.
+        weights: weights that are learned, by name.
+        grids: quantizers of activations, by site.
+
+    Raises:
+        ModelError: the graph has operators that torch cannot run; all of them are named.
+        OptionError: torch is missing.
+    """
+
+    def __init__(self, quantized: Quantized, features: Sequence[str] = (), device: str = "cpu") -> None:
+        self.quantized, self.device = quantized, device
+        model, plan = quantized.model, quantized.plan
+        self.outputs = tuple(v.name or "" for v in model.graph.outputs)
+        self.executor = Executor(model, outputs=[*self.outputs, *features], device=device)
+        self._constants = {n: v for graph in all_graphs(model) for n, v in graph.initializers.items()}
+        self.weights: dict[str, FreeWeight] = {}
+        self.grids: dict[str, ActivationGrid] = {}
+        self._weight_sites: dict[str, Site] = {}
+        self._edges: dict[Edge, ActivationGrid] = {}
+        self._biases: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+        self._behind: dict[str, ActivationGrid] = {}
+        self._bias_sites = {site.tensor: site for site in plan.sites if site.role == "bias"}
+        for site in plan.sites:
+            if site.name in quantized.qparams and site.role != "bias":
+                self._take(site, quantized.qparams[site.name])
+        self._biases_of(plan, list(all_nodes(model)))
+        self._connect(plan)
+
+    @property
+    def learned(self) -> dict[str, list[Tensor]]:
+        """What the optimizer changes: ``weights`` in units of their scales, ``scales`` as logarithms of factors,
+        ``biases`` in units of the noise that rounding makes."""
+        scales = [g.stretch for g in self.grids.values() if g.stretch is not None]
+        scales += [w.stretch for w in self.weights.values() if w.stretch.requires_grad]
+        return {
+            "weights": [w.steps for w in self.weights.values()],
+            "scales": scales,
+            "biases": [move for _, _, move in self._biases.values()],
+        }
+
+    def run(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Outputs and features of the quantized model, differentiable.
+
+        Args:
+            feeds: input name → tensor.
+        """
+        constants = {name: weight.value() for name, weight in self.weights.items()}
+        constants |= {name: self._rounded(name, bias) for name, bias in self._present_biases().items()}
+        found = self.executor.run(feeds, weights=constants, quantizers=self._edges)
+        return {n: self._behind[n](x) if n in self.outputs and n in self._behind else x for n, x in found.items()}
+
+    def _present_biases(self) -> dict[str, Tensor]:
+        return {name: start + move * unit for name, (start, unit, move) in self._biases.items()}
+
+    def _rounded(self, name: str, bias: Tensor) -> Tensor:
+        """A bias in whole units of data scale times weight scale where the target stores it so, straight through."""
+        site = self._bias_sites.get(name)
+        if site is None or site.factors is None:
+            return bias
+        data, weight = (self.quantized.plan.by_name[factor] for factor in site.factors)
+        grid, learned = self.grids.get(self.quantized.plan.root(data).name), self.weights.get(weight.tensor)
+        if grid is None or learned is None:
+            return bias
+        with torch.no_grad():
+            unit = (grid.scale() * learned.scale().reshape(-1)).reshape(-1)
+            gap = torch.round(bias.reshape(-1) / unit) * unit - bias.reshape(-1)
+        return bias + gap.reshape(bias.shape)
+
+    def result(self) -> Quantized:
+        """The model as it is trained so far."""
+        model = self.quantized.model.clone()
+        constants = {n: v for graph in all_graphs(model) for n, v in graph.initializers.items()}
+        numbers = dict(self.quantized.qparams)
+        for name, weight in self.weights.items():
+            array, numbers[self._weight_sites[name].name] = weight.result()
+            constants[name].const_value = ir.tensor(array, name=name)
+        for name, bias in self._present_biases().items():
+            constants[name].const_value = ir.tensor(bias.detach().cpu().numpy().astype(np.float32), name=name)
+        plan = self.quantized.plan
+        for site in plan.sites:
+            grid = self.grids.get(plan.root(site).name)
+            if grid is not None and grid.stretch is not None and site.name in numbers:
+                numbers[site.name] = replace(numbers[site.name], scale=grid.result().scale)
+        fit_biases(model, plan, numbers)
+        return replace(self.quantized, model=model, qparams=numbers, files=(), _made=[])
+
+    def _take(self, site: Site, qp: QParams) -> None:
+        plan = self.quantized.plan
+        if qp.spec.scheme is not Scheme.UNIFORM or qp.spec.bits > _WIDEST:
+            raise ModelError(
+                f"tensor {site.tensor!r} is on a {qp.spec.scheme.value} grid of {qp.spec.bits} bits",
+                hint="Only uniform grids of at most 16 bits are trained",
+            )
+        if site.role == "weight":
+            value = self._constants[site.tensor]
+            tied = site.tied_to is not None or any(s.tied_to == site.name for s in plan.sites)
+            if len(value.uses()) == 1 and not tied and not isinstance(qp.spec.granularity, PerBlock):
+                array = constant_array(value)
+                assert array is not None
+                self.weights[site.tensor] = FreeWeight(np.asarray(array, np.float32), qp, self.device)
+                self._weight_sites[site.tensor] = site
+                return
+        root = plan.root(site)
+        if root.name not in self.grids:
+            group = [s for s in plan.sites if plan.root(s).name == root.name]
+            learn = all(s.role == "activation" and s.fixed is None for s in group)
+            self.grids[root.name] = ActivationGrid(qp, learn=learn, device=self.device)
+
+    def _connect(self, plan: Plan) -> None:
+        """Edges that read through a grid: those of a site, and for one behind its producer all that have no other."""
+        taken = {(e.node, e.index) for s in plan.sites for e in s.readers}
+        values = {v.name: v for n in all_nodes(self.quantized.model) for v in n.outputs}
+        values.update({v.name: v for v in self.quantized.model.graph.inputs})
+        for site in plan.sites:
+            grid = self.grids.get(plan.root(site).name)
+            if grid is None or site.role == "bias" or site.name in {s.name for s in self._weight_sites.values()}:
+                continue
+            self._edges.update(dict.fromkeys(site.readers, grid))
+            value = values.get(site.tensor)
+            if site.produced and value is not None:
+                self._behind[site.tensor] = grid
+                for use in value.uses():
+                    edge = Edge(use.node.name or "", use.idx)
+                    if (edge.node, edge.index) not in taken:
+                        self._edges[edge] = grid
+
+    def _biases_of(self, plan: Plan, nodes: Sequence[ir.Node]) -> None:
+        """Biases of the layers whose weights are learned, where nothing else reads them."""
+        data = {e: plan.root(s).name for s in plan.sites if s.role == "activation" for e in s.readers}
+        behind = {s.tensor: plan.root(s).name for s in plan.sites if s.role == "activation" and s.produced}
+        for node in nodes:
+            weight = node.inputs[1].name if len(node.inputs) > 2 and node.inputs[1] is not None else None
+            bias = node.inputs[2] if len(node.inputs) > 2 else None
+            if weight not in self.weights or bias is None or bias.name not in self._constants or node.inputs[0] is None:
+                continue
+            array = constant_array(bias)
+            if array is None or array.dtype != np.float32 or len(bias.uses()) != 1 or bias.is_graph_output():
+                continue
+            root = data.get(Edge(node.name or "", 0)) or behind.get(node.inputs[0].name or "")
+            grid = self.grids.get(root) if root is not None else None
+            spread = float((grid.qp.hi - grid.qp.lo).max()) / 6 if grid is not None else 1.0
+            unit = _row_noise(self.weights[weight]) * spread
+            if unit.size not in (1, array.size):
+                continue
+            start = tensor_of(array).to(self.device)
+            unit = np.broadcast_to(unit.reshape(-1), (array.size,)).reshape(array.shape)
+            move = torch.zeros_like(start, requires_grad=True)
+            self._biases[bias.name or ""] = (start, tensor_of(np.array(unit)).to(self.device), move)
+
+
+def _row_noise(weight: FreeWeight) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    """Noise that rounding a row of a weight makes for inputs of size 1: scale times sqrt(inputs / 12)."""
+    scale, granularity = weight.qp.scale, weight.qp.spec.granularity
+    rows = weight.weight.shape[granularity.axis] if isinstance(granularity, PerChannel) else weight.weight.shape[0]
+    return np.asarray(scale * np.sqrt(weight.weight.numel() / max(rows, 1) / 12), np.float32)

@@ -1,0 +1,127 @@
+"""What OpenVINO makes of the results: which layers compute in integers, and how the numbers agree with onnxruntime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper
+
+import onnxq
+from onnxq import Options
+from onnxq.errors import VerificationError
+from onnxq.runtimes.child import examine, missing
+from onnxq.runtimes.openvino import RUNTIME
+from onnxq.runtimes.runtime import Examination
+from tests.contract import infer
+from tests.models import build, feeds_for, images, normal
+from tests.targets import GRAPHS
+from tests.test_planner import concat, residual, transformer
+
+_WHY = missing(RUNTIME)
+pytestmark = [pytest.mark.runtime, pytest.mark.skipif(_WHY is not None, reason=f"no OpenVINO: {_WHY}")]
+
+FORMATS = ("qdq", "openvino-fake-quantize")
+MULTIPLY = ("Convolution", "Deconvolution", "FullyConnected", "MatMul")
+MODELS = {**GRAPHS, "concat": concat, "joined residual": residual, "transformer": transformer}
+
+
+def floating(seen: Examination) -> list[str]:
+    """Multiply-accumulates and Concats that run in float."""
+    return [line for line in seen.floating if line.startswith((*MULTIPLY, "Concatenation"))]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("name", MODELS)
+def test_kernels_and_numbers(name: str, form: str, tmp_path: Path) -> None:
+    """A code at a tie may go either way: the steps of the tensors before the output bound what that can do."""
+    model = MODELS[name]()
+    feeds = feeds_for(model, samples=3)
+    q = onnxq.quantize(model, feeds, backend="openvino", output=tmp_path / "q.onnx", options=Options(format=form))
+    seen = examine(RUNTIME, tmp_path / "q.onnx", feeds)
+    expected = infer(ir.to_proto(q.rendered()), feeds, optimize=False)
+    for output, arrays in expected.items():
+        for want, got in zip(arrays, (sample[output] for sample in seen.outputs), strict=True):
+            wrong = np.abs(want - got) > 1e-5 * np.abs(want).max()
+            assert wrong.mean() <= 0.02, f"{wrong.sum()} of {wrong.size} numbers of {output!r} differ"
+            np.testing.assert_allclose(got, want, rtol=0, atol=0.02 * float(np.abs(want).max()))
+    wanted = [op for op in q.plan.quantized.values() if op in ("Conv", "ConvTranspose", "Gemm", "MatMul")]
+    grouped = sum(kept.op == "ConvTranspose" for kept in q.plan.kept_float)
+    assert len(floating(seen)) == grouped, floating(seen)
+    attention = sum("Subgraph" in line and "MatMul" in line for line in seen.integer)
+    assert sum(line.startswith(MULTIPLY) for line in seen.integer) + 2 * attention >= len(wanted) > 0
+
+
+def test_weights_may_not_be_unsigned(tmp_path: Path) -> None:
+    """Why the table has int8 weights: the same model with uint8 ones runs in float."""
+    model = build("(float[1, 8, 8, 8] x) => (float[1, 8, 8, 8] y) { y = Conv (x, w) }", w=normal(8, 8, 1, 1))
+    onnxq.quantize(model, images(1, 8, 8, 8), backend="openvino", output=tmp_path / "q.onnx")
+    assert not floating(examine(RUNTIME, tmp_path / "q.onnx"))
+    written = onnx.load(tmp_path / "q.onnx")
+    for tensor in written.graph.initializer:
+        if tensor.name in ("w_quantized", "w_zero_point"):
+            numbers = onnx.numpy_helper.to_array(tensor).astype(np.int32) + 128
+            tensor.CopyFrom(onnx.numpy_helper.from_array(numbers.astype(np.uint8), tensor.name))
+    onnx.save(written, tmp_path / "unsigned.onnx")
+    assert len(floating(examine(RUNTIME, tmp_path / "unsigned.onnx"))) == 1
+
+
+def test_a_zero_point_puts_a_transposed_convolution_into_float(tmp_path: Path) -> None:
+    model = build(
+        "(float[1, 8, 8, 8] x) => (float[1, 8, 16, 16] y) { y = ConvTranspose <strides = [2, 2]> (x, w) }",
+        w=normal(8, 8, 2, 2),
+    )
+    for symmetric, count in ((None, 0), (False, 1)):
+        options = Options(symmetric=symmetric)
+        onnxq.quantize(model, images(1, 8, 8, 8), backend="openvino", output=tmp_path / "q.onnx", options=options)
+        assert len(floating(examine(RUNTIME, tmp_path / "q.onnx"))) == count
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("static", [False, True])
+def test_free_dimensions(form: str, static: bool, tmp_path: Path) -> None:
+    model = build(
+        """(float[N, 4, H, W] x) => (float[N, 4, H, W] y) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, w)
+            r = Relu (a)
+            p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r)
+            u = ConvTranspose <strides = [2, 2]> (p, v)
+            c = Concat <axis = 1> (u, r)
+            y = Conv (c, z)
+        }""",
+        w=normal(4, 4, 3, 3),
+        v=normal(4, 4, 2, 2, seed=1),
+        z=normal(4, 8, 1, 1, seed=2),
+    )
+    feeds = [*images(1, 4, 8, 8, samples=2), *images(2, 4, 12, 16, samples=2)]
+    q = onnxq.quantize(model, feeds, backend="openvino", output=tmp_path / "q.onnx", options=Options(format=form))
+    seen = examine(RUNTIME, tmp_path / "q.onnx", feeds, static=static)
+    assert not floating(seen)
+    assert sum(line.startswith(MULTIPLY) for line in seen.integer) == 3
+    for want, got in zip(infer(ir.to_proto(q.rendered()), feeds, optimize=False)["y"], seen.outputs, strict=True):
+        wrong = np.abs(want - got["y"]) > 1e-5 * np.abs(want).max()
+        assert wrong.mean() <= 0.02
+
+
+def test_verify_reads_both_formats(tmp_path: Path) -> None:
+    model = residual()
+    feeds = feeds_for(model)
+    for form in FORMATS:
+        onnxq.quantize(model, feeds, backend="openvino", output=tmp_path / "q.onnx", options=Options(format=form))
+        agreement = onnxq.verify(tmp_path / "q.onnx", feeds, backend="openvino")
+        assert agreement.runtime is not None and agreement.runtime.startswith("OpenVINO 20")
+        assert agreement.format == (form if form != "qdq" else "onnx")
+        assert agreement.worst is not None and agreement.worst[1].sqnr > 40
+
+
+def test_what_it_cannot_read_is_said(tmp_path: Path) -> None:
+    node = helper.make_node("Unheard", ["x"], ["y"], domain="nowhere")
+    info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1]) for n in "xy"]
+    graph = helper.make_graph([node], "g", info[:1], info[1:])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("nowhere", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=8), tmp_path / "m.onnx")
+    with pytest.raises(VerificationError, match="does not take the artifact"):
+        examine(RUNTIME, tmp_path / "m.onnx")

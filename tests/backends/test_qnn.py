@@ -1,0 +1,244 @@
+"""What QDQ models for the HTP look like: complete units, widths, limits."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import numpy_helper
+
+import onnxq
+from onnxq import Options
+from onnxq.backends.qnn import BACKEND
+from onnxq.errors import OptionError, VerificationError
+from onnxq.session import Session
+from tests.contract import sqnr
+from tests.models import build, f32, feeds_for, images, normal
+from tests.test_planner import residual, transformer
+
+GELU = """(float[1, 8, 32] x) => (float[1, 8, 16] y) {
+    m = ReduceMean <axes = [-1]> (x)
+    d = Sub (x, m)
+    q = Mul (d, d)
+    v = ReduceMean <axes = [-1]> (q)
+    e = Add (v, eps)
+    r = Sqrt (e)
+    n = Div (d, r)
+    g = Mul (n, gamma)
+    l = Add (g, beta)
+    h = MatMul (l, w)
+    a = Div (h, root)
+    f = Erf (a)
+    p = Add (f, one)
+    t = Mul (h, p)
+    u = Mul (t, half)
+    y = MatMul (u, w2)
+}"""
+
+
+def block() -> onnx.ModelProto:
+    """A layer normalization and a GELU, both written out."""
+    return build(
+        GELU,
+        eps=f32(1e-5),
+        gamma=1 + normal(32, scale=0.1),
+        beta=normal(32, scale=0.1),
+        w=normal(32, 64),
+        w2=normal(64, 16),
+        root=f32(2**0.5),
+        one=f32(1),
+        half=f32(0.5),
+    )
+
+
+def incomplete(model: onnx.ModelProto) -> list[str]:
+    """Tensors between float nodes that no pair of quantizers separates, and float inputs and outputs without one."""
+    graph = model.graph
+    maker = {name: node for node in graph.node for name in node.output}
+    floats = {v.name for v in graph.input if v.type.tensor_type.elem_type == onnx.TensorProto.FLOAT}
+    found = []
+    for node in graph.node:
+        if node.op_type == "QuantizeLinear":
+            continue
+        if node.op_type == "DequantizeLinear":
+            continue
+        for name in node.input:
+            if name in floats or (name in maker and maker[name].op_type != "DequantizeLinear"):
+                found.append(name)
+    return found + [v.name for v in graph.output if maker[v.name].op_type != "DequantizeLinear"]
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("symmetric", [None, True])
+@pytest.mark.parametrize("make", [residual, transformer, block])
+def test_every_operator_is_a_complete_unit(make: object, bits: int, symmetric: bool | None) -> None:
+    model = make()  # type: ignore[operator]
+    feeds = feeds_for(model, samples=2)
+    q = onnxq.quantize(model, feeds, backend="qnn", options=Options(act_bits=bits, symmetric=symmetric, effort="fast"))
+    proto = ir.to_proto(q.qdq())
+    onnx.checker.check_model(proto, full_check=True)
+    assert not incomplete(proto)
+    assert {k.op for k in q.plan.kept_float} <= {"Erf"}
+    types = {t.name: t.data_type for t in proto.graph.initializer}
+    stored = {"int8", "uint8", "uint16", "int32"} - ({"uint16"} if bits == 8 else set())
+    zeros = {types[n.input[2]] for n in proto.graph.node if n.op_type == "QuantizeLinear"}
+    assert zeros == {onnx.TensorProto.UINT8 if bits == 8 else onnx.TensorProto.UINT16}
+    assert {s.spec.dtype for s in q.plan.sites} <= stored
+    if symmetric:
+        acts = [q.qparams[s.name] for s in q.plan.sites if s.role == "activation"]
+        assert {int(a.zero_point) for a in acts} == {1 << (bits - 1)}
+
+
+@pytest.mark.parametrize(("opset", "domain"), [(20, "com.microsoft"), (21, "")])
+def test_16_bits_are_written_in_a_domain_that_has_them(tmp_path: Path, opset: int, domain: str) -> None:
+    model, feeds = residual(), images(1, 16, 8, 8, samples=2)
+    path = tmp_path / "q.onnx"
+    q = onnxq.quantize(model, feeds, backend="qnn", output=path, options=Options(act_bits=16, opset=opset))
+    proto = onnx.load(path)
+    wide = [n for n in proto.graph.node if n.op_type == "QuantizeLinear"]
+    assert {n.domain for n in wide} == {domain}
+    assert {n.domain for n in proto.graph.node if n.op_type == "Conv"} == {""}
+    again = onnxq.read(path, backend="qnn")
+    numbers = {s.tensor: q.qparams[s.name] for s in q.plan.sites if s.role == "activation"}
+    assert numbers["r"].scale == next(again.qparams[s.name] for s in again.plan.sites if s.tensor.startswith("r")).scale
+    expected, got = Session(q.fake_quantize()).run(feeds[0])["y"], Session(ir.from_proto(proto)).run(feeds[0])["y"]
+    assert sqnr([expected], [got]) > 60
+
+
+def test_8_bits_need_no_other_domain() -> None:
+    q = onnxq.quantize(residual(), images(1, 16, 8, 8, samples=2), backend="qnn")
+    assert {n.domain for n in q.qdq().graph} == {""}
+
+
+@pytest.mark.parametrize("act_bits", [8, 16])
+def test_a_function_that_stays_has_a_pair_in_front(act_bits: int) -> None:
+    """The zero point of [-1, 1] cannot be exact, so that this Clip stays; the pair must not change its result."""
+    model = build(
+        "(float[1, 8, 6, 6] x) => (float[1, 4, 6, 6] y) { a = Conv (x, w)\n y = Clip (a, low, high) }",
+        w=normal(4, 8, 1, 1),
+        low=f32(0.2),
+        high=f32(1),
+    )
+    feeds = images(1, 8, 6, 6, samples=2)
+    q = onnxq.quantize(model, feeds, backend="qnn", options=Options(act_bits=act_bits))
+    assert dict(q.plan.absorbed)
+    rendered = q.qdq()
+    ops = [n.op_type for n in rendered.graph]
+    assert ops[ops.index("Conv") :][:4] == ["Conv", "QuantizeLinear", "DequantizeLinear", "Clip"]
+    step = float(q.qparams["y"].scale)
+    for feed in feeds:
+        plain, simulated = Session(rendered, optimize=False).run(feed)["y"], Session(q.fake_quantize()).run(feed)["y"]
+        np.testing.assert_allclose(plain, simulated, rtol=0, atol=1.01 * step)
+
+
+def test_wide_sigmoid_and_tanh_have_the_scales_of_the_htp() -> None:
+    model = build(
+        """(float[1, 8] x) => (float[1, 16] y, float[1, 16] z) {
+            h = MatMul (x, w)
+            s = Sigmoid (h)
+            t = Tanh (h)
+            y = Reshape (s, shape)
+            z = MatMul (t, v)
+        }""",
+        w=normal(8, 16),
+        v=normal(16, 16),
+        shape=np.array([1, 16]),
+    )
+    feeds = images(1, 8, samples=3)
+    wide = onnxq.quantize(model, feeds, backend="qnn", options=Options(act_bits=16))
+    for name, scale, zero in (("s", 2.0**-16, 0), ("y", 2.0**-16, 0), ("t", 2.0**-15, 32768)):
+        assert (float(wide.qparams[name].scale), int(wide.qparams[name].zero_point)) == (scale, zero)
+    narrow = onnxq.quantize(model, feeds, backend="qnn")
+    assert float(narrow.qparams["s"].scale) <= 1 / 255
+
+
+def test_ranges_are_never_below_their_least_width() -> None:
+    model = build(
+        "(float[1, 8, 6, 6] x) => (float[1, 4, 6, 6] y) { y = Conv (x, w, b) }",
+        w=normal(4, 8, 1, 1, scale=1e-7),
+        b=normal(4, scale=1e-3),
+    )
+    feeds = [{"x": sample["x"] * np.float32(1e-6)} for sample in images(1, 8, 6, 6, samples=2)]
+    q = onnxq.quantize(model, feeds, backend="qnn")
+    assert float(q.qparams["x"].hi - q.qparams["x"].lo) >= 1e-4 * 0.999
+    assert float(q.qparams["w"].scale.min()) >= 1e-4 / 254 * 0.999
+    bias = next(s for s in q.plan.sites if s.role == "bias")
+    np.testing.assert_array_equal(q.qparams[bias.name].scale, q.qparams["x"].scale * q.qparams["w"].scale)
+
+
+def test_chains_become_operators_and_scales_of_norms_are_unsigned() -> None:
+    q = onnxq.quantize(block(), feeds_for(block(), samples=2), backend="qnn")
+    ops = [n.op_type for n in q.model.graph]
+    assert ops == ["LayerNormalization", "MatMul", "Gelu", "MatMul"]
+    norm = next(n for n in q.model.graph if n.op_type == "LayerNormalization")
+    specs = {s.tensor: s.spec for s in q.plan.sites}
+    gamma, beta = (v.name or "" for v in norm.inputs[1:3] if v is not None)
+    assert specs[gamma].dtype == "uint8"
+    assert specs[beta].dtype == "int32"
+    assert q.verification is not None and q.verification.worst is not None
+    assert q.verification.worst[1].sqnr > 30
+
+
+def test_matmul_has_one_scale_and_no_4_bits() -> None:
+    model = build(
+        "(float[2, 16] x) => (float[2, 8] y, float[2, 8] z) { y = MatMul (x, w)\n z = Gemm (x, v) }",
+        w=normal(16, 8),
+        v=normal(16, 8, seed=1),
+    )
+    plan = onnxq.plan(model, backend="qnn", options=Options(weight_bits=4))
+    specs = {s.tensor: s.spec for s in plan.sites}
+    assert str(specs["w"]) == "int8 symmetric per tensor, narrow"
+    assert str(specs["v"]) == "int4 symmetric per channel (axis 1), narrow"
+
+
+@pytest.mark.parametrize(("op", "lacking"), [("PRelu", 16), ("Log", 16), ("Relu", None)])
+def test_kernels_of_one_width_only(op: str, lacking: int | None) -> None:
+    inputs = "x, s" if op == "PRelu" else "x"
+    model = build(f"(float[2, 16] x) => (float[2, 16] y) {{ y = {op} ({inputs}) }}", s=f32(0.1))
+    for bits in (8, 16):
+        kept = onnxq.plan(model, backend="qnn", options=Options(act_bits=bits)).kept_float
+        assert [k.reason for k in kept] == (
+            [f"{op} has no integer kernel for 16 bits on qnn"] if bits == lacking else []
+        )
+
+
+def test_what_the_htp_lacks_is_said_before() -> None:
+    model = build("(float[N, 16] x) => (float[N, 16] y) { e = Erf (x)\n y = Relu (e) }")
+    said = "\n".join(f"{f.where} {f.what}" for f in onnxq.check(model, backend="qnn"))
+    assert "the HTP has no Erf" in said
+    assert "free sizes" in said
+    fixed = build("(float[1, 16] x) => (float[1, 16] y) { y = Relu (x) }")
+    assert not [f for f in onnxq.check(fixed, backend="qnn") if "HTP" in f.what]
+
+
+def test_other_widths_are_refused() -> None:
+    with pytest.raises(OptionError, match="no activations of 4 bits"):
+        onnxq.plan(residual(), backend="qnn", options=Options(act_bits=4))
+    assert BACKEND.formats.keys() == {"qdq", "fake-quantize", "context", "dlc"}
+
+
+@pytest.mark.parametrize("form", ["context", "dlc"])
+@pytest.mark.skipif(importlib.util.find_spec("onnxruntime_qnn") is not None, reason="onnxruntime-qnn is installed")
+def test_compiling_without_the_runtime_says_so_and_writes_nothing(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONNXQ_QNN_PYTHON", sys.executable)
+    feeds = images(1, 16, 8, 8, samples=2)
+    with pytest.raises(VerificationError, match="is not installed"):
+        onnxq.quantize(residual(), feeds, backend="qnn", output=tmp_path / "q.onnx", options=Options(format=form))
+    assert not list(tmp_path.iterdir())
+
+
+def test_stored_weights_are_the_rounded_ones() -> None:
+    w = normal(8, 16, 1, 1)
+    model = build("(float[1, 16, 4, 4] x) => (float[1, 8, 4, 4] y) { y = Conv (x, w) }", w=w)
+    q = onnxq.quantize(model, images(1, 16, 4, 4, samples=2), backend="qnn", options=Options(effort="fast"))
+    proto = ir.to_proto(q.qdq())
+    stored = next(numpy_helper.to_array(t) for t in proto.graph.initializer if t.name == "w_quantized")
+    scale = np.abs(w).reshape(8, -1).max(axis=1) / np.float32(127)
+    np.testing.assert_array_equal(stored, np.rint(w / scale.reshape(-1, 1, 1, 1)).astype(np.int8))

@@ -1,0 +1,125 @@
+"""QDQ models on the HTP emulator of onnxruntime-qnn: nothing falls back to the CPU, and the numbers agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxq
+from onnxq import Options
+from onnxq.errors import VerificationError
+from onnxq.runtimes.child import examine, missing
+from onnxq.runtimes.qnn import RUNTIME
+from onnxq.session import Session
+from tests.backends.test_qnn import block
+from tests.contract import sqnr
+from tests.models import build, f32, feeds_for, images, normal
+from tests.test_planner import residual
+
+WHY = missing(RUNTIME)
+pytestmark = [pytest.mark.runtime, pytest.mark.skipif(WHY is not None, reason=f"no onnxruntime-qnn: {WHY}")]
+
+S = "float[1, 8, 12, 12]"
+
+
+def gate() -> onnx.ModelProto:
+    """Squeeze and excite, resizes into a concatenation, a transposed convolution, a pool, a padded border."""
+    nearest = 'Resize <mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">'
+    return build(
+        f"""({S} x) => (float[1, 4, 26, 26] y) {{
+            a = Conv <pads = [1, 1, 1, 1]> (x, w1, b1)
+            h = HardSwish (a)
+            m = GlobalAveragePool (h)
+            g = Conv (m, w2)
+            s = HardSigmoid (g)
+            e = Mul (h, s)
+            p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (e)
+            u = {nearest} (p, , twice)
+            c = Concat <axis = 1> (u, e)
+            t = ConvTranspose <strides = [2, 2]> (c, w3, b3)
+            l = LeakyRelu (t)
+            y = Pad (l, border)
+        }}""",
+        w1=normal(8, 8, 3, 3),
+        b1=normal(8),
+        w2=normal(8, 8, 1, 1, seed=1),
+        w3=normal(16, 4, 2, 2, seed=2),
+        b3=normal(4),
+        twice=f32([1, 1, 2, 2]),
+        border=np.array([0, 0, 1, 1, 0, 0, 1, 1]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "bits", "least"),
+    [
+        (residual, 8, 35.0),
+        (residual, 16, 50.0),
+        (gate, 8, 35.0),
+        (gate, 16, 50.0),
+        (block, 8, 32.0),  # layer normalization and GELU are each two steps off on the HTP
+        (block, 16, 50.0),
+    ],
+)
+def test_the_htp_takes_all_and_agrees(
+    tmp_path: Path, make: Callable[[], onnx.ModelProto], bits: int, least: float
+) -> None:
+    model, path = make(), tmp_path / "q.onnx"
+    feeds = feeds_for(model, samples=3)
+    q = onnxq.quantize(model, feeds, backend="qnn", output=path, options=Options(act_bits=bits))
+    seen = examine(RUNTIME, path, feeds)
+    assert len(seen.integer) >= len(q.plan.quantized) - len(q.plan.absorbed)
+    assert not seen.floating
+    session = Session(q.qdq(), optimize=False)
+    assert sqnr([session.run(f)["y"] for f in feeds], [o["y"] for o in seen.outputs]) >= least
+
+
+def test_what_the_htp_lacks_is_an_error_unless_the_cpu_may_help(tmp_path: Path) -> None:
+    model = build("(float[1, 16] x) => (float[1, 16] y) { e = Erf (x)\n y = Relu (e) }")
+    path, feeds = tmp_path / "q.onnx", images(1, 16, samples=2)
+    onnxq.quantize(model, feeds, backend="qnn", output=path)
+    with pytest.raises(VerificationError, match="fallback to CPU EP"):
+        examine(RUNTIME, path, feeds)
+    assert len(examine(RUNTIME, path, feeds, fallback=True).outputs) == 2
+
+
+def test_a_float_output_is_why_units_are_complete(tmp_path: Path) -> None:
+    """A unit without a quantizer behind it is what the table must never make: the HTP computes it wrongly."""
+    model = build("(float[1, 8, 6, 6] x) => (float[1, 4, 6, 6] y) { y = Conv (x, w) }", w=normal(4, 8, 1, 1))
+    feeds, path = images(1, 8, 6, 6, samples=2), tmp_path / "q.onnx"
+    q = onnxq.quantize(model, feeds, backend="qnn", output=path)
+    seen = examine(RUNTIME, path, feeds)
+    worst = max(
+        float(np.abs(o["y"] - Session(q.qdq(), optimize=False).run(f)["y"]).max())
+        for f, o in zip(feeds, seen.outputs, strict=True)
+    )
+    assert worst <= 1.01 * float(q.qparams["y"].scale)
+
+
+def test_free_sizes_are_those_of_the_sample(tmp_path: Path) -> None:
+    model = build("(float[N, 8, 6, 6] x) => (float[N, 4, 6, 6] y) { y = Conv (x, w) }", w=normal(4, 8, 1, 1))
+    path, feeds = tmp_path / "q.onnx", images(2, 8, 6, 6, samples=2)
+    onnxq.quantize(model, feeds, backend="qnn", output=path)
+    assert examine(RUNTIME, path, feeds).outputs[0]["y"].shape == (2, 4, 6, 6)
+
+
+def test_a_context_is_written_and_runs(tmp_path: Path) -> None:
+    path, feeds = tmp_path / "q.onnx", images(1, 16, 8, 8, samples=2)
+    q = onnxq.quantize(residual(), feeds, backend="qnn", output=path, options=Options(format="context"))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["q.onnx", "q_ctx.onnx", "q_ctx_qnn.bin"]
+    assert [n.op_type for n in onnx.load(tmp_path / "q_ctx.onnx").graph.node] == ["EPContext"]
+    compiled, plain = examine(RUNTIME, tmp_path / "q_ctx.onnx", feeds), examine(RUNTIME, path, feeds)
+    for a, b in zip(compiled.outputs, plain.outputs, strict=True):
+        np.testing.assert_array_equal(a["y"], b["y"])
+    assert q.verification is not None
+
+
+def test_a_dlc_is_written(tmp_path: Path) -> None:
+    path, feeds = tmp_path / "q.onnx", images(1, 16, 8, 8, samples=2)
+    onnxq.quantize(residual(), feeds, backend="qnn", output=path, options=Options(format="dlc"))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["q.dlc", "q.onnx"]
+    assert (tmp_path / "q.dlc").read_bytes()[:2] == b"PK"  # a zip

@@ -1,0 +1,199 @@
+"""Encodings files: what they say of each tensor in each version, and that they are read back exactly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxq
+from onnxq import Options
+from onnxq.backends.snpe import BACKEND
+from onnxq.errors import BackendError
+from onnxq.qparams import QParams
+from onnxq.session import Session
+from tests.models import build, images, normal
+from tests.test_planner import residual
+
+FORMATS = tuple(BACKEND.formats)
+FEEDS = images(1, 16, 8, 8, samples=2)
+
+
+def net() -> onnx.ModelProto:
+    """Channel axes 0 and 1, a bias, a single output channel, a constant operand."""
+    return build(
+        """(float[1, 16, 8, 8] x) => (float[1, 1, 16, 16] y) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, w1, b1)
+            r = Relu (a)
+            s = Mul (r, c)
+            t = ConvTranspose <strides = [2, 2]> (s, w2, b2)
+            y = Conv (t, w3)
+        }""",
+        w1=normal(8, 16, 3, 3),
+        b1=normal(8),
+        c=np.abs(normal(8, 1, 1)) + 0.5,
+        w2=normal(8, 6, 2, 2, seed=1),
+        b2=normal(6),
+        w3=normal(1, 6, 1, 1, seed=2),
+    )
+
+
+def written(folder: Path, form: str, **options: Any) -> tuple[onnxq.Quantized, Path, dict[str, Any]]:
+    path = folder / "q.onnx"
+    q = onnxq.quantize(
+        net(), FEEDS, backend="snpe", output=path, options=Options(format=form, effort="fast", **options)
+    )
+    assert sorted(p.name for p in folder.iterdir()) == ["q.encodings", "q.onnx"]
+    return q, path, json.loads(path.with_suffix(".encodings").read_text())
+
+
+def zero_of(qp: QParams) -> int:
+    return int(qp.zero_point.reshape(-1)[0])
+
+
+def test_0_6_1_has_a_list_of_encodings_for_each_name(tmp_path: Path) -> None:
+    q, _, document = written(tmp_path, "encodings-0.6.1")
+    assert document.keys() == {"version", "activation_encodings", "param_encodings"}
+    assert document["version"] == "0.6.1"
+    acts, params = document["activation_encodings"], document["param_encodings"]
+    assert acts.keys() == {"x", "r", "s", "t", "y"}
+    assert params.keys() == {"w1", "c", "w2", "w3"}
+    (x,) = acts["x"]
+    scale, zero = float(q.qparams["x"].scale), zero_of(q.qparams["x"])
+    assert x == {
+        "bitwidth": 8,
+        "dtype": "int",
+        "is_symmetric": "False",
+        "scale": scale,
+        "offset": -zero,
+        "min": -zero * scale,
+        "max": (255 - zero) * scale,
+    }
+    assert [e["scale"] for e in params["w1"]] == q.qparams["w1"].scale.tolist()
+    for entry in params["w1"]:
+        assert (entry["offset"], entry["is_symmetric"]) == (-128, "True")
+        assert entry["min"] == pytest.approx(-128 * entry["scale"])
+        assert entry["max"] == pytest.approx(127 * entry["scale"])
+    assert [len(params[name]) for name in ("w1", "c", "w2", "w3")] == [8, 1, 6, 1]
+
+
+def test_1_0_0_has_arrays_and_a_header(tmp_path: Path) -> None:
+    q, _, document = written(tmp_path, "encodings-1.0.0")
+    acts = {e["name"]: e for e in document["activation_encodings"]}
+    params = {e["name"]: e for e in document["param_encodings"]}
+    assert acts["r"] == {
+        "name": "r",
+        "dtype": "INT",
+        "bw": 8,
+        "is_sym": False,
+        "enc_type": "PER_TENSOR",
+        "scale": [float(q.qparams["r"].scale)],
+        "offset": [0],
+    }
+    assert params["w2"]["enc_type"] == "PER_CHANNEL"
+    assert params["w2"]["offset"] == [-128] * 6
+    assert params["w2"]["is_sym"] is True
+    assert params["w3"]["enc_type"] == "PER_TENSOR"  # one channel
+    assert document["quantizer_args"]["activation_bitwidth"] == document["quantizer_args"]["param_bitwidth"] == 8
+
+
+def test_2_0_0_is_written_as_onnx_has_it(tmp_path: Path) -> None:
+    q, _, document = written(tmp_path, "encodings-2.0.0")
+    assert document.keys() == {"producer", "version", "encodings"}
+    entries = {e["name"]: e for e in document["encodings"]}
+    assert entries.keys() == {"x", "r", "s", "t", "y", "w1", "c", "w2", "w3", "b1", "b2"}
+    assert entries["r"] == {"name": "r", "output_dtype": "uint8", "y_scale": float(q.qparams["r"].scale)}
+    assert entries["x"]["y_zero_point"] == zero_of(q.qparams["x"])
+    assert (entries["w1"]["axis"], entries["w2"]["axis"]) == (0, 1)
+    assert entries["w1"]["output_dtype"] == "int8" and "y_zero_point" not in entries["w1"]
+    expected = (q.qparams["x"].scale * q.qparams["w1"].scale).tolist()
+    assert entries["b1"] == {"name": "b1", "output_dtype": "int32", "y_scale": expected, "axis": 0}
+    assert not any("bw" in e for e in document["encodings"])
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("bits", [8, 16])
+def test_numbers_are_read_back_exactly(tmp_path: Path, form: str, bits: int) -> None:
+    q, path, _ = written(tmp_path, form, act_bits=bits)
+    read = BACKEND.formats[form].read
+    assert read is not None
+    again = read(path)
+    sites = {s.tensor: q.qparams[s.name] for s in q.plan.sites if s.role != "bias" or form.endswith("2.0.0")}
+    found = {s.tensor: again.qparams[s.name] for s in again.plan.sites}
+    assert sites.keys() == found.keys()
+    for name, qp in sites.items():
+        np.testing.assert_array_equal(found[name].scale.reshape(-1), qp.scale.reshape(-1), name)
+        np.testing.assert_array_equal(found[name].zero_point.reshape(-1), qp.zero_point.reshape(-1), name)
+        assert found[name].spec.bits == qp.spec.bits and found[name].spec.signed == qp.spec.signed, name
+    for feed in FEEDS:
+        np.testing.assert_array_equal(
+            Session(again.rendered(), optimize=False).run(feed)["y"],
+            Session(q.rendered(), optimize=False).run(feed)["y"],
+        )
+
+
+def test_the_model_is_float_with_weights_on_their_grid(tmp_path: Path) -> None:
+    q, path, _ = written(tmp_path, "encodings-1.0.0")
+    model = onnx.load(path)
+    assert {n.op_type for n in model.graph.node} == {"Conv", "Relu", "Mul", "ConvTranspose"}
+    stored = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    scale = q.qparams["w1"].scale.reshape(-1, 1, 1, 1)
+    steps = stored["w1"] / scale
+    np.testing.assert_allclose(steps, np.rint(steps), atol=1e-4)
+    assert np.abs(np.rint(steps)).max() == 127
+
+
+def test_symmetric_activations_are_unsigned_too(tmp_path: Path) -> None:
+    _, _, document = written(tmp_path, "encodings-1.0.0", symmetric=True)
+    assert {(e["offset"][0], e["is_sym"]) for e in document["activation_encodings"]} == {(-128, False)}
+
+
+def test_what_a_relu_is_computed_with_has_no_encoding_between(tmp_path: Path) -> None:
+    path = tmp_path / "q.onnx"
+    onnxq.quantize(residual(), FEEDS, backend="snpe", output=path)
+    document = json.loads(path.with_suffix(".encodings").read_text())
+    names = {e["name"] for e in document["activation_encodings"]}
+    assert names == {"x", "r", "c", "t", "p", "y"}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_another_version_is_not_taken_for_this_one(tmp_path: Path, form: str) -> None:
+    _, path, _ = written(tmp_path, form)
+    for other in FORMATS:
+        read = BACKEND.formats[other].read
+        assert read is not None
+        if other != form:
+            with pytest.raises(BackendError, match="are of version"):
+                read(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.update(version="9.9"), "version '9.9' are unknown"),
+        (lambda d: d["activation_encodings"][0].pop("scale"), "no encodings of version 1.0.0"),
+        (lambda d: d["activation_encodings"][0].update(name="nowhere"), "nowhere"),
+        (lambda d: d["activation_encodings"][0].update(dtype="FLOAT"), "no encodings of version 1.0.0"),
+    ],
+)
+def test_faults_of_a_file_are_named(tmp_path: Path, change: Any, message: str) -> None:
+    _, path, document = written(tmp_path, "encodings-1.0.0")
+    change(document)
+    path.with_suffix(".encodings").write_text(json.dumps(document))
+    read = BACKEND.formats["encodings-1.0.0"].read
+    assert read is not None
+    with pytest.raises(BackendError, match=message):
+        read(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    _, path, _ = written(tmp_path, "encodings-1.0.0")
+    path.with_suffix(".encodings").unlink()
+    read = BACKEND.formats["encodings-1.0.0"].read
+    assert read is not None
+    with pytest.raises(BackendError, match="cannot be read"):
+        read(path)

@@ -1,0 +1,57 @@
+"""Encodings files in aimet-onnx, Qualcomm's own reader of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import onnxq
+from onnxq import Options
+from onnxq.backends.snpe import BACKEND
+from onnxq.errors import VerificationError
+from onnxq.runtimes.child import examine, missing
+from onnxq.runtimes.snpe import RUNTIME
+from onnxq.session import Session
+from tests.backends.test_qnn import block
+from tests.backends.test_snpe import FEEDS, net
+from tests.models import feeds_for
+
+WHY = missing(RUNTIME)
+pytestmark = [pytest.mark.runtime, pytest.mark.skipif(WHY is not None, reason=f"no aimet-onnx: {WHY}")]
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("form", BACKEND.formats)
+def test_numbers_agree_to_a_step(tmp_path: Path, form: str, bits: int) -> None:
+    path = tmp_path / "q.onnx"
+    q = onnxq.quantize(net(), FEEDS, backend="snpe", output=path, options=Options(format=form, act_bits=bits))
+    seen = examine(RUNTIME, path, FEEDS)
+    simulated = Session(q.rendered(), optimize=False)
+    step = float(q.qparams["y"].scale)
+    for feed, outputs in zip(FEEDS, seen.outputs, strict=True):
+        np.testing.assert_allclose(outputs["y"], simulated.run(feed)["y"], rtol=0, atol=1.01 * step)
+    assert len(seen.integer) == 4
+
+
+def test_chains_that_converters_recognise(tmp_path: Path) -> None:
+    path, feeds = tmp_path / "q.onnx", feeds_for(block(), samples=2)
+    q = onnxq.quantize(block(), feeds, backend="snpe", output=path)
+    seen = examine(RUNTIME, path, feeds)
+    step = float(q.qparams["y"].scale)
+    for feed, outputs in zip(feeds, seen.outputs, strict=True):
+        expected = Session(q.rendered(), optimize=False).run(feed)["y"]
+        np.testing.assert_allclose(outputs["y"], expected, rtol=0, atol=1.01 * step)
+
+
+def test_it_rejects_a_name_that_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "q.onnx"
+    onnxq.quantize(net(), FEEDS, backend="snpe", output=path)
+    sidecar = path.with_suffix(".encodings")
+    document = json.loads(sidecar.read_text())
+    document["activation_encodings"][0]["name"] = "nowhere"
+    sidecar.write_text(json.dumps(document))
+    with pytest.raises(VerificationError, match="nowhere"):
+        examine(RUNTIME, path, FEEDS)

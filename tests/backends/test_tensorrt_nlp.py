@@ -1,0 +1,69 @@
+"""The placement of TensorRT for transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+import onnxq
+from onnxq.graph.save import to_proto
+from tests.backends.test_tensorrt import plan, quantized_inputs, reasons
+from tests.contract import infer, sqnr
+from tests.models import build, normal
+
+Array = NDArray[Any]
+
+
+def encoder() -> onnx.ModelProto:
+    """Embeddings, an attention with a mask, and a residual."""
+    return build(
+        """(int64[1, 8] ids, float[1, 8, 8] mask) => (float[1, 8, 16] y) {
+            words = Gather (table, ids)
+            x = Add (words, positions)
+            z = Add (words, x)
+            q = MatMul (z, wq)
+            k = MatMul (z, wk)
+            kt = Transpose <perm = [0, 2, 1]> (k)
+            s = MatMul (q, kt)
+            m = Add (s, mask)
+            p = Softmax <axis = -1> (m)
+            o = MatMul (p, z)
+            l = MatMul (o, wo)
+            lb = Add (l, bo)
+            y = Add (lb, z)
+        }""",
+        table=normal(32, 16, scale=1.0),
+        positions=normal(1, 8, 16, scale=1.0),
+        wq=normal(16, 16, seed=1),
+        wk=normal(16, 16, seed=2),
+        wo=normal(16, 16, seed=3),
+        bo=normal(16),
+    )
+
+
+def test_for_transformers_residual_adds_are_quantized_at_both_inputs() -> None:
+    found = plan(encoder(), "tensorrt_nlp")
+    adds = {n for n, op in found.quantized.items() if op == "Add"}
+    assert len(adds) == 1
+    (add,) = adds
+    assert {f"{add}:0", f"{add}:1"} <= quantized_inputs(found)
+    why = [r for n, r in reasons(found).items() if n.startswith("Add")]
+    assert sorted(why) == sorted(
+        ["a sum of embeddings", "it adds a mask or a scaled tensor, in the kernel of its neighbours"]
+        + ["adds a constant, in the kernel of the operator before it"] * 2
+    )
+    assert sum(op == "MatMul" for op in found.quantized.values()) == 5
+    assert "Add" not in plan(encoder()).quantized.values()
+
+
+def test_a_quantized_encoder_computes_what_the_float_one_does() -> None:
+    rng = np.random.default_rng(0)
+    feeds: list[dict[str, Array]] = [
+        {"ids": rng.integers(0, 32, (1, 8)), "mask": np.zeros((1, 8, 8), np.float32)} for _ in range(6)
+    ]
+    q = onnxq.quantize(encoder(), feeds, backend="tensorrt_nlp")
+    reference = infer(encoder(), feeds, optimize=False)["y"]
+    assert sqnr(reference, infer(to_proto(q.rendered()), feeds, optimize=False)["y"]) > 18

@@ -1,0 +1,126 @@
+"""What TensorRT-RTX makes of the results: parsed, compiled for a GPU ahead of time, with which kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+import onnxq
+from onnxq import Options
+from onnxq.errors import VerificationError
+from onnxq.runtimes.child import examine, missing
+from onnxq.runtimes.runtime import Examination
+from onnxq.runtimes.tensorrt import RUNTIME
+from onnxq.weight_only.algorithm import rewrite
+from tests.backends.test_tensorrt import detector, ints, mlp, packed
+from tests.backends.test_tensorrt_nlp import encoder
+from tests.models import build, feeds_for, images, normal
+from tests.test_planner import residual, transformer
+
+_WHY = missing(RUNTIME)
+pytestmark = [pytest.mark.runtime, pytest.mark.skipif(_WHY is not None, reason=f"no TensorRT-RTX: {_WHY}")]
+
+
+def compiled(model: onnx.ModelProto, path: Path, backend: str = "tensorrt", **dims: int) -> Examination:
+    feeds = feeds_for(model, **dims)
+    onnxq.quantize(model, feeds, backend=backend, output=path)
+    return examine(RUNTIME, path, feeds)
+
+
+def of_kind(found: tuple[str, ...], kind: str) -> int:
+    return sum(entry.startswith(f"{kind} ") for entry in found)
+
+
+def test_convolutions_with_what_stands_behind_them_compute_in_integers(tmp_path: Path) -> None:
+    seen = compiled(residual(), tmp_path / "q.onnx")
+    assert of_kind(seen.integer, "convolution") == 3 and not seen.floating
+    assert any("kernel" in entry for entry in seen.integer)  # the pool
+
+
+def test_of_a_net_with_many_operators_only_the_transposed_convolution_stays_float(tmp_path: Path) -> None:
+    seen = compiled(detector(), tmp_path / "q.onnx")
+    assert of_kind(seen.integer, "convolution") == 5 and of_kind(seen.integer, "matrix_multiply") == 1
+    assert [entry for entry in seen.floating if "kernel" not in entry] == ["deconvolution ConvTranspose"]
+
+
+def test_linear_layers_and_products_of_activations_compute_in_integers(tmp_path: Path) -> None:
+    for index, model in enumerate((mlp(), transformer())):
+        seen = compiled(model, tmp_path / f"{index}.onnx")
+        assert of_kind(seen.integer, "matrix_multiply") >= 2
+        assert not of_kind(seen.floating, "matrix_multiply")
+
+
+def test_queries_keys_and_values_in_one_weight_compute_in_integers(tmp_path: Path) -> None:
+    model = packed(
+        "r = Reshape (g, s)\n t = Transpose <perm = [2, 0, 3, 1, 4]> (r)\n q5, k5, v5 = Split <axis = 0> (t, i)\n"
+        "q = Squeeze (q5, z)\n k = Squeeze (k5, z)\n v = Squeeze (v5, z)\n",
+        s=ints(1, 16, 3, 4, 16),
+        i=ints(1, 1, 1),
+        z=ints(0),
+    )
+    seen = compiled(model, tmp_path / "q.onnx")
+    assert of_kind(seen.integer, "matrix_multiply") == 3 and not seen.floating
+
+
+def test_the_placement_for_transformers_is_taken_too(tmp_path: Path) -> None:
+    model, path = encoder(), tmp_path / "q.onnx"
+    feeds = [{**f, "ids": abs(f["ids"]) % 32} for f in feeds_for(model)]
+    onnxq.quantize(model, feeds, backend="tensorrt_nlp", output=path)
+    seen = examine(RUNTIME, path)
+    assert of_kind(seen.integer, "matrix_multiply") >= 4 and not seen.floating
+
+
+@pytest.mark.parametrize("opset", [13, 19, 21, 25])
+def test_opsets(tmp_path: Path, opset: int) -> None:
+    model, path = residual(), tmp_path / "q.onnx"
+    model.opset_import[0].version = opset
+    model.ir_version = 13 if opset == 25 else 10
+    onnxq.quantize(model, images(1, 16, 8, 8), backend="tensorrt", output=path, options=Options(opset=opset))
+    assert onnx.load(path).opset_import[0].version == opset
+    assert of_kind(examine(RUNTIME, path).integer, "convolution") == 3
+
+
+def test_a_float_model_computes_in_float(tmp_path: Path) -> None:
+    path = tmp_path / "float.onnx"
+    onnx.save(residual(), path)
+    seen = examine(RUNTIME, path)
+    assert not seen.integer and of_kind(seen.floating, "convolution") == 3
+
+
+def test_the_model_beside_a_calibration_cache_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnxq.quantize(
+        residual(), images(1, 16, 8, 8), backend="tensorrt", output=path, options=Options(format="calibration-cache")
+    )
+    assert of_kind(examine(RUNTIME, path).floating, "convolution") == 3
+
+
+def test_free_dimensions_take_sizes_from_samples(tmp_path: Path) -> None:
+    model = build(
+        "(float[N, 3, H, W] x) => (float[N, 8, H, W] y) { y = Conv <pads = [1, 1, 1, 1]> (x, w) }", w=normal(8, 3, 3, 3)
+    )
+    path = tmp_path / "q.onnx"
+    assert compiled(model, path, N=1, H=8, W=8).integer == ("convolution Conv",)
+    with pytest.raises(VerificationError, match="free dimensions"):
+        examine(RUNTIME, path)
+
+
+def test_a_model_for_another_target_is_rejected_with_the_parsers_words(tmp_path: Path) -> None:
+    path = tmp_path / "q.onnx"
+    onnxq.quantize(residual(), images(1, 16, 8, 8), output=path, options=Options(placement="all"))
+    with pytest.raises(VerificationError, match="does not take the artifact"):
+        examine(RUNTIME, path)
+
+
+def test_blocks_of_4_bit_weights_stay_in_4_bits(tmp_path: Path) -> None:
+    source, path = tmp_path / "float.onnx", tmp_path / "q.onnx"
+    model = build(
+        "(float[1, 16, 64] x) => (float[1, 16, 64] y) { h = MatMul (x, w1)\n r = Relu (h)\n y = MatMul (r, w2) }",
+        w1=normal(64, 128),
+        w2=normal(128, 64, seed=1),
+    )
+    onnx.save(model, source)
+    rewrite(source, None, output=path, options=Options())
+    assert sum("Float x Int4" in remark for remark in examine(RUNTIME, path).remarks) == 2

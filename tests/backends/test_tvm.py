@@ -1,0 +1,108 @@
+"""TVM: onnxruntime's scheme without its costs, at the widths that TVM loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+
+import onnxq
+from onnxq import Options
+from onnxq.errors import OptionError
+from tests.contract import infer, sqnr
+from tests.models import build, feeds_for, images, normal
+from tests.test_planner import residual
+
+INTEGERS = {TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16, TensorProto.INT32}
+
+
+def test_all_that_onnxruntime_has_rows_for_is_quantized() -> None:
+    """A first layer of three channels is slower in integers on onnxruntime; no costs speak here."""
+    model = build(
+        "(float[1, 3, 16, 16] x) => (float[1, 8, 16, 16] y) { a = Conv (x, w)\n s = Sigmoid (a)\n y = Mul (a, s) }",
+        w=normal(8, 3, 1, 1),
+    )
+    found = onnxq.plan(model, backend="tvm", options=Options())
+    assert not found.kept_float or all("kept whole" in kept.reason for kept in found.kept_float)
+    assert "Conv" in found.quantized.values()
+    assert "Conv" not in onnxq.plan(model, backend="onnxruntime").quantized.values()
+
+
+@pytest.mark.parametrize(("weight", "act", "kinds"), [(8, 8, {3, 2, 6}), (8, 16, {3, 4, 6}), (16, 16, {5, 4, 6})])
+def test_widths(weight: int, act: int, kinds: set[int], tmp_path: Path) -> None:
+    options = Options(weight_bits=weight, act_bits=act)
+    model = residual()
+    onnxq.quantize(model, images(1, 16, 8, 8), backend="tvm", output=tmp_path / "q.onnx", options=options)
+    written = onnx.load(tmp_path / "q.onnx")
+    assert {t.data_type for t in written.graph.initializer} & INTEGERS <= kinds
+    domains = {n.domain for n in written.graph.node if n.op_type == "QuantizeLinear"}
+    assert domains == ({"com.microsoft"} if act == 16 else {""})
+    assert {o.domain: o.version for o in written.opset_import}[""] < 21
+
+
+@pytest.mark.parametrize("options", [{"weight_bits": 4}, {"act_bits": 4}, {"act_bits": 7}])
+def test_widths_that_it_cannot_load_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match="tvm has no"):
+        onnxq.quantize(residual(), images(1, 16, 8, 8), backend="tvm", options=Options(**options))
+
+
+def test_known_dimensions_among_free_ones_become_constants(tmp_path: Path) -> None:
+    """The factor of attention as exporters write it, width ** -0.5, with a free batch."""
+    model = build(
+        """(float[N, 8, 16] x) => (float[N, 8, 16] y) {
+            h = MatMul (x, w)
+            dims = Shape (h)
+            width = Gather (dims, last)
+            number = Cast <to = 1> (width)
+            root = Sqrt (number)
+            y = Div (h, root)
+        }""",
+        w=normal(16, 16),
+        last=np.array(2),
+    )
+    feeds = feeds_for(model, N=2)
+    q = onnxq.quantize(model, feeds, backend="tvm", output=tmp_path / "q.onnx")
+    written = onnx.load(tmp_path / "q.onnx")
+    assert not {"Shape", "Gather", "Sqrt"} & {n.op_type for n in written.graph.node}
+    assert any("known dimensions" in note for note in q.notes)
+    got, want = infer(written, feeds, optimize=False)["y"], infer(model, feeds, optimize=False)["y"]
+    assert sqnr(want, got) > 30
+
+
+def test_free_dimensions_stay_computed(tmp_path: Path) -> None:
+    model = build(
+        """(float[N, 8, 16] x) => (float[N, 8, 16] y) {
+            h = MatMul (x, w)
+            dims = Shape (h)
+            batch = Gather (dims, first)
+            number = Cast <to = 1> (batch)
+            y = Div (h, number)
+        }""",
+        w=normal(16, 16),
+        first=np.array(0),
+    )
+    onnxq.quantize(model, feeds_for(model, N=2), backend="tvm", output=tmp_path / "q.onnx")
+    written = onnx.load(tmp_path / "q.onnx")
+    assert {"Shape", "Gather"} <= {n.op_type for n in written.graph.node}
+    for batch in (1, 3):
+        feeds = feeds_for(model, N=batch)
+        got, want = infer(written, feeds, optimize=False)["y"], infer(model, feeds, optimize=False)["y"]
+        assert sqnr(want, got) > 25
+
+
+def test_scalars_computed_at_run_time_are_not_quantized() -> None:
+    model = build(
+        """(float[N, 8, 16] x) => (float[N, 8, 16] y) {
+            h = MatMul (x, w)
+            top = ReduceMax <keepdims = 0> (h)
+            y = Mul (h, top)
+        }""",
+        w=normal(16, 16),
+    )
+    found = onnxq.plan(model, backend="tvm", options=Options(placement="all"))
+    assert "Mul" in found.quantized.values()
+    assert "top" not in {site.tensor for site in found.sites}

@@ -1,0 +1,58 @@
+"""TVM as an independent interpreter of QDQ models: the numbers of onnxruntime without optimizations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+import onnxq
+from onnxq import Options
+from onnxq.runtimes.child import examine, missing
+from onnxq.runtimes.tvm import RUNTIME
+from tests.contract import infer
+from tests.models import build, feeds_for, images, normal
+from tests.targets import GRAPHS
+
+_WHY = missing(RUNTIME)
+pytestmark = [pytest.mark.runtime, pytest.mark.skipif(_WHY is not None, reason=f"no TVM: {_WHY}")]
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_numbers(name: str, bits: int, tmp_path: Path) -> None:
+    model = GRAPHS[name]()
+    feeds = feeds_for(model, samples=2)
+    options = Options(act_bits=bits)
+    q = onnxq.quantize(model, feeds, backend="tvm", output=tmp_path / "q.onnx", options=options)
+    seen = examine(RUNTIME, tmp_path / "q.onnx", feeds)
+    steps = {s.tensor: float(q.qparams[s.name].scale) for s in q.plan.sites if s.role == "activation" and s.produced}
+    for output, arrays in infer(ir.to_proto(q.rendered()), feeds, optimize=False).items():
+        for want, got in zip(arrays, (sample[output] for sample in seen.outputs), strict=True):
+            assert got.dtype == want.dtype
+            size = float(np.abs(want).max())
+            allowed = 1e-5 * size if bits == 8 else max(2 * steps.get(output, 0.0), 1e-3 * size)
+            np.testing.assert_allclose(got, want, rtol=0, atol=allowed)
+
+
+def test_every_new_shape_is_compiled(tmp_path: Path) -> None:
+    model = build(
+        "(float[N, 4, H, W] x) => (float[N, 8, H, W] y) { a = Conv <pads = [1, 1, 1, 1]> (x, w)\n y = Relu (a) }",
+        w=normal(8, 4, 3, 3),
+    )
+    feeds = [*images(1, 4, 8, 8, samples=1), *images(2, 4, 6, 10, samples=1)]
+    q = onnxq.quantize(model, feeds, backend="tvm", output=tmp_path / "q.onnx")
+    seen = examine(RUNTIME, tmp_path / "q.onnx", feeds)
+    for want, got in zip(infer(ir.to_proto(q.rendered()), feeds, optimize=False)["y"], seen.outputs, strict=True):
+        np.testing.assert_allclose(got["y"], want, rtol=0, atol=1e-5 * float(np.abs(want).max()))
+
+
+def test_verify(tmp_path: Path) -> None:
+    model = GRAPHS["residual"]()
+    feeds = feeds_for(model, samples=2)
+    onnxq.quantize(model, feeds, backend="tvm", output=tmp_path / "q.onnx")
+    agreement = onnxq.verify(tmp_path / "q.onnx", feeds, backend="tvm")
+    assert agreement.runtime is not None and agreement.runtime.startswith("Apache TVM 0.")
+    assert agreement.worst is not None and agreement.worst[1].sqnr > 100

@@ -1,0 +1,331 @@
+"""The XINT8 target: powers of two, positions within reach of the DPU's shifters, its arithmetic, its artifacts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+import onnxq
+from onnxq import Options
+from onnxq.backends.vitis import BACKEND
+from onnxq.backends.vitis.positions import adjust, position
+from onnxq.backends.vitis.rewrites import factor
+from onnxq.calibration.weights import weight_range
+from onnxq.errors import BackendError, OptionError
+from onnxq.graph.load import load
+from onnxq.planner import make_plan
+from onnxq.prepare import Prepared
+from onnxq.qparams import QParams, fake_quantize, from_range
+from tests.contract import infer, sqnr
+from tests.models import build, f32, images, normal
+
+
+def net() -> onnx.ModelProto:
+    """Conv with every activation function that the DPU knows, a residual Add, Concat, pools and a Gemm."""
+    return build(
+        """(float[1, 3, 12, 12] x) => (float[1, 5] y) {
+            [stem] a = Conv <pads = [1, 1, 1, 1]> (x, w1, b1)
+            [relu] r = Relu (a)
+            [leaky] l = Conv <pads = [1, 1, 1, 1]> (r, w2, b2)
+            [leaky_act] la = LeakyRelu <alpha = 0.1> (l)
+            [six] s = Conv (la, w3)
+            [six_act] sa = Clip (s, zero, six)
+            [swish] h = HardSwish (sa)
+            [sum] t = Add (h, r)
+            [join] c = Concat <axis = 1> (t, la)
+            [mean] m = AveragePool <kernel_shape = [3, 3], strides = [3, 3]> (c)
+            [gate] g = Sigmoid (m)
+            [gated] n = Mul (m, g)
+            [all] p = GlobalAveragePool (n)
+            [flat] f = Flatten (p)
+            [head] y = Gemm <transB = 1> (f, w4, b4)
+        }""",
+        w1=normal(8, 3, 3, 3),
+        b1=normal(8, seed=1, scale=0.1),
+        w2=normal(8, 8, 3, 3, seed=2),
+        b2=normal(8, seed=3, scale=0.1),
+        w3=normal(8, 8, 1, 1, seed=4),
+        w4=normal(5, 16, seed=5),
+        b4=normal(5, seed=6, scale=0.1),
+        zero=f32(0),
+        six=f32(6),
+    )
+
+
+DATA = images(1, 3, 12, 12)
+
+
+def quantized(
+    model: onnx.ModelProto, feeds: list[dict[str, NDArray[Any]]] | None = None, **options: object
+) -> onnxq.Quantized:
+    return onnxq.quantize(model, DATA if feeds is None else feeds, backend="vitis", options=Options(**options))  # type: ignore[arg-type]
+
+
+def test_every_number_is_int8_with_a_power_of_two_and_the_result_is_near() -> None:
+    proto = ir.to_proto(quantized(net()).rendered())
+    onnx.checker.check_model(proto, full_check=True)
+    constants = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
+    readers = [n for n in proto.graph.node if n.op_type in ("QuantizeLinear", "DequantizeLinear")]
+    assert readers
+    for node in readers:
+        scale, zero = constants[node.input[1]], constants[node.input[2]]
+        assert scale.shape == () and np.frexp(scale)[0] == 0.5, node.name
+        assert zero.dtype == np.int8 and zero == 0, node.name
+    biases = {n.input[2] for n in proto.graph.node if n.op_type in ("Conv", "Gemm") and len(n.input) > 2}
+    stored = {n.output[0]: constants[n.input[0]] for n in readers if n.input[0] in constants}
+    assert len(biases) == 3 and all(stored[name].dtype == np.int8 for name in biases)
+    assert {opset.version for opset in proto.opset_import if opset.domain == ""} == {17}
+    before, after = infer(net(), DATA, optimize=False), infer(proto, DATA, optimize=False)
+    assert sqnr(before["y"], after["y"]) > 15
+
+
+def test_nothing_stands_between_a_layer_and_its_activation_function() -> None:
+    proto = ir.to_proto(quantized(net()).rendered())
+    makers = {n.output[0]: n.op_type for n in proto.graph.node}
+    pairs = {(makers.get(n.input[0]), n.op_type) for n in proto.graph.node}
+    assert {("Conv", "Relu"), ("Conv", "LeakyRelu"), ("Conv", "Clip"), ("AveragePool", "Mul")} <= pairs
+    assert {("HardSigmoid", "Mul"), ("Relu", "QuantizeLinear"), ("Clip", "QuantizeLinear")} <= pairs
+    assert "Conv" not in {before for before, after in pairs if after == "QuantizeLinear"}
+
+
+def test_a_clip_that_the_dpu_has_not_gets_a_quantizer_in_front() -> None:
+    model = build(
+        "(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) { [conv] a = Conv (x, w)\n [clip] y = Clip (a, low, high) }",
+        w=normal(4, 4, 1, 1),
+        low=f32(-1),
+        high=f32(2),
+    )
+    plan = onnxq.plan(model, backend="vitis")
+    assert not plan.absorbed and {"a", "y"} <= plan.by_name.keys()
+
+
+def test_prelu_slopes_are_weights() -> None:
+    model = build(
+        "(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) { [conv] a = Conv (x, w)\n [act] y = PRelu (a, slope) }",
+        w=normal(4, 4, 1, 1),
+        slope=normal(4, 1, 1, seed=1, scale=0.2),
+    )
+    plan = onnxq.plan(model, backend="vitis")
+    assert plan.absorbed == {"act": "conv"}
+    assert plan.by_name["slope"].role == "weight" and plan.by_name["slope"].spec.power_of_two
+
+
+def test_arithmetic_of_the_dpu_keeps_the_tensors_names() -> None:
+    model, notes = Prepared(net(), Options()).for_target(BACKEND, Options())
+    values = {v.name: v for n in model.graph for v in n.outputs}
+    assert not {"Sigmoid", "HardSwish"} & {n.op_type for n in model.graph}
+    assert values["la"].producer().attributes["alpha"].value == 26 / 256  # type: ignore[union-attr]
+    for name in "hmgp":
+        assert values[name].producer().op_type == "Mul", name  # type: ignore[union-attr]
+    assert any("HardSwish" in note for note in notes)
+    sample = DATA[0]["x"]
+    exposed = onnx.shape_inference.infer_shapes(ir.to_proto(model))
+    for name in ("c", "m", "g", "sa", "h"):
+        exposed.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
+    session = onnxruntime.InferenceSession(exposed.SerializeToString(), providers=["CPUExecutionProvider"])
+    _, c, m, g, sa, h = session.run(None, {"x": sample})
+    tiles = c.reshape(1, 16, 4, 3, 4, 3).mean(axis=(3, 5))
+    np.testing.assert_allclose(m, tiles * (9 * 7 / 64), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(g, np.clip(m / 6 + 0.5, 0, 1) * 1.0001220703125, rtol=1e-6)
+    np.testing.assert_allclose(h, sa * np.clip(sa / 6 + 0.5, 0, 1) * 1.0001220703125, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [(2, 1.0), (3, 63 / 64), (4, 1.0), (5, 250 / 256), (6, 252 / 256), (7, 1029 / 1024), (14, 4116 / 4096), (300, 1.0)],
+)
+def test_factors_of_square_pools(kernel: int, expected: float) -> None:
+    x = ir.Value(name="x", shape=ir.Shape([1, 4, 512, 512]), type=ir.TensorType(ir.DataType.FLOAT))
+    node = ir.node("AveragePool", [x], attributes={"kernel_shape": [kernel, kernel]})
+    assert factor(node) == np.float32(expected)
+    assert factor(ir.node("AveragePool", [x], attributes={"kernel_shape": [kernel, kernel + 1]})) is None
+
+
+def test_means_over_unknown_sizes_are_left_and_said() -> None:
+    model = build(
+        "(float[1, 4, H, W] x) => (float[1, 4, 1, 1] y) { [conv] a = Conv (x, w)\n [mean] y = GlobalAveragePool (a) }",
+        w=normal(4, 4, 1, 1),
+    )
+    prepared, notes = Prepared(model, Options()).for_target(BACKEND, Options())
+    assert [n.op_type for n in prepared.graph] == ["Conv", "GlobalAveragePool"]
+    assert any("mean" in note and "not known" in note for note in notes)
+
+
+def moved(text: str, positions: dict[str, int], **constants: Any) -> tuple[dict[str, int], list[str]]:
+    """Positions by site after `adjust`, from those given (0 for all others)."""
+    model = Prepared(build(text, **constants), Options()).for_target(BACKEND, Options())[0]
+    plan = make_plan(model, BACKEND)
+    numbers = {
+        site.name: QParams(
+            site.spec, np.asarray(2.0 ** -positions.get(plan.root(site).tensor, 0), np.float32), np.asarray(0)
+        )
+        for site in plan.sites
+    }
+    notes = adjust(model, plan, numbers)
+    return {name: position(qp) for name, qp in numbers.items()}, notes
+
+
+CONV = "(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) { [conv] y = Conv (x, w, b) }"
+LEAKY = """(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) {
+    [conv] a = Conv (x, w, b)
+    [act] y = LeakyRelu <alpha = 0.25> (a)
+}"""
+LAYER = {"w": normal(4, 4, 1, 1), "b": normal(4)}
+ADD = "(float[4, 4] x, float[4, 4] z) => (float[4, 4] y) { [add] y = Add (x, z) }"
+MUL = "(float[4, 4] x, float[4, 4] z) => (float[4, 4] y) { [mul] y = Mul (x, z) }"
+POOL = "(float[1, 4, 8, 8] x) => (float[1, 4, 4, 4] y) { y = AveragePool <kernel_shape=[2, 2], strides=[2, 2]> (x) }"
+CONCAT = "(float[4, 4] x, float[4, 4] z) => (float[8, 4] y) { y = Concat <axis = 0> (x, z) }"
+GATE = "(float[4, 4] x) => (float[4, 4] y) { y = HardSigmoid <alpha = 0.16666667, beta = 0.5> (x) }"
+
+
+@pytest.mark.parametrize(
+    ("text", "constants", "before", "after"),
+    [
+        (CONV, LAYER, {"x": 3, "w": 2, "y": 8, "b": 5}, {"w": 5}),  # shift_cut -3
+        (CONV, LAYER, {"x": 9, "w": 12, "y": 2, "b": 10}, {"w": 9}),  # shift_cut 19
+        (CONV, LAYER, {"x": 6, "w": 7, "y": 5, "b": 7}, {}),
+        (CONV, LAYER, {"x": 9, "w": 9, "y": 5, "b": 1}, {"b": 3}),  # shift_bias 17
+        (CONV, LAYER, {"x": 4, "w": 4, "y": 5, "b": 30}, {"b": 21}),  # -22; lowest is 3 - 16 = -13
+        (LEAKY, LAYER, {"x": 4, "w": 4, "y": 5, "b": 10}, {"b": 8}),  # lowest is 0
+        (ADD, {}, {"x": 10, "z": 1, "y": 1}, {"x": 8}),
+        (ADD, {}, {"x": 1, "z": 1, "y": 12}, {"y": 8}),
+        (ADD, {}, {"x": 20, "z": 20, "y": -10}, {"y": -5}),
+        (MUL, {}, {"x": 2, "z": 1, "y": 7}, {"y": 3}),
+        (MUL, {}, {"x": 20, "z": 20, "y": 7}, {"y": 8}),
+        (POOL, {}, {"x": 4, "y": 6}, {"y": 4}),
+        (POOL, {}, {"x": 6, "y": 4}, {"x": 4}),
+        (GATE, {}, {"x": -2, "y": 5}, {"x": 0, "y": 7}),
+        (GATE, {}, {"x": 17, "y": 31}, {"x": 15, "y": 29}),
+    ],
+)
+def test_limits_of_shifts(
+    text: str,
+    constants: dict[str, NDArray[Any]],
+    before: dict[str, int],
+    after: dict[str, int],
+) -> None:
+    result, notes = moved(text, before, **constants)
+    assert result == {**before, **after}
+    assert len(notes) == len(after)
+    for name, at in after.items():
+        assert any(f"'{name}' moved from {before[name]} to {at}" in note for note in notes)
+
+
+def test_swish_has_a_narrower_shift() -> None:
+    text = "(float[4, 4] x) => (float[4, 4] y) { y = HardSwish (x) }"
+    result, _ = moved(text, {"x": 12, "y_gate": 10, "y": 3})
+    assert result == {"x": 12, "y_gate": 10, "y": 7}
+
+
+def test_concat_has_one_position_which_its_constants_share() -> None:
+    plan = onnxq.plan(build(CONCAT), backend="vitis")
+    assert len({plan.root(site).name for site in plan.sites}) == 1
+    text = "(float[4, 4] x) => (float[8, 4] y) { y = Concat <axis = 0> (x, c) }"
+    result, _ = moved(text, {"x": 6, "y": 6, "c": 2}, c=normal(4, 4))
+    assert len(set(result.values())) == 1
+
+
+def test_scales_that_are_no_powers_of_two_are_raised() -> None:
+    model = Prepared(build(ADD), Options()).for_target(BACKEND, Options())[0]
+    plan = make_plan(model, BACKEND)
+    numbers = {s.name: QParams(s.spec, np.asarray(0.3, np.float32), np.asarray(0)) for s in plan.sites}
+    notes = adjust(model, plan, numbers)
+    assert {float(qp.scale) for qp in numbers.values()} == {0.5} and len(notes) == 1
+
+
+def test_positions_of_weights_make_the_least_error_of_all_powers_of_two() -> None:
+    rng = np.random.default_rng(0)
+    for tail in (0.0, 20.0):
+        w = rng.standard_normal(4000).astype(np.float32)
+        w[0] += tail
+        chosen = from_range(*weight_range(w, BACKEND.weight), BACKEND.weight)
+
+        def error(p: int, w: NDArray[np.float32] = w) -> float:
+            qp = QParams(BACKEND.weight, np.asarray(2.0**-p, np.float32), np.asarray(0))
+            return float(np.square(fake_quantize(w, qp) - w, dtype=np.float64).sum())
+
+        assert position(chosen) == min(range(-2, 10), key=error)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"per_channel": True},
+        {"symmetric": False},
+        {"weight_bits": 4},
+        {"act_bits": 16},
+        {"override": ("stem=per_channel=true",)},
+        {"override": ("stem=symmetric=false",)},
+        {"override": ("stem=act_bits=16",)},
+    ],
+)
+def test_what_xint8_has_not_is_an_error_before_any_data_is_read(options: dict[str, object]) -> None:
+    def unread() -> object:
+        raise AssertionError("data was read")
+        yield {}
+
+    with pytest.raises(OptionError):
+        onnxq.quantize(net(), unread(), backend="vitis", options=Options(**options))  # type: ignore[arg-type]
+
+
+def test_exclusions_work_on_what_was_rewritten() -> None:
+    for pattern in ("mean", "Mul", "swish", "gate", "stem", "AveragePool", "Conv"):
+        result = quantized(net(), exclude=(pattern,))
+        kept = {k.node: k.reason for k in result.plan.kept_float}
+        assert any(pattern in why for why in kept.values())
+        onnxruntime.InferenceSession(
+            ir.to_proto(result.rendered()).SerializeToString(), providers=["CPUExecutionProvider"]
+        )
+    kept = {k.node: k.reason for k in quantized(net(), exclude=("stem",)).plan.kept_float}
+    assert kept["relu"] == "the operator before it stays float"
+
+
+def test_fix_positions_are_written_and_read_back(tmp_path: Path) -> None:
+    result = quantized(net(), format="fix-positions")
+    files = result.save(tmp_path / "m.onnx")
+    assert [f.name for f in files] == ["m.onnx", "m.json"]
+    table = json.loads((tmp_path / "m.json").read_text())["vitis"]
+    assert table == {s.tensor: {"scale": float(result.qparams[s.name].scale)} for s in result.plan.sites}
+    written = onnx.load(tmp_path / "m.onnx")
+    assert not {"QuantizeLinear", "FakeQuantize"} & {n.op_type for n in written.graph.node}
+    assert [n.op_type for n in written.graph.node].count("Mul") == 2  # x times HardSigmoid, twice: no factors
+    names = {n for node in written.graph.node for n in (*node.input, *node.output)}
+    assert table.keys() <= names
+    for tensor in written.graph.initializer:
+        if tensor.name in table:
+            clipped, scale = numpy_helper.to_array(tensor), table[tensor.name]["scale"]
+            assert clipped.min() >= -128 * scale and clipped.max() <= 127 * scale
+    read = BACKEND.formats["fix-positions"].read
+    assert read is not None
+    again = infer(ir.to_proto(read(tmp_path / "m.onnx").rendered()), DATA, optimize=False)
+    before = infer(ir.to_proto(result.rendered()), DATA, optimize=False)
+    np.testing.assert_array_equal(np.stack(again["y"]), np.stack(before["y"]))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"vitis": {"x": {"scale": 0.3}}}', '{"vitis": {"nobody": {"scale": 0.5}}}']
+)
+def test_a_table_that_is_none_is_an_error(tmp_path: Path, text: str) -> None:
+    quantized(net(), format="fix-positions").save(tmp_path / "m.onnx")
+    (tmp_path / "m.json").write_text(text)
+    read = BACKEND.formats["fix-positions"].read
+    assert read is not None
+    with pytest.raises(BackendError):
+        read(tmp_path / "m.onnx")
+
+
+def test_qdq_and_fake_quantize_compute_the_same(tmp_path: Path) -> None:
+    qdq, fake = quantized(net()), quantized(net(), format="fake-quantize")
+    a, b = (infer(ir.to_proto(q.rendered()), DATA, optimize=False)["y"] for q in (qdq, fake))
+    np.testing.assert_array_equal(np.stack(a), np.stack(b))
+    qdq.save(tmp_path / "m.onnx")
+    assert load(tmp_path / "m.onnx").graph.outputs[0].name == "y"

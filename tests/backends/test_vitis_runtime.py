@@ -1,0 +1,100 @@
+"""AMD's own rules for the NPU (amd-quark) find nothing to change in what the XINT8 target writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import onnxq
+from onnxq.runtimes import child
+from onnxq.runtimes.vitis import RUNTIME
+from tests.backends.test_vitis import DATA, net
+from tests.models import build, feeds_for, normal
+
+WHY_NOT = child.missing(RUNTIME)
+pytestmark = [pytest.mark.runtime, pytest.mark.skipif(WHY_NOT is not None, reason=f"amd-quark: {WHY_NOT}")]
+
+
+def far_apart() -> onnx.ModelProto:
+    """Weights, biases and branches of very different sizes: every limit is reached."""
+    return build(
+        """(float[1, 4, 8, 8] x) => (float[1, 8, 1, 1] y) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, tiny, big)
+            b = Conv <pads = [1, 1, 1, 1]> (x, large, small)
+            l = LeakyRelu <alpha = 0.3> (b)
+            s = Add (a, l)
+            d = Sub (l, a)
+            h = HardSwish (d)
+            m = Mul (s, h)
+            p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (m)
+            q = AveragePool <kernel_shape = [2, 2], strides = [2, 2]> (h)
+            c = Concat <axis = 1> (p, q)
+            g = Sigmoid (c)
+            z = Mul (c, g)
+            y = GlobalAveragePool (z)
+        }""",
+        tiny=normal(4, 4, 3, 3, scale=1e-6),
+        big=normal(4, scale=30.0),
+        large=normal(4, 4, 3, 3, seed=1, scale=50.0),
+        small=normal(4, seed=1, scale=1e-5),
+    )
+
+
+@pytest.mark.parametrize("make", [net, far_apart])
+def test_quark_changes_nothing(make: object, tmp_path: Path) -> None:
+    model = make()  # type: ignore[operator]
+    feeds = DATA if make is net else feeds_for(model)
+    result = onnxq.quantize(model, feeds, backend="vitis", output=tmp_path / "m.onnx")
+    found = child.examine(RUNTIME, tmp_path / "m.onnx", feeds[:2])
+    assert found.remarks == ()
+    assert np.isfinite(found.outputs[0]["y"]).all()
+    if make is far_apart:
+        assert any("moved from" in note for note in result.notes), "a limit was meant to be reached"
+
+
+def test_quark_notices_what_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnxq.quantize(net(), DATA, backend="vitis", output=path)
+    model = onnx.load(path)
+    for tensor in model.graph.initializer:
+        if tensor.name == "w1_scale":
+            tensor.CopyFrom(numpy_helper.from_array(np.float32(2.0**20), "w1_scale"))
+        if tensor.name == "m_factor":
+            tensor.CopyFrom(numpy_helper.from_array(np.float32(1.5), "m_factor"))
+        if tensor.name == "w3_scale":
+            tensor.CopyFrom(numpy_helper.from_array(np.float32(0.3), "w3_scale"))
+    for node in model.graph.node:
+        if node.op_type == "LeakyRelu":
+            node.attribute[0].f = 0.1
+    onnx.save(model, path)
+    remarks = "\n".join(child.examine(RUNTIME, path, DATA[:1]).remarks)
+    for what in ("w1_scale", "factor 1.5", "LeakyRelu", "no power of two"):
+        assert what in remarks
+
+
+def test_quark_notices_quantizers_between(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    model = build(
+        """(float[1, 3, 12, 12] x) => (float[1, 8, 12, 12] y) {
+            [conv] a = Conv <pads = [1, 1, 1, 1]> (x, w)
+            [act] y = Relu (a)
+        }""",
+        w=normal(8, 3, 3, 3),
+    )
+    onnxq.quantize(model, DATA, backend="vitis", output=path)
+    assert not child.examine(RUNTIME, path, DATA[:1]).remarks
+    written = onnx.load(path)
+    relu = next(n for n in written.graph.node if n.op_type == "Relu")
+    scale, zero = "y_scale", "y_zero_point"
+    first = onnx.helper.make_node("QuantizeLinear", [relu.input[0], scale, zero], ["a_quantized"], name="first")
+    second = onnx.helper.make_node("DequantizeLinear", ["a_quantized", scale, zero], ["a_again"], name="second")
+    relu.input[0] = "a_again"
+    place = list(written.graph.node).index(relu)
+    written.graph.node.insert(place, second)
+    written.graph.node.insert(place, first)
+    onnx.save(written, path)
+    assert "first" in "\n".join(child.examine(RUNTIME, path, DATA[:1]).remarks)

@@ -1,0 +1,113 @@
+"""`onnxq finetune`: training on the ONNX graph, by distillation from the float model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import onnxq
+from onnxq import Options
+from onnxq.errors import DataError, ModelError, OptionError
+from tests.contract import infer, sqnr
+from tests.models import feeds_for
+from tests.targets import classifier, residual
+
+torch = pytest.importorskip("torch")
+
+FEEDS = feeds_for(residual(), samples=24)
+W3A4 = Options(placement="all", weight_bits=3, act_bits=4, format="fake-quantize")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def quantized() -> onnxq.Quantized:
+    return onnxq.quantize(residual(), FEEDS, options=W3A4)
+
+
+def test_few_bits_become_better_on_unseen_samples(quantized: onnxq.Quantized, tmp_path: Path) -> None:
+    trained = onnxq.finetune(quantized, FEEDS, teacher=residual(), steps=60, output=tmp_path / "t.onnx")
+    new = feeds_for(residual(), samples=8, seed=77)
+    quantized.save(tmp_path / "q.onnx")
+    exact = infer(residual(), new, optimize=False)["y"]
+    before, after = (
+        sqnr(exact, infer(onnx.load(tmp_path / f), new, optimize=False)["y"]) for f in ("q.onnx", "t.onnx")
+    )
+    assert after > before + 1.0, f"{before:.1f} dB before, {after:.1f} dB after"
+    assert trained.notes[-1].startswith("finetune: 60 steps")
+    onnx.checker.check_model(onnx.load(tmp_path / "t.onnx"), full_check=True)
+
+
+def test_torch_and_onnxruntime_compute_the_same(quantized: onnxq.Quantized) -> None:
+    from onnxq.torch.student import Student
+
+    student = Student(quantized)
+    with torch.no_grad():
+        got = [student.run({"x": torch.from_numpy(f["x"])})["y"].numpy() for f in FEEDS]
+
+    want = infer(ir.to_proto(quantized.rendered()), FEEDS, optimize=False)["y"]
+    for a, b in zip(want, got, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-5)
+
+
+def test_the_same_seed_gives_the_same_numbers(quantized: onnxq.Quantized) -> None:
+    first, second = (onnxq.finetune(quantized, FEEDS[:8], teacher=residual(), steps=5, seed=3) for _ in range(2))
+    assert first.qparams == second.qparams
+
+
+def test_what_training_does_not_make_better_is_left_as_it_was(quantized: onnxq.Quantized) -> None:
+    kept = onnxq.finetune(quantized, FEEDS[:8], teacher=residual(), steps=1, lr=0.0, scale_lr=0.0, bias_lr=1e-12)
+    assert kept.qparams == quantized.qparams
+    assert "the model given is kept" in kept.notes[-1]
+
+
+def test_a_qdq_file_is_trained_and_stays_in_its_integers(tmp_path: Path) -> None:
+    options = Options(placement="all", weight_bits=4)
+    onnxq.quantize(residual(), FEEDS, options=options, output=tmp_path / "q.onnx")
+    onnxq.finetune(tmp_path / "q.onnx", FEEDS, teacher=residual(), steps=20, output=tmp_path / "t.onnx")
+    before, after = (onnx.load(tmp_path / name) for name in ("q.onnx", "t.onnx"))
+    assert sorted(t.data_type for t in before.graph.initializer if t.data_type != 1) == sorted(
+        t.data_type for t in after.graph.initializer if t.data_type != 1
+    )
+
+
+def test_a_state_is_taken_up(quantized: onnxq.Quantized, tmp_path: Path) -> None:
+    state = tmp_path / "state.npz"
+    onnxq.finetune(quantized, FEEDS[:8], teacher=residual(), steps=20, minutes=0.0, resume=state)
+    with np.load(state) as saved:
+        assert 0 < int(saved["step"]) < 20
+    again = onnxq.finetune(quantized, FEEDS[:8], teacher=residual(), steps=20, resume=state)
+    assert "finetune: 20 steps" in again.notes[-1]
+    with pytest.raises(OptionError, match="of another training"):
+        onnxq.finetune(quantized, FEEDS[:8], teacher=residual(), steps=21, resume=state)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_errors_come_before_the_work(quantized: onnxq.Quantized) -> None:
+    with pytest.raises(ModelError, match="outputs"):
+        onnxq.finetune(quantized, FEEDS, teacher=_renamed())
+    with pytest.raises(DataError, match="too few"):
+        onnxq.finetune(quantized, FEEDS[:1], teacher=residual())
+    with pytest.raises(OptionError, match="steps"):
+        onnxq.finetune(quantized, FEEDS, teacher=residual(), steps=0)
+    with pytest.raises(ModelError, match="carries no quantizers"):
+        onnxq.finetune(classifier(), feeds_for(classifier()), teacher=classifier())
+
+
+def _renamed() -> onnx.ModelProto:
+    model = residual()
+    model.graph.output[0].name = "other"
+    for node in model.graph.node:
+        node.output[:] = ["other" if name == "y" else name for name in node.output]
+    return model

@@ -1,0 +1,205 @@
+"""Run every model that ships with the onnx package through onnxq, and write what became of them.
+
+    python tools/onnx_models.py                                  # onnxruntime; writes docs/onnx_models.md
+    python tools/onnx_models.py --backend tensorrt --backend qnn # these targets as well
+    python tools/onnx_models.py --group node --match 'test_lstm*' --show
+
+Each model is run in one of a few worker processes, which are started again after a crash or a hang; what every model
+must satisfy is in ``tests/foreign.py``. The exit code is 1 where there are faults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import multiprocessing
+import os
+import queue
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.foreign import GROUPS, Case, Verdict, cases, judge  # noqa: E402
+
+DOC = ROOT / "docs" / "onnx_models.md"
+OUTCOMES = ("quantized", "untouched", "refused", "FAULT")
+_JOBS = 400
+"""Models after which a worker is started again, so that what one leaves behind stays bounded."""
+_SECONDS = {"light": 900.0}
+"""Time a model may take; a minute else."""
+Row = tuple[Case, str, str, Verdict, float]
+
+
+def main() -> int:
+    """Run and report."""
+    parser = argparse.ArgumentParser(description="Run the models of the onnx package through onnxq.")
+    parser.add_argument("--backend", action="append", help="target, or TARGET:PLACEMENT; default onnxruntime, both ways")
+    parser.add_argument("--group", action="append", choices=GROUPS, help="default all")
+    parser.add_argument("--match", default="*", help="pattern of test names")
+    parser.add_argument("--every", type=int, default=1, help="only each Nth model")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--show", action="store_true", help="print every verdict, not only the faults")
+    parser.add_argument("--json", type=Path, help="all verdicts, one a line")
+    parser.add_argument("--write", action="store_true", help=f"write {DOC.relative_to(ROOT)}")
+    args = parser.parse_args()
+    start = time.perf_counter()
+    targets = [parse(text) for text in args.backend or ("onnxruntime:all", "onnxruntime:auto")]
+    found = [case for case in cases(args.group or GROUPS) if fnmatch.fnmatch(case.name, args.match)][:: args.every]
+    rows = run([(case, *target) for target in targets for case in found], args.workers, show=args.show)
+    if args.json:
+        lines = [json.dumps({"group": c.group, "name": c.name, "backend": b, "placement": p, "seconds": round(s, 2),
+                             **asdict(v)}) for c, b, p, v, s in rows]  # fmt: skip
+        args.json.write_text("\n".join(lines) + "\n")
+    text = table(rows, time.perf_counter() - start)
+    print(text)
+    if args.write:
+        DOC.write_text(text)
+    return 1 if any(row[3].outcome == "FAULT" for row in rows) else 0
+
+
+def parse(text: str) -> tuple[str, str]:
+    """``"tensorrt"`` or ``"onnxruntime:auto"`` → target and placement (``"all"`` unless it is named)."""
+    name, _, placement = text.partition(":")
+    return name, placement or "all"
+
+
+# -- the pool
+
+
+class Worker:
+    """A process that judges one model after another."""
+
+    def __init__(self) -> None:
+        self.context = multiprocessing.get_context("spawn")
+        self.process: Any = None
+        self.connection: Any = None
+        self.jobs = 0
+
+    def judge(self, case: Case, backend: str, placement: str, seconds: float) -> Verdict:
+        """The verdict; a crash and a hang are faults, after which a new process takes over."""
+        if self.process is None or self.jobs >= _JOBS:
+            self.stop()
+            self.connection, other = self.context.Pipe()
+            self.process, self.jobs = self.context.Process(target=serve, args=(other,), daemon=True), 0
+            self.process.start()
+            other.close()
+        self.jobs += 1
+        try:
+            self.connection.send((case, backend, placement))
+            if self.connection.poll(seconds):
+                verdict: Verdict = self.connection.recv()
+                return verdict
+            self.stop()
+            return Verdict("FAULT", f"no end after {seconds:g} s")
+        except (EOFError, OSError):
+            self.process.join(10)
+            code = self.process.exitcode
+            self.stop()
+            return Verdict("FAULT", f"the process died with exit code {code}")
+
+    def stop(self) -> None:
+        """End the process."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.join()
+            self.connection.close()
+        self.process = None
+
+
+def serve(connection: Connection) -> None:
+    """The life of a worker."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what native libraries print
+    while True:
+        try:
+            case, backend, placement = connection.recv()
+        except EOFError:
+            return
+        connection.send(judge(case, backend, placement))
+
+
+def run(jobs: list[tuple[Case, str, str]], workers: int, *, show: bool = False) -> list[Row]:
+    """The verdicts, in the order of the jobs."""
+    waiting: queue.Queue[int] = queue.Queue()
+    for position in range(len(jobs)):
+        waiting.put(position)
+    rows: list[Row | None] = [None] * len(jobs)
+
+    def work() -> None:
+        worker = Worker()
+        while True:
+            try:
+                position = waiting.get_nowait()
+            except queue.Empty:
+                return worker.stop()
+            case, backend, placement = jobs[position]
+            start = time.perf_counter()
+            verdict = worker.judge(case, backend, placement, _SECONDS.get(case.group, 60.0))
+            rows[position] = (case, backend, placement, verdict, time.perf_counter() - start)
+            if show or verdict.outcome == "FAULT":
+                print(f"{verdict.outcome} {backend}:{placement} {case.group}/{case.name}: {verdict.text}", flush=True)
+
+    threads = [threading.Thread(target=work) for _ in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [row for row in rows if row is not None]
+
+
+# -- the table
+
+
+def table(rows: list[Row], seconds: float) -> str:
+    """The page of the summary."""
+    import onnx
+    import onnxruntime
+
+    counted = Counter((b, p, c.group, v.outcome) for c, b, p, v, _ in rows)
+    lines = [
+        "<!-- written by tools/onnx_models.py --write -->",
+        "",
+        "# The models that ship with the onnx package",
+        "",
+        f"Every model under `onnx/backend/test` of onnx {onnx.__version__} through `check`, `plan` and `quantize`, judged",
+        f"from outside with onnxruntime {onnxruntime.__version__}: quantized (valid, runs, same interface, finite where",
+        "the float model is), untouched (nothing quantized, each node with a reason, equal numbers), refused (a clear",
+        "error, which `check` foretells). Anything else is a fault: a traceback, a hang, a crash, an invalid file, a",
+        "changed interface or input. `node, lowered` are the node tests with an opset too new for this onnxruntime, stamped",
+        "with an older one, `node, constants` are all with every input but one made a constant.",
+        "",
+        "| target | placement | group | models | quantized | untouched | refused | faults |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for backend, placement in dict.fromkeys((b, p) for _, b, p, _, _ in rows):
+        for group in GROUPS:
+            cells = [counted[backend, placement, group, outcome] for outcome in OUTCOMES]
+            if sum(cells):
+                lines.append(f"| {' | '.join(map(str, (backend, placement, group, sum(cells), *cells)))} |")
+    faults = [f"- {b} ({p}), {c.group}/{c.name}: {v.text}" for c, b, p, v, _ in rows if v.outcome == "FAULT"]
+    if faults:
+        lines += ["", "## Faults", "", *faults]
+    refused = Counter(_kind(v.text) for _, _, _, v, _ in rows if v.outcome == "refused")
+    lines += ["", "## Why models are refused", "", "| models | error |", "|---|---|"]
+    lines += [f"| {count} | {text} |" for text, count in refused.most_common()]
+    return "\n".join(lines) + f"\n\n{len(rows)} runs in {seconds / 60:.0f} minutes.\n"
+
+
+def _kind(text: str) -> str:
+    """An error without what is particular to a model."""
+    import re
+
+    text = re.sub(r"'[^']*'|\"[^\"]*\"", "'…'", text.split(". ")[0])
+    return re.sub(r"\d+", "N", text).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
