@@ -85,11 +85,6 @@ def _cannot_be_negative(value: ir.Value | None) -> bool:
     return False
 
 
-def _without_zero_point(value: ir.Value) -> QuantSpec:
-    """The grid of what only has kernels for zero point 0; behind Relu the zero point of a uint8 is 0 too."""
-    return _UINT8 if _cannot_be_negative(value) else _INT8
-
-
 def _readers(value: ir.Value) -> Iterator[tuple[ir.Node, int, ir.Value]]:
     """All that reads a tensor, moved or joined with others before or not: node, position, the tensor it reads."""
     pending, seen = [value], {value}
@@ -100,6 +95,23 @@ def _readers(value: ir.Value) -> Iterator[tuple[ir.Node, int, ir.Value]]:
             if use.node.op_type in _PASS and (use.idx == 0 or use.node.op_type == "Concat"):
                 pending += [v for v in use.node.outputs if v not in seen]
                 seen.update(use.node.outputs)
+
+
+def _starts_at_zero(value: ir.Value) -> bool:
+    """Whether the zero point of a tensor's uint8 grid is 0, whatever shares that grid with it."""
+    if not _cannot_be_negative(value):
+        return False
+    node, first = value.producer(), value
+    while node is not None and node.op_type in (*_MOVES, "MaxPool") and node.inputs[0] is not None:
+        first = node.inputs[0]
+        node = first.producer()
+    joined = {reader for reader, _, _ in _readers(first) if reader.op_type == "Concat"}
+    return all(_cannot_be_negative(other) for reader in joined for other in reader.inputs)
+
+
+def _without_zero_point(value: ir.Value) -> QuantSpec:
+    """The grid of what only has kernels for zero point 0; behind Relu the zero point of a uint8 is 0 too."""
+    return _UINT8 if _starts_at_zero(value) else _INT8
 
 
 def _why_not_passed_on(node: ir.Node) -> str | None:
@@ -115,7 +127,7 @@ def _why_not_passed_on(node: ir.Node) -> str | None:
         op = reader.op_type
         product = op == "MatMul" and not any(is_constant(v) for v in reader.inputs)
         if product or (op == "ConvTranspose" and position == 0):
-            if not _cannot_be_negative(value):
+            if not _starts_at_zero(value):
                 return f"'{reader.name}' reads it, which needs zero point 0: quantized in front of that"
             wanted = True
         elif op == "Add":

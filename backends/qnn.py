@@ -122,9 +122,9 @@ def keep_to_limits(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QPa
     if not changed:
         return []
     for site in plan.sites:
-        new = changed.get(plan.root(site).name)
-        if new is not None:
-            numbers[site.name] = replace(new, spec=site.spec)
+        root = plan.root(site).name
+        if root in changed:
+            numbers[site.name] = replace(changed[root], spec=site.spec)
     fitted = dict(numbers)
     fit_biases(model, plan, fitted)
     numbers.update(fitted)

@@ -1,7 +1,13 @@
 """Rockchip NPUs by RKNN-Toolkit2: QDQ at opset 19 or below, uint8 activations, int8 weights per channel.
 
 RKNN-Toolkit2 takes a QDQ model as one trained for quantization (``build(do_quantization=False)``) and has
-QuantizeLinear and DequantizeLinear of the standard domain only, 8 bits wide.
+QuantizeLinear and DequantizeLinear of the standard domain only, 8 bits wide. Its builder may hang or crash, so it is
+asked in a process of its own.
+
+Verified in the simulator of RKNN-Toolkit2 2.5.0 (rk3588), operator by operator: at most 2 steps of the output from
+onnxruntime, but GlobalAveragePool and ReduceMean, of which it rounds sums its own way (up to 8 steps). Gemm and
+MatMul of two axes must have one row; a MatMul of four axes is fine, one of three hangs the builder, in float too; a
+model with LayerNormalization is not loaded. Not verified: the NPU itself.
 """
 
 from __future__ import annotations
@@ -9,9 +15,11 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
+from onnxq.findings import Finding
 from onnxq.graph.groups import KINDS
+from onnxq.graph.traverse import all_nodes
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
-from onnxq.rows import conv_axis, conv_transpose_axis, gemm_axis, plain_gemm, plain_max_pool
+from onnxq.rows import conv_axis, conv_transpose_axis, gemm_axis, matmul_axis, plain_gemm, plain_max_pool
 from onnxq.spec import QuantSpec
 
 __all__ = ["BACKEND"]
@@ -29,17 +37,40 @@ def _movement(op: str) -> OpRule:
     return OpRule(op, Kind.MOVEMENT)
 
 
-def _one_row(node: ir.Node) -> str | None:
-    """The builder hangs on a Gemm of several rows."""
-    value = node.inputs[0]
-    rows = value.shape[0] if value is not None and value.shape is not None and len(value.shape) else 1
-    return plain_gemm(node) if not isinstance(rows, int) or rows == 1 else "RKNN's builder takes one row only"
+def _rows(node: ir.Node) -> str | None:
+    """Matrix products of the shapes that the builder can handle; it hangs on others, in float too."""
+    shape = node.inputs[0].shape if node.inputs[0] is not None else None
+    if shape is None or len(shape) == 4:
+        return None
+    if len(shape) != 2:
+        return f"RKNN's builder hangs on a {node.op_type} of {'three' if len(shape) == 3 else len(shape)} axes"
+    return None if shape[0] == 1 or not isinstance(shape[0], int) else "RKNN's builder hangs on more than one row"
+
+
+def _gemm(node: ir.Node) -> str | None:
+    return plain_gemm(node) or _rows(node)
+
+
+def _lacks(model: ir.Model) -> list[Finding]:
+    """What the toolkit cannot load or build, whether it is quantized or not."""
+    found: list[Finding] = []
+    for node in all_nodes(model):
+        why = None
+        if node.op_type in ("Gemm", "MatMul"):
+            why = _rows(node)
+        elif node.op_type == "LayerNormalization":
+            why = "RKNN-Toolkit2 2.5.0 cannot load it"
+        if why is not None:
+            found.append(Finding("warning", f"node '{node.name}' ({node.op_type})", why))
+    return found
 
 
 _RULES = (
     OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, bias=2),
     OpRule("ConvTranspose", Kind.COMPUTE, weights=(1,), weight_axis=conv_transpose_axis, bias=2),
-    OpRule("Gemm", Kind.COMPUTE, weights=(1,), weight_axis=gemm_axis, bias=2, when=_one_row),
+    OpRule("Gemm", Kind.COMPUTE, weights=(1,), weight_axis=gemm_axis, bias=2, when=_gemm),
+    OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=matmul_axis, when=_rows),
+    OpRule("MatMul:product", Kind.PRODUCT, data=(0, 1), when=_rows),
     _elementwise("Add", 0, 1),
     _elementwise("Sub", 0, 1),
     _elementwise("Mul", 0, 1),
@@ -90,7 +121,9 @@ BACKEND = Backend(
     max_opset=19,
     weight_bits=frozenset({8}),
     act_bits=frozenset({8}),
+    lacks=_lacks,
     runtime="rknn",
     artifacts="model.onnx (QDQ, opset 19 or below)",
-    verified="x",
+    verified="RKNN-Toolkit2 2.5.0, simulator of rk3588",
+    unverified="the NPU itself",
 )

@@ -24,8 +24,6 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-import onnx_ir as ir
-
 from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.backends.qnn import RULES, keep_to_limits
 from onnxq.errors import BackendError
@@ -36,7 +34,7 @@ from onnxq.graph.save import save
 from onnxq.graph.shapes import forget_shapes, infer_shapes
 from onnxq.graph.traverse import all_graphs
 from onnxq.quantized import Quantized
-from onnxq.render.encodings import VERSIONS, Version, parse, to_document
+from onnxq.render.encodings import Version, parse, to_document
 from onnxq.render.sidecar import put_together, take_apart, write_json
 from onnxq.spec import PerChannel, QuantSpec
 
@@ -44,8 +42,8 @@ __all__ = ["BACKEND"]
 
 _MORE = (
     *(OpRule(op, Kind.ELEMENTWISE) for op in ("Celu", "CumSum", "Erf", "Mish", "ReduceL2", "ReduceProd", "Round")),
-    *(OpRule(op, Kind.ELEMENTWISE) for op in ("Selu", "Softsign", "Tan", "ThresholdedRelu", "PRelu", "LRN", "Log")),
-    *(OpRule(op, Kind.ELEMENTWISE, data=(0, 1)) for op in ("GridSample",)),
+    *(OpRule(op, Kind.ELEMENTWISE) for op in ("Selu", "Softsign", "Tan", "ThresholdedRelu", "LRN", "Log")),
+    *(OpRule(op, Kind.ELEMENTWISE, data=(0, 1)) for op in ("GridSample", "PRelu")),
     *(OpRule(op, Kind.ELEMENTWISE, data=(0, 2)) for op in ("ScatterElements", "ScatterND")),
     *(OpRule(op, Kind.ELEMENTWISE, data=None) for op in ("Einsum", "Sum")),
     *(OpRule(op, Kind.MOVEMENT) for op in ("GatherND", "TopK", "Trilu")),
@@ -89,7 +87,7 @@ def _format(version: Version) -> Format:
     return Format(Quantized.fake_quantize, partial(_write, version), partial(_read, version))
 
 
-_VERSIONS = ("1.0.0", *(version for version in VERSIONS if version != "1.0.0"))
+_VERSIONS: tuple[Version, ...] = ("1.0.0", "0.6.1", "2.0.0")
 
 BACKEND = Backend(
     name="snpe",

@@ -9,7 +9,7 @@ Verified: the parser and the ahead-of-time compiler of TensorRT-RTX 1.7.1 (compu
 opsets 13 to 25, and compute every Conv, Gemm and MatMul with int8 operands; ConvTranspose and average pools run in
 float there although they are quantized. Known from documents only: TensorRT 8, 10 and 11 themselves, speed, and which
 branch of a residual Add is better quantized (NVIDIA's TensorRT developer guide, TensorFlow quantization toolkit and
-Model Optimizer). TensorRT 11 reads opsets up to 25, TensorRT 8.6 up to 17.
+Model Optimizer), and that TensorRT 11 reads opsets up to 25 (its opset guide); older versions read fewer.
 
 TensorRT up to version 10 can also quantize by itself, from a float model and a table of ranges: formats
 ``calibration-cache`` and ``dynamic-range``, see :mod:`onnxq.render.calibration_cache`. No TensorRT has read those here.

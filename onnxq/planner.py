@@ -345,7 +345,7 @@ class _Planner:
                     continue
                 spec = self._activation(node, value)
                 key = (value, "activation", spec, 0)
-                if not rule.output and key not in self.drafts:
+                if not rule.output and (key not in self.drafts or value.is_graph_output()):
                     continue
                 draft = self._draft(value, "activation", spec)
                 draft.produced = not self.backend.inputs_only

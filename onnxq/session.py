@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 from numpy.typing import NDArray
 
 from onnxq.errors import ExecutionError, OptionError
+from onnxq.ort_values import RAW_TYPES, to_array, to_value
 
 __all__ = ["InputInfo", "Session", "available_providers", "inputs_of", "require_library"]
 
@@ -43,11 +43,11 @@ _NUMPY_TYPES: dict[str, Any] = {
     "tensor(float)": np.float32,
     "tensor(double)": np.float64,
     "tensor(float16)": np.float16,
-    "tensor(bfloat16)": ml_dtypes.bfloat16,
     "tensor(bool)": np.bool_,
     "tensor(string)": np.object_,
     **{f"tensor({sign}int{bits})": np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
+_NUMPY_TYPES.update({f"tensor({ir.DataType(number).name.lower()})": kind for number, kind in RAW_TYPES.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,13 @@ class InputInfo:
         name: its name.
         dtype: NumPy type of its elements; ``object`` for strings and for what is not a tensor.
         shape: a number a dimension, a name or None where it is free; None when the rank is unknown.
+        container: ``"sequence"`` or ``"map"`` where it is one; empty for a tensor, optional or not.
     """
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int | str | None, ...] | None
+    container: str = ""
 
 
 def inputs_of(model: ir.Model) -> list[InputInfo]:
@@ -71,12 +73,14 @@ def inputs_of(model: ir.Model) -> list[InputInfo]:
     for value in model.graph.inputs:
         if value.is_initializer():
             continue
-        tensor = isinstance(value.type, ir.TensorType) and value.dtype not in (None, ir.DataType.STRING)
-        dtype = value.dtype.numpy() if tensor and value.dtype is not None else np.dtype(object)
+        kind = value.type.elem_type if isinstance(value.type, ir.OptionalType) else value.type
+        tensor = isinstance(kind, ir.TensorType) and kind.dtype != ir.DataType.STRING
+        dtype = kind.dtype.numpy() if isinstance(kind, ir.TensorType) and tensor else np.dtype(object)
         shape = None
         if value.shape is not None:
             shape = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
-        infos.append(InputInfo(value.name or "", np.dtype(dtype), shape))
+        container = "sequence" if isinstance(kind, ir.SequenceType) else ""
+        infos.append(InputInfo(value.name or "", np.dtype(dtype), shape, container))
     return infos
 
 
@@ -157,12 +161,14 @@ class Session:
             )
         self.inputs = [_info(value) for value in self._session.get_inputs()]
         self.outputs = [_info(value) for value in self._session.get_outputs()]
+        self._raw = {info.name: info.dtype for info in self.inputs if info.dtype in RAW_TYPES.values()}
+        self._any_raw = any(info.dtype in RAW_TYPES.values() for info in (*self.inputs, *self.outputs))
 
     def run(self, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
         """Run the model once.
 
         Args:
-            feeds: an array for each input, of its type and shape.
+            feeds: an array for each input, of its type and shape; bfloat16 and 8-bit floats may come as float32.
             outputs: names of the outputs wanted, all if None.
 
         Returns:
@@ -173,10 +179,18 @@ class Session:
         """
         names = list(outputs) if outputs is not None else [info.name for info in self.outputs]
         try:
-            values = self._session.run(names, {name: np.asarray(array) for name, array in feeds.items()})
+            arrays = {name: np.asarray(array) for name, array in feeds.items()}
+            values = self._run_raw(names, arrays) if self._any_raw else self._session.run(names, arrays)
         except Exception as error:
             raise ExecutionError(_first_line(error), hint="Check the names, types and shapes of the inputs") from error
         return dict(zip(names, values, strict=True))
+
+    def _run_raw(self, names: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[Any]:
+        """Run with inputs or outputs that NumPy arrays cannot carry in and out."""
+        values = {}
+        for name, array in feeds.items():
+            values[name] = to_value(array, self._raw.get(name))
+        return [to_array(value) for value in self._session.run_with_ort_values(list(names), values)]
 
     def end_profiling(self) -> Path:
         """Stop profiling and give the path of the profile, a JSON file in Chrome's trace format."""
@@ -281,6 +295,8 @@ def _without_place(text: str) -> str:
 
 
 def _info(value: Any) -> InputInfo:
-    dtype = np.dtype(_NUMPY_TYPES.get(value.type, np.object_))
-    shape = value.shape
-    return InputInfo(value.name, dtype, None if shape is None else tuple(shape))
+    kind = value.type.removeprefix("optional(").removesuffix(")" if value.type.startswith("optional(") else "")
+    container = {"seq": "sequence", "map": "map"}.get(kind.partition("(")[0], "")
+    dtype = np.dtype(_NUMPY_TYPES.get(kind, np.object_))
+    shape = None if container else value.shape
+    return InputInfo(value.name, dtype, None if shape is None else tuple(shape), container)

@@ -34,6 +34,7 @@ from onnxq.render.read import read as read_quantizers
 from onnxq.runtimes.child import examine
 from onnxq.runtimes.runtime import Examination, Runtime
 from onnxq.session import Session, inputs_of
+from onnxq.spec import Scheme
 
 __all__ = ["Agreement", "verify"]
 
@@ -148,7 +149,8 @@ def verify(
     if runtime is not None and runtime.runs:
         compared, pairs = f"{runtime.title} against onnxruntime", zip(reference, seen.outputs, strict=True)
     elif form == "onnx":
-        compared, pairs = "valid, runs in onnxruntime; nothing to compare with", zip((), (), strict=True)
+        what = f"{runtime.title} compiled it, without running it" if runtime is not None else "valid"
+        compared, pairs = f"{what}; it runs in onnxruntime, with nothing to compare", zip((), (), strict=True)
     else:
         compared = "onnxq's simulation in onnxruntime against the float model inside"
         pairs = zip(_outputs(quantized.model, feeds, lambda _: None), reference, strict=True)
@@ -198,9 +200,10 @@ def _outputs(model: ir.Model, feeds: Sequence[Mapping[str, NDArray[Any]]], advan
 
 
 def _steps(quantized: Quantized) -> dict[str, float]:
-    """Output → step of its quantizer."""
+    """Output → step of its quantizer, where it has steps of one size."""
     names = {value.name for value in quantized.model.graph.outputs}
     sites = [s for s in quantized.plan.sites if s.role == "activation" and s.produced and s.tensor in names]
+    sites = [s for s in sites if s.spec.scheme is Scheme.UNIFORM]
     return {s.tensor: float(quantized.qparams[s.name].scale.max()) for s in sites}
 
 

@@ -166,7 +166,7 @@ def agreement(screen: Screen, found: Agreement, *, verbose: bool) -> None:
     for position, (name, errors) in enumerate(sorted(found.outputs.items(), key=lambda pair: pair[1].sqnr)):
         steps = f", at most {found.lsb[name]:.2g} steps of its quantizer" if name in found.lsb else ""
         rows.append(("" if position else "agreement", f"{name}: {_accuracy(errors)}{steps}"))
-    rows.append(("compared", found.compared if found.outputs else "nothing was run: give --data, where it can run"))
+    rows.append(("compared", found.compared if found.outputs or found.format == "onnx" else "nothing: give --data"))
     rows += [("" if position else "remark", text) for position, text in enumerate(found.remarks)]
     if verbose:
         rows += [("integer", name) for name in found.integer] + [("float", name) for name in found.floating]

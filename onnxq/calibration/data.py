@@ -128,6 +128,13 @@ def open_data(
     Raises:
         DataError: there is no such data, it is empty, or it cannot be opened.
     """
+    for info in inputs:
+        if info.container:
+            raise DataError(
+                f"it is a {info.container}, and calibration data are tensors",
+                where=f"input {info.name!r}",
+                hint="Quantize the part of the model that has tensors as its inputs",
+            )
     fitter = Fitter(inputs, optional)
     if samples is not None and samples < 1:
         raise DataError(f"{samples} samples asked for", hint="Use at least one.")

@@ -65,7 +65,12 @@ class Keeper:
 
 
 def _copies(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    return {name: np.array(array, order="C") for name, array in arrays.items()}
+    return {name: _plain(np.array(array, order="C")) for name, array in arrays.items()}
+
+
+def _plain(array: NDArray[Any]) -> NDArray[Any]:
+    """bfloat16 and 8-bit floats as float32, which holds them exactly; NumPy's own types as they are."""
+    return array.astype(np.float32) if array.dtype.kind == "V" and "float" in array.dtype.name else array
 
 
 def _storable(array: NDArray[Any]) -> bool:

@@ -150,7 +150,7 @@ def _numbers(name: str, entry: Any, version: Version, axis: Axis) -> QParams:
         if alone:
             scales, zeros = scales.reshape(()), zeros.reshape(())
         where = None if alone else axis(name, len(scales))
-    granularity = PerTensor() if scales.ndim == 0 else PerChannel(int(where))  # type: ignore[arg-type]
+    granularity = PerTensor() if scales.ndim == 0 else PerChannel(int(where))
     middle = 0 if signed else 1 << (bits - 1)
     symmetric = bool((zeros == middle).all()) and signed
     return QParams(QuantSpec(bits, signed, symmetric, granularity), scales, np.asarray(zeros, np.int64))

@@ -3,8 +3,8 @@
 Options of the script:
 
 * ``fallback``: nodes that the HTP does not take run on onnxruntime's CPU kernels; else one such node is an error.
-* ``arch``, ``soc``: HTP architecture and SoC model of the provider's options, empty for its default, which is the oldest
-  architecture, 68. It computes 16 bits less precisely than 73, that of the Snapdragon 8 Gen 2, and those after it.
+* ``arch``, ``soc``: HTP architecture and SoC model of the provider's options, empty for its default, which is the
+  oldest, 68. It computes 16 bits less precisely than 73, that of the Snapdragon 8 Gen 2, and those after it.
 * ``context``: path of a context model ``*_ctx.onnx`` to write, with its binary ``*_qnn.bin`` beside it: the graph
   compiled for the HTP, which a device loads without compiling.
 * ``dlc``: folder to write a ``.dlc`` into (QAIRT's own container). The provider then makes nothing to run: no outputs.

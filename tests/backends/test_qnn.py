@@ -63,13 +63,10 @@ def incomplete(model: onnx.ModelProto) -> list[str]:
     floats = {v.name for v in graph.input if v.type.tensor_type.elem_type == onnx.TensorProto.FLOAT}
     found = []
     for node in graph.node:
-        if node.op_type == "QuantizeLinear":
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
             continue
-        if node.op_type == "DequantizeLinear":
-            continue
-        for name in node.input:
-            if name in floats or (name in maker and maker[name].op_type != "DequantizeLinear"):
-                found.append(name)
+        bare = floats | {name for name, before in maker.items() if before.op_type != "DequantizeLinear"}
+        found += [name for name in node.input if name in bare]
     return found + [v.name for v in graph.output if maker[v.name].op_type != "DequantizeLinear"]
 
 

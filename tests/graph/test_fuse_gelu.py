@@ -58,7 +58,8 @@ def test_a_tensor_read_elsewhere_keeps_the_chain() -> None:
 
 def test_a_constant_that_adds_axes_keeps_the_chain() -> None:
     proto = build(
-        "g (float[8] u) => (float[1,8] y) { a = Div(u, root2) \n e = Erf(a) \n p = Add(e, wide) \n m = Mul(u, p) \n y = Mul(m, half) }",
+        "g (float[8] u) => (float[1,8] y) { a = Div(u, root2) \n e = Erf(a) \n p = Add(e, wide) \n "
+        "m = Mul(u, p) \n y = Mul(m, half) }",
         opset=20,
         ir_version=9,
         **CONSTANTS,

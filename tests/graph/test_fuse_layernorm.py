@@ -9,7 +9,7 @@ from onnxq.graph.note import Note
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array
-from tests.graph.helpers import apply, build, f32, i64, ops, random
+from tests.graph.helpers import Array, apply, build, f32, i64, ops, random
 from tests.graph.test_groups import CONSTANTS, NORMALIZATIONS
 
 FEEDS = {"u": (0.02 * random(2, 3, 8, seed=1)).astype(np.float32)}
@@ -21,7 +21,7 @@ def fuse(model: ir.Model) -> list[Note]:
     return fuse_layernorm(model)
 
 
-def fused(body: str, opset: int = 18, **constants: np.ndarray[object, np.dtype[np.float32]]) -> ir.Model:
+def fused(body: str, opset: int = 18, **constants: Array) -> ir.Model:
     text = f"g (float[n,3,8] u) => (float[n,3,8] y) {{ x = Neg(u) \n {body} \n y = Abs(t) }}"
     return apply(fuse, build(text, opset=opset, **{**CONSTANTS, **constants}), FEEDS, tolerance=1e-5)[0]
 
@@ -39,8 +39,10 @@ def test_scale_and_bias_are_those_of_the_chain() -> None:
     gamma, beta = random(8, seed=2), random(8, seed=3)
     model = fused(NORMALIZATIONS["layernorm"][0], gamma=gamma, beta=beta)
     node = next(n for n in all_nodes(model) if n.op_type == "LayerNormalization")
-    np.testing.assert_allclose(constant_array(node.inputs[1]), gamma, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(constant_array(node.inputs[2]), beta, rtol=1e-5, atol=1e-6)
+    for value, expected in zip(node.inputs[1:], (gamma, beta), strict=True):
+        found = constant_array(value)
+        assert found is not None
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("body", [*NORMALIZATIONS["rmsnorm"], *NORMALIZATIONS["softmax"]])

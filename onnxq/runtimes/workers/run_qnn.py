@@ -78,7 +78,7 @@ def sizes(request: Request) -> dict[str, int]:
     import onnx
 
     found: dict[str, int] = {}
-    sample = next(request.feeds(), {})
+    sample: dict[str, Any] = next(request.feeds(), {})
     for value in onnx.load(request.model, load_external_data=False).graph.input:
         for dim, size in zip(value.type.tensor_type.shape.dim, np.shape(sample.get(value.name, 0)), strict=False):
             if dim.dim_param:

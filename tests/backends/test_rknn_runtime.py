@@ -1,0 +1,53 @@
+"""RKNN-Toolkit2's simulator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+import onnxq
+from onnxq.runtimes.child import missing
+from onnxq.runtimes.rknn import RUNTIME
+from tests.models import build, images, normal
+from tests.targets import branches, upsampling
+
+REASON = missing(RUNTIME)
+pytestmark = [pytest.mark.runtime, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
+
+
+def plain() -> onnx.ModelProto:
+    return build(
+        """(float[1, 3, 16, 16] x) => (float[1, 10] y) {
+            [stem] a = Conv <pads = [1, 1, 1, 1]> (x, w1, b1)
+            [act] r = Relu (a)
+            [depthwise] d = Conv <group = 8> (r, w2)
+            [pool] p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (d)
+            [flat] f = Flatten (p)
+            [head] y = Gemm <transB = 1> (f, w3, b3)
+        }""",
+        w1=normal(8, 3, 3, 3),
+        b1=normal(8, seed=1, scale=0.1),
+        w2=normal(8, 1, 3, 3, seed=2),
+        w3=normal(10, 392, seed=3, scale=0.1),
+        b3=normal(10, seed=4, scale=0.1),
+    )
+
+
+def matmul() -> onnx.ModelProto:
+    return build("(float[1, 2, 8, 16] x) => (float[1, 2, 8, 8] y) { y = MatMul (x, w) }", w=normal(16, 8))
+
+
+@pytest.mark.parametrize(
+    ("graph", "shape"),
+    [(plain, (1, 3, 16, 16)), (branches, (1, 4, 8, 8)), (upsampling, (1, 4, 8, 8)), (matmul, (1, 2, 8, 16))],
+)
+def test_the_simulator_agrees(graph: object, shape: tuple[int, ...], tmp_path: Path) -> None:
+    assert callable(graph)
+    samples = images(*shape, samples=2)
+    made = onnxq.quantize(graph(), samples, backend="rknn", output=tmp_path)
+    found = onnxq.verify(made.files[0], samples, backend="rknn", timeout=120)
+    assert found.runtime is not None and found.runtime.startswith("RKNN")
+    assert found.worst is not None and found.worst[1].sqnr > 25, found.outputs
+    assert any("model.rknn" in remark for remark in found.remarks)

@@ -1,0 +1,67 @@
+"""Several targets in one run: one calibration, the same files as one by one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxq
+from onnxq.cli import main
+from onnxq.errors import OptionError
+from tests.models import feeds_for
+from tests.targets import TARGETS, residual
+
+FEEDS = feeds_for(residual())
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    onnx.save(residual(), tmp_path / "net.onnx")
+    np.savez(tmp_path / "d.npz", x=np.stack([f["x"] for f in FEEDS]))
+    return tmp_path / "net.onnx", tmp_path / "d.npz"
+
+
+def test_all_targets_at_once_give_what_each_gives_alone(files: tuple[Path, Path], tmp_path: Path) -> None:
+    model, data = files
+    together = onnxq.quantize_all(model, data, backends=TARGETS, output=tmp_path / "all")
+    assert tuple(together) == TARGETS
+    statistics = onnxq.calibrate(model, data)
+    for name in TARGETS:
+        alone = onnxq.quantize(model, statistics=statistics, backend=name, output=tmp_path / name)
+        assert [p.name for p in alone.files] == [p.name for p in together[name].files]
+        for one, other in zip(alone.files, together[name].files, strict=True):
+            assert one.read_bytes() == other.read_bytes(), f"{name}: {one.name}"
+    assert {p for r in together.values() for p in r.files} == set((tmp_path / "all").iterdir())
+
+
+def test_command_line(files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, data = (str(path) for path in files)
+    several = ["--backend", "onnxruntime", "--backend", "tvm"]
+    assert main(["quantize", model, "--data", data, *several, "-o", str(tmp_path / "out")]) == 0
+    out = capsys.readouterr().out
+    assert "net_onnxruntime.onnx" in out and "net_tvm.onnx" in out
+    assert main(["quantize", model, "--data", data, *several, "-o", str(tmp_path / "out"), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [t["backend"] for t in document["targets"]] == ["onnxruntime", "tvm"]
+    (tmp_path / "c.toml").write_text('backend = ["onnxruntime", "tvm"]\n')
+    config = ["--config", str(tmp_path / "c.toml")]
+    assert main(["quantize", model, "--data", data, *config, "-o", str(tmp_path / "again"), "-q"]) == 0
+    assert sorted(p.name for p in (tmp_path / "again").iterdir()) == ["net_onnxruntime.onnx", "net_tvm.onnx"]
+
+
+def test_wrong_uses(files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, data = files
+    with pytest.raises(OptionError, match="is no folder"):
+        onnxq.quantize_all(model, data, backends=["onnxruntime", "tvm"], output=tmp_path / "q.onnx")
+    with pytest.raises(OptionError, match="no target"):
+        onnxq.quantize_all(model, data, backends=[])
+    with pytest.raises(OptionError, match="no backend named 'tmv'"):
+        onnxq.quantize_all(model, data, backends=["onnxruntime", "tmv"])
+    with pytest.raises(SystemExit):
+        main(["plan", str(model), "--backend", "onnxruntime", "--backend", "tvm", "--nonsense"])
+    assert main(["plan", str(model), "--backend", "onnxruntime", "--backend", "tvm"]) == 2
+    assert "takes one --backend" in capsys.readouterr().err
