@@ -217,9 +217,13 @@ class _Planner:
         return self.rules[producer].fixed is None
 
     def _left_alone(self, producer: ir.Node, function: ir.Node) -> bool:
-        """Whether the operator that the target computes an activation function together with stays float."""
-        rule = self._rule(producer) if producer not in self.rules and self.backend.absorbs is not None else None
-        return rule is not None and self._together(producer, function)
+        """Whether the operator that the target computes an activation function together with stays float.
+
+        Data has not seen the tensor between the two where both were to be quantized at first.
+        """
+        if producer in self.rules or self._rule(producer) is None:
+            return False
+        return producer.name in self.keep_float if self.backend.absorbs is None else self._together(producer, function)
 
     def _place(self) -> None:
         rules, mode = self.rules, self.placement

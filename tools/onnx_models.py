@@ -16,6 +16,7 @@ import json
 import multiprocessing
 import os
 import queue
+import re
 import sys
 import threading
 import time
@@ -31,6 +32,22 @@ sys.path.insert(0, str(ROOT))
 from tests.foreign import GROUPS, Case, Verdict, cases, judge  # noqa: E402
 
 DOC = ROOT / "docs" / "onnx_models.md"
+HEAD = """<!-- written by tools/onnx_models.py --write -->
+
+# The models that ship with the onnx package
+
+Every model of `onnx.backend.test` (onnx {onnx}) through `check`, `plan` and `quantize`, judged from outside with
+onnxruntime {onnxruntime}:
+
+- quantized: valid, runs, same interface, finite where the float model is;
+- untouched: nothing is quantized, each node with a reason, equal numbers;
+- refused: onnxruntime does not run the float model either, or what goes in is no tensor; a clear error, foretold by
+  `check`;
+- anything else is a fault: a traceback, a hang, a crash, an invalid file, a changed interface, a changed input model.
+
+`node, lowered` are the node tests whose opset is too new for this onnxruntime, stamped with an older one; `node,
+constants` are the node tests again, every input but one made a constant.
+"""
 OUTCOMES = ("quantized", "untouched", "refused", "FAULT")
 _JOBS = 400
 """Models after which a worker is started again, so that what one leaves behind stays bounded."""
@@ -42,7 +59,7 @@ Row = tuple[Case, str, str, Verdict, float]
 def main() -> int:
     """Run and report."""
     parser = argparse.ArgumentParser(description="Run the models of the onnx package through onnxq.")
-    parser.add_argument("--backend", action="append", help="target, or TARGET:PLACEMENT; default onnxruntime, both ways")
+    parser.add_argument("--backend", action="append", help="TARGET[:PLACEMENT]; default onnxruntime, both ways")
     parser.add_argument("--group", action="append", choices=GROUPS, help="default all")
     parser.add_argument("--match", default="*", help="pattern of test names")
     parser.add_argument("--every", type=int, default=1, help="only each Nth model")
@@ -163,19 +180,9 @@ def table(rows: list[Row], seconds: float) -> str:
     import onnx
     import onnxruntime
 
-    counted = Counter((b, p, c.group, v.outcome) for c, b, p, v, _ in rows)
+    counted = Counter((b, p, c.group, str(v.outcome)) for c, b, p, v, _ in rows)
     lines = [
-        "<!-- written by tools/onnx_models.py --write -->",
-        "",
-        "# The models that ship with the onnx package",
-        "",
-        f"Every model under `onnx/backend/test` of onnx {onnx.__version__} through `check`, `plan` and `quantize`, judged",
-        f"from outside with onnxruntime {onnxruntime.__version__}: quantized (valid, runs, same interface, finite where",
-        "the float model is), untouched (nothing quantized, each node with a reason, equal numbers), refused (a clear",
-        "error, which `check` foretells). Anything else is a fault: a traceback, a hang, a crash, an invalid file, a",
-        "changed interface or input. `node, lowered` are the node tests with an opset too new for this onnxruntime, stamped",
-        "with an older one, `node, constants` are all with every input but one made a constant.",
-        "",
+        HEAD.format(onnx=onnx.__version__, onnxruntime=onnxruntime.__version__),
         "| target | placement | group | models | quantized | untouched | refused | faults |",
         "|---|---|---|---|---|---|---|---|",
     ]
@@ -187,18 +194,19 @@ def table(rows: list[Row], seconds: float) -> str:
     faults = [f"- {b} ({p}), {c.group}/{c.name}: {v.text}" for c, b, p, v, _ in rows if v.outcome == "FAULT"]
     if faults:
         lines += ["", "## Faults", "", *faults]
-    refused = Counter(_kind(v.text) for _, _, _, v, _ in rows if v.outcome == "refused")
+    refused = Counter(_kind(c.name, v.text) for c, _, _, v, _ in rows if v.outcome == "refused")
     lines += ["", "## Why models are refused", "", "| models | error |", "|---|---|"]
     lines += [f"| {count} | {text} |" for text, count in refused.most_common()]
     return "\n".join(lines) + f"\n\n{len(rows)} runs in {seconds / 60:.0f} minutes.\n"
 
 
-def _kind(text: str) -> str:
+def _kind(name: str, text: str) -> str:
     """An error without what is particular to a model."""
-    import re
-
+    text = text.replace(f"{name}: ", "").replace(f", {name}", "")
     text = re.sub(r"'[^']*'|\"[^\"]*\"", "'…'", text.split(". ")[0])
-    return re.sub(r"\d+", "N", text).replace("|", "\\|")
+    text = re.sub(r"(In Node, |node:|Name:|Op with name|\(op_type:).*", r"\1 …", text)
+    text = re.sub(r"(implementation for|kernel for|while running|know operator) \S+", r"\1 …", text)
+    return re.sub(r"\d+", "N", text).replace("|", "\\|")[:160]
 
 
 if __name__ == "__main__":

@@ -139,8 +139,8 @@ class _Runner:
         """Add one sample to the statistics.
 
         Returns:
-            The model's outputs that are tensors, and the channel means of what convolutions and Gemms read, if they are wanted and no
-            tensor holds a NaN.
+            The model's outputs that are tensors, and the channel means of what convolutions and Gemms read, if they are
+            wanted and no tensor holds a NaN.
         """
         outputs: dict[str, NDArray[Any]] = {}
         means: dict[str, NDArray[np.float64]] = {}

@@ -18,6 +18,7 @@ from onnxq.graph.namer import unique_names
 from onnxq.graph.note import Note
 from onnxq.graph.opset import raise_opset
 from onnxq.graph.prune import eliminate_identity, remove_dead
+from onnxq.graph.scalar_range import scalar_ranges
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.share import share_constants
 
@@ -59,6 +60,7 @@ def normalize(
         *_compute_constants(model),
     ]
     changes = [
+        *scalar_ranges(model),
         *fold_pad(model),
         *remove_dead(model),
         *fuse_hardswish(model),

@@ -151,6 +151,32 @@ def test_no_zero_point_for_what_needs_none() -> None:
     assert q.qparams[data.name].zero_point.item() > 0
 
 
+@pytest.mark.parametrize(("function", "kind"), [("Relu", "uint8"), ("Identity", "int8")])
+def test_no_zero_point_where_a_concat_shares_the_grid_with_negative_numbers(function: str, kind: str) -> None:
+    model = build(
+        f"""(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y, float[1, 4, 8, 8] z) {{
+            a = Conv <pads = [1, 1, 1, 1]> (x, w)
+            r = Relu (a)
+            p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r)
+            y = ConvTranspose <strides = [2, 2]> (p, v)
+            b = Conv <pads = [1, 1, 1, 1]> (x, w2)
+            n = {function} (b)
+            c = Concat <axis = 1> (r, n)
+            z = Conv (c, u)
+        }}""",
+        w=normal(4, 4, 3, 3),
+        w2=normal(4, 4, 3, 3, seed=3),
+        v=normal(4, 4, 2, 2, seed=1),
+        u=normal(4, 8, 1, 1, seed=2),
+    )
+    q = quantized(model)
+    (read,) = [
+        s for s in q.plan.sites for e in s.readers if q.plan.quantized.get(e.node) == "ConvTranspose" and not e.index
+    ]
+    assert read.spec.dtype == kind
+    assert not q.qparams[read.name].zero_point.any()
+
+
 def test_a_zero_point_asked_for_is_said_to_cost_the_integer_kernel() -> None:
     model = build(
         "(float[1, 4, 8, 8] x) => (float[1, 4, 16, 16] y) { y = ConvTranspose <strides = [2, 2]> (x, v) }",
@@ -325,7 +351,7 @@ def _one(levels: int = 256, low: object = 0.0, high: object = 2.55, out: object 
     nodes = [helper.make_node("FakeQuantize", ["x", "l", "h", "l", "o"], ["y"], domain=DOMAIN)]
     nodes[0].attribute.append(helper.make_attribute("levels", levels))
     ends = {"l": f32(low), "h": f32(high), "o": f32(out)}
-    shape = ["N", 4]
+    shape: list[str | int | None] = ["N", 4]
     graph = helper.make_graph(
         nodes,
         "g",

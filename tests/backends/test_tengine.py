@@ -102,7 +102,7 @@ def test_the_tool_makes_the_weights_that_were_simulated(tmp_path: Path) -> None:
     for name in ("w1", "w2"):
         scale, zero, integers = tool(stored[name])
         meant = made.qparams[name]
-        assert (scale, zero) == (float(meant.scale), int(meant.zero_point))
+        assert (float(scale), zero) == (float(meant.scale), int(meant.zero_point))
         simulated = fake_quantize(given[name], meant)
         np.testing.assert_array_equal((integers - zero).astype(np.float32) * scale, simulated)
         assert np.abs(stored[name] - given[name]).max() <= 0.76 * float(scale)
@@ -132,7 +132,7 @@ def test_the_tool_can_be_made_to_choose(seed: int) -> None:
         made = as_the_tool_sees(given, numbers)
         assert made is not None
         scale, zero, integers = tool(made)
-        assert (scale, zero) == (float(numbers.scale), int(numbers.zero_point))
+        assert (float(scale), zero) == (float(numbers.scale), int(numbers.zero_point))
         simulated = fake_quantize(given, numbers)
         np.testing.assert_array_equal((integers - zero).astype(np.float32) * scale, simulated)
 

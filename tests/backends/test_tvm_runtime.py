@@ -20,12 +20,12 @@ _WHY = missing(RUNTIME)
 pytestmark = [pytest.mark.runtime, pytest.mark.skipif(_WHY is not None, reason=f"no TVM: {_WHY}")]
 
 
-@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize(("weights", "bits"), [(8, 8), (8, 16), (16, 16)])
 @pytest.mark.parametrize("name", GRAPHS)
-def test_numbers(name: str, bits: int, tmp_path: Path) -> None:
+def test_numbers(name: str, weights: int, bits: int, tmp_path: Path) -> None:
     model = GRAPHS[name]()
     feeds = feeds_for(model, samples=2)
-    options = Options(act_bits=bits)
+    options = Options(weight_bits=weights, act_bits=bits)
     q = onnxq.quantize(model, feeds, backend="tvm", output=tmp_path / "q.onnx", options=options)
     seen = examine(RUNTIME, tmp_path / "q.onnx", feeds)
     steps = {s.tensor: float(q.qparams[s.name].scale) for s in q.plan.sites if s.role == "activation" and s.produced}

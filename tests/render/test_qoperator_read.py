@@ -1,0 +1,78 @@
+"""The way back from QOperators: onnxq's own, and those of other tools."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+
+import onnxq
+from tests.contract import Array, infer
+from tests.models import build, f32, feeds_for
+from tests.render.nets import NETS, kinds, quantized
+from tests.targets import residual
+
+
+@pytest.mark.parametrize("target", ["onnx_qnn", "onnxruntime"])
+@pytest.mark.parametrize("net", NETS)
+def test_read_back_and_written_again_it_is_the_same(net: str, target: str) -> None:
+    text, arrays, _ = NETS[net]
+    q = quantized(text, arrays, target)
+    model = ir.to_proto(q.rendered())
+    again = onnxq.read(model, backend=target)
+    assert not again.notes
+    assert "Q" not in {node.op_type[0] for node in again.model.graph}, "a float model"
+    back = ir.to_proto(replace(again, format="qoperator").rendered())
+    assert sorted(kinds(back)) == sorted(kinds(model))
+    assert {n.name for n in back.graph.node} == {n.name for n in model.graph.node}
+    feeds = feeds_for(model, samples=1)
+    np.testing.assert_array_equal(infer(back, feeds, optimize=False)["y"], infer(model, feeds, optimize=False)["y"])
+
+
+def test_qoperators_of_another_tool_are_read() -> None:
+    """A model by hand: a QLinearAdd of tensors with scales of their own, and a QLinearConv with channels last."""
+    model = build(
+        """(float[1, 2, 4, 4] x) => (float[1, 2, 4, 4] y) {
+            q = QuantizeLinear (x, s, z)
+            a = com.microsoft.QLinearAdd (q, s, z, q, s, z, t, u)
+            y = DequantizeLinear (a, t, u)
+        }""",
+        domains={"com.microsoft": 1},
+        s=f32(0.05),
+        z=np.uint8(100),
+        t=f32(0.1),
+        u=np.uint8(90),
+    )
+    q = onnxq.read(model)
+    assert [node.op_type for node in q.model.graph] == ["Add"]
+    assert {name: int(p.zero_point) for name, p in q.qparams.items()} == {"x": 100, "y": 90}
+    assert [float(q.qparams[name].scale) for name in "xy"] == pytest.approx([0.05, 0.1])
+    model.graph.node[1].attribute.append(onnx.helper.make_attribute("channels_last", 1))
+    assert any("has channels last: left as it is" in note for note in onnxq.read(model).notes)
+
+
+def test_what_onnxruntime_quantized_is_read_bit_for_bit(tmp_path: Path) -> None:
+    feeds = feeds_for(residual(), samples=2)
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.left = iter(feeds)
+
+        def get_next(self) -> dict[str, Array] | None:
+            return next(self.left, None)
+
+    onnx.save(residual(), tmp_path / "float.onnx")
+    form = QuantFormat.QOperator
+    quantize_static(tmp_path / "float.onnx", tmp_path / "q.onnx", Reader(), quant_format=form, per_channel=True)
+    given = onnx.load(tmp_path / "q.onnx")
+    q = onnxq.read(given)
+    assert not q.notes and kinds(given).count("QLinearConv") == 3
+    assert {"Conv", "Add", "Gemm"} <= {node.op_type for node in q.model.graph}
+    np.testing.assert_array_equal(
+        infer(ir.to_proto(q.qdq()), feeds, optimize=False)["y"], infer(given, feeds, optimize=False)["y"]
+    )
