@@ -59,8 +59,8 @@ class OpRule:
         bias: position of the bias, if the operator has one.
         output: an integer kernel needs its output quantized. Where ``False`` the output is quantized only when
             another integer operator reads it.
-        activation: spec of the data inputs where it is not the backend's, or a function of the tensor that gives it; its
-            range method is the user's.
+        activation: spec of the data inputs where it is not the backend's, or a function of the tensor that gives it;
+            its range method is the user's.
         weight: spec of the weights where it is not the backend's.
         same_scale: all activations that the operator reads and writes share one scale, that of its first output; for
             data movement the first input's scale is shared whether this is set or not.

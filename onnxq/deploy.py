@@ -139,6 +139,13 @@ def _adopt(source: Quantized, target: Backend, options: Options) -> tuple[Plan, 
     fit_biases(source.model, plan, numbers)
     unused = [name for kind, name in given if kind != "bias" and name not in {s.tensor for s in sites}]
     notes = [f"deploy: {target.name} does not quantize {', '.join(map(repr, unused))}"] if unused else []
+    if target.adjust is not None:
+        wanted = dict(numbers)
+        target.adjust(source.model, plan, wanted)
+        moved = [name for name, qp in wanted.items() if name in numbers and qp != numbers[name]]
+        if moved:
+            names = ", ".join(map(repr, moved[:_LISTED])) + (" and others" if len(moved) > _LISTED else "")
+            notes.append(f"deploy: {target.name} would want other scales for {names}; they are kept as given")
     return plan, numbers, notes
 
 

@@ -5,10 +5,10 @@ The script of a runtime is called as ``python WORKER REQUEST``, REQUEST a JSON f
     {"model": path, "inputs": [names], "samples": [paths], "results": folder, "options": {...}}
 
 A sample is an ``.npz`` file with the arrays ``0``, ``1`` ... of the inputs. The script writes ``report.json`` into the
-results folder: ``version``, the names ``outputs``, lists of strings ``integer``, ``floating``, ``remarks``, ``files``. Where
-it computes it also writes ``0.npz``, ``1.npz`` ... with the arrays ``0``, ``1`` ... of the outputs. Called as
-``python WORKER --version`` it prints the version. Exit code 3 says that the runtime is not installed, with the reason on
-stderr.
+results folder: ``version``, the names ``outputs``, lists of strings ``integer``, ``floating``, ``remarks``, ``files``.
+Where it computes it also writes ``0.npz``, ``1.npz`` ... with the arrays ``0``, ``1`` ... of the outputs. Called as
+``python WORKER --version`` it prints the version. Exit code 3 says that the runtime is not installed, with the reason
+on stderr.
 """
 
 from __future__ import annotations
