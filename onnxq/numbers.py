@@ -91,7 +91,7 @@ def choose_numbers(model: ir.Model, plan: Plan, statistics: Statistics) -> dict[
     numbers: dict[str, QParams] = {}
     for site in plan.sites:
         if site.role == "activation" and site.tied_to is None:
-            low, high = site.fixed or select_range(statistics.tensors[site.source], site.spec)
+            low, high = site.fixed or _range(statistics, site)
             numbers[site.name] = from_range(low, high, site.spec)
         elif site.role in ("weight", "constant"):
             array = _array(values[site.tensor])
@@ -104,6 +104,14 @@ def choose_numbers(model: ir.Model, plan: Plan, statistics: Statistics) -> dict[
             numbers[site.name] = replace(numbers[plan.root(site).name], spec=site.spec)
     fit_biases(model, plan, numbers)
     return numbers
+
+
+def _range(statistics: Statistics, site: Site) -> tuple[float, float]:
+    """The range that the site's method selects; searched for once for all plans of these statistics."""
+    key = (site.source, site.spec)
+    if key not in statistics.ranges:
+        statistics.ranges[key] = select_range(statistics.tensors[site.source], site.spec)
+    return statistics.ranges[key]
 
 
 def fit_biases(model: ir.Model, plan: Plan, numbers: dict[str, QParams]) -> None:

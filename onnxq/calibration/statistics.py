@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from onnxq.calibration.digest import model_digest
 from onnxq.calibration.histogram import KEYS, accumulate, key_edges
 from onnxq.errors import StatisticsError
+from onnxq.spec import QuantSpec
 
 __all__ = ["EMA_MOMENTUM", "SENTINEL", "KeptSample", "Statistics", "TensorStatistics", "model_digest"]
 
@@ -227,6 +228,7 @@ class Statistics:
         unobservable: tensor name to the reason why it has none.
         kept: samples held back, by index.
         meta: anything else worth keeping, text.
+        ranges: (tensor, spec) → the range that was selected for it, so that several targets search for it once.
     """
 
     model_digest: str
@@ -235,6 +237,7 @@ class Statistics:
     unobservable: dict[str, str] = field(default_factory=dict)
     kept: list[KeptSample] = field(default_factory=list)
     meta: dict[str, str] = field(default_factory=dict)
+    ranges: dict[tuple[str, QuantSpec], tuple[float, float]] = field(default_factory=dict, init=False, repr=False)
 
     def merge(self, other: Statistics) -> None:
         """Append the samples of ``other``; as many samples stay held back as the larger of the two holds.
@@ -247,6 +250,7 @@ class Statistics:
         """
         if other.model_digest != self.model_digest:
             raise StatisticsError("the statistics are of two models", hint="Collect both from the same file")
+        self.ranges.clear()
         for name, theirs in other.tensors.items():
             self.tensors.setdefault(name, TensorStatistics(name)).merge(theirs, self.samples)
         self.unobservable = {
