@@ -7,7 +7,6 @@ graph and given to onnxruntime as they are, so that models above protobuf's 2 GB
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from onnxq.errors import ExecutionError, OptionError
+from onnxq.ort_errors import first_line, load_error
 from onnxq.ort_values import RAW_TYPES, to_array, to_value
 
 __all__ = ["InputInfo", "Session", "available_providers", "inputs_of", "require_library"]
@@ -151,7 +151,7 @@ class Session:
         try:
             self._session = ort.InferenceSession(source, options, providers=chosen)
         except Exception as error:  # the boundary to onnxruntime, whose exceptions share no base
-            raise _load_error(error, where) from error
+            raise load_error(error, where) from error
         used = self._session.get_providers()
         missing = [name for name in chosen if name not in used]
         if missing:
@@ -162,6 +162,9 @@ class Session:
         self.inputs = [_info(value) for value in self._session.get_inputs()]
         self.outputs = [_info(value) for value in self._session.get_outputs()]
         self._raw = {info.name: info.dtype for info in self.inputs if info.dtype in RAW_TYPES.values()}
+        ends = (*self._session.get_inputs(), *self._session.get_outputs())
+        known = (*_NUMPY_TYPES, "tensor(string)")
+        self._barred = {v.name: v.type for v in ends if v.type.startswith("tensor(") and v.type not in known}
         self._any_raw = any(info.dtype in RAW_TYPES.values() for info in (*self.inputs, *self.outputs))
 
     def run(self, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
@@ -178,11 +181,17 @@ class Session:
             ExecutionError: onnxruntime refuses the feeds, or a node fails.
         """
         names = list(outputs) if outputs is not None else [info.name for info in self.outputs]
+        for name in (*feeds, *names):
+            if name in self._barred:
+                raise ExecutionError(
+                    f"{name!r} is a {self._barred[name]}, which onnxruntime neither takes from Python nor gives",
+                    hint="Put a Cast to another type there",
+                )
         try:
             arrays = {name: np.asarray(array) for name, array in feeds.items()}
             values = self._run_raw(names, arrays) if self._any_raw else self._session.run(names, arrays)
         except Exception as error:
-            raise ExecutionError(_first_line(error), hint="Check the names, types and shapes of the inputs") from error
+            raise ExecutionError(first_line(error), hint="Check the names, types and shapes of the inputs") from error
         return dict(zip(names, values, strict=True))
 
     def _run_raw(self, names: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[Any]:
@@ -221,7 +230,7 @@ class Session:
         try:
             return bytes(ir.to_proto(clone).SerializeToString())
         except ValueError as error:
-            raise ExecutionError(f"the model cannot be serialized ({_first_line(error)})") from error
+            raise ExecutionError(f"the model cannot be serialized ({first_line(error)})") from error
 
 
 def _resolve_providers(providers: Sequence[str] | None) -> list[str]:
@@ -253,45 +262,9 @@ def _register(options: Any, library: str | os.PathLike[str]) -> None:
         options.register_custom_ops_library(str(path.resolve()))
     except Exception as error:
         raise OptionError(
-            f"custom-op library {str(path)!r} cannot be loaded ({_first_line(error)})",
+            f"custom-op library {str(path)!r} cannot be loaded ({first_line(error)})",
             hint="It must be built for this onnxruntime and export RegisterCustomOps",
         ) from error
-
-
-def _load_error(error: Exception, where: str) -> ExecutionError:
-    text = _first_line(error)
-    unknown = re.search(r"(\S+?)\(-?\d+\) is not a registered function/op", text)
-    if unknown:
-        return ExecutionError(
-            f"onnxruntime does not know operator {unknown.group(1)}",
-            where=where,
-            hint="Give the library that implements it with --custom-op-library",
-        )
-    hint = "Run `onnxq check` on the model"
-    if "IR version" in text or "Current official support for domain" in text:
-        hint = "Use a newer onnxruntime, or export the model again with an older opset"
-    return ExecutionError(f"onnxruntime cannot load the model ({text})", where=where, hint=hint)
-
-
-def _first_line(error: Exception) -> str:
-    """The message without onnxruntime's prefix ``[ONNXRuntimeError] : 1 : FAIL :`` and without what follows it."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", lines[0])
-    return _without_place(text).strip().rstrip(".")
-
-
-def _without_place(text: str) -> str:
-    """A message without the C++ file, line and function that onnxruntime puts before the reason."""
-    found = re.search(r"\S+\.(?:cc|cpp|cu|h):\d+ ", text)
-    if found is None:
-        return text
-    depth = 0
-    for end in range(found.end(), len(text)):
-        depth += (text[end] == "(") - (text[end] == ")")
-        if text[end] == ")" and depth == 0 and text[end + 1 : end + 2] in (" ", ""):
-            reason = re.sub(r"^ (?:const )?(?:\[with [^\]]*\] )?", "", text[end + 1 :])
-            return text[: found.start()] + reason if reason.strip() else text
-    return text
 
 
 def _info(value: Any) -> InputInfo:

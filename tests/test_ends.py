@@ -119,3 +119,13 @@ def test_messages_of_onnxruntime_come_without_places_in_its_source() -> None:
     assert "Unsupported model IR version: 99" in caught.value.what
     assert ".cc" not in caught.value.what and "::" not in caught.value.what
     assert caught.value.hint is not None and "newer onnxruntime" in caught.value.hint
+
+
+def test_what_cannot_be_fed_is_named() -> None:
+    model = build("(float[4] x) => (int4[4] y) { y = QuantizeLinear (x, s, z) }", opset=21, ir_version=10,
+                  s=np.float32(0.5))  # fmt: skip
+    model.graph.initializer.append(helper.make_tensor("z", TensorProto.INT4, [], [0]))
+    feeds = [{"x": np.ones(4, np.float32)}]
+    with pytest.raises(ExecutionError, match=r"'y' is a tensor\(int4\).*Cast"):
+        quantize(model, feeds)
+    assert any("'y' is a tensor(int4)" in text for text in errors(check(model, data=feeds)))

@@ -1,0 +1,47 @@
+"""Messages of onnxruntime, made readable."""
+
+from __future__ import annotations
+
+import re
+
+from onnxq.errors import ExecutionError
+
+__all__ = ["first_line", "load_error"]
+
+
+def load_error(error: Exception, where: str) -> ExecutionError:
+    """The error for a model that onnxruntime cannot load, from what it raised."""
+    text = first_line(error)
+    unknown = re.search(r"(\S+?)\(-?\d+\) is not a registered function/op", text)
+    if unknown:
+        return ExecutionError(
+            f"onnxruntime does not know operator {unknown.group(1)}",
+            where=where,
+            hint="Give the library that implements it with --custom-op-library",
+        )
+    hint = "Run `onnxq check` on the model"
+    if "IR version" in text or "Current official support for domain" in text:
+        hint = "Use a newer onnxruntime, or export the model again with an older opset"
+    return ExecutionError(f"onnxruntime cannot load the model ({text})", where=where, hint=hint)
+
+
+def first_line(error: Exception) -> str:
+    """The message without onnxruntime's prefix ``[ONNXRuntimeError] : 1 : FAIL :`` and without what follows it."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", lines[0])
+    return _without_place(text).strip().rstrip(".")
+
+
+def _without_place(text: str) -> str:
+    """A message without the C++ file, line and function that onnxruntime puts before the reason."""
+    found = re.search(r"\S+\.(?:cc|cpp|cu|h):\d+ ", text)
+    if found is None:
+        return text
+    depth = 0
+    for end in range(found.end(), len(text)):
+        depth += (text[end] == "(") - (text[end] == ")")
+        signature = "(" in text[found.end() : end] and depth == 0 and text[end] in ")>"
+        if signature and text[end + 1 : end + 2] in (" ", ""):
+            reason = re.sub(r"^ (?:const )?(?:\[with [^\]]*\] )?", "", text[end + 1 :])
+            return text[: found.start()] + reason if reason.strip() else text
+    return text
