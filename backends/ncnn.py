@@ -31,14 +31,13 @@ from onnxq.graph.save import save
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, is_constant
-from onnxq.options import Options
 from onnxq.plan import Edge, Plan
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE
 from onnxq.render.ncnn_table import read_table, table_text
 from onnxq.render.sidecar import put_together, take_apart, write_text
-from onnxq.render.tables import float_model, granularity, refuse_asymmetric, symmetric_only, weighted
+from onnxq.render.tables import float_model, granularity, symmetric_only, weighted
 from onnxq.rows import conv_axis, gemm_axis, matmul_axis, plain_gemm
 from onnxq.spec import QuantSpec
 
@@ -160,10 +159,6 @@ def _plain_matmul(node: ir.Node) -> str | None:
     return None if flat and is_constant(weight) else "not an InnerProduct: its weight is no constant matrix"
 
 
-def _refuses(options: Options) -> None:
-    refuse_asymmetric(BACKEND.name, options)
-
-
 _RULES = (
     OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, output=False),
     OpRule("Gemm", Kind.COMPUTE, weights=(1,), weight_axis=gemm_axis, output=False, when=plain_gemm),
@@ -185,7 +180,6 @@ BACKEND = Backend(
     act_bits=frozenset({8}),
     rewrite=_rewrite,
     adjust=_adjust,
-    refuses=_refuses,
     artifacts="model.onnx (float), model.table",
     unverified="ncnn2int8 is a C++ program; format by its source. Layer names are those of the ONNX nodes",
 )

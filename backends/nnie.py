@@ -25,7 +25,7 @@ import onnx_ir as ir
 
 from onnxq import logarithmic
 from onnxq.backend import Backend, Format, Kind, OpRule
-from onnxq.errors import BackendError, OptionError
+from onnxq.errors import BackendError
 from onnxq.findings import Finding
 from onnxq.graph.save import save
 from onnxq.graph.shapes import forget_shapes
@@ -39,7 +39,7 @@ from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE
 from onnxq.render.planned import NO_ENTRY, planned
 from onnxq.render.sidecar import take_apart, write_json
-from onnxq.render.tables import float_model, read_json, refuse_asymmetric
+from onnxq.render.tables import float_model, read_json
 from onnxq.rows import plain_gemm, plain_max_pool
 from onnxq.spec import QuantSpec, Scheme
 
@@ -104,12 +104,6 @@ def _doubling(node: ir.Node) -> str | None:
 
 def _no_entry(node: ir.Node) -> str | None:
     return "the table of clip values has no entry for it"
-
-
-def _refuse(options: Options) -> None:
-    refuse_asymmetric("NNIE", options)
-    if options.per_channel or any(change.per_channel for _, change in options.override):
-        raise OptionError("NNIE has one grid for the weights of a layer", where="per_channel", hint="Leave it out")
 
 
 def _share_inputs(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:
@@ -256,7 +250,6 @@ BACKEND = Backend(
     mixes=False,
     weight_bits=frozenset({8}),
     act_bits=frozenset({8}),
-    refuses=_refuse,
     adjust=_share_inputs,
     lacks=_lacks,
     artifacts="model.onnx (float), model_gfpq_param_dict.json",

@@ -13,23 +13,12 @@ from __future__ import annotations
 
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.backends.onnxruntime_rewrites import finish
-from onnxq.errors import OptionError
-from onnxq.options import Options
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.render.qoperator import QOPERATOR
 from onnxq.rows import nearest, plain_average_pool, plain_gemm, plain_max_pool
 from onnxq.spec import QuantSpec
 
 __all__ = ["BACKEND"]
-
-
-def _refuse(options: Options) -> None:
-    if options.symmetric:
-        raise OptionError(
-            "activations are uint8 with a zero point",
-            where="symmetric",
-            hint="Leave it out, or use the target onnxruntime",
-        )
 
 
 _BYTE = QuantSpec(signed=False, symmetric=False)
@@ -65,10 +54,10 @@ BACKEND = Backend(
     rules={rule.op: rule for rule in _RULES},
     formats={"qoperator": QOPERATOR, "qdq": QDQ, "fake-quantize": FAKE_QUANTIZE},
     per_channel=False,
+    unsigned=True,
     weight_bits=frozenset({8}),
     act_bits=frozenset({8}),
     quantizer_bits=frozenset({8}),
-    refuses=_refuse,
     runtime="onnxruntime",
     finish=finish,
     artifacts="model.onnx (QLinearConv, QLinearAdd, ...)",

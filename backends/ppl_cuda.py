@@ -24,7 +24,6 @@ from onnxq.errors import BackendError
 from onnxq.graph.save import save
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.values import constant_array
-from onnxq.options import Options
 from onnxq.qparams import QParams, from_range
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE
@@ -35,7 +34,6 @@ from onnxq.render.tables import (
     only_for,
     read_json,
     read_lines,
-    refuse_asymmetric,
     symmetric_only,
     weights,
 )
@@ -139,10 +137,6 @@ def _read_ranges(path: Path) -> Quantized:
     return put_together(model, BACKEND, activations, stored)
 
 
-def _refuses(options: Options) -> None:
-    refuse_asymmetric(BACKEND.name, options)
-
-
 def _elementwise(op: str, *data: int) -> OpRule:
     return OpRule(op, Kind.ELEMENTWISE, data=data or (0,))
 
@@ -192,7 +186,6 @@ BACKEND = Backend(
     drops_absorbed=False,
     weight_bits=frozenset({8}),
     act_bits=frozenset({8}),
-    refuses=_refuses,
     artifacts="model.onnx (float), model.json (PPQ) or model.txt (MQBench)",
     unverified="no runtime at hand; schema by PPQ's source",
 )

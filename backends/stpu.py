@@ -29,19 +29,18 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Format, Kind, OpRule
-from onnxq.errors import BackendError, OptionError
+from onnxq.errors import BackendError
 from onnxq.graph.groups import KINDS
 from onnxq.graph.save import save
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
-from onnxq.options import Options
 from onnxq.plan import Site
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE
 from onnxq.render.planned import planned
 from onnxq.render.sidecar import Parts, take_apart, write_json
-from onnxq.render.tables import float_model, read_json, refuse_asymmetric, symmetric_only
+from onnxq.render.tables import float_model, read_json, symmetric_only
 from onnxq.rows import nearest, plain_gemm, plain_max_pool
 from onnxq.spec import QuantSpec
 
@@ -51,12 +50,6 @@ _SPEC = QuantSpec(signed=True, symmetric=True, narrow_range=True)
 _TOP = 127
 _STEPS = 254
 _GEMM_EMIN = 128
-
-
-def _refuse(options: Options) -> None:
-    refuse_asymmetric("STPU", options)
-    if options.per_channel or any(change.per_channel for _, change in options.override):
-        raise OptionError("STPU has one scale for a weight", where="per_channel", hint="Leave it out")
 
 
 # -- the table
@@ -198,7 +191,6 @@ BACKEND = Backend(
     mixes=False,
     weight_bits=frozenset({8}),
     act_bits=frozenset({8}),
-    refuses=_refuse,
     artifacts="model.onnx (float), model_minmax.json",
     unverified="no tool at hand; schema and formulas by MQBench's source",
 )

@@ -200,14 +200,11 @@ def _moved(node: ir.Node) -> str | None:
 
 
 def refuse(options: Options) -> None:
-    """Options that TensorRT cannot follow.
+    """Opsets without scales for each channel.
 
     Raises:
-        OptionError: activations with a zero point are asked for, or an opset without scales per channel.
+        OptionError: one is asked for.
     """
-    asymmetric = options.symmetric is False or any(change.symmetric is False for _, change in options.override)
-    if asymmetric:
-        raise OptionError("TensorRT has no zero points", where="symmetric", hint="Leave it out")
     if options.opset is not None and options.opset < _MIN_OPSET:
         raise OptionError(
             f"opset {options.opset} has no scales for each channel",
@@ -266,7 +263,7 @@ BACKEND = Backend(
     rules={rule.op: rule for rule in _RULES},
     formats=formats("tensorrt"),
     bias="float",
-    scalar_constants=False,
+    constants="tensors",
     absorbed=ACTIVATIONS,
     drops_absorbed=False,
     min_opset=_MIN_OPSET,

@@ -123,36 +123,43 @@ class Backend:
     Attributes:
         name: what ``--backend`` takes.
         title: one line for tables.
-        activation: spec of activations.
+        activation: spec of activations. Where it is symmetric the target has no zero points: options that ask for them
+            are refused, and so are models to deploy that have them.
         weight: spec of weights; its granularity is replaced by the operator's channel axis where ``per_channel``.
         rules: rows by operator type; ``"Gather:constant"`` where the first input is a constant, ``"MatMul:product"``
             where no weight is.
         formats: ways to write the result by name, the target's default first.
         bias: ``"int32"`` (scale of data times scale of weight), ``"float"``, or a spec of its own.
-        per_channel: weights have a scale for each output channel where the operator allows it.
-        unsigned: activations are unsigned, with the zero point in the middle of the grid where they are symmetric.
-        scalar_constants: constants of one element are quantized like activations, else they stay as they are.
-        constants: constant operands that are no weights are quantized like activations, else they stay as they are.
-        inputs_only: a quantizer is part of the operators that want their inputs quantized; other readers of the same
-            tensor, and model outputs, see it as it is.
+        per_channel: weights have a scale for each output channel where their row has a ``weight_axis``, unless the
+            options say otherwise; where no row has one they never do.
+        unsigned: activations that the options make symmetric stay unsigned, with the zero point in the middle of the
+            grid; else they become signed.
+        constants: which constant operands that are no weights are quantized like activations: ``"all"``,
+            ``"tensors"`` (those of more than one element) or ``"none"``.
+        inputs_only: an activation is quantized on its way into the operators that want it so, and nowhere else: other
+            readers of the same tensor, and model outputs, see it as it is, also where a row says ``output``.
         first_last_bits: least width of weights and inputs of the layers that read a model input or compute a model
             output.
-        absorbed: activation functions that the target computes together with the operator in front of them.
-        absorbs: (operator, activation function behind it) → whether the target computes these two together; it answers
-            for a known range of the operator too. ``None``: whatever ``absorbed`` names.
-        drops_absorbed: they are taken out where the quantizer behind them saturates at the same bounds.
+        absorbed: activation functions that the target may compute together with the quantized operator in front of
+            them; then no quantizer stands between the two.
+        absorbs: (operator, activation function behind it) → whether the target computes these two together, asked of
+            the functions that ``absorbed`` names. ``None``: always, but behind an operator of a ``fixed`` range.
+        drops_absorbed: an absorbed Relu or Clip is taken out of a QDQ model where the quantizer behind it saturates at
+            the same bounds.
         complete_units: every quantized operator has a quantizer directly behind it: in front of an absorbed activation
-            function too, where it cannot be taken out.
+            function too, where that cannot be taken out.
         whole: kinds of :func:`onnxq.graph.groups.find_groups` whose nodes stay float, none of them quantized.
         by_cost: placement ``auto`` weighs the costs below; else it quantizes all that the table allows.
-        mixes: float nodes may stand among integer ones, so that what data shows to be hurt can be kept float.
+        mixes: float nodes may stand among integer ones, so that data may keep float what 8 bits would destroy; else
+            only the table and the user decide.
         min_opset: the model is raised to at least this opset.
         max_opset: the newest opset that the target reads.
         wide_domain: domain of QuantizeLinear and DequantizeLinear with 4- and 16-bit integers below opset 21, where the
             target knows one (``"com.microsoft"``); else the model is raised to opset 21.
         weight_bits: widths of weights that the target has.
         act_bits: widths of activations.
-        refuses: raises an OptionError for options that make no sense on the target; called before any work.
+        refuses: raises an OptionError for options that make no sense on the target, beyond what :meth:`require` finds
+            in this table; called before any work.
         rewrite: brings the float model into the form that the target wants, in place, before it is planned. Tensors
             that are left keep names and (to rounding, or as the target computes them) numbers; gives notes.
         adjust: makes numbers fit the target's limits, in place, whenever numbers were chosen; gives notes.
@@ -163,13 +170,14 @@ class Backend:
         node_cost: cost of a kernel call whatever its size, in the same unit.
         fused_float: (operator, operator behind it) pairs of which a float kernel computes the second for free → its
             cost per element elsewhere.
-        quantizer_bits: widths of the QuantizeLinear that the target runs; activations of another width are written as
-            ``onnxq::FakeQuantize``.
+        quantizer_bits: widths that the target's QuantizeLinear can have; activations of another width that it allows
+            are written as ``onnxq::FakeQuantize``.
         stores_weights: the weights of layers that stay float are stored as integers too.
         finish: a last rewriting of the rendered QDQ model, in place.
         runtime: name of the real runtime in ``onnxq.runtimes`` that can load the artifact.
         artifacts: files written, for the table of targets.
-        next_step: the vendor's command that takes the artifact, ``MODEL`` standing for its path without the ending.
+        next_step: the vendor's command that takes the artifact in the target's default format, ``MODEL`` standing for
+            its path without the ending.
         verified: what a real runtime has confirmed.
         unverified: what is known from documents only.
     """
@@ -183,8 +191,7 @@ class Backend:
     bias: Literal["int32", "float"] | QuantSpec = "int32"
     per_channel: bool = True
     unsigned: bool = False
-    scalar_constants: bool = True
-    constants: bool = True
+    constants: Literal["all", "tensors", "none"] = "all"
     inputs_only: bool = False
     first_last_bits: int | None = None
     absorbed: frozenset[str] = field(default_factory=lambda: frozenset({"Relu", "Clip"}))
@@ -217,6 +224,32 @@ class Backend:
     verified: str = ""
     unverified: str = ""
 
+    @property
+    def has_channels(self) -> bool:
+        """Whether a weight can have a scale for each output channel."""
+        return any(rule.weight_axis is not None for rule in self.rules.values())
+
+    @property
+    def at_home(self) -> bool:
+        """Whether the runtime in which onnxq checks every result is the one that the result is made for."""
+        return self.runtime == "onnxruntime"
+
+    def require(self, options: Options) -> None:
+        """Refuse what the target cannot hold, before any work.
+
+        Raises:
+            OptionError: the options ask for a width or format that it has not, for zero points where its activations
+                have none, for scales per channel where no row has an axis, or for what ``refuses`` names.
+        """
+        if self.refuses is not None:
+            self.refuses(options)
+        self.bits(options)
+        self.format_named(options.format)
+        if self.activation.symmetric and (where := _where(options, "symmetric", False)):
+            raise OptionError(f"{self.name} has no zero points", where=where, hint="Leave it out")
+        if not self.has_channels and (where := _where(options, "per_channel", True)):
+            raise OptionError(f"{self.name} has one scale for all of a weight", where=where, hint="Leave it out")
+
     def bits(self, options: Options) -> tuple[int, int]:
         """Width of weights and of activations: what the options ask for, else the target's own.
 
@@ -245,3 +278,10 @@ class Backend:
             known = ", ".join(self.formats)
             raise OptionError(f"{self.name} has no format {name!r}", where="format", hint=f"It has: {known}")
         return self.formats[name]
+
+
+def _where(options: Options, field: str, value: bool) -> str | None:
+    """Which of the options says so: its name, or the override."""
+    if getattr(options, field) is value:
+        return field
+    return next((f"override {pattern!r}" for pattern, o in options.override if getattr(o, field) is value), None)

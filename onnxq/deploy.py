@@ -61,7 +61,7 @@ def deploy(
     """
     options = replace(options or Options(), placement="all")
     target = backend_named(backend)
-    target.format_named(options.format)
+    target.require(options)
     require_folder(output)
     source = _source(model, target, options)
     if not source.qparams:
@@ -91,7 +91,7 @@ def deploy(
         float_bytes=file_size(source.model),
         providers=options.providers,
         custom_op_library=options.custom_op_library,
-        at_home=target.runtime == "onnxruntime",
+        at_home=target.at_home,
     )
     made = replace(made, verification=checked)
     return made if output is None else made.written(artifact_path(output, model, target.name))
@@ -197,7 +197,7 @@ def _refusal(kind: str, qp: QParams, target: Backend) -> str | None:
     middle = 0 if spec.signed else 1 << (spec.bits - 1)
     if wanted.symmetric and (qp.zero_point != middle).any():
         return f"its zero point is {int(qp.zero_point.reshape(-1)[0])}, where {target.name} wants the middle"
-    if kind == "weight" and not target.per_channel and not isinstance(spec.granularity, PerTensor):
+    if kind == "weight" and not target.has_channels and not isinstance(spec.granularity, PerTensor):
         return "it has a scale for each channel"
     return None
 

@@ -57,7 +57,7 @@ def finetune(
     lr: float = 0.02,
     scale_lr: float = 1e-3,
     bias_lr: float = 0.02,
-    mix: float = 0.5,
+    vary: float = 0.5,
     features: float = 1.0,
     loss: Loss | None = None,
     samples: int | None = None,
@@ -81,11 +81,12 @@ def finetune(
         lr: step of weights, in units of their scale, so that what suits 4 bits suits 8.
         scale_lr: step of the logarithm of scales.
         bias_lr: step of biases, in units of the noise that rounding makes.
-        mix: share of the samples that are mixed with another one; the teacher judges the mixture.
+        vary: share of the samples that are varied: pictures flipped and cropped, float inputs mixed with another
+            sample's. The teacher judges what comes out, so few samples become many.
         features: weight of tensors inside beside the outputs; 0 looks at the outputs alone.
         loss: (outputs, teacher's outputs) → a scalar tensor, both by name, in place of the relative squared distance.
         samples: at most this many samples, evenly spaced.
-        seed: of the samples drawn and mixed.
+        seed: of the samples drawn and varied.
         image: how to read pictures, where the data is a folder of them.
         resume: file for the state; training goes on from it where it exists.
         device: where to train, ``"cpu"`` or what torch offers.
@@ -104,7 +105,7 @@ def finetune(
     from onnxq.torch.student import Student
 
     reporter = reporter or Silent()
-    _check(steps=steps, batch=batch, lr=lr, scale_lr=scale_lr, bias_lr=bias_lr, mix=mix, features=features)
+    _check(steps=steps, batch=batch, lr=lr, scale_lr=scale_lr, bias_lr=bias_lr, vary=vary, features=features)
     require_folder(output)
     given = quantized if isinstance(quantized, Quantized) else read(quantized, backend=backend)
     if not given.qparams:
@@ -121,7 +122,7 @@ def finetune(
     held = feeds[3::4] or feeds[-1:]
     fitting = [f for k, f in enumerate(feeds) if k % 4 != 3] if len(feeds) > 3 else feeds[:-1]
     settings = Settings(
-        steps, batch, lr, scale_lr, bias_lr, mix, features, checks=max(min(20, steps // 10), 1), seed=seed
+        steps, batch, lr, scale_lr, bias_lr, vary, features, checks=max(min(20, steps // 10), 1), seed=seed
     )
     start = _resumed(student, resume, settings)
     began = time.monotonic()
@@ -144,7 +145,7 @@ def finetune(
     result = made.rendered()
     forget_shapes(result)
     checked = final_check(
-        prepared.model, result, kept, float_bytes=prepared.bytes, at_home=given.backend.runtime == "onnxruntime"
+        prepared.model, result, kept, float_bytes=prepared.bytes, at_home=given.backend.at_home
     )
     made = replace(made, verification=checked)
     return made if output is None else made.written(artifact_path(output, quantized, given.backend.name))
@@ -153,7 +154,7 @@ def finetune(
 def _check(**numbers: float) -> None:
     least = {"steps": 1.0, "batch": 1.0}
     for name, value in numbers.items():
-        most = 1.0 if name == "mix" else float("inf")
+        most = 1.0 if name == "vary" else float("inf")
         if not least.get(name, 0.0) <= value <= most:
             raise OptionError(f"{value!r} is out of range", where=name)
 

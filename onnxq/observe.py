@@ -12,6 +12,7 @@ from onnxq.calibration.data import open_data
 from onnxq.calibration.statistics import Statistics
 from onnxq.catalog import backends
 from onnxq.effort import samples_to_keep
+from onnxq.errors import ModelError
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.options import ImageOptions, Options
 from onnxq.planner import make_plan
@@ -36,19 +37,22 @@ def observable(model: ir.Model, options: Options) -> list[str]:
     """
     changed = tuple((p, replace(o, weight_bits=None, act_bits=None)) for p, o in options.override)
     wanted = [Options(placement="all"), Options(placement="all", exclude=options.exclude, override=changed)]
-    here = {v.name for graph in all_graphs(model) for v in (*graph.inputs, *graph.initializers.values())}
-    here |= {v.name for node in all_nodes(model) for v in node.outputs}
-    found: dict[str, None] = {}
+    here = [v.name or "" for graph in all_graphs(model) for v in (*graph.inputs, *graph.initializers.values())]
+    here += [v.name or "" for node in all_nodes(model) for v in node.outputs]
+    found: set[str] = set()
     for target in backends():
         rewritten = model
         if target.rewrite is not None:
             rewritten, _ = Prepared.raised(model, target.min_opset)
             rewritten = model.clone() if rewritten is model else rewritten
-            target.rewrite(rewritten)
+            try:
+                target.rewrite(rewritten)
+            except ModelError:
+                continue  # a model that this target cannot hold is none for it to quantize
         for asked in dict.fromkeys(wanted):
             sites = make_plan(rewritten, target, asked).sites
-            found.update(dict.fromkeys(s.source for s in sites if s.role == "activation" and s.source in here))
-    return list(found)
+            found.update(site.source for site in sites if site.role == "activation")
+    return [name for name in here if name in found]
 
 
 def observe(

@@ -328,7 +328,8 @@ class _Planner:
             draft.readers.append(Edge(node.name or "", rule.bias or 0))
 
     def _quantizes_constant(self, value: ir.Value) -> bool:
-        return self.backend.constants and (self.backend.scalar_constants or elements(value) != 1)
+        which = self.backend.constants
+        return which == "all" or (which == "tensors" and elements(value) != 1)
 
     def _weight_sites(self, node: ir.Node, rule: OpRule) -> None:
         for position in rule.weights:

@@ -44,6 +44,7 @@ def plan(model: Source, *, backend: str = "onnxruntime", options: Options | None
     """
     options = options or Options()
     target = backend_named(backend)
+    target.require(options)
     return make_plan(Prepared(model, options).for_target(target, options)[0], target, options)
 
 
@@ -166,10 +167,7 @@ class _Job:
             )  # they choose bits, the effort the rest
         for method in (options.range, *(o.range for _, o in options.override if o.range is not None)):
             check_range(method, self.target.activation)
-        if self.target.refuses is not None:
-            self.target.refuses(options)
-        self.target.bits(options)
-        self.target.format_named(options.format)
+        self.target.require(options)
         self.model = ir.Model(ir.Graph([], [], nodes=[]), ir_version=10)
         self.notes: list[str] = []
 
@@ -264,5 +262,5 @@ def _verified(quantized: Quantized, prepared: Prepared, statistics: Statistics, 
         float_bytes=prepared.bytes,
         providers=options.providers,
         custom_op_library=options.custom_op_library,
-        at_home=quantized.backend.runtime == "onnxruntime",
+        at_home=quantized.backend.at_home,
     )

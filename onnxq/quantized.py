@@ -95,7 +95,7 @@ class Quantized:
             path.parent.mkdir(exist_ok=True)
         except OSError as error:
             raise OutputError(f"cannot be made: {error.strerror or error}", where=f"'{path.parent}'") from error
-        return replace(self, files=tuple(self.save(path)))
+        return replace(self, files=tuple(path.parent / file.name for file in self.save(path)))
 
     @property
     def _format(self) -> Format:

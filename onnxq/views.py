@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from onnxq import plugins
 from onnxq.backend import Backend
 from onnxq.calibration.statistics import Statistics
 from onnxq.compare import Comparison, TensorErrors
@@ -104,7 +105,9 @@ def quantized(
     absorbed = f" (+ {counts(_ops(result, plan.absorbed))} absorbed)" if plan.absorbed else ""
     rows = [("quantized", f"{done} of {total} nodes{_listed(plan.quantized.values())}{absorbed}")]
     if result.recipe:
-        rows.append(("by", ", ".join((f"{result.recipe[0]} ranges", *result.recipe[1:]))))
+        first, *rest = result.recipe
+        known = first.partition(":")[0] in plugins.names("onnxq.ranges")
+        rows.append(("by", ", ".join((f"{first} ranges" if known else first, *rest))))
     rows += [("tried", note.removeprefix(TRIED)) for note in result.notes if note.startswith(TRIED)]
     if plan.stored:
         rows.append(("weights", f"stored as integers, unpacked to float at load: {counts(plan.stored.values())}"))
@@ -201,7 +204,7 @@ def rewritten(screen: Screen, source: str, output: str, result: Rewritten, secon
 
 
 def _checked(result: Quantized, check: Verification) -> str:
-    if result.backend.runtime == "onnxruntime":
+    if result.backend.at_home:
         return f"valid, runs with optimizations on and off; {plural(check.samples, 'sample')}"
     ran = f"simulated in onnxruntime, {plural(check.samples, 'sample')}" if check.samples else "loads in onnxruntime"
     return f"valid, {ran}; next: onnxq verify --backend {result.backend.name}"
@@ -437,11 +440,13 @@ def _more(screen: Screen, count: int) -> None:
 
 def backends(screen: Screen, found: Sequence[Backend]) -> None:
     """The table of targets."""
-    rows = [
-        (b.name, f"{_scheme(b.weight)} / {_scheme(b.activation)}", b.artifacts, b.verified or "-", b.unverified or "-")
-        for b in found
-    ]
-    screen.table(("name", "weights / activations", "artifacts", "verified with", "not verified"), rows)
+    for backend in found:
+        scheme = f"weights {_scheme(backend.weight)}, activations {_scheme(backend.activation)}"
+        screen.line(f"{screen.style(backend.name, 'bold')}  {backend.title}")
+        rows = [("scheme", scheme), ("writes", backend.artifacts), ("formats", ", ".join(backend.formats))]
+        rows += [("verified", backend.verified)] if backend.verified else []
+        rows += [("not verified", backend.unverified)] if backend.unverified else []
+        screen.pairs(rows)
 
 
 def _scheme(spec: QuantSpec) -> str:

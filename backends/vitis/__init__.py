@@ -19,9 +19,7 @@ from onnxq.backend import Backend, Kind, OpRule
 from onnxq.backends.vitis.fix_positions import FIX_POSITIONS
 from onnxq.backends.vitis.positions import adjust
 from onnxq.backends.vitis.rewrites import bounds_of, factor, is_dpu_hard_sigmoid, rewrite, scalar_of
-from onnxq.errors import OptionError
 from onnxq.graph.groups import KINDS
-from onnxq.options import Options
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.rows import nearest, plain_gemm, plain_max_pool
 from onnxq.spec import QuantSpec
@@ -42,16 +40,6 @@ def _together(node: ir.Node, function: ir.Node) -> bool:
     if function.op_type == "Clip" and bounds_of(function) not in _CLIPS:
         return False
     return node.op_type in _FUSING
-
-
-def _refuse(options: Options) -> None:
-    wanted = [("per_channel", options.per_channel, False), ("symmetric", options.symmetric, True)]
-    wanted += [("override", o.per_channel, False) for _, o in options.override]
-    wanted += [("override", o.symmetric, True) for _, o in options.override]
-    for where, value, only in wanted:
-        if value is not None and value is not only:
-            what = "a scale per channel" if only is False else "asymmetric activations"
-            raise OptionError(f"XINT8 has no {what}", where=where, hint=f"Leave it out, or say {only}")
 
 
 def _hard_sigmoid(node: ir.Node) -> str | None:
@@ -128,7 +116,6 @@ BACKEND = Backend(
     weight_bits=frozenset({8}),
     act_bits=frozenset({8}),
     quantizer_bits=frozenset({8}),
-    refuses=_refuse,
     rewrite=rewrite,
     adjust=adjust,
     runtime="vitis",

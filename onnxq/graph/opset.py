@@ -88,6 +88,7 @@ def raise_opset(model: ir.Model, opset: int | None = None, *, minimum: int = 17)
         )
     try:
         proto, big = skeleton(model)
+        _ease(proto.graph)
         converted = onnx.version_converter.convert_version(proto, target)
         converted.ir_version = max(proto.ir_version, _ir_version(target))
         onnx.checker.check_model(converted)
@@ -107,6 +108,19 @@ def raise_opset(model: ir.Model, opset: int | None = None, *, minimum: int = 17)
     adopt(model, converted, big)
     _raise_ir(model, target)
     return [Note("opset", "", f"converted from {current} to {target}; changed operators: {', '.join(sorted(changed))}")]
+
+
+def _ease(graph: onnx.GraphProto) -> None:
+    """Takes out what onnx's converter stumbles over though it means nothing: a pad value where none is padded."""
+    for node in graph.node:
+        modes = [a.s for a in node.attribute if a.name == "mode"]
+        if node.op_type == "Pad" and node.domain == "" and modes and modes[0] != b"constant":
+            kept = [a for a in node.attribute if a.name != "value"]
+            del node.attribute[:]
+            node.attribute.extend(kept)
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _ease(attribute.g)
 
 
 def _ir_version(opset: int) -> int:

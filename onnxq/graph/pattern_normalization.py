@@ -156,7 +156,8 @@ def _match_softmax(
 
 def _layernorm(x: Array, axes: tuple[int, ...]) -> Array:
     centred = x - x.mean(axis=axes, keepdims=True)
-    return np.asarray(centred / np.sqrt((centred**2).mean(axis=axes, keepdims=True)))
+    with np.errstate(invalid="ignore"):  # 0/0 over an axis of one element
+        return np.asarray(centred / np.sqrt((centred**2).mean(axis=axes, keepdims=True)))
 
 
 def _rmsnorm(x: Array, axes: tuple[int, ...]) -> Array:

@@ -11,14 +11,13 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxq.backend import Backend
-from onnxq.errors import BackendError, ModelError, OptionError
+from onnxq.errors import BackendError, ModelError
 from onnxq.graph.constants import lift_constants
 from onnxq.graph.load import load
 from onnxq.graph.namer import Namer, unique_names
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import is_constant
-from onnxq.options import Options
 from onnxq.plan import Site
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
@@ -30,7 +29,6 @@ __all__ = [
     "only_for",
     "read_json",
     "read_lines",
-    "refuse_asymmetric",
     "rename_blanks",
     "require_no_blanks",
     "symmetric_only",
@@ -126,18 +124,6 @@ def unsigned(numbers: QParams) -> QParams:
         return numbers
     shifted = numbers.zero_point + (1 << (spec.bits - 1))
     return replace(numbers, spec=replace(spec, signed=False, symmetric=False, narrow_range=False), zero_point=shifted)
-
-
-def refuse_asymmetric(target: str, options: Options) -> None:
-    """Refuse options that ask for a zero point.
-
-    Raises:
-        OptionError: they do.
-    """
-    overrides = [pattern for pattern, change in options.override if change.symmetric is False]
-    if options.symmetric is False or overrides:
-        where = f"override {overrides[0]!r}" if overrides else "symmetric"
-        raise OptionError(f"{target} has no zero point", where=where, hint="Leave 'symmetric' out or set it to true")
 
 
 def symmetric_only(numbers: Mapping[str, QParams], target: str) -> None:

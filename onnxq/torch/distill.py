@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from onnxq.errors import ModelError
 from onnxq.torch.executor import Executor
 from onnxq.torch.student import Student
+from onnxq.torch.vary import vary
 
 __all__ = ["Loss", "Settings", "distill"]
 
@@ -32,10 +33,10 @@ class Settings:
         lr: step of weights, in units of their scale: what suits 4 bits suits 8.
         scale_lr: step of the logarithm of scales.
         bias_lr: step of biases, in units of the noise that rounding makes.
-        mix: share of the samples that are mixed with another one, which the float model judges as well.
+        vary: share of the samples that are flipped, cropped, mixed (see :func:`onnxq.torch.vary.vary`).
         features: weight of the tensors inside beside the outputs.
         checks: how often the samples held back are looked at.
-        seed: of the samples drawn and mixed.
+        seed: of the samples drawn and varied.
     """
 
     steps: int
@@ -43,7 +44,7 @@ class Settings:
     lr: float
     scale_lr: float
     bias_lr: float
-    mix: float
+    vary: float
     features: float
     checks: int
     seed: int
@@ -120,8 +121,6 @@ class _Trainer:
             raise ModelError("there is nothing to train", hint="No weight or scale of this model can be learned")
         self.adam = torch.optim.Adam([{"params": part, "lr": lr} for part, lr in self.groups])
         self.joined = self._joins()
-        inputs = self.fitting[0].values()
-        self.mixes = settings.mix > 0 and len(self.fitting) > 1 and all(x.dtype == torch.float32 for x in inputs)
 
     def step(self, step: int) -> None:
         share = step / self.settings.steps
@@ -129,7 +128,7 @@ class _Trainer:
             group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * share))
         self.adam.zero_grad(set_to_none=True)
         order = torch.randperm(len(self.fitting), generator=self.generator)[: self.settings.batch].tolist()
-        batch = [self._mixed(index) for index in order]
+        batch = [vary(self.fitting, index, self.settings.vary, self.generator) for index in order]
         if self.joined:
             batch = [{n: torch.cat([sample[n] for sample in batch]) for n in batch[0]}]
         for feeds in batch:
@@ -182,16 +181,6 @@ class _Trainer:
         for name in inner:
             total = total + self.settings.features / len(inner) * _distance(got[name], want[name])
         return total
-
-    def _mixed(self, index: int) -> dict[str, Tensor]:
-        sample = self.fitting[index]
-        if not self.mixes or float(torch.rand((), generator=self.generator)) >= self.settings.mix:
-            return sample
-        other = self.fitting[int(torch.randint(len(self.fitting), (), generator=self.generator))]
-        if any(sample[n].shape != other[n].shape for n in sample):
-            return sample
-        share = float(torch.rand((), generator=self.generator))
-        return {n: x * share + other[n] * (1 - share) for n, x in sample.items()}
 
     def _joins(self) -> bool:
         """Whether samples may be run together, joined along the first axis."""

@@ -1,0 +1,170 @@
+"""Every call of a torch function inside a module's forward pass, named alike each time, for a visitor to change.
+
+No graph is traced: the module runs as it is, and a ``TorchFunctionMode`` sees the calls. What branches on data, loops or
+is called twice works as well.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import FunctionType
+from typing import Any, Protocol
+
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["IN_PLACE", "Insertion", "ModulePath", "Visitor", "map_tensors"]
+
+Tensor = torch.Tensor
+
+IN_PLACE = {"add_": torch.add, "sub_": torch.sub, "mul_": torch.mul, "div_": torch.div}
+"""Functions that change their first argument, with what computes the same into a new tensor."""
+
+_SILENT = frozenset(
+    {"__get__", "__set__", "__len__", "__bool__", "__int__", "__float__", "__index__", "__hash__", "__format__"}
+    | {"__repr__", "__contains__", "dim", "size", "numel", "stride", "item", "tolist", "type", "data_ptr", "detach"}
+    | {"is_floating_point", "is_complex", "requires_grad_", "backward", "register_hook", "numpy", "cpu", "cuda", "to"}
+    | {"_is_view", "get_device", "is_contiguous", "storage", "storage_offset", "element_size", "nelement", "ndimension"}
+)
+"""Functions that ask about a tensor or move it: nothing to quantize."""
+
+
+class Visitor(Protocol):
+    """What is done at the calls."""
+
+    def call(self, key: str, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call.
+
+        Args:
+            key: the call's name: the path of its module, the function, the line and the how manieth time.
+            name: of the function.
+            func: to run.
+            args: of it.
+            kwargs: of it.
+        """
+
+
+class ModulePath:
+    """Which of a module's parts is running: hooks on each of them keep count.
+
+    Args:
+        module: gets the hooks.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.stack: list[str] = [""]
+        for name, part in module.named_modules():
+            part.register_forward_pre_hook(partial(self._enter, name))
+            part.register_forward_hook(self._leave, always_call=True)
+
+    def _enter(self, name: str, module: torch.nn.Module, args: Any) -> None:
+        self.stack.append(name)
+
+    def _leave(self, module: torch.nn.Module, args: Any, result: Any) -> None:
+        if len(self.stack) > 1:
+            self.stack.pop()
+
+
+class Insertion(TorchFunctionMode):
+    """Shows a visitor every call, one forward pass long.
+
+    Args:
+        path: of the modules.
+        visitor: of the calls.
+    """
+
+    def __init__(self, path: ModulePath, visitor: Visitor) -> None:
+        super().__init__()
+        self.path, self.visitor = path, visitor
+        self.counts: dict[str, int] = {}
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in _SILENT:
+            return func(*args, **kwargs)
+        if func in _COMPOSITES:
+            with self:
+                return _COMPOSITES[func](*args, **kwargs)
+        frame = sys._getframe(1)
+        if frame.f_code.co_name == "handle_torch_function" and frame.f_back is not None and frame.f_back.f_back:
+            frame = frame.f_back.f_back
+        code = frame.f_code
+        base = f"{self.path.stack[-1]}|{name}|{code.co_name}+{frame.f_lineno - code.co_firstlineno}"
+        count = self.counts.get(base, 0)
+        self.counts[base] = count + 1
+        return self.visitor.call(f"{base}#{count}", name, func, args, kwargs)
+
+
+def _opened(function: Any) -> Callable[..., Any]:
+    """A function of torch written in Python whose inner calls are seen: it no longer asks whether a mode is active."""
+    names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    scope = {**function.__globals__, **dict.fromkeys(names, lambda *args: False)}
+    scope["scaled_dot_product_attention"] = _attention
+    opened = FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
+    opened.__kwdefaults__ = function.__kwdefaults__
+    return opened
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Attention as its two products and the softmax between them (documentation of scaled_dot_product_attention)."""
+    if enable_gqa:
+        key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
+        value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
+    factor = query.size(-1) ** -0.5 if scale is None else scale
+    scores = torch.matmul(query * factor, key.transpose(-2, -1))
+    if is_causal:
+        rows, columns = scores.size(-2), scores.size(-1)
+        visible = torch.ones(rows, columns, dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(visible.logical_not(), float("-inf"))
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            scores = scores.masked_fill(attn_mask.logical_not(), float("-inf"))
+        else:
+            scores = scores + attn_mask
+    share = functional.softmax(scores, dim=-1)
+    if dropout_p > 0:
+        share = functional.dropout(share, dropout_p)
+    return torch.matmul(share, value)
+
+
+_COMPOSITES: dict[Any, Callable[..., Any]] = {
+    functional.multi_head_attention_forward: _opened(functional.multi_head_attention_forward),
+    functional.scaled_dot_product_attention: _attention,
+}
+"""Functions of several layers, with what runs the layers one by one."""
+
+
+def map_tensors(value: Any, change: Callable[[str, Tensor], Tensor], prefix: str) -> Any:
+    """A structure of lists, tuples and tensors with each tensor changed.
+
+    Args:
+        value: the structure.
+        change: (position, tensor) → tensor; a position is ``"1"``, or ``"0.2"`` inside a list.
+        prefix: position of ``value``.
+    """
+    if isinstance(value, Tensor):
+        return change(prefix, value)
+    if type(value) in (list, tuple):
+        return type(value)(map_tensors(v, change, f"{prefix}.{k}") for k, v in enumerate(value))
+    return value
+
+
+def positions(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Arguments of a call with their positions."""
+    yield from ((str(k), v) for k, v in enumerate(args))
+    yield from kwargs.items()

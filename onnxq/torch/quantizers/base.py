@@ -1,0 +1,145 @@
+"""What every fake-quantizer is: a module with a grid, that first watches and then quantizes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import torch
+
+from onnxq.errors import OptionError
+from onnxq.qparams import MIN_SCALE, QParams, from_range
+from onnxq.spec import PerChannel, QuantSpec
+from onnxq.torch.observers import Observer
+
+__all__ = ["Quantizer", "scale_gradient"]
+
+Tensor = torch.Tensor
+
+
+class Quantizer(torch.nn.Module, ABC):
+    """A fake-quantizer of one tensor.
+
+    Args:
+        spec: its grid, uniform, per tensor or per channel.
+        channels: channels along the spec's axis; 1 per tensor.
+        weight: of a weight, else of an activation.
+        observer: finds the range that the grid starts with.
+        fixed: the real range where an operator's definition gives it; nothing is watched or learned then.
+
+    Attributes:
+        watching: values pass unchanged and are watched.
+        ready: the grid has numbers.
+    """
+
+    def __init__(
+        self,
+        spec: QuantSpec,
+        channels: int,
+        *,
+        weight: bool,
+        observer: Observer,
+        fixed: tuple[float, float] | None = None,
+    ) -> None:
+        super().__init__()
+        self.spec, self.weight, self.observer, self.fixed = spec, weight, observer, fixed
+        self.axis = spec.granularity.axis if isinstance(spec.granularity, PerChannel) else None
+        self.watching = False
+        self.register_buffer("ready", torch.tensor(False))
+        self.build(channels)
+        if fixed is not None:
+            self.start(from_range(*fixed, spec))
+
+    @property
+    def learns(self) -> bool:
+        """Whether the grid may change in training."""
+        return self.fixed is None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Values on the grid, in the type of ``x``; computed in float32."""
+        if self.watching:
+            if self.fixed is None:
+                self.observer.watch(x.detach().float(), self.spec)
+            return x
+        if not self._is_ready():
+            raise OptionError("its quantizers have no scales yet", where="the module", hint="Call onnxq.torch.calibrate")
+        return self.quantize(x.float()).to(x.dtype)
+
+    def settle(self, where: str) -> None:
+        """Take the range that was watched.
+
+        Raises:
+            OptionError: nothing was watched.
+        """
+        if self.fixed is None:
+            self.start(from_range(*self.observer.range(where), self.spec))
+            self.observer.forget()
+
+    def start(self, qp: QParams) -> None:
+        """Begin with these numbers."""
+        self.set_numbers(torch.from_numpy(np.array(qp.scale, np.float32)), torch.from_numpy(qp.zero_point.astype("f4")))
+        self.ready.fill_(True)
+        self.__dict__["_known_ready"] = True
+
+    def shaped(self, number: Tensor, x: Tensor) -> Tensor:
+        """A number a channel, or one, in a shape that broadcasts against ``x``."""
+        if self.axis is None:
+            return number
+        shape = [1] * x.ndim
+        shape[self.axis] = -1
+        return number.reshape(shape)
+
+    def qparams(self) -> QParams:
+        """Its numbers now."""
+        with torch.no_grad():
+            scale, zero = self.numbers()
+        points = np.rint(zero.cpu().numpy()).astype(np.int64)
+        scales = np.maximum(scale.cpu().numpy().astype(np.float32), np.float32(MIN_SCALE))
+        return QParams(self.spec, np.asarray(scales), np.broadcast_to(points, scales.shape).copy())
+
+    def elements(self, x: Tensor, channels: int) -> float:
+        """Elements of ``x`` to a scale, of a single sample where it is an activation (Esser et al., section 2.2)."""
+        count = x.numel() / max(channels, 1)
+        return count if self.weight or x.ndim < 2 else count / max(x.shape[0], 1)
+
+    @abstractmethod
+    def build(self, channels: int) -> None:
+        """Make the parameters and buffers."""
+
+    @abstractmethod
+    def set_numbers(self, scale: Tensor, zero: Tensor) -> None:
+        """Begin with a scale and a zero point, shape () or (channels,)."""
+
+    @abstractmethod
+    def numbers(self) -> tuple[Tensor, Tensor]:
+        """Scale and whole zero point, shape () or (channels,), as :meth:`quantize` uses them."""
+
+    @abstractmethod
+    def quantize(self, x: Tensor) -> Tensor:
+        """Values on the grid, float32, with gradients."""
+
+    def grid_input(self, x: Tensor) -> Tensor:
+        """What is rounded: ``x`` unless the method changes it first."""
+        return x
+
+    def _is_ready(self) -> bool:
+        if not self.__dict__.get("_known_ready"):
+            self.__dict__["_known_ready"] = bool(self.ready)
+        return bool(self.__dict__["_known_ready"])
+
+
+class _ScaleGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0] * ctx.factor, None
+
+
+def scale_gradient(x: Tensor, factor: float) -> Tensor:
+    """``x`` itself, bit for bit, whose gradient is multiplied by a factor."""
+    return _ScaleGradient.apply(x, factor)  # type: ignore[no-any-return]

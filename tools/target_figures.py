@@ -1,0 +1,122 @@
+"""Every target on real models: what is quantized, how far it is from float, and what the target's runtime says of it.
+
+    python tools/target_figures.py --zoo ZOO --environments ENVIRONMENTS           # all, into docs/targets/figures.md
+    python tools/target_figures.py --zoo ZOO --targets qnn snpe --models mnist_cnn # a part, on the terminal
+
+ZOO holds ``models/<name>/model.onnx`` and ``calib.npz``; ENVIRONMENTS the runtimes as ``tools/runtimes.py`` makes them.
+Calibrated with at most 32 samples, compared on 4. Every job runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from onnxq import plugins
+from onnxq.catalog import backends
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "targets" / "figures.md"
+MODELS = ("mnist_cnn", "mnist_unet", "fashion_vit", "effnet_lite0", "ppocr_det")
+SAMPLES, COMPARED = 32, 4
+_TOP = """\
+<!-- written by tools/target_figures.py -->
+
+# Targets on real models
+
+Calibrated with at most 32 samples, everything at its defaults. **quantized**: nodes in integers of all float nodes.
+**SQNR**: of the worst output against the float model, simulated in onnxruntime, in dB. **runtime**: the target's own
+runtime against onnxruntime without optimizations on 4 samples, in dB, and the largest difference in steps of the
+output's quantizer, where it has one; `inf` is equal to the last bit, a target without a runtime is read back and
+simulated. **integer**, **float**: operators in the runtime, as far as it tells.
+
+"""
+
+
+def main() -> int:
+    """Run the jobs and write the table."""
+    parser = argparse.ArgumentParser(description="Every target on real models.")
+    parser.add_argument("--zoo", type=Path, required=True)
+    parser.add_argument("--environments", type=Path)
+    parser.add_argument("--targets", nargs="*", help="all without any")
+    parser.add_argument("--models", nargs="*", default=list(MODELS))
+    parser.add_argument("--time-limit", type=float, default=400.0, metavar="S", help="for each step of a job")
+    args = parser.parse_args()
+    for name in plugins.names("onnxq.runtimes") if args.environments else ():
+        python = args.environments.resolve() / name / "bin" / "python"
+        if python.exists():
+            os.environ.setdefault(f"ONNXQ_{name.upper()}_PYTHON", str(python))
+    rows = []
+    for target in args.targets or [b.name for b in backends()]:
+        for model in args.models:
+            row = measure(target, args.zoo / "models" / model, args.time_limit)
+            print(row, flush=True)
+            rows.append(row)
+    head = "| target | model | quantized | SQNR | runtime | integer | float | s |\n|---|---|--:|--:|--:|--:|--:|--:|\n"
+    if not args.targets and tuple(args.models) == MODELS:
+        PAGE.write_text(_TOP + head + "\n".join(rows) + "\n")
+        print(f"wrote {PAGE}")
+    return 0
+
+
+def measure(target: str, folder: Path, limit: float) -> str:
+    """A row of the table."""
+    model, data = str(folder / "model.onnx"), str(folder / "calib.npz")
+    with tempfile.TemporaryDirectory() as name:
+        start = time.monotonic()
+        code, made = _onnxq("quantize", model, "--data", data, "--samples", SAMPLES, "--backend", target, "-o", name,
+                            limit=limit)  # fmt: skip
+        seconds = time.monotonic() - start
+        if code not in (0, 3) or not isinstance(made, dict):
+            return f"| {target} | {folder.name} | {_short(made)} | | | | | {seconds:.0f} |"
+        report = made
+        done = report["quantized_nodes"]
+        total = done + len(report["kept_float"])
+        outputs = (report["verification"] or {}).get("outputs", {})
+        sqnr = min((_float(e["sqnr"]) for e in outputs.values()), default=float("nan"))
+        code, found = _onnxq("verify", name, "--data", data, "--samples", COMPARED, "--backend", target, limit=limit)
+    said = _short(found) if not isinstance(found, dict) else _agreement(found)
+    integer, floating = (len(found[k]) if isinstance(found, dict) else "" for k in ("integer", "floating"))
+    counts = f"{done} of {total} | {sqnr:.1f} | {said} | {integer} | {floating}"
+    return f"| {target} | {folder.name} | {counts} | {seconds:.0f} |"
+
+
+def _agreement(found: dict[str, Any]) -> str:
+    decibels = [_float(e["sqnr"]) for e in found["outputs"].values()]
+    decibels = [d for d in decibels if d == d]
+    steps = [_float(v) for v in found["lsb"].values()]
+    text = f"{min(decibels):.1f}" if decibels else "compiled"
+    if found["runtime"] is None:
+        return f"simulated: {text}"
+    return text + (f", {max(steps):.3g} steps" if steps else "")
+
+
+def _onnxq(verb: str, *args: object, limit: float) -> tuple[int, dict[str, Any] | str]:
+    command = [sys.executable, "-m", "onnxq", verb, *map(str, args), "--json"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
+    except subprocess.TimeoutExpired:
+        return -1, f"more than {limit:g} s"
+    try:
+        return done.returncode, json.loads(done.stdout)
+    except ValueError:
+        lines = done.stderr.strip().splitlines()
+        return done.returncode, lines[-1] if lines else f"exit code {done.returncode}"
+
+
+def _float(value: object) -> float:
+    return float("nan") if value is None else float(str(value))
+
+
+def _short(said: object) -> str:
+    return str(said).replace("|", "/")[:120]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
