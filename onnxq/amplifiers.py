@@ -50,6 +50,7 @@ def noise_amplifiers(
     plan: Plan,
     samples: Sequence[KeptSample],
     *,
+    broken: bool = False,
     providers: Sequence[str] | None = None,
     custom_op_library: str | None = None,
 ) -> dict[str, str]:
@@ -60,6 +61,7 @@ def noise_amplifiers(
         render: gives the quantized model, tensors named as in the float one; called only where there are suspects.
         plan: where it is quantized.
         samples: samples to run, a few are enough.
+        broken: only those that make infinities or NaN out of finite numbers, as a division by what rounds to 0 does.
         providers: execution providers of onnxruntime.
         custom_op_library: shared library with the model's custom operators.
 
@@ -83,6 +85,8 @@ def noise_amplifiers(
         *read, written = pairs.get(node) or [("", "")]
         behind, before = error.get(written), [error[pair] for pair in read if pair in error]
         if behind is None or not before or not behind < _LOST or not min(before) - behind >= _DROP:
+            continue
+        if broken and behind != float("-inf"):
             continue
         why = (
             f"{node.op_type} '{node.name}' behind it amplifies quantization noise "

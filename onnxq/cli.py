@@ -277,7 +277,10 @@ def _parser() -> argparse.ArgumentParser:
     _backend(verify)
     verify.add_argument("--simulation", action="store_true", help="do not ask for the runtime, simulate only")
     verify.add_argument(
-        "--min-sqnr", type=float, default=30.0, metavar="DB", help="exit code 3 below this agreement (default 30)"
+        "--min-sqnr",
+        type=float,
+        metavar="DB",
+        help="exit code 3 below this (default 30 between two runtimes, 10 between a simulation and the float model)",
     )
     verify.add_argument(
         "--timeout", type=float, default=900.0, metavar="S", help="seconds for the runtime, default 900"

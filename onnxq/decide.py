@@ -90,9 +90,12 @@ class Decider:
             lost = lost_branches(self.model, quantized.plan, quantized.qparams, self.statistics)
         self.warnings += [f"{branch}" for branch in lost]
         for _ in range(_ROUNDS):
-            if self.options.placement == "all" or not self.target.mixes or not quantized.plan.quantized:
+            if not self.target.mixes or not quantized.plan.quantized:
                 break
-            noisy = noise_amplifiers(self.model, quantized.rendered, quantized.plan, self._samples, **self._runtime)
+            forced = self.options.placement == "all"
+            noisy = noise_amplifiers(
+                self.model, quantized.rendered, quantized.plan, self._samples, broken=forced, **self._runtime
+            )
             if not noisy:
                 break
             costs = self._costs(quantized.plan)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxq.errors import OutputError
+from onnxq.plugins import names
 
 __all__ = ["artifact_path", "find_artifact", "is_folder", "require_folder"]
 
@@ -39,12 +40,14 @@ def find_artifact(output: str | os.PathLike[str], backend: str) -> Path:
         backend: name of the target.
 
     Raises:
-        OutputError: there is none, or more than one.
+        OutputError: there is none, or more than one; files of a target whose name ends like this one's do not count.
     """
     path = Path(output)
     if path.is_file():
         return path
     found = sorted(path.glob(f"*_{backend}.onnx"))
+    longer = tuple(f"_{name}" for name in names("onnxq.backends") if name.endswith(f"_{backend}"))
+    found = [file for file in found if not (longer and file.stem.endswith(longer))]
     if len(found) == 1:
         return found[0]
     what = "there is no such file or folder" if not path.is_dir() else f"it holds {len(found)} files *_{backend}.onnx"

@@ -41,6 +41,8 @@ Answer = tuple[int, dict[str, Any] | None]
 
 _OK, _BELOW, _UNMET = 0, 3, 4
 _SUSPECT_SAMPLES = 4
+_AGREEMENT = 30.0
+"""dB to which a runtime and onnxruntime agree on the same integers."""
 
 
 def _reporter(args: argparse.Namespace) -> Reporter:
@@ -166,7 +168,8 @@ def verify(args: argparse.Namespace, screen: Screen) -> Answer:
     )
     if _shows(args):
         views.agreement(screen, found, verbose=args.verbose)
-    below = found.worst is not None and found.worst[1].sqnr < args.min_sqnr
+    floor = args.min_sqnr if args.min_sqnr is not None else args.options.min_sqnr if found.simulated else _AGREEMENT
+    below = found.worst is not None and found.worst[1].sqnr < floor
     return (_BELOW if below else _OK), {**found.to_dict(), "below_floor": below}
 
 

@@ -1,7 +1,8 @@
 """A written artifact in the runtime that it was made for: what runs in integers, and how the numbers agree.
 
 The reference is onnxruntime without any optimization, which computes QuantizeLinear and DequantizeLinear as they are
-defined; for a float model with a table beside it, onnxq's own simulation of the two, run in the same way.
+defined; for a float model with a table beside it, onnxq's own simulation of the two, run in the same way. Where no
+runtime computes, that simulation is compared with the float model inside the artifact.
 """
 
 from __future__ import annotations
@@ -49,10 +50,12 @@ class Agreement:
         backend: the target.
         artifact: the ONNX model that was verified.
         format: how it was read: one of the target's formats, or ``"onnx"`` for a model with quantizers in it.
-        runtime: name and version of the real runtime, ``None`` where there is none to install.
+        runtime: name and version of the real runtime, ``None`` where there is none to install or none was asked.
         compared: what the figures compare.
+        simulated: no runtime computed: the figures say what quantization costs, not how two runtimes agree.
         outputs: output → error of one against the other; empty where the runtime only compiles.
-        lsb: output → the largest difference in steps of its quantizer, for the outputs that have one.
+        lsb: output → the largest difference in steps of its quantizer, for the outputs that have one; empty where
+            ``simulated``.
         integer: operators that the runtime computes in integers.
         floating: operators that it computes in float.
         remarks: what else the runtime said.
@@ -64,6 +67,7 @@ class Agreement:
     format: str
     runtime: str | None
     compared: str
+    simulated: bool
     outputs: Mapping[str, Errors] = field(default_factory=dict)
     lsb: Mapping[str, float] = field(default_factory=dict)
     integer: tuple[str, ...] = ()
@@ -85,6 +89,7 @@ class Agreement:
             "format": self.format,
             "runtime": self.runtime,
             "compared": self.compared,
+            "simulated": self.simulated,
             "tensors": self.tensors,
             "outputs": {name: errors.to_dict() for name, errors in self.outputs.items()},
             "lsb": {name: jsonable(value) for name, value in self.lsb.items()},
@@ -107,8 +112,8 @@ def verify(
 ) -> Agreement:
     """Load an artifact into the runtime it was made for and compare what it computes with onnxruntime.
 
-    Where no runtime can be installed, the artifact is read back, which checks its format and its names. Where it is a
-    float model with a table beside it, onnxq's simulation of the two is compared with the float model.
+    Where no runtime can be installed, or it only compiles, the artifact is read back, which checks its format and its
+    names, and its simulation in onnxruntime is compared with the float model inside.
 
     Args:
         artifact: the ONNX model that was written, or the folder it was written to.
@@ -123,7 +128,7 @@ def verify(
     Raises:
         OutputError: there is no artifact.
         VerificationError: the runtime is not installed, or does not take the artifact.
-        BackendError: the artifact cannot be read back.
+        BackendError: it is no artifact of the target: it cannot be read back, or nothing in it is quantized.
     """
     target, reporter = backend_named(backend), reporter or Silent()
     path = find_artifact(artifact, backend)
@@ -144,23 +149,24 @@ def verify(
     simulated = model if form == "onnx" else quantized.rendered()
     if form != "onnx":
         forget_shapes(simulated)
-    with reporter.phase("run in onnxruntime", total=max(len(feeds), 1)) as advance:
+    with reporter.phase("run in onnxruntime", total=len(feeds)) as advance:
         reference = _outputs(simulated, feeds, advance)
+    computed = runtime is not None and runtime.runs
     if runtime is not None and runtime.runs:
-        compared, pairs = f"{runtime.title} against onnxruntime", zip(reference, seen.outputs, strict=True)
-    elif form == "onnx":
-        what = f"{runtime.title} compiled it, without running it" if runtime is not None else "valid"
-        compared, pairs = f"{what}; it runs in onnxruntime, with nothing to compare", zip((), (), strict=True)
+        compared = f"{runtime.title} against onnxruntime without optimizations"
+        errors, lsb = _errors(list(zip(reference, seen.outputs, strict=True)), _steps(quantized))
     else:
-        compared = "onnxq's simulation in onnxruntime against the float model inside"
-        pairs = zip(_outputs(quantized.model, feeds, lambda _: None), reference, strict=True)
-    errors, lsb = _errors(list(pairs), _steps(quantized))
+        what = f"{runtime.title} compiled it, without running it; " if runtime is not None else ""
+        compared = f"{what}simulated in onnxruntime, against the float model inside"
+        inside = _outputs(quantized.model, feeds, lambda _: None)
+        errors, lsb = _errors(list(zip(inside, reference, strict=True)), {})
     return Agreement(
         backend=backend,
         artifact=path,
         format=form,
         runtime=f"{runtime.title} {seen.version}" if runtime is not None else None,
         compared=compared,
+        simulated=not computed,
         outputs=errors,
         lsb=lsb,
         integer=seen.integer,
@@ -171,7 +177,11 @@ def verify(
 
 
 def _read(path: Path, target: Backend) -> tuple[str, Quantized]:
-    """The artifact as a quantized model, and the format it was read in."""
+    """The artifact as a quantized model, and the format it was read in.
+
+    Raises:
+        BackendError: none of the target's formats fits.
+    """
     complaints = []
     for name, form in target.formats.items():
         if form.read is None:
@@ -185,17 +195,29 @@ def _read(path: Path, target: Backend) -> tuple[str, Quantized]:
     lift_constants(model)
     infer_shapes(model)
     quantized = read_quantizers(model, target)
-    if quantized.qparams or any(form.read is None for form in target.formats.values()):
+    if not quantized.qparams and (complaints or target.runtime is None):
+        complaints.append("as a model with quantizers in it: it has none")
+    elif _has_integers(model) and not any(form.integers for form in target.formats.values()):
+        complaints.append(f"it holds QuantizeLinear and DequantizeLinear, which {target.name} does not take")
+    else:
         return "onnx", quantized
-    raise BackendError(f"this is no artifact of {target.name} ({'; '.join(complaints)})", where=f"'{path}'")
+    raise BackendError(
+        f"this is no artifact of {target.name}: {'; '.join(complaints)}",
+        where=f"'{path}'",
+        hint="Name the target that it was made for with --backend",
+    )
+
+
+def _has_integers(model: ir.Model) -> bool:
+    return any(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in model.graph.all_nodes())
 
 
 def _outputs(model: ir.Model, feeds: Sequence[Mapping[str, NDArray[Any]]], advance: Any) -> list[dict[str, Any]]:
     session = Session(model, optimize=False)
     found = []
-    for sample in feeds:
+    for done, sample in enumerate(feeds, 1):
         found.append(dict(session.run(sample)))
-        advance(1)
+        advance(done)
     return found
 
 

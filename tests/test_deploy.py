@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +151,42 @@ def test_what_a_target_cannot_hold_is_named(tmp_path: Path) -> None:
         onnxq.deploy(source, backend="tensorrt", output=tmp_path / "out.onnx")
     assert "Quantize the float model" in str(caught.value)
     assert not (tmp_path / "out.onnx").exists()
+
+
+def test_a_model_of_torchs_exporter_keeps_its_scales(tmp_path: Path) -> None:
+    """torch's own fake-quantize operators become Q and DQ on float weights and on activations."""
+    torch = pytest.importorskip("torch")
+
+    class Net(torch.nn.Module):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.first = torch.nn.Conv2d(3, 4, 3, padding=1)
+            self.last = torch.nn.Conv2d(4, 2, 1)
+
+        def forward(self, x: Any) -> Any:
+            x = torch.fake_quantize_per_tensor_affine(x, 0.03, 0, -128, 127)
+            scale, zero = torch.full((4,), 0.004), torch.zeros(4, dtype=torch.int32)
+            w = torch.fake_quantize_per_channel_affine(self.first.weight, scale, zero, 0, -128, 127)
+            y = torch.nn.functional.conv2d(x, w, self.first.bias, padding=1).relu()
+            y = torch.fake_quantize_per_tensor_affine(y, 0.02, 0, -128, 127)
+            v = torch.fake_quantize_per_tensor_affine(self.last.weight, 0.005, 0, -128, 127)
+            return torch.nn.functional.conv2d(y, v, self.last.bias)
+
+    path = tmp_path / "torch.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sample = (torch.zeros(1, 3, 8, 8),)
+        names = {"input_names": ["x"], "output_names": ["y"]}
+        torch.onnx.export(Net().eval(), sample, path, dynamo=False, opset_version=17, **names)
+    for backend in ("onnxruntime", "tensorrt", "openvino", "snpe"):
+        deployed = onnxq.deploy(path, backend=backend, output=tmp_path / f"{backend}.onnx")
+        scales = {float(q.scale.reshape(-1)[0]) for q in deployed.qparams.values() if q.spec.bits == 8}
+        wanted = {np.float32(v) for v in (0.03, 0.02, 0.004, 0.005)}
+        for value in wanted:
+            assert min(abs(value - s) / value for s in scales) < 2e-5, f"{backend}: {value} among {scales}"
+    feeds = images(1, 3, 8, 8)
+    want, got = (infer(onnx.load(f), feeds, optimize=False)["y"] for f in (path, tmp_path / "onnxruntime.onnx"))
+    off = np.concatenate([np.abs(a - b).reshape(-1) for a, b in zip(want, got, strict=True)])
+    assert np.mean(off > 1e-3) < 0.02, "integer biases move few codes at ties"
+    assert off.max() < 0.02

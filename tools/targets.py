@@ -143,7 +143,7 @@ def _runtime(target: Backend) -> str:
     if target.runtime is None:
         return "none can be installed; the artifact is read back and simulated"
     runtime = plugins.find("onnxq.runtimes", target.runtime)
-    return f"{runtime.title} (`pip install {' '.join(runtime.requirements)}`)"
+    return f"{runtime.title} (`{runtime.install}`)"
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def check(model: ir.Model) -> None:
         if value.const_value is None:
             raise ModelError("an initializer without data", where=f"tensor '{value.name}'")
         declared = value.shape
-        if declared is not None and tuple(declared) != tuple(value.const_value.shape):
+        if declared is not None and not _fits(declared, tuple(value.const_value.shape)):
             raise ModelError(
                 f"declared with shape {declared}, holds {value.const_value.shape}", where=f"tensor '{value.name}'"
             )
@@ -41,6 +41,12 @@ def check(model: ir.Model) -> None:
         lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
         text = " ".join(lines[:3]) if lines else type(error).__name__
         raise ModelError(f"the ONNX checker refuses it: {text}", where="invalid model") from error
+
+
+def _fits(declared: ir.Shape, shape: tuple[int | ir.SymbolicDim, ...]) -> bool:
+    """Whether a constant has the shape that is declared for it; free dimensions hold anything."""
+    pairs = zip(declared, shape, strict=False)
+    return len(declared) == len(shape) and all(not isinstance(want, int) or want == have for want, have in pairs)
 
 
 def _drop_unranked_outputs(proto: onnx.ModelProto) -> None:

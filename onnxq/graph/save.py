@@ -122,7 +122,7 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, external_data: bool |
             not fit into one protobuf.
 
     Returns:
-        The files written, the model first.
+        The files written, the model first: named as the path given is.
 
     Raises:
         OutputError: the folder is missing or cannot be written, or the disk is full. No partial file is left behind.
@@ -170,7 +170,9 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, external_data: bool |
         for source, _ in moves:
             with contextlib.suppress(OSError):
                 source.unlink(missing_ok=True)
-    return [target, data] if external_data else [target]
+    given = Path(path)
+    beside = data if given.is_symlink() else given.with_name(data.name)
+    return [given, beside] if external_data else [given]
 
 
 def _keep_mode(existing: Path, temporary: Path) -> None:

@@ -93,10 +93,9 @@ def examine(
         except subprocess.TimeoutExpired as error:
             raise VerificationError(f"{runtime.title} took more than {timeout:g} s", where=f"'{model}'") from error
         if done.returncode == MISSING:
-            needs = " ".join(runtime.requirements)
             raise VerificationError(
                 f"{runtime.title} is not installed ({_last_line(done.stderr)})",
-                hint=f"pip install {needs}, here or in another environment whose Python is named by "
+                hint=f"{runtime.install}, here or in another environment whose Python is named by "
                 f"ONNXQ_{runtime.name.upper()}_PYTHON",
             )
         if done.returncode or not (results / "report.json").is_file():

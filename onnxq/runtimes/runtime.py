@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,11 @@ class Runtime:
     requirements: tuple[str, ...]
     runs: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def install(self) -> str:
+        """The command that installs it, as a shell takes it."""
+        return f"pip install {shlex.join(self.requirements)}"
 
     @property
     def worker(self) -> Path:
