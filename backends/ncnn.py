@@ -181,5 +181,7 @@ BACKEND = Backend(
     rewrite=_rewrite,
     adjust=_adjust,
     artifacts="model.onnx (float), model.table",
+    next_step="onnx2ncnn MODEL.onnx MODEL.param MODEL.bin"
+    " && ncnn2int8 MODEL.param MODEL.bin MODEL-int8.param MODEL-int8.bin MODEL.table",
     unverified="ncnn2int8 is a C++ program; format by its source. Layer names are those of the ONNX nodes",
 )

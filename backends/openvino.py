@@ -260,6 +260,7 @@ BACKEND = Backend(
     adjust=_adjust,
     runtime="openvino",
     artifacts="model.onnx (QDQ, or FakeQuantize of org.openvinotoolkit)",
+    next_step="ovc MODEL.onnx --compress_to_fp16=False",
     verified="OpenVINO 2026.4.1 on x86-64 with VNNI and AMX: integer kernels, numbers",
     unverified="GPU, NPU, ARM",
 )

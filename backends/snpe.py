@@ -13,7 +13,8 @@ Formats are the versions of the file:
 * ``encodings-2.0.0``: for ``qairt-converter`` of QAIRT 2.36 and above. It is strict: what has no encoding stays float,
   so that it holds the int32 biases, too; with the other two the converter quantizes biases (``--bias_bitwidth 32``).
 
-Convert with, for instance, ``qairt-converter -i model.onnx --quantization_overrides model.encodings``.
+Convert with, for instance, ``qairt-converter -i model.onnx --quantization_overrides model.encodings``, or for SNPE
+``snpe-onnx-to-dlc --quantization_overrides``, then ``snpe-dlc-quantize --override_params --bias_bitwidth 32``.
 
 Verified with the encodings parser of aimet-onnx 2.42, Qualcomm's own: it takes all three versions, and the QDQ model it
 makes of them agrees with the simulation here. The converters themselves are known from documents only.
@@ -104,6 +105,7 @@ BACKEND = Backend(
     adjust=keep_to_limits,
     runtime="snpe",
     artifacts="model.onnx (float) and model.encodings",
+    next_step="qairt-converter -i MODEL.onnx --quantization_overrides MODEL.encodings",
     verified="encodings parser of aimet-onnx 2.42, all three versions",
     unverified="qairt-converter, SNPE's and QNN's converters",
 )

@@ -233,5 +233,7 @@ BACKEND = Backend(
     adjust=_adjust,
     lacks=_lacks,
     artifacts="model.onnx (float), model.scale",
+    next_step="tm_convert_tool -f onnx -m MODEL.onnx -o MODEL.tmfile"
+    " && quant_tool_uint8 -m MODEL.tmfile -o MODEL_u8.tmfile -i ./ -f MODEL.scale",
     unverified="quant_tool_uint8 is a C++ program; its arithmetic by its source",
 )

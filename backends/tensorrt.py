@@ -274,6 +274,7 @@ BACKEND = Backend(
     refuses=refuse,
     runtime="tensorrt",
     artifacts="model.onnx (QDQ); or float model.onnx + model.cache, or + model.json, for TensorRT <= 10",
+    next_step="trtexec --onnx=MODEL.onnx  # with --int8 before TensorRT 11",
     verified="TensorRT-RTX 1.7.1: parsed and compiled, every Conv and matrix product with int8 operands",
     unverified="TensorRT itself, speed, numbers on a GPU; calibration cache and dynamic ranges",
 )

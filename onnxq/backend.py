@@ -177,7 +177,7 @@ class Backend:
         runtime: name of the real runtime in ``onnxq.runtimes`` that can load the artifact.
         artifacts: files written, for the table of targets.
         next_step: the vendor's command that takes the artifact in the target's default format, ``MODEL`` standing for
-            its path without the ending.
+            its path without the ending; several commands are joined by ``&&``.
         verified: what a real runtime has confirmed.
         unverified: what is known from documents only.
     """

@@ -12,11 +12,8 @@ import numpy as np
 from onnxq.backend import Backend
 from onnxq.errors import BackendError
 from onnxq.final_check import final_check
-from onnxq.graph.constants import lift_constants
-from onnxq.graph.load import load
-from onnxq.graph.namer import unique_names
 from onnxq.graph.save import file_size
-from onnxq.graph.shapes import forget_shapes, infer_shapes
+from onnxq.graph.shapes import forget_shapes
 from onnxq.locations import artifact_path, require_folder
 from onnxq.numbers import fit_biases
 from onnxq.options import Options
@@ -24,8 +21,8 @@ from onnxq.plan import Plan, Role
 from onnxq.planner import make_plan
 from onnxq.prepare import Prepared, Source, backend_named, needed_opset
 from onnxq.qparams import QParams, from_range
+from onnxq.quantize import read
 from onnxq.quantized import Quantized
-from onnxq.render.read import read
 from onnxq.spec import PerTensor, QuantSpec
 
 __all__ = ["deploy"]
@@ -99,11 +96,7 @@ def deploy(
 
 def _source(model: Source, target: Backend, options: Options) -> Quantized:
     """The float model inside, in the form that the target wants, with the quantizers it came with."""
-    loaded = load(model)
-    unique_names(loaded)
-    lift_constants(loaded)
-    infer_shapes(loaded)
-    quantized = read(loaded, target)
+    quantized = read(model, backend=target.name)
     raised, notes = Prepared.raised(quantized.model, needed_opset(target, options), options.opset)
     if target.rewrite is not None:
         raised = raised.clone() if raised is quantized.model else raised

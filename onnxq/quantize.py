@@ -162,23 +162,24 @@ class _Job:
         self.target, self.options = backend_named(backend), options
         self.choices: list[Choice] = chosen(algorithms_of(options))
         if self.choices and all(choice.stage == "options" for choice in self.choices):
-            self.choices += chosen(
-                algorithms_of(replace(options, algorithms=()))
-            )  # they choose bits, the effort the rest
+            effort = algorithms_of(replace(options, algorithms=()))  # these choose bits, the effort does the rest
+            self.choices += chosen(effort)
         for method in (options.range, *(o.range for _, o in options.override if o.range is not None)):
             check_range(method, self.target.activation)
         self.target.require(options)
-        self.model = ir.Model(ir.Graph([], [], nodes=[]), ir_version=10)
-        self.notes: list[str] = []
 
-    def look(self, prepared: Prepared) -> None:
-        """Take the model; a pattern that matches nothing is an error before any data is run."""
-        self.model, self.notes = prepared.for_target(self.target, self.options)
-        make_plan(self.model, self.target, self.options)
+    def fitted(self, prepared: Prepared) -> tuple[ir.Model, list[str]]:
+        """The model as the target wants it; a pattern that matches nothing is an error before any data is run."""
+        model, notes = prepared.for_target(self.target, self.options)
+        make_plan(model, self.target, self.options)
+        return model, notes
 
-    def run(self, prepared: Prepared, statistics: Statistics, reporter: Reporter) -> Quantized:
-        target, options, choices, float_model = self.target, self.options, self.choices, self.model
-        notes, keep_float = [*prepared.notes, *self.notes], dict[str, str]()
+    def run(
+        self, prepared: Prepared, fitted: tuple[ir.Model, list[str]], statistics: Statistics, reporter: Reporter
+    ) -> Quantized:
+        target, options, choices = self.target, self.options, self.choices
+        float_model, notes = fitted[0], [*prepared.notes, *fitted[1]]
+        keep_float: dict[str, str] = {}
         stages = {choice.stage for choice in choices}
         if stages & {"float", "options"}:
             draft = FloatDraft(float_model.clone(), target, options, statistics, reporter)
@@ -223,13 +224,12 @@ def _run(
     if isinstance(statistics, (str, os.PathLike)):
         statistics = Statistics.load(statistics)
     prepared = Prepared(model, options)
-    for job in jobs:
-        job.look(prepared)
+    fitted = [job.fitted(prepared) for job in jobs]
     if statistics is None:
         statistics = observe(prepared, data, options, image, reporter)
     elif statistics.model_digest != model_digest(prepared.model):
         raise StatisticsError("they were made from another model", hint="Calibrate this model again")
-    return [job.run(prepared, statistics, reporter) for job in jobs]
+    return [job.run(prepared, fit, statistics, reporter) for job, fit in zip(jobs, fitted, strict=True)]
 
 
 def read(model: Source, *, backend: str = "onnxruntime") -> Quantized:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -98,6 +99,14 @@ class Quantized:
         return replace(self, files=tuple(path.parent / file.name for file in self.save(path)))
 
     @property
+    def next_steps(self) -> tuple[str, ...]:
+        """The vendor's commands that take the files written; none where none are known, or nothing was written."""
+        if not (self.files and self.backend.next_step) or self.format not in ("", next(iter(self.backend.formats))):
+            return ()
+        stem = shlex.quote(str(self.files[0].with_suffix("")))
+        return tuple(part.strip().replace("MODEL", stem) for part in self.backend.next_step.split("&&"))
+
+    @property
     def _format(self) -> Format:
         return self.backend.format_named(self.format)
 
@@ -110,6 +119,7 @@ class Quantized:
             "backend": self.backend.name,
             "format": self.format or next(iter(self.backend.formats)),
             "files": [str(path) for path in self.files],
+            "next_steps": list(self.next_steps),
             "recipe": list(self.recipe),
             "quantized_nodes": len(self.plan.quantized),
             "stored_nodes": len(self.plan.stored),

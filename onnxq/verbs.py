@@ -343,6 +343,7 @@ def backends(args: argparse.Namespace, screen: Screen) -> Answer:
             "formats": list(b.formats),
             "artifacts": b.artifacts,
             "runtime": b.runtime,
+            "next_step": b.next_step,
             "verified": b.verified,
             "unverified": b.unverified,
         }

@@ -21,17 +21,15 @@ from onnxq import plugins
 from onnxq.backend import Backend
 from onnxq.calibration.data import open_data
 from onnxq.errors import BackendError, OnnxqError
-from onnxq.graph.constants import lift_constants
 from onnxq.graph.load import load
-from onnxq.graph.namer import unique_names
-from onnxq.graph.shapes import forget_shapes, infer_shapes
+from onnxq.graph.shapes import forget_shapes
 from onnxq.locations import find_artifact
 from onnxq.metrics import ErrorMeter, Errors, jsonable
 from onnxq.options import ImageOptions
 from onnxq.prepare import backend_named
 from onnxq.progress import Reporter, Silent
+from onnxq.quantize import read
 from onnxq.quantized import Quantized
-from onnxq.render.read import read as read_quantizers
 from onnxq.runtimes.child import examine
 from onnxq.runtimes.runtime import Examination, Runtime
 from onnxq.session import Session, inputs_of
@@ -190,14 +188,10 @@ def _read(path: Path, target: Backend) -> tuple[str, Quantized]:
             return name, form.read(path)
         except OnnxqError as error:
             complaints.append(f"as {name}: {error}")
-    model = load(path)
-    unique_names(model)
-    lift_constants(model)
-    infer_shapes(model)
-    quantized = read_quantizers(model, target)
+    quantized = read(path, backend=target.name)
     if not quantized.qparams and (complaints or target.runtime is None):
         complaints.append("as a model with quantizers in it: it has none")
-    elif _has_integers(model) and not any(form.integers for form in target.formats.values()):
+    elif _has_integers(load(path)) and not any(form.integers for form in target.formats.values()):
         complaints.append(f"it holds QuantizeLinear and DequantizeLinear, which {target.name} does not take")
     else:
         return "onnx", quantized

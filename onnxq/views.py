@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -129,6 +130,7 @@ def quantized(
             speed = f"{check.speedup:.2f} times as fast as float, one thread of this machine"
             rows.append(("speed", screen.style(speed, "yellow") if check.speedup < _SLOWER else speed))
         rows.append(("checked", _checked(result, check)))
+    rows += [("next" if not position else "", step) for position, step in enumerate(_next(result))]
     screen.pairs(rows)
     for warning in check.warnings if check else ():
         screen.line(f"  {screen.style('warning', 'yellow')}  {warning}")
@@ -160,16 +162,17 @@ def several(
 
 def agreement(screen: Screen, found: Agreement, *, verbose: bool) -> None:
     """The summary of ``onnxq verify``."""
-    _head(screen, str(found.artifact), found.runtime or "no runtime: simulated by onnxq")
+    _head(screen, str(found.artifact), found.runtime or "in no runtime of its own")
     kind = "quantizers in the graph" if found.format == "onnx" else f"format {found.format}, read back"
     rows = [("artifact", f"{kind}: {plural(found.tensors, 'tensor')} with a scale")]
-    if found.runtime is not None:
+    if found.integer or found.floating:  # not every runtime tells
         rows.append(("integer", f"{plural(len(found.integer), 'operator')}{_kinds(found.integer)}"))
         rows.append(("float", f"{plural(len(found.floating), 'operator')}{_kinds(found.floating)}"))
     for position, (name, errors) in enumerate(sorted(found.outputs.items(), key=lambda pair: pair[1].sqnr)):
         steps = f", at most {found.lsb[name]:.2g} steps of its quantizer" if name in found.lsb else ""
-        rows.append(("" if position else "agreement", f"{name}: {_accuracy(errors)}{steps}"))
-    rows.append(("compared", found.compared if found.outputs or found.format == "onnx" else "nothing: give --data"))
+        label = "SQNR" if found.simulated else "agreement"
+        rows.append(("" if position else label, f"{name}: {_accuracy(errors)}{steps}"))
+    rows.append(("compared", found.compared if found.outputs else "nothing: give --data"))
     rows += [("" if position else "remark", text) for position, text in enumerate(found.remarks)]
     if verbose:
         rows += [("integer", name) for name in found.integer] + [("float", name) for name in found.floating]
@@ -207,7 +210,15 @@ def _checked(result: Quantized, check: Verification) -> str:
     if result.backend.at_home:
         return f"valid, runs with optimizations on and off; {plural(check.samples, 'sample')}"
     ran = f"simulated in onnxruntime, {plural(check.samples, 'sample')}" if check.samples else "loads in onnxruntime"
-    return f"valid, {ran}; next: onnxq verify --backend {result.backend.name}"
+    return f"valid, {ran}"
+
+
+def _next(result: Quantized) -> list[str]:
+    """What to do with the files written: see them in their own runtime, then the vendor's commands."""
+    if not result.files or result.backend.at_home:
+        return []
+    path = shlex.quote(str(result.files[0]))
+    return [f"onnxq verify {path} --backend {result.backend.name} --data DATA", *result.next_steps]
 
 
 def _listed(ops: Iterable[str]) -> str:

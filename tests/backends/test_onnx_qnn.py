@@ -13,7 +13,7 @@ import onnxq
 from onnxq import Options
 from onnxq.errors import OptionError
 from tests.contract import infer, sqnr
-from tests.models import build, images
+from tests.models import build, feeds_for, images
 from tests.targets import residual
 
 
@@ -56,7 +56,7 @@ def test_the_check_runs_the_artifact_itself(tmp_path: Path) -> None:
 
 
 def test_what_mqbench_gets_wrong_is_right(tmp_path: Path) -> None:
-    """Relu folded into the quantizer, an Add of scalars' scales, symmetric options refused before any data is run."""
+    """Relu folded into the quantizer, an Add of scalars' scales."""
     model = build(
         """(float[1, 3, 8, 8] x) => (float[1, 3, 8, 8] y) {
             a = Conv <pads = [1, 1, 1, 1]> (x, w, b)
@@ -73,8 +73,17 @@ def test_what_mqbench_gets_wrong_is_right(tmp_path: Path) -> None:
     shapes = {t.name: list(t.dims) for t in made.graph.initializer}
     assert all(shapes[add.input[k]] == [] for k in (1, 2, 4, 5, 6, 7))
     assert sqnr(infer(model, feeds, optimize=False)["y"], infer(made, feeds, optimize=False)["y"]) > 30
-    with pytest.raises(OptionError, match="uint8 with a zero point"):
-        onnxq.quantize(model, [], backend="onnx_qnn", options=Options(symmetric=True))
+
+
+def test_symmetric_activations_are_uint8_with_128_in_the_middle() -> None:
+    model, feeds = residual(), feeds_for(residual())
+    made = onnxq.quantize(model, feeds, backend="onnx_qnn", options=Options(override=("*=symmetric=true",)))
+    activations = [made.qparams[s.name] for s in made.plan.sites if s.role == "activation"]
+    assert activations and all(not qp.spec.signed and qp.zero_point == 128 for qp in activations)
+    assert "QLinearConv" in {node.op_type for node in made.rendered().graph}
+    for options in (Options(per_channel=True), Options(override=("*=per_channel=true",))):
+        with pytest.raises(OptionError, match="one scale for all of a weight"):
+            onnxq.quantize(model, [], backend="onnx_qnn", options=options)
 
 
 @pytest.mark.parametrize("form", ["qdq", "fake-quantize"])

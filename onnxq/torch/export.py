@@ -1,0 +1,198 @@
+"""A trained module as ONNX with a call of ``onnxq::FakeQuantize`` at every quantizer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from onnxq.errors import OutputError, VerificationError
+from onnxq.graph.load import load
+from onnxq.graph.namer import Namer, unique_names
+from onnxq.graph.normalize import normalize
+from onnxq.graph.prune import remove_dead
+from onnxq.graph.save import save
+from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import constant_array, rename_output, set_constant
+from onnxq.render import fake_quantize
+from onnxq.session import Session
+from onnxq.torch.insertion import map_tensors
+from onnxq.torch.marks import to_onnx
+from onnxq.torch.prepare import OPSET, QuantizedModule, require_prepared
+from onnxq.torch.quantizers import Quantizer
+
+__all__ = ["export"]
+
+Tensor = torch.Tensor
+_TOLERANCE = 1e-3
+"""Share of the largest output by which torch and onnxruntime may differ where no step of a quantizer explains it."""
+
+
+class _Call(torch.autograd.Function):
+    """The call in the exported graph; its values are those of the quantizer."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, zero: Tensor, low: int, high: int, axis: int) -> Tensor:
+        return (torch.clamp(torch.round(x / scale) + zero, low, high) - zero) * scale
+
+    @staticmethod
+    def symbolic(g: Any, x: Any, scale: Any, zero: Any, low: int, high: int, axis: int) -> Any:
+        named = {"axis_i": axis} if axis >= 0 else {}
+        made = g.op(f"{fake_quantize.DOMAIN}::{fake_quantize.NAME}", x, scale, zero, quant_min_i=low, quant_max_i=high, **named)
+        return made.setType(x.type())
+
+
+class _Exported(torch.nn.Module):
+    """A quantizer as it is exported: with the numbers that it has now."""
+
+    watching = False
+
+    def __init__(self, quantizer: Quantizer) -> None:
+        super().__init__()
+        self.quantizer, self.qp = quantizer, quantizer.qparams()
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = self.quantizer
+        x = made.grid_input(x)
+        scale = made.shaped(torch.from_numpy(self.qp.scale.copy()).to(x.device), x)
+        zero = made.shaped(torch.from_numpy(self.qp.zero_point.astype(np.float32)).to(x.device), x)
+        axis = -1 if made.axis is None else made.axis
+        return _Call.apply(x, scale, zero, self.qp.spec.qmin, self.qp.spec.qmax, axis)  # type: ignore[no-any-return]
+
+
+def export(
+    module: torch.nn.Module,
+    path: str | os.PathLike[str],
+    example_inputs: tuple[Any, ...],
+    *,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    dynamic_axes: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a trained module as ONNX; ``onnxq deploy`` makes a target's artifact of it.
+
+    The file is run in onnxruntime on the example and compared with the module in evaluation mode.
+
+    Args:
+        module: what :func:`onnxq.torch.prepare` gave, calibrated; left unchanged.
+        path: of the file.
+        example_inputs: of its forward; the branch that they take is the one exported.
+        input_names: of the graph.
+        output_names: of the graph.
+        dynamic_axes: as ``torch.onnx.export`` takes them.
+
+    Returns:
+        The path.
+
+    Raises:
+        ModelError: torch cannot export it.
+        OptionError: it is not prepared, or not calibrated.
+        OutputError: it cannot be written.
+        VerificationError: onnxruntime computes something else than torch.
+    """
+    prepared = require_prepared(module)
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise OutputError("the folder does not exist", where=f"'{target.parent}'", hint="Create it first")
+    names: dict[str, Any] = {"input_names": input_names, "output_names": output_names, "dynamic_axes": dynamic_axes}
+    proto, wanted = _traced(prepared, example_inputs, {k: v for k, v in names.items() if v is not None})
+    model = load(proto)
+    unique_names(model)
+    fake_quantize.register(model)
+    normalize(model, min_opset=OPSET, keep=((fake_quantize.DOMAIN, fake_quantize.NAME),))
+    _move_first(model)
+    fake_quantize.register(model)
+    _compare(model, example_inputs, wanted)
+    save(model, target)
+    return target
+
+
+def _traced(prepared: QuantizedModule, example: tuple[Any, ...], names: dict[str, Any]) -> tuple[Any, list[Tensor]]:
+    quantizers = dict(prepared.quantizers.items())
+    training = {part: part.training for part in prepared.modules()}
+    prepared.eval()
+    try:
+        with prepared.set(round_biases=False), torch.no_grad():
+            wanted: list[Tensor] = []
+            copies = map_tensors(list(example), lambda _, x: x.clone(), "")
+            _collect(prepared(*copies), wanted)
+            for name, quantizer in quantizers.items():
+                assert isinstance(quantizer, Quantizer)
+                prepared.quantizers[name] = _Exported(quantizer)
+            return to_onnx(prepared, example, opset=OPSET, **names), wanted
+    finally:
+        for name, quantizer in quantizers.items():
+            prepared.quantizers[name] = quantizer
+        for part, mode in training.items():
+            part.training = mode
+
+
+def _collect(value: Any, into: list[Tensor]) -> None:
+    """Tensors of a result, in the order in which the exporter names them."""
+    if isinstance(value, Tensor):
+        into.append(value)
+    elif isinstance(value, Mapping):
+        for v in value.values():
+            _collect(v, into)
+    elif isinstance(value, (list, tuple)):
+        for v in value:
+            _collect(v, into)
+
+
+def _move_first(model: ir.Model) -> None:
+    """Weights are moved before they are quantized, so that the quantizer stands at the layer."""
+    namer = Namer(model)
+    for node in list(all_nodes(model)):
+        if (node.domain, node.op_type) != (fake_quantize.DOMAIN, fake_quantize.NAME) or node.graph is None:
+            continue
+        arrays = [constant_array(v) for v in node.inputs[:3]]
+        readers = [use.node for use in node.outputs[0].uses()]
+        moved = [r for r in readers if r.op_type == "Transpose" and r.domain == ""]
+        if any(a is None for a in arrays) or not moved or not isinstance(node.graph, ir.Graph):
+            continue
+        weight, scale, zero = (np.asarray(a) for a in arrays)
+        for transpose in moved:
+            order = transpose.attributes.get_ints("perm", list(range(weight.ndim))[::-1])
+            parts = [weight.transpose(order)]
+            parts += [p.transpose(order) if p.ndim == weight.ndim else p for p in (scale, zero)]
+            base = node.inputs[0].name if node.inputs[0] is not None else "weight"
+            values = [set_constant(node.graph, namer, f"{base}_{k}", np.ascontiguousarray(p)) for k, p in zip("wsz", parts, strict=True)]
+            attributes = {k: node.attributes.get_int(k, 0) for k in ("quant_min", "quant_max")}
+            axis = node.attributes.get_int("axis", -1)
+            if axis >= 0:
+                attributes["axis"] = list(order).index(axis)
+            made = ir.node(fake_quantize.NAME, values, attributes=attributes, domain=fake_quantize.DOMAIN, name=namer.node(f"{node.name}_moved"))
+            made.outputs[0].name = namer.fresh(f"{transpose.outputs[0].name}_quantized")
+            node.graph.insert_before(transpose, [made])
+            rename_output(made.outputs[0], transpose.outputs[0])
+    remove_dead(model)
+
+
+def _compare(model: ir.Model, example: tuple[Any, ...], wanted: Sequence[Tensor]) -> None:
+    session = Session(model, optimize=False)
+    tensors: list[Tensor] = []
+    _collect(list(example), tensors)
+    names = [v.name or "" for v in model.graph.inputs]
+    if len(names) != len(tensors):
+        raise VerificationError(
+            f"it has {len(names)} inputs, the example {len(tensors)} tensors",
+            where="the exported model",
+            hint="Give as example only tensors that the module reads",
+        )
+    got = session.run({n: t.detach().cpu().numpy() for n, t in zip(names, tensors, strict=True)})
+    for value, want in zip(model.graph.outputs, wanted, strict=True):
+        exact, found = want.detach().cpu().numpy().astype(np.float64), np.asarray(got[value.name or ""], np.float64)
+        size = float(np.abs(exact).max(initial=0.0))
+        error = np.abs(found - exact) if found.shape == exact.shape else np.array(np.inf)
+        if not (float(np.median(error)) if error.size else 0.0) <= _TOLERANCE * max(size, 1e-30):
+            raise VerificationError(
+                f"onnxruntime gives another output {value.name!r} than torch: median difference {np.median(error):.3g}, "
+                f"largest value {size:.3g}",
+                where="the exported model",
+                hint="A tensor that is changed in place and read under another name is exported wrongly by torch",
+            )

@@ -1,0 +1,258 @@
+"""From a target's plan of the exported graph back to the calls of the module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxq.backend import Backend, Kind
+from onnxq.errors import ModelError
+from onnxq.graph.traverse import all_nodes
+from onnxq.options import Options
+from onnxq.plan import Edge, Plan, Site
+from onnxq.planner import make_plan
+from onnxq.prepare import Prepared
+from onnxq.spec import PerChannel, PerTensor, QuantSpec
+from onnxq.torch.marks import Marked, Marker, Place, without_marks
+
+__all__ = ["BiasRule", "Mapped", "Spot", "map_plan"]
+
+_CHANNELS = {"linear": 0, "conv1d": 0, "conv2d": 0, "conv3d": 0, "embedding": 0}
+_CHANNELS |= {"conv_transpose1d": 1, "conv_transpose2d": 1, "conv_transpose3d": 1}
+_PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "mm", "addmm", "baddbmm")
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A quantizer that the plan wants.
+
+    Attributes:
+        spec: its grid; the axis is that of torch's tensor.
+        weight: of a weight, else of an activation.
+        fixed: the range, where it is given by an operator's definition.
+        places: tensors of calls that it quantizes.
+        channels: along the axis, 1 per tensor.
+    """
+
+    spec: QuantSpec
+    weight: bool
+    fixed: tuple[float, float] | None
+    places: tuple[Place, ...]
+    channels: int
+
+
+@dataclass(frozen=True, slots=True)
+class BiasRule:
+    """A bias in units of the scales of data and weight.
+
+    Attributes:
+        call: of the layer.
+        data: the data's place.
+        weight: the weight's place.
+        norm: the call of the batch normalization that folds into the layer.
+    """
+
+    call: str
+    data: Place
+    weight: Place
+    norm: str | None
+
+
+@dataclass(slots=True)
+class Mapped:
+    """What is put where.
+
+    Attributes:
+        spots: quantizers.
+        biases: rounded biases, by layer.
+        left: node → why it stays float although the target would quantize it.
+        plan: the plan itself, of the example's graph.
+        calls: every call seen.
+        refolded: layers whose weights have to be quantized behind the folding of their batch normalization.
+    """
+
+    spots: list[Spot]
+    biases: list[BiasRule]
+    left: dict[str, str]
+    plan: Plan
+    calls: set[str]
+    refolded: list[str] = field(default_factory=list)
+
+
+def map_plan(proto: Any, marker: Marker, backend: Backend, options: Options) -> Mapped:
+    """Plan an exported module with marks, and find the plan's sites among its calls.
+
+    Sites that no call shows (the inside of a function of torch) are left out and their nodes stay float.
+
+    Args:
+        proto: with marks.
+        marker: that made them.
+        backend: the target.
+        options: bits, symmetry, granularity and exclusions.
+
+    Raises:
+        ModelError: nothing of the module can be quantized.
+    """
+    return _Mapper(without_marks(proto), marker, backend, options).run()
+
+
+class _Mapper:
+    def __init__(self, marked: Marked, marker: Marker, backend: Backend, options: Options) -> None:
+        self.marked, self.marker, self.backend = marked, marker, backend
+        before = {n.name: n for n in all_nodes(marked.model)}
+        self.norm_after = self._norms(before)
+        self.options = replace(options, placement="all")
+        prepared = Prepared(marked.model, self.options)
+        self.model, _ = prepared.for_target(backend, self.options)
+        self.nodes = {n.name or "": n for n in all_nodes(self.model)}
+        self.values = {v.name or "": v for n in all_nodes(self.model) for v in n.outputs}
+        self.values |= {v.name or "": v for v in self.model.graph.inputs}
+
+    def run(self) -> Mapped:
+        keep: dict[str, str] = {}
+        while True:
+            plan = make_plan(self.model, self.backend, self.options, keep_float=keep)
+            placed = {site.name: self._places(site, plan) for site in plan.sites if site.role != "bias"}
+            more: dict[str, str] = {}
+            for site in plan.sites:
+                if placed.get(site.name, ()) is None:
+                    for name in self._nodes_of(site):
+                        more.setdefault(name, f"{site.tensor!r} is inside a function of torch")
+            if not more.keys() - keep.keys():
+                break
+            keep.update(more)
+        groups: dict[str, list[Site]] = {}
+        for site in plan.sites:
+            if placed.get(site.name):
+                groups.setdefault(plan.root(site).name, []).append(site)
+        spots = [self._spot(group, plan.by_name[root], placed) for root, group in groups.items()]
+        if not spots:
+            raise ModelError(
+                f"{self.backend.name} quantizes nothing of this module",
+                hint="; ".join(f"{k.node}: {k.reason}" for k in plan.kept_float[:5]),
+            )
+        biases = [rule for site in plan.sites if (rule := self._bias(site, plan, placed)) is not None]
+        return Mapped(spots, biases, keep, plan, set(self.marker.names), self._refolded(plan))
+
+    # -- places
+
+    def _places(self, site: Site, plan: Plan) -> list[Place] | None:
+        """Where a site is in torch; ``None`` where nowhere, nothing where the values are on its grid already."""
+        if site.role in ("weight", "constant"):
+            return self._read(site)
+        if site.tied_to is not None and self._only_moved(site, plan):
+            return []
+        value = self.values.get(site.tensor)
+        made = self.marked.made.get(site.tensor, [])[-1:]
+        if site.produced and made:
+            return made
+        read = self._read(site)
+        if value is not None and (read is None or site.produced):
+            uses = {(n.name, i) for n, i in value.uses()}
+            all_of_it = uses == {(e.node, e.index) for e in site.readers} and not value.is_graph_output()
+            if not all_of_it:
+                return None if site.produced or not made or site.readers else made
+            return made or read
+        return read
+
+    def _read(self, site: Site) -> list[Place] | None:
+        """The arguments that its readers read."""
+        found: list[Place] = []
+        for edge in site.readers:
+            places = self.marked.edges.get(edge)
+            if not places:
+                return None
+            found += places[:1]
+        return found or None
+
+    def _only_moved(self, site: Site, plan: Plan) -> bool:
+        """Whether the node that makes a tensor moves values that are on the same grid."""
+        value = self.values.get(site.tensor)
+        node = value.producer() if value is not None else None
+        rule = self.backend.rules.get(node.op_type) if node is not None else None
+        if node is None or rule is None or rule.kind is not Kind.MOVEMENT:
+            return False
+        edge, root = Edge(node.name or "", 0), plan.root(site).name
+        return any(edge in s.readers and plan.root(s).name == root for s in plan.sites)
+
+    def _nodes_of(self, site: Site) -> list[str]:
+        names = [e.node for e in site.readers]
+        value = self.values.get(site.tensor)
+        producer = value.producer() if value is not None else None
+        if site.produced and producer is not None:
+            names.append(producer.name or "")
+        return names
+
+    def _spot(self, group: Sequence[Site], root: Site, placed: Mapping[str, list[Place] | None]) -> Spot:
+        places = tuple(dict.fromkeys(place for site in group for place in placed[site.name] or ()))
+        spec, weight = root.spec, group[0].role in ("weight", "constant")
+        if not isinstance(spec.granularity, PerChannel):
+            return Spot(spec, weight, root.fixed, places, 1)
+        shape = self.marker.shapes[places[0]]
+        axis = self._axis(places[0], len(shape))
+        if axis is None:
+            return Spot(replace(spec, granularity=PerTensor()), weight, root.fixed, places, 1)
+        return Spot(replace(spec, granularity=PerChannel(axis)), weight, root.fixed, places, shape[axis])
+
+    def _axis(self, place: Place, rank: int) -> int | None:
+        name = self.marker.names[place.call]
+        if name in _PRODUCTS:
+            return rank - 1
+        return _CHANNELS.get(name)
+
+    # -- biases and batch normalizations
+
+    def _norms(self, nodes: Mapping[str | None, ir.Node]) -> dict[str, str]:
+        """Layer's node → call of the batch normalization that alone reads it."""
+        found: dict[str, str] = {}
+        for edge, places in self.marked.edges.items():
+            node = nodes.get(edge.node)
+            if node is None or node.op_type != "BatchNormalization" or edge.index != 0:
+                continue
+            source = node.inputs[0]
+            layer = source.producer() if source is not None else None
+            if layer is not None and layer.op_type == "Add":  # of a MatMul and its bias
+                inner = [v.producer() for v in layer.inputs if v is not None and v.producer() is not None]
+                layer = inner[0] if len(inner) == 1 else layer
+            if source is not None and layer is not None and len(source.uses()) == 1 and not source.is_graph_output():
+                found[layer.name or ""] = places[0].call
+        return found
+
+    def _folded(self, layer: str) -> str | None:
+        """The call of the batch normalization that went into a layer."""
+        call = self.norm_after.get(layer)
+        there = call is not None and any(
+            n.op_type == "BatchNormalization" and any(p.call == call for p in self.marked.edges.get(Edge(name, 0), ()))
+            for name, n in self.nodes.items()
+        )
+        return None if there else call
+
+    def _bias(self, site: Site, plan: Plan, placed: Mapping[str, list[Place] | None]) -> BiasRule | None:
+        if site.role != "bias" or site.factors is None or not site.readers:
+            return None
+        data, weight = (plan.by_name[name] for name in site.factors)
+        layer = site.readers[0].node
+        weights = placed.get(weight.name)
+        group = [s.name for s in plan.sites if plan.root(s) is plan.root(data)]
+        sources = next((p for name in group if (p := placed.get(name))), None)
+        if not weights or not sources:
+            return None
+        calls = [p.call for edge in weight.readers if edge.node == layer for p in self.marked.edges.get(edge, ())]
+        if not calls:
+            return None
+        own = next(p for p in weights if p.call == calls[0])
+        return BiasRule(calls[0], sources[0], own, self._folded(layer))
+
+    def _refolded(self, plan: Plan) -> list[str]:
+        """Layers whose quantized weights would not stay on their grid when the batch normalization folds into them."""
+        found = []
+        for site in plan.sites:
+            spec = site.spec
+            exact = isinstance(spec.granularity, PerChannel) and not spec.power_of_two
+            exact = exact and (spec.narrow_range or not spec.symmetric)
+            if site.role == "weight" and not exact:
+                found += [e.node for e in site.readers if self._folded(e.node) is not None]
+        return found

@@ -1,0 +1,202 @@
+"""Marks on the tensors of a module's calls that survive the way into ONNX, and which nodes and tensors they end up at."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import torch
+
+from onnxq.errors import ModelError
+from onnxq.graph.load import load
+from onnxq.graph.namer import unique_names
+from onnxq.graph.values import is_constant, remove_nodes, replace_value
+from onnxq.plan import Edge
+from onnxq.torch.insertion import IN_PLACE, map_tensors
+
+__all__ = ["Marked", "Marker", "Place", "to_onnx", "without_marks"]
+
+Tensor = torch.Tensor
+
+DOMAIN, NAME = "onnxq", "Mark"
+_MOVES = ("Transpose", "Identity")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A tensor of a call: the argument at a position, or (``"out"``, ``"out.1"``) a result."""
+
+    call: str
+    position: str
+
+
+class _Mark(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, call: str, position: str) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return grads[0], None, None
+
+    @staticmethod
+    def symbolic(g: Any, x: Any, call: str, position: str) -> Any:
+        return g.op(f"{DOMAIN}::{NAME}", x, call_s=call, position_s=position).setType(x.type())
+
+
+class Marker:
+    """Marks every floating-point tensor that a call reads or makes.
+
+    Attributes:
+        shapes: of what was marked.
+        names: of the functions, by call.
+    """
+
+    def __init__(self) -> None:
+        self.shapes: dict[Place, tuple[int, ...]] = {}
+        self.names: dict[str, str] = {}
+
+    def call(self, key: str, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """See :meth:`onnxq.torch.insertion.Visitor.call`."""
+        self.names[key] = name
+
+        def mark(position: str, x: Tensor) -> Tensor:
+            if x.dtype != torch.float32:
+                return x
+            self.shapes[Place(key, position)] = tuple(x.shape)
+            return _Mark.apply(x, key, position)  # type: ignore[no-any-return]
+
+        in_place = changes_first(name, args, kwargs)
+        if name in IN_PLACE:
+            func, in_place = IN_PLACE[name], False
+        args = tuple(a if in_place and k == 0 else map_tensors(a, mark, str(k)) for k, a in enumerate(args))
+        kwargs = {k: a if k == "out" else map_tensors(a, mark, k) for k, a in kwargs.items()}
+        return map_tensors(func(*args, **kwargs), mark, "out")
+
+
+def changes_first(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call changes its first argument."""
+    dunder = name.startswith("__")
+    if name == "__setitem__" or (name.endswith("_") and not dunder) or (dunder and name.startswith("__i")):
+        return True
+    return bool(kwargs.get("inplace")) or (name in ("relu", "relu6", "hardswish", "silu") and args[-1] is True)
+
+
+def to_onnx(
+    module: torch.nn.Module, example_inputs: tuple[Any, ...], *, opset: int, **names: Any
+) -> onnx.ModelProto:
+    """A module in evaluation mode as ONNX, its own mode left as it was.
+
+    Args:
+        module: to export.
+        example_inputs: of its forward.
+        opset: of the standard operators.
+        names: ``input_names``, ``output_names``, ``dynamic_axes`` of ``torch.onnx.export``.
+
+    Raises:
+        ModelError: torch cannot export it.
+    """
+    modes = [(part, part.training) for part in module.modules()]
+    buffer = io.BytesIO()
+    module.eval()
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                module,
+                example_inputs,
+                buffer,
+                dynamo=False,
+                opset_version=opset,
+                custom_opsets={DOMAIN: 1},
+                **names,
+            )
+    except Exception as error:  # torch raises errors of many kinds, and its own on top of a user's
+        raise ModelError(
+            f"torch cannot export it to ONNX ({type(error).__name__}: {error})",
+            where=f"module {type(module).__name__}",
+            hint="torch.onnx.export(module, example_inputs, path, dynamo=False) must work on the float module",
+        ) from error
+    finally:
+        for part, training in modes:
+            part.training = training
+    return onnx.load_from_string(buffer.getvalue())
+
+
+@dataclass(slots=True)
+class Marked:
+    """Where marks ended up.
+
+    Attributes:
+        model: without them.
+        edges: inputs of nodes → the arguments that they are.
+        made: tensor → the results that it is.
+        producers: call → the node that makes its first result.
+    """
+
+    model: ir.Model
+    edges: dict[Edge, list[Place]] = field(default_factory=dict)
+    made: dict[str, list[Place]] = field(default_factory=dict)
+    producers: dict[str, str] = field(default_factory=dict)
+
+
+def without_marks(proto: onnx.ModelProto) -> Marked:
+    """Take the marks out of an exported model."""
+    model = load(proto)
+    unique_names(model)
+    found = Marked(model)
+    marks = [node for node in model.graph if (node.domain, node.op_type) == (DOMAIN, NAME)]
+    for mark in marks:
+        place = Place(mark.attributes.get_string("call", ""), mark.attributes.get_string("position", ""))
+        source, made = mark.inputs[0], mark.outputs[0]
+        assert source is not None
+        if place.position.startswith("out"):
+            origin = _origin(source)
+            for name in {origin.name or "", *([made.name or ""] if made.is_graph_output() else [])}:
+                found.made.setdefault(name, []).append(place)
+            producer = origin.producer()
+            if place.position in ("out", "out.0") and producer is not None:
+                found.producers[place.call] = producer.name or ""
+        else:
+            for edge in _edges(made):
+                found.edges.setdefault(edge, []).append(place)
+    gone = []
+    for mark in marks:
+        source, made = mark.inputs[0], mark.outputs[0]
+        assert source is not None
+        if made.is_graph_output():
+            mark.domain, mark.op_type = "", "Identity"
+            mark.attributes.clear()
+        else:
+            replace_value(made, source)
+            gone.append(mark)
+    remove_nodes(gone)
+    model.opset_imports.pop(DOMAIN, None)
+    return found
+
+
+def _origin(value: ir.Value) -> ir.Value:
+    """The tensor in front of marks."""
+    while (node := value.producer()) is not None and (node.domain, node.op_type) == (DOMAIN, NAME):
+        before = node.inputs[0]
+        assert before is not None
+        value = before
+    return value
+
+
+def _edges(marked: ir.Value) -> list[Edge]:
+    """Inputs that read a marked tensor; for a constant also those behind nodes that only move it."""
+    constant = is_constant(_origin(marked))
+    edges = []
+    for node, index in marked.uses():
+        if (node.domain, node.op_type) == (DOMAIN, NAME):
+            continue
+        edges.append(Edge(node.name or "", index))
+        if constant and node.op_type in _MOVES:
+            edges += _edges(node.outputs[0])
+    return edges

@@ -1,0 +1,355 @@
+"""Quantization-aware training in the user's own module and loop.
+
+Three lines are added to a training script::
+
+    model = onnxq.torch.prepare(model, (images,), backend="onnxruntime", options=onnxq.Options(weight_bits=4))
+    onnxq.torch.calibrate(model, batches)
+    ...  # the loop as it was, its optimizer made of model.parameters()
+    onnxq.torch.export(model, "model.onnx", (images,))
+
+and ``onnxq deploy model.onnx --backend onnxruntime`` writes the artifact. Batch normalizations stay as they are while
+training, and fold into the quantized weights when the model is deployed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from onnxq.backend import Backend
+from onnxq.errors import DataError, ModelError, OptionError
+from onnxq.options import Options
+from onnxq.plan import Plan
+from onnxq.prepare import backend_named
+from onnxq.spec import Scheme
+from onnxq.torch.biases import folded_bias_error, rounded_bias
+from onnxq.torch.insertion import IN_PLACE, Insertion, ModulePath, map_tensors
+from onnxq.torch.mapping import Mapped, Spot, map_plan
+from onnxq.torch.marks import Marker, changes_first, to_onnx
+from onnxq.torch.observers import observer_named
+from onnxq.torch.quantizers import Quantizer, quantizer_named
+
+__all__ = ["QuantizedModule", "calibrate", "prepare"]
+
+Tensor = torch.Tensor
+Args = tuple[Any, ...]
+_WIDEST = 16
+OPSET = 17
+"""Of the graphs that are planned and exported; deploying raises it where a target needs more."""
+
+
+class QuantizedModule(torch.nn.Module):
+    """A module whose calls are quantized as a target's plan says.
+
+    Attributes:
+        module: the user's.
+        quantizers: by name; what the name says is the first tensor that each of them quantizes.
+        target: what it was prepared for.
+        plan: the target's plan of the example's graph.
+        left: node → why it stays float although the target would quantize it.
+        active: quantizers work; else the module runs as it was.
+        round_biases: biases are rounded to whole units of data scale times weight scale, as the target stores them.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        target: Backend,
+        mapped: Sequence[Mapped],
+        make: Callable[[Spot], Quantizer],
+        path: ModulePath,
+    ) -> None:
+        super().__init__()
+        self.module, self.target = module, target
+        self.plan: Plan = mapped[0].plan
+        self.left = {name: why for m in mapped for name, why in m.left.items()}
+        self.quantizers = torch.nn.ModuleDict()
+        self.active = self.round_biases = True
+        self._path = path
+        self._calls = {call for m in mapped for call in m.calls}
+        self._at: dict[str, dict[str, str]] = {}
+        self._biases = {rule.call: rule for m in mapped for rule in m.biases}
+        self._norms = {rule.norm: rule for rule in self._biases.values() if rule.norm is not None}
+        self._unknown: set[str] = set()
+        for part in mapped:
+            for spot in part.spots:
+                self._add(spot, make)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The user's module, quantized."""
+        if not self.active:
+            return self.module(*args, **kwargs)
+        with Insertion(self._path, _Run(self)):
+            return self.module(*args, **kwargs)
+
+    def observing(self) -> list[tuple[str, Quantizer]]:
+        """Its quantizers with their names."""
+        return [(name, q) for name, q in self.quantizers.items() if isinstance(q, Quantizer)]
+
+    @contextmanager
+    def set(self, **values: bool) -> Iterator[None]:
+        """Attributes with other values for a while."""
+        before = {name: getattr(self, name) for name in values}
+        for name, value in values.items():
+            setattr(self, name, value)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                setattr(self, name, value)
+
+    def _add(self, spot: Spot, make: Callable[[Spot], Quantizer]) -> None:
+        known = {self._at.get(p.call, {}).get(p.position) for p in spot.places} - {None}
+        if len(known) > 1:
+            raise ModelError(
+                "two examples tie different quantizers",
+                where=spot.places[0].call,
+                hint="Prepare with fewer examples",
+            )
+        name = known.pop() if known else None
+        if name is None:
+            first = spot.places[0]
+            path, function, _ = first.call.split("|", 2)
+            part = "output" if first.position.startswith("out") else "weight" if spot.weight else "input"
+            base = "_".join(filter(None, [path.replace(".", "_"), function.strip("_"), part]))
+            name, count = base, 1
+            while name in self.quantizers:
+                count += 1
+                name = f"{base}_{count}"
+            self.quantizers[name] = make(spot)
+        for place in spot.places:
+            self._at.setdefault(place.call, {})[place.position] = name
+
+
+class _Run:
+    """One forward pass: quantizers at the places that the plan found."""
+
+    def __init__(self, owner: QuantizedModule) -> None:
+        self.owner = owner
+        self.at, self.quantizers = owner._at, owner.quantizers
+        self.biases: dict[str, Tensor | None] = {}
+
+    def call(self, key: str, name: str, func: Callable[..., Any], args: Args, kwargs: dict[str, Any]) -> Any:
+        """See :meth:`onnxq.torch.insertion.Visitor.call`."""
+        owner = self.owner
+        spots = self.at.get(key)
+        rule = owner._biases.get(key) if owner.round_biases else None
+        if rule is not None:
+            bias = kwargs.get("bias", args[2] if len(args) > 2 else None)
+            self.biases[key] = bias
+            if isinstance(bias, Tensor) and rule.norm is None and not self._watching(key):
+                bias = rounded_bias(bias, self._scale(rule.data), self._scale(rule.weight))
+                if "bias" in kwargs:
+                    kwargs = {**kwargs, "bias": bias}
+                else:
+                    args = (*args[:2], bias, *args[3:])
+        if spots is None:
+            if key not in owner._calls:
+                self._unknown(key, name)
+            result = func(*args, **kwargs)
+        else:
+            result = self._quantized(spots, name, func, args, kwargs)
+        norm = owner._norms.get(key) if owner.round_biases and name == "batch_norm" else None
+        if norm is not None and norm.call in self.biases and not self._watching(norm.call):
+            result = folded_bias_error(
+                result, args, kwargs, self.biases[norm.call], self._scale(norm.data), self._scale(norm.weight)
+            )
+        return result
+
+    def _quantized(
+        self, spots: Mapping[str, str], name: str, func: Callable[..., Any], args: Args, kwargs: dict[str, Any]
+    ) -> Any:
+        changed = changes_first(name, args, kwargs)
+        first = args[0] if changed and args else None
+
+        def quantize(position: str, x: Tensor) -> Tensor:
+            found = spots.get(position)
+            return x if found is None else self._through(found, x)
+
+        before = tuple(map_tensors(a, quantize, str(k)) for k, a in enumerate(args))
+        rest = {k: map_tensors(a, quantize, k) for k, a in kwargs.items()}
+        if first is not None and before[0] is not first:
+            if name not in IN_PLACE:
+                raise ModelError(f"{name!r} changes the tensor that is quantized", hint="Use a function that does not")
+            result = IN_PLACE[name](*before, **rest)
+            if not torch.onnx.is_in_onnx_export():
+                first.copy_(result)
+        else:
+            result = func(*before, **rest)
+        return map_tensors(result, quantize, "out")
+
+    def _through(self, name: str, x: Tensor) -> Tensor:
+        """Through a quantizer; a tensor that several calls read is quantized once."""
+        quantizer = self.quantizers[name]
+        if isinstance(x, torch.nn.Parameter) or not x.is_floating_point():
+            return quantizer(x)  # type: ignore[no-any-return]
+        known = getattr(x, "_onnxq_quantized", None)
+        if known is not None and known[0] is quantizer and known[1] == x._version:
+            return known[2]  # type: ignore[no-any-return]
+        result: Tensor = quantizer(x)
+        if result is not x:
+            x._onnxq_quantized = (quantizer, x._version, result)  # type: ignore[attr-defined]
+        return result
+
+    def _scale(self, place: Any) -> Tensor:
+        quantizer = self.quantizers[self.at[place.call][place.position]]
+        assert isinstance(quantizer, Quantizer)
+        return quantizer.numbers()[0].detach()
+
+    def _watching(self, key: str) -> bool:
+        rule = self.owner._biases[key]
+        quantizer = self.quantizers[self.at[rule.data.call][rule.data.position]]
+        return bool(quantizer.watching)
+
+    def _unknown(self, key: str, name: str) -> None:
+        if key not in self.owner._unknown:
+            self.owner._unknown.add(key)
+            path, function, line = key.split("|", 2)
+            warnings.warn(
+                f"onnxq: {function} at {line} of module {path or 'root'!r} was not reached by the examples given to "
+                "prepare and runs in float; give 'more_examples' that reach it",
+                stacklevel=2,
+            )
+
+
+def prepare(
+    module: torch.nn.Module,
+    example_inputs: Args,
+    *,
+    backend: str = "onnxruntime",
+    options: Options | None = None,
+    weight_quantizer: str = "lsq",
+    act_quantizer: str = "lsq",
+    weight_observer: str = "mse",
+    act_observer: str = "mse",
+    more_examples: Sequence[Args] = (),
+) -> QuantizedModule:
+    """A module that trains as the target will compute it.
+
+    The module is exported once, the target's plan of that graph says what is quantized how, and fake-quantizers are put
+    at the calls that the plan's sites come from. The module is not copied: its parameters are the ones trained. Its
+    code is not changed or traced either, so it may branch on data.
+
+    Args:
+        module: the user's; batch normalizations stay.
+        example_inputs: of its forward, on its device.
+        backend: name of the target.
+        options: bits, symmetry, granularity, exclusions; every operator that the target quantizes is, as in
+            :func:`onnxq.deploy`.
+        weight_quantizer: how weights are trained, see :data:`onnxq.torch.quantizers.QUANTIZERS`.
+        act_quantizer: how activations are.
+        weight_observer: how the range of a weight is found that training starts with, see
+            :data:`onnxq.torch.observers.OBSERVERS`.
+        act_observer: how that of an activation is.
+        more_examples: further inputs, that reach other branches of the code.
+
+    Returns:
+        The module with quantizers; calibrate it before training.
+
+    Raises:
+        ModelError: torch cannot export the module, or the target quantizes nothing of it.
+        OptionError: an unknown name, or a combination that training cannot express.
+    """
+    if isinstance(module, QuantizedModule):
+        raise OptionError("the module is prepared already", where="prepare")
+    target = backend_named(backend)
+    weight_class, act_class = quantizer_named(weight_quantizer), quantizer_named(act_quantizer)
+    weight_kind, act_kind = observer_named(weight_observer), observer_named(act_observer)
+    path = ModulePath(module)
+    mapped = [_mapped(module, example, target, options or Options(), path) for example in (example_inputs, *more_examples)]
+
+    def make(spot: Spot) -> Quantizer:
+        if spot.spec.scheme is not Scheme.UNIFORM or spot.spec.bits > _WIDEST:
+            raise OptionError(
+                f"{target.name} wants a {spot.spec.scheme.value} grid of {spot.spec.bits} bits",
+                where="prepare",
+                hint="Only uniform grids of at most 16 bits are trained",
+            )
+        kind, observer = (weight_class, weight_kind()) if spot.weight else (act_class, act_kind())
+        return kind(spot.spec, spot.channels, weight=spot.weight, observer=observer, fixed=spot.fixed)
+
+    made = QuantizedModule(module, target, mapped, make, path)
+    made.train(module.training)
+    place = next(iter(module.parameters()), None)
+    return made if place is None else made.to(place.device)
+
+
+def _mapped(module: torch.nn.Module, example: Args, target: Backend, options: Options, path: ModulePath) -> Mapped:
+    marker = Marker()
+    proto = to_onnx(_Marking(module, path, marker), example, opset=OPSET)
+    found = map_plan(proto, marker, target, options)
+    if found.refolded:
+        raise OptionError(
+            f"{target.name} holds no weight scale that a batch normalization could fold into, at {found.refolded[0]!r}",
+            where="prepare",
+            hint="Fold batch normalizations before training: torch.nn.utils.fuse_conv_bn_eval(conv, norm)",
+        )
+    return found
+
+
+class _Marking(torch.nn.Module):
+    def __init__(self, module: torch.nn.Module, path: ModulePath, marker: Marker) -> None:
+        super().__init__()
+        self.module, self.path, self.marker = module, path, marker
+
+    def forward(self, *args: Any) -> Any:
+        with Insertion(self.path, self.marker):
+            return self.module(*args)
+
+
+def calibrate(module: torch.nn.Module, batches: Iterable[Any], *, most: int | None = None) -> None:
+    """Find the scales that training starts with, by running batches in evaluation mode.
+
+    Args:
+        module: prepared; its mode is left as it was.
+        batches: tensors, or tuples and lists of which the first element is the input (as a ``DataLoader`` of pictures
+            and labels gives), or dictionaries of keyword arguments.
+        most: at most this many batches.
+
+    Raises:
+        DataError: there is no batch, a tensor is not finite, or no batch reaches a quantizer.
+        OptionError: the module is not prepared.
+    """
+    prepared = require_prepared(module)
+    device = next((p.device for p in prepared.parameters()), torch.device("cpu"))
+    quantizers = prepared.observing()
+    modes = [(part, part.training) for part in prepared.modules()]
+    prepared.eval()
+    for _, quantizer in quantizers:
+        quantizer.watching = True
+    count = 0
+    try:
+        with torch.no_grad():
+            for batch in batches:
+                if most is not None and count >= most:
+                    break
+                if isinstance(batch, Mapping):
+                    prepared(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in batch.items()})
+                else:
+                    first = batch[0] if isinstance(batch, (tuple, list)) else batch
+                    prepared(first.to(device))
+                count += 1
+        if not count:
+            raise DataError("there is no batch", where="calibrate")
+        for name, quantizer in quantizers:
+            quantizer.settle(f"quantizer {name!r}")
+    finally:
+        for _, quantizer in quantizers:
+            quantizer.watching = False
+        for part, training in modes:
+            part.training = training
+
+
+def require_prepared(module: torch.nn.Module) -> QuantizedModule:
+    """The module as the kind that :func:`prepare` gives.
+
+    Raises:
+        OptionError: it is another.
+    """
+    if not isinstance(module, QuantizedModule):
+        raise OptionError(f"{type(module).__name__} is not prepared", hint="Give what onnxq.torch.prepare returned")
+    return module
