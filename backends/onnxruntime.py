@@ -14,6 +14,7 @@ import math
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
+from onnxq.backends.onnxruntime_limits import adjust, several
 from onnxq.backends.onnxruntime_rewrites import finish
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.render.microsoft import QDQ_MICROSOFT
@@ -83,15 +84,6 @@ def _table(node: ir.Node) -> str | None:
     return "too small a table to store in integers" if size < _LEAST_TABLE else None
 
 
-def _several(node: ir.Node) -> str | None:
-    """onnxruntime 1.31's QLinearSoftmax gives 0 in place of 1 where there is one element to a row."""
-    x = node.inputs[0]
-    shape = x.shape if x is not None else None
-    axis = node.attributes.get_int("axis", -1)
-    one = shape is not None and -len(shape) <= axis < len(shape) and shape[axis] == 1
-    return "onnxruntime's integer kernel is wrong for rows of one element" if one else None
-
-
 def _movement(op: str, cost: float = 0.27) -> OpRule:
     return OpRule(op, Kind.MOVEMENT, cost=(0.9, cost))
 
@@ -122,7 +114,7 @@ _RULES = (
     OpRule("AveragePool", Kind.ELEMENTWISE, cost=(5, 36), when=plain_average_pool),
     OpRule("LeakyRelu", Kind.ELEMENTWISE, cost=(0.95, 1.05)),
     OpRule("Sigmoid", Kind.ELEMENTWISE, fixed=(0.0, 1.0), cost=(1.5, 1.05)),
-    OpRule("Softmax", Kind.ELEMENTWISE, fixed=(0.0, 1.0), cost=(2.4, 9.6), when=_several),
+    OpRule("Softmax", Kind.ELEMENTWISE, fixed=(0.0, 1.0), cost=(2.4, 9.6), when=several),
     # Quantizers behind a float MaxPool are moved in front of it, where only convolutions' layout has a fast kernel.
     OpRule("MaxPool", Kind.MOVEMENT, cost=(1.0, 0.5), cost_behind=85.0, when=plain_max_pool),
     OpRule("Resize", Kind.MOVEMENT, cost=(0.86, 0.2), when=nearest),
@@ -161,6 +153,7 @@ BACKEND = Backend(
     },
     stores_weights=True,
     runtime="onnxruntime",
+    adjust=adjust,
     finish=finish,
     artifacts="model.onnx (QDQ)",
     verified="onnxruntime 1.31.1 on x86-64, optimizations on and off",

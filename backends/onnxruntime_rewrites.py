@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from onnxq.backends.onnxruntime_limits import certain
 from onnxq.graph.namer import Namer
 from onnxq.graph.prune import remove_dead
 from onnxq.graph.traverse import all_nodes
@@ -284,6 +285,7 @@ def finish(model: ir.Model, plan: Plan) -> None:
         model: a rendered QDQ model.
         plan: where it is quantized.
     """
+    certain(model)
     _keep_apart(model)
     _unpack_at_load(model, plan)
     _widen_at_load(model)

@@ -31,7 +31,8 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.errors import OptionError
-from onnxq.graph.values import constant_array, is_constant
+from onnxq.graph.signs import cannot_be_negative
+from onnxq.graph.values import is_constant
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.qparams import QParams
@@ -57,7 +58,6 @@ _FUNCTIONS = frozenset(
     | {"Softplus", "Sqrt", "Tanh"}
 )
 """Activation functions computed at the end of a convolution's or matrix product's kernel."""
-_NOT_NEGATIVE = frozenset({"Abs", "Exp", "HardSigmoid", "Relu", "Sigmoid", "Softmax", "Softplus", "Sqrt"})
 _POOLS = ("AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum")
 _MOVES: tuple[str, ...] = ("DepthToSpace", "Flatten", "Gather", "Reshape", "Slice")
 _MOVES += ("SpaceToDepth", "Split", "Squeeze", "Transpose", "Unsqueeze")
@@ -69,23 +69,6 @@ _FARTHEST = 16
 """Operators that are looked through."""
 _MANTISSA = 16
 """Significant bits of a scale: times an 8-bit integer, 24, those of a float32."""
-
-
-def _cannot_be_negative(value: ir.Value | None) -> bool:
-    """Whether all that stands before a tensor shows that it holds no negative number."""
-    for _ in range(_FARTHEST):
-        node = value.producer() if value is not None else None
-        if node is None or node.domain not in ("", "ai.onnx"):
-            return False
-        if node.op_type in _NOT_NEGATIVE:
-            return True
-        if node.op_type == "Clip":
-            low = constant_array(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] is not None else None
-            return low is not None and float(low.reshape(())) >= 0.0
-        if node.op_type not in (*_MOVES, "MaxPool", "AveragePool", "GlobalAveragePool"):
-            return False
-        value = node.inputs[0]
-    return False
 
 
 def _readers(value: ir.Value) -> Iterator[tuple[ir.Node, int, ir.Value]]:
@@ -102,14 +85,14 @@ def _readers(value: ir.Value) -> Iterator[tuple[ir.Node, int, ir.Value]]:
 
 def _starts_at_zero(value: ir.Value) -> bool:
     """Whether the zero point of a tensor's uint8 grid is 0, whatever shares that grid with it."""
-    if not _cannot_be_negative(value):
+    if not cannot_be_negative(value):
         return False
     node, first = value.producer(), value
     while node is not None and node.op_type in (*_MOVES, "MaxPool") and node.inputs[0] is not None:
         first = node.inputs[0]
         node = first.producer()
     joined = {reader for reader, _, _ in _readers(first) if reader.op_type == "Concat"}
-    return all(_cannot_be_negative(other) for reader in joined for other in reader.inputs)
+    return all(cannot_be_negative(other) for reader in joined for other in reader.inputs)
 
 
 def _without_zero_point(value: ir.Value) -> QuantSpec:

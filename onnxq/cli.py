@@ -266,7 +266,7 @@ def _parser() -> argparse.ArgumentParser:
     finetune.add_argument("--steps", type=int, default=400, metavar="N", help="default 400")
     finetune.add_argument("--minutes", type=float, metavar="M", help="stop after M minutes, with the best so far")
     finetune.add_argument("--batch", type=int, default=8, metavar="N", help="samples in a step, default 8")
-    finetune.add_argument("--lr", type=float, default=0.02, metavar="X", help="step of weights in units of their scale")
+    finetune.add_argument("--lr", type=float, default=0.01, metavar="X", help="step of weights in units of their scale")
     finetune.add_argument("--seed", type=int, default=0, metavar="N", help="of the samples drawn")
     finetune.add_argument("--resume", metavar="FILE", help="keep the state here, and go on from it where it exists")
     finetune.add_argument("--device", default="cpu", metavar="NAME", help="where torch trains, default cpu")

@@ -100,7 +100,7 @@ class Decider:
                 break
             costs = self._costs(quantized.plan)
             share = sum(costs[n] for n in noisy) / max(sum(costs.values()), 1e-12)
-            if share > _LARGEST_SHARE:
+            if share > _LARGEST_SHARE and not forced:
                 why = next(iter(noisy.values()))
                 self.notes.append(f"{why}; {share:.0%} of the quantized work stands before it: left as it is")
                 break

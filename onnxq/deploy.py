@@ -12,6 +12,7 @@ import numpy as np
 from onnxq.backend import Backend
 from onnxq.errors import BackendError
 from onnxq.final_check import final_check
+from onnxq.graph.fold_quantized_batchnorm import fold_quantized_batchnorm
 from onnxq.graph.save import file_size
 from onnxq.graph.shapes import forget_shapes
 from onnxq.locations import artifact_path, require_folder
@@ -24,6 +25,7 @@ from onnxq.qparams import QParams, from_range
 from onnxq.quantize import read
 from onnxq.quantized import Quantized
 from onnxq.spec import PerTensor, QuantSpec
+from onnxq.unfolded import unfolded
 
 __all__ = ["deploy"]
 
@@ -96,12 +98,26 @@ def deploy(
 
 def _source(model: Source, target: Backend, options: Options) -> Quantized:
     """The float model inside, in the form that the target wants, with the quantizers it came with."""
-    quantized = read(model, backend=target.name)
-    raised, notes = Prepared.raised(quantized.model, needed_opset(target, options), options.opset)
+    quantized = unfolded(read(model, backend=target.name))
+    folded = quantized.model.clone()
+    plan, numbers, folds = fold_quantized_batchnorm(folded, quantized.plan, quantized.qparams)
+    if folds:
+        before = (*quantized.notes, *map(str, folds))
+        quantized = replace(quantized, model=folded, plan=plan, qparams=numbers, notes=before)
+    raised, notes = Prepared.raised(quantized.model, _opset(quantized, target, options), options.opset)
     if target.rewrite is not None:
         raised = raised.clone() if raised is quantized.model else raised
         notes += [str(note) for note in target.rewrite(raised)]
     return replace(quantized, model=raised, notes=(*quantized.notes, *notes))
+
+
+def _opset(source: Quantized, target: Backend, options: Options) -> int:
+    """The opset that the result needs for the widths that the model's quantizers have."""
+    widths = {(_kind(site.role), source.qparams[site.name].spec.bits) for site in source.plan.sites}
+    choices = [options]
+    choices += [replace(options, weight_bits=n) for kind, n in widths if kind == "weight" and n in target.weight_bits]
+    choices += [replace(options, act_bits=n) for kind, n in widths if kind == "activation" and n in target.act_bits]
+    return max(needed_opset(target, choice) for choice in choices)
 
 
 def _adopt(source: Quantized, target: Backend, options: Options) -> tuple[Plan, dict[str, QParams], list[str]]:

@@ -108,9 +108,8 @@ def final_check(
             for name, values in sample.outputs.items():
                 meters[name].update(values, got[name], sample.index)
             if plain is not None and position < _PLAIN_SAMPLES:
-                other = plain.run(sample.feeds)
-                for name in sample.outputs:
-                    agreement[name].update(other[name], got[name], sample.index)
+                for name, values in plain.run(sample.feeds).items():
+                    agreement[name].update(values, got[name], sample.index)
     except (ExecutionError, ModelError) as error:
         raise VerificationError(
             f"the quantized model failed its final check ({error})",
@@ -118,7 +117,7 @@ def final_check(
         ) from error
     compared = {name for sample in kept for name in sample.outputs}
     outputs = {name: meter.result() for name, meter in meters.items() if name in compared}
-    if kept and (others := [name for name in meters if name not in compared]):
+    if kept and (others := [v.name for v in result.graph.outputs if v.name not in compared]):
         warnings.append(f"not compared with the float model, being no tensors: {', '.join(map(repr, others))}")
     for name, errors in outputs.items():
         if errors.median < _POOR <= errors.sqnr:

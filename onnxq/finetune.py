@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import os
 import time
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,6 +45,9 @@ _LEAST_SAMPLES = 2
 _GAIN = 0.05
 """dB by which the samples held back must be better in onnxruntime, else the model given is kept."""
 _DEFAULT_STEPS = 400
+_BROKEN = (OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, NotImplementedError,
+           RuntimeError, SyntaxError, MemoryError, OverflowError, TokenError)  # fmt: skip
+"""What numpy and zipfile raise on damage."""
 
 
 def finetune(
@@ -54,7 +60,7 @@ def finetune(
     steps: int = _DEFAULT_STEPS,
     minutes: float | None = None,
     batch: int = 8,
-    lr: float = 0.02,
+    lr: float = 0.01,
     scale_lr: float = 1e-3,
     bias_lr: float = 0.02,
     vary: float = 0.5,
@@ -252,7 +258,7 @@ def _resumed(student: Any, path: str | os.PathLike[str] | None, settings: Any) -
             same = str(saved["settings"]) == repr(settings)
             arrays = {name: saved[name] for name in saved.files if "/" in name}
             step = int(saved["step"])
-    except (OSError, ValueError, KeyError) as error:
+    except _BROKEN as error:
         raise OptionError(f"is no state of a training ({error})", where=f"'{path}'") from error
     wanted = {f"{n}/{k}": p for n, part in student.learned.items() for k, p in enumerate(part)}
     if not same or wanted.keys() != arrays.keys() or any(tuple(p.shape) != arrays[n].shape for n, p in wanted.items()):

@@ -104,7 +104,7 @@ class Session:
 
     Attributes:
         inputs: inputs that must or may be fed, in order; initializers that may be overridden are not listed.
-        outputs: outputs in order.
+        outputs: outputs in order, without those that are sequences or maps.
 
     Raises:
         OptionError: an unknown provider, a missing library.
@@ -160,7 +160,7 @@ class Session:
                 hint="Check its driver and libraries, or use the CPU",
             )
         self.inputs = [_info(value) for value in self._session.get_inputs()]
-        self.outputs = [_info(value) for value in self._session.get_outputs()]
+        self.outputs = [info for v in self._session.get_outputs() if not (info := _info(v)).container]
         self._raw = {info.name: info.dtype for info in self.inputs if info.dtype in RAW_TYPES.values()}
         ends = (*self._session.get_inputs(), *self._session.get_outputs())
         known = (*_NUMPY_TYPES, "tensor(string)")
@@ -172,7 +172,7 @@ class Session:
 
         Args:
             feeds: an array for each input, of its type and shape; bfloat16 and 8-bit floats may come as float32.
-            outputs: names of the outputs wanted, all if None.
+            outputs: names of the outputs wanted; all that are tensors if None.
 
         Returns:
             Output name to array, in the order asked for.
@@ -189,10 +189,10 @@ class Session:
                 )
         try:
             arrays = {name: np.asarray(array) for name, array in feeds.items()}
-            values = self._run_raw(names, arrays) if self._any_raw else self._session.run(names, arrays)
+            values = self._run_raw(names, arrays) if self._any_raw else self._session.run(names or None, arrays)
         except Exception as error:
             raise ExecutionError(first_line(error), hint="Check the names, types and shapes of the inputs") from error
-        return dict(zip(names, values, strict=True))
+        return dict(zip(names, values, strict=bool(names)))
 
     def _run_raw(self, names: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[Any]:
         """Run with inputs or outputs that NumPy arrays cannot carry in and out."""

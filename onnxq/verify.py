@@ -34,6 +34,7 @@ from onnxq.runtimes.child import examine
 from onnxq.runtimes.runtime import Examination, Runtime
 from onnxq.session import Session, inputs_of
 from onnxq.spec import Scheme
+from onnxq.unfolded import unfolded
 
 __all__ = ["Agreement", "verify"]
 
@@ -188,7 +189,7 @@ def _read(path: Path, target: Backend) -> tuple[str, Quantized]:
             return name, form.read(path)
         except OnnxqError as error:
             complaints.append(f"as {name}: {error}")
-    quantized = read(path, backend=target.name)
+    quantized = unfolded(read(path, backend=target.name))
     if not quantized.qparams and (complaints or target.runtime is None):
         complaints.append("as a model with quantizers in it: it has none")
     elif _has_integers(load(path)) and not any(form.integers for form in target.formats.values()):

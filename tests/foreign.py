@@ -324,8 +324,9 @@ def _run(model: onnx.ModelProto, feeds: Sequence[Feed]) -> dict[str, list[Any]] 
 def _outputs(model: onnx.ModelProto, feeds: Sequence[Feed], *, optimize: bool) -> dict[str, list[Any]]:
     """Outputs by onnxruntime, one a sample; lists for sequences."""
     session = Session(model.SerializeToString(), optimize=optimize, threads=1)
-    runs = [session.run(sample) for sample in feeds]
-    return {info.name: [run[info.name] for run in runs] for info in session.outputs}
+    names = [info.name for info in model.graph.output]
+    runs = [session.run(sample, names) for sample in feeds]
+    return {name: [run[name] for run in runs] for name in names}
 
 
 def _close(want: Any, have: Any) -> bool:

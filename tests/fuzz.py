@@ -125,7 +125,7 @@ class Scope:
             return str(self.choose(same))
         spread = 1.4 / np.sqrt(max(fan or int(np.prod(shape[1:])), 1))
         array = self.normal(*shape, scale=spread)
-        if array.size and self.chance(0.15):
+        if array.size and shape[0] > 2 and self.chance(0.15):
             array[self.rng.integers(shape[0])] = 0  # a dead channel
         elif array.size and self.chance(0.1):
             array[self.rng.integers(shape[0])] *= 1e-4 if self.dtype != np.float16 else 1e-2

@@ -94,4 +94,3 @@ def _graph(inner: Scope, inputs: list[str], outputs: list[str]) -> onnx.GraphPro
         [info(name) for name in outputs],
         [numpy_helper.from_array(array, name) for name, array in inner.constants.items()],
     )
-

@@ -96,7 +96,8 @@ def _clip(s: Scope, x: str) -> None:
 def _gemm(s: Scope) -> None:
     x = s.pick(lambda a: a.dtype == s.dtype and a.ndim == 2 and min(a.shape) > 0)
     if x is None:
-        return _flatten(s)
+        _flatten(s)
+        return
     across, back = s.chance(0.2), s.chance(0.5)
     rows, inner = s.shape(x)[::-1] if across else s.shape(x)
     out = int(s.choose([1, 3, 5, 8]))
@@ -321,7 +322,6 @@ def _normalize(s: Scope) -> None:
     elif kind == 2 and len(shape) > 2:
         s.add("InstanceNormalization", [x, *(s.constant(s.normal(shape[1]) + s.dtype(c)) for c in (1, 0))])
     elif kind == 3:  # as exporters spelled LayerNormalization before opset 17
-        axes = [-1] if s.opset >= 11 else [len(shape) - 1]
         _spelled_out(s, x, [-1] if s.opset >= 11 else [len(shape) - 1])
     elif kind == 4 and len(shape) == 4:
         s.add("LRN", [x], size=3)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxq import DataError, ExecutionError, Options, check, quantize
+from onnxq import DataError, ExecutionError, Options, check, compare, quantize
 from onnxq.session import Session
 from tests.contract import ALL
 from tests.models import build
@@ -39,6 +39,33 @@ def test_a_sequence_that_comes_out_is_left_alone_and_said() -> None:
     assert quantized.verification.outputs["y"].sqnr > 30
     assert any("'parts'" in warning for warning in quantized.verification.warnings)
     assert ir.to_proto(quantized.rendered()).graph.output[1].type.SerializeToString() == kind
+
+
+def test_other_verbs_pass_over_sequences() -> None:
+    model = build(
+        "(float[4, 16] x) => (seq(float[K, 8]) parts, float[4, 8] y) {"
+        " y = MatMul (x, w) \n parts = SplitToSequence <axis: int = 0> (y) }",
+        w=W,
+    )
+    session = Session(model.SerializeToString())
+    assert [info.name for info in session.outputs] == ["y"]
+    assert session.run(X[0]).keys() == {"y"}
+    assert len(session.run(X[0], ["parts"])["parts"]) == 4
+    quantized = quantize(model, X, options=ALL)
+    compared = compare(model, quantized, X)
+    assert compared.outputs.keys() == {"y"}
+    assert all(t.tensor != "parts" for t in compared.tensors)
+
+
+def test_a_model_that_gives_a_sequence_alone() -> None:
+    model = build(
+        "(float[4, 16] x) => (seq(float[K, 8]) parts) {"
+        " y = MatMul (x, w) \n parts = SplitToSequence <axis: int = 0> (y) }",
+        w=W,
+    )
+    quantized = quantize(model, X, options=ALL)
+    assert quantized.plan.quantized
+    assert Session(quantized.rendered()).run(X[0]) == {}
 
 
 def test_a_sequence_that_goes_in_is_refused_and_check_says_so() -> None:

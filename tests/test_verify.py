@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import onnxq
 from onnxq import Options
 from onnxq.cli import main
-from onnxq.errors import OutputError, VerificationError
+from onnxq.errors import BackendError, OutputError, VerificationError
+from onnxq.locations import find_artifact
 from onnxq.runtimes.child import examine, interpreter, missing
 from onnxq.runtimes.runtime import Runtime
 from tests.models import feeds_for
@@ -46,8 +48,9 @@ def test_differences_in_steps_of_the_outputs_quantizer(tmp_path: Path) -> None:
 
 def test_a_simulation_is_said_to_be_one(artifact: Path) -> None:
     found = onnxq.verify(artifact, feeds_for(residual()), backend="onnxruntime", simulation=True)
-    assert found.runtime is None and "with nothing to compare" in found.compared
-    assert found.tensors > 5 and not found.outputs
+    assert found.runtime is None and found.simulated and "against the float model inside" in found.compared
+    assert found.tensors > 5 and not found.lsb
+    assert found.worst is not None and 25 < found.worst[1].sqnr < 60
 
 
 def test_the_command_line(artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,6 +62,46 @@ def test_the_command_line(artifact: Path, tmp_path: Path, capsys: pytest.Capture
         assert word in out
     assert main(["verify", str(artifact), *data, "--min-sqnr", "300", "--json"]) == 3
     assert json.loads(capsys.readouterr().out)["below_floor"] is True
+
+
+def test_few_bits_are_no_disagreement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Against the float model the floor is that of ``quantize``, not that of two runtimes."""
+    feeds = feeds_for(residual())
+    options = Options(weight_bits=3, act_bits=3)
+    made = onnxq.quantize(residual(), feeds, backend="academic", output=tmp_path / "out", options=options)
+    np.savez(tmp_path / "d.npz", x=np.stack([f["x"] for f in feeds]))
+    command = ["verify", str(made.files[0]), "--backend", "academic", "--data", str(tmp_path / "d.npz"), "--json"]
+    assert main(command) == 0
+    worst = json.loads(capsys.readouterr().out)["outputs"]["y"]["sqnr"]
+    assert 10 < worst < 30
+    assert main([*command, "--min-sqnr", "30"]) == 3
+
+
+def test_a_folder_with_targets_of_like_names(tmp_path: Path) -> None:
+    for name in ("qnn", "onnx_qnn"):
+        onnxq.quantize(residual(), feeds_for(residual()), backend=name, output=tmp_path)
+    for name in ("qnn", "onnx_qnn"):
+        assert find_artifact(tmp_path, name).name == f"model_{name}.onnx"
+    (tmp_path / "model_qnn.onnx").unlink()
+    with pytest.raises(OutputError, match=r"holds 0 files \*_qnn\.onnx"):
+        find_artifact(tmp_path, "qnn")
+
+
+def test_what_is_no_artifact_of_the_target(tmp_path: Path) -> None:
+    onnx.save(residual(), tmp_path / "float.onnx")
+    made = onnxq.quantize(residual(), feeds_for(residual()), backend="ncnn", output=tmp_path)
+    qdq = onnxq.quantize(residual(), feeds_for(residual()), backend="tvm", output=tmp_path)
+    for path, backend, message in [
+        (tmp_path / "float.onnx", "academic", "quantizers in it: it has none"),
+        (made.files[0], "tengine", "as tengine: (.|\n)*it has none"),
+        (qdq.files[0], "ncnn", "QuantizeLinear and DequantizeLinear, which ncnn does not take"),
+    ]:
+        with pytest.raises(BackendError, match=message):
+            onnxq.verify(path, backend=backend)
+    assert onnxq.verify(made.files[0], backend="ncnn").format == "ncnn"
+    made.files[1].write_text(made.files[1].read_text().replace(" ", " no number ", 1))
+    with pytest.raises(BackendError, match="no scales"):
+        onnxq.verify(made.files[0], backend="ncnn")
 
 
 def test_no_artifact(tmp_path: Path) -> None:
@@ -75,6 +118,7 @@ def _runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Ru
 
 
 def test_a_runtime_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Runtime("r", "a runtime", ("a==1", "b<2")).install == "pip install a==1 'b<2'"
     runtime = _runtime(tmp_path, monkeypatch, "import sys\n"
                        "print('No module named made_up', file=sys.stderr); sys.exit(3)")  # fmt: skip
     assert missing(runtime) == "No module named made_up"

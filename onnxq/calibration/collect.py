@@ -150,7 +150,7 @@ class _Runner:
             with _at_sample(index):
                 arrays = group.session.run(feeds)
             if group is self._groups[0]:
-                outputs = {name: arrays[name] for name in self._outputs if isinstance(arrays[name], np.ndarray)}
+                outputs = {name: arrays[name] for name in self._outputs if name in arrays}
             for name, output in group.shown.items():
                 array = arrays[output] if output in outputs else arrays.pop(output)
                 if wanted and name in self._meant and array.ndim > 1 and array.size and array.dtype == np.float32:
@@ -190,7 +190,8 @@ def channel_means(values: NDArray[np.float32]) -> NDArray[np.float64]:
     Args:
         values: of two dimensions or more, not empty.
     """
-    rows = values.reshape(*values.shape[:2], -1).sum(axis=2)  # float32, pairwise: exact to a few parts in 1e7
+    with np.errstate(over="ignore"):  # a broken model's; what is not finite is left out by whoever uses the means
+        rows = values.reshape(*values.shape[:2], -1).sum(axis=2)  # float32, pairwise: exact to a few parts in 1e7
     return np.asarray(rows.sum(axis=0, dtype=np.float64) * (values.shape[1] / values.size))
 
 

@@ -44,6 +44,8 @@ def check_external_tensor(tensor: ir.ExternalTensor, path: Path) -> None:
         ModelError: it does not; the message gives the bytes needed and the bytes there.
     """
     where = f"tensor '{tensor.name}'"
+    if tensor.dtype is ir.DataType.UNDEFINED:
+        raise ModelError("it has external data but no type", where=where)
     offset, need = tensor.offset or 0, tensor.nbytes
     if tensor.length is not None and tensor.length != need:
         raise ModelError(

@@ -12,7 +12,7 @@ from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_graphs, describe
 from onnxq.graph.values import constant_array, only_reader
 
-__all__ = ["fold_batchnorm"]
+__all__ = ["batchnorm_affine", "fold_batchnorm"]
 
 
 def fold_batchnorm(model: ir.Model) -> list[Note]:
@@ -46,8 +46,12 @@ def fold_batchnorm(model: ir.Model) -> list[Note]:
     return notes
 
 
-def _affine(node: ir.Node) -> tuple[Channels, Channels]:
-    """Scale and shift, each (C,) float64."""
+def batchnorm_affine(node: ir.Node) -> tuple[Channels, Channels]:
+    """Scale and shift of a batch normalization, each (C,) float64.
+
+    Raises:
+        Refusal: it is none with constant numbers in its inference form.
+    """
     if node.attributes.get_int("training_mode", 0):
         raise Refusal("training_mode=1, so it normalizes by the statistics of each batch")
     if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
@@ -67,7 +71,7 @@ def _affine(node: ir.Node) -> tuple[Channels, Channels]:
 
 
 def _fold(node: ir.Node, namer: Namer) -> None:
-    scale, shift = _affine(node)
+    scale, shift = batchnorm_affine(node)
     source = node.inputs[0]
     layer = find_layer(source)
     before = "nothing before it to fold into"

@@ -113,7 +113,14 @@ def _settle(model: ir.Model) -> None:
 
 
 def _plain(tensor: ir.serde.TensorProtoTensor) -> ir.TensorProtocol:
-    if tensor.raw.HasField("raw_data") or tensor.dtype == ir.DataType.STRING:
+    if tensor.dtype == ir.DataType.STRING:
+        return tensor
+    if tensor.raw.HasField("raw_data"):
+        have = len(tensor.raw.raw_data)
+        if have != tensor.nbytes:
+            raise ModelError(
+                f"its type and shape need {tensor.nbytes} bytes, it has {have}", where=f"tensor '{tensor.name}'"
+            )
         return tensor
     try:
         array = tensor.numpy()

@@ -116,7 +116,7 @@ def _read(runtime: Runtime, results: Path, samples: int) -> Examination:
     if runtime.runs:
         for index in range(samples):
             with np.load(results / f"{index}.npz", allow_pickle=False) as arrays:
-                outputs.append({name: arrays[str(k)] for k, name in enumerate(report["outputs"])})
+                outputs.append({name: arrays[str(k)] for k, name in enumerate(report["outputs"]) if str(k) in arrays})
     return Examination(
         runtime=runtime.name,
         version=str(report["version"]),

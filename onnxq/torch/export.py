@@ -103,6 +103,7 @@ def export(
     proto, wanted = _traced(prepared, example_inputs, {k: v for k, v in names.items() if v is not None})
     model = load(proto)
     unique_names(model)
+    _plain_names(model)
     fake_quantize.register(model)
     normalize(model, min_opset=OPSET, keep=((fake_quantize.DOMAIN, fake_quantize.NAME),))
     _move_first(model)
@@ -142,6 +143,22 @@ def _collect(value: Any, into: list[Tensor]) -> None:
     elif isinstance(value, (list, tuple)):
         for v in value:
             _collect(v, into)
+
+
+def _plain_names(model: ir.Model) -> None:
+    """Names as the user's module alone would have them."""
+    taken = {v.name for v in model.graph.initializers.values()} | {v.name for n in all_nodes(model) for v in n.outputs}
+    for value in [*model.graph.initializers.values(), *(v for n in all_nodes(model) for v in n.outputs)]:
+        short = (value.name or "").replace("/module/", "/", 1).removeprefix("module.")
+        if short != value.name and short not in taken:
+            taken.add(short)
+            value.name = short
+    nodes = {n.name for n in all_nodes(model)}
+    for node in all_nodes(model):
+        short = (node.name or "").replace("/module/", "/", 1)
+        if short != node.name and short not in nodes:
+            nodes.add(short)
+            node.name = short
 
 
 def _move_first(model: ir.Model) -> None:

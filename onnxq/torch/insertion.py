@@ -125,7 +125,7 @@ def _attention(
     if enable_gqa:
         key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
         value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
-    factor = query.size(-1) ** -0.5 if scale is None else scale
+    factor = float(int(query.size(-1)) ** -0.5) if scale is None else scale
     scores = torch.matmul(query * factor, key.transpose(-2, -1))
     if is_causal:
         rows, columns = scores.size(-2), scores.size(-1)

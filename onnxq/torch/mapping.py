@@ -18,11 +18,13 @@ from onnxq.prepare import Prepared
 from onnxq.spec import PerChannel, PerTensor, QuantSpec
 from onnxq.torch.marks import Marked, Marker, Place, without_marks
 
-__all__ = ["BiasRule", "Mapped", "Spot", "map_plan"]
+__all__ = ["LAYERS", "BiasRule", "Mapped", "Spot", "map_plan"]
 
 _CHANNELS = {"linear": 0, "conv1d": 0, "conv2d": 0, "conv3d": 0, "embedding": 0}
 _CHANNELS |= {"conv_transpose1d": 1, "conv_transpose2d": 1, "conv_transpose3d": 1}
 _PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "mm", "addmm", "baddbmm")
+LAYERS = frozenset({*_CHANNELS, *_PRODUCTS})
+"""Functions that multiply and add."""
 
 
 @dataclass(frozen=True, slots=True)

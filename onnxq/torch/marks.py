@@ -66,7 +66,7 @@ class Marker:
         self.names[key] = name
 
         def mark(position: str, x: Tensor) -> Tensor:
-            if x.dtype != torch.float32:
+            if x.dtype != torch.float32 or not x.ndim:
                 return x
             self.shapes[Place(key, position)] = tuple(x.shape)
             return _Mark.apply(x, key, position)  # type: ignore[no-any-return]

@@ -42,8 +42,6 @@ class Observer(ABC):
         if not x.numel():
             return
         low, high = self.batch(x, spec)
-        if not (np.isfinite(low).all() and np.isfinite(high).all()):
-            raise DataError("a tensor holds NaN or infinite values", where="calibration of the module")
         if not isinstance(spec.granularity, PerChannel):
             low, high = low.reshape(()), high.reshape(())
         if self.low is None or self.high is None:
@@ -68,6 +66,8 @@ class Observer(ABC):
     def batch(self, x: Tensor, spec: QuantSpec) -> tuple[Ends, Ends]:
         """The range of a batch: here the smallest and the largest value."""
         low, high = torch.aminmax(_rows(x, spec), dim=1)
+        if not (torch.isfinite(low).all() and torch.isfinite(high).all()):
+            raise DataError("a tensor holds NaN or infinite values", where="the range of a fake-quantizer")
         return low.cpu().numpy().astype(np.float64), high.cpu().numpy().astype(np.float64)
 
     @abstractmethod

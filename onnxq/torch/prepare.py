@@ -28,7 +28,7 @@ from onnxq.prepare import backend_named
 from onnxq.spec import Scheme
 from onnxq.torch.biases import folded_bias_error, rounded_bias
 from onnxq.torch.insertion import IN_PLACE, Insertion, ModulePath, map_tensors
-from onnxq.torch.mapping import Mapped, Spot, map_plan
+from onnxq.torch.mapping import LAYERS, Mapped, Spot, map_plan
 from onnxq.torch.marks import Marker, changes_first, to_onnx
 from onnxq.torch.observers import observer_named
 from onnxq.torch.quantizers import Quantizer, quantizer_named
@@ -148,7 +148,7 @@ class _Run:
                 else:
                     args = (*args[:2], bias, *args[3:])
         if spots is None:
-            if key not in owner._calls:
+            if key not in owner._calls and key not in owner._unknown:
                 self._unknown(key, name)
             result = func(*args, **kwargs)
         else:
@@ -188,11 +188,12 @@ class _Run:
         if isinstance(x, torch.nn.Parameter) or not x.is_floating_point():
             return quantizer(x)  # type: ignore[no-any-return]
         known = getattr(x, "_onnxq_quantized", None)
-        if known is not None and known[0] is quantizer and known[1] == x._version:
-            return known[2]  # type: ignore[no-any-return]
+        key = (self, quantizer, x._version)
+        if known is not None and known[0] == key:
+            return known[1]  # type: ignore[no-any-return]
         result: Tensor = quantizer(x)
         if result is not x:
-            x._onnxq_quantized = (quantizer, x._version, result)  # type: ignore[attr-defined]
+            x._onnxq_quantized = (key, result)  # type: ignore[attr-defined]
         return result
 
     def _scale(self, place: Any) -> Tensor:
@@ -206,8 +207,9 @@ class _Run:
         return bool(quantizer.watching)
 
     def _unknown(self, key: str, name: str) -> None:
-        if key not in self.owner._unknown:
-            self.owner._unknown.add(key)
+        """Say once that a layer runs in float which the examples did not reach."""
+        self.owner._unknown.add(key)
+        if name in LAYERS:
             path, function, line = key.split("|", 2)
             warnings.warn(
                 f"onnxq: {function} at {line} of module {path or 'root'!r} was not reached by the examples given to "

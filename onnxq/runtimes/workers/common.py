@@ -41,8 +41,9 @@ class Request:
                 yield {name: arrays[str(k)] for k, name in enumerate(self._inputs)}
 
     def write(self, index: int, outputs: Sequence[Any]) -> None:
-        """The outputs of a sample, in the order of the report's names."""
-        arrays: dict[str, Any] = {str(k): np.asarray(array) for k, array in enumerate(outputs)}
+        """The outputs of a sample, in the order of the report's names; sequences and maps are left out."""
+        tensors = {k: array for k, array in enumerate(outputs) if not isinstance(array, (list, dict))}
+        arrays: dict[str, Any] = {str(k): np.asarray(array) for k, array in tensors.items()}
         np.savez(self.results / f"{index}.npz", **arrays)
 
 

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from onnxq.errors import OptionError
 from onnxq.torch.quantizers.base import Quantizer
+from onnxq.torch.quantizers.dorefa import DoReFa
+from onnxq.torch.quantizers.dsq import DSQ
 from onnxq.torch.quantizers.ema import EMA, Fixed
 from onnxq.torch.quantizers.lsq import LSQ
+from onnxq.torch.quantizers.pact import PACT
+from onnxq.torch.quantizers.tqt import TQT
 
 __all__ = ["QUANTIZERS", "Quantizer", "quantizer_named"]
 
-QUANTIZERS: dict[str, type[Quantizer]] = {"lsq": LSQ, "fixed": Fixed, "ema": EMA}
+QUANTIZERS: dict[str, type[Quantizer]] = {
+    "lsq": LSQ,
+    "fixed": Fixed,
+    "ema": EMA,
+    "pact": PACT,
+    "dorefa": DoReFa,
+    "dsq": DSQ,
+    "tqt": TQT,
+}
 """Those that there are."""
 
 

@@ -60,11 +60,15 @@ class Quantizer(torch.nn.Module, ABC):
         """Values on the grid, in the type of ``x``; computed in float32."""
         if self.watching:
             if self.fixed is None:
-                self.observer.watch(x.detach().float(), self.spec)
+                self.watch(x.detach().float())
             return x
         if not self._is_ready():
             raise OptionError("its quantizers have no scales yet", where="the module", hint="Call onnxq.torch.calibrate")
         return self.quantize(x.float()).to(x.dtype)
+
+    def watch(self, x: Tensor) -> None:
+        """Look at values that the grid shall hold."""
+        self.observer.watch(x, self.spec)
 
     def settle(self, where: str) -> None:
         """Take the range that was watched.

@@ -43,13 +43,17 @@ class EMA(Fixed):
 
     def quantize(self, x: Tensor) -> Tensor:
         """See :meth:`Quantizer.quantize`."""
+        self.follow(x)
+        return super().quantize(x)
+
+    def follow(self, x: Tensor) -> None:
+        """Let the grid follow what passes, in training mode."""
         if self.training and self.fixed is None:
             with torch.no_grad():
                 if self.weight:
                     self.observer.forget()
                 self.observer.watch(x.detach(), self.spec)
                 self.start(from_range(*self.observer.range("a tensor in training"), self.spec))
-        return super().quantize(x)
 
     def settle(self, where: str) -> None:
         """Take the range that was watched, and keep what was seen to go on from it."""

@@ -1,0 +1,55 @@
+"""DoReFa: weights are squashed by tanh before they are rounded.
+
+Zhou et al., DoReFa-Net: Training Low Bitwidth Convolutional Neural Networks with Low Bitwidth Gradients, 2016, equation 9:
+``w' = tanh(w) / max |tanh(w)|`` is rounded on a grid over [-1, 1]. The grid is the target's here; the scale a channel or
+the tensor follows from ``w'`` in each step.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from onnxq.errors import OptionError
+from onnxq.qparams import from_range
+from onnxq.torch.quantizers.ema import Fixed
+from onnxq.torch.quantizers.lsq import learned_grid
+
+__all__ = ["DoReFa"]
+
+Tensor = torch.Tensor
+
+
+class DoReFa(Fixed):
+    """Squashed weights. What is exported is the squashed weight, so nothing of tanh is left at run time.
+
+    Equation 9 gives weights in [-1, 1] whatever they were; the sizes of the float weights are kept here, as a factor
+    found at calibration, so that what was trained before is not lost.
+    """
+
+    def build(self, channels: int) -> None:
+        """See :meth:`Quantizer.build`."""
+        if not self.weight:
+            raise OptionError("DoReFa is for weights", where="prepare", hint="Activations take 'pact' or 'lsq'")
+        super().build(channels)
+        self.register_buffer("size", torch.ones(()))
+
+    def grid_input(self, x: Tensor) -> Tensor:
+        """The squashed weight."""
+        squashed = torch.tanh(x / self.size)
+        return squashed / squashed.abs().max() * self.size
+
+    def quantize(self, x: Tensor) -> Tensor:
+        """See :meth:`Quantizer.quantize`."""
+        x = self.grid_input(x)
+        if self.training:
+            with torch.no_grad():
+                self.observer.forget()
+                self.observer.watch(x.detach(), self.spec)
+                self.start(from_range(*self.observer.range("a weight in training"), self.spec))
+        scale, zero = self.shaped(self.scale, x), self.shaped(self.zero_point, x)
+        return learned_grid(x, scale, zero, self.spec.qmin, self.spec.qmax)
+
+    def watch(self, x: Tensor) -> None:
+        """Watch the squashed weight, at the size that the weight has now."""
+        self.size.copy_(x.abs().max())
+        super().watch(self.grid_input(x))
