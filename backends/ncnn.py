@@ -25,6 +25,7 @@ import onnx_ir as ir
 from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.errors import BackendError
 from onnxq.graph.layer import replace_constant
+from onnxq.graph.load_named import load_named
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.save import save
@@ -37,7 +38,7 @@ from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE
 from onnxq.render.ncnn_table import read_table, table_text
 from onnxq.render.sidecar import put_together, take_apart, write_text
-from onnxq.render.tables import float_model, granularity, symmetric_only, weighted
+from onnxq.render.tables import granularity, symmetric_only, weighted
 from onnxq.rows import conv_axis, gemm_axis, matmul_axis, plain_gemm
 from onnxq.spec import QuantSpec
 
@@ -123,7 +124,7 @@ def _outputs(node: ir.Node) -> int:
 
 
 def _read(path: Path) -> Quantized:
-    model = float_model(path)
+    model = load_named(path)
     table = path.with_suffix(".table")
     weights, inputs = read_table(table)
     activations: dict[str, QParams] = {}

@@ -27,6 +27,7 @@ from onnxq import logarithmic
 from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.errors import BackendError
 from onnxq.findings import Finding
+from onnxq.graph.load_named import load_named
 from onnxq.graph.save import save
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
@@ -39,7 +40,7 @@ from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE
 from onnxq.render.planned import NO_ENTRY, planned
 from onnxq.render.sidecar import take_apart, write_json
-from onnxq.render.tables import float_model, read_json
+from onnxq.render.tables import read_json
 from onnxq.rows import plain_gemm, plain_max_pool
 from onnxq.spec import QuantSpec, Scheme
 
@@ -194,7 +195,7 @@ def _read(path: Path) -> Quantized:
     table = read_json(table_path(path), ["nnie"])["nnie"].get("gfpq_param_dict")
     if not isinstance(table, dict):
         raise BackendError("it has no object 'gfpq_param_dict'", where=where)
-    model = float_model(path)
+    model = load_named(path)
     nodes = {node.name or "": node for node in all_nodes(model)}
     twins = {f"{name}_permute_" for name in table if name in nodes}
     for name, clips in table.items():

@@ -15,7 +15,7 @@ from onnxq.backend import Backend, Kind, OpRule
 from onnxq.backends.onnxruntime_rewrites import finish
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.render.qoperator import QOPERATOR
-from onnxq.rows import nearest, plain_average_pool, plain_gemm, plain_max_pool
+from onnxq.rows import each, nearest, plain_average_pool, plain_gemm, plain_max_pool
 from onnxq.spec import QuantSpec
 
 __all__ = ["BACKEND"]
@@ -38,12 +38,8 @@ _RULES = (
     OpRule("Softmax", Kind.ELEMENTWISE, fixed=(0.0, 1.0)),
     OpRule("MaxPool", Kind.MOVEMENT, when=plain_max_pool),
     OpRule("Resize", Kind.MOVEMENT, when=nearest),
-    *(
-        OpRule(op, Kind.MOVEMENT)
-        for op in ("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Split", "Gather", "Expand")
-    ),
-    OpRule("DepthToSpace", Kind.MOVEMENT),
-    OpRule("SpaceToDepth", Kind.MOVEMENT),
+    *each(Kind.MOVEMENT, "Transpose Reshape Flatten Squeeze Unsqueeze Slice Split Gather Expand"),
+    *each(Kind.MOVEMENT, "DepthToSpace SpaceToDepth"),
 )
 
 BACKEND = Backend(

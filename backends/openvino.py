@@ -157,7 +157,7 @@ def _shortcut(node: ir.Node) -> tuple[int, ...]:
 
 
 def _why_no_shortcut(node: ir.Node) -> str | None:
-    return None if _shortcut(node) else "it is not the sum of a convolution and what an integer operator made"
+    return None if _shortcut(node) else "no branch is a convolution read here alone, with integers in the other"
 
 
 def _why_not_transposed(node: ir.Node) -> str | None:

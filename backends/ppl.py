@@ -18,14 +18,15 @@ import numpy as np
 
 from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.errors import BackendError
+from onnxq.graph.load_named import load_named
 from onnxq.graph.save import save
 from onnxq.graph.shapes import forget_shapes
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE
 from onnxq.render.sidecar import put_together, take_apart, write_json
-from onnxq.render.tables import float_model, granularity, read_json, unsigned, weights
-from onnxq.rows import conv_axis, conv_transpose_axis, gemm_axis, matmul_axis, plain_gemm, plain_max_pool
+from onnxq.render.tables import granularity, read_json, unsigned, weights
+from onnxq.rows import conv_axis, conv_transpose_axis, each, gemm_axis, matmul_axis, plain_gemm, plain_max_pool
 from onnxq.spec import PerTensor, QuantSpec
 
 __all__ = ["BACKEND"]
@@ -52,7 +53,7 @@ def _write(quantized: Quantized, path: Path) -> list[Path]:
 
 
 def _read(path: Path) -> Quantized:
-    model = float_model(path)
+    model = load_named(path)
     table = path.with_suffix(".json")
     constants = weights(model, BACKEND)
     initializers = {v.name for v in model.graph.initializers.values()}
@@ -69,31 +70,17 @@ def _read(path: Path) -> Quantized:
     return put_together(model, BACKEND, activations, stored)
 
 
-def _movement(op: str) -> OpRule:
-    return OpRule(op, Kind.MOVEMENT)
-
-
 _RULES = (
     OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis),
     OpRule("ConvTranspose", Kind.COMPUTE, weights=(1,), weight_axis=conv_transpose_axis),
     OpRule("Gemm", Kind.COMPUTE, weights=(1,), weight_axis=gemm_axis, when=plain_gemm),
     OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=matmul_axis),
-    OpRule("Add", Kind.ELEMENTWISE, data=(0, 1)),
-    OpRule("Mul", Kind.ELEMENTWISE, data=(0, 1)),
-    OpRule("PRelu", Kind.ELEMENTWISE),
-    OpRule("AveragePool", Kind.ELEMENTWISE),
-    OpRule("GlobalAveragePool", Kind.ELEMENTWISE),
-    OpRule("ReduceMean", Kind.ELEMENTWISE),
-    OpRule("Resize", Kind.ELEMENTWISE),
+    *each(Kind.ELEMENTWISE, "Add Mul", data=(0, 1)),
+    *each(Kind.ELEMENTWISE, "PRelu LeakyRelu AveragePool GlobalAveragePool ReduceMean Resize"),
     OpRule("Concat", Kind.ELEMENTWISE, data=None),
     OpRule("Sigmoid", Kind.ELEMENTWISE, fixed=(0.0, 1.0)),
-    OpRule("LeakyRelu", Kind.ELEMENTWISE),
     OpRule("MaxPool", Kind.MOVEMENT, when=plain_max_pool),
-    _movement("Flatten"),
-    _movement("Reshape"),
-    _movement("Slice"),
-    _movement("Split"),
-    _movement("Transpose"),
+    *each(Kind.MOVEMENT, "Flatten Reshape Slice Split Transpose"),
 )
 
 BACKEND = Backend(

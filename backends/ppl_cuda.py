@@ -21,6 +21,7 @@ import numpy as np
 from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.calibration.weights import weight_range
 from onnxq.errors import BackendError
+from onnxq.graph.load_named import load_named
 from onnxq.graph.save import save
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.values import constant_array
@@ -29,7 +30,6 @@ from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE
 from onnxq.render.sidecar import Parts, put_together, take_apart, write_json, write_text
 from onnxq.render.tables import (
-    float_model,
     granularity,
     only_for,
     read_json,
@@ -37,7 +37,7 @@ from onnxq.render.tables import (
     symmetric_only,
     weights,
 )
-from onnxq.rows import conv_axis, conv_transpose_axis, gemm_axis, plain_gemm, plain_max_pool
+from onnxq.rows import conv_axis, conv_transpose_axis, each, gemm_axis, plain_gemm, plain_max_pool
 from onnxq.spec import PerChannel, PerTensor, QuantSpec
 
 __all__ = ["BACKEND"]
@@ -86,7 +86,7 @@ def _write(quantized: Quantized, path: Path) -> list[Path]:
 
 
 def _read(path: Path) -> Quantized:
-    model = float_model(path)
+    model = load_named(path)
     table = path.with_suffix(".json")
     constants = weights(model, BACKEND)
     initializers = {v.name for v in model.graph.initializers.values()}
@@ -115,7 +115,7 @@ def _write_ranges(quantized: Quantized, path: Path) -> list[Path]:
 
 
 def _read_ranges(path: Path) -> Quantized:
-    model = float_model(path)
+    model = load_named(path)
     table = path.with_suffix(".txt")
     activations: dict[str, QParams] = {}
     for line in read_lines(table):
@@ -137,37 +137,16 @@ def _read_ranges(path: Path) -> Quantized:
     return put_together(model, BACKEND, activations, stored)
 
 
-def _elementwise(op: str, *data: int) -> OpRule:
-    return OpRule(op, Kind.ELEMENTWISE, data=data or (0,))
-
-
-def _movement(op: str) -> OpRule:
-    return OpRule(op, Kind.MOVEMENT)
-
-
 _RULES = (
     OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis),
     OpRule("ConvTranspose", Kind.COMPUTE, weights=(1,), weight_axis=conv_transpose_axis),
     OpRule("Gemm", Kind.COMPUTE, weights=(1,), weight_axis=gemm_axis, when=plain_gemm),
-    _elementwise("Add", 0, 1),
-    _elementwise("Mul", 0, 1),
+    *each(Kind.ELEMENTWISE, "Add Mul", data=(0, 1)),
     OpRule("Concat", Kind.ELEMENTWISE, data=None, same_scale=True),
-    _elementwise("Relu"),
-    _elementwise("Clip"),
-    _elementwise("PRelu"),
-    _elementwise("LeakyRelu"),
+    *each(Kind.ELEMENTWISE, "Relu Clip PRelu LeakyRelu AveragePool GlobalAveragePool ReduceMean Resize"),
     OpRule("Sigmoid", Kind.ELEMENTWISE, fixed=(0.0, 1.0)),
-    _elementwise("AveragePool"),
-    _elementwise("GlobalAveragePool"),
-    _elementwise("ReduceMean"),
-    _elementwise("Resize"),
     OpRule("MaxPool", Kind.MOVEMENT, when=plain_max_pool),
-    _movement("GlobalMaxPool"),
-    _movement("Split"),
-    _movement("Transpose"),
-    _movement("Slice"),
-    _movement("Reshape"),
-    _movement("Flatten"),
+    *each(Kind.MOVEMENT, "GlobalMaxPool Split Transpose Slice Reshape Flatten"),
 )
 
 BACKEND = Backend(

@@ -40,12 +40,13 @@ from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes, describe
 from onnxq.graph.values import static_shape
 from onnxq.numbers import fit_biases
+from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.qparams import QParams, from_range
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ, write_rendered
-from onnxq.rows import conv_axis, conv_transpose_axis, gemm_axis, plain_gemm, plain_max_pool
-from onnxq.runtimes.child import examine
+from onnxq.rows import conv_axis, conv_transpose_axis, each, gemm_axis, plain_gemm, plain_max_pool
+from onnxq.runtimes.child import examine, require
 from onnxq.runtimes.qnn import RUNTIME
 from onnxq.spec import QuantSpec
 
@@ -58,10 +59,8 @@ _WIDE = {"Sigmoid": (1 / 65536, 0), "Tanh": (1 / 32768, 32768)}
 _GAMMA = QuantSpec(signed=False, symmetric=False)
 """Scales of normalizations: beside uint8 and uint16 activations the HTP takes no int8."""
 _EIGHT = frozenset({8})
-
-
-def _each(kind: Kind, names: str, data: tuple[int, ...] | None = (0,)) -> list[OpRule]:
-    return [OpRule(name, kind, data=data) for name in names.split()]
+_COMPILED = ("context", "dlc")
+"""Formats that onnxruntime-qnn writes."""
 
 
 RULES = (
@@ -72,20 +71,20 @@ RULES = (
     OpRule("MatMul:product", Kind.PRODUCT, data=(0, 1)),
     OpRule("LayerNormalization", Kind.ELEMENTWISE, weights=(1,), bias=2, weight=_GAMMA, weight_bits=_EIGHT),
     OpRule("InstanceNormalization", Kind.ELEMENTWISE, weights=(1,), bias=2, weight=_GAMMA, weight_bits=_EIGHT),
-    *_each(Kind.ELEMENTWISE, "Relu Clip LeakyRelu Elu HardSigmoid HardSwish Gelu Softplus Sigmoid Tanh"),
-    *_each(Kind.ELEMENTWISE, "Softmax LogSoftmax LpNormalization Abs Neg Exp Sqrt Reciprocal Sin Cos Asin Atan"),
-    *_each(Kind.ELEMENTWISE, "Floor Ceil Sign"),
-    *_each(Kind.ELEMENTWISE, "AveragePool GlobalAveragePool GlobalMaxPool ReduceMean ReduceSum ReduceMax ReduceMin"),
-    *_each(Kind.ELEMENTWISE, "Pad"),
-    *_each(Kind.ELEMENTWISE, "Add Sub Mul Div Pow Max Min", data=(0, 1)),
-    *_each(Kind.ELEMENTWISE, "Concat", data=None),
-    *_each(Kind.ELEMENTWISE, "Where", data=(1, 2)),
+    *each(Kind.ELEMENTWISE, "Relu Clip LeakyRelu Elu HardSigmoid HardSwish Gelu Softplus Sigmoid Tanh"),
+    *each(Kind.ELEMENTWISE, "Softmax LogSoftmax LpNormalization Abs Neg Exp Sqrt Reciprocal Sin Cos Asin Atan"),
+    *each(Kind.ELEMENTWISE, "Floor Ceil Sign"),
+    *each(Kind.ELEMENTWISE, "AveragePool GlobalAveragePool GlobalMaxPool ReduceMean ReduceSum ReduceMax ReduceMin"),
+    *each(Kind.ELEMENTWISE, "Pad"),
+    *each(Kind.ELEMENTWISE, "Add Sub Mul Div Pow Max Min", data=(0, 1)),
+    *each(Kind.ELEMENTWISE, "Concat", data=None),
+    *each(Kind.ELEMENTWISE, "Where", data=(1, 2)),
     OpRule("PRelu", Kind.ELEMENTWISE, data=(0, 1), act_bits=_EIGHT),
     OpRule("LRN", Kind.ELEMENTWISE, act_bits=_EIGHT),
     OpRule("Log", Kind.ELEMENTWISE, act_bits=_EIGHT),
     OpRule("MaxPool", Kind.MOVEMENT, when=plain_max_pool),
-    *_each(Kind.MOVEMENT, "Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Expand Tile"),
-    *_each(Kind.MOVEMENT, "Gather GatherElements DepthToSpace SpaceToDepth Identity Resize"),
+    *each(Kind.MOVEMENT, "Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Expand Tile"),
+    *each(Kind.MOVEMENT, "Gather GatherElements DepthToSpace SpaceToDepth Identity Resize"),
 )
 """What the HTP computes in integers."""
 
@@ -144,6 +143,16 @@ def _widened(old: QParams) -> QParams:
     return replace(old, scale=np.asarray(scale, np.float32), zero_point=np.asarray(zero, np.int64))
 
 
+def _refuse(options: Options) -> None:
+    """Formats that only onnxruntime-qnn writes, where it is missing.
+
+    Raises:
+        VerificationError: it is, and one of them is asked for.
+    """
+    if options.format in _COMPILED:
+        require(RUNTIME)
+
+
 def _lacks(model: ir.Model) -> list[Finding]:
     """Free sizes, and operators that the HTP has not in any type."""
     found = []
@@ -196,6 +205,7 @@ BACKEND = Backend(
     wide_domain="com.microsoft",
     weight_bits=frozenset({4, 8}),
     act_bits=frozenset({8, 16}),
+    refuses=_refuse,
     rewrite=fuse,
     adjust=keep_to_limits,
     lacks=_lacks,

@@ -2,7 +2,8 @@
 
 RKNN-Toolkit2 takes a QDQ model as one trained for quantization (``build(do_quantization=False)``) and has
 QuantizeLinear and DequantizeLinear of the standard domain only, 8 bits wide. Its builder may hang or crash, so it is
-asked in a process of its own.
+asked in a process of its own. A Relu stays in the graph: where a convolution is added to something, the builder fuses
+the two and drops the quantizer between, and with it a Relu that only its saturation computes (verified).
 
 Verified in the simulator of RKNN-Toolkit2 2.5.0 (rk3588), operator by operator: at most 2 steps of the output from
 onnxruntime, but GlobalAveragePool and ReduceMean, of which it rounds sums its own way (up to 8 steps). Gemm and
@@ -19,22 +20,10 @@ from onnxq.findings import Finding
 from onnxq.graph.groups import KINDS
 from onnxq.graph.traverse import all_nodes
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
-from onnxq.rows import conv_axis, conv_transpose_axis, gemm_axis, matmul_axis, plain_gemm, plain_max_pool
+from onnxq.rows import conv_axis, conv_transpose_axis, each, gemm_axis, matmul_axis, plain_gemm, plain_max_pool
 from onnxq.spec import QuantSpec
 
 __all__ = ["BACKEND"]
-
-
-def _elementwise(op: str, *data: int) -> OpRule:
-    return OpRule(op, Kind.ELEMENTWISE, data=data or (0,))
-
-
-def _bounded(op: str, low: float) -> OpRule:
-    return OpRule(op, Kind.ELEMENTWISE, fixed=(low, 1.0))
-
-
-def _movement(op: str) -> OpRule:
-    return OpRule(op, Kind.MOVEMENT)
 
 
 def _rows(node: ir.Node) -> str | None:
@@ -71,43 +60,15 @@ _RULES = (
     OpRule("Gemm", Kind.COMPUTE, weights=(1,), weight_axis=gemm_axis, bias=2, when=_gemm),
     OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=matmul_axis, when=_rows),
     OpRule("MatMul:product", Kind.PRODUCT, data=(0, 1), when=_rows),
-    _elementwise("Add", 0, 1),
-    _elementwise("Sub", 0, 1),
-    _elementwise("Mul", 0, 1),
-    _elementwise("Div", 0, 1),
+    *each(Kind.ELEMENTWISE, "Add Sub Mul Div", data=(0, 1)),
     OpRule("Concat", Kind.ELEMENTWISE, data=None),
-    _elementwise("AveragePool"),
-    _elementwise("GlobalAveragePool"),
-    _elementwise("ReduceMean"),
-    OpRule("Resize", Kind.ELEMENTWISE, same_scale=True),
-    OpRule("Pad", Kind.ELEMENTWISE, same_scale=True),
-    _elementwise("InstanceNormalization"),
-    _elementwise("Relu"),
-    _elementwise("Clip"),
-    _elementwise("LeakyRelu"),
-    _elementwise("PRelu"),
-    _elementwise("Elu"),
-    _elementwise("HardSwish"),
-    _elementwise("Softplus"),
-    _elementwise("Exp"),
-    _elementwise("Sqrt"),
-    _elementwise("Abs"),
-    _elementwise("Neg"),
-    _bounded("Sigmoid", 0.0),
-    _bounded("HardSigmoid", 0.0),
-    _bounded("Softmax", 0.0),
-    _bounded("Tanh", -1.0),
-    _bounded("Erf", -1.0),
+    *each(Kind.ELEMENTWISE, "AveragePool GlobalAveragePool ReduceMean InstanceNormalization"),
+    *each(Kind.ELEMENTWISE, "Resize Pad", same_scale=True),
+    *each(Kind.ELEMENTWISE, "Relu Clip LeakyRelu PRelu Elu HardSwish Softplus Exp Sqrt Abs Neg"),
+    *each(Kind.ELEMENTWISE, "Sigmoid HardSigmoid Softmax", fixed=(0.0, 1.0)),
+    *each(Kind.ELEMENTWISE, "Tanh Erf", fixed=(-1.0, 1.0)),
     OpRule("MaxPool", Kind.MOVEMENT, when=plain_max_pool),
-    _movement("Transpose"),
-    _movement("Reshape"),
-    _movement("Flatten"),
-    _movement("Squeeze"),
-    _movement("Unsqueeze"),
-    _movement("Slice"),
-    _movement("Split"),
-    _movement("DepthToSpace"),
-    _movement("SpaceToDepth"),
+    *each(Kind.MOVEMENT, "Transpose Reshape Flatten Squeeze Unsqueeze Slice Split DepthToSpace SpaceToDepth"),
 )
 
 BACKEND = Backend(
@@ -118,6 +79,7 @@ BACKEND = Backend(
     rules={rule.op: rule for rule in _RULES},
     formats={"qdq": QDQ, "fake-quantize": FAKE_QUANTIZE},
     whole=frozenset(KINDS) - {"silu", "hardswish"},
+    drops_absorbed=False,
     max_opset=19,
     weight_bits=frozenset({8}),
     act_bits=frozenset({8}),

@@ -25,29 +25,27 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from onnxq.backend import Backend, Format, Kind, OpRule
+from onnxq.backend import Backend, Format, Kind
 from onnxq.backends.qnn import RULES, keep_to_limits
 from onnxq.errors import BackendError
-from onnxq.graph.constants import lift_constants
-from onnxq.graph.load import load
-from onnxq.graph.namer import unique_names
+from onnxq.graph.load_named import load_named
 from onnxq.graph.save import save
-from onnxq.graph.shapes import forget_shapes, infer_shapes
+from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs
 from onnxq.quantized import Quantized
 from onnxq.render.encodings import Version, parse, to_document
 from onnxq.render.sidecar import put_together, take_apart, write_json
+from onnxq.rows import each
 from onnxq.spec import PerChannel, QuantSpec
 
 __all__ = ["BACKEND"]
 
 _MORE = (
-    *(OpRule(op, Kind.ELEMENTWISE) for op in ("Celu", "CumSum", "Erf", "Mish", "ReduceL2", "ReduceProd", "Round")),
-    *(OpRule(op, Kind.ELEMENTWISE) for op in ("Selu", "Softsign", "Tan", "ThresholdedRelu", "LRN", "Log")),
-    *(OpRule(op, Kind.ELEMENTWISE, data=(0, 1)) for op in ("GridSample", "PRelu")),
-    *(OpRule(op, Kind.ELEMENTWISE, data=(0, 2)) for op in ("ScatterElements", "ScatterND")),
-    *(OpRule(op, Kind.ELEMENTWISE, data=None) for op in ("Einsum", "Sum")),
-    *(OpRule(op, Kind.MOVEMENT) for op in ("GatherND", "TopK", "Trilu")),
+    *each(Kind.ELEMENTWISE, "Celu CumSum Erf Mish ReduceL2 ReduceProd Round Selu Softsign Tan ThresholdedRelu LRN Log"),
+    *each(Kind.ELEMENTWISE, "GridSample PRelu", data=(0, 1)),
+    *each(Kind.ELEMENTWISE, "ScatterElements ScatterND", data=(0, 2)),
+    *each(Kind.ELEMENTWISE, "Einsum Sum", data=None),
+    *each(Kind.MOVEMENT, "GatherND TopK Trilu"),
 )
 """What the HTP has in float or not at all, and other processors that the converters serve may have."""
 
@@ -62,10 +60,7 @@ def _write(version: Version, quantized: Quantized, path: Path) -> list[Path]:
 
 
 def _read(version: Version, path: Path) -> Quantized:
-    model = load(path)
-    unique_names(model)
-    lift_constants(model)
-    infer_shapes(model)
+    model = load_named(path)
     constants = {name: value for graph in all_graphs(model) for name, value in graph.initializers.items()}
 
     def axis(name: str, scales: int) -> int:

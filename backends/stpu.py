@@ -31,6 +31,7 @@ import onnx_ir as ir
 from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.errors import BackendError
 from onnxq.graph.groups import KINDS
+from onnxq.graph.load_named import load_named
 from onnxq.graph.save import save
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
@@ -40,7 +41,7 @@ from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE
 from onnxq.render.planned import planned
 from onnxq.render.sidecar import Parts, take_apart, write_json
-from onnxq.render.tables import float_model, read_json, symmetric_only
+from onnxq.render.tables import read_json, symmetric_only
 from onnxq.rows import nearest, plain_gemm, plain_max_pool
 from onnxq.spec import QuantSpec
 
@@ -138,7 +139,7 @@ def _read(path: Path) -> Quantized:
     """The way back; an operator without a weight whose tensors all have ranges is taken to be quantized."""
     where = f"'{table_path(path)}'"
     table = read_json(table_path(path), [])
-    model = float_model(path)
+    model = load_named(path)
     names = {v.name for node in all_nodes(model) for v in (*node.inputs, *node.outputs) if v is not None}
     names |= {v.name for graph in all_graphs(model) for v in graph.inputs}
     names |= {f"{node.name}{part}" for node in all_nodes(model) for part in ("_weights", "_bias")}

@@ -25,6 +25,7 @@ import onnx_ir as ir
 from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.errors import BackendError
 from onnxq.findings import Finding
+from onnxq.graph.load_named import load_named
 from onnxq.graph.note import Note
 from onnxq.graph.save import save
 from onnxq.graph.shapes import forget_shapes
@@ -35,9 +36,9 @@ from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE
 from onnxq.render.sidecar import put_together, take_apart, write_text
-from onnxq.render.tables import float_model, read_lines, rename_blanks, require_no_blanks, unsigned, weighted
+from onnxq.render.tables import read_lines, rename_blanks, require_no_blanks, unsigned, weighted
 from onnxq.render.tengine_weights import as_the_tool_sees, for_the_tool, of_the_tool
-from onnxq.rows import plain_gemm, plain_max_pool
+from onnxq.rows import each, plain_gemm, plain_max_pool
 from onnxq.spec import QuantSpec
 
 __all__ = ["BACKEND"]
@@ -137,7 +138,7 @@ def _line(name: str, qp: QParams) -> str:
 
 
 def _read(path: Path) -> Quantized:
-    model = float_model(path)
+    model = load_named(path)
     table = path.with_suffix(".scale")
     activations: dict[str, QParams] = {}
     for line in read_lines(table):
@@ -181,38 +182,21 @@ def _product(node: ir.Node) -> str | None:
     return "quant_tool_uint8 leaves the weights of a MatMul of three axes float" if constant else None
 
 
-def _elementwise(op: str) -> OpRule:
-    return OpRule(op, Kind.ELEMENTWISE, data=None)
-
-
-def _unary(op: str) -> OpRule:
-    return OpRule(op, Kind.ELEMENTWISE)
-
-
-def _bounded(op: str, low: float) -> OpRule:
-    return OpRule(op, Kind.ELEMENTWISE, fixed=(low, 1.0))
-
-
-def _movement(op: str) -> OpRule:
-    return OpRule(op, Kind.MOVEMENT)
-
-
 _RULES = (
     OpRule("Conv", Kind.COMPUTE, weights=(1,), bias=2, when=_varied),
     OpRule("ConvTranspose", Kind.COMPUTE, weights=(1,), bias=2, when=_varied),
     OpRule("Gemm", Kind.COMPUTE, weights=(1,), bias=2, when=_fully_connected),
     OpRule("MatMul", Kind.ELEMENTWISE, data=(0, 1), when=_product),
-    *map(_elementwise, ("Add", "Sub", "Mul", "Div", "Max", "Min", "Mean", "Concat")),
-    *map(_unary, ("Relu", "Clip", "LeakyRelu", "PRelu", "Elu", "Selu", "HardSwish", "Gelu", "Softplus", "LogSoftmax")),
-    *map(_unary, ("AveragePool", "GlobalAveragePool", "Resize", "Pad", "InstanceNormalization", "LRN", "Reciprocal")),
-    *map(_unary, ("Pow", "Exp", "Log", "Sqrt", "Abs", "Neg", "Floor", "Ceil", "Cos", "Acos", "Asin", "Atan")),
-    *map(_unary, ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd", "ReduceL2", "ReduceSumSquare")),
-    *map(_unary, ("ReduceLogSum", "ReduceLogSumExp")),
-    *(_bounded(op, 0.0) for op in ("Sigmoid", "HardSigmoid", "Softmax")),
-    _bounded("Tanh", -1.0),
+    *each(Kind.ELEMENTWISE, "Add Sub Mul Div Max Min Mean Concat", data=None),
+    *each(Kind.ELEMENTWISE, "Relu Clip LeakyRelu PRelu Elu Selu HardSwish Gelu Softplus LogSoftmax"),
+    *each(Kind.ELEMENTWISE, "AveragePool GlobalAveragePool Resize Pad InstanceNormalization LRN Reciprocal"),
+    *each(Kind.ELEMENTWISE, "Pow Exp Log Sqrt Abs Neg Floor Ceil Cos Acos Asin Atan"),
+    *each(Kind.ELEMENTWISE, "ReduceMean ReduceMax ReduceMin ReduceSum ReduceProd ReduceL2 ReduceSumSquare"),
+    *each(Kind.ELEMENTWISE, "ReduceLogSum ReduceLogSumExp"),
+    *each(Kind.ELEMENTWISE, "Sigmoid HardSigmoid Softmax", fixed=(0.0, 1.0)),
+    OpRule("Tanh", Kind.ELEMENTWISE, fixed=(-1.0, 1.0)),
     OpRule("MaxPool", Kind.MOVEMENT, when=plain_max_pool),
-    *map(_movement, ("Flatten", "Reshape", "Squeeze", "Unsqueeze", "Slice", "Split", "Transpose", "DepthToSpace")),
-    *map(_movement, ("Gather", "Expand", "Tile")),
+    *each(Kind.MOVEMENT, "Flatten Reshape Squeeze Unsqueeze Slice Split Transpose DepthToSpace Gather Expand Tile"),
 )
 
 BACKEND = Backend(

@@ -254,7 +254,7 @@ def _resumed(student: Any, path: str | os.PathLike[str] | None, settings: Any) -
     if path is None or not Path(path).is_file():
         return 0
     try:
-        with np.load(path, allow_pickle=False) as saved:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as saved:
             same = str(saved["settings"]) == repr(settings)
             arrays = {name: saved[name] for name in saved.files if "/" in name}
             step = int(saved["step"])

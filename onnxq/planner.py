@@ -148,7 +148,7 @@ class _Planner:
             return f"part of a {group}, kept whole", None
         if rule is None:
             where = f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
-            return f"{where} has no integer kernel on {self.backend.name}", None
+            return f"{where} is none of the operators that {self.backend.name} quantizes", None
         for position, value in enumerate(node.inputs):
             if (
                 value is not None

@@ -19,10 +19,8 @@ from onnxq.decide import Decider
 from onnxq.effort import algorithms_of, samples_to_verify, to_judge_by
 from onnxq.errors import OptionError, StatisticsError
 from onnxq.final_check import Verification, final_check
-from onnxq.graph.constants import lift_constants
-from onnxq.graph.load import load
-from onnxq.graph.namer import unique_names
-from onnxq.graph.shapes import forget_shapes, infer_shapes
+from onnxq.graph.load_named import load_named
+from onnxq.graph.shapes import forget_shapes
 from onnxq.locations import artifact_path, is_folder, require_folder
 from onnxq.observe import observe
 from onnxq.options import ImageOptions, Options
@@ -245,10 +243,7 @@ def read(model: Source, *, backend: str = "onnxruntime") -> Quantized:
     Raises:
         OnnxqError: the model is unreadable or invalid.
     """
-    loaded = load(model)
-    unique_names(loaded)
-    lift_constants(loaded)
-    infer_shapes(loaded)
+    loaded = load_named(model)
     return read_quantizers(loaded, backend_named(backend))
 
 

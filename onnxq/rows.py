@@ -1,12 +1,17 @@
-"""Parts of the rows of targets' tables that many of them share: channel axes of weights, and what a kernel asks for."""
+"""What the rows of many targets' tables share: operators alike, channel axes of weights, what a kernel asks for."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx_ir as ir
+
+from onnxq.backend import Kind, OpRule
 
 __all__ = [
     "conv_axis",
     "conv_transpose_axis",
+    "each",
     "gemm_axis",
     "matmul_axis",
     "nearest",
@@ -15,6 +20,17 @@ __all__ = [
     "plain_max_pool",
     "recurrent_axis",
 ]
+
+
+def each(kind: Kind, names: str, **fields: Any) -> tuple[OpRule, ...]:
+    """A row for each of several operators that differ in nothing but their name.
+
+    Args:
+        kind: of all of them.
+        names: operator types, separated by blanks.
+        **fields: the other fields of :class:`onnxq.backend.OpRule`.
+    """
+    return tuple(OpRule(name, kind, **fields) for name in names.split())
 
 
 def conv_axis(node: ir.Node, position: int) -> int | None:

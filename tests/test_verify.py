@@ -143,3 +143,5 @@ def test_another_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert interpreter(runtime) == sys.executable
     monkeypatch.setenv("ONNXQ_MADE_UP_PYTHON", str(tmp_path / "nowhere"))
     assert "nowhere" in (missing(runtime) or "")
+    with pytest.raises(VerificationError, match=r"not installed \(.*nowhere: No such file"):
+        examine(runtime, tmp_path / "m.onnx")

@@ -30,9 +30,9 @@ import onnx
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.foreign import Verdict  # noqa: E402
 from tests.fuzz import Case, generate  # noqa: E402
 from tests.fuzz_judge import judge  # noqa: E402
+from tests.verdict import Verdict  # noqa: E402
 
 _SECONDS = 120.0
 _JOBS = 500

@@ -1,11 +1,12 @@
 """Run every model that ships with the onnx package through onnxq, and write what became of them.
 
-    python tools/onnx_models.py                                  # onnxruntime; writes docs/onnx_models.md
-    python tools/onnx_models.py --backend tensorrt --backend qnn # these targets as well
+    python tools/onnx_models.py                                   # onnxruntime, everything placed and by cost
+    python tools/onnx_models.py --backend tensorrt --backend snpe # these targets
+    python tools/onnx_models.py --write                           # write docs/onnx_models.md as well
     python tools/onnx_models.py --group node --match 'test_lstm*' --show
 
 Each model is run in one of a few worker processes, which are started again after a crash or a hang; what every model
-must satisfy is in ``tests/foreign.py``. The exit code is 1 where there are faults.
+must satisfy is in ``tests/verdict.py``. The exit code is 1 where there are faults.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.foreign import GROUPS, Case, Verdict, cases, judge  # noqa: E402
+from tests.foreign import GROUPS, Case, cases  # noqa: E402
+from tests.verdict import Verdict, judge  # noqa: E402
 
 DOC = ROOT / "docs" / "onnx_models.md"
 HEAD = """<!-- written by tools/onnx_models.py --write -->

@@ -60,6 +60,7 @@ def main() -> int:
             rows.append(row)
     head = "| target | model | quantized | SQNR | runtime | integer | float | s |\n|---|---|--:|--:|--:|--:|--:|--:|\n"
     if not args.targets and tuple(args.models) == MODELS:
+        PAGE.parent.mkdir(parents=True, exist_ok=True)
         PAGE.write_text(_TOP + head + "\n".join(rows) + "\n")
         print(f"wrote {PAGE}")
     return 0
@@ -93,7 +94,7 @@ def _agreement(found: dict[str, Any]) -> str:
     steps = [_float(v) for v in found["lsb"].values()]
     text = f"{min(decibels):.1f}" if decibels else "compiled"
     if found["runtime"] is None:
-        return f"simulated: {text}"
+        return f"simulated: {text}" if decibels else "valid, runs"
     return text + (f", {max(steps):.3g} steps" if steps else "")
 
 

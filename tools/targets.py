@@ -46,7 +46,8 @@ def pages() -> dict[Path, str]:
         f"{_HEAD}# Targets\n\n"
         "`onnxq quantize MODEL --data DATA --backend NAME -o OUT` writes for one of them, several `--backend` for\n"
         "several from one calibration, `onnxq deploy` takes a model that is quantized already, and `onnxq verify OUT\n"
-        "--backend NAME` loads what was written into the target's own runtime, where one can be installed.\n\n"
+        "--backend NAME` loads what was written into the target's own runtime, where one can be installed.\n"
+        "[What each makes of real models](figures.md).\n\n"
         "| name | target | weights | activations | artifacts | verified with |\n|---|---|---|---|---|---|\n" + rows
     )
     return {FOLDER / "README.md": index, **{FOLDER / f"{b.name}.md": page(b) for b in found}}

@@ -21,7 +21,7 @@ from onnxq.backends.vitis.positions import adjust
 from onnxq.backends.vitis.rewrites import bounds_of, factor, is_dpu_hard_sigmoid, rewrite, scalar_of
 from onnxq.graph.groups import KINDS
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
-from onnxq.rows import nearest, plain_gemm, plain_max_pool
+from onnxq.rows import each, nearest, plain_gemm, plain_max_pool
 from onnxq.spec import QuantSpec
 
 __all__ = ["BACKEND"]
@@ -81,20 +81,7 @@ _RULES = (
     OpRule("MaxPool", Kind.MOVEMENT, when=plain_max_pool),
     OpRule("Pad", Kind.MOVEMENT, when=_pad),
     OpRule("Resize", Kind.MOVEMENT, when=_interpolation),
-    *(
-        OpRule(op, Kind.MOVEMENT)
-        for op in (
-            "DepthToSpace",
-            "Flatten",
-            "Reshape",
-            "Slice",
-            "SpaceToDepth",
-            "Split",
-            "Squeeze",
-            "Transpose",
-            "Unsqueeze",
-        )
-    ),
+    *each(Kind.MOVEMENT, "DepthToSpace Flatten Reshape Slice SpaceToDepth Split Squeeze Transpose Unsqueeze"),
 )
 
 BACKEND = Backend(

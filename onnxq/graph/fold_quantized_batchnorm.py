@@ -37,8 +37,8 @@ def fold_quantized_batchnorm(
     channel unless all ``|g|`` are equal.
 
     Not folded, with a note: what :func:`onnxq.graph.fold_batchnorm.fold_batchnorm` refuses, a quantizer between layer
-    and normalization, a scale a block, scales that are powers of two, and symmetric integers at the lowest end of a full
-    range in a channel whose sign changes.
+    and normalization, a scale a block, scales that are no powers of two afterwards, and symmetric integers at the
+    lowest end of a full range in a channel whose sign changes.
 
     Args:
         model: float, its quantizers taken out; changed in place.
@@ -140,7 +140,9 @@ def _scaled(layer: Layer, qp: QParams, factor: Channels) -> tuple[NDArray[np.flo
     size = np.where(factor == 0.0, 1.0, np.abs(factor))
     mirrored = 2 * zero.reshape(shape) - codes
     new_zero = zero
-    if ((mirrored < spec.qmin) | (mirrored > spec.qmax))[np.broadcast_to((factor < 0).reshape(shape), codes.shape)].any():
+    if ((mirrored < spec.qmin) | (mirrored > spec.qmax))[
+        np.broadcast_to((factor < 0).reshape(shape), codes.shape)
+    ].any():
         if spec.symmetric:
             raise Refusal(f"its weight holds {spec.qmin}, which has no negative on its grid; use a narrow range")
         new_zero = np.where(factor < 0, spec.qmin + spec.qmax - zero, zero)

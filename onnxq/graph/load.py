@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
+from google.protobuf.message import Message
 
 from onnxq.errors import ModelError
 from onnxq.graph.external import attach_external_data
@@ -84,7 +85,21 @@ def _read(path: Path) -> onnx.ModelProto:
     return proto
 
 
+def _check_texts(message: Message) -> None:
+    """Raises ModelError where a name or another text is no UTF-8, which protobuf reads as bytes and cannot write."""
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING:
+            texts = [value] if isinstance(value, (str, bytes)) else value
+            for text in texts:
+                if isinstance(text, bytes):
+                    raise ModelError(f"{field.name} {text!r} is no UTF-8 text", where="invalid model")
+        elif field.type == field.TYPE_MESSAGE:
+            for inner in [value] if isinstance(value, Message) else value:
+                _check_texts(inner)
+
+
 def _from_proto(proto: onnx.ModelProto, folders: list[Path]) -> ir.Model:
+    _check_texts(proto)
     check_definitions(proto.graph)
     _densify(proto)
     try:

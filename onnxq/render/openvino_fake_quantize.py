@@ -26,11 +26,9 @@ from numpy.typing import NDArray
 
 from onnxq.backend import Format, Kind
 from onnxq.errors import BackendError
-from onnxq.graph.constants import lift_constants
-from onnxq.graph.load import load
-from onnxq.graph.namer import Namer, unique_names
+from onnxq.graph.namer import Namer
 from onnxq.graph.save import save
-from onnxq.graph.shapes import forget_shapes, infer_shapes
+from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array, is_constant
 from onnxq.prepare import backend_named
@@ -119,10 +117,7 @@ def read(path: Path) -> Quantized:
         BackendError: there is no FakeQuantize, or one that is no quantizer of 8 bits.
         ModelError: the model is unreadable.
     """
-    model = load(path)
-    unique_names(model)
-    lift_constants(model)
-    infer_shapes(model)
+    model = load_named(path)
     found = [n for n in all_nodes(model) if (n.domain, n.op_type) == (DOMAIN, NAME)]
     if not found:
         raise BackendError(f"it holds no {DOMAIN}::{NAME}", where=f"'{path}'")

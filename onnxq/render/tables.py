@@ -12,10 +12,7 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend
 from onnxq.errors import BackendError, ModelError
-from onnxq.graph.constants import lift_constants
-from onnxq.graph.load import load
-from onnxq.graph.namer import Namer, unique_names
-from onnxq.graph.shapes import infer_shapes
+from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import is_constant
 from onnxq.plan import Site
@@ -24,7 +21,6 @@ from onnxq.quantized import Quantized
 from onnxq.spec import PerChannel, PerTensor
 
 __all__ = [
-    "float_model",
     "granularity",
     "only_for",
     "read_json",
@@ -36,19 +32,6 @@ __all__ = [
     "weighted",
     "weights",
 ]
-
-
-def float_model(path: Path) -> ir.Model:
-    """The float model that a table stands beside.
-
-    Raises:
-        OnnxqError: it is unreadable or invalid.
-    """
-    model = load(path)
-    unique_names(model)
-    lift_constants(model)
-    infer_shapes(model)
-    return model
 
 
 def read_lines(path: Path) -> list[str]:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from onnxq.errors import VerificationError
 from onnxq.runtimes.runtime import Examination, Runtime
 
-__all__ = ["examine", "interpreter", "missing"]
+__all__ = ["examine", "interpreter", "missing", "require"]
 
 MISSING = 3
 """Exit code of a script whose runtime is not installed."""
@@ -44,10 +44,27 @@ def missing(runtime: Runtime) -> str | None:
     try:
         done = _call(runtime, ["--version"], timeout=120.0)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{interpreter(runtime)}: {error}"
+        return f"{interpreter(runtime)}: {getattr(error, 'strerror', None) or error}"
     if done.returncode == 0:
         return None
     return _last_line(done.stderr) or f"it ended with code {done.returncode}"
+
+
+def require(runtime: Runtime) -> None:
+    """Refuse to go on without a runtime, before hours of work.
+
+    Raises:
+        VerificationError: it is not installed.
+    """
+    why = missing(runtime)
+    if why is not None:
+        raise _not_installed(runtime, why)
+
+
+def _not_installed(runtime: Runtime, why: str) -> VerificationError:
+    variable = f"ONNXQ_{runtime.name.upper()}_PYTHON"
+    hint = f"{runtime.install}, here or in another environment whose Python is named by {variable}"
+    return VerificationError(f"{runtime.title} is not installed ({why})", hint=hint)
 
 
 def examine(
@@ -92,12 +109,10 @@ def examine(
             done = _call(runtime, [str(folder / "request.json")], timeout)
         except subprocess.TimeoutExpired as error:
             raise VerificationError(f"{runtime.title} took more than {timeout:g} s", where=f"'{model}'") from error
+        except OSError as error:
+            raise _not_installed(runtime, f"{interpreter(runtime)}: {error.strerror or error}") from error
         if done.returncode == MISSING:
-            raise VerificationError(
-                f"{runtime.title} is not installed ({_last_line(done.stderr)})",
-                hint=f"{runtime.install}, here or in another environment whose Python is named by "
-                f"ONNXQ_{runtime.name.upper()}_PYTHON",
-            )
+            raise _not_installed(runtime, _last_line(done.stderr))
         if done.returncode or not (results / "report.json").is_file():
             said = "\n".join(done.stderr.strip().splitlines()[-8:])
             how = f"crashed (signal {-done.returncode})" if done.returncode < 0 else "does not take the artifact"

@@ -43,7 +43,9 @@ class _Call(torch.autograd.Function):
     @staticmethod
     def symbolic(g: Any, x: Any, scale: Any, zero: Any, low: int, high: int, axis: int) -> Any:
         named = {"axis_i": axis} if axis >= 0 else {}
-        made = g.op(f"{fake_quantize.DOMAIN}::{fake_quantize.NAME}", x, scale, zero, quant_min_i=low, quant_max_i=high, **named)
+        made = g.op(
+            f"{fake_quantize.DOMAIN}::{fake_quantize.NAME}", x, scale, zero, quant_min_i=low, quant_max_i=high, **named
+        )
         return made.setType(x.type())
 
 
@@ -178,12 +180,21 @@ def _move_first(model: ir.Model) -> None:
             parts = [weight.transpose(order)]
             parts += [p.transpose(order) if p.ndim == weight.ndim else p for p in (scale, zero)]
             base = node.inputs[0].name if node.inputs[0] is not None else "weight"
-            values = [set_constant(node.graph, namer, f"{base}_{k}", np.ascontiguousarray(p)) for k, p in zip("wsz", parts, strict=True)]
+            values = [
+                set_constant(node.graph, namer, f"{base}_{k}", np.ascontiguousarray(p))
+                for k, p in zip("wsz", parts, strict=True)
+            ]
             attributes = {k: node.attributes.get_int(k, 0) for k in ("quant_min", "quant_max")}
             axis = node.attributes.get_int("axis", -1)
             if axis >= 0:
                 attributes["axis"] = list(order).index(axis)
-            made = ir.node(fake_quantize.NAME, values, attributes=attributes, domain=fake_quantize.DOMAIN, name=namer.node(f"{node.name}_moved"))
+            made = ir.node(
+                fake_quantize.NAME,
+                values,
+                attributes=attributes,
+                domain=fake_quantize.DOMAIN,
+                name=namer.node(f"{node.name}_moved"),
+            )
             made.outputs[0].name = namer.fresh(f"{transpose.outputs[0].name}_quantized")
             node.graph.insert_before(transpose, [made])
             rename_output(made.outputs[0], transpose.outputs[0])
@@ -208,8 +219,8 @@ def _compare(model: ir.Model, example: tuple[Any, ...], wanted: Sequence[Tensor]
         error = np.abs(found - exact) if found.shape == exact.shape else np.array(np.inf)
         if not (float(np.median(error)) if error.size else 0.0) <= _TOLERANCE * max(size, 1e-30):
             raise VerificationError(
-                f"onnxruntime gives another output {value.name!r} than torch: median difference {np.median(error):.3g}, "
-                f"largest value {size:.3g}",
+                f"onnxruntime gives another output {value.name!r} than torch: median difference "
+                f"{np.median(error):.3g}, largest value {size:.3g}",
                 where="the exported model",
                 hint="A tensor that is changed in place and read under another name is exported wrongly by torch",
             )

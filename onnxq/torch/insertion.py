@@ -1,7 +1,7 @@
 """Every call of a torch function inside a module's forward pass, named alike each time, for a visitor to change.
 
-No graph is traced: the module runs as it is, and a ``TorchFunctionMode`` sees the calls. What branches on data, loops or
-is called twice works as well.
+No graph is traced: the module runs as it is, and a ``TorchFunctionMode`` sees the calls. What branches on data, loops
+or is called twice works as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["IN_PLACE", "Insertion", "ModulePath", "Visitor", "map_tensors"]
 
 Tensor = torch.Tensor
 
-IN_PLACE = {"add_": torch.add, "sub_": torch.sub, "mul_": torch.mul, "div_": torch.div}
+IN_PLACE: dict[str, Callable[..., Any]] = {"add_": torch.add, "sub_": torch.sub, "mul_": torch.mul, "div_": torch.div}
 """Functions that change their first argument, with what computes the same into a new tensor."""
 
 _SILENT = frozenset(

@@ -121,7 +121,7 @@ class _Mapper:
             more: dict[str, str] = {}
             for site in plan.sites:
                 if placed.get(site.name, ()) is None:
-                    for name in self._nodes_of(site):
+                    for name in self._nodes_of(site, keep):
                         more.setdefault(name, f"{site.tensor!r} is inside a function of torch")
             if not more.keys() - keep.keys():
                 break
@@ -180,11 +180,12 @@ class _Mapper:
         edge, root = Edge(node.name or "", 0), plan.root(site).name
         return any(edge in s.readers and plan.root(s).name == root for s in plan.sites)
 
-    def _nodes_of(self, site: Site) -> list[str]:
-        names = [e.node for e in site.readers]
+    def _nodes_of(self, site: Site, keep: Mapping[str, str]) -> list[str]:
+        """Nodes to keep float for a site that is nowhere: what reads it, then what makes it."""
+        names = [e.node for e in site.readers if e.node not in keep]
         value = self.values.get(site.tensor)
         producer = value.producer() if value is not None else None
-        if site.produced and producer is not None:
+        if not names and producer is not None:
             names.append(producer.name or "")
         return names
 

@@ -1,11 +1,12 @@
-"""Marks on the tensors of a module's calls that survive the way into ONNX, and which nodes and tensors they end up at."""
+"""Marks on the tensors of a module's calls that survive the way into ONNX, and where they end up there."""
 
 from __future__ import annotations
 
-import io
+import tempfile
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -87,9 +88,7 @@ def changes_first(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     return bool(kwargs.get("inplace")) or (name in ("relu", "relu6", "hardswish", "silu") and args[-1] is True)
 
 
-def to_onnx(
-    module: torch.nn.Module, example_inputs: tuple[Any, ...], *, opset: int, **names: Any
-) -> onnx.ModelProto:
+def to_onnx(module: torch.nn.Module, example_inputs: tuple[Any, ...], *, opset: int, **names: Any) -> onnx.ModelProto:
     """A module in evaluation mode as ONNX, its own mode left as it was.
 
     Args:
@@ -102,20 +101,20 @@ def to_onnx(
         ModelError: torch cannot export it.
     """
     modes = [(part, part.training) for part in module.modules()]
-    buffer = io.BytesIO()
     module.eval()
     try:
-        with warnings.catch_warnings(), torch.no_grad():
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             torch.onnx.export(
                 module,
                 example_inputs,
-                buffer,
+                Path(folder) / "model.onnx",
                 dynamo=False,
                 opset_version=opset,
                 custom_opsets={DOMAIN: 1},
                 **names,
             )
+            return onnx.load(Path(folder) / "model.onnx")
     except Exception as error:  # torch raises errors of many kinds, and its own on top of a user's
         raise ModelError(
             f"torch cannot export it to ONNX ({type(error).__name__}: {error})",
@@ -125,7 +124,6 @@ def to_onnx(
     finally:
         for part, training in modes:
             part.training = training
-    return onnx.load_from_string(buffer.getvalue())
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from onnxq.errors import DataError, OptionError
 from onnxq.qparams import fake_quantize, from_range
 from onnxq.spec import PerChannel, QuantSpec
 
-__all__ = ["OBSERVERS", "EMAMinMax", "EMAQuantile", "MinMax", "MSE", "Observer", "observer_named"]
+__all__ = ["MSE", "OBSERVERS", "EMAMinMax", "EMAQuantile", "MinMax", "Observer", "observer_named"]
 
 Tensor = torch.Tensor
 Ends = NDArray[np.float64]

@@ -262,7 +262,9 @@ def prepare(
     weight_class, act_class = quantizer_named(weight_quantizer), quantizer_named(act_quantizer)
     weight_kind, act_kind = observer_named(weight_observer), observer_named(act_observer)
     path = ModulePath(module)
-    mapped = [_mapped(module, example, target, options or Options(), path) for example in (example_inputs, *more_examples)]
+    mapped = [
+        _mapped(module, example, target, options or Options(), path) for example in (example_inputs, *more_examples)
+    ]
 
     def make(spot: Spot) -> Quantizer:
         if spot.spec.scheme is not Scheme.UNIFORM or spot.spec.bits > _WIDEST:

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto
 
 import onnxq
-from onnxq import Options
+from onnxq import Options, Override
 from onnxq.errors import OptionError
 from tests.contract import infer, sqnr
 from tests.models import build, feeds_for, images
@@ -77,11 +77,13 @@ def test_what_mqbench_gets_wrong_is_right(tmp_path: Path) -> None:
 
 def test_symmetric_activations_are_uint8_with_128_in_the_middle() -> None:
     model, feeds = residual(), feeds_for(residual())
-    made = onnxq.quantize(model, feeds, backend="onnx_qnn", options=Options(override=("*=symmetric=true",)))
+    made = onnxq.quantize(
+        model, feeds, backend="onnx_qnn", options=Options(override=(("*", Override(symmetric=True)),))
+    )
     activations = [made.qparams[s.name] for s in made.plan.sites if s.role == "activation"]
     assert activations and all(not qp.spec.signed and qp.zero_point == 128 for qp in activations)
     assert "QLinearConv" in {node.op_type for node in made.rendered().graph}
-    for options in (Options(per_channel=True), Options(override=("*=per_channel=true",))):
+    for options in (Options(per_channel=True), Options(override=(("*", Override(per_channel=True)),))):
         with pytest.raises(OptionError, match="one scale for all of a weight"):
             onnxq.quantize(model, [], backend="onnx_qnn", options=options)
 

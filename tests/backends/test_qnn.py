@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -225,9 +226,13 @@ def test_compiling_without_the_runtime_says_so_and_writes_nothing(
     tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ONNXQ_QNN_PYTHON", sys.executable)
-    feeds = images(1, 16, 8, 8, samples=2)
+
+    def unread() -> Iterator[dict[str, object]]:
+        raise AssertionError("data was read")
+        yield {}
+
     with pytest.raises(VerificationError, match="is not installed"):
-        onnxq.quantize(residual(), feeds, backend="qnn", output=tmp_path / "q.onnx", options=Options(format=form))
+        onnxq.quantize(residual(), unread(), backend="qnn", output=tmp_path / "q.onnx", options=Options(format=form))
     assert not list(tmp_path.iterdir())
 
 

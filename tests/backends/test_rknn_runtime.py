@@ -39,9 +39,32 @@ def matmul() -> onnx.ModelProto:
     return build("(float[1, 2, 8, 16] x) => (float[1, 2, 8, 8] y) { y = MatMul (x, w) }", w=normal(16, 8))
 
 
+def skip() -> onnx.ModelProto:
+    """A convolution that is added to something: its Relu must not be left to the quantizer between the two."""
+    return build(
+        """(float[1, 3, 12, 12] x) => (float[1, 8, 12, 12] y) {
+            [stem] a = Conv <pads = [1, 1, 1, 1]> (x, w1, b1)
+            [first] r = Relu (a)
+            [body] c = Conv <pads = [1, 1, 1, 1]> (r, w2, b2)
+            [second] s = Relu (c)
+            [sum] y = Add (s, r)
+        }""",
+        w1=normal(8, 3, 3, 3),
+        b1=normal(8, seed=1, scale=0.1),
+        w2=normal(8, 8, 3, 3, seed=2),
+        b2=normal(8, seed=3, scale=0.1),
+    )
+
+
 @pytest.mark.parametrize(
     ("graph", "shape"),
-    [(plain, (1, 3, 16, 16)), (branches, (1, 4, 8, 8)), (upsampling, (1, 4, 8, 8)), (matmul, (1, 2, 8, 16))],
+    [
+        (skip, (1, 3, 12, 12)),
+        (plain, (1, 3, 16, 16)),
+        (branches, (1, 4, 8, 8)),
+        (upsampling, (1, 4, 8, 8)),
+        (matmul, (1, 2, 8, 16)),
+    ],
 )
 def test_the_simulator_agrees(graph: object, shape: tuple[int, ...], tmp_path: Path) -> None:
     assert callable(graph)

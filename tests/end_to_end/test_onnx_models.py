@@ -10,8 +10,9 @@ import onnx
 import pytest
 
 from onnxq import Quantized, quantize
-from tests.foreign import Case, cases, judge
+from tests.foreign import Case, cases
 from tests.models import build
+from tests.verdict import judge
 
 MODULES = ("conv", "gemm", "matmul", "softmax", "globalaveragepool", "if_", "splittosequence")
 
@@ -61,6 +62,6 @@ def test_the_judge_sees_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
         return quantize(wrong, [{"x": -feeds[0]["x"]}], **more)
 
     for replaced, words in ((crash, "RuntimeError: a bug"), (change, "was changed"), (other, "differs")):
-        monkeypatch.setattr("tests.foreign.quantize", replaced)
+        monkeypatch.setattr("tests.verdict.quantize", replaced)
         verdict = judge(Case("simple", "relu", case.source, ({"x": -feeds[0]["x"]},)))
         assert verdict.outcome == "FAULT" and words in verdict.text, verdict

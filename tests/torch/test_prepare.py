@@ -51,7 +51,8 @@ class Plain(nn.Module):
         x = self.relu(self.norm(self.first(x)))
         y = self.second(x)
         y += x
-        return self.last(self.pool(torch.relu(y)).flatten(1))
+        result: torch.Tensor = self.last(self.pool(torch.relu(y)).flatten(1))
+        return result
 
 
 class Branches(nn.Module):
@@ -66,7 +67,8 @@ class Branches(nn.Module):
             x = torch.relu(self.bright(x) + x)
         else:
             x = torch.relu(self.dark(x)) * 2.0
-        return self.last(x)
+        result: torch.Tensor = self.last(x)
+        return result
 
 
 class Attention(nn.Module):
@@ -79,7 +81,8 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.norm(x + self.attend(x, x, x, need_weights=False)[0])
-        return x + self.down(torch.nn.functional.gelu(self.up(x)))
+        result: torch.Tensor = x + self.down(torch.nn.functional.gelu(self.up(x)))
+        return result
 
 
 def batches(*shape: int, count: int = 4, seed: int = 0) -> list[torch.Tensor]:
@@ -236,7 +239,8 @@ def test_attention_inside_one_function_of_torch(tmp_path: Path) -> None:
     with torch.no_grad():
         want = net.eval()(data[0])
     model, _ = trained(net, data, steps=3)
-    assert {"attend_linear_weight", "attend_linear_weight_1"} <= set(model.quantizers), "projections in and out"
+    layers = {"attend_linear_weight", "attend_linear_weight_2", "up_linear_weight", "down_linear_weight"}
+    assert layers <= set(model.quantizers), "attention's projections in and out too"
     assert any("matmul" in name for name in model.quantizers), "the products of activations"
     with model.set(active=False), torch.no_grad():
         assert torch.allclose(model(data[0]), want, atol=0.1)

@@ -51,6 +51,8 @@ class Quantizer(torch.nn.Module, ABC):
         if fixed is not None:
             self.start(from_range(*fixed, spec))
 
+    ready: Tensor
+
     @property
     def learns(self) -> bool:
         """Whether the grid may change in training."""
@@ -63,7 +65,9 @@ class Quantizer(torch.nn.Module, ABC):
                 self.watch(x.detach().float())
             return x
         if not self._is_ready():
-            raise OptionError("its quantizers have no scales yet", where="the module", hint="Call onnxq.torch.calibrate")
+            raise OptionError(
+                "its quantizers have no scales yet", where="the module", hint="Call onnxq.torch.calibrate"
+            )
         return self.quantize(x.float()).to(x.dtype)
 
     def watch(self, x: Tensor) -> None:

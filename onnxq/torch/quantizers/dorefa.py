@@ -1,8 +1,8 @@
 """DoReFa: weights are squashed by tanh before they are rounded.
 
-Zhou et al., DoReFa-Net: Training Low Bitwidth Convolutional Neural Networks with Low Bitwidth Gradients, 2016, equation 9:
-``w' = tanh(w) / max |tanh(w)|`` is rounded on a grid over [-1, 1]. The grid is the target's here; the scale a channel or
-the tensor follows from ``w'`` in each step.
+Zhou et al., DoReFa-Net: Training Low Bitwidth Convolutional Neural Networks with Low Bitwidth Gradients, 2016,
+equation 9: ``w' = tanh(w) / max |tanh(w)|`` is rounded on a grid over [-1, 1]. The grid is the target's here; its
+scales, one a channel or one for the tensor, follow from ``w'`` in each step.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ class DoReFa(Fixed):
     Equation 9 gives weights in [-1, 1] whatever they were; the sizes of the float weights are kept here, as a factor
     found at calibration, so that what was trained before is not lost.
     """
+
+    size: Tensor
 
     def build(self, channels: int) -> None:
         """See :meth:`Quantizer.build`."""

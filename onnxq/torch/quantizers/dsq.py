@@ -1,7 +1,8 @@
 """DSQ: rounding with the gradient of a soft staircase.
 
 Gong et al., Differentiable Soft Quantization, 2019, equations 3 to 8: between two steps the staircase is
-``tanh(k (u - 1/2)) / tanh(k / 2)``, stretched to the step, with ``alpha`` the share that it misses: ``tanh(k/2) = 1 - alpha``.
+``tanh(k (u - 1/2)) / tanh(k / 2)``, stretched to the step, with ``alpha`` the share that it misses:
+``tanh(k / 2) = 1 - alpha``.
 """
 
 from __future__ import annotations

@@ -16,6 +16,9 @@ Tensor = torch.Tensor
 class Fixed(Quantizer):
     """The grid of calibration; the gradient passes straight through inside it (Bengio et al., 2013)."""
 
+    scale: Tensor
+    zero_point: Tensor
+
     def build(self, channels: int) -> None:
         """See :meth:`Quantizer.build`."""
         shape = (channels,) if self.axis is not None else ()

@@ -1,8 +1,8 @@
 """TQT: power-of-two scales whose exponent is learned.
 
 Jain et al., Trained Quantization Thresholds for Accurate and Efficient Fixed-Point Inference of Deep Neural Networks,
-2020, equations 3 to 8: with ``s = 2^ceil(t)``, the gradient for ``t`` is ``s ln 2`` times that for ``s``. Here ``t`` is the
-logarithm of the scale, theirs that of the threshold: they differ by a constant.
+2020, equations 3 to 8: with ``s = 2^ceil(t)``, the gradient for ``t`` is ``s ln 2`` times that for ``s``. Here ``t`` is
+the logarithm of the scale, theirs that of the threshold: they differ by a constant.
 """
 
 from __future__ import annotations
@@ -23,17 +23,20 @@ Tensor = torch.Tensor
 class _PowerOfTwo(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, exponent: Tensor) -> Tensor:
-        scale = torch.exp2(torch.ceil(exponent))
+        scale: Tensor = torch.exp2(torch.ceil(exponent))
         ctx.save_for_backward(scale)
         return scale
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return grads[0] * ctx.saved_tensors[0] * math.log(2.0)
+        scale: Tensor = ctx.saved_tensors[0]
+        return grads[0] * scale * math.log(2.0)
 
 
 class TQT(Quantizer):
     """A learned exponent of the scale."""
+
+    zero_point: Tensor
 
     def build(self, channels: int) -> None:
         """See :meth:`Quantizer.build`."""

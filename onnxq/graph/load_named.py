@@ -1,0 +1,28 @@
+"""Loading a model that is taken as it is: nothing is folded or rewritten, but every tensor can be found by name."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxq.graph.constants import lift_constants
+from onnxq.graph.load import ModelSource, load
+from onnxq.graph.namer import unique_names
+from onnxq.graph.shapes import infer_shapes
+
+__all__ = ["load_named"]
+
+
+def load_named(source: ModelSource) -> ir.Model:
+    """A model whose names are unique, whose constants are initializers, and whose shapes are known where they can be.
+
+    Args:
+        source: see :func:`onnxq.graph.load.load`.
+
+    Raises:
+        ModelError: it is unreadable or invalid.
+    """
+    model = load(source)
+    unique_names(model)
+    lift_constants(model)
+    infer_shapes(model)
+    return model

@@ -1,0 +1,330 @@
+"""What is left behind when a run ends early: every stage against every way to end it.
+
+The runs are processes of their own; a data function that signals its own process, or waits to be killed, decides when.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx.external_data_helper import convert_model_to_external_data
+
+from onnxq import DataError, ModelError, Options, OutputError, calibrate, quantize
+from onnxq.calibration.statistics import Statistics
+from tests.contract import infer
+from tests.models import build, images, normal
+
+SAMPLES = 6
+DATA = """\
+import os, signal, time
+import numpy as np
+
+def feeds(stop=-1, how="none"):
+    rng = np.random.default_rng(0)
+    for k in range({samples}):
+        if k == stop:
+            open("reached", "w").close()
+            if how == "raise":
+                raise RuntimeError("a broken disk")
+            if how == "wait":
+                time.sleep(60)
+            os.kill(os.getpid(), getattr(signal, how))
+            time.sleep(5)
+        yield {{"x": rng.standard_normal((1, 8, 8, 8)).astype(np.float32)}}
+
+def sound():
+    return feeds()
+
+{functions}
+"""
+STOPS = [(how, k) for how in ("SIGINT", "SIGKILL", "SIGTERM", "raise", "wait") for k in (0, 3, SAMPLES - 1)]
+
+
+def net() -> onnx.ModelProto:
+    return build(
+        """(float[1, 8, 8, 8] x) => (float[1, 16, 4, 4] y) {
+            [c1] a = Conv (x, w)
+            [r] r = Relu (a)
+            [c2] y = Conv (r, v)
+        }""",
+        w=normal(16, 8, 3, 3),
+        v=normal(16, 16, 3, 3, seed=1),
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With a model, its quantized form, and data functions named after how they end."""
+    onnx.save(net(), tmp_path / "m.onnx")
+    functions = "\n".join(f"def {how}_{k}():\n    return feeds({k}, {how!r})\n" for how, k in STOPS)
+    (tmp_path / "data.py").write_text(DATA.format(samples=SAMPLES, functions=functions))
+    return tmp_path
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Digest of every file; Python's own caches left out."""
+    found = (p for p in sorted(folder.rglob("*")) if p.is_file() and "__pycache__" not in p.parts)
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in found}
+
+
+def command(verb: str, function: str, output: str) -> list[str]:
+    words = {
+        "calibrate": ["calibrate", "m.onnx"],
+        "quantize": ["quantize", "m.onnx"],
+        "finetune": ["finetune", "q.onnx", "--float", "m.onnx", "--steps", "4"],
+    }[verb]
+    return [sys.executable, "-m", "onnxq", *words, "--data", f"data.py:{function}", "-o", output]
+
+
+def start(folder: Path, verb: str, function: str, output: str) -> subprocess.Popen[str]:
+    clean = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command(verb, function, output),
+        cwd=folder,
+        env=clean,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(folder: Path, verb: str, how: str, sample: int, output: str) -> tuple[int, str]:
+    """Exit code and what was said on stderr by a run that ends at a sample; ``wait`` is killed from outside."""
+    process = start(folder, verb, f"{how}_{sample}", output)
+    if how == "wait":
+        limit = time.monotonic() + 60
+        while not (folder / "reached").exists():
+            assert process.poll() is None and time.monotonic() < limit, process.communicate()
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    _, errors = process.communicate(timeout=90)
+    assert (folder / "reached").exists(), f"the run ended before its time: {errors}"
+    (folder / "reached").unlink()
+    return process.returncode, errors
+
+
+CODES = {
+    "SIGINT": {130},
+    "SIGTERM": {-signal.SIGTERM, 128 + signal.SIGTERM},
+    "SIGKILL": {-signal.SIGKILL},
+    "wait": {-signal.SIGKILL},
+    "raise": {1},
+}
+SUFFIX = {"calibrate": "s.npz", "quantize": "out.onnx", "finetune": "out.onnx"}
+
+
+@pytest.mark.parametrize("before", [None, b"of the user"])
+@pytest.mark.parametrize(
+    ("verb", "how", "sample"),
+    [
+        ("calibrate", "SIGINT", 3),
+        ("calibrate", "SIGTERM", 3),
+        ("calibrate", "SIGKILL", SAMPLES - 1),
+        ("calibrate", "raise", 3),
+        ("quantize", "SIGINT", 0),
+        ("quantize", "SIGINT", SAMPLES - 1),
+        ("quantize", "wait", 3),
+        ("quantize", "raise", SAMPLES - 1),
+    ],
+)
+def test_nothing_is_left_or_touched(folder: Path, verb: str, how: str, sample: int, before: bytes | None) -> None:
+    output = folder / SUFFIX[verb]
+    if before is not None:
+        output.write_bytes(before)
+    there = contents(folder)
+    code, errors = ended(folder, verb, how, sample, output.name)
+    assert code in CODES[how], errors
+    assert contents(folder) == there
+    assert "Traceback" not in errors
+    if how == "raise":
+        assert f"sample {sample}" in errors and "a broken disk" in errors
+    if how == "SIGINT":
+        assert "interrupted" in errors
+
+
+@pytest.mark.parametrize(("how", "sample"), [("SIGINT", 3), ("wait", SAMPLES - 1), ("raise", 3)])
+def test_finetune(folder: Path, how: str, sample: int) -> None:
+    pytest.importorskip("torch")
+    quantize(net(), images(1, 8, 8, 8, samples=2), options=Options(placement="all"), output=folder / "q.onnx")
+    there = contents(folder)
+    code, errors = ended(folder, "finetune", how, sample, "out.onnx")
+    assert code in CODES[how], errors
+    assert contents(folder) == there
+    assert "Traceback" not in errors
+
+
+def test_training_that_was_killed_goes_on(folder: Path) -> None:
+    """The state is whole at any moment, and the run that takes it up ends as every run does."""
+    pytest.importorskip("torch")
+    quantize(net(), images(1, 8, 8, 8, samples=2), options=Options(placement="all"), output=folder / "q.onnx")
+    words = command("finetune", "sound", "out.onnx")
+    words[words.index("--steps") + 1] = "400"
+    words += ["--resume", "state.npz"]
+    process = subprocess.Popen(words, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    limit = time.monotonic() + 90
+    while not (folder / "state.npz").exists():
+        assert process.poll() is None and time.monotonic() < limit
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    with np.load(folder / "state.npz") as state:
+        done = int(state["step"])
+        assert done > 0 and all(np.isfinite(state[name]).all() for name in state.files if "/" in name)
+    assert not (folder / "out.onnx").exists()
+    again = subprocess.run([*words, "--minutes", "0.02"], cwd=folder, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert infer(onnx.load(folder / "out.onnx"), images(1, 8, 8, 8, samples=1), optimize=True)
+    assert int(np.load(folder / "state.npz")["step"]) >= done
+
+
+def test_a_killed_run_can_be_run_again(folder: Path) -> None:
+    """What a run that was killed leaves does not disturb the next one."""
+    ended(folder, "calibrate", "SIGKILL", 3, "s.npz")
+    done = start(folder, "calibrate", "sound", "s.npz")
+    _, errors = done.communicate(timeout=90)
+    assert done.returncode == 0, errors
+    assert Statistics.load(folder / "s.npz").samples == SAMPLES
+    assert {name for name in contents(folder) if not name.startswith("data")} == {"m.onnx", "s.npz"}
+
+
+def test_two_runs_write_the_same_output(folder: Path) -> None:
+    runs = [start(folder, "quantize", "sound", "out.onnx") for _ in range(2)]
+    for process in runs:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    assert set(contents(folder)) == {"data.py", "m.onnx", "out.onnx"}
+    onnx.checker.check_model(onnx.load(folder / "out.onnx"), full_check=True)
+
+
+def test_two_threads_write_the_same_statistics(tmp_path: Path) -> None:
+    feeds, faults = images(1, 8, 8, 8, samples=2), list[Exception]()
+
+    def run() -> None:
+        try:
+            calibrate(net(), feeds, output=tmp_path / "s.npz")
+        except Exception as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults
+    assert list(contents(tmp_path)) == ["s.npz"]
+    assert Statistics.load(tmp_path / "s.npz").samples == 2
+
+
+# -- places that cannot be written or read
+
+
+@pytest.fixture
+def read_only() -> Iterator[Path]:
+    """A folder that this process may read and not write; root gives its rights up for as long."""
+    place = Path(tempfile.mkdtemp())
+    (place / "kept.npz").write_bytes(b"of the user")
+    place.chmod(0o555)
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield place
+    finally:
+        if root:
+            os.seteuid(0)
+        place.chmod(0o755)
+        shutil.rmtree(place)
+
+
+@pytest.mark.parametrize("name", ["new.npz", "kept.npz"])
+def test_folder_that_is_read_only(read_only: Path, name: str) -> None:
+    there = contents(read_only)
+    for run in (quantize, calibrate):
+        with pytest.raises(OutputError, match=name):
+            run(net(), images(1, 8, 8, 8, samples=1), output=read_only / name)  # type: ignore[operator]
+    assert contents(read_only) == there
+
+
+@pytest.mark.parametrize("place", ["/proc/self/q.onnx", "/dev/full/q.onnx", "/dev/null/q.onnx"])
+def test_place_that_takes_no_files(place: str) -> None:
+    with pytest.raises(OutputError):
+        quantize(net(), images(1, 8, 8, 8, samples=1), output=place)
+    with pytest.raises(OutputError):
+        calibrate(net(), images(1, 8, 8, 8, samples=1), output=place)
+
+
+def test_file_system_that_is_full(tmp_path: Path) -> None:
+    """A real one of 64 KB where the user may mount; what was there stays, and nothing else appears."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        (place / "q.onnx").write_bytes(b"of the user")
+        (place / "ballast").write_bytes(bytes(56_000))
+        there = contents(place)
+        feeds = images(1, 8, 8, 8, samples=2)
+        with pytest.raises(OutputError, match=r"q\.onnx"):
+            quantize(net(), feeds, options=Options(placement="all"), output=place / "q.onnx")
+        with pytest.raises(OutputError, match=r"s\.npz"):
+            calibrate(net(), feeds, output=place / "s.npz")
+        assert contents(place) == there
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.parametrize("fault", ["missing", "cut", "outside", "a folder"])
+def test_external_data_at_fault(tmp_path: Path, fault: str) -> None:
+    (tmp_path / "in").mkdir()
+    model, data = net(), tmp_path / "in" / "w.bin"
+    convert_model_to_external_data(model, location="w.bin", size_threshold=256)
+    onnx.save(model, tmp_path / "in" / "m.onnx")
+    if fault == "missing":
+        data.unlink()
+    elif fault == "cut":
+        data.write_bytes(data.read_bytes()[:3000])
+    elif fault == "outside":
+        data.rename(tmp_path / "w.bin")
+        proto = onnx.load(tmp_path / "in" / "m.onnx", load_external_data=False)
+        for tensor in proto.graph.initializer:
+            for entry in tensor.external_data:
+                entry.value = "../w.bin" if entry.key == "location" else entry.value
+        onnx.save(proto, tmp_path / "in" / "m.onnx")
+    else:
+        data.unlink()
+        data.mkdir()
+    there = contents(tmp_path)
+    read: list[int] = []
+
+    def feeds() -> list[dict[str, np.ndarray]]:
+        read.append(1)
+        return images(1, 8, 8, 8, samples=1)
+
+    for run in (quantize, calibrate):
+        with pytest.raises(ModelError, match=r"tensor '[wv]'.*w\.bin"):
+            run(tmp_path / "in" / "m.onnx", feeds, output=tmp_path / "out.npz")  # type: ignore[operator]
+    assert contents(tmp_path) == there
+    assert not read, "the data was read before the model"
+
+
+def test_data_that_changes_its_shape_half_way(tmp_path: Path) -> None:
+    feeds = [*images(1, 8, 8, 8, samples=3), *images(1, 7, 8, 8, samples=1)]
+    with pytest.raises(DataError, match="sample 3"):
+        quantize(net(), feeds, output=tmp_path / "q.onnx")
+    assert not contents(tmp_path)

@@ -1,0 +1,202 @@
+"""Forward values equal the project's arithmetic bit for bit; gradients equal the papers' formulas or differences."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from onnxq.qparams import fake_quantize, from_range
+from onnxq.spec import PerChannel, QuantSpec
+
+pytest.importorskip("torch", reason="the extra torch is not installed")
+
+import torch
+
+from onnxq.torch.observers import MSE, EMAMinMax, EMAQuantile, MinMax
+from onnxq.torch.quantizers import QUANTIZERS, Quantizer
+
+torch.set_num_threads(1)
+
+SIGNED = QuantSpec(4)
+NARROW = QuantSpec(4, narrow_range=True, granularity=PerChannel(0))
+UNSIGNED = QuantSpec(4, signed=False, symmetric=False)
+POWER = QuantSpec(5, power_of_two=True)
+
+
+def made(kind: str, spec: QuantSpec, low: float = -1.0, high: float = 1.5, *, weight: bool = False) -> Quantizer:
+    channels = 3 if isinstance(spec.granularity, PerChannel) else 1
+    quantizer = QUANTIZERS[kind](spec, channels, weight=weight, observer=MinMax())
+    size = np.array([1.0, 0.5, 2.0]) if channels == 3 else np.array(1.0)
+    quantizer.start(from_range(low * size, high * size, spec))
+    return quantizer.eval()
+
+
+def values(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("spec", [SIGNED, NARROW, UNSIGNED, POWER], ids=str)
+@pytest.mark.parametrize("kind", ["lsq", "fixed", "ema", "dsq", "tqt", "pact"])
+def test_values_are_those_of_the_arithmetic(kind: str, spec: QuantSpec) -> None:
+    if (kind == "pact" and (spec is NARROW or spec is POWER)) or (kind == "tqt" and spec is not POWER):
+        return
+    quantizer, x = made(kind, spec), values(3, 4, 50)
+    scale = float(quantizer.qparams().scale.reshape(-1)[0])
+    x[0, 0] = (torch.arange(50) - 25 + 0.5) * scale
+    want = fake_quantize(x.numpy(), quantizer.qparams())
+    np.testing.assert_array_equal(quantizer(x).detach().numpy().view(np.int32), want.view(np.int32))
+
+
+@pytest.mark.parametrize("weight", [False, True])
+@pytest.mark.parametrize("spec", [SIGNED, NARROW, UNSIGNED], ids=str)
+def test_lsq_gradients(spec: QuantSpec, weight: bool) -> None:
+    """Esser et al. 2020, equation 3 and section 2.2; Bhalgat et al. 2020, equation 7, for the zero point."""
+    quantizer, x = made("lsq", spec, weight=weight), values(3, 4, 50).requires_grad_()
+    grad = values(3, 4, 50) * 2
+    (quantizer(x) * grad).sum().backward()
+    qp = quantizer.qparams()
+    s, z = (a.reshape(-1, *[1, 1] * bool(a.ndim)).astype(np.float64) for a in (qp.scale, qp.zero_point))
+    ratio = x.detach().numpy().astype(np.float64) / s
+    low, high = spec.qmin - z, spec.qmax - z
+    inside = (np.rint(ratio) >= low) & (np.rint(ratio) <= high)
+    slope = np.where(inside, np.rint(ratio) - ratio, np.clip(ratio, low, high))
+    g = grad.numpy().astype(np.float64)
+    count = x.numel() / qp.scale.size / (1 if weight else 3)
+    factor = 1 / math.sqrt(count * spec.qmax)
+    axes = (1, 2) if qp.scale.ndim else (0, 1, 2)
+    assert x.grad is not None
+    np.testing.assert_allclose(x.grad.numpy(), g * inside, rtol=1e-6)
+    scale, zero = (getattr(quantizer, n) for n in ("scale", "zero_point"))
+    np.testing.assert_allclose(scale.grad.numpy(), factor * (g * slope).sum(axes), rtol=1e-4, atol=1e-6)
+    if spec.symmetric:
+        assert not zero.requires_grad
+    else:
+        np.testing.assert_allclose(zero.grad.numpy(), factor * (-s * g * ~inside).sum(), rtol=1e-4, atol=1e-6)
+
+
+def test_lsq_scale_gradient_outside_the_grid_is_a_finite_difference() -> None:
+    """There nothing is rounded: the output is an end of the grid times the scale."""
+    quantizer = made("lsq", UNSIGNED)
+    x = torch.tensor([-50.0, 60.0, 70.0])
+    scale = quantizer.get_parameter("scale")
+    quantizer(x).sum().backward()
+    assert scale.grad is not None
+    with torch.no_grad():
+        step, before = 1e-2, quantizer(x).sum()
+        scale.add_(step)
+        slope = float((quantizer(x).sum() - before) / step)
+    assert float(scale.grad) * math.sqrt(3 * UNSIGNED.qmax) == pytest.approx(slope, rel=1e-3)
+
+
+@pytest.mark.parametrize("spec", [SIGNED, UNSIGNED], ids=str)
+def test_pact_gradients(spec: QuantSpec) -> None:
+    """Choi et al. 2018, equation 3: a level gets the gradient of all that it clips."""
+    quantizer = made("pact", spec)
+    upper, lower = (quantizer.get_parameter(n).item() for n in ("upper", "lower"))
+    lower = -upper if spec.symmetric else lower
+    x, grad = (values(200) * 1.5).requires_grad_(), values(200) + 0.3
+    (quantizer(x) * grad).sum().backward()
+    above, below = x.detach() >= upper, x.detach() <= lower
+    assert above.any() and below.any() and x.grad is not None
+    assert torch.allclose(x.grad, grad * ~(above | below))
+    got = quantizer.get_parameter("upper").grad
+    want = (grad * above).sum() - ((grad * below).sum() if spec.symmetric else 0.0)
+    assert got is not None and float(got) == pytest.approx(float(want), rel=1e-4)
+    if not spec.symmetric:
+        got = quantizer.get_parameter("lower").grad
+        assert got is not None and float(got) == pytest.approx(float((grad * below).sum()), rel=1e-4)
+
+
+def test_dsq_gradient_is_the_slope_of_its_staircase() -> None:
+    """Gong et al. 2019, equations 3 to 6, by differences of the staircase itself, in float64."""
+    quantizer, alpha = made("dsq", UNSIGNED), 0.4
+    qp = quantizer.qparams()
+    scale, zero = float(qp.scale), int(qp.zero_point)
+    x = torch.linspace(-0.99, 1.4, 101).requires_grad_()
+    quantizer(x).sum().backward()
+    steep = math.log(2 / alpha - 1)
+
+    def staircase(v: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+        whole = np.floor(v / scale)
+        soft = np.tanh(steep * (v / scale - whole - 0.5)) / (1 - alpha)
+        return scale * (whole + 0.5 * (soft + 1))
+
+    points = x.detach().numpy().astype(np.float64)
+    near = np.abs(points / scale - np.rint(points / scale)) < 1e-3  # where two steps meet
+    inside = (points >= (0 - zero) * scale) & (points <= (15 - zero) * scale)
+    want = (staircase(points + 1e-6) - staircase(points - 1e-6)) / 2e-6
+    assert x.grad is not None
+    np.testing.assert_allclose(x.grad.numpy()[~near], (want * inside)[~near], rtol=1e-3)
+
+
+def test_tqt_gradient_is_that_of_the_scale_times_s_ln_2() -> None:
+    """Jain et al. 2020, equation 7."""
+    quantizer, x = made("tqt", POWER), values(400)
+    scale = float(quantizer.qparams().scale)
+    assert math.log2(scale).is_integer()
+    quantizer(x).sum().backward()
+    ratio = x.numpy().astype(np.float64) / scale
+    inside = (np.rint(ratio) >= -16) & (np.rint(ratio) <= 15)
+    slope = np.where(inside, np.rint(ratio) - ratio, np.clip(ratio, -16, 15))
+    got = quantizer.get_parameter("exponent").grad
+    assert got is not None and float(got) == pytest.approx(scale * math.log(2) * slope.sum(), rel=1e-4)
+
+
+def test_dorefa_squashes_by_tanh() -> None:
+    """Zhou et al. 2016, equation 9, at the size of the weight; the gradient by differences of what is in front of the
+    rounding."""
+    quantizer = QUANTIZERS["dorefa"](NARROW, 3, weight=True, observer=MinMax())
+    w = values(3, 20)
+    quantizer.watching = True
+    quantizer(w)
+    quantizer.watching = False
+    quantizer.settle("w")
+    quantizer.eval()
+    size = float(w.abs().max())
+    squashed = torch.tanh(w / size) / torch.tanh(w / size).abs().max() * size
+    want = fake_quantize(squashed.numpy(), quantizer.qparams())
+    np.testing.assert_allclose(quantizer(w).numpy(), want, atol=1e-6)
+    x = w.double().requires_grad_()
+    assert torch.autograd.gradcheck(quantizer.grid_input, (x,))
+
+
+def test_ema_follows_the_range_in_training_only() -> None:
+    quantizer = QUANTIZERS["ema"](UNSIGNED, 1, weight=False, observer=EMAMinMax())
+    x = torch.rand(100, generator=torch.Generator().manual_seed(0))
+    quantizer.watching = True
+    quantizer(x)
+    quantizer.watching = False
+    quantizer.settle("x")
+    first = float(quantizer.qparams().scale)
+    quantizer.eval()(x * 10)
+    assert float(quantizer.qparams().scale) == first
+    quantizer.train()(x * 10)
+    high = float(x.max()) * (0.9 + 0.1 * 10)
+    assert float(quantizer.qparams().scale) == pytest.approx(high / 15, rel=1e-5)
+
+
+def test_observers() -> None:
+    batches = [values(2, 1000), values(2, 1000) * 3]
+    rows = QuantSpec(8, granularity=PerChannel(0))
+    found = {}
+    for observer in (MinMax(), EMAMinMax(), EMAQuantile(quantile=0.99), MSE()):
+        for batch in batches:
+            observer.watch(batch, rows)
+        found[type(observer)] = observer.range("x")
+    low, high = (np.stack([f(b.numpy(), axis=1) for b in batches]) for f in (np.min, np.max))
+    np.testing.assert_allclose(found[MinMax], (low.min(0), high.max(0)), rtol=1e-6)
+    mean = (0.9 * low[0] + 0.1 * low[1], 0.9 * high[0] + 0.1 * high[1])
+    np.testing.assert_allclose(found[EMAMinMax], mean, rtol=1e-6)
+    clip = np.stack([np.sort(np.abs(b.numpy()), axis=1)[:, 989] for b in batches])
+    np.testing.assert_allclose(found[EMAQuantile][1], 0.9 * clip[0] + 0.1 * clip[1], rtol=1e-6)
+    assert (found[MSE][1] <= mean[1] + 1e-9).all()
+    narrow, wide = MSE(), MinMax()
+    two = QuantSpec(3)
+    errors = []
+    for observer in (narrow, wide):
+        observer.watch(batches[0], two)
+        x = batches[0].numpy()
+        errors.append(float(np.square(fake_quantize(x, from_range(*observer.range("x"), two)) - x).mean()))
+    assert errors[0] < 0.7 * errors[1], "at 3 bits clipping pays"
