@@ -145,7 +145,7 @@ def _read(path: Path) -> Quantized:
         name, _, rest = line.partition(" ")
         try:
             scale, zero = np.asarray(float(rest.split()[0]), np.float32), int(float(rest.split()[-1]))
-        except (ValueError, IndexError) as error:
+        except (ValueError, IndexError, OverflowError) as error:
             raise BackendError(f"a line is not 'name scale zero_point': {line!r}", where=f"'{table}'") from error
         activations[name] = QParams(BACKEND.activation, scale, np.asarray(zero, np.int64))
     stored: dict[str, QParams] = {}

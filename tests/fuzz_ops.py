@@ -135,7 +135,8 @@ def _unary(s: Scope) -> None:
     x = s.pick(_is_float(s))
     if x is not None and s.chance(0.25):
         op = s.choose(list(_PARAMETER))
-        s.add(op, [x], **({_PARAMETER[op]: float(s.choose([0.1, 0.5, 1.2]))} if s.chance(0.7) else {}))
+        form: dict[str, Any] = {_PARAMETER[op]: float(s.choose([0.1, 0.5, 1.2]))} if s.chance(0.7) else {}
+        s.add(op, [x], **form)
     elif x is not None:
         s.add(s.choose(_UNARY), [x])
 

@@ -225,7 +225,8 @@ def _cut(model: onnx.ModelProto, outputs: list[str], inputs: dict[str, Any]) -> 
     """The part between some tensors and the outputs."""
     from tests.fuzz import _reads
 
-    small = onnx.ModelProto.FromString(model.SerializeToString())
+    small = onnx.ModelProto()
+    small.CopyFrom(model)
     graph, wanted, kept = small.graph, set(outputs), list[onnx.NodeProto]()
     for node in reversed(model.graph.node):
         if wanted & {*node.output} - {*inputs}:

@@ -29,7 +29,7 @@ def check(model: ir.Model) -> None:
         if value.const_value is None:
             raise ModelError("an initializer without data", where=f"tensor '{value.name}'")
         declared = value.shape
-        if declared is not None and not _fits(declared, tuple(value.const_value.shape)):
+        if declared is not None and not _fits(declared, value.const_value.shape):
             raise ModelError(
                 f"declared with shape {declared}, holds {value.const_value.shape}", where=f"tensor '{value.name}'"
             )
@@ -43,10 +43,11 @@ def check(model: ir.Model) -> None:
         raise ModelError(f"the ONNX checker refuses it: {text}", where="invalid model") from error
 
 
-def _fits(declared: ir.Shape, shape: tuple[int | ir.SymbolicDim, ...]) -> bool:
+def _fits(declared: ir.Shape, shape: ir.ShapeProtocol) -> bool:
     """Whether a constant has the shape that is declared for it; free dimensions hold anything."""
-    pairs = zip(declared, shape, strict=False)
-    return len(declared) == len(shape) and all(not isinstance(want, int) or want == have for want, have in pairs)
+    sizes = shape.numpy()
+    free = (not isinstance(want, int) or want == have for want, have in zip(declared, sizes, strict=False))
+    return len(declared) == len(sizes) and all(free)
 
 
 def _drop_unranked_outputs(proto: onnx.ModelProto) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import Message
 
 from onnxq.errors import ModelError
 from onnxq.graph.external import attach_external_data
@@ -85,7 +85,7 @@ def _read(path: Path) -> onnx.ModelProto:
     return proto
 
 
-def _check_texts(message: Message) -> None:
+def _check_texts(message: Any) -> None:
     """Raises ModelError where a name or another text is no UTF-8, which protobuf reads as bytes and cannot write."""
     for field, value in message.ListFields():
         if field.type == field.TYPE_STRING:
@@ -94,7 +94,7 @@ def _check_texts(message: Message) -> None:
                 if isinstance(text, bytes):
                     raise ModelError(f"{field.name} {text!r} is no UTF-8 text", where="invalid model")
         elif field.type == field.TYPE_MESSAGE:
-            for inner in [value] if isinstance(value, Message) else value:
+            for inner in [value] if hasattr(value, "ListFields") else value:
                 _check_texts(inner)
 
 

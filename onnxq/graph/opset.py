@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import onnx
 import onnx.defs
 import onnx.helper
+import onnx.numpy_helper
 import onnx.version_converter
 import onnx_ir as ir
 
@@ -90,6 +93,9 @@ def raise_opset(model: ir.Model, opset: int | None = None, *, minimum: int = 17)
         proto, big = skeleton(model)
         _ease(proto.graph)
         converted = onnx.version_converter.convert_version(proto, target)
+        _retype_pads(
+            converted.graph, {v.name: v.dtype for node in all_nodes(model) for v in node.inputs if v is not None}
+        )
         converted.ir_version = max(proto.ir_version, _ir_version(target))
         onnx.checker.check_model(converted)
     except Exception as error:
@@ -121,6 +127,21 @@ def _ease(graph: onnx.GraphProto) -> None:
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 _ease(attribute.g)
+
+
+def _retype_pads(graph: onnx.GraphProto, types: Mapping[str | None, ir.DataType | None]) -> None:
+    """Gives pad values that onnx's converter made the type of what is padded; it makes all of them float32."""
+    made = {t.name: t for t in graph.initializer}
+    made |= {n.output[0]: n.attribute[0].t for n in graph.node if n.op_type == "Constant" and n.attribute}
+    for node in graph.node:
+        wanted = types.get(node.input[0]) if node.op_type == "Pad" and len(node.input) > 2 else None
+        tensor = made.get(node.input[2]) if wanted is not None else None
+        if wanted is not None and tensor is not None and tensor.data_type != int(wanted):
+            array = onnx.numpy_helper.to_array(tensor).astype(wanted.numpy())
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _retype_pads(attribute.g, types)
 
 
 def _ir_version(opset: int) -> int:

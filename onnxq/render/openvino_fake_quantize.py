@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from onnxq.backend import Format, Kind
 from onnxq.errors import BackendError
+from onnxq.graph.load_named import load_named
 from onnxq.graph.namer import Namer
 from onnxq.graph.save import save
 from onnxq.graph.shapes import forget_shapes

@@ -21,11 +21,12 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from onnxq.torch.export import export
-    from onnxq.torch.prepare import QuantizedModule, calibrate, prepare
+    from onnxq.torch.module import QuantizedModule
+    from onnxq.torch.prepare import calibrate, prepare
 
 __all__ = ["QuantizedModule", "calibrate", "export", "prepare"]
 
-_HOMES = {"QuantizedModule": "prepare", "calibrate": "prepare", "export": "export", "prepare": "prepare"}
+_HOMES = {"QuantizedModule": "module", "calibrate": "prepare", "export": "export", "prepare": "prepare"}
 
 
 class _Package(ModuleType):

@@ -23,7 +23,8 @@ from onnxq.render import fake_quantize
 from onnxq.session import Session
 from onnxq.torch.insertion import map_tensors
 from onnxq.torch.marks import to_onnx
-from onnxq.torch.prepare import OPSET, QuantizedModule, require_prepared
+from onnxq.torch.module import QuantizedModule, require_prepared
+from onnxq.torch.prepare import OPSET
 from onnxq.torch.quantizers import Quantizer
 
 __all__ = ["export"]

@@ -254,7 +254,7 @@ def test_folder_that_is_read_only(read_only: Path, name: str) -> None:
     there = contents(read_only)
     for run in (quantize, calibrate):
         with pytest.raises(OutputError, match=name):
-            run(net(), images(1, 8, 8, 8, samples=1), output=read_only / name)  # type: ignore[operator]
+            run(net(), images(1, 8, 8, 8, samples=1), output=read_only / name)
     assert contents(read_only) == there
 
 
@@ -318,7 +318,7 @@ def test_external_data_at_fault(tmp_path: Path, fault: str) -> None:
 
     for run in (quantize, calibrate):
         with pytest.raises(ModelError, match=r"tensor '[wv]'.*w\.bin"):
-            run(tmp_path / "in" / "m.onnx", feeds, output=tmp_path / "out.npz")  # type: ignore[operator]
+            run(tmp_path / "in" / "m.onnx", feeds, output=tmp_path / "out.npz")
     assert contents(tmp_path) == there
     assert not read, "the data was read before the model"
 

@@ -60,6 +60,11 @@ def test_pad_value_where_nothing_is_padded_with_it(mode: str) -> None:
     quantize_checked(model, images(1, 4, 6, 6))
 
 
+def test_pad_of_doubles() -> None:
+    model = build("(double[1, 12] x) => (double[2, 14] y) { y = Pad <pads = [1, 1, 0, 1], value = 2.0> (x) }", opset=7)
+    quantize_checked(model, [{"x": np.ones((1, 12))}], least=None)
+
+
 def test_default_declared_with_a_free_dimension() -> None:
     model = build(
         "(float[1, 4, 6, 6] x, float[M, 4, 3, 3] w) => (float[1, 4, 4, 4] y) { y = Conv (x, w) }", w=normal(4, 4, 3, 3)

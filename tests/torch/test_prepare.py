@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 import onnxq.torch as qat
-from onnxq.torch.prepare import QuantizedModule
+from onnxq.torch.module import QuantizedModule
 
 torch.set_num_threads(1)
 
@@ -168,6 +168,21 @@ def test_what_is_trained_is_what_runs(tmp_path: Path, name: str, layout: str) ->
         factor = norm.weight.abs().double() / torch.sqrt(norm.running_var.double() + norm.eps)
     want = trained_scales["first_conv2d_weight"].scale * factor.numpy()
     np.testing.assert_allclose(sites["first.weight"].scale, want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["tensorrt", "openvino", "qnn", "snpe", "ncnn", "rknn", "tvm", "academic"])
+def test_other_targets_compute_what_torch_does(tmp_path: Path, backend: str) -> None:
+    data = batches(4, 3, 10, 10)
+    model = qat.prepare(with_signs(Plain()), (data[0],), backend=backend)
+    qat.calibrate(model, data)
+    path = qat.export(model.eval(), tmp_path / "trained.onnx", (data[0],), input_names=["x"], output_names=["y"])
+    session = onnxq.Session(onnxq.deploy(path, backend=backend).rendered(), optimize=False)
+    found = []
+    for x in data:
+        with torch.no_grad():
+            want = model(x).numpy()
+        found.append(np.abs(session.run({"x": x.numpy()})["y"] - want) / np.abs(want).max())
+    assert_same(np.stack(found), 0.02)
 
 
 def test_integer_kernels_agree_up_to_single_codes(tmp_path: Path) -> None:

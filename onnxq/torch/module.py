@@ -1,0 +1,211 @@
+"""A user's module with fake-quantizers at its calls."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from onnxq.backend import Backend
+from onnxq.errors import ModelError, OptionError
+from onnxq.plan import Plan
+from onnxq.torch.biases import folded_bias_error, rounded_bias
+from onnxq.torch.insertion import IN_PLACE, Insertion, ModulePath, map_tensors
+from onnxq.torch.mapping import LAYERS, Mapped, Spot
+from onnxq.torch.marks import changes_first
+from onnxq.torch.quantizers import Quantizer
+
+__all__ = ["QuantizedModule", "require_prepared"]
+
+Tensor = torch.Tensor
+Args = tuple[Any, ...]
+
+
+class QuantizedModule(torch.nn.Module):
+    """A module whose calls are quantized as a target's plan says.
+
+    Attributes:
+        module: the user's.
+        quantizers: by name; what the name says is the first tensor that each of them quantizes.
+        target: what it was prepared for.
+        plan: the target's plan of the example's graph.
+        left: node → why it stays float although the target would quantize it.
+        active: quantizers work; else the module runs as it was.
+        round_biases: biases are rounded to whole units of data scale times weight scale, as the target stores them.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        target: Backend,
+        mapped: Sequence[Mapped],
+        make: Callable[[Spot], Quantizer],
+        path: ModulePath,
+    ) -> None:
+        super().__init__()
+        self.module, self.target = module, target
+        self.plan: Plan = mapped[0].plan
+        self.left = {name: why for m in mapped for name, why in m.left.items()}
+        self.quantizers = torch.nn.ModuleDict()
+        self.active = self.round_biases = True
+        self._path = path
+        self._calls = {call for m in mapped for call in m.calls}
+        self._at: dict[str, dict[str, str]] = {}
+        self._biases = {rule.call: rule for m in mapped for rule in m.biases}
+        self._norms = {rule.norm: rule for rule in self._biases.values() if rule.norm is not None}
+        self._unknown: set[str] = set()
+        for part in mapped:
+            for spot in part.spots:
+                self._add(spot, make)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The user's module, quantized."""
+        if not self.active:
+            return self.module(*args, **kwargs)
+        with Insertion(self._path, _Run(self)):
+            return self.module(*args, **kwargs)
+
+    def observing(self) -> list[tuple[str, Quantizer]]:
+        """Its quantizers with their names."""
+        return [(name, q) for name, q in self.quantizers.items() if isinstance(q, Quantizer)]
+
+    @contextmanager
+    def set(self, **values: bool) -> Iterator[None]:
+        """Attributes with other values for a while."""
+        before = {name: getattr(self, name) for name in values}
+        for name, value in values.items():
+            setattr(self, name, value)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                setattr(self, name, value)
+
+    def _add(self, spot: Spot, make: Callable[[Spot], Quantizer]) -> None:
+        known = {self._at.get(p.call, {}).get(p.position) for p in spot.places} - {None}
+        if len(known) > 1:
+            raise ModelError(
+                "two examples tie different quantizers",
+                where=spot.places[0].call,
+                hint="Prepare with fewer examples",
+            )
+        name = known.pop() if known else None
+        if name is None:
+            first = spot.places[0]
+            path, function, _ = first.call.split("|", 2)
+            part = "output" if first.position.startswith("out") else "weight" if spot.weight else "input"
+            base = "_".join(filter(None, [path.replace(".", "_"), function.strip("_"), part]))
+            name, count = base, 1
+            while name in self.quantizers:
+                count += 1
+                name = f"{base}_{count}"
+            self.quantizers[name] = make(spot)
+        for place in spot.places:
+            self._at.setdefault(place.call, {})[place.position] = name
+
+
+class _Run:
+    """One forward pass: quantizers at the places that the plan found."""
+
+    def __init__(self, owner: QuantizedModule) -> None:
+        self.owner = owner
+        self.at, self.quantizers = owner._at, owner.quantizers
+        self.biases: dict[str, Tensor | None] = {}
+
+    def call(self, key: str, name: str, func: Callable[..., Any], args: Args, kwargs: dict[str, Any]) -> Any:
+        """See :meth:`onnxq.torch.insertion.Visitor.call`."""
+        owner = self.owner
+        spots = self.at.get(key)
+        rule = owner._biases.get(key) if owner.round_biases else None
+        if rule is not None:
+            bias = kwargs.get("bias", args[2] if len(args) > 2 else None)
+            self.biases[key] = bias
+            if isinstance(bias, Tensor) and rule.norm is None and not self._watching(key):
+                bias = rounded_bias(bias, self._scale(rule.data), self._scale(rule.weight))
+                if "bias" in kwargs:
+                    kwargs = {**kwargs, "bias": bias}
+                else:
+                    args = (*args[:2], bias, *args[3:])
+        if spots is None:
+            if key not in owner._calls and key not in owner._unknown:
+                self._unknown(key, name)
+            result = func(*args, **kwargs)
+        else:
+            result = self._quantized(spots, name, func, args, kwargs)
+        norm = owner._norms.get(key) if owner.round_biases and name == "batch_norm" else None
+        if norm is not None and norm.call in self.biases and not self._watching(norm.call):
+            result = folded_bias_error(
+                result, args, kwargs, self.biases[norm.call], self._scale(norm.data), self._scale(norm.weight)
+            )
+        return result
+
+    def _quantized(
+        self, spots: Mapping[str, str], name: str, func: Callable[..., Any], args: Args, kwargs: dict[str, Any]
+    ) -> Any:
+        changed = changes_first(name, args, kwargs)
+        first = args[0] if changed and args else None
+
+        def quantize(position: str, x: Tensor) -> Tensor:
+            found = spots.get(position)
+            return x if found is None else self._through(found, x)
+
+        before = tuple(map_tensors(a, quantize, str(k)) for k, a in enumerate(args))
+        rest = {k: map_tensors(a, quantize, k) for k, a in kwargs.items()}
+        if first is not None and before[0] is not first:
+            if name not in IN_PLACE:
+                raise ModelError(f"{name!r} changes the tensor that is quantized", hint="Use a function that does not")
+            result = IN_PLACE[name](*before, **rest)
+            if not torch.onnx.is_in_onnx_export():
+                first.copy_(result)
+        else:
+            result = func(*before, **rest)
+        return map_tensors(result, quantize, "out")
+
+    def _through(self, name: str, x: Tensor) -> Tensor:
+        """Through a quantizer; a tensor that several calls read is quantized once."""
+        quantizer = self.quantizers[name]
+        if isinstance(x, torch.nn.Parameter) or not x.is_floating_point():
+            return quantizer(x)  # type: ignore[no-any-return]
+        known = getattr(x, "_onnxq_quantized", None)
+        key = (self, quantizer, x._version)
+        if known is not None and known[0] == key:
+            return known[1]  # type: ignore[no-any-return]
+        result: Tensor = quantizer(x)
+        if result is not x:
+            x._onnxq_quantized = (key, result)  # type: ignore[attr-defined]
+        return result
+
+    def _scale(self, place: Any) -> Tensor:
+        quantizer = self.quantizers[self.at[place.call][place.position]]
+        assert isinstance(quantizer, Quantizer)
+        return quantizer.numbers()[0].detach()
+
+    def _watching(self, key: str) -> bool:
+        rule = self.owner._biases[key]
+        quantizer = self.quantizers[self.at[rule.data.call][rule.data.position]]
+        return bool(quantizer.watching)
+
+    def _unknown(self, key: str, name: str) -> None:
+        """Say once that a layer runs in float which the examples did not reach."""
+        self.owner._unknown.add(key)
+        if name in LAYERS:
+            path, function, line = key.split("|", 2)
+            warnings.warn(
+                f"onnxq: {function} at {line} of module {path or 'root'!r} was not reached by the examples given to "
+                "prepare and runs in float; give 'more_examples' that reach it",
+                stacklevel=2,
+            )
+
+
+def require_prepared(module: torch.nn.Module) -> QuantizedModule:
+    """The module as the kind that :func:`prepare` gives.
+
+    Raises:
+        OptionError: it is another.
+    """
+    if not isinstance(module, QuantizedModule):
+        raise OptionError(f"{type(module).__name__} is not prepared", hint="Give what onnxq.torch.prepare returned")
+    return module
