@@ -37,6 +37,7 @@ _SUSPECTS = frozenset(
         "Sub",
     }
 )
+_DIVISIONS = frozenset({"Div", "Reciprocal"})
 _LOST = 12.0
 """dB, mean removed: below this the signal behind a node counts as lost."""
 _DROP = 9.0
@@ -61,7 +62,7 @@ def noise_amplifiers(
         render: gives the quantized model, tensors named as in the float one; called only where there are suspects.
         plan: where it is quantized.
         samples: samples to run, a few are enough.
-        broken: only those that make infinities or NaN out of finite numbers, as a division by what rounds to 0 does.
+        broken: only divisions by what rounds to 0, which give infinities or NaN where the float model has numbers.
         providers: execution providers of onnxruntime.
         custom_op_library: shared library with the model's custom operators.
 
@@ -86,7 +87,7 @@ def noise_amplifiers(
         behind, before = error.get(written), [error[pair] for pair in read if pair in error]
         if behind is None or not before or not behind < _LOST or not min(before) - behind >= _DROP:
             continue
-        if broken and behind != float("-inf"):
+        if broken and (node.op_type not in _DIVISIONS or behind != float("-inf")):
             continue
         why = (
             f"{node.op_type} '{node.name}' behind it amplifies quantization noise "

@@ -333,7 +333,8 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("file", metavar="FILE", help="a .onnx model or a .npz statistics file")
     show.add_argument("--all", action="store_true", help="list every tensor")
 
-    verb("backends", "table of targets")
+    backends = verb("backends", "table of targets")
+    backends.add_argument("names", metavar="NAME", nargs="*", help="these only")
 
     verb("algorithms", "table of algorithms and their parameters")
 

@@ -15,6 +15,7 @@ from onnxq.algorithms.choice import Choice
 from onnxq.compare import TensorErrors
 from onnxq.errors import OnnxqError, OptionError
 from onnxq.locations import is_folder
+from onnxq.prepare import backend_named
 from onnxq.progress import Reporter, make_reporter
 from onnxq.quantized import Quantized
 from onnxq.rewritten import pipeline_of, samples_of
@@ -330,7 +331,7 @@ def show(args: argparse.Namespace, screen: Screen) -> Answer:
 
 def backends(args: argparse.Namespace, screen: Screen) -> Answer:
     """``onnxq backends``."""
-    found = onnxq.backends()
+    found = [backend_named(name) for name in args.names] if args.names else onnxq.backends()
     if _shows(args):
         views.backends(screen, found)
     rows = [

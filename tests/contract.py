@@ -249,7 +249,7 @@ def _assert_reasons(result: onnx.ModelProto, quantized: Quantized) -> None:
             if node.op_type in (*_QUANTIZERS, "Constant"):
                 continue
             known = node.name in plan.quantized or node.name in plan.absorbed
-            if node.name in plan.quantized:
+            if node.name in plan.quantized and types.get(node.input[0], TensorProto.FLOAT) in _FLOATS:
                 assert any(made_by.get(name) in ("DequantizeLinear", "FakeQuantize") for name in node.input), node.name
             inputs = [types.get(name, TensorProto.FLOAT) for name in node.input if name]
             outputs = [types.get(name, TensorProto.FLOAT) for name in node.output if name]

@@ -171,7 +171,7 @@ class Bench:
         self.connection: Any = None
 
     def read(self, kind: str, seed: int) -> str:
-        """What comes of a damaged file, or a sound one for a negative seed: ``read``, ``refused: …`` or ``FAULT: …``."""
+        """What comes of a damaged file, or a sound one for a negative seed: ``read``, ``refused…`` or ``FAULT…``."""
         if self.process is None:
             self.connection, other = self.context.Pipe()
             self.process = self.context.Process(target=_serve, args=(other, self.folder), daemon=True)  # type: ignore

@@ -9,7 +9,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from tests.fuzz import Scope
+from tests.fuzz_scope import Scope
 
 __all__ = ["condition", "loop"]
 

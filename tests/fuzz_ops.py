@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
-from tests.fuzz import Scope
+from tests.fuzz_moves import concat, cut, flatten, is_float, pad, rearrange, reshape, resize, split, with_axes
+from tests.fuzz_scope import Scope
 
 __all__ = ["grow"]
 
@@ -26,10 +27,6 @@ _REDUCE = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2", "Red
 def grow(scope: Scope) -> None:
     """Append one operator of a random family, or nothing where it does not fit."""
     scope.choose(_FAMILIES)(scope)
-
-
-def _is_float(s: Scope, *ranks: int) -> Callable[[Any], bool]:
-    return lambda a: a.dtype == s.dtype and (not ranks or a.ndim in ranks)
 
 
 def _conv(s: Scope) -> None:
@@ -96,7 +93,7 @@ def _clip(s: Scope, x: str) -> None:
 def _gemm(s: Scope) -> None:
     x = s.pick(lambda a: a.dtype == s.dtype and a.ndim == 2 and min(a.shape) > 0)
     if x is None:
-        _flatten(s)
+        flatten(s)
         return
     across, back = s.chance(0.2), s.chance(0.5)
     rows, inner = s.shape(x)[::-1] if across else s.shape(x)
@@ -132,7 +129,7 @@ def _matmul(s: Scope) -> None:
 
 
 def _unary(s: Scope) -> None:
-    x = s.pick(_is_float(s))
+    x = s.pick(is_float(s))
     if x is not None and s.chance(0.25):
         op = s.choose(list(_PARAMETER))
         form: dict[str, Any] = {_PARAMETER[op]: float(s.choose([0.1, 0.5, 1.2]))} if s.chance(0.7) else {}
@@ -142,7 +139,7 @@ def _unary(s: Scope) -> None:
 
 
 def _binary(s: Scope) -> None:
-    x = s.pick(_is_float(s))
+    x = s.pick(is_float(s))
     if x is None:
         return
     shape = s.shape(x)
@@ -169,7 +166,7 @@ def _broadcasts(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
 
 
 def _pool(s: Scope) -> None:
-    x = s.pick(_is_float(s, 3, 4, 5))
+    x = s.pick(is_float(s, 3, 4, 5))
     if x is None:
         return
     rank, op = len(s.shape(x)) - 2, str(s.choose(["MaxPool", "MaxPool", "AveragePool", "AveragePool", "LpPool"]))
@@ -186,128 +183,6 @@ def _pool(s: Scope) -> None:
     if s.chance(0.3) and op == "AveragePool":
         attributes["count_include_pad"] = 1
     s.add(op, [x], outputs=2 if op == "MaxPool" and s.opset >= 8 and s.chance(0.15) else 1, **attributes)
-
-
-def _concat(s: Scope) -> None:
-    x = s.pick(lambda a: a.dtype == s.dtype and a.ndim > 0)
-    if x is None:
-        return
-    shape = s.shape(x)
-    axis = int(s.rng.integers(len(shape)))
-
-    def fits(a: Any) -> bool:
-        same = a.dtype == s.dtype and a.ndim == len(shape)
-        return bool(same and all(i == axis or a.shape[i] == shape[i] for i in range(len(shape))))
-
-    parts = [x, *(name for _ in range(int(s.choose([1, 1, 2, 3]))) if (name := s.pick(fits)) is not None)]
-    if s.chance(0.15):
-        empty = s.chance(0.5)
-        parts.append(s.constant(s.normal(*[(0 if empty else 1) if i == axis else n for i, n in enumerate(shape)])))
-    s.add("Concat", parts, axis=axis - len(shape) if s.opset >= 11 and s.chance(0.4) else axis)
-
-
-def _split(s: Scope) -> None:
-    x = s.pick(lambda a: a.dtype == s.dtype and a.ndim > 0 and max(a.shape) > 1)
-    if x is None:
-        return
-    shape = s.shape(x)
-    axis = int(s.choose([i for i, n in enumerate(shape) if n > 1]))
-    first = int(s.rng.integers(0 if s.chance(0.05) else 1, shape[axis]))
-    sizes = [first, shape[axis] - first]
-    if s.opset < 13:
-        s.add("Split", [x], outputs=2, axis=axis, split=sizes)
-    elif s.opset >= 18 and s.chance(0.3):
-        s.add("Split", [x], outputs=2, axis=axis, num_outputs=2)
-    else:
-        s.add("Split", [x, s.constant(sizes, np.int64)], outputs=2, axis=axis)
-
-
-def _reshape(s: Scope) -> None:
-    x = s.pick(_is_float(s))
-    if x is None:
-        return
-    shape = s.shape(x)
-    kind = s.rng.integers(6)
-    if kind == 0 and shape:
-        target = s.choose([[-1], [0, -1], [1, -1], [0, 0, -1][: len(shape) + 1], [*shape, 1], [1, *shape]])
-        s.add("Reshape", [x, s.constant(target, np.int64)])
-    elif kind == 1 and shape:
-        s.add("Transpose", [x], **({"perm": s.rng.permutation(len(shape)).tolist()} if s.chance(0.9) else {}))
-    elif kind == 2:
-        _with_axes(s, "Unsqueeze", [x], [int(s.rng.integers(len(shape) + 1))], since=13)
-    elif kind == 3 and 1 in shape:
-        _with_axes(s, "Squeeze", [x], [shape.index(1)], since=13)
-    elif kind == 4 and len(shape) > 1:  # the shape is computed, as exporters do
-        size = s.add("Shape", [x])
-        part = s.add("Gather", [size[0], s.constant([0], np.int64)], axis=0) if size else None
-        joined = s.add("Concat", [part[0], s.constant([-1], np.int64)], axis=0) if part else None
-        if joined:
-            s.add("Reshape", [x, joined[0]])
-    else:
-        _flatten(s)
-
-
-def _flatten(s: Scope) -> None:
-    x = s.pick(lambda a: a.dtype == s.dtype and a.ndim > 2)
-    if x is not None:
-        s.add("Flatten", [x], **({"axis": int(s.choose([0, 1, 2]))} if s.chance(0.3) else {}))
-
-
-def _with_axes(s: Scope, op: str, inputs: list[str], axes: list[int], *, since: int, **more: Any) -> list[str] | None:
-    if s.opset < since:
-        return s.add(op, inputs, axes=axes, **more)
-    return s.add(op, [*inputs, s.constant(axes, np.int64)], **more)
-
-
-def _slice(s: Scope) -> None:
-    x = s.pick(lambda a: a.dtype == s.dtype and a.ndim > 0 and max(a.shape) > 1)
-    if x is None:
-        return
-    axis = int(s.choose([i for i, n in enumerate(s.shape(x)) if n > 1]))
-    size = s.shape(x)[axis]
-    start, kind = int(s.rng.integers(size)), s.rng.integers(3)
-    if kind == 0:
-        index = [start] if s.chance(0.5) else start
-        s.add("Gather", [x, s.constant(index, s.choose([np.int64, np.int32]))], axis=axis)
-    elif s.opset < 10:
-        s.add("Slice", [x], axes=[axis], starts=[start], ends=[2**31 - 1 if s.chance(0.5) else size])
-    elif kind == 1:
-        numbers = ([size - 1], [-size - 1], [axis], [-1]) if s.chance(0.3) else ([0], [2**31 - 1], [axis], [2])
-        s.add("Slice", [x, *(s.constant(n, np.int64) for n in numbers)])
-    else:
-        s.add("Slice", [x, *(s.constant(n, np.int64) for n in ([start], [size], [axis]))])
-
-
-def _pad(s: Scope) -> None:
-    x = s.pick(lambda a: a.dtype == s.dtype and a.ndim > 0)
-    if x is None:
-        return
-    pads = [int(s.choose([0, 0, 1, 2, -1] if s.chance(0.1) else [0, 0, 1, 2])) for _ in range(2 * len(s.shape(x)))]
-    mode, value = s.choose(["constant", "constant", "reflect", "edge"]), float(s.choose([0, 0, 1, -5]))
-    if s.opset < 11:
-        s.add("Pad", [x], pads=pads, mode=mode, value=value)
-        return
-    more = [s.constant(value, s.dtype)] if s.chance(0.6) else []
-    s.add("Pad", [x, s.constant(pads, np.int64), *more], mode=mode)
-
-
-def _resize(s: Scope) -> None:
-    x = s.pick(_is_float(s, 3, 4))
-    if x is None:
-        return
-    shape, mode = s.shape(x), str(s.choose(["nearest", "linear", "cubic"]))
-    factors = [1.0, 1.0, *(float(s.choose([2, 2, 0.5, 1.5])) for _ in shape[2:])]
-    if s.opset < 9:
-        s.add("Upsample", [x], scales=factors, mode="nearest")
-    elif s.opset < 11:
-        s.add("Upsample" if s.opset == 9 else "Resize", [x, s.constant(factors, np.float32)], mode="nearest")
-    elif s.chance(0.3):
-        sizes = [*shape[:2], *(int(n * f) for n, f in zip(shape[2:], factors[2:], strict=True))]
-        s.add("Resize", [x, "", "", s.constant(sizes, np.int64)], mode=mode)
-    else:
-        roi = s.constant([], np.float32) if s.opset < 13 or s.chance(0.3) else ""
-        form = {"coordinate_transformation_mode": s.choose(["asymmetric", "half_pixel", "align_corners"])}
-        s.add("Resize", [x, roi, s.constant(factors, np.float32)], mode=mode, **(form if s.chance(0.5) else {}))
 
 
 def _normalize(s: Scope) -> None:
@@ -333,10 +208,10 @@ def _normalize(s: Scope) -> None:
 
 
 def _spelled_out(s: Scope, x: str, axes: list[int]) -> None:
-    mean = _with_axes(s, "ReduceMean", [x], axes, since=18)
+    mean = with_axes(s, "ReduceMean", [x], axes, since=18)
     centred = s.add("Sub", [x, *mean]) if mean else None
     square = s.add("Pow", [*centred, s.constant(2.0, s.dtype)]) if centred else None
-    spread = _with_axes(s, "ReduceMean", square, axes, since=18) if square else None
+    spread = with_axes(s, "ReduceMean", square, axes, since=18) if square else None
     safe = s.add("Add", [*spread, s.constant(1e-3, s.dtype)]) if spread else None
     root = s.add("Sqrt", safe) if safe else None
     made = s.add("Div", [*centred, *root]) if centred and root else None
@@ -354,7 +229,7 @@ def _reduce(s: Scope) -> None:
     if s.chance(0.05):
         s.add(op, [x], **keep)  # over everything
     else:
-        _with_axes(s, op, [x], axes, since=13 if op == "ReduceSum" else 18, **keep)
+        with_axes(s, op, [x], axes, since=13 if op == "ReduceSum" else 18, **keep)
 
 
 def _integers(s: Scope) -> None:
@@ -395,24 +270,6 @@ def _integers(s: Scope) -> None:
         s.add("Tile", [x, s.constant([1] * (len(shape) - 1) + [2], np.int64)])
 
 
-def _rearrange(s: Scope) -> None:
-    x = s.pick(_is_float(s, 4))
-    if x is None:
-        return
-    shape, kind = s.shape(x), s.rng.integers(4)
-    if kind == 0 and shape[1] % 4 == 0:
-        s.add("DepthToSpace", [x], blocksize=2)
-    elif kind == 1 and shape[2] % 2 == 0 == shape[3] % 2:
-        s.add("SpaceToDepth", [x], blocksize=2)
-    elif kind == 2 and shape[1] % 2 == 0:  # a channel shuffle
-        apart = s.add("Reshape", [x, s.constant([0, 2, shape[1] // 2, *shape[2:]], np.int64)])
-        turned = s.add("Transpose", apart, perm=[0, 2, 1, 3, 4]) if apart else None
-        if turned:
-            s.add("Reshape", [turned[0], s.constant([0, *shape[1:]], np.int64)])
-    elif s.opset >= 8:
-        s.add("Expand", [x, s.constant([2 if n == 1 else n for n in shape], np.int64)])
-
-
 def _recurrent(s: Scope) -> None:
     x = s.pick(lambda a: a.dtype == s.dtype and a.ndim == 3 and min(a.shape) > 0)
     if x is None or s.opset < 7:
@@ -430,7 +287,7 @@ def _flow(s: Scope) -> None:
     s.choose([condition, condition, loop])(s)
 
 
-_WEIGHTED = [(_conv, 9), (_gemm, 4), (_matmul, 6), (_unary, 6), (_binary, 7), (_pool, 3), (_concat, 4), (_split, 2),
-             (_reshape, 5), (_slice, 3), (_pad, 2), (_resize, 2), (_normalize, 4), (_reduce, 2), (_integers, 3),
-             (_rearrange, 2), (_recurrent, 1), (_flow, 1)]  # fmt: skip
+_WEIGHTED = [(_conv, 9), (_gemm, 4), (_matmul, 6), (_unary, 6), (_binary, 7), (_pool, 3), (concat, 4), (split, 2),
+             (reshape, 5), (cut, 3), (pad, 2), (resize, 2), (_normalize, 4), (_reduce, 2), (_integers, 3),
+             (rearrange, 2), (_recurrent, 1), (_flow, 1)]  # fmt: skip
 _FAMILIES: list[Grower] = [family for family, share in _WEIGHTED for _ in range(share)]

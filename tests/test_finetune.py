@@ -111,3 +111,15 @@ def _renamed() -> onnx.ModelProto:
     for node in model.graph.node:
         node.output[:] = ["other" if name == "y" else name for name in node.output]
     return model
+
+
+def test_biases_of_a_trained_file_stay_in_units_of_data_times_weight(tmp_path: Path) -> None:
+    """Else no runtime has an integer kernel for the layer."""
+    onnxq.quantize(residual(), FEEDS, options=Options(placement="all"), output=tmp_path / "q.onnx")
+    trained = onnxq.finetune(tmp_path / "q.onnx", FEEDS, teacher=residual(), steps=10, lr=0.1)
+    biases = [site for site in trained.plan.sites if site.role == "bias"]
+    assert len(biases) == 3
+    for site in biases:
+        assert site.factors is not None
+        data, weight = (trained.qparams[name].scale for name in site.factors)
+        np.testing.assert_allclose(trained.qparams[site.name].scale, data * weight, rtol=1e-6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import sys
 from pathlib import Path
@@ -92,15 +93,18 @@ def test_extensions_work(readme: ModuleType, tmp_path: Path, monkeypatch: pytest
         assert select_range(stats, QuantSpec(range="half")) == (-1.0, 4.0)
         assert select_range(stats, QuantSpec(range="half:0.25")) == (-0.5, 2.0)
         options = onnxq.Options(range="half", placement="all")
-        quantized = onnxq.quantize(MODEL, load_digits().calibration[:8], backend="mychip", options=options)
+        data = load_digits().calibration[:8]
+        quantized = onnxq.quantize(MODEL, data, backend="mychip", options=options, output=tmp_path / "out")
     finally:
         plugins.refresh()
         for name in [name for name in sys.modules if name.split(".")[0] == "my_package"]:
             del sys.modules[name]
-    assert set(quantized.plan.quantized.values()) == {"Conv"}
+    assert set(quantized.plan.quantized.values()) == {"Conv", "MaxPool"}
     activations = [site.name for site in quantized.plan.sites if site.role == "activation"]
     assert activations
     assert all(not quantized.qparams[name].zero_point.any() for name in activations)
+    scales = json.loads((tmp_path / "out" / "digits_mychip.scales.json").read_text())
+    assert scales == {name: float(quantized.qparams[name].scale) for name in activations}
 
 
 def test_links_lead_somewhere() -> None:

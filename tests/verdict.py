@@ -118,7 +118,8 @@ def _reasons(quantized: Quantized) -> str:
 def _assert_written(reference: onnx.ModelProto, quantized: Quantized) -> None:
     """The files are there, and the ONNX model among them is valid with the same interface."""
     assert quantized.files, "nothing was written"
-    assert all(path.stat().st_size for path in quantized.files), "an empty file was written"
+    touched = quantized.plan.quantized or quantized.plan.stored  # else a table may well have no lines
+    assert not touched or all(path.stat().st_size for path in quantized.files), "an empty file was written"
     for path in quantized.files:
         if path.suffix == ".onnx":
             onnx.checker.check_model(os.fspath(path), full_check=not _unranked(reference))

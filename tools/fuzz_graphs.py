@@ -223,7 +223,7 @@ def _values(case: Case, names: list[str]) -> dict[str, list[Any]]:
 
 def _cut(model: onnx.ModelProto, outputs: list[str], inputs: dict[str, Any]) -> onnx.ModelProto:
     """The part between some tensors and the outputs."""
-    from tests.fuzz import _reads
+    from tests.fuzz_scope import reads
 
     small = onnx.ModelProto()
     small.CopyFrom(model)
@@ -231,7 +231,7 @@ def _cut(model: onnx.ModelProto, outputs: list[str], inputs: dict[str, Any]) -> 
     for node in reversed(model.graph.node):
         if wanted & {*node.output} - {*inputs}:
             kept.append(node)
-            wanted |= {*_reads(node)}
+            wanted |= {*reads(node)}
     nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in reversed(kept)]
     initializers = [t for t in model.graph.initializer if t.name in wanted]
     given = [info for info in model.graph.input if info.name in wanted]

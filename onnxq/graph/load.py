@@ -85,8 +85,10 @@ def _read(path: Path) -> onnx.ModelProto:
     return proto
 
 
-def _check_texts(message: Any) -> None:
-    """Raises ModelError where a name or another text is no UTF-8, which protobuf reads as bytes and cannot write."""
+def _check_fields(message: Any) -> None:
+    """Raises ModelError for an attribute without a type, or a text that is no UTF-8: neither could be written again."""
+    if isinstance(message, onnx.AttributeProto) and not message.type and not message.ref_attr_name:
+        raise ModelError("it has no type", where=f"attribute {message.name!r}", hint="The file is damaged")
     for field, value in message.ListFields():
         if field.type == field.TYPE_STRING:
             texts = [value] if isinstance(value, (str, bytes)) else value
@@ -95,11 +97,11 @@ def _check_texts(message: Any) -> None:
                     raise ModelError(f"{field.name} {text!r} is no UTF-8 text", where="invalid model")
         elif field.type == field.TYPE_MESSAGE:
             for inner in [value] if hasattr(value, "ListFields") else value:
-                _check_texts(inner)
+                _check_fields(inner)
 
 
 def _from_proto(proto: onnx.ModelProto, folders: list[Path]) -> ir.Model:
-    _check_texts(proto)
+    _check_fields(proto)
     check_definitions(proto.graph)
     _densify(proto)
     try:
@@ -130,6 +132,8 @@ def _settle(model: ir.Model) -> None:
 def _plain(tensor: ir.serde.TensorProtoTensor) -> ir.TensorProtocol:
     if tensor.dtype == ir.DataType.STRING:
         return tensor
+    if tensor.dtype is ir.DataType.UNDEFINED:
+        raise ModelError("it has no type", where=f"tensor '{tensor.name}'")
     if tensor.raw.HasField("raw_data"):
         have = len(tensor.raw.raw_data)
         if have != tensor.nbytes:

@@ -19,7 +19,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.backend import Backend, Kind
+from onnxq.backend import Backend
 from onnxq.graph.namer import Namer
 from onnxq.graph.prune import remove_dead
 from onnxq.graph.traverse import all_nodes
@@ -29,6 +29,7 @@ from onnxq.qparams import QParams, dequantize, from_range
 from onnxq.quantized import Quantized
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.render.qoperator.expand import expand
+from onnxq.render.relations import related
 from onnxq.spec import PerChannel, PerTensor, QuantSpec, Scheme
 
 __all__ = ["read"]
@@ -298,25 +299,7 @@ class _Reader:
             numbers[name] = found.qparams
             edges = tuple(Edge(n.name or "", i) for n, i in found.readers)
             sites.append(Site(name, tensor, found.role, found.qparams.spec, edges, produced=found.produced))
-        return tuple(self._tied(sites, numbers)), numbers
-
-    def _tied(self, sites: list[Site], numbers: dict[str, QParams]) -> list[Site]:
-        """What the target only moves keeps its scale: its site is tied to that of the input, where they agree."""
-        activations: dict[str, Site] = {}
-        for site in sites:
-            if site.role == "activation":
-                activations.setdefault(site.tensor, site)
-        ties: dict[str, str] = {}
-        for node in all_nodes(self.model):
-            rule = self.backend.rules.get(node.op_type)
-            source = activations.get(node.inputs[0].name or "") if node.inputs and node.inputs[0] is not None else None
-            if rule is None or rule.kind is not Kind.MOVEMENT or source is None:
-                continue
-            for value in node.outputs:
-                moved = activations.get(value.name or "")
-                if moved is not None and numbers[moved.name] == numbers[source.name] and moved is not source:
-                    ties[moved.name] = source.name
-        return [replace(site, tied_to=ties.get(site.name)) for site in sites]
+        return related(self.model, self.backend, sites, numbers), numbers
 
 
 def _before_widening(value: ir.Value | None) -> ir.Value | None:

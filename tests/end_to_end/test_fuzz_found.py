@@ -174,6 +174,13 @@ def test_name_that_is_no_text(tmp_path: Path) -> None:
         plan(tmp_path / "m.onnx")
 
 
+def test_attribute_without_a_type() -> None:
+    model = build("(float[1, 4] x) => (float[1, 8] y) { y = Concat <axis = 1> (x, x) }")
+    model.graph.node[0].attribute[0].ClearField("type")
+    with pytest.raises(ModelError, match=r"'axis'.*no type"):
+        plan(model)
+
+
 def test_weights_that_overflow_a_mean() -> None:
     """The mean of a channel is beyond float32; the run ends with a result or an error of onnxq's, not a warning."""
     model = build(

@@ -16,8 +16,8 @@ from tests.fuzz import Case, generate
 from tests.fuzz_judge import explained, judge
 from tests.models import build, f32, images, normal
 
-KNOWN = {20, 810}
-"""Seeds whose graphs break onnxruntime itself, or no longer tell anything about rounding."""
+KNOWN = {20}
+"""Seeds that show a fault still: onnxruntime gives 0 for a Softmax whose rows, of a free length, have one element."""
 
 
 def outcomes(seeds: range, backend: str, placement: Placement = "all", folder: Path | None = None) -> Counter[str]:
@@ -70,7 +70,7 @@ def test_noise_of_a_step_is_about_that_of_8_bits() -> None:
     span = max(float(f["x"].max() - f["x"].min()) for f in feeds)
     noisy = [f["x"] + np.random.default_rng(1).uniform(-0.5, 0.5, 4000) * span / 255 for f in feeds]
     wanted = sqnr([f["x"] for f in feeds], noisy)
-    assert explained(model, feeds)["y"] == pytest.approx(wanted - 10 * np.log10(2), abs=2.5)
+    assert wanted - 8 < explained(model, feeds)["y"] < wanted - 2  # twice the power, four times where both agree
     assert 30 < explained(layers().model, layers().feeds)["y"] < 60
 
 
