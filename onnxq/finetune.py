@@ -150,9 +150,7 @@ def finetune(
     kept = _kept(reference, held)
     result = made.rendered()
     forget_shapes(result)
-    checked = final_check(
-        prepared.model, result, kept, float_bytes=prepared.bytes, at_home=given.backend.at_home
-    )
+    checked = final_check(prepared.model, result, kept, float_bytes=prepared.bytes, at_home=given.backend.at_home)
     made = replace(made, verification=checked)
     return made if output is None else made.written(artifact_path(output, quantized, given.backend.name))
 

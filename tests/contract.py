@@ -134,7 +134,8 @@ def assert_contract(
     onnx.checker.check_model(result, full_check=True)
     _assert_same_interface(source, result)
     _assert_scales(result)
-    _assert_reasons(result, quantized)
+    written = quantized.format or next(iter(quantized.backend.formats))
+    _assert_reasons(result, quantized, dequantized=optimize and written in ("qdq", "fake-quantize"))
     expected = infer(source, feeds, optimize=False, library=library)
     optimized = infer(result, feeds, optimize=optimize, library=library)
     plain = infer(result, feeds, optimize=False, library=library)
@@ -229,8 +230,8 @@ def _assert_scales(result: onnx.ModelProto) -> None:
             assert (scale > 0).all(), node.name
 
 
-def _assert_reasons(result: onnx.ModelProto, quantized: Quantized) -> None:
-    """Nodes of the result that compute in float are listed; those said to be quantized read quantized tensors."""
+def _assert_reasons(result: onnx.ModelProto, quantized: Quantized, *, dequantized: bool) -> None:
+    """Nodes of the result that compute in float are listed; those said to be quantized read ``dequantized`` tensors."""
     plan = quantized.plan
     reasons = {kept.node: kept.reason for kept in plan.kept_float}
     assert all(reason.strip() for reason in reasons.values())
@@ -246,10 +247,10 @@ def _assert_reasons(result: onnx.ModelProto, quantized: Quantized) -> None:
             if node.op_type in ("Cast", "Mul") and {*node.input} <= constants:
                 constants |= {*node.output}  # a stored weight, unpacked once at load
                 continue
-            if node.op_type in (*_QUANTIZERS, "Constant"):
+            if node.op_type in (*_QUANTIZERS, "NNIEQuantize", "Constant"):
                 continue
             known = node.name in plan.quantized or node.name in plan.absorbed
-            if node.name in plan.quantized and types.get(node.input[0], TensorProto.FLOAT) in _FLOATS:
+            if dequantized and node.name in plan.quantized:
                 assert any(made_by.get(name) in ("DequantizeLinear", "FakeQuantize") for name in node.input), node.name
             inputs = [types.get(name, TensorProto.FLOAT) for name in node.input if name]
             outputs = [types.get(name, TensorProto.FLOAT) for name in node.output if name]
