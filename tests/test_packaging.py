@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def _project() -> dict[str, Any]:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+    document: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    return document
 
 
 def test_every_package_is_declared() -> None:
