@@ -6,4 +6,4 @@ Verified with aimet-onnx 2.42.0 (needs torch), onnxruntime 1.31.1.
 
 from onnxq.runtimes.runtime import Runtime
 
-RUNTIME = Runtime("snpe", "aimet-onnx (encodings)", ("aimet-onnx", "onnxruntime", "onnx"))
+RUNTIME = Runtime("snpe", "aimet-onnx (encodings)", ("torch==2.13.0", "aimet-onnx", "onnxruntime", "onnx"))

@@ -2,4 +2,4 @@
 
 from onnxq.runtimes.runtime import Runtime
 
-RUNTIME = Runtime("vitis", "AMD Quark (NPU rules)", ("torch", "amd-quark", "onnx", "onnxruntime"))
+RUNTIME = Runtime("vitis", "AMD Quark (NPU rules)", ("torch==2.13.0", "amd-quark", "onnx", "onnxruntime"))
