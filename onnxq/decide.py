@@ -124,14 +124,14 @@ class Decider:
         return self.again()[0]
 
     def blame(self, quantized: Quantized, reporter: Reporter) -> list[Blame]:
-        """What each layer does to the outputs when it alone is quantized; empty where there are fewer than two."""
+        """What each layer does to the outputs when it alone is quantized; empty where there is none."""
         samples = self._samples
         layers = {
             name: cost
             for name, cost in self._costs(quantized.plan).items()
             if self.target.rules[quantized.plan.quantized[name]].kind is Kind.COMPUTE
         }
-        if len(layers) < 2 or not samples:
+        if not layers or not samples:
             return []
 
         def attempt(kept: Iterable[str]) -> float:

@@ -9,14 +9,17 @@ constant offset of the signal hides the error.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ErrorMeter", "Errors", "cosine", "jsonable", "sqnr"]
+__all__ = ["ErrorMeter", "Errors", "cosine", "jsonable", "sqnr", "worst_output", "worst_sqnr"]
 
-_CHUNK = 1 << 16
+_CHUNK = 1 << 15
+_CANCELLED = 1e-6
+"""Share of the sum of squares below which subtracting the mean has cost too many digits."""
 _SENTINEL = 1e30  # larger magnitudes stand for "masked", not for numbers
 
 
@@ -79,6 +82,11 @@ def jsonable(value: object) -> object:
     return value
 
 
+def _dot(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    """Sum of products, by one thread: BLAS would wake its others for each chunk."""
+    return float(np.einsum("i,i->", x, y))
+
+
 @dataclass
 class _Moments:
     """Count, mean and centred sum of squares, merged by Chan, Golub & LeVeque (1979)."""
@@ -87,11 +95,15 @@ class _Moments:
     mean: float = 0.0
     centred: float = 0.0
 
-    def add(self, x: NDArray[np.float64]) -> None:
+    def add(self, x: NDArray[np.float64], squares: float) -> None:
+        """Adds numbers whose sum of squares is known."""
         mean = float(x.mean())
-        deviation = x - mean
+        centred = squares - x.size * mean * mean
+        if centred < _CANCELLED * squares:
+            deviation = x - mean
+            centred = _dot(deviation, deviation)
         delta, total = mean - self.mean, self.count + x.size
-        self.centred += float(deviation @ deviation) + delta * delta * self.count * x.size / total
+        self.centred += centred + delta * delta * self.count * x.size / total
         self.mean += delta * x.size / total
         self.count = total
 
@@ -143,26 +155,29 @@ class ErrorMeter:
         for start in range(0, r_flat.size, _CHUNK):
             r = r_flat[start : start + _CHUNK].astype(np.float64)
             g = g_flat[start : start + _CHUNK].astype(np.float64)
-            use = np.isfinite(r) & (np.abs(r) <= _SENTINEL)
-            bad = use & ~np.isfinite(g)
-            broken += int(np.count_nonzero(bad))
-            self._skipped += int(r.size - np.count_nonzero(use))
-            use &= ~bad
-            if not use.all():
-                r, g = r[use], g[use]
-            if not r.size:
-                continue
+            with np.errstate(invalid="ignore"):  # infinities on both sides, sorted out below
+                e = r - g
+            peak, worst = float(np.abs(r).max()), float(np.abs(e).max())
+            if not (peak <= _SENTINEL and math.isfinite(worst)):
+                use = np.isfinite(r) & (np.abs(r) <= _SENTINEL)
+                bad = use & ~np.isfinite(g)
+                broken += int(np.count_nonzero(bad))
+                self._skipped += int(r.size - np.count_nonzero(use))
+                use &= ~bad
+                r, g, e = r[use], g[use], e[use]
+                if not r.size:
+                    continue
+                peak, worst = float(np.abs(r).max()), float(np.abs(e).max())
             compared += r.size
-            e = r - g
-            self._signal.add(r)
-            self._noise.add(e)
-            rr += float(r @ r)
-            ee += float(e @ e)
-            self._gg += float(g @ g)
-            self._rg += float(r @ g)
-            self._equal += int(np.count_nonzero(e == 0.0))
-            self._peak = max(self._peak, float(np.abs(r).max()))
-            worst = float(np.abs(e).max())
+            chunk_rr, chunk_ee = _dot(r, r), _dot(e, e)
+            self._signal.add(r, chunk_rr)
+            self._noise.add(e, chunk_ee)
+            rr += chunk_rr
+            ee += chunk_ee
+            self._gg += _dot(g, g)
+            self._rg += _dot(r, g)
+            self._equal += r.size - int(np.count_nonzero(e))
+            self._peak = max(self._peak, peak)
             if worst > self._max_error or self._max_error_sample is None:
                 self._max_error, self._max_error_sample = worst, sample
         self._rr += rr
@@ -227,3 +242,29 @@ def cosine(reference: np.ndarray, result: np.ndarray) -> float:
     meter = ErrorMeter()
     meter.update(reference, result)
     return meter.result().cosine
+
+
+def worst_output(outputs: Mapping[str, Errors]) -> tuple[str, Errors] | None:
+    """The output with the lowest SQNR and its errors, None where none is float."""
+    scored = [(name, errors) for name, errors in outputs.items() if not math.isnan(errors.sqnr)]
+    return min(scored, key=lambda pair: pair[1].sqnr) if scored else None
+
+
+def worst_sqnr(
+    run: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]],
+    samples: Iterable[tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]],
+) -> float:
+    """The lowest SQNR in dB of a model's float outputs, infinite where it has none.
+
+    Args:
+        run: the model.
+        samples: feeds, and the outputs that they should give.
+    """
+    meters: dict[str, ErrorMeter] = {}
+    for index, (feeds, wanted) in enumerate(samples):
+        got = run(feeds)
+        for name, values in wanted.items():
+            if values.dtype.kind == "f":
+                meters.setdefault(name, ErrorMeter()).update(values, got[name], index)
+    worst = worst_output({name: meter.result() for name, meter in meters.items()})
+    return math.inf if worst is None else worst[1].sqnr

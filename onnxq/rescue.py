@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import ExecutionError
-from onnxq.metrics import ErrorMeter
+from onnxq.metrics import worst_sqnr
 from onnxq.quantized import Quantized
 from onnxq.session import Session
 
@@ -24,8 +24,11 @@ POOR = 12.0
 """dB: a result below this is worth a search."""
 _TARGET = 18.0
 """dB to aim for."""
+_BROKEN = 10.0
+"""dB: layers that alone leave less stay float, whatever they cost."""
 _LARGEST_SHARE = 0.5
-"""Largest share of the layers' cost to keep float."""
+"""Largest share of the cost of the other layers to keep float."""
+_MOST = 10 ** (-_BROKEN / 10)
 _LEAST_GAIN = 3.0
 """dB that keeping layers float must promise."""
 _GROUPS = 40
@@ -57,16 +60,9 @@ def output_sqnr(
     """SQNR in dB of the worst float output on a few samples; ``-inf`` where the model does not run."""
     try:
         session = Session(quantized.rendered(), providers=providers, custom_op_library=custom_op_library)
-        meters: dict[str, ErrorMeter] = {}
-        for sample in samples[:_SAMPLES]:
-            got = session.run(sample.feeds)
-            for name, values in sample.outputs.items():
-                if values.dtype.kind == "f":
-                    meters.setdefault(name, ErrorMeter()).update(values, got[name], sample.index)
+        return worst_sqnr(session.run, ((sample.feeds, sample.outputs) for sample in samples[:_SAMPLES]))
     except ExecutionError:
         return float("-inf")
-    found = [e.sqnr for e in (meter.result() for meter in meters.values()) if e.sqnr == e.sqnr]
-    return min(found, default=float("inf"))
 
 
 def blame(
@@ -96,14 +92,15 @@ def blame(
 
 
 def to_keep_float(records: Sequence[Blame]) -> list[str]:
-    """The layers to keep float: most noise for the least cost first, until the target is met.
+    """The layers to keep float: those that alone break the result, then most noise for the least cost.
 
     Returns:
         Nothing where no set within the allowed share of the cost promises a gain.
     """
-    room = _LARGEST_SHARE * sum(r.cost for r in records)
-    left = sorted(records, key=lambda r: -r.noise / max(r.cost, 1e-12))
-    chosen: list[str] = []
+    chosen = [name for record in records if record.noise > _MOST for name in record.nodes]
+    left = [record for record in records if record.noise <= _MOST]
+    left.sort(key=lambda r: -r.noise / max(r.cost, 1e-12))
+    room = _LARGEST_SHARE * sum(r.cost for r in left)
     for record in list(left):
         if _noise(left) <= 10 ** (-_TARGET / 10):
             break

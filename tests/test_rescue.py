@@ -30,18 +30,24 @@ def test_it_stops_where_the_target_is_met() -> None:
 
 
 def test_never_more_than_half_of_the_cost() -> None:
-    assert to_keep_float(records((0.2, 6.0), (0.001, 4.0))) == []
-    assert to_keep_float(records((0.2, 5.0), (0.001, 5.0))) == ["n0"]
+    assert to_keep_float(records((0.09, 6.0), (0.001, 4.0))) == []
+    assert to_keep_float(records((0.09, 5.0), (0.001, 5.0))) == ["n0"]
+
+
+def test_a_layer_that_alone_leaves_less_than_10_db_stays_float_whatever_it_costs() -> None:
+    assert to_keep_float(records((0.2, 6.0), (0.001, 4.0))) == ["n0"]
+    assert to_keep_float(records((0.2, 1.0))) == ["n0"]
+    assert to_keep_float(records((0.2, 6.0), (0.09, 3.0), (0.01, 4.0))) == ["n0", "n1"]
 
 
 def test_a_gain_below_3_db_is_not_worth_it() -> None:
-    assert to_keep_float(records((0.1, 5.0), (0.11, 5.0))) == ["n1"]
-    assert to_keep_float(records((0.1, 6.0), (0.09, 4.0))) == []
+    assert to_keep_float(records((0.09, 5.0), (0.095, 5.0))) == ["n1"]
+    assert to_keep_float(records((0.09, 6.0), (0.08, 4.0))) == []
 
 
 def test_a_layer_that_gives_no_numbers_in_integers_is_kept() -> None:
     assert to_keep_float(records((math.inf, 1.0), (0.001, 5.0))) == ["n0"]
-    assert to_keep_float(records((math.inf, 6.0), (0.001, 4.0))) == [], "too much of the model"
+    assert to_keep_float(records((math.inf, 6.0), (0.001, 4.0))) == ["n0"]
 
 
 def test_nothing_to_blame() -> None:

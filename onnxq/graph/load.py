@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxq.errors import ModelError
+from onnxq.graph.attributes import check_attributes
 from onnxq.graph.external import attach_external_data
 from onnxq.graph.structure import check_definitions, check_structure, sort
 from onnxq.graph.traverse import with_subgraphs
@@ -38,7 +39,8 @@ def load(source: ModelSource) -> ir.Model:
 
     Raises:
         ModelError: the file is missing, is a folder, is cut short or is not ONNX; external data is missing, too short
-            or outside the model's folder; a node reads an undefined name; a cycle; a name defined twice; no outputs.
+            or outside the model's folder; a node reads an undefined name; a cycle; a name defined twice; no outputs;
+            an attribute of another type than its operator's.
     """
     if isinstance(source, ir.Model):
         model = _from_ir(source)
@@ -58,7 +60,18 @@ def load(source: ModelSource) -> ir.Model:
         sort(model.graph)
         for function in model.functions.values():
             sort(function.graph)
+    check_attributes(model)
+    _free_negative_sizes(model)
     return model
+
+
+def _free_negative_sizes(model: ir.Model) -> None:
+    """A declared size below zero, by which some exporters mean any size, becomes a free dimension."""
+    for graph in with_subgraphs(model.graph):
+        for value in (*graph.inputs, *(output for node in graph for output in node.outputs)):
+            sizes = value.shape
+            if sizes is not None and any(isinstance(size, int) and size < 0 for size in sizes):
+                value.shape = ir.Shape([None if isinstance(size, int) and size < 0 else size for size in sizes])
 
 
 def _read(path: Path) -> onnx.ModelProto:
@@ -143,8 +156,10 @@ def _plain(tensor: ir.serde.TensorProtoTensor) -> ir.TensorProtocol:
         return tensor
     try:
         array = tensor.numpy()
-    except (ValueError, TypeError) as error:
-        raise ModelError(f"its data does not fit its shape: {error}", where=f"tensor '{tensor.name}'") from error
+    except (ValueError, TypeError, AssertionError) as error:  # onnx-ir asserts that type and field fit
+        raise ModelError(
+            f"its data does not fit its type and shape: {error}", where=f"tensor '{tensor.name}'"
+        ) from error
     return ir.Tensor(array, dtype=tensor.dtype, name=tensor.name, doc_string=tensor.doc_string)
 
 

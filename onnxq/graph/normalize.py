@@ -14,6 +14,7 @@ from onnxq.graph.fold_pad import fold_pad
 from onnxq.graph.fuse_hardswish import fuse_hardswish
 from onnxq.graph.gemm import fold_gemm
 from onnxq.graph.inline import inline_functions, relabel_functions
+from onnxq.graph.invariant_state import free_invariant_state
 from onnxq.graph.namer import unique_names
 from onnxq.graph.note import Note
 from onnxq.graph.opset import raise_opset
@@ -57,6 +58,7 @@ def normalize(
         *relabel_functions(model),
         *unique_names(model),
         *lift_constants(model),
+        *free_invariant_state(model),
         *_compute_constants(model),
     ]
     changes = [

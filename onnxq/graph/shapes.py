@@ -25,13 +25,14 @@ def infer_shapes(model: ir.Model) -> list[Note]:
 
     What the file itself says about inner tensors of standard operators is not believed, since edited models are often
     stale there: it is only kept where inference finds nothing. Graph inputs and outputs keep theirs; an output that
-    the file gives no shape gets the inferred one.
+    the file gives no shape gets the inferred one, and so does one whose declared shape contradicts it.
 
     Args:
         model: changed in place. Names must be unique over the model.
 
     Returns:
-        A note when inference failed; the shapes known before then stay.
+        A note for each output whose declared shape was wrong, or one that inference failed; the shapes known before
+        then stay.
     """
     proto, _ = skeleton(model)
     _forget(proto.graph)
@@ -54,12 +55,18 @@ def infer_shapes(model: ir.Model) -> list[Note]:
     fixed = {*model.graph.inputs, *model.graph.outputs}
     for info in inferred.graph.output:
         known.setdefault(info.name, info.type)
+    notes = []
     for end in model.graph.outputs:
         if (kind := known.get(end.name or "")) is not None and kind.WhichOneof("value") is not None:
             if end.type is None:
                 end.type = ir.serde.deserialize_type_proto_for_type(kind)
-            if end.shape is None and isinstance(end.type, ir.TensorType):
-                end.shape = ir.serde.deserialize_type_proto_for_shape(kind)
+            if not isinstance(end.type, ir.TensorType):
+                continue
+            found = ir.serde.deserialize_type_proto_for_shape(kind)
+            if end.shape is not None and found is not None and _contradict(end.shape, found):
+                notes.append(Note("shapes", end.name or "", f"declared with shape {end.shape}, has {found}: corrected"))
+                end.shape = None
+            end.shape = end.shape or found
     for current in all_graphs(model):
         for value in (*current.inputs, *(v for node in current for v in node.outputs)):
             if value in fixed or not value.name or value.name not in known:
@@ -73,7 +80,15 @@ def infer_shapes(model: ir.Model) -> list[Note]:
             shape = ir.serde.deserialize_type_proto_for_shape(kind)
             if shape is not None:
                 value.shape = shape
-    return []
+    return notes
+
+
+def _contradict(declared: ir.Shape, found: ir.Shape) -> bool:
+    """Whether no tensor has both shapes."""
+    if len(declared) != len(found):
+        return True
+    sizes = zip(declared, found, strict=True)
+    return any(isinstance(one, int) and isinstance(other, int) and one != other for one, other in sizes)
 
 
 def infer(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -95,7 +110,11 @@ def infer(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _forget(graph: onnx.GraphProto) -> None:
-    """Drops what the protobuf says about outputs of standard operators."""
+    """Drops what the protobuf says about the shapes of what standard operators make."""
+    made = {name for node in graph.node if node.domain in STANDARD for name in node.output}
+    for info in graph.output:
+        if info.name in made and info.type.HasField("tensor_type"):
+            info.type.tensor_type.ClearField("shape")
     stack = [graph]
     while stack:
         current = stack.pop()

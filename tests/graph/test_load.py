@@ -187,6 +187,14 @@ def test_standard_domain_by_its_long_name() -> None:
     assert load(proto).opset_imports == {"": 17}
 
 
+def test_sizes_below_zero_are_free() -> None:
+    proto = build("g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }")
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    proto.graph.output[0].type.tensor_type.shape.dim[0].dim_value = -1
+    graph = load(proto).graph
+    assert [str(end.shape) for end in (*graph.inputs, *graph.outputs)] == ["[None,3]", "[None,3]"]
+
+
 def test_one_string_as_node_and_tensor_name() -> None:
     proto = build("g (float[2] x) => (float[2] y) { y = Relu(x) }")
     proto.graph.node[0].name = "y"

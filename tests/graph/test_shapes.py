@@ -59,6 +59,16 @@ def test_output_without_a_shape_gets_one_and_a_declared_one_stays() -> None:
     assert str(model.graph.outputs[1].shape) == "[a,b]"
 
 
+@pytest.mark.parametrize("declared", ["1,n", "2,2"])
+def test_output_declared_with_a_shape_that_it_never_has(declared: str) -> None:
+    text = "g (float[2,3] x) => (float[DECLARED] y, float[DECLARED] z) { y = Transpose(x) \n z = Neg(x) }"
+    model = load(build(text.replace("DECLARED", declared)))
+    notes = {note.node: note.message for note in infer_shapes(model)}
+    assert notes.keys() == {"y", "z"}
+    assert "corrected" in notes["y"]
+    assert [str(output.shape) for output in model.graph.outputs] == ["[3,2]", "[2,3]"]
+
+
 def test_failure_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> onnx.ModelProto:
         raise onnx.shape_inference.InferenceError("no")
