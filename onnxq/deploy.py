@@ -1,4 +1,8 @@
-"""A model that carries quantizers, from training or another tool, for a target: its scales are kept as they are."""
+"""A model that carries quantizers, from training or another tool, for a target: its scales are kept.
+
+Only a scale that the target cannot compute with is moved, by the target's ``adjust``: kept, it would give an artifact
+that fails or computes something else. Every tensor whose scale was moved is named in the notes.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,19 @@ from dataclasses import replace
 from importlib import metadata
 
 import numpy as np
+import onnx_ir as ir
 
 from onnxq.backend import Backend
 from onnxq.errors import BackendError
 from onnxq.final_check import final_check
-from onnxq.graph.fold_quantized_batchnorm import fold_quantized_batchnorm
 from onnxq.graph.save import file_size
 from onnxq.graph.shapes import forget_shapes
+from onnxq.graph.traverse import all_nodes
 from onnxq.locations import artifact_path, require_folder
 from onnxq.numbers import fit_biases
 from onnxq.options import Options
-from onnxq.plan import Plan, Role
-from onnxq.planner import make_plan
+from onnxq.plan import Plan, Role, Site
+from onnxq.planner import settled_plan
 from onnxq.prepare import Prepared, Source, backend_named, needed_opset
 from onnxq.qparams import QParams, from_range
 from onnxq.quantize import read
@@ -30,6 +35,8 @@ from onnxq.unfolded import unfolded
 __all__ = ["deploy"]
 
 _LISTED = 5
+_ROUNDED = 1e-4
+"""Relative change of a scale that is no news."""
 
 
 def deploy(
@@ -43,7 +50,8 @@ def deploy(
 
     Quantizers are pairs of QuantizeLinear and DequantizeLinear, stored integers behind a DequantizeLinear, and
     ``onnxq::FakeQuantize`` functions. Where the target's table quantizes the same tensor, it gets the same scale; the
-    zero point moves with the signedness. What the target quantizes and the model does not stays float, with its reason.
+    zero point moves with the signedness. A scale that the target cannot compute with is moved, and named in the notes.
+    What the target quantizes and the model does not stays float, with its reason.
 
     Args:
         model: path, ``ModelProto`` or ``ir.Model``; left unchanged.
@@ -52,7 +60,8 @@ def deploy(
         options: opset, format, exclusions and inclusions.
 
     Returns:
-        The quantized model; ``notes`` say which quantizers of the source the target has no use for.
+        The quantized model; ``notes`` say which quantizers of the source the target has no use for, and which scales
+        were moved.
 
     Raises:
         BackendError: the model carries no quantizers, or some that the target cannot hold; they are named.
@@ -99,15 +108,13 @@ def deploy(
 def _source(model: Source, target: Backend, options: Options) -> Quantized:
     """The float model inside, in the form that the target wants, with the quantizers it came with."""
     quantized = unfolded(read(model, backend=target.name))
-    folded = quantized.model.clone()
-    plan, numbers, folds = fold_quantized_batchnorm(folded, quantized.plan, quantized.qparams)
-    if folds:
-        before = (*quantized.notes, *map(str, folds))
-        quantized = replace(quantized, model=folded, plan=plan, qparams=numbers, notes=before)
     raised, notes = Prepared.raised(quantized.model, _opset(quantized, target, options), options.opset)
     if target.rewrite is not None:
         raised = raised.clone() if raised is quantized.model else raised
         notes += [str(note) for note in target.rewrite(raised)]
+    refuse = target.format_named(options.format).refuses
+    if refuse is not None:
+        refuse(raised)
     return replace(quantized, model=raised, notes=(*quantized.notes, *notes))
 
 
@@ -125,17 +132,13 @@ def _adopt(source: Quantized, target: Backend, options: Options) -> tuple[Plan, 
     given: dict[tuple[str, str], QParams] = {}
     for site in source.plan.sites:
         given.setdefault((_kind(site.role), site.tensor), source.qparams[site.name])
-    refused = {name: why for (kind, name), qp in given.items() if (why := _refusal(kind, qp, target)) is not None}
-    keep: dict[str, str] = {}
-    while True:
-        plan = make_plan(source.model, target, options, keep_float=keep)
-        numbers = _numbers(plan, given, target)
-        more = _lacking(plan, numbers)
-        if not more.keys() - keep.keys():
-            break
-        keep.update(more)
-    used = {site.tensor for site in plan.sites}
-    if bad := [f"{name!r}: {why}" for name, why in refused.items() if name in used]:
+
+    def lacking(plan: Plan) -> dict[str, str]:
+        return _lacking(plan, _numbers(source.model, plan, given, target))
+
+    plan = settled_plan(source.model, target, options, lacking)
+    numbers = _numbers(source.model, plan, given, target)
+    if bad := _refused(plan, given, target):
         rest = f"; and {len(bad) - _LISTED} more" if len(bad) > _LISTED else ""
         raise BackendError(
             f"{target.name} cannot hold {len(bad)} quantizers of this model: {'; '.join(bad[:_LISTED])}{rest}",
@@ -148,21 +151,35 @@ def _adopt(source: Quantized, target: Backend, options: Options) -> tuple[Plan, 
     fit_biases(source.model, plan, numbers)
     unused = [name for kind, name in given if kind != "bias" and name not in {s.tensor for s in sites}]
     notes = [f"deploy: {target.name} does not quantize {', '.join(map(repr, unused))}"] if unused else []
-    if target.adjust is not None:
-        wanted = dict(numbers)
-        target.adjust(source.model, plan, wanted)
-        moved = [name for name, qp in wanted.items() if name in numbers and qp != numbers[name]]
-        if moved:
-            names = ", ".join(map(repr, moved[:_LISTED])) + (" and others" if len(moved) > _LISTED else "")
-            notes.append(f"deploy: {target.name} would want other scales for {names}; they are kept as given")
-    return plan, numbers, notes
+    return plan, numbers, [*notes, *_fitted(source.model, plan, numbers, target)]
+
+
+def _fitted(model: ir.Model, plan: Plan, numbers: dict[str, QParams], target: Backend) -> list[str]:
+    """Make numbers fit the target's limits, in place; the notes name every tensor whose grid moved by more than it."""
+    if target.adjust is None:
+        return []
+    given = dict(numbers)
+    notes = target.adjust(model, plan, numbers)
+    moved = [s.tensor for s in plan.sites if s.role != "bias" and _moved(given[s.name], numbers[s.name])]
+    moved = [name for name in moved if not any(f"'{name}'" in note for note in notes)]
+    if moved:
+        names = ", ".join(map(repr, moved[:_LISTED])) + (" and others" if len(moved) > _LISTED else "")
+        notes = [*notes, f"deploy: {target.name} cannot compute with the scales given for {names}; they were moved"]
+    return notes
+
+
+def _moved(given: QParams, now: QParams) -> bool:
+    """Whether a grid is another one, rounding of its scale aside."""
+    return not (np.array_equal(given.zero_point, now.zero_point) and np.allclose(given.scale, now.scale, rtol=_ROUNDED))
 
 
 def _kind(role: Role) -> str:
     return "bias" if role == "bias" else "activation" if role == "activation" else "weight"
 
 
-def _numbers(plan: Plan, given: Mapping[tuple[str, str], QParams], target: Backend) -> dict[str, QParams]:
+def _numbers(
+    model: ir.Model, plan: Plan, given: Mapping[tuple[str, str], QParams], target: Backend
+) -> dict[str, QParams]:
     """The source's numbers for the sites of a plan; sites without are left out. Ties give them to each other."""
     numbers: dict[str, QParams] = {}
     for site in plan.sites:
@@ -171,14 +188,44 @@ def _numbers(plan: Plan, given: Mapping[tuple[str, str], QParams], target: Backe
             numbers[site.name] = QParams(site.spec, np.float32(1.0).reshape(()), np.zeros((), np.int64))
         elif found is not None:
             numbers[site.name] = _held(found, site.spec)
-    for site in plan.sites:  # a tensor that is only moved has the numbers of the one it was
-        if site.role == "activation" and site.name not in numbers:
-            group = [s for s in plan.sites if plan.root(s) is plan.root(site) and s.name in numbers]
-            if group:
-                numbers[site.name] = numbers[group[0].name]
-            elif site.fixed is not None:
-                numbers[site.name] = from_range(*site.fixed, site.spec)
+    _follow_moves(model, plan, numbers)
+    for site in plan.sites:
+        if site.name not in numbers and site.role == "activation" and site.fixed is not None:
+            numbers[site.name] = from_range(*site.fixed, site.spec)
     return numbers
+
+
+def _follow_moves(model: ir.Model, plan: Plan, numbers: dict[str, QParams]) -> None:
+    """Numbers for tied sites without, in place: those of the tensor they come from, else of the ones they become.
+
+    A quantizer moves to the front of what moves its tensor only if all that reads the tensor has these numbers: another
+    branch would be rounded that is not in the model given.
+    """
+    values = {v.name: v for n in all_nodes(model) for v in n.outputs} | {v.name: v for v in model.graph.inputs}
+    sites = {s.tensor: s for s in reversed(plan.sites) if s.role == "activation"}
+
+    def known(value: ir.Value | None, of: Site) -> QParams | None:
+        site = sites.get(value.name or "") if value is not None else None
+        return numbers.get(site.name) if site is not None and plan.root(site) is plan.root(of) else None
+
+    missing = [s for s in plan.sites if s.role == "activation" and s.name not in numbers]
+    for site in missing:
+        value = values.get(site.tensor)
+        node = value.producer() if value is not None else None
+        found = [qp for v in (node.inputs if node is not None else ()) if (qp := known(v, site)) is not None]
+        if found:
+            numbers[site.name] = found[0]
+    for site in reversed(missing):
+        value = values.get(site.tensor)
+        if site.name in numbers or value is None or value.is_graph_output():
+            continue
+        after = [known(v, site) for node, _ in value.uses() for v in node.outputs if v.uses() or v.is_graph_output()]
+        if after and after[0] is not None and all(qp is not None and _same(qp, after[0]) for qp in after):
+            numbers[site.name] = after[0]
+
+
+def _same(one: QParams, other: QParams) -> bool:
+    return np.array_equal(one.scale, other.scale) and np.array_equal(one.zero_point, other.zero_point)
 
 
 def _lacking(plan: Plan, numbers: Mapping[str, QParams]) -> dict[str, str]:
@@ -191,8 +238,20 @@ def _lacking(plan: Plan, numbers: Mapping[str, QParams]) -> dict[str, str]:
     return found
 
 
-def _refusal(kind: str, qp: QParams, target: Backend) -> str | None:
-    """Why a target cannot hold a quantizer, ``None`` where it can."""
+def _refused(plan: Plan, given: Mapping[tuple[str, str], QParams], target: Backend) -> list[str]:
+    """Quantizers of the model given that the plan wants and the target cannot hold, with the reason."""
+    found = {}
+    for site in plan.sites:
+        qp = given.get((_kind(site.role), site.tensor))
+        why = _refusal(site.role, qp, target) if qp is not None else None
+        if why is not None:
+            found[site.tensor] = f"{site.tensor!r}: {why}"
+    return list(found.values())
+
+
+def _refusal(role: Role, qp: QParams, target: Backend) -> str | None:
+    """Why a target cannot hold a quantizer, ``None`` where it can. A constant operand is held as activations are."""
+    kind = "activation" if role == "constant" else role
     if kind == "bias":
         return None  # made anew from the scales of data and weight
     spec, wanted = qp.spec, target.weight if kind == "weight" else target.activation

@@ -19,8 +19,10 @@ from onnxq.decide import Decider
 from onnxq.effort import algorithms_of, samples_to_verify, to_judge_by
 from onnxq.errors import OptionError, StatisticsError
 from onnxq.final_check import Verification, final_check
+from onnxq.graph.fold_quantized_batchnorm import fold_quantized_batchnorm
 from onnxq.graph.load_named import load_named
 from onnxq.graph.shapes import forget_shapes
+from onnxq.graph.values import all_nodes, is_filled
 from onnxq.locations import artifact_path, is_folder, require_folder
 from onnxq.observe import observe
 from onnxq.options import ImageOptions, Options
@@ -201,8 +203,10 @@ class _Job:
             quantized, tried = improve(quantized, decider, to_judge_by(statistics.kept), reporter)
             decider.notes += [note for note in tried if note not in decider.notes]
             verification = _verified(quantized, prepared, statistics, options)
-        told = statistics.warnings(set(quantized.plan.observed()))
-        verification = replace(verification, warnings=(*told, *decider.warnings, *verification.warnings))
+        filled = {value.name for node in all_nodes(quantized.model) for value in node.outputs if is_filled(value)}
+        told = statistics.warnings(set(quantized.plan.observed()) - filled)
+        poor = _below_floor(verification, options)
+        verification = replace(verification, warnings=(*told, *decider.warnings, *verification.warnings, *poor))
         say = target.format_named(options.format).notes
         unsaid = say(quantized) if say is not None else []
         return replace(quantized, verification=verification, notes=(*notes, *decider.notes, *unsaid))
@@ -237,14 +241,29 @@ def read(model: Source, *, backend: str = "onnxruntime") -> Quantized:
         model: path, ``ModelProto`` or ``ir.Model``; left unchanged.
         backend: the target it will be rendered for.
 
+    Batch normalizations behind quantized weights are folded into their integers and scales, exactly, see
+    :func:`onnxq.graph.fold_quantized_batchnorm.fold_quantized_batchnorm`.
+
     Returns:
-        The float model, a site for every quantizer found, and their numbers; ``notes`` say what was left as it is.
+        The float model, a site for every quantizer found, and their numbers; ``notes`` say what was folded, and what
+        was left as it is.
 
     Raises:
         OnnxqError: the model is unreadable or invalid.
     """
-    loaded = load_named(model)
-    return read_quantizers(loaded, backend_named(backend))
+    found = read_quantizers(load_named(model), backend_named(backend))  # its model is nobody else's
+    plan, numbers, notes = fold_quantized_batchnorm(found.model, found.plan, found.qparams)
+    return replace(found, plan=plan, qparams=numbers, notes=(*found.notes, *map(str, notes)))
+
+
+def _below_floor(verification: Verification, options: Options) -> list[str]:
+    worst = verification.worst
+    if worst is None or worst[1].sqnr >= options.min_sqnr:
+        return []
+    return [
+        f"output {worst[0]!r} has {worst[1].sqnr:.1f} dB, below the floor of {options.min_sqnr:g} dB: "
+        "onnxq compare shows where it is lost"
+    ]
 
 
 def _verified(quantized: Quantized, prepared: Prepared, statistics: Statistics, options: Options) -> Verification:

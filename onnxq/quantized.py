@@ -17,7 +17,10 @@ from onnxq.plan import Plan
 from onnxq.qparams import QParams
 
 if TYPE_CHECKING:
+    from torch.nn import Module
+
     from onnxq.final_check import Verification
+    from onnxq.torch.graph_module import GraphModule
 
 __all__ = ["Quantized"]
 
@@ -97,6 +100,47 @@ class Quantized:
         except OSError as error:
             raise OutputError(f"cannot be made: {error.strerror or error}", where=f"'{path.parent}'") from error
         return replace(self, files=tuple(path.parent / file.name for file in self.save(path)))
+
+    def torch(
+        self,
+        *,
+        weight_quantizer: str | None = None,
+        act_quantizer: str | None = None,
+        weight_observer: str = "mse",
+        act_observer: str = "ema_mse",
+    ) -> GraphModule:
+        """The model as a module of torch, for a training loop of one's own; :meth:`load_torch` takes it back.
+
+        Args:
+            weight_quantizer: how weights are trained, see :func:`onnxq.torch.prepare`.
+            act_quantizer: how activations are.
+            weight_observer: for quantizers whose range follows the values, how it is found.
+            act_observer: the same.
+
+        Raises:
+            ModelError: it carries no quantizers, or operators that torch cannot run.
+            OptionError: torch is missing, or a quantizer is not for the grids of this model.
+        """
+        from onnxq.torch.graph_module import GraphModule
+
+        return GraphModule(
+            self,
+            weight_quantizer=weight_quantizer,
+            act_quantizer=act_quantizer,
+            weight_observer=weight_observer,
+            act_observer=act_observer,
+        )
+
+    def load_torch(self, module: Module) -> Quantized:
+        """The model with the weights, biases, scales and zero points of a module that :meth:`torch` gave.
+
+        Raises:
+            OptionError: torch is missing, or the module is of another model.
+            VerificationError: onnxruntime does not run the result.
+        """
+        from onnxq.torch.load import loaded
+
+        return loaded(self, module)
 
     @property
     def next_steps(self) -> tuple[str, ...]:

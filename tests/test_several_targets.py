@@ -53,6 +53,19 @@ def test_command_line(files: tuple[Path, Path], tmp_path: Path, capsys: pytest.C
     assert sorted(p.name for p in (tmp_path / "again").iterdir()) == ["net_onnxruntime.onnx", "net_tvm.onnx"]
 
 
+def test_a_remark_about_several_targets_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(residual(), tmp_path / "net.onnx")
+    np.savez(tmp_path / "d.npz", x=np.stack([FEEDS[0]["x"]]))
+    several = [word for name in ("onnxruntime", "tvm", "openvino", "snpe") for word in ("--backend", name)]
+    command = ["quantize", str(tmp_path / "net.onnx"), "--data", str(tmp_path / "d.npz"), "-o", str(tmp_path / "out")]
+    assert main([*command, *several[:4]]) == 0
+    out = capsys.readouterr().out
+    assert "onnxruntime, tvm: the ranges come from 1 sample only" in out
+    assert main([*command, *several]) == 0
+    out = capsys.readouterr().out
+    assert out.count("1 sample only") == 1 and "4 of 4 targets: the ranges" in out
+
+
 def test_wrong_uses(files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, data = files
     with pytest.raises(OptionError, match="is no folder"):

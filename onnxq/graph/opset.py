@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import onnx
 import onnx.defs
 import onnx.helper
@@ -116,9 +117,14 @@ def raise_opset(model: ir.Model, opset: int | None = None, *, minimum: int = 17)
     return [Note("opset", "", f"converted from {current} to {target}; changed operators: {', '.join(sorted(changed))}")]
 
 
+_NUMBERS = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+
+
 def _ease(graph: onnx.GraphProto) -> None:
-    """Takes out what onnx's converter stumbles over though it means nothing: a pad value where none is padded."""
+    """Rewrites what onnx's converter stumbles over: a pad value where none is padded, constants that are no tensors."""
     for node in graph.node:
+        if node.op_type == "Constant" and node.domain == "":
+            _as_tensor(node)
         modes = [a.s for a in node.attribute if a.name == "mode"]
         if node.op_type == "Pad" and node.domain == "" and modes and modes[0] != b"constant":
             kept = [a for a in node.attribute if a.name != "value"]
@@ -127,6 +133,15 @@ def _ease(graph: onnx.GraphProto) -> None:
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 _ease(attribute.g)
+
+
+def _as_tensor(node: onnx.NodeProto) -> None:
+    """Gives a Constant of one number or a list of them as the tensor it is; of those the converter knows no type."""
+    for attribute in node.attribute:
+        kind = _NUMBERS.get(attribute.name)
+        if kind is not None:
+            array = np.asarray(onnx.helper.get_attribute_value(attribute), kind)
+            node.attribute[0].CopyFrom(onnx.helper.make_attribute("value", onnx.numpy_helper.from_array(array)))
 
 
 def _retype_pads(graph: onnx.GraphProto, types: Mapping[str | None, ir.DataType | None]) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import onnx_ir as ir
 
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_graphs, with_subgraphs
 from onnxq.graph.values import constant_array, remove_nodes, rename_output, replace_value
 
-__all__ = ["eliminate_identity", "remove_dead"]
+__all__ = ["eliminate_identity", "remove_dead", "remove_unread"]
 
 
 def remove_dead(model: ir.Model) -> list[Note]:
@@ -31,10 +33,22 @@ def remove_dead(model: ir.Model) -> list[Note]:
             remove_nodes([node])
             removed += 1
     for graph in all_graphs(model):
-        for value in list(graph.initializers.values()):
-            if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
-                del graph.initializers[value.name or ""]
+        remove_unread(graph)
     return [Note("dead", "", f"{removed} nodes that nothing reads removed")] if removed else []
+
+
+def remove_unread(graph: ir.Graph, among: Container[str] | None = None) -> None:
+    """Removes initializers that nothing reads, in place; graph inputs and outputs stay.
+
+    Args:
+        graph: one graph, without those inside it.
+        among: names of those that may go; all if None.
+    """
+    for name, value in list(graph.initializers.items()):
+        if among is not None and name not in among:
+            continue
+        if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+            del graph.initializers[name]
 
 
 def _detach(graph: ir.Graph) -> None:

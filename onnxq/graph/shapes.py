@@ -66,7 +66,7 @@ def infer_shapes(model: ir.Model) -> list[Note]:
             if end.shape is not None and found is not None and _contradict(end.shape, found):
                 notes.append(Note("shapes", end.name or "", f"declared with shape {end.shape}, has {found}: corrected"))
                 end.shape = None
-            end.shape = end.shape or found
+            end.shape = found if end.shape is None else end.shape  # no sizes are a shape, too
     for current in all_graphs(model):
         for value in (*current.inputs, *(v for node in current for v in node.outputs)):
             if value in fixed or not value.name or value.name not in known:

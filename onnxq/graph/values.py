@@ -19,6 +19,7 @@ __all__ = [
     "constant_array",
     "describe",
     "is_constant",
+    "is_filled",
     "only_reader",
     "remove_nodes",
     "rename_output",
@@ -29,11 +30,27 @@ __all__ = [
 ]
 
 AnyArray = np.ndarray[Any, np.dtype[Any]]
+_MOVES = frozenset(
+    {"Concat", "Expand", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
+)
 
 
 def is_constant(value: ir.Value | None) -> bool:
     """Whether a value is fixed when the model is made: an initializer that no caller can override."""
     return value is not None and value.const_value is not None and value.is_initializer() and not value.is_graph_input()
+
+
+def is_filled(value: ir.Value | None) -> bool:
+    """Whether runs differ in the shape of a value at most: a constant, or one number repeated, moved about or not."""
+    if value is None or is_constant(value):
+        return value is not None
+    node = value.producer()
+    if node is None or node.domain != "":
+        return False
+    if node.op_type == "ConstantOfShape":
+        return True
+    read = node.inputs if node.op_type == "Concat" else node.inputs[:1]
+    return node.op_type in _MOVES and all(map(is_filled, read))
 
 
 def array_of(tensor: ir.TensorProtocol) -> AnyArray:

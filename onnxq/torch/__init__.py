@@ -21,12 +21,22 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from onnxq.torch.export import export
+    from onnxq.torch.graph_module import GraphModule
     from onnxq.torch.module import QuantizedModule
     from onnxq.torch.prepare import calibrate, prepare
+    from onnxq.torch.quantizers.adaround import rounding_beta, rounding_loss
 
-__all__ = ["QuantizedModule", "calibrate", "export", "prepare"]
+__all__ = ["GraphModule", "QuantizedModule", "calibrate", "export", "prepare", "rounding_beta", "rounding_loss"]
 
-_HOMES = {"QuantizedModule": "module", "calibrate": "prepare", "export": "export", "prepare": "prepare"}
+_HOMES = {
+    "GraphModule": "graph_module",
+    "QuantizedModule": "module",
+    "calibrate": "prepare",
+    "export": "export",
+    "prepare": "prepare",
+    "rounding_beta": "quantizers.adaround",
+    "rounding_loss": "quantizers.adaround",
+}
 
 
 class _Package(ModuleType):

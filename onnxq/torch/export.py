@@ -19,19 +19,24 @@ from onnxq.graph.prune import remove_dead
 from onnxq.graph.save import save
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, rename_output, set_constant
-from onnxq.render import fake_quantize
+from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.session import Session
+from onnxq.spec import Scheme
 from onnxq.torch.insertion import map_tensors
 from onnxq.torch.marks import to_onnx
 from onnxq.torch.module import QuantizedModule, require_prepared
 from onnxq.torch.prepare import OPSET
 from onnxq.torch.quantizers import Quantizer
+from onnxq.torch.quantizers.logarithmic import logarithmic_grid
 
 __all__ = ["export"]
 
 Tensor = torch.Tensor
 _TOLERANCE = 1e-3
 """Share of the largest output by which torch and onnxruntime may differ where no step of a quantizer explains it."""
+
+
+_FUNCTIONS = ((fake_quantize.DOMAIN, fake_quantize.NAME), (fake_quantize.DOMAIN, nnie_quantize.NAME))
 
 
 class _Call(torch.autograd.Function):
@@ -50,6 +55,18 @@ class _Call(torch.autograd.Function):
         return made.setType(x.type())
 
 
+class _LogarithmicCall(torch.autograd.Function):
+    """The call of the logarithmic grid; its values are those of the quantizer."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, clip: Tensor) -> Tensor:
+        return logarithmic_grid(x, clip)
+
+    @staticmethod
+    def symbolic(g: Any, x: Any, clip: Any) -> Any:
+        return g.op(f"{fake_quantize.DOMAIN}::{nnie_quantize.NAME}", x, clip).setType(x.type())
+
+
 class _Exported(torch.nn.Module):
     """A quantizer as it is exported: with the numbers that it has now."""
 
@@ -63,6 +80,8 @@ class _Exported(torch.nn.Module):
         made = self.quantizer
         x = made.grid_input(x)
         scale = made.shaped(torch.from_numpy(self.qp.scale.copy()).to(x.device), x)
+        if self.qp.spec.scheme is Scheme.LOGARITHMIC:
+            return _LogarithmicCall.apply(x, scale)  # type: ignore[no-any-return]
         zero = made.shaped(torch.from_numpy(self.qp.zero_point.astype(np.float32)).to(x.device), x)
         axis = -1 if made.axis is None else made.axis
         return _Call.apply(x, scale, zero, self.qp.spec.qmin, self.qp.spec.qmax, axis)  # type: ignore[no-any-return]
@@ -107,10 +126,10 @@ def export(
     model = load(proto)
     unique_names(model)
     _plain_names(model)
-    fake_quantize.register(model)
-    normalize(model, min_opset=OPSET, keep=((fake_quantize.DOMAIN, fake_quantize.NAME),))
+    _register(model)
+    normalize(model, min_opset=OPSET, keep=_FUNCTIONS)
     _move_first(model)
-    fake_quantize.register(model)
+    _register(model)
     _compare(model, example_inputs, wanted)
     save(model, target)
     return target
@@ -164,33 +183,41 @@ def _plain_names(model: ir.Model) -> None:
             node.name = short
 
 
+def _register(model: ir.Model) -> None:
+    """Add the functions that are called."""
+    called = {(node.domain, node.op_type) for node in all_nodes(model)}
+    for key, part in zip(_FUNCTIONS, (fake_quantize, nnie_quantize), strict=True):
+        if key in called:
+            part.register(model)
+
+
 def _move_first(model: ir.Model) -> None:
     """Weights are moved before they are quantized, so that the quantizer stands at the layer."""
     namer = Namer(model)
     for node in list(all_nodes(model)):
-        if (node.domain, node.op_type) != (fake_quantize.DOMAIN, fake_quantize.NAME) or node.graph is None:
+        if (node.domain, node.op_type) not in _FUNCTIONS or node.graph is None:
             continue
-        arrays = [constant_array(v) for v in node.inputs[:3]]
+        arrays = [constant_array(v) for v in node.inputs]
         readers = [use.node for use in node.outputs[0].uses()]
         moved = [r for r in readers if r.op_type == "Transpose" and r.domain == ""]
         if any(a is None for a in arrays) or not moved or not isinstance(node.graph, ir.Graph):
             continue
-        weight, scale, zero = (np.asarray(a) for a in arrays)
+        weight, *numbers = (np.asarray(a) for a in arrays)
         for transpose in moved:
             order = transpose.attributes.get_ints("perm", list(range(weight.ndim))[::-1])
             parts = [weight.transpose(order)]
-            parts += [p.transpose(order) if p.ndim == weight.ndim else p for p in (scale, zero)]
+            parts += [p.transpose(order) if p.ndim == weight.ndim else p for p in numbers]
             base = node.inputs[0].name if node.inputs[0] is not None else "weight"
             values = [
                 set_constant(node.graph, namer, f"{base}_{k}", np.ascontiguousarray(p))
-                for k, p in zip("wsz", parts, strict=True)
+                for k, p in zip("wsz", parts, strict=False)
             ]
-            attributes = {k: node.attributes.get_int(k, 0) for k in ("quant_min", "quant_max")}
+            attributes = {k: node.attributes.get_int(k, 0) for k in node.attributes if k != "axis"}
             axis = node.attributes.get_int("axis", -1)
             if axis >= 0:
                 attributes["axis"] = list(order).index(axis)
             made = ir.node(
-                fake_quantize.NAME,
+                node.op_type,
                 values,
                 attributes=attributes,
                 domain=fake_quantize.DOMAIN,

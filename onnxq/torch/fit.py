@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from onnxq.errors import ModelError
-from onnxq.plan import Edge
-from onnxq.torch.executor import Executor
-from onnxq.torch.weights import ActivationGrid, FreeWeight, LearnedWeight, RoundedWeight
+from onnxq.torch.unit import Samples, Unit
+from onnxq.torch.weights import FreeWeight, RoundedWeight
 
 __all__ = ["Fit", "Samples", "Settings", "Unit", "learn"]
 
 Tensor = torch.Tensor
-Arrays = Mapping[str, NDArray[np.generic]]
 
 _CHECKS = 10
 """How often the samples held back are looked at."""
@@ -50,94 +47,6 @@ class Settings:
     warmup: float
     regularize: float
     seed: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Samples:
-    """What goes into a block and what should come out, sample by sample.
-
-    Attributes:
-        inputs: as the quantized model in front of it gives them.
-        floats: as the float model gives them.
-        targets: the float model's output.
-    """
-
-    inputs: Sequence[Mapping[str, Tensor]]
-    floats: Sequence[Mapping[str, Tensor]]
-    targets: Sequence[Tensor]
-
-    @classmethod
-    def of(cls, inputs: Sequence[Arrays], floats: Sequence[Arrays], targets: Sequence[NDArray[np.generic]]) -> Samples:
-        """Samples from arrays."""
-        made = [
-            [{n: torch.from_numpy(np.array(a)) for n, a in row.items()} for row in rows] for rows in (inputs, floats)
-        ]
-        return cls(made[0], made[1], [torch.from_numpy(np.array(t)) for t in targets])
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-
-@dataclass(eq=False)
-class Unit:
-    """A block made ready to learn.
-
-    Attributes:
-        executor: of its nodes, to one output.
-        weights: weights to learn, by name.
-        biases: biases to learn by name, with the unit in which each moves; shapes of the model.
-        grids: quantizers of activations and of constants that are not learned, by input of a node.
-        present: constants as they are now, on their grids.
-        fitting: samples to learn from.
-        held: samples to judge by.
-    """
-
-    executor: Executor
-    weights: Mapping[str, LearnedWeight]
-    biases: Mapping[str, tuple[Tensor, Tensor]]
-    grids: Mapping[Edge, ActivationGrid]
-    present: Mapping[str, Tensor]
-    fitting: Samples
-    held: Samples
-    _moves: dict[str, Tensor] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._moves = {name: torch.zeros_like(b, requires_grad=True) for name, (b, _) in self.biases.items()}
-
-    @property
-    def distinct_grids(self) -> list[ActivationGrid]:
-        """Quantizers without repeats."""
-        return list({id(grid): grid for grid in self.grids.values()}.values())
-
-    def bias(self, name: str) -> Tensor:
-        """A bias as learned so far."""
-        start, unit = self.biases[name]
-        return start + self._moves[name] * unit
-
-    def soft(self) -> dict[str, Tensor]:
-        """Constants to learn with."""
-        return {**{n: w.value() for n, w in self.weights.items()}, **{n: self.bias(n) for n in self.biases}}
-
-    def hard(self) -> dict[str, Tensor]:
-        """Constants as they would be written now."""
-        with torch.no_grad():
-            rounded = {n: torch.from_numpy(w.result()[0]) for n, w in self.weights.items()}
-            return {**rounded, **{n: self.bias(n).detach() for n in self.biases}}
-
-    def output(self, feeds: Mapping[str, Tensor], constants: Mapping[str, Tensor]) -> Tensor:
-        """What the quantized block gives."""
-        (name,) = self.executor.outputs
-        return self.executor.run(feeds, weights=constants, quantizers=self.grids)[name]
-
-    def error(self, samples: Samples, constants: Mapping[str, Tensor]) -> float:
-        """Mean squared error of the block's output over samples, float64."""
-        total, count = 0.0, 0
-        with torch.no_grad():
-            for feeds, target in zip(samples.inputs, samples.targets, strict=True):
-                gap = self.output(feeds, constants) - target
-                total += float(gap.double().square().sum())
-                count += gap.numel()
-        return total / max(count, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from onnxq.planner import make_plan
 from onnxq.prepare import Prepared
 from onnxq.spec import PerChannel, PerTensor, QuantSpec
 from onnxq.torch.marks import Marked, Marker, Place, without_marks
+from onnxq.torch.places import shared_numbers
 
 __all__ = ["LAYERS", "BiasRule", "Mapped", "Spot", "map_plan"]
 
@@ -37,6 +38,7 @@ class Spot:
         fixed: the range, where it is given by an operator's definition.
         places: tensors of calls that it quantizes.
         channels: along the axis, 1 per tensor.
+        shape: of the tensor at its places, where it is the same at all of them.
     """
 
     spec: QuantSpec
@@ -44,6 +46,7 @@ class Spot:
     fixed: tuple[float, float] | None
     places: tuple[Place, ...]
     channels: int
+    shape: tuple[int, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +130,10 @@ class _Mapper:
                 break
             keep.update(more)
         groups: dict[str, list[Site]] = {}
+        roots = shared_numbers(plan)
         for site in plan.sites:
             if placed.get(site.name):
-                groups.setdefault(plan.root(site).name, []).append(site)
+                groups.setdefault(roots[site.name], []).append(site)
         spots = [self._spot(group, plan.by_name[root], placed) for root, group in groups.items()]
         if not spots:
             raise ModelError(
@@ -192,13 +196,12 @@ class _Mapper:
     def _spot(self, group: Sequence[Site], root: Site, placed: Mapping[str, list[Place] | None]) -> Spot:
         places = tuple(dict.fromkeys(place for site in group for place in placed[site.name] or ()))
         spec, weight = root.spec, group[0].role in ("weight", "constant")
-        if not isinstance(spec.granularity, PerChannel):
-            return Spot(spec, weight, root.fixed, places, 1)
         shape = self.marker.shapes[places[0]]
-        axis = self._axis(places[0], len(shape))
+        same = shape if all(self.marker.shapes[place] == shape for place in places) else None
+        axis = self._axis(places[0], len(shape)) if isinstance(spec.granularity, PerChannel) else None
         if axis is None:
-            return Spot(replace(spec, granularity=PerTensor()), weight, root.fixed, places, 1)
-        return Spot(replace(spec, granularity=PerChannel(axis)), weight, root.fixed, places, shape[axis])
+            return Spot(replace(spec, granularity=PerTensor()), weight, root.fixed, places, 1, same)
+        return Spot(replace(spec, granularity=PerChannel(axis)), weight, root.fixed, places, shape[axis], same)
 
     def _axis(self, place: Place, rank: int) -> int | None:
         name = self.marker.names[place.call]

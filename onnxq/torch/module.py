@@ -14,7 +14,7 @@ from onnxq.errors import ModelError, OptionError
 from onnxq.plan import Plan
 from onnxq.torch.biases import folded_bias_error, rounded_bias
 from onnxq.torch.insertion import IN_PLACE, Insertion, ModulePath, map_tensors
-from onnxq.torch.mapping import LAYERS, Mapped, Spot
+from onnxq.torch.mapping import LAYERS, BiasRule, Mapped, Spot
 from onnxq.torch.marks import changes_first
 from onnxq.torch.quantizers import Quantizer
 
@@ -129,18 +129,25 @@ class _Run:
                     kwargs = {**kwargs, "bias": bias}
                 else:
                     args = (*args[:2], bias, *args[3:])
+        norm = owner._norms.get(key) if owner.round_biases and name == "batch_norm" else None
+        if norm is not None and norm.call in self.biases and not self._watching(norm.call):
+            func = self._with_bias_error(func, norm)
         if spots is None:
             if key not in owner._calls and key not in owner._unknown:
                 self._unknown(key, name)
             result = func(*args, **kwargs)
         else:
             result = self._quantized(spots, name, func, args, kwargs)
-        norm = owner._norms.get(key) if owner.round_biases and name == "batch_norm" else None
-        if norm is not None and norm.call in self.biases and not self._watching(norm.call):
-            result = folded_bias_error(
-                result, args, kwargs, self.biases[norm.call], self._scale(norm.data), self._scale(norm.weight)
-            )
         return result
+
+    def _with_bias_error(self, func: Callable[..., Any], norm: BiasRule) -> Callable[..., Any]:
+        """A batch normalization whose output is that of the folded layer, its bias rounded, before it is quantized."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            data, weight = self._scale(norm.data), self._scale(norm.weight)
+            return folded_bias_error(func(*args, **kwargs), args, kwargs, self.biases[norm.call], data, weight)
+
+        return call
 
     def _quantized(
         self, spots: Mapping[str, str], name: str, func: Callable[..., Any], args: Args, kwargs: dict[str, Any]

@@ -22,19 +22,17 @@ from onnxq.backend import Backend
 from onnxq.errors import DataError, OptionError
 from onnxq.options import Options
 from onnxq.prepare import backend_named
-from onnxq.spec import Scheme
 from onnxq.torch.insertion import Insertion, ModulePath
+from onnxq.torch.maker import Maker
 from onnxq.torch.mapping import Mapped, Spot, map_plan
 from onnxq.torch.marks import Marker, to_onnx
 from onnxq.torch.module import QuantizedModule, require_prepared
-from onnxq.torch.observers import observer_named
-from onnxq.torch.quantizers import Quantizer, quantizer_named
+from onnxq.torch.quantizers import Quantizer
 
 __all__ = ["calibrate", "prepare"]
 
 Tensor = torch.Tensor
 Args = tuple[Any, ...]
-_WIDEST = 16
 OPSET = 17
 """Of the graphs that are planned and exported; deploying raises it where a target needs more."""
 
@@ -45,10 +43,10 @@ def prepare(
     *,
     backend: str = "onnxruntime",
     options: Options | None = None,
-    weight_quantizer: str = "lsq",
-    act_quantizer: str = "lsq",
+    weight_quantizer: str | None = None,
+    act_quantizer: str | None = None,
     weight_observer: str = "mse",
-    act_observer: str = "mse",
+    act_observer: str = "ema_mse",
     more_examples: Sequence[Args] = (),
 ) -> QuantizedModule:
     """A module that trains as the target will compute it.
@@ -63,7 +61,8 @@ def prepare(
         backend: name of the target.
         options: bits, symmetry, granularity, exclusions; every operator that the target quantizes is, as in
             :func:`onnxq.deploy`.
-        weight_quantizer: how weights are trained, see :data:`onnxq.torch.quantizers.QUANTIZERS`.
+        weight_quantizer: how weights are trained, see :data:`onnxq.torch.quantizers.QUANTIZERS`, with parameters as in
+            ``"qdrop:drop=0.3"``; ``"lsq"``, or ``"logarithmic"`` where the target's grid is, if None.
         act_quantizer: how activations are.
         weight_observer: how the range of a weight is found that training starts with, see
             :data:`onnxq.torch.observers.OBSERVERS`.
@@ -80,22 +79,18 @@ def prepare(
     if isinstance(module, QuantizedModule):
         raise OptionError("the module is prepared already", where="prepare")
     target = backend_named(backend)
-    weight_class, act_class = quantizer_named(weight_quantizer), quantizer_named(act_quantizer)
-    weight_kind, act_kind = observer_named(weight_observer), observer_named(act_observer)
+    weights, activations = (
+        Maker(quantizer, observer, target.name)
+        for quantizer, observer in ((weight_quantizer, weight_observer), (act_quantizer, act_observer))
+    )
     path = ModulePath(module)
     mapped = [
         _mapped(module, example, target, options or Options(), path) for example in (example_inputs, *more_examples)
     ]
 
     def make(spot: Spot) -> Quantizer:
-        if spot.spec.scheme is not Scheme.UNIFORM or spot.spec.bits > _WIDEST:
-            raise OptionError(
-                f"{target.name} wants a {spot.spec.scheme.value} grid of {spot.spec.bits} bits",
-                where="prepare",
-                hint="Only uniform grids of at most 16 bits are trained",
-            )
-        kind, observer = (weight_class, weight_kind()) if spot.weight else (act_class, act_kind())
-        return kind(spot.spec, spot.channels, weight=spot.weight, observer=observer, fixed=spot.fixed)
+        maker = weights if spot.weight else activations
+        return maker.make(spot.spec, spot.channels, weight=spot.weight, fixed=spot.fixed, shape=spot.shape)
 
     made = QuantizedModule(module, target, mapped, make, path)
     made.train(module.training)

@@ -18,6 +18,7 @@ from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.spec import PerBlock, PerChannel, Scheme
 from onnxq.torch.executor import Executor
+from onnxq.torch.places import quantized_places
 from onnxq.torch.weights import ActivationGrid, FreeWeight, tensor_of
 
 __all__ = ["Student"]
@@ -58,15 +59,15 @@ class Student:
         self.weights: dict[str, FreeWeight] = {}
         self.grids: dict[str, ActivationGrid] = {}
         self._weight_sites: dict[str, Site] = {}
-        self._edges: dict[Edge, ActivationGrid] = {}
         self._biases: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
-        self._behind: dict[str, ActivationGrid] = {}
         self._bias_sites = {site.tensor: site for site in plan.sites if site.role == "bias"}
         for site in plan.sites:
             if site.name in quantized.qparams and site.role != "bias":
                 self._take(site, quantized.qparams[site.name])
         self._biases_of(plan, list(all_nodes(model)))
-        self._connect(plan)
+        edges, behind = quantized_places(model, plan)
+        self._edges = {edge: self.grids[root] for edge, root in edges.items() if root in self.grids}
+        self._behind = {tensor: self.grids[root] for tensor, root in behind.items() if root in self.grids}
 
     @property
     def learned(self) -> dict[str, list[Tensor]]:
@@ -147,24 +148,6 @@ class Student:
             group = [s for s in plan.sites if plan.root(s).name == root.name]
             learn = all(s.role == "activation" and s.fixed is None for s in group)
             self.grids[root.name] = ActivationGrid(qp, learn=learn, device=self.device)
-
-    def _connect(self, plan: Plan) -> None:
-        """Edges that read through a grid: those of a site, and for one behind its producer all that have no other."""
-        taken = {(e.node, e.index) for s in plan.sites for e in s.readers}
-        values = {v.name: v for n in all_nodes(self.quantized.model) for v in n.outputs}
-        values.update({v.name: v for v in self.quantized.model.graph.inputs})
-        for site in plan.sites:
-            grid = self.grids.get(plan.root(site).name)
-            if grid is None or site.role == "bias" or site.name in {s.name for s in self._weight_sites.values()}:
-                continue
-            self._edges.update(dict.fromkeys(site.readers, grid))
-            value = values.get(site.tensor)
-            if site.produced and value is not None:
-                self._behind[site.tensor] = grid
-                for use in value.uses():
-                    edge = Edge(use.node.name or "", use.idx)
-                    if (edge.node, edge.index) not in taken:
-                        self._edges[edge] = grid
 
     def _biases_of(self, plan: Plan, nodes: Sequence[ir.Node]) -> None:
         """Biases of the layers whose weights are learned, where nothing else reads them."""

@@ -10,9 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 import onnxq
+from onnxq.backends.onnxruntime import BACKEND
 from onnxq.graph.fold_quantized_batchnorm import fold_quantized_batchnorm
+from onnxq.graph.load_named import load_named
 from onnxq.qparams import quantize
+from onnxq.render.read import read
 from onnxq.session import Session
+from onnxq.unfolded import unfolded
 from tests.contract import infer
 from tests.models import build, f32, images, normal
 
@@ -60,7 +64,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_no_integer_is_rounded_anew(name: str) -> None:
     codes, scale, zero = CASES[name]
-    given = onnxq.read(net(codes, scale, zero))
+    given = read(load_named(net(codes, scale, zero)), BACKEND)
     model = given.model.clone()
     plan, numbers, notes = fold_quantized_batchnorm(model, given.plan, given.qparams)
     assert "1 batch normalizations" in str(notes[0])
@@ -82,7 +86,7 @@ def test_the_lowest_integer_of_a_full_range_has_no_negative() -> None:
     codes, scale, zero = CASES["narrow"]
     codes = codes.copy()
     codes[1, 0, 0, 0] = -128  # channel 1 changes its sign
-    given = onnxq.read(net(codes, scale, zero))
+    given = read(load_named(net(codes, scale, zero)), BACKEND)
     model = given.model.clone()
     plan, numbers, notes = fold_quantized_batchnorm(model, given.plan, given.qparams)
     assert "holds -128" in str(notes[0]) and plan == given.plan and numbers == dict(given.qparams)
@@ -97,3 +101,37 @@ def test_deploy_folds(tmp_path: Any) -> None:
     for feeds in images(1, 3, 6, 6):
         want, got = (infer(m, [feeds], optimize=False)["y"][0] for m in (model, onnx.load(tmp_path / "d.onnx")))
         np.testing.assert_allclose(got, want, atol=2e-3 * float(np.abs(want).max()))
+
+
+def test_reading_folds_as_deploying_does() -> None:
+    model = net(*CASES["narrow"])
+    given = onnxq.read(model)
+    assert [n.op_type for n in given.model.graph] == ["Conv"]
+    assert any("1 batch normalizations folded" in note for note in given.notes)
+    weight = next(s.name for s in given.plan.sites if s.role == "weight")
+    assert given.qparams[weight] == onnxq.deploy(model, backend="onnxruntime").qparams[weight]
+    for feeds in images(1, 3, 6, 6):
+        want = infer(model, [feeds], optimize=False)["y"][0]
+        got = Session(given.rendered(), optimize=False).run(feeds)["y"]
+        np.testing.assert_allclose(got, want, atol=1e-4 * float(np.abs(want).max()))
+
+
+def test_a_relu_that_the_quantizer_computes_is_written_out_behind_the_folded_layer() -> None:
+    codes, scale, zero = CASES["narrow"]
+    model = net(codes, scale, zero)
+    made = build(
+        """(float[1, 4, 6, 6] y) => (float[1, 4, 6, 6] z) {
+            q = QuantizeLinear (y, s, zero)
+            d = DequantizeLinear (q, s, zero)
+            z = Sigmoid (d)
+        }""",
+        s=f32(0.05),
+        zero=np.uint8(0).reshape(()),
+    )
+    joined = onnx.compose.merge_models(model, made, io_map=[("y", "y")])
+    read_back = unfolded(onnxq.read(joined))
+    assert [n.op_type for n in read_back.model.graph] == ["Conv", "Relu", "Sigmoid"]
+    for feeds in images(1, 3, 6, 6):
+        want = infer(joined, [feeds], optimize=False)["z"][0]
+        got = Session(read_back.rendered(), optimize=False).run(feeds)["z"]
+        assert np.mean(np.abs(got - want) > 1e-4) < 0.01, "but for ties"

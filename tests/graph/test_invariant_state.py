@@ -10,7 +10,8 @@ from tests.graph.helpers import build, f32, random, run
 
 LOOP = """g (float[1,4] x) => (float[m,n] y, float[k,m,n] all) {
     last, weight_end, y, all = Loop (trips, , x, w, b) <body = step
-        (int64 i, bool c, float[1,4] h, float[4,4] u, float[4] v) => (bool c_out, float[1,4] h_out, float[4,4] u_out, float[4] v_out, float[1,4] seen)
+        (int64 i, bool c, float[1,4] h, float[4,4] u, float[4] v) =>
+        (bool c_out, float[1,4] h_out, float[4,4] u_out, float[4] v_out, float[1,4] seen)
         { c_out = Identity(c) p = MatMul(h, u) q = Add(p, v) h_out = Tanh(q) t = Identity(u) u_out = Identity(t)
           v_out = Identity(v) seen = Identity(h_out) }>
     }"""

@@ -83,3 +83,10 @@ def test_shapes_that_do_not_fit_stay_unknown() -> None:
     model = load(build("g (float[2,3] x) => (float[2,3] y) { a = MatMul(x, x) \n y = Relu(a) }"))
     infer_shapes(model)
     assert static_shape(value(model, "a")) is None
+
+
+def test_a_declared_scalar_stays_one_where_inference_finds_no_shape() -> None:
+    text = "g (float[2,3] x, int64[n] shape) => (float y) { r = Reshape(x, shape) \n y = ReduceMean<keepdims = 0>(r) }"
+    model = load(build(text))
+    infer_shapes(model)
+    assert str(model.graph.outputs[0].shape) == "[]"

@@ -10,10 +10,10 @@ import torch
 
 from onnxq.errors import OptionError
 from onnxq.qparams import MIN_SCALE, QParams, from_range
-from onnxq.spec import PerChannel, QuantSpec
-from onnxq.torch.observers import Observer
+from onnxq.spec import PerChannel, QuantSpec, Scheme
+from onnxq.torch.observers.base import Observer
 
-__all__ = ["Quantizer", "scale_gradient"]
+__all__ = ["Quantizer", "Tensor", "scale_gradient"]
 
 Tensor = torch.Tensor
 
@@ -27,11 +27,15 @@ class Quantizer(torch.nn.Module, ABC):
         weight: of a weight, else of an activation.
         observer: finds the range that the grid starts with.
         fixed: the real range where an operator's definition gives it; nothing is watched or learned then.
+        shape: of the tensor, where it is known: that of a weight always is.
 
     Attributes:
+        scheme: the kind of grid that the method is for.
         watching: values pass unchanged and are watched.
         ready: the grid has numbers.
     """
+
+    scheme = Scheme.UNIFORM
 
     def __init__(
         self,
@@ -41,9 +45,10 @@ class Quantizer(torch.nn.Module, ABC):
         weight: bool,
         observer: Observer,
         fixed: tuple[float, float] | None = None,
+        shape: tuple[int, ...] | None = None,
     ) -> None:
         super().__init__()
-        self.spec, self.weight, self.observer, self.fixed = spec, weight, observer, fixed
+        self.spec, self.weight, self.observer, self.fixed, self.shape = spec, weight, observer, fixed, shape
         self.axis = spec.granularity.axis if isinstance(spec.granularity, PerChannel) else None
         self.watching = False
         self.register_buffer("ready", torch.tensor(False))
@@ -89,6 +94,10 @@ class Quantizer(torch.nn.Module, ABC):
         self.set_numbers(torch.from_numpy(np.array(qp.scale, np.float32)), torch.from_numpy(qp.zero_point.astype("f4")))
         self.ready.fill_(True)
         self.__dict__["_known_ready"] = True
+
+    def start_weight(self, qp: QParams, weight: Tensor) -> None:
+        """Begin with these numbers of this weight."""
+        self.start(qp)
 
     def shaped(self, number: Tensor, x: Tensor) -> Tensor:
         """A number a channel, or one, in a shape that broadcasts against ``x``."""

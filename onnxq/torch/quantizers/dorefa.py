@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from onnxq.errors import OptionError
-from onnxq.qparams import from_range
+from onnxq.qparams import QParams, from_range
 from onnxq.torch.quantizers.ema import Fixed
 from onnxq.torch.quantizers.lsq import learned_grid
 
@@ -34,6 +34,11 @@ class DoReFa(Fixed):
             raise OptionError("DoReFa is for weights", where="prepare", hint="Activations take 'pact' or 'lsq'")
         super().build(channels)
         self.register_buffer("size", torch.ones(()))
+
+    def start_weight(self, qp: QParams, weight: Tensor) -> None:
+        """See :meth:`Quantizer.start_weight`."""
+        self.size.copy_(weight.abs().max())
+        self.start(qp)
 
     def grid_input(self, x: Tensor) -> Tensor:
         """The squashed weight."""

@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 
+from onnxq.spec import QuantSpec
+from onnxq.torch.parameters import require
 from onnxq.torch.quantizers.ema import EMA
 
 __all__ = ["DSQ"]
 
 Tensor = torch.Tensor
-_ALPHA = 0.4
 
 
 class _Soft(torch.autograd.Function):
@@ -38,10 +39,19 @@ class _Soft(torch.autograd.Function):
 
 
 class DSQ(EMA):
-    """Hard rounding forward, the soft staircase's slope backward; the range follows its observer while training."""
+    """Hard rounding forward, the soft staircase's slope backward; the range follows its observer while training.
+
+    Args:
+        alpha: what the staircase misses of a step, above 0 and below 1: the softer, the nearer to 1.
+    """
+
+    def __init__(self, spec: QuantSpec, channels: int, *, alpha: float = 0.4, **given: Any) -> None:
+        require("quantizer 'dsq', alpha", alpha, 1e-4, 1 - 1e-4)
+        super().__init__(spec, channels, **given)
+        self.alpha = alpha
 
     def quantize(self, x: Tensor) -> Tensor:
         """See :meth:`Quantizer.quantize`."""
         self.follow(x)
         scale, zero = self.shaped(self.scale, x), self.shaped(self.zero_point, x)
-        return _Soft.apply(x, scale, zero, (self.spec.qmin, self.spec.qmax), _ALPHA)  # type: ignore[no-any-return]
+        return _Soft.apply(x, scale, zero, (self.spec.qmin, self.spec.qmax), self.alpha)  # type: ignore[no-any-return]

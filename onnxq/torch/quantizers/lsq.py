@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from onnxq.qparams import MIN_SCALE
+from onnxq.spec import QuantSpec
 from onnxq.torch.quantizers.base import Quantizer, scale_gradient
 
 __all__ = ["LSQ", "learned_grid"]
@@ -20,28 +21,56 @@ Tensor = torch.Tensor
 
 
 class _Learned(torch.autograd.Function):
-    """``(clip(round(x / s) + z, n, p) - z) s`` with gradients for x, s and z."""
+    """``(clip(round(x / s) + z, n, p) - z) s`` with gradients for x, s and z.
+
+    Passes over memory are what it costs: few temporaries, changed in place, and numbers for ends where one pair serves
+    for all channels, for which torch has the faster kernels.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor, zero: Tensor, low: int, high: int) -> Tensor:
         ratio = x / scale
-        whole = torch.round(ratio)
-        codes = torch.clamp(whole + zero, low, high) - zero
+        ends = _ends(zero, low, high)
         if any(ctx.needs_input_grad):
-            inside = codes == whole
-            slope = torch.where(inside, codes - ratio, codes) if ctx.needs_input_grad[1] else codes
-            ctx.save_for_backward(inside, slope, scale)
-        codes = codes + 0.0
-        return codes * scale
+            learned = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
+            # a scale that follows the values is overwritten before the next call of the same quantizer
+            ctx.save_for_backward(ratio, scale if learned else None)
+            ctx.ends = ends
+            codes = torch.round(ratio)
+        else:
+            codes = ratio.round_()
+        return codes.clamp_(*ends).add_(0.0).mul_(scale)  # -0.0 has no integer
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grads
-        inside, slope, scale = ctx.saved_tensors
-        along = grad * inside
-        for_scale = (grad * slope).sum_to_size(scale.shape) if ctx.needs_input_grad[1] else None
-        for_zero = ((along - grad) * scale).sum_to_size(scale.shape) if ctx.needs_input_grad[2] else None
+        ratio, scale = ctx.saved_tensors
+        low, high = ctx.ends
+        codes = torch.round(ratio)
+        if isinstance(low, float):
+            along = torch.ops.aten.hardtanh_backward(grad, codes, low - 0.5, high + 0.5)
+        else:
+            along = torch.where((codes >= low) & (codes <= high), grad, 0.0)
+        for_scale = for_zero = None
+        if scale is not None:
+            codes.clamp_(low, high)
+            work = ratio.clamp(low - 1.0, high + 1.0)  # of infinite values too
+            if ctx.needs_input_grad[1]:
+                for_scale = torch.sub(codes, work, out=work).mul_(along).sum_to_size(scale.shape)
+            beyond = torch.sub(grad, along, out=work)
+            if ctx.needs_input_grad[2]:
+                for_zero = -beyond.sum_to_size(scale.shape) * scale
+            if for_scale is not None:
+                for_scale = for_scale + beyond.mul_(codes).sum_to_size(scale.shape)
         return along if ctx.needs_input_grad[0] else None, for_scale, for_zero, None, None
+
+
+def _ends(zero: Tensor, low: int, high: int) -> tuple[float, float] | tuple[Tensor, Tensor]:
+    """Ends of the grid less the zero point: numbers where they are alike everywhere, and looking does not wait."""
+    if zero.device.type == "cpu" and (zero.numel() == 1 or not zero.any()):
+        middle = float(zero.reshape(-1)[0])
+        return low - middle, high - middle
+    return low - zero, high - zero
 
 
 class _Whole(torch.autograd.Function):
@@ -73,7 +102,14 @@ class LSQ(Quantizer):
     """A learned scale; a learned zero point too where the grid is asymmetric.
 
     Gradients of both are multiplied by ``1 / sqrt(N qmax)``, N elements to a scale, of one sample for activations.
+
+    Args:
+        grad_scaling: False leaves these gradients as they are.
     """
+
+    def __init__(self, spec: QuantSpec, channels: int, *, grad_scaling: bool = True, **given: Any) -> None:
+        super().__init__(spec, channels, **given)
+        self.grad_scaling = grad_scaling
 
     def build(self, channels: int) -> None:
         """See :meth:`Quantizer.build`."""
@@ -98,6 +134,7 @@ class LSQ(Quantizer):
     def quantize(self, x: Tensor) -> Tensor:
         """See :meth:`Quantizer.quantize`."""
         scale, zero = self.numbers()
-        factor = 1.0 / math.sqrt(max(self.elements(x, self.scale.numel()) * self.spec.qmax, 1.0))
-        scale, zero = scale_gradient(scale, factor), scale_gradient(zero, factor)
+        if self.grad_scaling:
+            factor = 1.0 / math.sqrt(max(self.elements(x, self.scale.numel()) * self.spec.qmax, 1.0))
+            scale, zero = scale_gradient(scale, factor), scale_gradient(zero, factor)
         return learned_grid(x, self.shaped(scale, x), self.shaped(zero, x), self.spec.qmin, self.spec.qmax)

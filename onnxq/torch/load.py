@@ -1,0 +1,84 @@
+"""From a trained module back to a quantized model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from onnxq.errors import OptionError
+from onnxq.final_check import final_check
+from onnxq.graph.save import file_size
+from onnxq.graph.shapes import forget_shapes
+from onnxq.numbers import fit_biases
+from onnxq.qparams import QParams
+from onnxq.quantized import Quantized
+from onnxq.torch.graph_module import GraphModule, constants_of
+
+__all__ = ["loaded"]
+
+_LISTED = 5
+_ROUNDED = 1e-4
+"""Relative change of a scale that is no news."""
+
+
+def loaded(quantized: Quantized, module: torch.nn.Module) -> Quantized:
+    """A quantized model with the weights, biases, scales and zero points that a module has now.
+
+    Args:
+        quantized: what the module was made of, or the same model with the same plan; left unchanged.
+        module: of :meth:`onnxq.Quantized.torch`.
+
+    Raises:
+        OptionError: it is another module, or of another model.
+        VerificationError: onnxruntime does not run the result.
+    """
+    if not isinstance(module, GraphModule):
+        raise OptionError(f"{type(module).__name__} is no module of a quantized model", hint="Give what torch() gave")
+    model = quantized.model.clone()
+    constants = constants_of(model)
+    arrays = module.arrays()
+    same = all(name in constants and tuple(constants[name].shape or ()) == a.shape for name, a in arrays.items())
+    if not same or module.source.plan.sites != quantized.plan.sites:
+        raise OptionError(
+            "the module is of another model", where="load_torch", hint="Give what this model's torch() gave"
+        )
+    for name, array in arrays.items():
+        constants[name].const_value = ir.tensor(array, name=name)
+    numbers = {**quantized.qparams, **module.numbers()}
+    fit_biases(model, quantized.plan, numbers)
+    own = {s.name for s in quantized.plan.sites if s.role == "bias" and s.factors is None}
+    numbers |= {name: qp for name, qp in module.numbers().items() if name in own}
+    notes = (*quantized.notes, *_fitted(model, quantized, numbers))
+    recipe = tuple(dict.fromkeys((*quantized.recipe, "torch")))
+    made = replace(
+        quantized, model=model, qparams=numbers, notes=notes, verification=None, recipe=recipe, files=(), _made=[]
+    )
+    result = made.rendered()
+    forget_shapes(result)
+    size, home = file_size(model), quantized.backend.at_home
+    return replace(made, verification=final_check(model, result, (), float_bytes=size, at_home=home))
+
+
+def _fitted(model: ir.Model, quantized: Quantized, numbers: dict[str, QParams]) -> list[str]:
+    """Make numbers fit the target's limits, in place; what was moved, for the notes."""
+    if quantized.backend.adjust is None:
+        return []
+    given = dict(numbers)
+    notes = quantized.backend.adjust(model, quantized.plan, numbers)
+    own = (s.name for s in quantized.plan.sites if s.name in given and s.factors is None)
+    moved = [name for name in own if _moved(given[name], numbers[name])]
+    if not moved:
+        return []
+    names = ", ".join(map(repr, moved[:_LISTED])) + (" and others" if len(moved) > _LISTED else "")
+    return [
+        *notes,
+        f"torch: {quantized.backend.name} cannot compute with the scales learned for {names}; they were moved",
+    ]
+
+
+def _moved(given: QParams, now: QParams) -> bool:
+    """Whether a grid is another one, rounding of its scale aside."""
+    return not (np.array_equal(given.zero_point, now.zero_point) and np.allclose(given.scale, now.scale, rtol=_ROUNDED))

@@ -1,0 +1,99 @@
+"""What every observer is: it watches batches and gives a range, of which :func:`onnxq.qparams.from_range` makes a grid.
+
+A method that finds a scale and a zero point gives the range of exactly that grid, see :func:`grid_ends`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from onnxq.errors import DataError
+from onnxq.spec import PerChannel, QuantSpec
+
+__all__ = ["Ends", "Observer", "grid_ends", "rows"]
+
+Tensor = torch.Tensor
+Ends = NDArray[np.float64]
+
+
+def rows(x: Tensor, spec: QuantSpec) -> Tensor:
+    """(channels, elements), one row per tensor."""
+    if isinstance(spec.granularity, PerChannel):
+        return x.movedim(spec.granularity.axis, 0).flatten(1) if x.ndim > 1 else x.reshape(-1, 1)
+    return x.reshape(1, -1)
+
+
+def grid_ends(scale: ArrayLike, low: Ends, spec: QuantSpec) -> tuple[Ends, Ends]:
+    """The range whose grid has this scale, and on an asymmetric grid its lowest number next to ``low``.
+
+    Args:
+        scale: > 0, of the shape of ``low``.
+        low: the lowest value that the grid shall hold.
+        spec: the grid.
+    """
+    steps = np.asarray(scale, np.float64)
+    if spec.symmetric:
+        zero = np.asarray(0 if spec.signed else 1 << (spec.bits - 1))
+    else:
+        zero = np.clip(np.rint(spec.qmin - np.minimum(low, 0.0) / steps), spec.qmin, spec.qmax)
+    ends = (np.asarray(spec.qmin - zero) * steps, np.asarray(spec.qmax - zero) * steps)
+    return (-ends[1], ends[1]) if spec.symmetric else ends
+
+
+class Observer(ABC):
+    """Watches tensors and gives a range, (channels,) or () float64.
+
+    Attributes:
+        uniform_only: the method speaks of the steps of a uniform grid.
+    """
+
+    uniform_only = False
+
+    def __init__(self) -> None:
+        self.low: Ends | None = None
+        self.high: Ends | None = None
+
+    def watch(self, x: Tensor, spec: QuantSpec) -> None:
+        """Look at a batch, float32.
+
+        Raises:
+            DataError: it holds NaN or infinite values.
+        """
+        if not x.numel():
+            return
+        low, high = self.batch(x, spec)
+        if not isinstance(spec.granularity, PerChannel):
+            low, high = low.reshape(()), high.reshape(())
+        if self.low is None or self.high is None:
+            self.low, self.high = low, high
+        else:
+            self.low, self.high = self.joined(self.low, low, np.minimum), self.joined(self.high, high, np.maximum)
+
+    def range(self, where: str) -> tuple[Ends, Ends]:
+        """What was found.
+
+        Raises:
+            DataError: nothing was watched.
+        """
+        if self.low is None or self.high is None:
+            raise DataError("calibration never reached it", where=where, hint="Give batches that run this part")
+        return self.low, self.high
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.low = self.high = None
+
+    def batch(self, x: Tensor, spec: QuantSpec) -> tuple[Ends, Ends]:
+        """The range of a batch, (channels,): here the smallest and the largest value."""
+        low, high = torch.aminmax(rows(x, spec), dim=1)
+        if not (torch.isfinite(low).all() and torch.isfinite(high).all()):
+            raise DataError("a tensor holds NaN or infinite values", where="the range of a fake-quantizer")
+        return low.cpu().numpy().astype(np.float64), high.cpu().numpy().astype(np.float64)
+
+    @abstractmethod
+    def joined(self, old: Ends, new: Ends, outer: np.ufunc) -> Ends:
+        """One end of the range so far and that of a batch, together."""

@@ -1,0 +1,28 @@
+"""How results look on a terminal: one summary each, aligned, no more than is needed.
+
+``results`` shows what was made, ``measurements`` what was found out about a model, ``listings`` what there is;
+``parts`` is what they share.
+"""
+
+from __future__ import annotations
+
+from onnxq.views.listings import algorithms, backends, demo, shown
+from onnxq.views.measurements import calibrated, comparison, findings, plan, sensitivity
+from onnxq.views.results import agreement, below_floor, quantized, rewritten, several
+
+__all__ = [
+    "agreement",
+    "algorithms",
+    "backends",
+    "below_floor",
+    "calibrated",
+    "comparison",
+    "demo",
+    "findings",
+    "plan",
+    "quantized",
+    "rewritten",
+    "sensitivity",
+    "several",
+    "shown",
+]

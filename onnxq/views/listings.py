@@ -1,0 +1,132 @@
+"""How it looks what there is: a file's content, the targets, the algorithms, the demonstration."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from onnxq.backend import Backend
+from onnxq.quantized import Quantized
+from onnxq.show import ModelView, QuantizedTensor, StatisticsView
+from onnxq.spec import QuantSpec, Scheme
+from onnxq.terminal import Screen, bytes_text, decibel, number
+from onnxq.views.parts import (
+    ROWS,
+    heading,
+    labelled,
+    more_line,
+    warning_lines,
+)
+
+if TYPE_CHECKING:
+    from onnxq.algorithms.draft import Algorithm
+    from onnxq.demo.run import DemoResult
+
+__all__ = ["algorithms", "backends", "demo", "shown"]
+
+
+def shown(screen: Screen, view: ModelView | StatisticsView, *, everything: bool) -> None:
+    """A model's quantization, or a statistics file."""
+    if isinstance(view, StatisticsView):
+        _statistics(screen, view, everything)
+    else:
+        _model(screen, view, everything)
+
+
+def _statistics(screen: Screen, view: StatisticsView, everything: bool) -> None:
+    s = view.statistics
+    heading(screen, view.path, f"statistics, {bytes_text(view.file_bytes)}")
+    kept = ", ".join(str(k.index) for k in s.kept)
+    screen.pairs([("samples", f"{s.samples}; kept: {kept or 'none'}"), ("model", s.model_digest[:16])])
+    screen.line()
+    tensors = list(s.tensors.values())
+    listed = tensors if everything else tensors[:ROWS]
+    head = ("tensor", "values", "min", "max", "mean", "std")
+    rows = [(t.name, f"{t.count:,}", number(t.min), number(t.max), number(t.mean), number(t.std)) for t in listed]
+    screen.table(head, rows, right=range(1, 6))
+    more_line(screen, len(tensors) - len(listed))
+    warning_lines(screen, s.warnings())
+
+
+def _model(screen: Screen, view: ModelView, everything: bool) -> None:
+    heading(
+        screen,
+        view.path,
+        f"{bytes_text(view.file_bytes)}, opset {view.opset}" + (f", by {view.producer}" if view.producer else ""),
+    )
+    rows = labelled("inputs", (f"{name}: {kind}" for name, kind in view.inputs.items()))
+    rows += labelled("outputs", (f"{name}: {kind}" for name, kind in view.outputs.items()))
+    rows.append(("nodes", ", ".join(f"{count} {op}" for op, count in view.ops.items()) or "none"))
+    rows.append(("constants", ", ".join(f"{kind} {bytes_text(n)}" for kind, n in view.weight_bytes.items()) or "none"))
+    if not view.quantized:
+        screen.pairs([*rows, ("quantized", "nothing")])
+        return
+    by_role = Counter((q.role, q.dtype) for q in view.quantized)
+    text = ", ".join(
+        f"{count} {dtype} {role if count == 1 else 'biases' if role == 'bias' else role + 's'}"
+        for (role, dtype), count in by_role.items()
+    )
+    screen.pairs([*rows, ("quantized", text)])
+    screen.line()
+    listed = view.quantized if everything else view.quantized[:ROWS]
+    head = ("tensor", "role", "type", "scale", "zero point", "read by")
+    screen.table(head, [_quantized_row(q) for q in listed])
+    more_line(screen, len(view.quantized) - len(listed))
+
+
+def _quantized_row(q: QuantizedTensor) -> tuple[str, ...]:
+    scale, zero = "computed", "computed"
+    if q.scale is not None:
+        low, high = q.scale
+        scale = number(low) if low == high else f"{number(low)}..{number(high)}"
+        scale += f" ({q.scales} on axis {q.axis})" if q.scales > 1 else ""
+    if q.zero_point is not None:
+        zero = str(q.zero_point[0]) if q.zero_point[0] == q.zero_point[1] else f"{q.zero_point[0]}..{q.zero_point[1]}"
+    return q.tensor, q.role, q.dtype, scale, zero, ", ".join(q.readers) or "output"
+
+
+def backends(screen: Screen, found: Sequence[Backend]) -> None:
+    """The table of targets."""
+    for backend in found:
+        scheme = f"weights {_scheme(backend.weight)}, activations {_scheme(backend.activation)}"
+        screen.line(f"{screen.style(backend.name, 'bold')}  {backend.title}")
+        rows = [("scheme", scheme), ("writes", backend.artifacts), ("formats", ", ".join(backend.formats))]
+        rows += [("verified", backend.verified)] if backend.verified else []
+        rows += [("not verified", backend.unverified)] if backend.unverified else []
+        screen.pairs(rows)
+
+
+def _scheme(spec: QuantSpec) -> str:
+    sign = "int" if spec.signed else "uint"
+    extra = " log" if spec.scheme is Scheme.LOGARITHMIC else " 2^n" if spec.power_of_two else ""
+    return f"{sign}{spec.bits}{extra}{' sym' if spec.symmetric and spec.signed else ''}"
+
+
+def algorithms(screen: Screen, found: Sequence[Algorithm]) -> None:
+    """The table of algorithms."""
+    rows = [
+        (a.NAME, a.STAGE, ", ".join(f"{key}={value}" for key, value in a.PARAMETERS.items()) or "-", a.TITLE)
+        for a in found
+    ]
+    screen.table(("name", "stage", "parameters", "what it does"), rows)
+
+
+def demo(screen: Screen, result: DemoResult, made: Quantized) -> None:
+    """Float and INT8 side by side."""
+    heading(screen, "handwritten digits, a CNN", f"quantized in {result.seconds:.1f} s for {made.backend.title}")
+    worst = made.verification.worst if made.verification else None
+    rows = [
+        ("accuracy", f"{result.float_accuracy:.2%}", f"{result.int8_accuracy:.2%}", f"{result.agreement:.1%} agree"),
+        ("size", bytes_text(result.float_bytes), bytes_text(result.int8_bytes),
+         f"{result.float_bytes / result.int8_bytes:.1f} times smaller"),
+        ("batch of 64", f"{result.float_ms:.2f} ms", f"{result.int8_ms:.2f} ms",
+         f"{result.float_ms / result.int8_ms:.1f} times as fast"),
+        ("SQNR", "", f"{decibel(worst[1].sqnr)} dB" if worst else "-", ""),
+    ]  # fmt: skip
+    screen.table(("", "float", "int8", ""), rows, right=(1, 2))
+    screen.line(f"  {result.digits} digits that neither training nor calibration has seen.")
+    if result.output:
+        screen.line(f"  The quantized model: {result.output}")
+    else:
+        screen.line("  Next: onnxq quantize MODEL.onnx --data DATA.npz -o OUT.onnx")

@@ -1,0 +1,115 @@
+"""What several views are made of: headings, reasons, accuracy, sizes, warnings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from onnxq.compare import TensorErrors
+from onnxq.metrics import Errors
+from onnxq.plan import Kept
+from onnxq.reasons import by_reason, counts
+from onnxq.terminal import Screen, bytes_text, decibel
+
+__all__ = [
+    "ROWS",
+    "accuracy_text",
+    "drops_table",
+    "heading",
+    "kept_rows",
+    "labelled",
+    "more_line",
+    "note_lines",
+    "of_kinds",
+    "smaller",
+    "warning_lines",
+]
+
+ROWS = 20
+"""Rows of a table that is cut short unless everything is asked for."""
+_NAMES = 3
+_NAMES_WIDTH = 90
+
+
+def heading(screen: Screen, left: str, right: str = "") -> None:
+    """The first line: what it is about, and what is less important."""
+    screen.line(f"{screen.style(left, 'bold')}{'  ' + screen.style(right, 'dim') if right else ''}")
+
+
+def kept_rows(kept: Sequence[Kept], verbose: bool) -> list[tuple[str, str]]:
+    """What stays float, by reason, most frequent first."""
+    rows: list[tuple[str, str]] = []
+    label = "stays float"
+    for reason, members in by_reason(kept):
+        rows.append((label, f"{counts(m.op for m in members)}: {reason}"))
+        label = ""
+        names = [m.node for m in members if m.node]
+        shown = names if verbose else _some(names)
+        more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+        if verbose:
+            rows += [("", f"    {name}") for name in shown]
+        elif shown:
+            rows.append(("", f"    {', '.join(shown)}{more}"))
+    return rows
+
+
+def _some(names: Sequence[str]) -> list[str]:
+    """The first few names, fewer if they are long; at least one."""
+    count = 1
+    while count < min(_NAMES, len(names)) and sum(map(len, names[: count + 1])) <= _NAMES_WIDTH:
+        count += 1
+    return list(names[:count])
+
+
+def accuracy_text(errors: Errors) -> str:
+    """SQNR over all samples, of the worst and of the median one."""
+    if errors.sqnr == math.inf:
+        return "exact"
+    text = f"{decibel(errors.sqnr)} dB"
+    if errors.samples > 1 and errors.worst_sample is not None:
+        text += f", worst sample {decibel(errors.worst)} dB (sample {errors.worst_sample})"
+        median = decibel(errors.median)
+        text += f", median {median}{' dB' if math.isfinite(errors.median) else ''}"
+    return text
+
+
+def of_kinds(ops: Iterable[str]) -> str:
+    """``: 3 Conv, 1 Add``; nothing where there are none."""
+    text = counts(ops)
+    return f": {text}" if text else ""
+
+
+def labelled(label: str, texts: Iterable[str]) -> list[tuple[str, str]]:
+    """Rows with a label on the first alone."""
+    return [("" if position else label, text) for position, text in enumerate(texts)]
+
+
+def smaller(before: int, after: int) -> str:
+    """Two sizes in bytes and their ratio."""
+    ratio = before / after if after else math.inf
+    text = f"{ratio:.1f} times smaller" if ratio >= 1.05 else "not smaller" if ratio <= 1 else "about the same"
+    return f"{bytes_text(before)} → {bytes_text(after)}, {text}"
+
+
+def drops_table(screen: Screen, drops: Sequence[TensorErrors]) -> None:
+    """Where most is lost, a row each."""
+    rows = [(f"{t.drop:.1f}", f"{t.errors.sqnr:.1f}", t.op, t.node or "(input)", t.tensor) for t in drops]
+    screen.table(("dB lost", "SQNR dB", "op", "node", "tensor"), rows, right=(0, 1))
+
+
+def more_line(screen: Screen, count: int) -> None:
+    """How many rows a table was cut short by, if any."""
+    if count > 0:
+        screen.line(screen.style(f"  and {count:,} more (--all)", "dim"))
+
+
+def warning_lines(screen: Screen, texts: Iterable[str]) -> None:
+    """A line for each."""
+    for text in texts:
+        screen.line(f"  {screen.style('warning', 'yellow')}  {text}")
+
+
+def note_lines(screen: Screen, texts: Iterable[str]) -> None:
+    """A line for each."""
+    for text in texts:
+        screen.line(f"  {screen.style('note', 'dim')}  {text}")

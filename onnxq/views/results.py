@@ -1,0 +1,189 @@
+"""How a result looks: what was quantized, how well, how large, and whether its runtime agrees."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from onnxq import plugins
+from onnxq.compare import TensorErrors
+from onnxq.effort import TRIED
+from onnxq.final_check import Verification
+from onnxq.quantized import Quantized
+from onnxq.reasons import counts
+from onnxq.terminal import Screen, decibel, plural
+from onnxq.views.parts import (
+    accuracy_text,
+    drops_table,
+    heading,
+    kept_rows,
+    labelled,
+    note_lines,
+    of_kinds,
+    smaller,
+    warning_lines,
+)
+
+if TYPE_CHECKING:
+    from onnxq.rewritten import Rewritten
+    from onnxq.verify import Agreement
+
+__all__ = ["agreement", "below_floor", "quantized", "rewritten", "several"]
+
+_MANY_OUTPUTS = 8
+_MOST_NAMED = 3
+"""Targets named before a remark about them; of more, their number is."""
+_SLOWER = 0.95
+
+
+def quantized(
+    screen: Screen, source: str, output: str | None, result: Quantized, seconds: float, *, verbose: bool
+) -> None:
+    """The summary of ``onnxq quantize``."""
+    plan, check = result.plan, result.verification
+    written = ", ".join(str(path) for path in result.files) or output
+    heading(screen, f"{source} → {written}" if written else source, f"{result.backend.title}, {seconds:.1f} s")
+    done = len(plan.quantized) + len(plan.absorbed)
+    total = done + len(plan.kept_float)
+    absorbed = f" (+ {counts(_ops(result, plan.absorbed))} absorbed)" if plan.absorbed else ""
+    rows = [("quantized", f"{done} of {total} nodes{of_kinds(plan.quantized.values())}{absorbed}")]
+    if result.recipe:
+        first, *rest = result.recipe
+        known = first.partition(":")[0] in plugins.names("onnxq.ranges")
+        rows.append(("by", ", ".join((f"{first} ranges" if known else first, *rest))))
+    rows += [("tried", note.removeprefix(TRIED)) for note in result.notes if note.startswith(TRIED)]
+    if plan.stored:
+        rows.append(("weights", f"stored as integers, unpacked to float at load: {counts(plan.stored.values())}"))
+    rows += kept_rows(plan.kept_float, verbose)
+    if check is not None:
+        texts = _sqnr_texts(check)
+        rows += labelled("SQNR", texts[: None if verbose else _MANY_OUTPUTS])
+        if len(texts) > _MANY_OUTPUTS and not verbose:
+            rows.append(("", f"{len(texts) - _MANY_OUTPUTS} better outputs (-v lists them)"))
+        for name, errors in check.outputs.items():
+            if math.isnan(errors.sqnr) and not math.isnan(errors.agreement):
+                rows.append(("agreement", f"{name}: {errors.agreement:.1%} of {errors.elements:,} values equal"))
+        rows.append(("size", smaller(check.float_bytes, check.quantized_bytes)))
+        if check.speedup is not None:
+            speed = f"{check.speedup:.2f} times as fast as float, one thread of this machine"
+            rows.append(("speed", screen.style(speed, "yellow") if check.speedup < _SLOWER else speed))
+        rows.append(("checked", _checked(result, check)))
+    rows += labelled("next", _next(result))
+    screen.pairs(rows)
+    warning_lines(screen, check.warnings if check else ())
+    if verbose:
+        note_lines(screen, (note for note in result.notes if not note.startswith(TRIED)))
+
+
+def _sqnr_texts(check: Verification) -> list[str]:
+    """The accuracy of every output that has one, the worst first; named where there are several."""
+    scored = [(name, errors) for name, errors in check.outputs.items() if not math.isnan(errors.sqnr)]
+    scored.sort(key=lambda pair: pair[1].sqnr)
+    return [f"{name}: {accuracy_text(errors)}" if len(scored) > 1 else accuracy_text(errors) for name, errors in scored]
+
+
+def _checked(result: Quantized, check: Verification) -> str:
+    if result.backend.at_home:
+        return f"valid, runs with optimizations on and off; {plural(check.samples, 'sample')}"
+    ran = f"simulated in onnxruntime, {plural(check.samples, 'sample')}" if check.samples else "loads in onnxruntime"
+    return f"valid, {ran}"
+
+
+def _next(result: Quantized) -> list[str]:
+    """What to do with the files written: see them in their own runtime, then the vendor's commands."""
+    if not result.files or result.backend.at_home:
+        return []
+    path = shlex.quote(str(result.files[0]))
+    return [f"onnxq verify {path} --backend {result.backend.name} --data DATA", *result.next_steps]
+
+
+def _ops(result: Quantized, names: Iterable[str]) -> list[str]:
+    wanted = set(names)
+    return [node.op_type for node in result.model.graph.all_nodes() if node.name in wanted]
+
+
+def several(
+    screen: Screen, source: str, output: str, results: Mapping[str, Quantized], seconds: float, *, verbose: bool
+) -> None:
+    """The summary of ``onnxq quantize`` for several targets: a row each."""
+    heading(screen, f"{source} → {output}", f"{plural(len(results), 'target')}, {seconds:.1f} s")
+    rows = []
+    for name, result in results.items():
+        plan, check = result.plan, result.verification
+        done = len(plan.quantized) + len(plan.absorbed)
+        worst = check.worst if check is not None else None
+        accuracy = f"{decibel(worst[1].sqnr)} dB" if worst is not None else "-"
+        files = ", ".join(path.name for path in result.files)
+        rows.append((name, f"{done} of {done + len(plan.kept_float)}", accuracy, files))
+    screen.table(("target", "nodes quantized", "SQNR", "files"), rows)
+    warned = {name: check.warnings for name, result in results.items() if (check := result.verification) is not None}
+    warning_lines(screen, _by_text(warned))
+    note_lines(screen, _by_text({name: result.notes for name, result in results.items()}) if verbose else ())
+
+
+def _by_text(said: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Each remark once, after the targets it is about."""
+    targets: dict[str, list[str]] = {}
+    for name, texts in said.items():
+        for text in texts:
+            targets.setdefault(text, []).append(name)
+    for text, names in targets.items():
+        who = ", ".join(names) if len(names) <= _MOST_NAMED else f"{len(names)} of {len(said)} targets"
+        yield f"{who}: {text}"
+
+
+def rewritten(screen: Screen, source: str, output: str, result: Rewritten, seconds: float, *, verbose: bool) -> None:
+    """The summary of ``onnxq quantize`` with an algorithm that is a pipeline of its own."""
+    check = result.verification
+    heading(screen, f"{source} → {output}", f"{result.algorithm}, {seconds:.1f} s")
+    rows = [("quantized", counts(result.quantized.values()) or "nothing"), *kept_rows(result.kept_float, verbose)]
+    rows += labelled("note", result.notes)
+    rows += labelled("SQNR", _sqnr_texts(check))
+    rows.append(("size", smaller(check.float_bytes, check.quantized_bytes)))
+    if check.speedup is not None:
+        rows.append(("speed", f"{check.speedup:.2f} times as fast as float, one thread of this machine"))
+    ran = f"runs, {plural(check.samples, 'sample')}" if check.samples else "loads; without data it was not run"
+    rows.append(("checked", f"valid, {ran}"))
+    screen.pairs(rows)
+    warning_lines(screen, check.warnings)
+    note_lines(screen, result.details if verbose else ())
+
+
+def below_floor(screen: Screen, output: str, sqnr: float, floor: float, suspects: Sequence[TensorErrors]) -> None:
+    """Says loudly that a result is bad, and where it goes wrong."""
+    screen.line()
+    screen.line(
+        screen.style(f"BELOW THE FLOOR: {output} has {decibel(sqnr)} dB, {floor:g} dB are asked for", "bold", "red")
+    )
+    if suspects:
+        screen.line("Most is lost at:")
+        drops_table(screen, suspects)
+        name = suspects[0].node or suspects[0].tensor
+        screen.line(f"Try --exclude '{name}', --override '{name}=bits=16', another --range, or more data.")
+    else:
+        screen.line("Try 'onnxq compare' to see where, --act-bits 16, another --range, or more data.")
+
+
+def agreement(screen: Screen, found: Agreement, *, verbose: bool) -> None:
+    """The summary of ``onnxq verify``."""
+    heading(screen, str(found.artifact), found.runtime or "in no runtime of its own")
+    kind = "quantizers in the graph" if found.format == "onnx" else f"format {found.format}, read back"
+    rows = [("artifact", f"{kind}: {plural(found.tensors, 'tensor')} with a scale")]
+    if found.integer or found.floating:  # not every runtime tells
+        rows.append(("integer", f"{plural(len(found.integer), 'operator')}{_kinds(found.integer)}"))
+        rows.append(("float", f"{plural(len(found.floating), 'operator')}{_kinds(found.floating)}"))
+    for position, (name, errors) in enumerate(sorted(found.outputs.items(), key=lambda pair: pair[1].sqnr)):
+        steps = f", at most {found.lsb[name]:.2g} steps of its quantizer" if name in found.lsb else ""
+        label = "SQNR" if found.simulated else "agreement"
+        rows.append(("" if position else label, f"{name}: {accuracy_text(errors)}{steps}"))
+    rows.append(("compared", found.compared if found.outputs else "nothing: give --data"))
+    rows += labelled("remark", found.remarks)
+    if verbose:
+        rows += [("integer", name) for name in found.integer] + [("float", name) for name in found.floating]
+    screen.pairs(rows)
+
+
+def _kinds(names: Sequence[str]) -> str:
+    return of_kinds(name.split()[0] for name in names if name)

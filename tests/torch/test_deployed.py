@@ -1,0 +1,123 @@
+"""A module trained with fake-quantizers computes, once exported and deployed, what it computed in torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxq
+from onnxq import Options
+
+pytest.importorskip("torch", reason="the extra torch is not installed")
+
+import torch
+from torch import nn
+
+import onnxq.torch as qat
+from tests.torch.nets import W4A4, Attention, Plain, assert_same, batches, differences, trained, with_signs
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _same_nets() -> None:
+    torch.manual_seed(0)
+
+
+BITS = {"W4A4": W4A4, "W8A8": Options(), "W2A8": Options(weight_bits=2), "per tensor": Options(per_channel=False)}
+
+
+@pytest.mark.parametrize("name", BITS)
+def test_what_is_trained_is_what_runs(tmp_path: Path, name: str) -> None:
+    data = batches(4, 3, 10, 10)
+    net = with_signs(Plain(norm=name != "per tensor"))
+    model, _ = trained(net, data, options=BITS[name])
+    path = qat.export(model, tmp_path / "trained.onnx", (data[0],), input_names=["x"], output_names=["y"])
+    code = 0.1 if "4" in name else 0.01
+    for layout in ("fake-quantize", "qdq"):
+        options = Options(format=layout)
+        deployed = onnxq.deploy(path, backend="onnxruntime", output=tmp_path / "d.onnx", options=options)
+        assert_same(differences(model, tmp_path / "d.onnx", data, optimize=False), code)
+        if layout == "fake-quantize":
+            assert_same(differences(model, tmp_path / "d.onnx", data, optimize=True), code)
+    trained_scales = {n: q.qparams() for n, q in model.observing()}
+    sites = {s.tensor: deployed.qparams[s.name] for s in deployed.plan.sites if s.role != "bias"}
+    assert sites["x"].scale == trained_scales["first_conv2d_input"].scale
+    assert sites["x"].zero_point == trained_scales["first_conv2d_input"].zero_point
+    np.testing.assert_array_equal(sites["second.weight"].scale, trained_scales["second_conv2d_weight"].scale)
+    if name == "per tensor":
+        return
+    with torch.no_grad():
+        norm = net.norm
+        assert isinstance(norm, nn.BatchNorm2d) and norm.running_var is not None
+        factor = norm.weight.abs().double() / torch.sqrt(norm.running_var.double() + norm.eps)
+    want = trained_scales["first_conv2d_weight"].scale * factor.numpy()
+    np.testing.assert_allclose(sites["first.weight"].scale, want, rtol=1e-6)
+
+
+def test_integer_kernels_agree_up_to_single_codes(tmp_path: Path) -> None:
+    """At full optimization onnxruntime computes with integers, whose output may be a code off at ties."""
+    data = batches(4, 3, 10, 10)
+    model, _ = trained(with_signs(Plain()), data)
+    path = qat.export(model, tmp_path / "trained.onnx", (data[0],))
+    onnxq.deploy(path, backend="onnxruntime", output=tmp_path / "d.onnx")
+    found = differences(model, tmp_path / "d.onnx", data, optimize=True)
+    assert found.max() <= 0.02 and np.median(found) <= 1e-4
+
+
+def test_the_exported_file_says_where_the_quantizers_are(tmp_path: Path) -> None:
+    data = batches(4, 3, 10, 10)
+    model, _ = trained(Plain(), data, options=W4A4)
+    path = qat.export(model, tmp_path / "trained.onnx", (data[0],))
+    proto = onnx.load(path)
+    onnx.checker.check_model(proto, full_check=True)
+    calls = [n for n in proto.graph.node if (n.domain, n.op_type) == ("onnxq", "FakeQuantize")]
+    assert len(calls) >= len(model.quantizers) and [f.name for f in proto.functions] == ["FakeQuantize"]
+    assert any(n.op_type == "BatchNormalization" for n in proto.graph.node), "it folds when the model is deployed"
+    assert differences(model, path, data).max() <= 0.05, "in plain onnxruntime, its biases not rounded yet"
+
+
+def test_attention_inside_one_function_of_torch(tmp_path: Path) -> None:
+    data = batches(2, 5, 8)
+    net = Attention()
+    with torch.no_grad():
+        want = net.eval()(data[0])
+    model, _ = trained(net, data, steps=3)
+    layers = {"attend_linear_weight", "attend_linear_weight_2", "up_linear_weight", "down_linear_weight"}
+    assert layers <= set(model.quantizers), "attention's projections in and out too"
+    assert any("matmul" in name for name in model.quantizers), "the products of activations"
+    with model.set(active=False), torch.no_grad():
+        assert torch.allclose(model(data[0]), want, atol=0.1)
+    path = qat.export(model, tmp_path / "trained.onnx", (data[0],))
+    onnxq.deploy(path, backend="onnxruntime", output=tmp_path / "d.onnx")
+    found = differences(model, tmp_path / "d.onnx", data, optimize=False)
+    assert np.median(found) <= 1e-5 and found.max() <= 0.02, "a code off at ties"
+
+
+@pytest.mark.parametrize("kind", ["lsq", "fixed", "ema", "pact", "dsq", "dorefa", "tqt", "adaround", "qdrop"])
+def test_every_quantizer_is_deployed_as_trained(tmp_path: Path, kind: str) -> None:
+    data = batches(4, 3, 10, 10)
+    backend, net = ("vitis", Plain(norm=False)) if kind == "tqt" else ("onnxruntime", with_signs(Plain()))
+    act = "lsq" if kind in ("dorefa", "adaround") else kind
+    weight = "lsq" if kind in ("pact", "qdrop") else kind
+    model, losses = trained(net, data, backend=backend, weight_quantizer=weight, act_quantizer=act)
+    assert np.isfinite(losses).all()
+    path = qat.export(model, tmp_path / "trained.onnx", (data[0],))
+    onnxq.deploy(path, backend=backend, output=tmp_path / "d.onnx")
+    found = differences(model, tmp_path / "d.onnx", data, optimize=False)
+    assert_same(found, 0.05 if kind == "tqt" else 0.01)  # a power of two makes ties, and vitis quantizes outputs
+
+
+@pytest.mark.parametrize("observer", ["clip_std", "lsq", "lsq_plus", "kl", "quantile:quantile=0.99", "mse:power=2.4"])
+def test_every_observer_finds_ranges_to_start_with(observer: str) -> None:
+    data = batches(4, 3, 10, 10, count=2)
+    net = Plain().eval()
+    with torch.no_grad():
+        want = net(data[0])
+    model = qat.prepare(net, (data[0],), act_observer=observer, weight_observer=observer)
+    qat.calibrate(model, data)
+    with torch.no_grad():
+        assert float((model.eval()(data[0]) - want).abs().max()) < 0.3 * float(want.abs().max())
