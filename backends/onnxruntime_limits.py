@@ -9,26 +9,38 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import set_constant
+from onnxq.numbers import fit_biases
 
 if TYPE_CHECKING:
     from onnxq.plan import Plan
     from onnxq.qparams import QParams
 
-__all__ = ["adjust", "certain", "several"]
+__all__ = ["adjust", "certain", "keep_layout", "several"]
 
+_MEANS = ("AveragePool", "GlobalAveragePool")
+_SOFTMAX_STEPS = 148.0
+"""Steps to 1.0 of a Softmax, for each element of a row: measured, wrong from 148.5 on for rows of 1 to 300 elements."""
 _POOL_RATIO = 250.0
 """Step of a mean's input over that of the mean, divided by the elements it is of: from 256 on the kernel refuses."""
 
 
 def several(node: ir.Node) -> str | None:
-    """onnxruntime 1.31's QLinearSoftmax gives 0 in place of 1 where there is one element to a row."""
+    """onnxruntime 1.31's QLinearSoftmax gives 0 in place of 1 where there is one element to a row of 255 steps."""
+    size = _row(node)
+    several = size is not None and size > 1
+    return None if several else "onnxruntime's integer kernel is wrong for rows of one element"
+
+
+def _row(node: ir.Node) -> int | None:
+    """Elements of a Softmax's row, ``None`` where the model does not tell."""
     x = node.inputs[0]
     shape = x.shape if x is not None else None
     axis = node.attributes.get_int("axis", -1)
     size = shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
-    several = isinstance(size, int) and size > 1
-    return None if several else "onnxruntime's integer kernel is wrong for rows of one element"
+    return size if isinstance(size, int) else None
 
 
 def certain(model: ir.Model) -> None:
@@ -45,20 +57,61 @@ def certain(model: ir.Model) -> None:
             node.op_type = "Hardmax"
 
 
-def adjust(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:
-    """Widen the range of a mean over positions that is next to nothing beside what it is the mean of, in place.
+def keep_layout(model: ir.Model) -> None:
+    """Put a Reshape to the same shape in front of a cubic Resize of images where convolutions are quantized.
 
-    onnxruntime 1.31's QLinearGlobalAveragePool fails where the two steps are too far apart.
+    onnxruntime 1.31 computes these with the channels last, moves the transpositions behind them through what follows,
+    and has no cubic Resize of that layout: the session is not created. Through a Reshape it moves none.
     """
-    sites = {site.tensor: site.name for site in plan.sites if site.role == "activation"}
+    nodes = list(all_nodes(model))
+    if not any(n.op_type == "Conv" and any(map(_is_dequantized, n.inputs[:1])) for n in nodes):
+        return
+    namer = Namer(model)
+    for node in nodes:
+        mode = node.attributes.get_string("mode", "nearest") if node.op_type == "Resize" and node.domain == "" else None
+        x = node.inputs[0] if mode == "cubic" else None
+        if x is None or x.shape is None or len(x.shape) != 4 or not isinstance(node.graph, ir.Graph):
+            continue
+        same = set_constant(node.graph, namer, f"{x.name}_same_shape", np.zeros(4, np.int64))
+        reshape = ir.node("Reshape", [x, same], name=namer.node(f"{x.name}_Reshape"))
+        made = reshape.outputs[0]
+        made.name, made.type, made.shape = namer.fresh(f"{x.name}_reshaped"), x.type, x.shape.copy()
+        node.graph.insert_before(node, [reshape])
+        node.replace_input_with(0, made)
+
+
+def _is_dequantized(value: ir.Value | None) -> bool:
+    producer = value.producer() if value is not None else None
+    return producer is not None and producer.op_type == "DequantizeLinear"
+
+
+def adjust(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:
+    """Raise the scales that onnxruntime 1.31's kernels cannot compute with, in place, and those of biases with them.
+
+    * QLinearGlobalAveragePool, and QLinearAveragePool over all positions, fail where the step of the mean is far finer
+      than that of what it is the mean of;
+    * QLinearSoftmax gives 0 in place of large results where its step is finer than 1/148 divided by the row's length.
+      It also takes the place of a float Softmax that stands between quantizers.
+    """
+    sites = {site.tensor: site for site in plan.sites if site.role == "activation"}
+    changed = False
     for node in all_nodes(model):
-        if node.op_type != "GlobalAveragePool" or node.inputs[0] is None:
+        if node.op_type not in (*_MEANS, "Softmax") or node.domain != "" or node.inputs[0] is None:
             continue
-        before, behind = (numbers.get(sites.get(v.name or "", "")) for v in (node.inputs[0], node.outputs[0]))
-        if before is None or behind is None:
+        before, behind = (sites.get(value.name or "") for value in (node.inputs[0], node.outputs[0]))
+        if before is None or behind is None or numbers[behind.name].spec.bits != 8:
             continue
-        least = float(before.scale.max()) / _POOL_RATIO
-        if float(behind.scale.min()) < least:
-            wider = np.maximum(behind.scale, behind.scale.dtype.type(least))
-            numbers[sites[node.outputs[0].name or ""]] = replace(behind, scale=wider)
+        if node.op_type == "Softmax":
+            least = 1 / (_SOFTMAX_STEPS * (_row(node) or 1))
+        else:
+            least = float(numbers[before.name].scale.max()) / _POOL_RATIO
+        if float(numbers[behind.name].scale.min()) < least:
+            changed = True
+            root = plan.root(behind)
+            for site in plan.sites:
+                if plan.root(site) is root:
+                    old = numbers[site.name]
+                    numbers[site.name] = replace(old, scale=np.maximum(old.scale, old.scale.dtype.type(least)))
+    if changed:
+        fit_biases(model, plan, numbers)
     return []

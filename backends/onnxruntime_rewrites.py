@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxq.backends.onnxruntime_limits import certain
+from onnxq.backends.onnxruntime_limits import certain, keep_layout
 from onnxq.graph.namer import Namer
 from onnxq.graph.prune import remove_dead
 from onnxq.graph.traverse import all_nodes
@@ -230,11 +230,15 @@ def _shield_bodies(model: ir.Model) -> None:
             use.node.replace_input_with(use.idx, back.outputs[0])
 
 
+_VANISHING = _MOVES | {"Cast", "Clip", "Concat", "Dropout", "Expand", "Flatten", "Identity", "Pad", "Relu"}
+"""What onnxruntime takes out where it changes nothing, or where the integers do the same."""
+
+
 def _hoist_dequantizers(model: ir.Model) -> None:
     """Move a DequantizeLinear out of an If, Loop or Scan body where onnxruntime 1.31 cannot have it there.
 
     That is so for the weight of a MatMul whose data is float, which onnxruntime then looks for in the body's own graph,
-    and for integers that were dequantized, passed through a Relu or Clip at most, and quantized again: where the two
+    and for integers that were dequantized, passed through what may vanish at most, and quantized again: where the two
     quantizers turn out to be the same, it takes the body's tensor from outside for an input, and aborts the process.
     """
     for dq in list(all_nodes(model)):
@@ -248,7 +252,7 @@ def _hoist_dequantizers(model: ir.Model) -> None:
             needed = any(_has_float_data(use.node, dq.outputs[0]) for use in dq.outputs[0].uses())
         else:
             before = quantizer.inputs[0].producer() if quantizer.inputs[0] is not None else None
-            while before is not None and before.op_type in ("Relu", "Clip") and before.inputs[0] is not None:
+            while before is not None and before.op_type in _VANISHING and before.inputs[0] is not None:
                 before = before.inputs[0].producer()
             needed = before is not None and before.op_type == "DequantizeLinear"
         if needed:
@@ -290,6 +294,7 @@ def finish(model: ir.Model, plan: Plan) -> None:
     _unpack_at_load(model, plan)
     _widen_at_load(model)
     _unpack_late(model)
+    keep_layout(model)
     _shield_bodies(model)
     _hoist_dequantizers(model)
     _write_signed_pairs(model)

@@ -32,7 +32,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Format, Kind, OpRule
-from onnxq.errors import VerificationError
+from onnxq.errors import ModelError, VerificationError
 from onnxq.findings import Finding
 from onnxq.graph.fuse_gelu import fuse_gelu
 from onnxq.graph.fuse_layernorm import fuse_layernorm
@@ -61,6 +61,8 @@ _GAMMA = QuantSpec(signed=False, symmetric=False)
 _EIGHT = frozenset({8})
 _COMPILED = ("context", "dlc")
 """Formats that onnxruntime-qnn writes."""
+_SIZED_BY_DATA = ("Compress", "NonMaxSuppression", "NonZero", "Unique")
+"""Operators whose outputs have as many elements as the data wants."""
 
 
 RULES = (
@@ -153,6 +155,28 @@ def _refuse(options: Options) -> None:
         require(RUNTIME)
 
 
+def _refuse_free_sizes(model: ir.Model) -> None:
+    """The HTP compiles for fixed sizes.
+
+    Raises:
+        ModelError: an input has free ones, or a node gives as many elements as the data wants.
+    """
+    free = [f"input {v.name!r} has the sizes {v.shape}" for v in model.graph.inputs if static_shape(v) is None]
+    found = free or [
+        f"{describe(node)} gives a tensor {node.outputs[0].name!r} whose size depends on the data"
+        for node in all_nodes(model)
+        if node.op_type in _SIZED_BY_DATA and node.domain in ("", "ai.onnx")
+    ]
+    if found:
+        more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
+        fix = "python -m onnxruntime.tools.make_dynamic_shape_fixed --input_name NAME --input_shape 1,3,224,224 IN OUT"
+        hint = f"Fix them ({fix})" if free else "Cut the model in front of it"
+        raise ModelError(
+            f"the formats {' and '.join(_COMPILED)} are compiled for fixed sizes: {'; '.join(found[:3])}{more}",
+            hint=f"{hint}, or use the format qdq",
+        )
+
+
 def _lacks(model: ir.Model) -> list[Finding]:
     """Free sizes, and operators that the HTP has not in any type."""
     found = []
@@ -194,8 +218,8 @@ BACKEND = Backend(
     formats={
         "qdq": QDQ,
         "fake-quantize": FAKE_QUANTIZE,
-        "context": Format(Quantized.qdq, partial(_compile, dlc=False), integers=True),
-        "dlc": Format(Quantized.qdq, partial(_compile, dlc=True), integers=True),
+        "context": Format(Quantized.qdq, partial(_compile, dlc=False), integers=True, refuses=_refuse_free_sizes),
+        "dlc": Format(Quantized.qdq, partial(_compile, dlc=True), integers=True, refuses=_refuse_free_sizes),
     },
     unsigned=True,
     complete_units=True,

@@ -19,6 +19,7 @@ from onnxq.backend import Backend, Kind, OpRule
 from onnxq.findings import Finding
 from onnxq.graph.groups import KINDS
 from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import constant_array
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.rows import conv_axis, conv_transpose_axis, each, gemm_axis, matmul_axis, plain_gemm, plain_max_pool
 from onnxq.spec import QuantSpec
@@ -38,6 +39,12 @@ def _rows(node: ir.Node) -> str | None:
 
 def _gemm(node: ir.Node) -> str | None:
     return plain_gemm(node) or _rows(node)
+
+
+def _cuts_nothing(node: ir.Node) -> str | None:
+    """Pads of 0 or more: the scale is that of the output, which does not hold what is cut off."""
+    pads = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
+    return "negative pads cut off what its scale would not hold" if pads is not None and (pads < 0).any() else None
 
 
 def _lacks(model: ir.Model) -> list[Finding]:
@@ -63,7 +70,8 @@ _RULES = (
     *each(Kind.ELEMENTWISE, "Add Sub Mul Div", data=(0, 1)),
     OpRule("Concat", Kind.ELEMENTWISE, data=None),
     *each(Kind.ELEMENTWISE, "AveragePool GlobalAveragePool ReduceMean InstanceNormalization"),
-    *each(Kind.ELEMENTWISE, "Resize Pad", same_scale=True),
+    OpRule("Resize", Kind.ELEMENTWISE, same_scale=True),
+    OpRule("Pad", Kind.ELEMENTWISE, same_scale=True, when=_cuts_nothing),
     *each(Kind.ELEMENTWISE, "Relu Clip LeakyRelu PRelu Elu HardSwish Softplus Exp Sqrt Abs Neg"),
     *each(Kind.ELEMENTWISE, "Sigmoid HardSigmoid Softmax", fixed=(0.0, 1.0)),
     *each(Kind.ELEMENTWISE, "Tanh Erf", fixed=(-1.0, 1.0)),

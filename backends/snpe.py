@@ -13,6 +13,8 @@ Formats are the versions of the file:
 * ``encodings-2.0.0``: for ``qairt-converter`` of QAIRT 2.36 and above. It is strict: what has no encoding stays float,
   so that it holds the int32 biases, too; with the other two the converter quantizes biases (``--bias_bitwidth 32``).
 
+``fake-quantize`` is for onnxruntime: the same numbers in a model that runs by itself. No converter reads its functions.
+
 Convert with, for instance, ``qairt-converter -i model.onnx --quantization_overrides model.encodings``, or for SNPE
 ``snpe-onnx-to-dlc --quantization_overrides``, then ``snpe-dlc-quantize --override_params --bias_bitwidth 32``.
 
@@ -34,6 +36,7 @@ from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs
 from onnxq.quantized import Quantized
 from onnxq.render.encodings import Version, parse, to_document
+from onnxq.render.formats import FAKE_QUANTIZE
 from onnxq.render.sidecar import put_together, take_apart, write_json
 from onnxq.rows import each
 from onnxq.spec import PerChannel, QuantSpec
@@ -91,7 +94,7 @@ BACKEND = Backend(
     activation=QuantSpec(signed=False, symmetric=False),
     weight=QuantSpec(signed=True, symmetric=True, narrow_range=True),
     rules={rule.op: rule for rule in (*RULES, *_MORE)},
-    formats={f"encodings-{version}": _format(version) for version in _VERSIONS},
+    formats={**{f"encodings-{version}": _format(version) for version in _VERSIONS}, "fake-quantize": FAKE_QUANTIZE},
     unsigned=True,
     whole=frozenset({"gelu", "layernorm", "rmsnorm"}),
     mixes=False,

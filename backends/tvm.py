@@ -2,7 +2,8 @@
 
 TVM reads QuantizeLinear and DequantizeLinear as ``R.quantize`` and ``R.dequantize`` and computes between them in float:
 it has no integer kernels for them, so no costs decide what is quantized. It is an independent interpreter of what a QDQ
-model means. Activations are uint8 or uint16, weights int8 or int16; 4-bit integers it cannot load.
+model means. Activations are uint8 or uint16, weights int8 or int16; 4-bit integers it cannot load. The format
+``fake-quantize`` is for onnxruntime: TVM cannot read its functions.
 
 Verified on TVM 0.27.0.post1 (LLVM, x86-64), opsets 17 to 24: equal to onnxruntime without optimizations to the order in
 which a convolution adds up. That moves a code by one where it is at a tie to the last bits of a float32: of an
@@ -23,7 +24,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.prune import remove_dead
 from onnxq.graph.values import constant_array, replace_value, set_constant
-from onnxq.render.formats import QDQ
+from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 
 __all__ = ["BACKEND"]
 
@@ -65,7 +66,7 @@ BACKEND = Backend(
     activation=ONNXRUNTIME.activation,
     weight=ONNXRUNTIME.weight,
     rules={**ONNXRUNTIME.rules, **_BINARY},
-    formats={"qdq": QDQ},
+    formats={"qdq": QDQ, "fake-quantize": FAKE_QUANTIZE},
     wide_domain="com.microsoft",
     weight_bits=frozenset(range(5, 17)),
     act_bits=frozenset({8, 16}),

@@ -131,22 +131,49 @@ _MODULES = {
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
+_PACKAGES = ("backends", "search")
+"""Public functions that are called as a package of onnxq."""
+
+
 class _Package(ModuleType):
     """Some public functions are called as the module they live in; importing that module must not hide the function."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
+        if name in _PACKAGES and isinstance(value, ModuleType):
+            value.__class__ = _Called
+        elif name in _HOMES and isinstance(value, ModuleType):
+            return
+        super().__setattr__(name, value)
+
+
+class _Called(ModuleType):
+    """A package that can be called as the public function of its name.
+
+    So ``onnxq.backends()`` is the list of targets, and ``import onnxq.backends.qnn as qnn`` finds the module.
+    """
+
+    @property
+    def __wrapped__(self) -> Any:  # what inspect and help look at
+        return _public(self.__name__.rpartition(".")[2])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__wrapped__(*args, **kwargs)
 
 
 sys.modules[__name__].__class__ = _Package
 
 
+def _public(name: str) -> Any:
+    """What a public name stands for."""
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
+    if name in _PACKAGES:
+        return import_module(f"{__name__}.{name}")
+    value = globals()[name] = _public(name)
     return value
 
 

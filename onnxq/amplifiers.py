@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxq.calibration.statistics import KeptSample
 from onnxq.calibration.taps import tap
 from onnxq.graph.traverse import all_nodes, subgraphs
-from onnxq.metrics import ErrorMeter
+from onnxq.metrics import ErrorMeter, Errors
 from onnxq.plan import Plan
 from onnxq.session import Session
 
@@ -37,7 +37,6 @@ _SUSPECTS = frozenset(
         "Sub",
     }
 )
-_DIVISIONS = frozenset({"Div", "Reciprocal"})
 _LOST = 12.0
 """dB, mean removed: below this the signal behind a node counts as lost."""
 _DROP = 9.0
@@ -62,7 +61,8 @@ def noise_amplifiers(
         render: gives the quantized model, tensors named as in the float one; called only where there are suspects.
         plan: where it is quantized.
         samples: samples to run, a few are enough.
-        broken: only divisions by what rounds to 0, which give infinities or NaN where the float model has numbers.
+        broken: only where there are infinities or NaN and the float model has numbers, as of a division by what
+            rounds to 0, or of its logarithm.
         providers: execution providers of onnxruntime.
         custom_op_library: shared library with the model's custom operators.
 
@@ -84,10 +84,12 @@ def noise_amplifiers(
     found: dict[str, str] = {}
     for node, ahead in suspects:
         *read, written = pairs.get(node) or [("", "")]
-        behind, before = error.get(written), [error[pair] for pair in read if pair in error]
-        if behind is None or not before or not behind < _LOST or not min(before) - behind >= _DROP:
+        if written not in error or not any(pair in error for pair in read):
             continue
-        if broken and (node.op_type not in _DIVISIONS or behind != float("-inf")):
+        behind, before = error[written].sqnr_centred, [error[pair].sqnr_centred for pair in read if pair in error]
+        if not behind < _LOST or not min(before) - behind >= _DROP:
+            continue
+        if broken and not error[written].broken:
             continue
         why = (
             f"{node.op_type} '{node.name}' behind it amplifies quantization noise "
@@ -132,8 +134,8 @@ def _errors(
     samples: Sequence[KeptSample],
     providers: Sequence[str] | None,
     custom_op_library: str | None,
-) -> dict[tuple[str, str], float]:
-    """Mean-removed SQNR in dB of each pair of tensors that can be observed."""
+) -> dict[tuple[str, str], Errors]:
+    """What each pair of tensors that can be observed differs by."""
     sessions, shown = [], []
     for which, tensors in ((model, [a for a, _ in pairs]), (rendered, [b for _, b in pairs])):
         tapped, names = tap(which, list(dict.fromkeys(tensors)))
@@ -144,4 +146,4 @@ def _errors(
         reference, result = (session.run(sample.feeds) for session in sessions)
         for (a, b), meter in meters.items():
             meter.update(reference[shown[0][a]], result[shown[1][b]], sample.index)
-    return {pair: meter.result().sqnr_centred for pair, meter in meters.items()}
+    return {pair: meter.result() for pair, meter in meters.items()}

@@ -107,6 +107,8 @@ class Format:
         read: the way back from the path of the artifact's model, where that is no QDQ or FakeQuantize model.
         integers: it holds QuantizeLinear and DequantizeLinear, which know 4- and 16-bit integers from opset 21 on.
         notes: what of the result it could not say the way it is meant to, for the user.
+        refuses: raises a ModelError for a float model, in the form that the target wants, of which nothing can be
+            written this way; called before any data is run.
     """
 
     render: Callable[[Quantized], ir.Model]
@@ -114,6 +116,7 @@ class Format:
     read: Callable[[Path], Quantized] | None = None
     integers: bool = False
     notes: Callable[[Quantized], list[str]] | None = None
+    refuses: Callable[[ir.Model], None] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,7 +165,7 @@ class Backend:
             in this table; called before any work.
         rewrite: brings the float model into the form that the target wants, in place, before it is planned. Tensors
             that are left keep names and (to rounding, or as the target computes them) numbers; gives notes.
-        adjust: makes numbers fit the target's limits, in place, whenever numbers were chosen; gives notes.
+        adjust: makes numbers fit the target's limits, in place, whenever numbers were chosen or given; gives notes.
         lacks: what of a float model the target cannot run, for ``onnxq check``.
         quantize_cost: cost per element of entering integers, in the unit of ``OpRule.cost``.
         dequantize_cost: cost per element of leaving them.

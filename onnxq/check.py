@@ -126,12 +126,13 @@ def _inputs(session: Session, has_data: bool) -> list[Finding]:
 
 
 def _lacks(model: ModelSource, backend: str, options: Options) -> list[Finding]:
-    """What the target cannot run."""
+    """What the target cannot run, or cannot be given at all."""
     try:
         target = backend_named(backend)
-        return target.lacks(Prepared(model, options).for_target(target, options)[0]) if target.lacks else []
-    except OnnxqError:
-        return []  # said by the plan already
+        fitted, _ = Prepared(model, options).for_target(target, options)
+    except OnnxqError as error:
+        return [of_error(error, f"backend {backend!r}")]  # the plan may have said it, or failed before
+    return target.lacks(fitted) if target.lacks else []
 
 
 def _plan(model: ModelSource, backend: str, options: Options) -> list[Finding]:

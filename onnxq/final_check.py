@@ -16,7 +16,7 @@ from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import ExecutionError, ModelError, VerificationError
 from onnxq.graph.check import check
 from onnxq.graph.save import file_size
-from onnxq.metrics import ErrorMeter, Errors, jsonable
+from onnxq.metrics import ErrorMeter, Errors, jsonable, worst_output
 from onnxq.session import Session
 
 __all__ = ["Verification", "final_check"]
@@ -54,8 +54,7 @@ class Verification:
     @property
     def worst(self) -> tuple[str, Errors] | None:
         """The float output with the lowest SQNR."""
-        scored = [(n, e) for n, e in self.outputs.items() if e.sqnr == e.sqnr]
-        return min(scored, key=lambda item: item[1].sqnr) if scored else None
+        return worst_output(self.outputs)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready data."""

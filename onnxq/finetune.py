@@ -27,7 +27,7 @@ from onnxq.errors import DataError, ModelError, OptionError
 from onnxq.final_check import final_check
 from onnxq.graph.shapes import forget_shapes
 from onnxq.locations import artifact_path, require_folder
-from onnxq.metrics import ErrorMeter
+from onnxq.metrics import worst_sqnr
 from onnxq.options import ImageOptions, Options
 from onnxq.prepare import Prepared, Source
 from onnxq.progress import Reporter, Silent
@@ -214,14 +214,7 @@ def _sqnr(
     exact: Sequence[Mapping[str, NDArray[Any]]],
 ) -> float:
     session = Session(quantized.rendered(), optimize=False)
-    meters: dict[str, ErrorMeter] = {}
-    for index, (feeds, want) in enumerate(zip(held, exact, strict=True)):
-        got = session.run(feeds)
-        for name, values in want.items():
-            if values.dtype.kind == "f":
-                meters.setdefault(name, ErrorMeter()).update(values, got[name], index)
-    found = [e.sqnr for e in (meter.result() for meter in meters.values()) if e.sqnr == e.sqnr]
-    return min(found, default=float("-inf"))
+    return worst_sqnr(session.run, zip(held, exact, strict=True))
 
 
 def _kept(reference: ir.Model, held: Sequence[Mapping[str, NDArray[Any]]]) -> list[KeptSample]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, MutableMapping
 from dataclasses import replace
 
 import numpy as np
@@ -114,7 +114,7 @@ def _range(statistics: Statistics, site: Site) -> tuple[float, float]:
     return statistics.ranges[key]
 
 
-def fit_biases(model: ir.Model, plan: Plan, numbers: dict[str, QParams]) -> None:
+def fit_biases(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> None:
     """Scales of the biases as they are now, the other numbers given; scales of weights are raised where they must be.
 
     Args:
@@ -134,7 +134,7 @@ def fit_biases(model: ir.Model, plan: Plan, numbers: dict[str, QParams]) -> None
             numbers[site.name] = from_range(*weight_range(_array(values[site.tensor]), site.spec), site.spec)
 
 
-def _make_room(site: Site, bias: NDArray[np.float32], numbers: dict[str, QParams]) -> None:
+def _make_room(site: Site, bias: NDArray[np.float32], numbers: MutableMapping[str, QParams]) -> None:
     """Raise scales of the weight so that the bias fits 32 bits and its scale is a normal number."""
     assert site.factors is not None
     data, weight = numbers[site.factors[0]], numbers[site.factors[1]]

@@ -63,7 +63,7 @@ class Prepared:
 
         Raises:
             OptionError: an opset is asked for that the result cannot have.
-            ModelError: the model is newer than the target can read.
+            ModelError: the format asked for cannot hold the model.
         """
         model, notes = self.raised(self.model, needed_opset(target, options), options.opset)
         opset = model.opset_imports.get("", 0)
@@ -80,6 +80,9 @@ class Prepared:
             for name, value in _tensors(model).items():
                 if name not in before:
                     value.meta[MADE] = True
+        refuse = target.format_named(options.format).refuses
+        if refuse is not None:
+            refuse(model)
         return model, notes
 
     def at_opset(self, least: int, wanted: int | None) -> ir.Model:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxq.algorithms.choice import Choice, whole_model
-from onnxq.calibration.statistics import KeptSample, Statistics
+from onnxq.calibration.statistics import Statistics
 from onnxq.errors import OptionError
 from onnxq.final_check import Verification
 from onnxq.options import Options
@@ -94,8 +94,3 @@ def samples_of(data: Any, statistics: Statistics | str | None) -> Any:
         return data
     held = statistics if isinstance(statistics, Statistics) else Statistics.load(statistics)
     return [sample.feeds for sample in held.kept]
-
-
-def kept_samples(feeds: Sequence[Mapping[str, Any]], outputs: Sequence[Mapping[str, Any]]) -> list[KeptSample]:
-    """Samples with the float model's outputs, as the final check takes them."""
-    return [KeptSample(i, dict(f), dict(o)) for i, (f, o) in enumerate(zip(feeds, outputs, strict=True))]

@@ -10,23 +10,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import importlib.util
 import inspect
 import math
 import os
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
 from onnxq.errors import MetricError, OnnxqError
 from onnxq.session import Session
-from onnxq.suggest import nearest
+from onnxq.user_code import at_home, function_of, split_name
 
 __all__ = ["Metric", "Run", "load_metric"]
 
@@ -103,8 +99,7 @@ class Metric:
         """
         where = f"metric {self.name!r}, {what}"
         try:
-            # What a metric prints must not mix with the command line's own output.
-            with _importable(self.folder), contextlib.redirect_stdout(sys.stderr):
+            with at_home(self.folder):
                 given = self.function(run)
         except (Exception, SystemExit) as error:
             said = f"it raised {type(error).__name__}: {error}".rstrip(": ")
@@ -123,29 +118,14 @@ def load_metric(source: str | Callable[[Run], object]) -> Metric:
     """
     if not isinstance(source, str):
         return _from_function(source)
-    file, colon, name = source.rpartition(":")
     where = f"metric {source!r}"
-    if not colon or not file.endswith(".py") or not name:
+    path, name = split_name(source)
+    if not name:
         raise MetricError("is not FILE.py:FUNCTION", where=where, hint="For example 'score.py:accuracy'")
-    path = Path(file)
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise MetricError(f"the file cannot be read ({error.strerror or error})", where=where) from error
-    folder = str(path.absolute().parent)
-    spec = importlib.util.spec_from_file_location(f"_onnxq_metric_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise MetricError("the file cannot be loaded", where=where)
-    module = importlib.util.module_from_spec(spec)
-    try:
-        with _importable(folder), contextlib.redirect_stdout(sys.stderr):
-            spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise MetricError(f"the file raised {type(error).__name__}: {error}", where=where) from error
-    function = getattr(module, name, None)
+    function = function_of(path, name, where=where, error=MetricError)
     if not callable(function):
-        known = [key for key, value in vars(module).items() if inspect.isfunction(value) and not key.startswith("_")]
-        raise MetricError(f"the file has no function {name!r}", where=where, hint=nearest(name, known, title="it has"))
+        raise MetricError(f"{name!r} is {type(function).__name__}, no function", where=where)
+    text, folder = path.read_bytes(), str(path.absolute().parent)
     return Metric(source, hashlib.sha256(text + name.encode()).hexdigest(), function, folder)
 
 
@@ -158,20 +138,6 @@ def _from_function(function: object) -> Metric:
     except (OSError, TypeError):
         text = name
     return Metric(name, hashlib.sha256(text.encode()).hexdigest(), function)
-
-
-@contextlib.contextmanager
-def _importable(folder: str | None) -> Iterator[None]:
-    """The modules beside the file can be imported meanwhile."""
-    if folder is None:
-        yield
-        return
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ValueError):
-            sys.path.remove(folder)
 
 
 def _number(given: object, where: str) -> float:

@@ -24,7 +24,7 @@ from onnxq.errors import BackendError, OnnxqError
 from onnxq.graph.load import load
 from onnxq.graph.shapes import forget_shapes
 from onnxq.locations import find_artifact
-from onnxq.metrics import ErrorMeter, Errors, jsonable
+from onnxq.metrics import ErrorMeter, Errors, jsonable, worst_output
 from onnxq.options import ImageOptions
 from onnxq.prepare import backend_named
 from onnxq.progress import Reporter, Silent
@@ -77,8 +77,7 @@ class Agreement:
     @property
     def worst(self) -> tuple[str, Errors] | None:
         """The float output with the lowest SQNR."""
-        scored = [(n, e) for n, e in self.outputs.items() if e.sqnr == e.sqnr]
-        return min(scored, key=lambda item: item[1].sqnr) if scored else None
+        return worst_output(self.outputs)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready data."""

@@ -31,7 +31,7 @@ def log_power(last: str = "y = Log (p)") -> onnx.ModelProto:
         f"""(float[8, 16] x) => (float[8, 32] y) {{
             [filter] a = MatMul (x, w)
             [square] s = Mul (a, a)
-            p = Clip (s, low)
+            p = Max (s, low)
             {last}
         }}""",
         w=(normal(16, 32) * np.geomspace(1, 1e-5, 32)).astype(np.float32),
@@ -66,7 +66,7 @@ def test_nodes_inside_a_branch_are_seen_from_behind_it(flag: bool) -> None:
             p = If (c) <
                 then_branch = yes () => (float[8, 32] t) { [inside] a = MatMul (x, w)
                     [square] s = Mul (a, a)
-                    t = Clip (s, low) },
+                    t = Max (s, low) },
                 else_branch = no () => (float[8, 32] e) { e = Exp (z) }
             >
             y = Log (p)

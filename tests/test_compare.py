@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from onnx import numpy_helper
 
+from onnxq import inner_tensors
 from onnxq.compare import compare
-from onnxq.errors import DataError, ModelError
+from onnxq.errors import DataError, ExecutionError, ModelError
 from onnxq.metrics import sqnr
+from onnxq.session import Session
 from tests import pairs
+from tests.models import build
 
 
 def by_hand() -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -63,9 +65,8 @@ def test_the_same_model_is_exact() -> None:
 
 def test_groups_under_a_memory_budget_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     once = compare(pairs.float_model(), pairs.quantized_model(), pairs.data())
-    module = sys.modules["onnxq.compare"]  # the name itself is the function
-    monkeypatch.setattr(module, "_FIRST_GROUP", 1)
-    monkeypatch.setattr(module, "_BUDGET", 1)
+    monkeypatch.setattr(inner_tensors, "_FIRST_GROUP", 1)
+    monkeypatch.setattr(inner_tensors, "_BUDGET", 1)
     grouped = compare(pairs.float_model(), pairs.quantized_model(), pairs.data())
     assert grouped.to_dict() == once.to_dict()
     assert [t.errors.samples for t in grouped.tensors] == [6, 6, 6]
@@ -123,3 +124,45 @@ def test_models_are_left_unchanged_and_json_is_strict() -> None:
     worst = found.worst
     assert worst is not None
     assert worst[0] == "y"
+
+
+def test_a_float_model_too_old_for_onnxruntime() -> None:
+    old = build(
+        "(float[2, 3] x) => (float[2, 3] y) { y = Mul <broadcast = 1> (x, w) }",
+        opset=6,
+        w=np.array([1, 2, 3], np.float32),
+    )
+    with pytest.raises(ExecutionError, match="Mul"):
+        Session(old.SerializeToString())
+    new = build("(float[2, 3] x) => (float[2, 3] y) { y = Mul (x, w) }", w=np.array([1, 2, 4], np.float32))
+    x = np.full((2, 3), 0.5, np.float32)
+    found = compare(old, new, [{"x": x}])
+    assert found.outputs["y"].sqnr == pytest.approx(10 * math.log10((1 + 4 + 9) / 1), abs=1e-3)
+    assert [t.tensor for t in found.tensors] == ["y"]
+
+
+def test_a_quantized_model_that_the_optimizations_of_onnxruntime_break() -> None:
+    """int8 of another runtime: onnxruntime's own pair of quantizers behind the Slice has two types."""
+    begin, end, axis = (np.array([value]) for value in (1, 4, 2))
+    reference = build(
+        "(float[1, 2, 8] x) => (float[1, 2, 3] y) { y = Slice (x, b, e, a) }", opset=21, b=begin, e=end, a=axis
+    )
+    quantized = build(
+        """(float[1, 2, 8] x) => (float[1, 2, 3] y) {
+            q = QuantizeLinear (x, s, z)
+            d = DequantizeLinear (q, s, z)
+            y = Slice (d, b, e, a)
+        }""",
+        opset=21,
+        s=np.float32(0.1),
+        z=np.int8(0),
+        b=begin,
+        e=end,
+        a=axis,
+    )
+    with pytest.raises(ExecutionError, match="y_zero_point"):
+        Session(quantized.SerializeToString())
+    x = np.linspace(-1, 1, 16, dtype=np.float32).reshape(1, 2, 8)
+    found = compare(reference, quantized, [{"x": x}])
+    rounded = np.rint(x.astype(np.float64) / 0.1) * 0.1
+    assert found.outputs["y"].sqnr == pytest.approx(sqnr(x[..., 1:4].astype(np.float64), rounded[..., 1:4]), abs=1e-3)

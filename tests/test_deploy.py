@@ -190,3 +190,74 @@ def test_a_model_of_torchs_exporter_keeps_its_scales(tmp_path: Path) -> None:
     off = np.concatenate([np.abs(a - b).reshape(-1) for a, b in zip(want, got, strict=True)])
     assert np.mean(off > 1e-3) < 0.02, "integer biases move few codes at ties"
     assert off.max() < 0.02
+
+
+def pooled(step: float) -> onnx.ModelProto:
+    """A mean whose step is far finer than that of what it is the mean of."""
+    return build(
+        """(float[1, 8, 4, 4] x) => (float[1, 4, 1, 1] y) {
+            xq = QuantizeLinear (x, coarse, o)
+            xd = DequantizeLinear (xq, coarse, o)
+            m = GlobalAveragePool (xd)
+            mq = QuantizeLinear (m, fine, o)
+            md = DequantizeLinear (mq, fine, o)
+            wq = QuantizeLinear (w, sw, ow)
+            wd = DequantizeLinear (wq, sw, ow)
+            c = Conv (md, wd)
+            cq = QuantizeLinear (c, coarse, o)
+            y = DequantizeLinear (cq, coarse, o)
+        }""",
+        w=normal(4, 8, 1, 1),
+        sw=f32(0.02),
+        ow=np.int8(0),
+        coarse=f32(1.0),
+        fine=f32(step),
+        o=np.uint8(128),
+    )
+
+
+def test_a_scale_that_the_target_cannot_compute_with_is_moved_and_named(tmp_path: Path) -> None:
+    """onnxruntime's QLinearGlobalAveragePool takes no ratio of scales from 256 on."""
+    deployed = onnxq.deploy(pooled(1e-3), backend="onnxruntime", output=tmp_path / "out.onnx")
+    numbers = {s.tensor: deployed.qparams[s.name] for s in deployed.plan.sites if s.role == "activation"}
+    assert float(numbers["m"].scale) == pytest.approx(1 / 250)
+    assert float(numbers["x"].scale) == 1.0
+    assert [n for n in deployed.notes if "'m'" in n] == [
+        "deploy: onnxruntime cannot compute with the scales given for 'm'; they were moved"
+    ]
+    feeds = images(1, 8, 4, 4, samples=2)
+    session = onnxruntime.InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"])
+    assert [session.run(None, feed)[0].shape for feed in feeds] == [(1, 4, 1, 1)] * 2
+
+
+def test_scales_that_fit_are_left_alone() -> None:
+    deployed = onnxq.deploy(pooled(0.1), backend="onnxruntime")
+    numbers = {s.tensor: float(deployed.qparams[s.name].scale) for s in deployed.plan.sites if s.role == "activation"}
+    assert numbers["m"] == np.float32(0.1)
+    assert not any("were moved" in note for note in deployed.notes)
+
+
+def test_what_is_asked_for_but_has_no_numbers_stays_float() -> None:
+    """``include`` names a layer whose data the model given does not quantize: there is nothing to quantize it with."""
+    model = build(
+        """(float[1, 8, 4, 4] x) => (float[1, 8, 4, 4] y) {
+            xq = QuantizeLinear (x, s, o)
+            xd = DequantizeLinear (xq, s, o)
+            wq = QuantizeLinear (w, sw, ow)
+            wd = DequantizeLinear (wq, sw, ow)
+            a = Conv (xd, wd)
+            aq = QuantizeLinear (a, s, o)
+            ad = DequantizeLinear (aq, s, o)
+            e = Elu (ad)
+            y = Conv (e, wd)
+        }""",
+        w=normal(8, 8, 1, 1),
+        s=f32(0.05),
+        o=np.uint8(128),
+        sw=f32(0.02),
+        ow=np.int8(0),
+    )
+    deployed = onnxq.deploy(model, backend="onnxruntime", options=Options(include=("Conv",)))
+    assert list(deployed.plan.quantized.values()) == ["Conv"]
+    assert [k.reason for k in deployed.plan.kept_float if k.op == "Conv"] == ["the model given does not quantize 'e'"]
+    assert {site.name for site in deployed.plan.sites} == set(deployed.qparams)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnxq.metrics import ErrorMeter, cosine, sqnr
+from onnxq.metrics import ErrorMeter, cosine, sqnr, worst_sqnr
 
 
 def meter(*pairs: tuple[np.ndarray, np.ndarray]) -> ErrorMeter:
@@ -112,3 +112,11 @@ def test_json_is_strict() -> None:
     for got in (meter((x, x)).result(), ErrorMeter().result(), meter((x, x * np.nan)).result()):
         json.loads(json.dumps(got.to_dict(), allow_nan=False))
     assert meter((x, x)).result().to_dict()["sqnr"] == "inf"
+
+
+def test_the_worst_output_over_samples() -> None:
+    """Noise of 1 % and 10 % of a constant: 40 and 20 dB; integers do not count."""
+    exact = {"fine": np.full(4, 1.0), "coarse": np.full(4, 1.0), "label": np.array([3])}
+    made = {"fine": np.full(4, 1.01), "coarse": np.full(4, 1.1), "label": np.array([5])}
+    assert worst_sqnr(lambda feeds: made, [({}, exact), ({}, exact)]) == pytest.approx(20.0)
+    assert worst_sqnr(lambda feeds: made, [({}, {"label": exact["label"]})]) == math.inf

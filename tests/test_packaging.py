@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from onnxq.cli import _parser
+from onnxq.arguments.parser import make_parser
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -39,6 +39,6 @@ def test_every_entry_point_leads_somewhere() -> None:
 def test_every_verb_has_a_function_that_runs_it() -> None:
     from onnxq import verbs
 
-    (choices,) = (a.choices for a in _parser()._actions if a.dest == "verb")
+    (choices,) = (a.choices for a in make_parser()._actions if a.dest == "verb")
     assert choices is not None
     assert set(choices) == set(verbs.__all__)

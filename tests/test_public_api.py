@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from importlib import import_module, metadata
@@ -22,7 +23,7 @@ def test_all_is_sorted_and_can_be_imported() -> None:
     assert onnxq.__all__ == sorted(onnxq.__all__)
     for name in onnxq.__all__:
         value = getattr(onnxq, name)
-        assert not isinstance(value, ModuleType), name
+        assert not isinstance(value, ModuleType) or callable(value), name
         assert value.__doc__, name
     assert set(onnxq.__all__) <= set(dir(onnxq))
 
@@ -40,12 +41,32 @@ def test_a_function_is_not_hidden_by_its_module(name: str) -> None:
     assert run(f"from onnxq.{name} import __all__; print({name!r} in __all__)").strip() in ("True", "False")
 
 
+@pytest.mark.parametrize(("module", "call"), [("backends.qnn", "backends()"), ("search.run", "search")])
+def test_a_function_does_not_hide_the_package_of_its_name(module: str, call: str) -> None:
+    """Whichever is used first, in each way of importing."""
+    name = module.partition(".")[0]
+    for first in ("import onnxq", f"from onnxq import {name}", f"import onnxq; onnxq.{call}"):
+        for then in (
+            f"import onnxq.{module} as m",
+            f"from onnxq.{module} import __all__ as m",
+            f"import onnxq.{module}",
+        ):
+            assert run(f"{first}; {then}; import onnxq; onnxq.{call}; print(onnxq.{module}.__name__)") == (
+                f"onnxq.{module}\n"
+            )
+    assert inspect.signature(getattr(onnxq, name)) == inspect.signature(onnxq._public(name))
+    with pytest.raises(TypeError):
+        getattr(onnxq, name)(no_such_argument=1)
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nothing"):
         onnxq.nothing  # noqa: B018
 
 
-@pytest.mark.parametrize("code", ["import onnxq", "import onnxq.cli as c; c._parser()", "import onnxq.options"])
+@pytest.mark.parametrize(
+    "code", ["import onnxq", "import onnxq.cli, onnxq.arguments.parser as p; p.make_parser()", "import onnxq.options"]
+)
 def test_importing_is_light(code: str) -> None:
     loaded = run(f"import sys; {code}; print(*[m for m in {HEAVY!r} if m in sys.modules])")
     assert loaded.split() == []

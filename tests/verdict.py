@@ -27,6 +27,7 @@ from onnxq.options import Placement
 from onnxq.session import Session
 from tests.contract import assert_contract
 from tests.foreign import Case, Feed
+from tests.verdict_verbs import assert_planned, assert_verbs
 
 __all__ = ["Outcome", "Verdict", "judge", "line", "spot"]
 
@@ -103,6 +104,13 @@ def _judged(case: Case, backend: str, options: Options, folder: Path) -> Verdict
     assert planned >= set(quantized.plan.quantized) or backend != "onnxruntime", "more is quantized than was planned"
     _assert_written(reference, quantized)
     _assert_works(reference, quantized, feeds)
+    if isinstance(source, Path):
+        path = source
+    else:
+        path = folder / "source.onnx"
+        path.write_bytes(before)
+    assert_planned(path, backend, options.placement)
+    assert_verbs(reference, quantized, feeds)
     count = len(quantized.plan.quantized) + len(quantized.plan.stored)
     return Verdict("quantized", f"{count} nodes") if count else Verdict("untouched", _reasons(quantized))
 

@@ -4,9 +4,10 @@
     python tools/onnx_models.py --backend tensorrt --backend snpe # these targets
     python tools/onnx_models.py --write                           # write docs/onnx_models.md as well
     python tools/onnx_models.py --group node --match 'test_lstm*' --show
+    python tools/onnx_models.py --read first.jsonl --read second.jsonl --write   # of runs with --json
 
 Each model is run in one of a few worker processes, which are started again after a crash or a hang; what every model
-must satisfy is in ``tests/verdict.py``. The exit code is 1 where there are faults.
+must satisfy is in ``tests/verdict.py`` and ``tests/verdict_verbs.py``. The exit code is 1 where there are faults.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from dataclasses import asdict
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -32,16 +34,19 @@ sys.path.insert(0, str(ROOT))
 
 from tests.foreign import GROUPS, Case, cases  # noqa: E402
 from tests.verdict import Verdict, judge  # noqa: E402
+from tests.verdict_verbs import VERBS  # noqa: E402
 
 DOC = ROOT / "docs" / "onnx_models.md"
 HEAD = """<!-- written by tools/onnx_models.py --write -->
 
 # The models that ship with the onnx package
 
-Every model of `onnx.backend.test` (onnx {onnx}) through `check`, `plan` and `quantize`, judged from outside with
+Every model of `onnx.backend.test` (onnx {onnx}) through {verbs}, judged from outside with
 onnxruntime {onnxruntime}:
 
 - quantized: valid, runs, same interface, finite where the float model is;
+  `show`, `verify` (simulated) and `compare` read the result,
+  `deploy` takes it to onnxruntime and TensorRT with what it computes kept, or says which quantizers cannot be held;
 - untouched: nothing is quantized, each node with a reason, equal numbers;
 - refused: onnxruntime does not run the float model either, or what goes in is no tensor; a clear error, foretold by
   `check`;
@@ -55,7 +60,26 @@ _JOBS = 400
 """Models after which a worker is started again, so that what one leaves behind stays bounded."""
 _SECONDS = {"light": 900.0}
 """Time a model may take; a minute else."""
-Row = tuple[Case, str, str, Verdict, float]
+_TOLD = 500
+"""Models between two lines of progress."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of a model on a target; seconds are of wall time."""
+
+    backend: str
+    placement: str
+    group: str
+    name: str
+    outcome: str
+    text: str
+    seconds: float
+
+    @staticmethod
+    def parsed(line: str) -> Row:
+        """A row from a line of JSON."""
+        return Row(**json.loads(line))
 
 
 def main() -> int:
@@ -67,22 +91,27 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=1, help="only each Nth model")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--show", action="store_true", help="print every verdict, not only the faults")
-    parser.add_argument("--json", type=Path, help="all verdicts, one a line")
+    parser.add_argument("--json", type=Path, help="write the verdicts here, one a line, as they come")
+    parser.add_argument("--resume", action="store_true", help="go on after the verdicts that the file of --json has")
+    parser.add_argument("--read", type=Path, action="append", help="run nothing: the verdicts of such files")
     parser.add_argument("--write", action="store_true", help=f"write {DOC.relative_to(ROOT)}")
     args = parser.parse_args()
-    start = time.perf_counter()
-    targets = [parse(text) for text in args.backend or ("onnxruntime:all", "onnxruntime:auto")]
-    found = [case for case in cases(args.group or GROUPS) if fnmatch.fnmatch(case.name, args.match)][:: args.every]
-    rows = run([(case, *target) for target in targets for case in found], args.workers, show=args.show)
-    if args.json:
-        lines = [json.dumps({"group": c.group, "name": c.name, "backend": b, "placement": p, "seconds": round(s, 2),
-                             **asdict(v)}) for c, b, p, v, s in rows]  # fmt: skip
-        args.json.write_text("\n".join(lines) + "\n")
-    text = table(rows, time.perf_counter() - start)
+    if args.read:
+        rows = [Row.parsed(line) for path in args.read for line in path.read_text().splitlines()]
+    else:
+        targets = [parse(text) for text in args.backend or ("onnxruntime:all", "onnxruntime:auto")]
+        found = [case for case in cases(args.group or GROUPS) if fnmatch.fnmatch(case.name, args.match)][:: args.every]
+        before = args.json.read_text() if args.resume and args.json and args.json.is_file() else ""
+        rows = [Row.parsed(line) for line in before.splitlines()]
+        done = {(row.group, row.name, row.backend, row.placement) for row in rows}
+        jobs = [(case, *target) for target in targets for case in found]
+        jobs = [job for job in jobs if (job[0].group, job[0].name, *job[1:]) not in done]
+        rows += run(jobs, args.workers, show=args.show, path=args.json, more=bool(rows))
+    text = table(rows)
     print(text)
     if args.write:
         DOC.write_text(text)
-    return 1 if any(row[3].outcome == "FAULT" for row in rows) else 0
+    return 1 if any(row.outcome == "FAULT" for row in rows) else 0
 
 
 def parse(text: str) -> tuple[str, str]:
@@ -145,12 +174,20 @@ def serve(connection: Connection) -> None:
         connection.send(judge(case, backend, placement))
 
 
-def run(jobs: list[tuple[Case, str, str]], workers: int, *, show: bool = False) -> list[Row]:
-    """The verdicts, in the order of the jobs."""
+def run(
+    jobs: list[tuple[Case, str, str]],
+    workers: int,
+    *,
+    show: bool = False,
+    path: Path | None = None,
+    more: bool = False,
+) -> list[Row]:
+    """The verdicts, in the order of the jobs; in a file as they come, ``more`` of them at its end."""
     waiting: queue.Queue[int] = queue.Queue()
     for position in range(len(jobs)):
         waiting.put(position)
-    rows: list[Row | None] = [None] * len(jobs)
+    rows: dict[int, Row] = {}
+    lock = threading.Lock()
 
     def work() -> None:
         worker = Worker()
@@ -162,44 +199,57 @@ def run(jobs: list[tuple[Case, str, str]], workers: int, *, show: bool = False) 
             case, backend, placement = jobs[position]
             start = time.perf_counter()
             verdict = worker.judge(case, backend, placement, _SECONDS.get(case.group, 60.0))
-            rows[position] = (case, backend, placement, verdict, time.perf_counter() - start)
-            if show or verdict.outcome == "FAULT":
-                print(f"{verdict.outcome} {backend}:{placement} {case.group}/{case.name}: {verdict.text}", flush=True)
+            seconds = round(time.perf_counter() - start, 2)
+            row = Row(backend, placement, case.group, case.name, verdict.outcome, verdict.text, seconds)
+            with lock:
+                rows[position] = row
+                tell(row)
 
-    threads = [threading.Thread(target=work) for _ in range(workers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [row for row in rows if row is not None]
+    def tell(row: Row) -> None:
+        if file is not None:
+            print(json.dumps(asdict(row)), file=file, flush=True)
+        if show or row.outcome == "FAULT":
+            print(f"{row.outcome} {row.backend}:{row.placement} {row.group}/{row.name}: {row.text}", flush=True)
+        if len(rows) % _TOLD == 0:
+            print(f"{len(rows)} of {len(jobs)}", file=sys.stderr, flush=True)
+
+    with ExitStack() as stack:
+        file = stack.enter_context(path.open("a" if more else "w")) if path is not None else None
+        threads = [threading.Thread(target=work) for _ in range(workers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return [rows[position] for position in sorted(rows)]
 
 
 # -- the table
 
 
-def table(rows: list[Row], seconds: float) -> str:
+def table(rows: list[Row]) -> str:
     """The page of the summary."""
     import onnx
     import onnxruntime
 
-    counted = Counter((b, p, c.group, str(v.outcome)) for c, b, p, v, _ in rows)
+    counted = Counter((row.backend, row.placement, row.group, row.outcome) for row in rows)
+    verbs = ", ".join(f"`{verb}`" for verb in VERBS)
     lines = [
-        HEAD.format(onnx=onnx.__version__, onnxruntime=onnxruntime.__version__),
+        HEAD.format(onnx=onnx.__version__, onnxruntime=onnxruntime.__version__, verbs=verbs),
         "| target | placement | group | models | quantized | untouched | refused | faults |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for backend, placement in dict.fromkeys((b, p) for _, b, p, _, _ in rows):
+    for backend, placement in dict.fromkeys((row.backend, row.placement) for row in rows):
         for group in GROUPS:
             cells = [counted[backend, placement, group, outcome] for outcome in OUTCOMES]
             if sum(cells):
                 lines.append(f"| {' | '.join(map(str, (backend, placement, group, sum(cells), *cells)))} |")
-    faults = [f"- {b} ({p}), {c.group}/{c.name}: {v.text}" for c, b, p, v, _ in rows if v.outcome == "FAULT"]
+    faults = [f"- {r.backend} ({r.placement}), {r.group}/{r.name}: {r.text}" for r in rows if r.outcome == "FAULT"]
     if faults:
         lines += ["", "## Faults", "", *faults]
-    refused = Counter(_kind(c.name, v.text) for c, _, _, v, _ in rows if v.outcome == "refused")
+    refused = Counter(_kind(row.name, row.text) for row in rows if row.outcome == "refused")
     lines += ["", "## Why models are refused", "", "| models | error |", "|---|---|"]
     lines += [f"| {count} | {text} |" for text, count in refused.most_common()]
-    return "\n".join(lines) + f"\n\n{len(rows)} runs in {seconds / 60:.0f} minutes.\n"
+    return "\n".join(lines) + f"\n\n{len(rows)} runs.\n"
 
 
 def _kind(name: str, text: str) -> str:

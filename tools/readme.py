@@ -24,7 +24,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnxq import cli
+from onnxq.arguments.parser import make_parser
+from onnxq.exit_codes import ExitCode
 from onnxq.options import ImageOptions, Options
 
 README = Path(__file__).resolve().parent.parent / "README.md"
@@ -116,7 +117,7 @@ def tables(text: str) -> str:
 
 def verb_parsers() -> dict[str, argparse.ArgumentParser]:
     """Verb → its parser."""
-    actions = cli._parser()._actions
+    actions = make_parser()._actions
     return dict(next(a.choices for a in actions if isinstance(a, argparse._SubParsersAction)))
 
 
@@ -145,9 +146,8 @@ def _options() -> str:
 
 def _exit_codes() -> str:
     """The exit codes as ``onnxq --help`` lists them."""
-    lines = cli._EPILOG.partition("exit codes:\n")[2].splitlines()
-    rows = [line.split(maxsplit=1) for line in lines if line.strip()]
-    return "\n".join(["| code | |", "|--:|---|", *(f"| {code} | {text} |" for code, text in rows)]) + "\n"
+    rows = (f"| {code:d} | {code.meaning} |" for code in ExitCode)
+    return "\n".join(["| code | |", "|--:|---|", *rows]) + "\n"
 
 
 def refreshed(text: str) -> str:

@@ -14,9 +14,9 @@ from onnxq.graph.traverse import all_nodes, subgraphs, with_subgraphs
 from onnxq.graph.values import constant_array, is_constant
 from onnxq.plan import Plan
 from onnxq.qparams import QParams
-from onnxq.spec import PerBlock, PerChannel
+from onnxq.spec import PerBlock, PerChannel, Scheme
 
-__all__ = ["QuantizedLayer", "is_behind", "quantized_layers"]
+__all__ = ["QuantizedLayer", "is_behind", "quantized_layers", "why_not_alone"]
 
 Floats = NDArray[np.float32]
 
@@ -246,3 +246,14 @@ def _pads(node: ir.Node, shape: Sequence[int], strides: Sequence[int], reach: Se
         return [(0, 0)] * len(shape)
     half = len(given) // 2
     return list(zip(given[:half], given[half:], strict=True))
+
+
+def why_not_alone(layer: QuantizedLayer, plan: Plan) -> str | None:
+    """Why a layer's weight cannot be changed for itself: others have it too, or its grid is not uniform; else None."""
+    site = plan.by_name[layer.site]
+    tied = site.tied_to is not None or any(s.tied_to == site.name for s in plan.sites)
+    if len(layer.weight.uses()) > 1 or layer.weight.is_graph_output() or tied:
+        return "its weight is shared"
+    if site.spec.scheme is not Scheme.UNIFORM:
+        return f"its weight is on a {site.spec.scheme.value} grid"
+    return None

@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 
 from onnxq.algorithms.draft import Draft
 from onnxq.algorithms.hessian import LARGEST, Moments, Seen, batches, moments_of
-from onnxq.algorithms.layers import QuantizedLayer, quantized_layers
+from onnxq.algorithms.layers import QuantizedLayer, quantized_layers, why_not_alone
 from onnxq.algorithms.rounding import Grid, damped
 from onnxq.algorithms.tally import Tally
 from onnxq.graph.traverse import all_graphs
 from onnxq.graph.values import constant_array
 from onnxq.numbers import fit_biases
 from onnxq.qparams import QParams
-from onnxq.spec import Scheme
 
 __all__ = ["Answer", "Problem", "improve", "layers_to_improve"]
 
@@ -117,12 +116,8 @@ def layers_to_improve(draft: Draft, skip: Callable[[str], None]) -> Iterator[Qua
         skip: told why a layer is left alone.
     """
     for layer in quantized_layers(draft.model, draft.plan, stored=True):
-        site = draft.plan.by_name[layer.site]
-        tied = site.tied_to is not None or any(s.tied_to == site.name for s in draft.plan.sites)
-        if len(layer.weight.uses()) > 1 or layer.weight.is_graph_output() or tied:
-            skip("its weight is shared")
-        elif site.spec.scheme is not Scheme.UNIFORM:
-            skip(f"its weight is on a {site.spec.scheme.value} grid")
+        if (why := why_not_alone(layer, draft.plan)) is not None:
+            skip(why)
         elif layer.matrix().shape[2] > LARGEST:
             skip(f"more than {LARGEST} inputs")
         elif not np.isfinite(layer.array()).all():

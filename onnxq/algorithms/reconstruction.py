@@ -18,17 +18,16 @@ from onnxq.algorithms.block_data import UnobservableError, samples_of
 from onnxq.algorithms.block_grids import grids_of, site_edges
 from onnxq.algorithms.blocks import Block, find_blocks, single_layers
 from onnxq.algorithms.draft import Draft
-from onnxq.algorithms.layers import QuantizedLayer, quantized_layers
+from onnxq.algorithms.layers import QuantizedLayer, quantized_layers, why_not_alone
 from onnxq.algorithms.tally import Tally
 from onnxq.errors import ExecutionError, OptionError
 from onnxq.graph.traverse import all_graphs
 from onnxq.graph.values import constant_array
-from onnxq.metrics import ErrorMeter
+from onnxq.metrics import worst_sqnr
 from onnxq.numbers import fit_biases
 from onnxq.plan import Edge
 from onnxq.qparams import fake_quantize
 from onnxq.session import Session
-from onnxq.spec import Scheme
 
 if TYPE_CHECKING:
     from onnxq.torch.fit import Unit
@@ -231,12 +230,8 @@ def _write(draft: Draft, block: Block, unit: Unit) -> None:
 def _layers(draft: Draft, skip: Any) -> Iterator[QuantizedLayer]:
     """Layers whose weight belongs to them alone."""
     for layer in quantized_layers(draft.model, draft.plan, stored=True):
-        site = draft.plan.by_name[layer.site]
-        tied = site.tied_to is not None or any(s.tied_to == site.name for s in draft.plan.sites)
-        if len(layer.weight.uses()) > 1 or layer.weight.is_graph_output() or tied:
-            skip("its weight is shared")
-        elif site.spec.scheme is not Scheme.UNIFORM:
-            skip(f"its weight is on a {site.spec.scheme.value} grid")
+        if (why := why_not_alone(layer, draft.plan)) is not None:
+            skip(why)
         elif draft.numbers[layer.site].spec.bits > 16:
             skip("more than 16 bits")
         else:
@@ -255,20 +250,13 @@ def _original(draft: Draft, value: ir.Value) -> NDArray[np.float32]:
 def _noise(draft: Draft) -> float:
     """Noise over signal of the worst float output on the samples held back, a power ratio; infinite if it fails."""
     options = draft.options
-    meters: dict[str, ErrorMeter] = {}
     try:
         session = Session(
             draft.quantized().rendered(), providers=options.providers, custom_op_library=options.custom_op_library
         )
-        for sample in draft.held:
-            got = session.run(sample.feeds)
-            for name, values in sample.outputs.items():
-                if values.dtype.kind == "f":
-                    meters.setdefault(name, ErrorMeter()).update(values, got[name], sample.index)
+        return 10 ** (-worst_sqnr(session.run, ((sample.feeds, sample.outputs) for sample in draft.held)) / 10)
     except ExecutionError:
         return math.inf
-    found = [e.sqnr for e in (meter.result() for meter in meters.values()) if e.sqnr == e.sqnr]
-    return 10 ** (-min(found, default=math.inf) / 10)
 
 
 @dataclass(frozen=True, slots=True)

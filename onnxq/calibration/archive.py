@@ -13,6 +13,7 @@ import uuid
 import zipfile
 import zlib
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,8 @@ def load(path: str | os.PathLike[str]) -> Statistics:
         NotImplementedError,
         RecursionError,
         RuntimeError,
+        SyntaxError,
+        TokenError,  # numpy reads headers with Python's tokenizer
     ) as error:
         raise StatisticsError(
             f"not a sound statistics file ({error or type(error).__name__})",

@@ -6,11 +6,8 @@ included), always in the same order, and no more than one sample is held in memo
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,82 +16,14 @@ import numpy as np
 from onnxq.calibration.feeds import Fitter
 from onnxq.calibration.images import SUFFIXES, ImageReader
 from onnxq.calibration.rows import RowArray, load_feed, open_npy, open_npz
-from onnxq.errors import DataError, OnnxqError
+from onnxq.calibration.samples import Pick, Samples
+from onnxq.errors import DataError
 from onnxq.options import ImageOptions
 from onnxq.session import InputInfo
 from onnxq.suggest import nearest
+from onnxq.user_code import function_of, split_name
 
 __all__ = ["Samples", "open_data"]
-
-Pick = Callable[[Sequence[int] | None], Iterator[Any]]
-
-
-class Samples:
-    """Feeds for a model, made by `open_data`.
-
-    Iterating gives ``dict[str, ndarray]``, the same samples in the same order each time; a generator or iterator can
-    be used only once.
-
-    Attributes:
-        length: number of samples, None if it is not known beforehand.
-        repeatable: whether it can be iterated more than once.
-        kind: what the source is, for people, e.g. ``"npz file"``.
-    """
-
-    def __init__(
-        self,
-        kind: str,
-        items: Pick,
-        total: int | None,
-        fitter: Fitter,
-        *,
-        samples: int | None,
-        seekable: bool = True,
-        repeatable: bool = True,
-    ) -> None:
-        self.kind, self.repeatable = kind, repeatable
-        self._items, self._fitter, self._limit = items, fitter, samples
-        self._indices: list[int] | None = None
-        if total is not None and seekable:
-            count = total if samples is None else min(samples, total)
-            self._indices = [i * total // count for i in range(count)]
-            total = count
-        self.length = total if samples is None or total is None else min(samples, total)
-        if self.length == 0:
-            raise DataError("no samples", where=f"calibration data ({kind})", hint="Give at least one sample.")
-
-    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
-        """The feeds.
-
-        Raises:
-            DataError: a sample cannot be read or does not fit the model's inputs (names it), or there is none.
-        """
-        count = 0
-        items = islice(self._guarded(), self._limit)
-        for count, item in enumerate(items, 1):
-            yield self._fitter.fit(item, self._where(count - 1))
-        if not count:
-            raise DataError("no samples", where=f"calibration data ({self.kind})", hint="Give at least one sample.")
-
-    def index_of(self, position: int) -> int:
-        """Index in the source of the sample that comes at ``position``."""
-        return position if self._indices is None else self._indices[position]
-
-    def _where(self, position: int) -> str:
-        return f"sample {self.index_of(position)}"
-
-    def _guarded(self) -> Iterator[Any]:
-        """The raw items; whatever the user's code raises becomes a DataError that names the sample."""
-        position = 0
-        try:
-            for item in self._items(self._indices):
-                yield item
-                position += 1
-        except OnnxqError:
-            raise
-        except Exception as error:
-            where = f"calibration data ({self.kind}), {self._where(position)}"
-            raise DataError(f"the data raised {type(error).__name__}: {error}", where=where) from error
 
 
 def open_data(
@@ -142,9 +71,11 @@ def open_data(
         raise DataError("the data is open already", hint="Give the source itself, or iterate over what was opened.")
     if isinstance(source, (str, os.PathLike)):
         text = os.fspath(source)
-        path, name = _split_function(text)
+        path, name = split_name(text)
         if name is not None:
-            return _from_object(_load_function(path, name), f"function {name}", fitter, samples)
+            where = f"calibration data {f'{path}:{name}'!r}"
+            found = function_of(path, name, where=where, error=DataError)
+            return _from_object(found, f"function {name}", fitter, samples)
         return _from_path(path, tuple(inputs), fitter, image, samples)
     return _from_object(source, type(source).__name__, fitter, samples)
 
@@ -282,31 +213,3 @@ def _len(source: Any) -> int | None:
         return len(source)
     except TypeError:
         return None
-
-
-def _split_function(text: str) -> tuple[Path, str | None]:
-    """``"a.py:f"`` → (a.py, f); anything else is a path."""
-    file, colon, name = text.rpartition(":")
-    return (Path(file), name) if colon and file.endswith(".py") else (Path(text), None)
-
-
-def _load_function(path: Path, name: str) -> Any:
-    where = f"calibration data {f'{path}:{name}'!r}"
-    if not path.is_file():
-        raise DataError("the Python file does not exist", where=where)
-    folder = str(path.absolute().parent)
-    spec = importlib.util.spec_from_file_location(f"_onnxq_data_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise DataError("the Python file cannot be loaded", where=where)
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, folder)  # its own imports
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise DataError(f"the Python file raised {type(error).__name__}: {error}", where=where) from error
-    finally:
-        sys.path.remove(folder)
-    if not hasattr(module, name):
-        known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise DataError(f"the file has no function {name!r}", where=where, hint=nearest(name, known, title="it has"))
-    return getattr(module, name)

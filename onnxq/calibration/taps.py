@@ -6,13 +6,14 @@ means that the branch was not taken. A tensor of a ``Loop`` or ``Scan`` body is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import onnx_ir as ir
 
+from onnxq.calibration.workbench import Workbench
 from onnxq.errors import ModelError
+from onnxq.graph.prune import remove_unread
 
 __all__ = ["Tapped", "observe", "tap"]
 
@@ -85,29 +86,14 @@ class _Tapper:
     def __init__(self, model: ir.Model) -> None:
         self.outputs: dict[str, str] = {}
         self.unobservable: dict[str, str] = {}
+        self._graphs = Workbench(model)
         self._top = model.graph
         self._opset = model.opset_imports.get("", 0)
-        self._values: dict[str, ir.Value] = {}
-        self._homes: dict[int, ir.Graph] = {}
         self._lifted: dict[int, ir.Value] = {}
-        self._ambiguous: set[str] = set()
-        self._parents: dict[int, ir.Node] = {}
-        for graph, parent in _graphs(model.graph, None):
-            if parent is not None:
-                self._parents[id(graph)] = parent
-            for value in _values(graph):
-                if not value.name:
-                    continue
-                if value.name in self._values:
-                    self._ambiguous.add(value.name)
-                else:
-                    self._values[value.name] = value
-                self._homes[id(value)] = graph
-        self._names = set(self._values)
 
     def show(self, name: str) -> None:
         """Make a tensor an output of the model."""
-        value = self._values.get(name)
+        value = self._graphs.values.get(name)
         if value is None:
             raise ModelError(f"the model has no tensor named {name!r}")
         try:
@@ -116,9 +102,9 @@ class _Tapper:
             self.unobservable[name] = str(reason)
 
     def _show(self, name: str, value: ir.Value) -> str:
-        if name in self._ambiguous:
+        if name in self._graphs.ambiguous:
             raise _UnobservableError("several tensors have this name")
-        graph = self._homes[id(value)]
+        graph = self._graphs.homes[id(value)]
         if isinstance(value.type, (ir.SequenceType, ir.OptionalType)):
             raise _UnobservableError("it is no tensor")
         if value.dtype not in (None, ir.DataType.FLOAT):
@@ -127,9 +113,9 @@ class _Tapper:
             raise _UnobservableError("it is inside a subgraph and its type is not known")
         while graph is not self._top:
             value = self._lift(value, graph)
-            graph = self._homes[id(value)]
+            graph = self._graphs.homes[id(value)]
         if value.producer() is None:
-            value = self._copy(value, graph)
+            value = self._graphs.copy(value, graph)
         if not value.is_graph_output():
             graph.outputs.append(value)
         return value.name or ""
@@ -138,7 +124,7 @@ class _Tapper:
         """A value of the enclosing graph that shows ``value`` of the subgraph ``graph``."""
         if id(value) in self._lifted:
             return self._lifted[id(value)]
-        node = self._parents[id(graph)]
+        node = self._graphs.parents[id(graph)]
         if node.op_type == "If" and node.domain in _STANDARD:
             lifted = self._lift_if(value, graph, node)
         elif node.op_type == "Loop" and node.domain in _STANDARD:
@@ -147,27 +133,27 @@ class _Tapper:
             lifted = self._lift_scan(value, graph, node)
         else:
             raise _UnobservableError(f"it is inside a {node.op_type} node")
-        self._register(lifted, _owner(node))
+        self._graphs.register(lifted, _owner(node))
         self._lifted[id(value)] = lifted
         return lifted
 
     def _lift_if(self, value: ir.Value, graph: ir.Graph, node: ir.Node) -> ir.Value:
         for attribute in node.attributes.values():
             branch = attribute.as_graph()
-            branch.outputs.append(self._copy(value, graph) if branch is graph else self._empty(branch))
+            branch.outputs.append(self._graphs.copy(value, graph) if branch is graph else self._graphs.empty(branch))
         return self._add_output(node, value, None)
 
     def _lift_loop(self, value: ir.Value, graph: ir.Graph, node: ir.Node) -> ir.Value:
         if _static(value.shape):
-            graph.outputs.append(self._copy(value, graph))
+            graph.outputs.append(self._graphs.copy(value, graph))
             return self._add_output(node, value, None)
         # iterations may differ in shape: carry one flat tensor that grows
-        start = self._empty(_owner(node), before=node)
-        carried = self._fresh(value, "so_far")
+        start = self._graphs.empty(_owner(node), before=node)
+        carried = self._graphs.fresh(value, "so_far")
         graph.inputs.append(carried)
-        self._register(carried, graph)
-        flat = self._flatten(value, graph)
-        grown = self._new_node(graph, "Concat", [carried, flat], [ir.AttrInt64("axis", 0)], value, "grown")
+        self._graphs.register(carried, graph)
+        flat = self._graphs.flatten(value, graph)
+        grown = self._graphs.new_node(graph, "Concat", [carried, flat], [ir.AttrInt64("axis", 0)], value, "grown")
         position = max(len(node.inputs), 2)  # trip count and condition come first, even if left out
         node.resize_inputs(position + 1)
         node.replace_input_with(position, start)
@@ -184,7 +170,7 @@ class _Tapper:
             if name in node.attributes:
                 extended = [*node.attributes[name].as_ints(), 0]
                 node.attributes[name] = ir.AttrInt64s(name, extended)
-        graph.outputs.append(self._copy(value, graph))
+        graph.outputs.append(self._graphs.copy(value, graph))
         return self._add_output(node, value, None)
 
     def _add_output(self, node: ir.Node, like: ir.Value, position: int | None) -> ir.Value:
@@ -197,79 +183,12 @@ class _Tapper:
             _move(old, new)
             self._lifted = {key: new if lifted is old else lifted for key, lifted in self._lifted.items()}
         result = node.outputs[target]
-        result.name = self._fresh_name(f"{like.name}/tap")
+        result.name = self._graphs.fresh_name(f"{like.name}/tap")
         result.type = ir.TensorType(ir.DataType.FLOAT)
         result.shape = None
         for index in range(target, count + 1):
-            self._register(node.outputs[index], _owner(node))
+            self._graphs.register(node.outputs[index], _owner(node))
         return result
-
-    def _copy(self, value: ir.Value, graph: ir.Graph) -> ir.Value:
-        return self._new_node(graph, "Identity", [value], [], value, "copy", shape=value.shape)
-
-    def _flatten(self, value: ir.Value, graph: ir.Graph) -> ir.Value:
-        shape = self._constant(graph, np.array([-1], np.int64), f"{value.name}/flat_shape")
-        return self._new_node(graph, "Reshape", [value, shape], [], value, "flat")
-
-    def _empty(self, graph: ir.Graph, before: ir.Node | None = None) -> ir.Value:
-        return self._constant(graph, np.zeros(0, np.float32), "tap/empty", before)
-
-    def _constant(
-        self,
-        graph: ir.Graph,
-        array: np.ndarray[tuple[int, ...], np.dtype[np.generic]],
-        name: str,
-        before: ir.Node | None = None,
-    ) -> ir.Value:
-        attribute = ir.AttrTensor("value", ir.tensor(array))
-        node = ir.Node("", "Constant", [], [attribute])
-        result = node.outputs[0]
-        result.name = self._fresh_name(name)
-        node.name = result.name
-        result.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
-        result.shape = ir.Shape(array.shape)
-        if before is None:
-            graph.append(node)
-        else:
-            graph.insert_before(before, node)
-        self._register(result, graph)
-        return result
-
-    def _new_node(
-        self,
-        graph: ir.Graph,
-        op_type: str,
-        inputs: list[ir.Value],
-        attributes: list[ir.Attr],
-        like: ir.Value,
-        suffix: str,
-        shape: ir.Shape | None = None,
-    ) -> ir.Value:
-        node = ir.Node("", op_type, inputs, attributes)
-        result = node.outputs[0]
-        result.name = self._fresh_name(f"{like.name}/{suffix}")
-        node.name = result.name
-        result.type = ir.TensorType(ir.DataType.FLOAT)
-        result.shape = shape.copy() if shape is not None else None
-        graph.append(node)
-        self._register(result, graph)
-        return result
-
-    def _fresh(self, like: ir.Value, suffix: str) -> ir.Value:
-        return ir.Value(name=self._fresh_name(f"{like.name}/{suffix}"), type=ir.TensorType(ir.DataType.FLOAT))
-
-    def _fresh_name(self, base: str) -> str:
-        name, number = base, 2
-        while name in self._names:
-            name, number = f"{base}_{number}", number + 1
-        self._names.add(name)
-        return name
-
-    def _register(self, value: ir.Value, graph: ir.Graph) -> None:
-        if value.name:
-            self._names.add(value.name)
-            self._values[value.name] = value
-        self._homes[id(value)] = graph
 
 
 def _owner(node: ir.Node) -> ir.Graph:
@@ -292,33 +211,9 @@ def _static(shape: ir.Shape | None) -> bool:
     return shape is not None and shape.is_static()
 
 
-def _graphs(graph: ir.Graph, parent: ir.Node | None) -> Iterator[tuple[ir.Graph, ir.Node | None]]:
-    """A graph and all those inside it, each with the node that holds it."""
-    yield graph, parent
-    for node in graph:
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH:
-                yield from _graphs(attribute.as_graph(), node)
-            elif attribute.type == ir.AttributeType.GRAPHS:
-                for inner in attribute.as_graphs():
-                    yield from _graphs(inner, node)
-
-
-def _values(graph: ir.Graph) -> Iterator[ir.Value]:
-    seen = {id(value) for value in graph.inputs}
-    yield from graph.inputs
-    for value in graph.initializers.values():
-        if id(value) not in seen:
-            yield value
-    for node in graph:
-        yield from node.outputs
-
-
 def _drop_unused(graph: ir.Graph) -> None:
     """Remove the nodes that no output needs, from the end; unused initializers go as well."""
     for node in reversed(list(graph)):
         if not any(output.uses() or output.is_graph_output() for output in node.outputs):
             graph.remove(node, safe=True)
-    for name, value in list(graph.initializers.items()):
-        if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
-            del graph.initializers[name]
+    remove_unread(graph)

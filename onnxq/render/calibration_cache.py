@@ -40,7 +40,8 @@ from onnxq.graph.save import save
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.options import Options
-from onnxq.planner import make_plan
+from onnxq.plan import Plan
+from onnxq.planner import settled_plan
 from onnxq.prepare import Prepared
 from onnxq.qparams import QParams, from_range
 from onnxq.quantized import Quantized
@@ -157,18 +158,16 @@ def _together(path: Path, where: Path, backend: Backend, scales: Mapping[str, fl
     if any(scale < 0 or math.isnan(scale) for scale in scales.values()):
         raise BackendError("a scale is negative or not a number", where=f"'{where}'")
     usable = {name: scale for name, scale in scales.items() if 0 < scale < math.inf}
-    missing: dict[str, str] = {}
-    while True:
-        plan = make_plan(model, backend, options, unusable=missing)
-        lacking = {
+
+    def lacking(plan: Plan) -> dict[str, str]:
+        return {
             edge.node: f"'{where.name}' has no scale of tensor {plan.root(site).tensor!r}"
             for site in plan.sites
             if site.role == "activation" and plan.root(site).tensor not in usable
             for edge in site.readers
         }
-        if not lacking.keys() - missing.keys():
-            break
-        missing.update(lacking)
+
+    plan = settled_plan(model, backend, options, lacking)
     constants = {n: v for graph in all_graphs(model) for n, v in graph.initializers.items()}
     numbers: dict[str, QParams] = {}
     for site in plan.sites:

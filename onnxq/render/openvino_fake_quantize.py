@@ -28,6 +28,7 @@ from onnxq.backend import Format, Kind
 from onnxq.errors import BackendError
 from onnxq.graph.load_named import load_named
 from onnxq.graph.namer import Namer
+from onnxq.graph.prune import remove_unread
 from onnxq.graph.save import save
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
@@ -96,7 +97,8 @@ def render(quantized: Quantized) -> ir.Model:
     model.functions.pop(_KEY, None)
     model.opset_imports.pop(function.DOMAIN, None)
     model.opset_imports[DOMAIN] = _VERSION
-    _drop_unread(model)
+    for graph in all_graphs(model):
+        remove_unread(graph)
     return model
 
 
@@ -127,7 +129,8 @@ def read(path: Path) -> Quantized:
         _from_openvino(node, namer)
     function.register(model)
     model.opset_imports.pop(DOMAIN, None)
-    _drop_unread(model)
+    for graph in all_graphs(model):
+        remove_unread(graph)
     return replace(read_quantizers(model, backend_named("openvino")), format=FORMAT)
 
 
@@ -237,11 +240,3 @@ def _initializer(like: ir.Value | None, name: str, array: NDArray[np.generic]) -
     )
     graph.register_initializer(value)
     return value
-
-
-def _drop_unread(model: ir.Model) -> None:
-    for graph in all_graphs(model):
-        outputs = set(graph.outputs)
-        for name, value in list(graph.initializers.items()):
-            if not value.uses() and value not in outputs and not value.is_graph_input():
-                del graph.initializers[name]

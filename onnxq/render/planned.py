@@ -11,7 +11,7 @@ from onnxq.backend import Backend
 from onnxq.numbers import fit_biases
 from onnxq.options import Options
 from onnxq.plan import Plan, Site
-from onnxq.planner import make_plan
+from onnxq.planner import settled_plan
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 
@@ -35,15 +35,15 @@ def planned(
         find: the numbers of a weight, a constant or an activation, ``None`` where the table has none.
         unknown: nodes that stay float, with the reasons.
     """
-    keep = dict(unknown or {})
-    options = Options(placement="all")
-    while True:
-        plan = make_plan(model, backend, options, unusable=keep)
-        numbers = {s.name: qp for s in plan.sites if s.role != "bias" and (qp := find(s)) is not None}
-        more = dict.fromkeys(_lacking(model, plan, numbers) - keep.keys(), NO_ENTRY)
-        if not more:
-            break
-        keep.update(more)
+
+    def found(plan: Plan) -> dict[str, QParams]:
+        return {s.name: qp for s in plan.sites if s.role != "bias" and (qp := find(s)) is not None}
+
+    def lacking(plan: Plan) -> dict[str, str]:
+        return dict.fromkeys(_lacking(model, plan, found(plan)), NO_ENTRY)
+
+    plan = settled_plan(model, backend, Options(placement="all"), lacking, unknown)
+    numbers = found(plan)
     result = model.clone()
     fit_biases(result, plan, numbers)
     return Quantized(result, plan, numbers, backend, version=metadata.version("onnxq"))

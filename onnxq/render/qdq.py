@@ -8,58 +8,28 @@ name at the very end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
-from typing import Any
+from collections.abc import Sequence
+from functools import cached_property
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.graph.namer import Namer
-from onnxq.graph.values import constant_array, is_constant, remove_nodes, rename_output
+from onnxq.graph.prune import remove_unread
+from onnxq.graph.values import is_constant, remove_nodes, rename_output
 from onnxq.plan import Site
 from onnxq.qparams import QParams, quantize
 from onnxq.quantized import Quantized
 from onnxq.render import fake_quantize, nnie_quantize
+from onnxq.render.limits import saturates, speakable
+from onnxq.render.wiring import add_initializer, describe, insert_behind, numbers, take_over_output
 from onnxq.spec import PerChannel, Scheme
 
-__all__ = ["bounds", "render", "saturates", "speakable"]
+__all__ = ["render"]
 
 _WIDE_OPSET = 21
 """From here on QuantizeLinear and DequantizeLinear have 4- and 16-bit integers."""
-
-
-def speakable(site: Site, widths: Set[int]) -> bool:
-    """Whether Q and DQ can say what a site's spec says, on a target that runs QuantizeLinear for some widths.
-
-    Stored integers may use a part of their type's grid. A QuantizeLinear saturates at the ends of the type, so a tensor
-    quantized at run time needs the whole grid. A logarithmic grid has no scale.
-    """
-    if site.spec.scheme is not Scheme.UNIFORM:
-        return False
-    if site.role != "activation":
-        return True
-    return site.spec.bits == site.spec.storage_bits and site.spec.bits in widths and not site.spec.narrow_range
-
-
-def saturates(node: ir.Node, qp: QParams) -> bool:
-    """Whether a quantizer behind a Relu or Clip saturates at the same bounds, so that the node changes no integer."""
-    step = float(qp.scale.max()) / 2
-    lowest, highest = bounds(node)
-    return float(qp.lo.min()) >= lowest - step and float(qp.hi.max()) <= highest + step
-
-
-def bounds(node: ir.Node) -> tuple[float, float]:
-    """The interval a Relu or Clip (with constant bounds) clips to."""
-    if node.op_type == "Relu":
-        return 0.0, float("inf")
-    ends = [-float("inf"), float("inf")]
-    for k in (1, 2):
-        value = node.inputs[k] if k < len(node.inputs) else None
-        if value is not None:
-            ends[k - 1] = float(_numbers(value).reshape(()))
-    return ends[0], ends[1]
 
 
 def render(quantized: Quantized, *, fake: bool = False) -> ir.Model:
@@ -155,8 +125,8 @@ class _Renderer:
             fed = made[-1].outputs[0] if made else source
             name = self.namer.node(f"{source.name}_{op}Linear")
             made.append(ir.node(f"{op}Linear", [fed, scale, zero], name=name, domain=self._domain(site)))
-            _describe(made[-1].outputs[0], self.namer.fresh(f"{source.name}_{op.lower()}d"), dtype, source.shape)
-        self._insert_behind(source, made)
+            describe(made[-1].outputs[0], self.namer.fresh(f"{source.name}_{op.lower()}d"), dtype, source.shape)
+        insert_behind(source, made)
         node.replace_input_with(0, made[-1].outputs[0])
 
     def _pair(self, site: Site) -> None:
@@ -168,8 +138,8 @@ class _Renderer:
         integer = ir.DataType[site.spec.dtype.upper()]
         name = self.namer.node(f"{site.tensor}_QuantizeLinear")
         q = ir.node("QuantizeLinear", [value, scale, zero], name=name, domain=self._domain(site))
-        _describe(q.outputs[0], self.namer.fresh(f"{site.tensor}_quantized"), integer, value.shape)
-        self._insert_behind(value, [q])
+        describe(q.outputs[0], self.namer.fresh(f"{site.tensor}_quantized"), integer, value.shape)
+        insert_behind(value, [q])
         self._connect(site, value, q.outputs[0], scale, zero, readers)
 
     def _connect(
@@ -200,9 +170,9 @@ class _Renderer:
                 name=self.namer.node(f"{site.tensor}_DequantizeLinear"),
                 domain=self._domain(site),
             )
-            _describe(dq.outputs[0], self.namer.fresh(f"{site.tensor}_dequantized"), ir.DataType.FLOAT, value.shape)
+            describe(dq.outputs[0], self.namer.fresh(f"{site.tensor}_dequantized"), ir.DataType.FLOAT, value.shape)
             if is_output and graph is home:
-                self._take_over_output(value, dq.outputs[0])
+                take_over_output(value, dq.outputs[0], self.namer)
             producer = integer.producer()
             if producer is not None and producer.graph is graph:
                 graph.insert_after(producer, [dq])
@@ -210,18 +180,6 @@ class _Renderer:
                 graph.insert_before(min((n for n, _ in edges), key=self.order.__getitem__), [dq])
             for node, index in edges:
                 node.replace_input_with(index, dq.outputs[0])
-
-    def _take_over_output(self, value: ir.Value, result: ir.Value) -> None:
-        """Let ``result`` be the graph output in place of ``value``, with its name, type and shape."""
-        graph = value.graph
-        assert isinstance(graph, ir.Graph)
-        name = value.name or ""
-        value.name = self.namer.fresh(f"{name}_float")
-        result.name = name
-        result.type, result.shape = value.type, value.shape
-        for i, output in enumerate(graph.outputs):
-            if output is value:
-                graph.outputs[i] = result
 
     def _readers(self, site: Site, value: ir.Value) -> list[tuple[ir.Node, int]]:
         """The inputs that read a site: its own, and for a quantizer behind the producer all that have no other site."""
@@ -232,17 +190,6 @@ class _Renderer:
         edges = [(self.nodes[e.node], e.index) for e in site.readers if e.node in self.nodes]
         return [(node, index) for node, index in edges if node.inputs[index] is value]
 
-    def _insert_behind(self, value: ir.Value, nodes: Sequence[ir.Node]) -> None:
-        producer = value.producer()
-        if producer is not None:
-            graph = producer.graph
-            assert isinstance(graph, ir.Graph)
-            graph.insert_after(producer, nodes)
-            return
-        home = value.graph
-        assert isinstance(home, ir.Graph)
-        home.insert_before(home[0], nodes)
-
     # -- stored integers
 
     def _stored(self, site: Site) -> None:
@@ -251,7 +198,7 @@ class _Renderer:
         readers = self._readers(site, value)
         if not readers:
             return
-        integers = quantize(_numbers(value), qp)
+        integers = quantize(numbers(value), qp)
         stored = self._initializer(value, f"{site.tensor}_quantized", integers, ir.DataType[site.spec.dtype.upper()])
         scale, zero = self._parameters(site, value)
         self._connect(site, value, stored, scale, zero, readers)
@@ -266,15 +213,15 @@ class _Renderer:
         if not readers and not is_output:
             return
         node = self._fake_node(site, value, qp)
-        _describe(node.outputs[0], self.namer.fresh(f"{site.tensor}_fake_quantized"), ir.DataType.FLOAT, value.shape)
+        describe(node.outputs[0], self.namer.fresh(f"{site.tensor}_fake_quantized"), ir.DataType.FLOAT, value.shape)
         if is_output:
-            self._take_over_output(value, node.outputs[0])
+            take_over_output(value, node.outputs[0], self.namer)
         if value.producer() is None and is_constant(value):
             graph = readers[0][0].graph if value.graph is None else value.graph
             assert isinstance(graph, ir.Graph)
             graph.insert_before(graph[0], [node])
         else:
-            self._insert_behind(value, [node])
+            insert_behind(value, [node])
         for reader, index in readers:
             reader.replace_input_with(index, node.outputs[0])
 
@@ -315,45 +262,32 @@ class _Renderer:
             qp = self.q.qparams[site.name]
             integer = ir.DataType[site.spec.dtype.upper()]
             top = self.values[root.tensor] if value.graph is None else value
+            graph = top.graph if isinstance(top.graph, ir.Graph) and root.name not in self._spread else self.model.graph
             self.parameters[root.name] = (
-                self._initializer(top, f"{root.name}_scale", qp.scale, ir.DataType.FLOAT),
-                self._initializer(top, f"{root.name}_zero_point", qp.zero_point, integer),
+                add_initializer(graph, self.namer.fresh(f"{root.name}_scale"), qp.scale, ir.DataType.FLOAT),
+                add_initializer(graph, self.namer.fresh(f"{root.name}_zero_point"), qp.zero_point, integer),
             )
         return self.parameters[root.name]
 
     def _initializer(self, home: ir.Value, base: str, array: NDArray[np.generic], dtype: ir.DataType) -> ir.Value:
-        graph = home.graph
-        if not isinstance(graph, ir.Graph):
-            graph = self.model.graph
-        name = self.namer.fresh(base)
-        narrow = {ir.DataType.INT4: ml_dtypes.int4, ir.DataType.UINT4: ml_dtypes.uint4}
-        tensor = ir.tensor(array.astype(narrow.get(dtype, dtype.numpy())), dtype=dtype, name=name)
-        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(array.shape), const_value=tensor)
-        graph.register_initializer(value)
-        return value
+        graph = home.graph if isinstance(home.graph, ir.Graph) else self.model.graph
+        return add_initializer(graph, self.namer.fresh(base), array, dtype)
+
+    @cached_property
+    def _spread(self) -> set[str]:
+        """Sites whose numbers are shared across graphs."""
+        homes: dict[str, set[int]] = {}
+        for site in self.q.plan.sites:
+            homes.setdefault(self.q.plan.root(site).name, set()).add(id(self.values[site.tensor].graph))
+        return {name for name, graphs in homes.items() if len(graphs) > 1}
 
     def _drop_unused(self) -> None:
         """Remove float initializers that only quantized copies are read of now."""
         touched = {site.tensor for site in self.q.plan.sites if site.role != "activation"}
         for graph in (self.model.graph, *self.model.graph.subgraphs()):
-            outputs = set(graph.outputs)
-            for name, value in list(graph.initializers.items()):
-                if name in touched and not value.uses() and value not in outputs and not value.is_graph_input():
-                    del graph.initializers[name]
-
-
-def _numbers(value: ir.Value) -> NDArray[Any]:
-    array = constant_array(value)
-    assert array is not None, f"{value.name} is not constant"
-    return array
+            remove_unread(graph, touched)
 
 
 def _axis(site: Site) -> int | None:
     granularity = site.spec.granularity
     return granularity.axis if isinstance(granularity, PerChannel) else None
-
-
-def _describe(value: ir.Value, name: str, dtype: ir.DataType, shape: ir.Shape | None) -> None:
-    value.name = name
-    value.type = ir.TensorType(dtype)
-    value.shape = ir.Shape(shape.dims) if shape is not None else None

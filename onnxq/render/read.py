@@ -11,7 +11,7 @@ apart.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
@@ -25,26 +25,24 @@ from onnxq.graph.prune import remove_dead
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, is_constant, rename_output
 from onnxq.plan import Edge, Plan, Role, Site
-from onnxq.qparams import QParams, dequantize, from_range
+from onnxq.qparams import QParams, dequantize
 from onnxq.quantized import Quantized
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.render.qoperator.expand import expand
+from onnxq.render.read_parameters import (
+    fake_parameters,
+    logarithmic_parameters,
+    narrowed,
+    pair_parameters,
+    same_parameters,
+    unpacked_parameters,
+)
 from onnxq.render.relations import related
-from onnxq.spec import PerChannel, PerTensor, QuantSpec, Scheme
 
 __all__ = ["read"]
 
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 _QUANTIZERS = ("QuantizeLinear", fake_quantize.NAME, nnie_quantize.NAME)
-_BITS = {
-    ir.DataType.INT4: (4, True),
-    ir.DataType.UINT4: (4, False),
-    ir.DataType.INT8: (8, True),
-    ir.DataType.UINT8: (8, False),
-    ir.DataType.INT16: (16, True),
-    ir.DataType.UINT16: (16, False),
-    ir.DataType.INT32: (32, True),
-}
 
 
 def read(model: ir.Model, backend: Backend) -> Quantized:
@@ -113,7 +111,7 @@ class _Reader:
     def _pair(self, q: ir.Node) -> None:
         value = q.inputs[0]
         readers = [use.node for use in q.outputs[0].uses()]
-        same = all(r.op_type == "DequantizeLinear" and _same_parameters(q, r) and r.domain in _DOMAINS for r in readers)
+        same = all(r.op_type == "DequantizeLinear" and same_parameters(q, r) and r.domain in _DOMAINS for r in readers)
         if value is None or not readers or not same or q.outputs[0].is_graph_output():
             self.notes.append(f"read: '{q.name}' is no pair with a DequantizeLinear: left as it is")
             return
@@ -133,10 +131,7 @@ class _Reader:
         array = constant_array(stored)
         if qparams is None or array is None:
             return
-        if stored is not dq.inputs[0] and stored.dtype is not None:
-            qparams = replace(qparams, spec=replace(qparams.spec, bits=_BITS[stored.dtype][0]))
-        if qparams.spec.symmetric and qparams.spec.bits < 32 and array.size and array.min() > qparams.spec.qmin:
-            qparams = replace(qparams, spec=replace(qparams.spec, narrow_range=True))
+        qparams = narrowed(qparams, stored, array, widened=stored is not dq.inputs[0])
         self._lift(stored, array, qparams, dq.outputs[0], tuple(dq.inputs))
 
     def _unpacked(self, node: ir.Node) -> None:
@@ -146,44 +141,23 @@ class _Reader:
         scale, array = constant_array(node.inputs[1]), constant_array(stored)
         if stored is None or scale is None or array is None:
             return
-        if stored.dtype not in (ir.DataType.INT4, ir.DataType.INT8, ir.DataType.INT16):
-            return
-        axes = [k for k, size in enumerate(scale.shape) if size != 1]
-        if len(axes) > 1 or (axes and scale.shape[axes[0]] != array.shape[axes[0]]):
-            return
-        bits, signed = _BITS[stored.dtype]
-        narrow = bool(array.size) and int(array.min()) > -(1 << (bits - 1))
-        spec = QuantSpec(bits, signed, True, PerChannel(axes[0]) if axes else PerTensor(), narrow_range=narrow)
-        flat = scale.astype(np.float32).reshape(-1 if axes else ())
-        qparams = QParams(spec, flat, np.zeros(flat.shape, np.int64))
-        self._lift(stored, array, qparams, node.outputs[0], (stored, node.inputs[1]))
+        qparams = unpacked_parameters(stored, array, scale)
+        if qparams is not None:
+            self._lift(stored, array, qparams, node.outputs[0], (stored, node.inputs[1]))
 
     def _fake(self, node: ir.Node) -> None:
-        value, scale, zero = node.inputs[0], constant_array(node.inputs[1]), constant_array(node.inputs[2])
-        if value is None or scale is None or zero is None:
+        value, qparams = node.inputs[0], fake_parameters(node)
+        if value is None or qparams is None:
             self.notes.append(f"read: the parameters of '{node.name}' are not constant: left as it is")
             return
-        low, high = node.attributes.get_int("quant_min", 0), node.attributes.get_int("quant_max", 0)
-        signed = low < 0
-        narrow = low == (-high if signed else 1)
-        bits = high.bit_length() + 1 if signed else high.bit_length()
-        axis = node.attributes.get_int("axis", -1)
-        flat: NDArray[np.float32] = scale.reshape(-1).astype(np.float32)
-        granularity = PerChannel(axis) if axis >= 0 and flat.size > 1 else PerTensor()
-        points: NDArray[np.int64] = np.rint(zero.reshape(-1)).astype(np.int64)
-        if isinstance(granularity, PerTensor):
-            flat, points = flat.reshape(()), points.reshape(())
-        symmetric = signed and not points.any()
-        spec = QuantSpec(bits, signed, symmetric, granularity, narrow_range=narrow)
-        self._take_out(value, [node.outputs[0]], QParams(spec, flat, points))
+        self._take_out(value, [node.outputs[0]], qparams)
 
     def _logarithmic(self, node: ir.Node) -> None:
-        value, clip = node.inputs[0], constant_array(node.inputs[1])
-        if value is None or clip is None or clip.size != 1:
+        value, qparams = node.inputs[0], logarithmic_parameters(node)
+        if value is None or qparams is None:
             self.notes.append(f"read: the clip value of '{node.name}' is no constant: left as it is")
             return
-        end = abs(float(clip.reshape(())))
-        self._take_out(value, [node.outputs[0]], from_range(-end, end, QuantSpec(scheme=Scheme.LOGARITHMIC)))
+        self._take_out(value, [node.outputs[0]], qparams)
 
     def _take_out(self, value: ir.Value, results: Sequence[ir.Value], qparams: QParams) -> None:
         """Note a site of a tensor, and let the readers of its quantizer's results read the tensor itself."""
@@ -244,26 +218,11 @@ class _Reader:
         return node
 
     def _qparams(self, node: ir.Node, dtype: ir.DataType | None) -> QParams | None:
-        scale = constant_array(node.inputs[1])
-        zero_value = node.inputs[2] if len(node.inputs) > 2 else None
-        zero = constant_array(zero_value) if zero_value is not None else None
-        dtype = zero_value.dtype if zero_value is not None else (dtype or ir.DataType.UINT8)
-        if scale is None or (zero_value is not None and zero is None) or dtype not in _BITS:
-            self.notes.append(f"read: the parameters of '{node.name}' are not constant integers: left as they are")
+        found = pair_parameters(node, dtype)
+        if isinstance(found, str):
+            self.notes.append(f"read: {found}")
             return None
-        if node.attributes.get_int("block_size", 0):
-            self.notes.append(f"read: '{node.name}' has a scale a block: left as it is")
-            return None
-        bits, signed = _BITS[dtype]
-        points = np.zeros(scale.shape, np.int64) if zero is None else zero.astype(np.int64)
-        value = node.inputs[0]
-        rank = len(value.shape) if value is not None and value.shape is not None else 0
-        axis = node.attributes.get_int("axis", 1)
-        if scale.size == 1:
-            scale, points = scale.reshape(()), points.reshape(())
-        granularity = PerChannel(axis % rank if rank else axis) if scale.ndim else PerTensor()
-        spec = QuantSpec(bits, signed, signed and not points.any(), granularity)
-        return QParams(spec, scale.astype(np.float32), points)
+        return found
 
     def _constant_role(self, edges: list[tuple[ir.Node, int]], qparams: QParams) -> Role:
         if qparams.spec.bits == 32:
@@ -310,19 +269,3 @@ def _before_widening(value: ir.Value | None) -> ir.Value | None:
     if value is None or narrow is None or narrow.dtype not in kinds or value.dtype is not kinds[narrow.dtype]:
         return value
     return narrow if is_constant(narrow) else value
-
-
-def _same_parameters(q: ir.Node, dq: ir.Node) -> bool:
-    """Whether a Q and a DQ have the same scale, zero point and axis."""
-    scale = constant_array(q.inputs[1])
-    if scale is not None and scale.size > 1 and q.attributes.get_int("axis", 1) != dq.attributes.get_int("axis", 1):
-        return False
-    for position in (1, 2):
-        a = q.inputs[position] if position < len(q.inputs) else None
-        b = dq.inputs[position] if position < len(dq.inputs) else None
-        if a is b:
-            continue
-        x, y = constant_array(a), constant_array(b)
-        if x is None or y is None or x.dtype != y.dtype or not np.array_equal(x, y):
-            return False
-    return True

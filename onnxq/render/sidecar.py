@@ -22,6 +22,7 @@ import onnx_ir as ir
 from onnxq.backend import Backend
 from onnxq.errors import BackendError, OutputError
 from onnxq.graph.namer import Namer
+from onnxq.graph.prune import remove_unread
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.plan import Edge, Plan, Role, Site
@@ -92,7 +93,8 @@ def take_apart(quantized: Quantized, weights: WeightForm = "grid") -> Parts:
             form = array if weights == "float" else _formed(array, numbers, weights)
             value.const_value = ir.tensor(form, name=name)
         taken[name] = found[site.role][name] = numbers
-    _drop_unread(model)
+    for graph in all_graphs(model):
+        remove_unread(graph)
     model.producer_name, model.producer_version = "onnxq", quantized.version
     return Parts(
         model,
@@ -122,7 +124,7 @@ def put_together(
     Raises:
         BackendError: a name is of no tensor of the model.
     """
-    values: dict[str, ir.Value] = {v.name: v for v in model.graph.inputs if v.name}
+    values: dict[str, ir.Value] = {v.name: v for graph in all_graphs(model) for v in graph.inputs if v.name}
     values.update({v.name: v for n in all_nodes(model) for v in n.outputs if v.name})
     values.update({n: v for graph in all_graphs(model) for n, v in graph.initializers.items()})
     sites: list[Site] = []
@@ -183,11 +185,3 @@ def _copy(value: ir.Value, namer: Namer) -> ir.Value:
     made = ir.Value(name=name, type=value.type, shape=value.shape, const_value=value.const_value)
     graph.register_initializer(made)
     return made
-
-
-def _drop_unread(model: ir.Model) -> None:
-    for graph in all_graphs(model):
-        outputs = set(graph.outputs)
-        for name, value in list(graph.initializers.items()):
-            if not value.uses() and value not in outputs and not value.is_graph_input():
-                del graph.initializers[name]

@@ -16,7 +16,7 @@ from onnx import numpy_helper
 import onnxq
 from onnxq import Options
 from onnxq.backends.qnn import BACKEND
-from onnxq.errors import OptionError, VerificationError
+from onnxq.errors import ModelError, OptionError, VerificationError
 from onnxq.session import Session
 from tests.contract import sqnr
 from tests.models import build, f32, feeds_for, images, normal
@@ -244,3 +244,42 @@ def test_stored_weights_are_the_rounded_ones() -> None:
     stored = next(numpy_helper.to_array(t) for t in proto.graph.initializer if t.name == "w_quantized")
     scale = np.abs(w).reshape(8, -1).max(axis=1) / np.float32(127)
     np.testing.assert_array_equal(stored, np.rint(w / scale.reshape(-1, 1, 1, 1)).astype(np.int8))
+
+
+@pytest.mark.parametrize("form", ["context", "dlc"])
+def test_free_sizes_are_refused_before_any_data_is_run(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxq.backends.qnn.require", lambda runtime: None)
+    model = build("(float[N, 8, 4, 4] x) => (float[N, 8, 4, 4] y) { y = Conv (x, w) }", w=normal(8, 8, 1, 1))
+    options = Options(format=form)
+
+    def data() -> Iterator[dict[str, np.ndarray]]:
+        raise AssertionError("data was asked for")
+        yield {}
+
+    with pytest.raises(ModelError, match=r"input 'x' has the sizes \[N,8,4,4\].*Fix them .* or use the format qdq"):
+        onnxq.quantize(model, data, backend="qnn", options=options)
+    (found,) = (f for f in onnxq.check(model, backend="qnn", options=options) if f.level == "error")
+    assert "input 'x'" in found.what and "make_dynamic_shape_fixed" in found.hint
+    quantized = onnxq.quantize(model, images(1, 8, 4, 4, samples=2), backend="qnn").qdq()
+    with pytest.raises(ModelError, match="fixed sizes"):
+        onnxq.deploy(ir.to_proto(quantized), backend="qnn", options=options)
+
+
+def test_check_names_free_sizes_and_a_missing_runtime_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONNXQ_QNN_PYTHON", "/nowhere/python")
+    model = build("(float[N, 8, 4, 4] x) => (float[N, 8, 4, 4] y) { y = Conv (x, w) }", w=normal(8, 8, 1, 1))
+    found = [f.what for f in onnxq.check(model, backend="qnn", options=Options(format="context")) if f.level == "error"]
+    assert len(found) == 2
+    assert any("not installed" in what for what in found) and any("input 'x'" in what for what in found)
+
+
+def test_sizes_that_depend_on_the_data_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxq.backends.qnn.require", lambda runtime: None)
+    model = build(
+        "(float[1, 8, 4, 4] x) => (float[1, 8, 4, 4] y, int64[4, M] i) { y = Conv (x, w)\n i = NonZero (y) }",
+        w=normal(8, 8, 1, 1),
+    )
+    model.graph.node[1].name = "where"
+    with pytest.raises(ModelError, match=r"'where'.*'i' whose size depends on the data"):
+        onnxq.plan(model, backend="qnn", options=Options(format="context"))
+    assert onnxq.plan(model, backend="qnn").quantized

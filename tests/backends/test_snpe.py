@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ from onnxq.session import Session
 from tests.models import build, images, normal
 from tests.test_planner import residual
 
-FORMATS = tuple(BACKEND.formats)
+FORMATS = tuple(name for name, form in BACKEND.formats.items() if form.read is not None)
 FEEDS = images(1, 16, 8, 8, samples=2)
+WORKERS = Path(onnxq.__file__).parent / "runtimes" / "workers"
 
 
 def net() -> onnx.ModelProto:
@@ -197,3 +199,42 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     assert read is not None
     with pytest.raises(BackendError, match="cannot be read"):
         read(path)
+
+
+def test_fake_quantize_runs_by_itself_with_the_same_numbers(tmp_path: Path) -> None:
+    options = Options(format="fake-quantize", effort="fast")
+    onnxq.quantize(net(), FEEDS, backend="snpe", output=tmp_path / "fake.onnx", options=options)
+    (tmp_path / "encodings").mkdir()
+    beside, _, _ = written(tmp_path / "encodings", "encodings-1.0.0")
+    for feed in FEEDS:
+        alone = Session(tmp_path / "fake.onnx", optimize=False).run(feed)["y"]
+        np.testing.assert_array_equal(alone, Session(beside.rendered(), optimize=False).run(feed)["y"])
+
+
+def test_a_layer_is_counted_with_the_function_it_absorbs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As aimet-onnx writes it: a quantizer behind the Relu, none between the two."""
+    model = build(
+        """(float[1, 2, 4, 4] x) => (float[1, 2, 4, 4] y, float[1, 2, 4, 4] z) {
+            a = Conv (x, w)
+            r = Relu (a)
+            rq = QuantizeLinear (r, s, o)
+            rd = DequantizeLinear (rq, s, o)
+            b = Conv (rd, w)
+            y = Relu (b)
+            yq = QuantizeLinear (y, s, o)
+            c = Conv (rd, w)
+            z = Neg (c)
+            d = Relu (c)
+            dq = QuantizeLinear (d, s, o)
+        }""",
+        w=normal(2, 2, 1, 1),
+        s=np.float32(0.1),
+        o=np.uint8(0),
+    )
+    names = dict(zip("abrcyzd", ("first", "second", "relu", "read twice", "relu", "neg", "relu"), strict=True))
+    for node in model.graph.node:
+        node.name = names.get(node.output[0], "")
+    monkeypatch.syspath_prepend(str(WORKERS))
+    found = importlib.import_module("run_snpe").kinds(model)
+    assert found["integer"] == ["Conv first", "Relu relu", "Conv second", "Relu relu", "Relu relu"]
+    assert found["floating"] == ["Conv read twice", "Neg neg"]

@@ -10,13 +10,12 @@ import pytest
 
 import onnxq
 from onnxq import Options
-from onnxq.backends.snpe import BACKEND
 from onnxq.errors import VerificationError
 from onnxq.runtimes.child import examine, missing
 from onnxq.runtimes.snpe import RUNTIME
 from onnxq.session import Session
 from tests.backends.test_qnn import block
-from tests.backends.test_snpe import FEEDS, net
+from tests.backends.test_snpe import FEEDS, FORMATS, net
 from tests.models import feeds_for
 
 WHY = missing(RUNTIME)
@@ -24,7 +23,7 @@ pytestmark = [pytest.mark.runtime, pytest.mark.skipif(WHY is not None, reason=f"
 
 
 @pytest.mark.parametrize("bits", [8, 16])
-@pytest.mark.parametrize("form", BACKEND.formats)
+@pytest.mark.parametrize("form", FORMATS)
 def test_numbers_agree_to_a_step(tmp_path: Path, form: str, bits: int) -> None:
     path = tmp_path / "q.onnx"
     q = onnxq.quantize(net(), FEEDS, backend="snpe", output=path, options=Options(format=form, act_bits=bits))
@@ -33,7 +32,7 @@ def test_numbers_agree_to_a_step(tmp_path: Path, form: str, bits: int) -> None:
     step = float(q.qparams["y"].scale)
     for feed, outputs in zip(FEEDS, seen.outputs, strict=True):
         np.testing.assert_allclose(outputs["y"], simulated.run(feed)["y"], rtol=0, atol=1.01 * step)
-    assert len(seen.integer) == 4
+    assert (len(seen.integer), seen.floating) == (5, ()), "the first layer with the Relu behind it"
 
 
 def test_chains_that_converters_recognise(tmp_path: Path) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +15,10 @@ import pytest
 
 from onnxq import Quantized, quantize
 from tests.foreign import Case, cases
-from tests.models import build
+from tests.models import build, normal
 from tests.verdict import judge
 
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "onnx_models.py"
 MODULES = ("conv", "gemm", "matmul", "softmax", "globalaveragepool", "if_", "splittosequence")
 
 
@@ -38,6 +43,13 @@ def test_models_on_disk(group: str, step: int) -> None:
 def test_node_tests(group: str, step: int, least: int) -> None:
     counted = outcomes(list(cases([group], MODULES))[::step])
     assert counted["quantized"] >= least
+
+
+@pytest.mark.parametrize("backend", ["ppl", "ppl_cuda"])
+def test_a_table_with_tensors_of_a_loop_is_read_back(backend: str) -> None:
+    """What goes into the body of a Loop has a line of its own."""
+    found = [case for case in cases(["node, constants"], ("loop",)) if case.name == "test_loop11"]
+    assert outcomes(found, backend) == Counter(quantized=1)
 
 
 def test_the_judge_sees_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,3 +77,49 @@ def test_the_judge_sees_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tests.verdict.quantize", replaced)
         verdict = judge(Case("simple", "relu", case.source, ({"x": -feeds[0]["x"]},)))
         assert verdict.outcome == "FAULT" and words in verdict.text, verdict
+
+
+def test_the_judge_sees_what_other_verbs_do_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("(float[2, 8] x) => (float[2, 4] y) { y = MatMul (x, w) }", w=normal(8, 4))
+    case = Case("simple", "product", model.SerializeToString(), ({"x": normal(2, 8, seed=1)},))
+    assert judge(case).outcome == "quantized"
+
+    def crash(*_: object, **__: object) -> Quantized:
+        raise RuntimeError("a bug")
+
+    def other(source: object, *, backend: str) -> Quantized:
+        wrong = build("(float[2, 8] x) => (float[2, 4] y) { y = MatMul (x, w) }", w=-normal(8, 4))
+        return quantize(wrong, list(case.feeds), backend=backend)
+
+    for name in ("tests.verdict_verbs.verify", "tests.verdict_verbs.compare", "onnxq.show", "onnxq.plan"):
+        with monkeypatch.context() as patch:
+            patch.setattr(name, crash)
+            verdict = judge(case)
+        assert verdict.outcome == "FAULT" and "RuntimeError: a bug" in verdict.text, name
+    for replaced, words in ((crash, "RuntimeError: a bug"), (other, "output 'y' has")):
+        monkeypatch.setattr("tests.verdict_verbs.deploy", replaced)
+        verdict = judge(case)
+        assert verdict.outcome == "FAULT" and words in verdict.text, verdict
+
+
+def test_the_program_writes_verdicts_and_reads_them(tmp_path: Path) -> None:
+    def call(*arguments: str) -> str:
+        done = subprocess.run([sys.executable, str(TOOL), *arguments], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    path = tmp_path / "verdicts.jsonl"
+    text = call("--group", "simple", "--match", "test_si*", "--workers", "1", "--json", str(path))
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    names = {case.name for case in cases(["simple"]) if case.name.startswith("test_si")}
+    assert names and {(r["placement"], r["name"]) for r in rows} == {(p, n) for p in ("all", "auto") for n in names}
+    for placement in ("all", "auto"):
+        counted = Counter(row["outcome"] for row in rows if row["placement"] == placement)
+        cells = [len(names), *(counted[outcome] for outcome in ("quantized", "untouched", "refused", "FAULT"))]
+        assert f"| onnxruntime | {placement} | simple | {' | '.join(map(str, cells))} |" in text.splitlines()
+    kept = "".join(path.read_text().splitlines(keepends=True)[:-1])
+    path.write_text(kept)
+    again = call("--group", "simple", "--match", "test_si*", "--workers", "1", "--json", str(path), "--resume")
+    assert again == text
+    assert path.read_text().startswith(kept), "what was there was run again"
+    assert call("--read", str(path)) == text

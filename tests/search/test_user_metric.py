@@ -72,7 +72,7 @@ def test_what_is_no_number_names_file_and_function(tmp_path: Path, model: Path, 
 def test_a_metric_that_cannot_be_found(tmp_path: Path) -> None:
     spec = write(tmp_path, "return 1")
     for wrong, words in (
-        (str(tmp_path / "none.py:score"), "cannot be read"),
+        (str(tmp_path / "none.py:score"), "does not exist"),
         (spec.replace(":score", ":scroe"), "Did you mean 'score'"),
         (str(tmp_path / "score.py"), "FILE.py:FUNCTION"),
         ("score", "FILE.py:FUNCTION"),

@@ -9,7 +9,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.prune import remove_dead
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, only_reader, remove_nodes, rename_output, replace_value, set_constant
-from onnxq.render.qdq import bounds
+from onnxq.render.limits import bounds
 from onnxq.render.qoperator.builders import BUILDERS, MOVES, may_move
 from onnxq.render.qoperator.units import (
     DOMAIN,
@@ -173,8 +173,10 @@ class _Rewriter:
                 dq.replace_input_with(0, result)
                 graph.insert_before(node, [dq])
                 rename_output(dq.outputs[0], value)
-            else:
-                result.name = ""
+            elif node.op_type == "MaxPool":
+                result.name = ""  # the indices
+            else:  # no piece of a Split may be left out
+                _describe(result, self.namer.fresh(f"{value.name}_quantized"), grid.dtype, value.shape)
         remove_nodes(removed)
 
     def _join(self) -> None:

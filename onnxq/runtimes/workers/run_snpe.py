@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from typing import Any
 
 from common import Request, serve
+
+ABSORBED = ("Clip", "Relu")
+"""Activation functions that converters compute with the operator in front of them."""
 
 
 def version() -> str:
@@ -15,7 +19,6 @@ def version() -> str:
 
 
 def run(request: Request) -> dict[str, Any]:
-    import onnx
     import onnxruntime
     from aimet_onnx.quantsim import encodings_to_onnx_qdq
 
@@ -27,12 +30,17 @@ def run(request: Request) -> dict[str, Any]:
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     for index, feeds in enumerate(request.feeds()):
         request.write(index, session.run(None, feeds))
-    return {"outputs": [o.name for o in session.get_outputs()], **kinds(model, onnx)}
+    return {"outputs": [o.name for o in session.get_outputs()], **kinds(model)}
 
 
-def kinds(model: Any, onnx: Any) -> dict[str, list[str]]:
-    """Operators behind whose outputs stands a quantizer, and those without."""
+def kinds(model: Any) -> dict[str, list[str]]:
+    """Operators behind whose outputs stands a quantizer, the activation function they absorb aside, and the others."""
     quantized = {node.input[0] for node in model.graph.node if node.op_type == "QuantizeLinear"}
+    readers = Counter(name for node in model.graph.node for name in node.input)
+    readers.update(output.name for output in model.graph.output)
+    for node in model.graph.node:
+        if node.op_type in ABSORBED and node.output[0] in quantized and readers[node.input[0]] == 1:
+            quantized.add(node.input[0])
     found: dict[str, list[str]] = {"integer": [], "floating": []}
     for node in model.graph.node:
         if node.op_type not in ("QuantizeLinear", "DequantizeLinear"):

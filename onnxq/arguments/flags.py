@@ -1,0 +1,179 @@
+"""Flags that several verbs share, in groups.
+
+The names of those that are fields of `Options` begin with ``opt_``, of `ImageOptions` with ``image_``.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from onnxq.options import EFFORTS, PLACEMENTS
+
+__all__ = [
+    "SEARCH",
+    "add_backend",
+    "add_data",
+    "add_format",
+    "add_model",
+    "add_options",
+    "add_output",
+    "add_runtime",
+    "add_search",
+    "add_statistics",
+]
+
+SEARCH = ("max_drop", "metric", "eval_data", "resume_dir", "max_minutes")
+"""What :func:`add_search` adds, by the names in a configuration file."""
+_PLACEMENT = "auto: what runs faster (default); all: whatever can be; compute: convolutions and matrix products"
+_EFFORT = "fast: ranges only; default; best: minutes, algorithms are tried and kept where they are better"
+_FORMAT = "one of the target's formats (see 'onnxq backends'); fake-quantize: float arithmetic on rounded values"
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in text.split(","))
+
+
+def _words(text: str) -> list[str]:
+    return [part for part in text.split(",") if part]
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """The float model, and a file with flags."""
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="the float .onnx model")
+    parser.add_argument("--config", metavar="FILE", help="TOML file with the same keys as these flags; flags win")
+
+
+def add_backend(parser: argparse.ArgumentParser) -> None:
+    """The target."""
+    parser.add_argument(
+        "--backend",
+        action="append",
+        metavar="NAME",
+        help="the target (default onnxruntime; see 'onnxq backends'); quantize and deploy take several",
+    )
+
+
+def add_format(parser: argparse._ActionsContainer) -> None:
+    """The form of the result."""
+    parser.add_argument("--format", dest="opt_format", metavar="NAME", help=_FORMAT)
+    parser.add_argument("--opset", dest="opt_opset", type=int, metavar="N", help="opset of the result")
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Where the result goes."""
+    parser.add_argument("-o", "--output", metavar="OUT", help="where to write the result, a file or a folder")
+
+
+def add_statistics(parser: argparse.ArgumentParser) -> None:
+    """What was calibrated before."""
+    parser.add_argument("--statistics", metavar="STATS", help="what 'onnxq calibrate' wrote, instead of data")
+
+
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """The samples, and how pictures become samples."""
+    group = parser.add_argument_group("data")
+    group.add_argument("--data", metavar="DATA", help="the samples; see 'onnxq --help'")
+    group.add_argument(
+        "--samples", dest="opt_samples", type=int, metavar="N", help="use at most N samples, evenly spaced"
+    )
+    group.add_argument(
+        "--image-resize", metavar="SIZE", help="pictures: SIDE (shorter side) or HxW; default the model's"
+    )
+    group.add_argument("--image-crop", metavar="SIZE", help="pictures: SIDE or HxW cut from the centre")
+    group.add_argument("--image-mean", type=_numbers, metavar="M,M,M", help="pictures: subtracted, after scaling")
+    group.add_argument("--image-std", type=_numbers, metavar="S,S,S", help="pictures: divided by, after scaling")
+    group.add_argument("--image-scale", type=float, metavar="X", help="pictures: factor on 0..255 (default 1/255)")
+    group.add_argument("--image-layout", choices=("nchw", "nhwc"), help="pictures: default from the model's input")
+    group.add_argument(
+        "--image-channels", choices=("rgb", "bgr", "gray"), help="pictures: default rgb, or gray for one"
+    )
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """How to quantize: a flag for every field of :class:`onnxq.Options` that says it."""
+    group = parser.add_argument_group("how to quantize (default: as the target likes it)")
+    own = "2 to 16; default the target's own, mostly 8"
+    group.add_argument("--weight-bits", dest="opt_weight_bits", type=int, metavar="N", help=f"weights: {own}")
+    group.add_argument("--act-bits", dest="opt_act_bits", type=int, metavar="N", help=f"activations: {own}")
+    sign = group.add_mutually_exclusive_group()
+    sign.add_argument(
+        "--symmetric",
+        dest="opt_symmetric",
+        action="store_const",
+        const=True,
+        help="activations: zero point in the middle",
+    )
+    sign.add_argument(
+        "--asymmetric",
+        dest="opt_symmetric",
+        action="store_const",
+        const=False,
+        help="activations: zero point where the range wants it",
+    )
+    grain = group.add_mutually_exclusive_group()
+    grain.add_argument(
+        "--per-channel", dest="opt_per_channel", action="store_const", const=True, help="weights: a scale per channel"
+    )
+    grain.add_argument(
+        "--per-tensor", dest="opt_per_channel", action="store_const", const=False, help="weights: one scale per tensor"
+    )
+    group.add_argument(
+        "--range",
+        dest="opt_range",
+        metavar="METHOD",
+        help="range of activations: mse (default), minmax, ema, percentile[:P], entropy, std[:K], lsq, or a plugin's",
+    )
+    pattern = "node name, tensor name or op type, wildcards allowed; may be repeated"
+    for flag, text in (("exclude", f"stays float: {pattern}"), ("include", f"only this is quantized: {pattern}")):
+        group.add_argument(f"--{flag}", dest=f"opt_{flag}", action="append", metavar="PATTERN", help=text)
+    group.add_argument(
+        "--override",
+        dest="opt_override",
+        action="append",
+        metavar="PATTERN=KEY=VALUE,...",
+        help="different there: bits, weight_bits, act_bits, symmetric, per_channel, range, float",
+    )
+    group.add_argument("--effort", dest="opt_effort", choices=EFFORTS, help=_EFFORT)
+    group.add_argument(
+        "--algorithm",
+        dest="opt_algorithms",
+        action="append",
+        metavar="NAME[:KEY=VALUE,...]",
+        help="run this instead of what the effort runs; may be repeated, in order (see 'onnxq algorithms')",
+    )
+    group.add_argument("--placement", dest="opt_placement", choices=PLACEMENTS, help=_PLACEMENT)
+    add_format(group)
+    group.add_argument(
+        "--min-sqnr", dest="opt_min_sqnr", type=float, metavar="DB", help="floor of the result's SQNR (default 10)"
+    )
+
+
+def add_search(parser: argparse.ArgumentParser) -> None:
+    """The search behind ``--max-drop``: a flag for each of ``SEARCH``."""
+    group = parser.add_argument_group(
+        "search: from cheap to dear until accuracy is right (range methods, algorithms, 16 bits, float layers)"
+    )
+    group.add_argument(
+        "--max-drop", type=float, metavar="X", help="how far the metric may fall below the float model's, e.g. 0.005"
+    )
+    group.add_argument(
+        "--metric",
+        metavar="FILE.py:FUNCTION",
+        help="function(run) -> float, higher is better; run(feeds) gives the outputs, run.path is the model's file; "
+        "default: agreement with the float model",
+    )
+    group.add_argument("--eval-data", metavar="DATA", help="samples for the agreement (default calibration's)")
+    group.add_argument("--resume-dir", metavar="DIR", help="memory of the search, to go on later (default OUT.search)")
+    group.add_argument("--max-minutes", type=float, metavar="M", help="begin nothing more after so long")
+
+
+def add_runtime(parser: argparse.ArgumentParser) -> None:
+    """How models are run, whatever is done with them."""
+    group = parser.add_argument_group("running")
+    group.add_argument("--providers", dest="opt_providers", type=_words, metavar="A,B", help="e.g. cuda (default cpu)")
+    group.add_argument("--custom-op-library", dest="opt_custom_op_library", metavar="FILE", help="custom operators")
+    group.add_argument(
+        "--keep", dest="opt_keep", type=int, metavar="N", help="samples to hold back for algorithms (default 8 or 64)"
+    )
+    group.add_argument("--simplify", dest="opt_simplify", action="store_const", const=True, help="run onnxsim first")
+    group.add_argument("--seed", dest="opt_seed", type=int, metavar="N", help="of everything random (default 0)")

@@ -1,0 +1,184 @@
+"""The verbs of the command line and the arguments of each."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from onnxq import __version__
+from onnxq.arguments.flags import (
+    add_backend,
+    add_data,
+    add_format,
+    add_model,
+    add_options,
+    add_output,
+    add_runtime,
+    add_search,
+    add_statistics,
+)
+from onnxq.exit_codes import ExitCode
+
+__all__ = ["make_parser"]
+
+_DATA = """\
+DATA is a .npz file (an array per input, first axis = samples), a .npy file (one input), a folder of .npz files (a
+file per sample), of .npy files or of pictures, or FILE.py:FUNCTION that gives an iterable of feeds.
+"""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of ``onnxq``; the verb is in ``verb``."""
+    codes = "\n".join(f"  {code:<5}{code.meaning}" for code in ExitCode)
+    parser = argparse.ArgumentParser(
+        prog="onnxq",
+        description="Quantize an ONNX model for the chip it will run on.",
+        epilog=f"{_DATA}\nexit codes:\n{codes}\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"onnxq {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for name, (text, add_arguments) in _VERBS.items():
+        verb = verbs.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
+        verb.add_argument("--json", action="store_true", help="print one JSON object, nothing else, on stdout")
+        verb.add_argument(
+            "-v", "--verbose", action="store_true", help="say more: notes of passes, every node, tracebacks"
+        )
+        verb.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
+        add_arguments(verb)
+    return parser
+
+
+def _quantize(verb: argparse.ArgumentParser) -> None:
+    add_model(verb)
+    add_data(verb)
+    add_statistics(verb)
+    add_output(verb)
+    add_backend(verb)
+    add_options(verb)
+    add_search(verb)
+    add_runtime(verb)
+
+
+def _deploy(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("model", metavar="MODEL", help="a .onnx model with QDQ pairs or onnxq::FakeQuantize functions")
+    add_output(verb)
+    add_backend(verb)
+    add_format(verb)
+    add_runtime(verb)
+
+
+def _finetune(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("model", metavar="QUANTIZED", help="a .onnx model that onnxq quantized, or any with QDQ pairs")
+    verb.add_argument("--float", dest="teacher", metavar="MODEL", required=True, help="the float model")
+    add_output(verb)
+    add_data(verb)
+    add_backend(verb)
+    verb.add_argument("--steps", type=int, default=400, metavar="N", help="default 400")
+    verb.add_argument("--minutes", type=float, metavar="M", help="stop after M minutes, with the best so far")
+    verb.add_argument("--batch", type=int, default=8, metavar="N", help="samples in a step, default 8")
+    verb.add_argument("--lr", type=float, default=0.01, metavar="X", help="step of weights in units of their scale")
+    verb.add_argument("--seed", type=int, default=0, metavar="N", help="of the samples drawn")
+    verb.add_argument("--resume", metavar="FILE", help="keep the state here, and go on from it where it exists")
+    verb.add_argument("--device", default="cpu", metavar="NAME", help="where torch trains, default cpu")
+
+
+def _verify(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("artifact", metavar="OUT", help="the .onnx model that was written, or its folder")
+    add_data(verb)
+    add_backend(verb)
+    verb.add_argument("--simulation", action="store_true", help="do not ask for the runtime, simulate only")
+    verb.add_argument(
+        "--min-sqnr",
+        type=float,
+        metavar="DB",
+        help="exit code 3 below this (default 30 between two runtimes, 10 between a simulation and the float model)",
+    )
+    verb.add_argument("--timeout", type=float, default=900.0, metavar="S", help="seconds for the runtime, default 900")
+
+
+def _calibrate(verb: argparse.ArgumentParser) -> None:
+    add_model(verb)
+    add_data(verb)
+    verb.add_argument("-o", "--output", metavar="STATS", help="where to write the statistics (.npz)")
+    add_runtime(verb)
+
+
+def _plan(verb: argparse.ArgumentParser) -> None:
+    add_model(verb)
+    add_backend(verb)
+    add_options(verb)
+    add_runtime(verb)
+
+
+def _check(verb: argparse.ArgumentParser) -> None:
+    add_model(verb)
+    add_data(verb)
+    add_backend(verb)
+    add_options(verb)
+    add_runtime(verb)
+
+
+def _compare(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("reference", metavar="FLOAT", help="the float model")
+    verb.add_argument("quantized", metavar="QUANTIZED", help="the model that was made from it")
+    add_data(verb)
+    verb.add_argument("--outputs-only", action="store_true", help="leave out the tensors in between")
+    verb.add_argument("--all", action="store_true", help="list every tensor")
+    add_runtime(verb)
+
+
+def _sensitivity(verb: argparse.ArgumentParser) -> None:
+    add_model(verb)
+    add_data(verb)
+    add_statistics(verb)
+    add_backend(verb)
+    verb.add_argument(
+        "--bits", type=_whole_numbers, default=(4, 8), metavar="N,N", help="the widths to measure, default 4,8"
+    )
+    verb.add_argument("--plot", metavar="FILE", help="write a picture here (.svg)")
+    verb.add_argument(
+        "--runs", type=int, default=512, metavar="N", help="at most N measurements, default 512; beyond: groups first"
+    )
+    verb.add_argument("--all", action="store_true", help="list every layer and activation")
+    add_options(verb)
+    add_runtime(verb)
+
+
+def _show(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("file", metavar="FILE", help="a .onnx model or a .npz statistics file")
+    verb.add_argument("--all", action="store_true", help="list every tensor")
+
+
+def _backends(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("names", metavar="NAME", nargs="*", help="these only")
+
+
+def _algorithms(verb: argparse.ArgumentParser) -> None:
+    """None besides those that all verbs take."""
+
+
+def _demo(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("-o", "--output", metavar="OUT", help="keep the quantized model here")
+    add_backend(verb)
+
+
+def _whole_numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+_VERBS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
+    "quantize": ("quantize a float model: the main job", _quantize),
+    "deploy": ("write a model that is quantized already, by training or another tool, for a target", _deploy),
+    "finetune": ("train a quantized model to give what the float one gives; no labels, needs torch", _finetune),
+    "verify": ("load an artifact in the runtime it was made for, and compare with onnxruntime", _verify),
+    "calibrate": ("run the float model over data once; the statistics serve any target and bit width", _calibrate),
+    "plan": ("what will be quantized how, what stays float and why; needs no data", _plan),
+    "check": ("everything that could go wrong, at once, in seconds", _check),
+    "compare": ("float against quantized on data: per output and per tensor", _compare),
+    "sensitivity": ("which layers hurt: weights and activations quantized one at a time", _sensitivity),
+    "show": ("a model's quantization, or a statistics file", _show),
+    "backends": ("table of targets", _backends),
+    "algorithms": ("table of algorithms and their parameters", _algorithms),
+    "demo": ("quantize a small packaged model: accuracy, size and speed", _demo),
+}

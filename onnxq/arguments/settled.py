@@ -1,0 +1,102 @@
+"""Flags and configuration file joined and judged, before anything heavy is loaded."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from onnxq.arguments.flags import SEARCH
+from onnxq.config import Config
+from onnxq.errors import OptionError
+from onnxq.options import ImageOptions, Options
+
+__all__ = ["UsageError", "settle"]
+
+_NUMBERS = ("max_drop", "max_minutes")
+_SEVERAL = ("quantize", "deploy")
+"""Verbs that take several targets."""
+
+
+class UsageError(Exception):
+    """The flags make no sense; exit code 2."""
+
+
+def settle(args: argparse.Namespace) -> None:
+    """Join flags and configuration file (flags win) into ``args.options``, ``args.image`` and the rest.
+
+    Raises:
+        UsageError: a flag has a wrong value, or one that is needed is missing.
+    """
+    run_keys = [key for key in ("model", "data", "output", "statistics", "backend", *SEARCH) if hasattr(args, key)]
+    config = Config.read(args.config, run_keys=run_keys) if getattr(args, "config", None) else Config()
+    for key in run_keys:
+        if getattr(args, key) is None and key in config.run:
+            value = config.run[key]
+            kind: Any = (int, float) if key in _NUMBERS else str
+            word = "number" if key in _NUMBERS else "string"
+            if key == "backend" and args.verb in _SEVERAL:
+                kind, word = (str, list), "string or a list of them"
+            if not isinstance(value, kind) or isinstance(value, bool):
+                raise OptionError(f"{value!r} is not a {word}", where=f"config file {args.config!r}, {key}")
+            setattr(args, key, value)
+    if hasattr(args, "backend"):
+        _settle_backend(args)
+    needed = {"model": "MODEL", "output": "-o OUT", "data": "--data DATA"}
+    optional = {"plan": {"data"}, "check": {"data"}, "verify": {"data"}}
+    if args.verb == "quantize" and _decides_alone(args.opt_algorithms or config.options.get("algorithms")):
+        optional["quantize"] = {"data"}
+    if args.__dict__.get("statistics"):
+        optional |= {"quantize": {"data"}, "sensitivity": {"data"}}
+    for key, flag in needed.items():
+        if hasattr(args, key) and getattr(args, key) is None and key not in optional.get(args.verb, set()):
+            if key == "output" and args.verb == "demo":
+                continue
+            raise UsageError(f"{flag} is missing (onnxq {args.verb} --help)")
+    _spare_inputs(args)
+    lone = [key for key in SEARCH if getattr(args, key, None) is not None] if args.verb == "quantize" else []
+    if lone and args.max_drop is None:
+        raise UsageError(f"--{lone[0].replace('_', '-')} needs --max-drop")
+    given = {key.removeprefix("opt_"): v for key, v in vars(args).items() if key.startswith("opt_") and v is not None}
+    image = {
+        key.removeprefix("image_"): v for key, v in vars(args).items() if key.startswith("image_") and v is not None
+    }
+    try:
+        Options(**given), ImageOptions(**image)
+    except OptionError as error:
+        raise UsageError(str(error)) from error
+    args.options = Options(**{**config.options, **given})
+    args.image = ImageOptions(**{**config.image, **image})
+
+
+def _settle_backend(args: argparse.Namespace) -> None:
+    """One target's name in ``args.backend``; several, where a verb takes them, in ``args.backends``."""
+    several = args.verb in _SEVERAL
+    given = [args.backend] if isinstance(args.backend, str) else args.backend or ["onnxruntime"]
+    if not all(isinstance(name, str) for name in given):
+        raise OptionError(f"{given!r} is not a list of names", where="backend")
+    if not several and len(given) > 1:
+        raise UsageError(f"onnxq {args.verb} takes one --backend")
+    args.backend, args.backends = given[0], list(dict.fromkeys(given))
+
+
+def _decides_alone(algorithms: Any) -> bool:
+    """Whether the algorithm asked for is a pipeline of its own, which says itself whether it needs data."""
+    if not isinstance(algorithms, (list, tuple)) or len(algorithms) != 1 or not isinstance(algorithms[0], str):
+        return False
+    from onnxq.algorithms.choice import whole_model
+
+    return whole_model(algorithms) is not None
+
+
+def _spare_inputs(args: argparse.Namespace) -> None:
+    """Refuse to write the result over what it is made from.
+
+    Raises:
+        UsageError: the output is the model, the data, the statistics or the configuration file.
+    """
+    output = getattr(args, "output", None)
+    for key in ("model", "data", "statistics", "eval_data", "config"):
+        path = getattr(args, key, None)
+        if output and path and os.path.isfile(output) and os.path.isfile(path) and os.path.samefile(output, path):
+            raise UsageError(f"-o {output} would overwrite the {key}; give another name")

@@ -1,0 +1,27 @@
+"""With what code the command line ends, and what each means."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+__all__ = ["ExitCode"]
+
+
+class ExitCode(IntEnum):
+    """An exit code of ``onnxq``, with its ``meaning``."""
+
+    meaning: str
+
+    def __new__(cls, code: int, meaning: str) -> ExitCode:
+        made = int.__new__(cls, code)
+        made._value_ = code
+        made.meaning = meaning
+        return made
+
+    OK = 0, "done"
+    FAILED = 1, "an error: the message says what, where and what to do (-v adds the traceback)"
+    USAGE = 2, "wrong usage"
+    BELOW = 3, "quantize, verify: the result is below --min-sqnr; check: something was found"
+    UNMET = 4, "quantize --max-drop: nothing tried meets the target; the best was written"
+    INTERRUPTED = 130, "interrupted"
+    BROKEN_PIPE = 141, "the reader of the output went away"

@@ -1,0 +1,79 @@
+"""Which candidates run in integers: all, the multiply-accumulates, or what costs least; the others, with the reason."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxq.backend import Kind
+from onnxq.graph.values import is_constant
+from onnxq.placement import cheapest, elements
+from onnxq.planning.question import Decisions, Question
+
+__all__ = ["assign"]
+
+_LEAST_STORED = 1024
+"""Elements from which the weight of a float layer is stored as integers."""
+
+
+def assign(asked: Question, decided: Decisions) -> None:
+    """Leave in ``rules`` the candidates that run in integers; say of the others why not, and which store weights."""
+    rules = decided.rules
+    forced = {n for n in rules if asked.selection.forced(n)}
+    free = {n: r for n, r in rules.items() if r.kind is not Kind.WEIGHT_ONLY}
+    for node in rules.keys() - free.keys():
+        _keep(asked, decided, node, f"{node.op_type} has no integer kernel on {asked.backend.name}")
+    held: set[ir.Node] = set()
+    if asked.placement == "all":
+        chosen = set(free)
+    elif asked.placement == "compute":
+        chosen = {n for n, r in free.items() if r.kind is Kind.COMPUTE} | forced
+    else:
+        held = _output_makers(asked, decided)
+        wanted = {n: r for n, r in free.items() if n in forced or not (r.kind is Kind.PRODUCT or n in held)}
+        chosen = cheapest(asked.backend, wanted, decided.output, decided.absorbed.keys(), forced, asked.size)
+    for node, rule in free.items():
+        if node not in chosen:
+            _keep(asked, decided, node, _why_float(asked, rule.kind, makes_output=node in held))
+    for function, producer in list(decided.absorbed.items()):
+        if producer in chosen:
+            decided.kept.pop(function, None)
+        else:
+            del decided.absorbs[decided.absorbed.pop(function)]
+            decided.kept.setdefault(function, "the operator before it stays float")
+    decided.rules = {n: r for n, r in rules.items() if n in chosen}
+
+
+def _why_float(asked: Question, kind: Kind, *, makes_output: bool) -> str:
+    if asked.placement == "compute":
+        return "not a multiply-accumulate with constant weights (placement 'compute')"
+    if kind is Kind.PRODUCT:
+        return "product of two activations: integers gain nothing here"
+    if makes_output:
+        return "it computes a model output, which stays float"
+    return "slower in integers here, with the conversions around it"
+
+
+def _keep(asked: Question, decided: Decisions, node: ir.Node, reason: str) -> None:
+    """Keep a node's arithmetic float, and store its weights as integers where that makes the file smaller."""
+    rule = decided.rules[node]
+    weights = [v for p in rule.weights if p < len(node.inputs) and is_constant(v := node.inputs[p])]
+    least = 0 if asked.placement == "all" or asked.selection.forced(node) else _LEAST_STORED
+    large = any(elements(v) >= least for v in weights if v is not None)
+    if large and asked.backend.stores_weights:
+        decided.stored[node] = rule
+    decided.kept[node] = reason
+
+
+def _output_makers(asked: Question, decided: Decisions) -> set[ir.Node]:
+    """Nodes other than multiply-accumulates that compute a model output, moved about behind them or not."""
+    found: set[ir.Node] = set()
+    rules = decided.rules
+    for node in reversed(asked.nodes):
+        if node not in rules or rules[node].kind is Kind.COMPUTE:
+            continue
+        value = decided.output(node)
+        readers = {use.node for use in value.uses()}
+        only_moved = readers <= found and all(rules[r].kind is Kind.MOVEMENT for r in readers)
+        if value.is_graph_output() or (readers and only_moved):
+            found.add(node)
+    return found

@@ -1,0 +1,104 @@
+"""Which nodes could run in integers on the target, and what keeps each of the others float."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxq.backend import Kind, OpRule
+from onnxq.graph.groups import find_groups
+from onnxq.graph.values import is_constant
+from onnxq.planning.question import Decisions, Question
+from onnxq.planning.rows import is_standard, positions, row
+from onnxq.planning.specs import activation_spec
+
+__all__ = ["find_candidates"]
+
+_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
+_QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", "FakeQuantize", "NNIEQuantize"})
+_IN_INTEGERS = frozenset(
+    {"ConvInteger", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat"}
+    | {"MatMulBnb4", "MatMulNBits", "QAttention", "QGemm", "Quant"}
+)
+"""Operators that compute with integers or quantize already, besides all whose name begins with QLinear."""
+
+
+def find_candidates(asked: Question) -> Decisions:
+    """Every node with float arithmetic, in ``rules`` with its row or in ``kept`` with the reason."""
+    found = Decisions()
+    groups = [group for group in find_groups(asked.model) if group.kind in asked.backend.whole]
+    inside = {n: group.kind for group in groups for n in group.nodes}
+    for node in asked.nodes:
+        if node.op_type in _QUANTIZERS:
+            continue
+        if node.op_type in _IN_INTEGERS or node.op_type.startswith("QLinear"):
+            found.kept[node] = "already quantized in the input model"
+            continue
+        if not _touches_float(node):
+            continue
+        verdict = _why_not(asked, found, node, inside.get(node))
+        if isinstance(verdict, str):
+            found.kept[node] = verdict
+        else:
+            found.rules[node] = verdict
+    return found
+
+
+def _why_not(asked: Question, decided: Decisions, node: ir.Node, group: str | None) -> str | OpRule:
+    """Reason why a node stays float, or its rule."""
+    rule, selection, backend = row(asked.backend, node), asked.selection, asked.backend
+    if node in selection.excluded:
+        return f"excluded by {selection.excluded[node]!r}"
+    if selection.included is not None and node not in selection.included:
+        return "not among what 'include' names"
+    if node.name and node.name in asked.keep_float:
+        return asked.keep_float[node.name]
+    if any(v is not None and _is_dequantized(v) for v in node.inputs):
+        return "already quantized in the input model"
+    if group is not None:
+        return f"part of a {group}, kept whole"
+    if rule is None:
+        where = node.op_type if is_standard(node) else f"{node.domain}::{node.op_type}"
+        return f"{where} is none of the operators that {backend.name} quantizes"
+    if (why := _why_no_float32(node, rule)) is not None:
+        return why
+    constants = [p for p in rule.weights if p < len(node.inputs) and is_constant(node.inputs[p])]
+    if rule.kind in (Kind.COMPUTE, Kind.WEIGHT_ONLY) and not constants:
+        product = backend.rules.get(f"{node.op_type}:product")
+        if product is None:
+            return _why_no_weight(node, rule)
+        rule = product
+    if (bits := activation_spec(asked, decided, node, node.outputs[0]).bits) not in rule.act_bits:
+        return f"{node.op_type} has no integer kernel for {bits} bits on {backend.name}"
+    if rule.data is None and all(is_constant(v) for v in node.inputs if v is not None):
+        return "all its inputs are constants"
+    if rule.when is not None and (why := rule.when(node)) is not None:
+        return why
+    return rule
+
+
+def _why_no_float32(node: ir.Node, rule: OpRule) -> str | None:
+    """Which input to quantize is of another type than float32, or of none that is known."""
+    for value in (node.inputs[position] for position in positions(rule, node)):
+        if value is not None and value.dtype is None:
+            return f"the type of input {value.name!r} is unknown"
+        if value is not None and value.dtype is not ir.DataType.FLOAT:
+            return f"input {value.name!r} is {str(value.dtype).lower()}, not float32"
+    return None
+
+
+def _why_no_weight(node: ir.Node, rule: OpRule) -> str:
+    for value in (node.inputs[p] for p in rule.weights if p < len(node.inputs)):
+        if value is not None and value.is_graph_input() and value.const_value is not None:
+            return f"its weight {value.name!r} is also a graph input, which may replace it"
+    return "its weight is computed at run time"
+
+
+def _is_dequantized(value: ir.Value) -> bool:
+    producer = value.producer()
+    return producer is not None and producer.op_type in _QUANTIZERS
+
+
+def _touches_float(node: ir.Node) -> bool:
+    return any(v is not None and v.dtype in _FLOATS for v in node.inputs) and any(
+        v.dtype in _FLOATS or v.dtype is None for v in node.outputs
+    )

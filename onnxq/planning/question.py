@@ -1,0 +1,103 @@
+"""What is asked of a plan, and what has been decided of its nodes so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from onnxq.backend import Backend, OpRule
+from onnxq.options import Options
+from onnxq.placement import elements
+from onnxq.selection import Selection
+
+__all__ = ["Decisions", "Question"]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Everything a plan follows from.
+
+    Attributes:
+        model: a normalized model.
+        backend: the target.
+        options: bits, symmetry, granularity, exclusions.
+        nodes: those of the model, subgraphs included, in the order of the graph.
+        selection: the patterns of the options, matched.
+        weight_bits: width of weights.
+        act_bits: width of activations.
+        placement: what the options ask for; ``all`` for ``auto`` on a target that has no table of costs.
+        keep_float: node name → reason; without the nodes that were asked for by name, unless they have no numbers.
+        sizes: tensor name → number of elements, where data has shown it.
+    """
+
+    model: ir.Model
+    backend: Backend
+    options: Options
+    nodes: tuple[ir.Node, ...]
+    selection: Selection
+    weight_bits: int
+    act_bits: int
+    placement: str
+    keep_float: Mapping[str, str]
+    sizes: Mapping[str, int]
+
+    @classmethod
+    def of(
+        cls,
+        model: ir.Model,
+        backend: Backend,
+        options: Options,
+        keep_float: Mapping[str, str],
+        unusable: Mapping[str, str],
+        sizes: Mapping[str, int],
+    ) -> Question:
+        """The question behind the arguments of :func:`onnxq.planner.make_plan`.
+
+        Raises:
+            OptionError: a pattern of the options matches nothing.
+        """
+        weight_bits, act_bits = backend.bits(options)
+        nodes = tuple(model.graph.all_nodes())
+        selection = Selection(model, nodes, options)
+        forced = {n.name for n in nodes if selection.forced(n)}
+        return cls(
+            model=model,
+            backend=backend,
+            options=options,
+            nodes=nodes,
+            selection=selection,
+            weight_bits=weight_bits,
+            act_bits=act_bits,
+            placement="all" if options.placement == "auto" and not backend.by_cost else options.placement,
+            keep_float={**{name: why for name, why in keep_float.items() if name not in forced}, **unusable},
+            sizes=sizes,
+        )
+
+    def size(self, value: ir.Value) -> int:
+        """Number of elements of a tensor, as data has shown it or by its shape."""
+        return self.sizes.get(value.name or "") or elements(value)
+
+
+@dataclass(slots=True)
+class Decisions:
+    """What each node came to.
+
+    Attributes:
+        rules: nodes that run in integers (before the assignment: that could), with their rows of the target's table.
+        stored: float nodes whose weights are stored as integers.
+        absorbed: activation function → the node it is computed together with.
+        absorbs: the same, the other way round.
+        kept: float nodes → the reason.
+    """
+
+    rules: dict[ir.Node, OpRule] = field(default_factory=dict)
+    stored: dict[ir.Node, OpRule] = field(default_factory=dict)
+    absorbed: dict[ir.Node, ir.Node] = field(default_factory=dict)
+    absorbs: dict[ir.Node, ir.Node] = field(default_factory=dict)
+    kept: dict[ir.Node, str] = field(default_factory=dict)
+
+    def output(self, node: ir.Node) -> ir.Value:
+        """The tensor behind a node and the activation function it absorbed."""
+        return self.absorbs.get(node, node).outputs[0]

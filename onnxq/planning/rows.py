@@ -1,0 +1,35 @@
+"""Which row of a target's table speaks of a node, and of which of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from onnxq.backend import Backend, OpRule
+from onnxq.graph.values import is_constant
+
+__all__ = ["is_standard", "positions", "row"]
+
+
+def is_standard(node: ir.Node) -> bool:
+    """Whether a node's operator is one of the ONNX standard's own domain."""
+    return node.domain in ("", "ai.onnx")
+
+
+def row(backend: Backend, node: ir.Node) -> OpRule | None:
+    """The row for a node: the one for a constant first input (``"Gather:constant"``) where there is one."""
+    if not is_standard(node):
+        return None
+    rules = backend.rules
+    if node.inputs and is_constant(node.inputs[0]) and f"{node.op_type}:constant" in rules:
+        return rules[f"{node.op_type}:constant"]
+    return rules.get(node.op_type)
+
+
+def positions(rule: OpRule, node: ir.Node) -> Iterable[int]:
+    """Positions of a node's inputs that its rule speaks of, except the bias."""
+    if rule.data is None:
+        return range(len(node.inputs))
+    data = rule.data(node) if callable(rule.data) else rule.data
+    return sorted(p for p in {*data, *rule.weights} if p < len(node.inputs))

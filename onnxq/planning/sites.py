@@ -1,0 +1,208 @@
+"""Where quantizers stand: sites of the inputs of integer nodes, of their outputs, and the ties between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from onnxq.backend import Kind, OpRule
+from onnxq.graph.values import is_constant, static_shape
+from onnxq.placement import elements
+from onnxq.plan import Edge, Role, Site
+from onnxq.planning.question import Decisions, Question
+from onnxq.planning.rows import is_standard, positions, row
+from onnxq.planning.specs import activation_spec, bias_spec, weight_spec
+from onnxq.spec import PerChannel, QuantSpec
+
+__all__ = ["make_sites"]
+
+_REORDERINGS = frozenset(
+    {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "DepthToSpace", "SpaceToDepth"}
+)
+
+
+def make_sites(asked: Question, decided: Decisions) -> tuple[Site, ...]:
+    """The sites of all nodes that were decided on, in the order of the graph."""
+    drafts = _Drafts(asked, decided)
+    for node in asked.nodes:
+        if node in decided.rules:
+            drafts.add_inputs(node, decided.rules[node])
+        elif node in decided.stored:
+            drafts.add_weights(node, decided.stored[node])
+        elif node in decided.absorbed and (rule := row(asked.backend, node)) is not None:
+            drafts.add_weights(node, rule)
+    drafts.add_outputs()
+    return drafts.sites()
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A site in the making: still tied by reference, not yet named."""
+
+    tensor: ir.Value
+    role: Role
+    spec: QuantSpec
+    readers: list[Edge] = field(default_factory=list)
+    produced: bool = False
+    tied_to: _Draft | None = None
+    fixed: tuple[float, float] | None = None
+    factors: tuple[_Draft, _Draft] | None = None
+    name: str = ""
+
+    @property
+    def root(self) -> _Draft:
+        return self if self.tied_to is None else self.tied_to.root
+
+    def site(self) -> Site:
+        return Site(
+            name=self.name,
+            tensor=self.tensor.name or "",
+            role=self.role,
+            spec=self.spec,
+            readers=tuple(self.readers),
+            produced=self.produced,
+            tied_to=self.tied_to.name if self.tied_to else None,
+            fixed=self.fixed,
+            factors=(self.factors[0].name, self.factors[1].name) if self.factors else None,
+            source=_source(self.tensor).name or "",
+        )
+
+
+class _Drafts:
+    """Drafts by tensor, role and spec, so that readers who want the same of a tensor share one."""
+
+    def __init__(self, asked: Question, decided: Decisions) -> None:
+        self._asked, self._decided = asked, decided
+        self._made: dict[tuple[ir.Value, Role, QuantSpec, int], _Draft] = {}
+
+    def _draft(self, value: ir.Value, role: Role, spec: QuantSpec, key: int = 0) -> _Draft:
+        return self._made.setdefault((value, role, spec, key), _Draft(value, role, spec))
+
+    def add_inputs(self, node: ir.Node, rule: OpRule) -> None:
+        """Data, constants, weights and bias of a node that runs in integers."""
+        data: list[_Draft] = []
+        weights: list[_Draft] = []
+        for position in positions(rule, node):
+            value = node.inputs[position]
+            if value is None:
+                continue
+            if position in rule.weights and is_constant(value):
+                weights.append(self._add_weight(node, rule, position, value))
+                continue
+            role: Role = "constant" if is_constant(value) else "activation"
+            if role == "constant" and not self._quantizes_constant(value):
+                continue
+            own = rule.activation(value) if callable(rule.activation) else rule.activation
+            data.append(self._draft(value, role, activation_spec(self._asked, self._decided, node, value, own)))
+            data[-1].readers.append(Edge(node.name or "", position))
+        if data and weights:
+            self._add_bias(node, rule, data[0], weights[0])
+
+    def add_weights(self, node: ir.Node, rule: OpRule) -> None:
+        """The constant weights of a node, and nothing else of it."""
+        for position in rule.weights:
+            value = node.inputs[position] if position < len(node.inputs) else None
+            if value is not None and is_constant(value):
+                self._add_weight(node, rule, position, value)
+
+    def _add_weight(self, node: ir.Node, rule: OpRule, position: int, value: ir.Value) -> _Draft:
+        spec = weight_spec(self._asked, self._decided, node, rule, position, value)
+        draft = self._draft(value, "weight", spec)
+        draft.readers.append(Edge(node.name or "", position))
+        return draft
+
+    def _add_bias(self, node: ir.Node, rule: OpRule, data: _Draft, weight: _Draft) -> None:
+        how = self._asked.backend.bias
+        bias = node.inputs[rule.bias] if rule.bias is not None and rule.bias < len(node.inputs) else None
+        if bias is None or how == "float" or not is_constant(bias) or not _is_row(bias, weight):
+            return
+        own = how if isinstance(how, QuantSpec) else None
+        draft = self._draft(bias, "bias", own or bias_spec(weight.spec, bias), key=len(self._made))
+        if own is None and weight.spec.bits <= 8:
+            draft.factors = (data, weight)
+        draft.readers.append(Edge(node.name or "", rule.bias or 0))
+
+    def _quantizes_constant(self, value: ir.Value) -> bool:
+        which = self._asked.backend.constants
+        return which == "all" or (which == "tensors" and elements(value) != 1)
+
+    def add_outputs(self) -> None:
+        """Quantizers behind producers; data movement shares the scale of its input. In the order of the graph."""
+        for node in self._asked.nodes:
+            rule = self._decided.rules.get(node)
+            if rule is None:
+                continue
+            outputs = [self._decided.output(node)] if rule.kind is not Kind.MOVEMENT else list(node.outputs)
+            for value in outputs:
+                if value.name and value.dtype is ir.DataType.FLOAT:
+                    self._add_output(node, rule, value)
+
+    def _add_output(self, node: ir.Node, rule: OpRule, value: ir.Value) -> None:
+        spec = activation_spec(self._asked, self._decided, node, value)
+        if not rule.output and ((value, "activation", spec, 0) not in self._made or value.is_graph_output()):
+            return
+        draft = self._draft(value, "activation", spec)
+        draft.produced = not self._asked.backend.inputs_only
+        draft.fixed = rule.fixed
+        if rule.kind is Kind.MOVEMENT and node.inputs[0] is not None:
+            draft.tied_to = self._made.get((node.inputs[0], "activation", spec, 0))
+        if rule.same_scale:
+            self._share(node, rule, draft)
+
+    def _share(self, node: ir.Node, rule: OpRule, output: _Draft) -> None:
+        """Let the activations that a node reads have the scale of its output."""
+        for position in positions(rule, node):
+            value = node.inputs[position]
+            role: Role = "constant" if is_constant(value) else "activation"
+            draft = self._made.get((value, role, output.spec, 0)) if value is not None else None
+            if draft is not None and draft.root is not output.root:
+                draft.root.tied_to = output.root
+
+    def sites(self) -> tuple[Site, ...]:
+        """The drafts as sites with names of their own, in the order of the graph."""
+        order: dict[ir.Value, int] = {}
+        for value in _values(self._asked):
+            order.setdefault(value, len(order))
+        drafts = sorted(self._made.values(), key=lambda d: order.get(d.tensor, len(order)))
+        taken: set[str] = set()
+        for draft in drafts:
+            base = draft.tensor.name or ""
+            draft.name, count = base, 1
+            while draft.name in taken:
+                count += 1
+                draft.name = f"{base}#{count}"
+            taken.add(draft.name)
+        return tuple(draft.site() for draft in drafts)
+
+
+def _source(value: ir.Value) -> ir.Value:
+    """The tensor that holds the same numbers in another order, as far up as reorderings go."""
+    while (node := value.producer()) is not None and node.op_type in _REORDERINGS and is_standard(node):
+        before = node.inputs[0]
+        if before is None or is_constant(before):
+            break
+        value = before
+    return value
+
+
+def _is_row(bias: ir.Value, weight: _Draft) -> bool:
+    """Whether a bias has one value for each output channel: shape (), (1,), (N,) or (1, N)."""
+    dims = static_shape(bias)
+    if dims is None:
+        return False
+    if len(dims) == 2 and dims[0] != 1:
+        return False
+    shape = weight.tensor.shape
+    granularity = weight.spec.granularity
+    if isinstance(granularity, PerChannel) and shape is not None:
+        return bool(dims) and dims[-1] == shape[granularity.axis]
+    return len(dims) <= 2
+
+
+def _values(asked: Question) -> Iterable[ir.Value]:
+    yield from asked.model.graph.inputs
+    for node in asked.nodes:
+        yield from (v for v in node.inputs if v is not None and v.producer() is None)
+        yield from node.outputs

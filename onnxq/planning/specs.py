@@ -1,0 +1,60 @@
+"""How the weights and activations of a node are quantized: the target's specs, changed by what the options ask for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from onnxq.backend import OpRule
+from onnxq.planning.question import Decisions, Question
+from onnxq.selection import with_symmetry
+from onnxq.spec import PerChannel, PerTensor, QuantSpec
+
+__all__ = ["activation_spec", "bias_spec", "weight_spec"]
+
+
+def weight_spec(
+    asked: Question, decided: Decisions, node: ir.Node, rule: OpRule, position: int, value: ir.Value
+) -> QuantSpec:
+    """The spec of the weight ``value`` that a node reads at ``position``."""
+    per_channel = asked.backend.per_channel if asked.options.per_channel is None else asked.options.per_channel
+    wanted = asked.selection.per_channel(per_channel, node, value)
+    axis = rule.weight_axis(node, position) if rule.weight_axis and wanted else None
+    granularity = PerTensor() if axis is None else PerChannel(axis)
+    own = rule.weight or asked.backend.weight
+    bits = _least_bits(asked, decided, asked.weight_bits, node)
+    spec = asked.selection.weight(replace(own, bits=bits, granularity=granularity), node, value)
+    return spec if spec.bits in rule.weight_bits else replace(spec, bits=own.bits)
+
+
+def activation_spec(
+    asked: Question, decided: Decisions, node: ir.Node, value: ir.Value, own: QuantSpec | None = None
+) -> QuantSpec:
+    """The spec of the tensor ``value`` that a node reads or writes; ``own``: what its row says instead of the target's.
+
+    The width is that of :func:`_least_bits` where the node reads the tensor.
+    """
+    options, read = asked.options, value in node.inputs
+    bits = _least_bits(asked, decided, asked.act_bits, node) if read else asked.act_bits
+    spec = replace(own or asked.backend.activation, bits=bits, range=options.range)
+    if options.symmetric is not None:
+        spec = with_symmetry(spec, options.symmetric)
+    spec = asked.selection.activation(spec, node, value)
+    return replace(spec, signed=False) if asked.backend.unsigned else spec
+
+
+def bias_spec(weight: QuantSpec, bias: ir.Value) -> QuantSpec:
+    """The spec of a bias whose scale is that of the data times that of the weight: 32 bits, as fine as the weight's."""
+    if isinstance(weight.granularity, PerChannel) and bias.shape is not None:
+        return QuantSpec(bits=32, granularity=PerChannel(len(bias.shape) - 1))
+    return QuantSpec(bits=32)
+
+
+def _least_bits(asked: Question, decided: Decisions, bits: int, node: ir.Node) -> int:
+    """The width asked for, or that of the model's first and last layers where the target gives them more."""
+    least = asked.backend.first_last_bits
+    if least is None or bits >= least or node not in decided.rules:
+        return bits
+    first = any(v is not None and v.is_graph_input() for v in node.inputs)
+    return least if first or decided.output(node).is_graph_output() else bits

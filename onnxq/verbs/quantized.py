@@ -1,0 +1,81 @@
+"""What is done with a model that is quantized already: ``onnxq deploy``, ``finetune`` and ``verify``."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import onnxq
+from onnxq import views
+from onnxq.errors import OptionError
+from onnxq.exit_codes import ExitCode
+from onnxq.locations import is_folder
+from onnxq.terminal import Screen
+from onnxq.verbs.answer import Answer, reporter, shows
+
+__all__ = ["deploy", "finetune", "verify"]
+
+_AGREEMENT = 30.0
+"""dB to which a runtime and onnxruntime agree on the same integers."""
+
+
+def deploy(args: argparse.Namespace, screen: Screen) -> Answer:
+    """``onnxq deploy``."""
+    start = time.perf_counter()
+    if len(args.backends) > 1 and not is_folder(args.output):
+        raise OptionError(f"'{args.output}' is no folder", where="-o", hint="Several targets need one")
+    results = {
+        name: onnxq.deploy(args.model, backend=name, output=args.output, options=args.options) for name in args.backends
+    }
+    seconds = time.perf_counter() - start
+    if shows(args):
+        for result in results.values():
+            views.quantized(screen, args.model, args.output, result, seconds, verbose=args.verbose)
+    document = {"model": args.model, "output": args.output, "seconds": round(seconds, 3)}
+    return ExitCode.OK, {**document, "targets": [result.report() for result in results.values()]}
+
+
+def finetune(args: argparse.Namespace, screen: Screen) -> Answer:
+    """``onnxq finetune``."""
+    start = time.perf_counter()
+    result = onnxq.finetune(
+        args.model,
+        args.data,
+        teacher=args.teacher,
+        backend=args.backend,
+        output=args.output,
+        steps=args.steps,
+        minutes=args.minutes,
+        batch=args.batch,
+        lr=args.lr,
+        samples=args.options.samples,
+        seed=args.seed,
+        image=args.image,
+        resume=args.resume,
+        device=args.device,
+        reporter=reporter(args),
+    )
+    seconds = time.perf_counter() - start
+    if shows(args):
+        views.quantized(screen, args.model, args.output, result, seconds, verbose=args.verbose)
+        screen.line(f"  {result.notes[-1]}")
+    return ExitCode.OK, {"model": args.model, "output": args.output, "seconds": round(seconds, 3), **result.report()}
+
+
+def verify(args: argparse.Namespace, screen: Screen) -> Answer:
+    """``onnxq verify``."""
+    found = onnxq.verify(
+        args.artifact,
+        args.data,
+        backend=args.backend,
+        samples=args.options.samples,
+        image=args.image,
+        simulation=args.simulation,
+        timeout=args.timeout,
+        reporter=reporter(args),
+    )
+    if shows(args):
+        views.agreement(screen, found, verbose=args.verbose)
+    floor = args.min_sqnr if args.min_sqnr is not None else args.options.min_sqnr if found.simulated else _AGREEMENT
+    below = found.worst is not None and found.worst[1].sqnr < floor
+    return (ExitCode.BELOW if below else ExitCode.OK), {**found.to_dict(), "below_floor": below}
