@@ -17,6 +17,7 @@ import onnx_ir as ir
 from onnxq.backend import Backend
 from onnxq.errors import BackendError
 from onnxq.final_check import final_check
+from onnxq.fitted import fit_to_target
 from onnxq.graph.save import file_size
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_nodes
@@ -35,7 +36,6 @@ from onnxq.unfolded import unfolded
 __all__ = ["deploy"]
 
 _LISTED = 5
-_ROUNDED = 1e-4
 """Relative change of a scale that is no news."""
 
 
@@ -151,26 +151,7 @@ def _adopt(source: Quantized, target: Backend, options: Options) -> tuple[Plan, 
     fit_biases(source.model, plan, numbers)
     unused = [name for kind, name in given if kind != "bias" and name not in {s.tensor for s in sites}]
     notes = [f"deploy: {target.name} does not quantize {', '.join(map(repr, unused))}"] if unused else []
-    return plan, numbers, [*notes, *_fitted(source.model, plan, numbers, target)]
-
-
-def _fitted(model: ir.Model, plan: Plan, numbers: dict[str, QParams], target: Backend) -> list[str]:
-    """Make numbers fit the target's limits, in place; the notes name every tensor whose grid moved by more than it."""
-    if target.adjust is None:
-        return []
-    given = dict(numbers)
-    notes = target.adjust(model, plan, numbers)
-    moved = [s.tensor for s in plan.sites if s.role != "bias" and _moved(given[s.name], numbers[s.name])]
-    moved = [name for name in moved if not any(f"'{name}'" in note for note in notes)]
-    if moved:
-        names = ", ".join(map(repr, moved[:_LISTED])) + (" and others" if len(moved) > _LISTED else "")
-        notes = [*notes, f"deploy: {target.name} cannot compute with the scales given for {names}; they were moved"]
-    return notes
-
-
-def _moved(given: QParams, now: QParams) -> bool:
-    """Whether a grid is another one, rounding of its scale aside."""
-    return not (np.array_equal(given.zero_point, now.zero_point) and np.allclose(given.scale, now.scale, rtol=_ROUNDED))
+    return plan, numbers, [*notes, *fit_to_target(source.model, plan, numbers, target)]
 
 
 def _kind(role: Role) -> str:

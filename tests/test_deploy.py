@@ -223,7 +223,7 @@ def test_a_scale_that_the_target_cannot_compute_with_is_moved_and_named(tmp_path
     assert float(numbers["m"].scale) == pytest.approx(1 / 250)
     assert float(numbers["x"].scale) == 1.0
     assert [n for n in deployed.notes if "'m'" in n] == [
-        "deploy: onnxruntime cannot compute with the scales given for 'm'; they were moved"
+        "onnxruntime cannot compute with the scales given for 'm'; they were moved"
     ]
     feeds = images(1, 8, 4, 4, samples=2)
     session = onnxruntime.InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"])

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import onnx_ir as ir
 import torch
 
 from onnxq.errors import OptionError
 from onnxq.final_check import final_check
+from onnxq.fitted import fit_to_target
 from onnxq.graph.save import file_size
 from onnxq.graph.shapes import forget_shapes
 from onnxq.numbers import fit_biases
-from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.torch.graph_module import GraphModule, constants_of
 
 __all__ = ["loaded"]
-
-_LISTED = 5
-_ROUNDED = 1e-4
-"""Relative change of a scale that is no news."""
 
 
 def loaded(quantized: Quantized, module: torch.nn.Module) -> Quantized:
@@ -51,7 +46,7 @@ def loaded(quantized: Quantized, module: torch.nn.Module) -> Quantized:
     fit_biases(model, quantized.plan, numbers)
     own = {s.name for s in quantized.plan.sites if s.role == "bias" and s.factors is None}
     numbers |= {name: qp for name, qp in module.numbers().items() if name in own}
-    notes = (*quantized.notes, *_fitted(model, quantized, numbers))
+    notes = (*quantized.notes, *fit_to_target(model, quantized.plan, numbers, quantized.backend))
     recipe = tuple(dict.fromkeys((*quantized.recipe, "torch")))
     made = replace(
         quantized, model=model, qparams=numbers, notes=notes, verification=None, recipe=recipe, files=(), _made=[]
@@ -60,25 +55,3 @@ def loaded(quantized: Quantized, module: torch.nn.Module) -> Quantized:
     forget_shapes(result)
     size, home = file_size(model), quantized.backend.at_home
     return replace(made, verification=final_check(model, result, (), float_bytes=size, at_home=home))
-
-
-def _fitted(model: ir.Model, quantized: Quantized, numbers: dict[str, QParams]) -> list[str]:
-    """Make numbers fit the target's limits, in place; what was moved, for the notes."""
-    if quantized.backend.adjust is None:
-        return []
-    given = dict(numbers)
-    notes = quantized.backend.adjust(model, quantized.plan, numbers)
-    own = (s.name for s in quantized.plan.sites if s.name in given and s.factors is None)
-    moved = [name for name in own if _moved(given[name], numbers[name])]
-    if not moved:
-        return []
-    names = ", ".join(map(repr, moved[:_LISTED])) + (" and others" if len(moved) > _LISTED else "")
-    return [
-        *notes,
-        f"torch: {quantized.backend.name} cannot compute with the scales learned for {names}; they were moved",
-    ]
-
-
-def _moved(given: QParams, now: QParams) -> bool:
-    """Whether a grid is another one, rounding of its scale aside."""
-    return not (np.array_equal(given.zero_point, now.zero_point) and np.allclose(given.scale, now.scale, rtol=_ROUNDED))

@@ -173,7 +173,7 @@ def test_a_scale_that_the_target_cannot_hold_is_moved_and_named() -> None:
     with torch.no_grad():
         module.quantizers["w1"].get_parameter("scale").mul_(2.0**20)
     made = q.load_torch(module)
-    assert any("cannot compute with the scales learned for 'w1'" in note for note in made.notes), made.notes
+    assert any("'w1'" in note and "moved" in note for note in made.notes), made.notes
 
 
 def test_a_target_that_finds_weight_scales_itself_says_so() -> None:
