@@ -134,14 +134,18 @@ def _widen_at_load(model: ir.Model) -> None:
 
 
 def _unpack_at_load(model: ir.Model, plan: Plan) -> None:
-    """Write the unpacking of the stored weights of float layers as Cast and Mul.
+    """Write the unpacking of weights of layers that compute in float as Cast and Mul.
 
-    onnxruntime computes those once, when it loads the model; a DequantizeLinear it would compute at every run.
+    onnxruntime computes those once, when it loads the model; a DequantizeLinear it would compute at every run. In front
+    of a MatMul with float data, as a grid of less than 8 bits gives it, a DequantizeLinear would also become
+    MatMulNBits, which rounds that data to 8 bits anew (session.qdq_matmulnbits_accuracy_level is 4).
     """
     namer, opset = Namer(model), model.opset_imports.get("", 0)
     unpacked: dict[ir.Value, ir.Value] = {}
     for node in list(all_nodes(model)):
-        if node.name not in plan.stored or node.op_type == "Gather":
+        weight = node.inputs[1] if len(node.inputs) > 1 else None
+        in_float = node.name in plan.stored or (weight is not None and _has_float_data(node, weight))
+        if not in_float or node.op_type == "Gather":
             continue
         for position, value in enumerate(node.inputs):
             dq = value.producer() if value is not None else None

@@ -1,13 +1,16 @@
 """The verdict on a random graph: the contract, and no more error than rounding to 8 bits explains.
 
-What rounding explains is measured, not asked of onnxq: the float model is run with uniform noise of one 8-bit step
-added to its weights and to every tensor, and with the error of rounding to such steps.
+What rounding explains is measured, not asked of onnxq, with the float model (``tests/fuzz_noise.py``). A result may be
+a few times as far off as noise of one step in every tensor makes it (`_TIMES`). Where numbers jump, a norm is divided
+by, or a logarithm taken, an error at the output is not in proportion to the noise; there the float model with that many
+times the noise is what counts. A target that computes everything in integers divides by what rounds to 0: there the
+result may hold no number where the float model, all its tensors rounded, does not either, and onnxq must say so.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,6 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
 
 from onnxq import Options, Quantized, check, plan, quantize
 from onnxq.catalog import backends
@@ -24,27 +26,36 @@ from onnxq.options import Placement
 from tests import contract
 from tests.contract import assert_contract, infer, sqnr
 from tests.fuzz import Case
+from tests.fuzz_dpu import as_dpu, dpu_steps
+from tests.fuzz_noise import explained
 from tests.verdict import Verdict, line, spot
 
-__all__ = ["explained", "judge"]
+__all__ = ["LIMITS", "judge"]
 
 Array = NDArray[Any]
 
 _SURE = 25.0
 """dB that need no explanation."""
-_MARGIN = {True: 12.0, False: 20.0}
-"""dB below the noisy float model: at home, and for targets with coarser steps and a scale per tensor."""
+_TIMES = {True: 4.0, False: 10.0}
+"""How many steps of noise a result may show: at home, and for targets with coarser steps and a scale per tensor."""
 _INNER = 25.0
-"""dB more where a node holds graphs, to which no noise is added, or where numbers jump."""
-_JUMPS = frozenset(
-    ("ArgMax", "ArgMin", "Cast", "Ceil", "Floor", "Greater", "Hardmax", "Round", "Sign", "TopK", "ThresholdedRelu")
-)
-"""Operators that turn a small difference into a large one."""
+"""dB more where nodes inside of an If or Loop are quantized: no noise is added there."""
+_LIKE = 3.0
+"""dB below what onnxruntime's optimizations do to the float model, as where they drop a float64 epsilon."""
 _CHAOS = 8.0
 """dB below which noise flips decisions, and there is nothing to compare."""
-_DRAWS = 6
-_FLOATS = (np.float32, np.float16, np.float64)
+_WHOLE = {target.name: not target.mixes for target in backends()}
 _NOT_HERE = {target.name: target.runtime != "onnxruntime" for target in backends()}
+
+
+LIMITS = {
+    ("tengine", 400047): "a Relu's input gets the numbers of its output, also where it is an output of the model",
+    (
+        "vitis",
+        113,
+    ): "x times HardSigmoid(x) of 5e-5 has position 7 at least, and a Concat with 1 and more the same",
+}
+"""Target and seed of graphs that a target cannot compute well, whatever its scales; onnxq must warn of them."""
 
 
 def judge(
@@ -89,11 +100,19 @@ def _judged(case: Case, backend: str, options: Options, folder: Path | None) -> 
     result = ir.to_proto(quantized.rendered())
     if _NOT_HERE[backend]:
         assert all(path.stat().st_size for path in quantized.files), "an empty file was written"
-    else:
+    elif options.placement == "all" or not _free(model):  # what is fast depends on sizes that only the data tells
         assert planned >= set(quantized.plan.quantized), "more is quantized than was planned"
     count = len(quantized.plan.quantized) + len(quantized.plan.stored)
+    if backend == "vitis":
+        case = as_dpu(case)
     scores = _scores(case, quantized, result, backend)
-    _assert_explained(case, scores, backend, touched=bool(count))
+    inside = {node.name for node in _inner(result.graph)} & set(quantized.plan.quantized)
+    limit = LIMITS.get((backend, case.seed))
+    if limit is None:
+        _assert_explained(case, scores, backend, touched=bool(count), inner=bool(inside))
+    else:
+        said = quantized.verification.warnings if quantized.verification is not None else ()
+        assert any("below the floor" in text for text in said), f"onnxq does not say that it is poor: {limit}"
     if case.seed % 8 == 0:
         again = quantize(model, feeds, backend=backend, options=options)
         same = ir.to_proto(again.rendered()).SerializeToString(deterministic=True)
@@ -111,7 +130,7 @@ def _scores(case: Case, quantized: Quantized, result: onnx.ModelProto, backend: 
         if "optimizations on and off differ" not in str(error):
             raise
         known = explained(case.model, case.feeds)
-        if min(known.values(), default=0) >= _SURE + _MARGIN[True]:
+        if min(known.values(), default=0) >= _SURE + _decibels(_TIMES[True]):
             raise
         return assert_contract(case.model, result, quantized, case.feeds, agree=-1e9)
 
@@ -131,107 +150,53 @@ def _elsewhere(case: Case, quantized: Quantized, result: onnx.ModelProto) -> dic
         assert all(a.dtype == b.dtype and a.ndim == b.ndim for a, b in pairs), f"output {name!r} has another type"
         if all(a.dtype.kind == "f" for a in arrays):
             assert all(a.shape == b.shape for a, b in pairs), f"output {name!r} has another shape"
-            assert all(np.isfinite(b).all() for _, b in pairs), f"output {name!r} is not finite"
-            scores[name] = sqnr(arrays, got[name])
+            finite = all(np.isfinite(b).all() for _, b in pairs)
+            assert finite or not quantized.backend.mixes, f"output {name!r} is not finite"
+            checked = quantized.verification
+            said = (
+                checked is not None and checked.outputs[name].broken and any("-inf dB" in w for w in checked.warnings)
+            )
+            assert finite or said, f"output {name!r} is not finite, unsaid"
+            scores[name] = sqnr(arrays, got[name]) if finite else float("-inf")
     return scores
 
 
-def _assert_explained(case: Case, scores: dict[str, float], backend: str, *, touched: bool) -> None:
+def _assert_explained(case: Case, scores: dict[str, float], backend: str, *, touched: bool, inner: bool) -> None:
     low = {name: score for name, score in scores.items() if not score >= _SURE}
+    if low and not _NOT_HERE[backend]:
+        plain, optimized = (infer(case.model, case.feeds, optimize=optimize) for optimize in (False, True))
+        low = {n: score for n, score in low.items() if score < sqnr(plain[n], optimized[n]) - _LIKE}
     if not low:
         return
-    known = explained(case.model, case.feeds)
-    holds = any(a.HasField("g") for node in case.model.graph.node for a in node.attribute)
-    holds |= any(node.op_type in _JUMPS for node in case.model.graph.node)
-    margin = _MARGIN[not _NOT_HERE[backend]] + (_INNER if holds else 0)
+    times = _TIMES[not _NOT_HERE[backend]]
+    rounded, least = _WHOLE[backend], dpu_steps(case.model) if backend == "vitis" else {}
+    known = explained(case.model, case.feeds, rounded=rounded, least=least)
+    margin = _decibels(times) + (_INNER if inner else 0)
     for name, score in low.items():
         assert touched or known[name] < _SURE, f"output {name!r}: {score:.1f} dB, and nothing is quantized"
-        told = f"output {name!r}: {score:.1f} dB, where noise of a step gives {known[name]:.1f}"
-        assert known[name] < _CHAOS or score >= known[name] - margin, told
+    short = {name: score for name, score in low.items() if known[name] >= _CHAOS and score < known[name] - margin}
+    if not short:
+        return
+    much = explained(case.model, case.feeds, times, rounded=rounded, least=least)
+    for name, score in short.items():
+        told = f"{score:.1f} dB, where noise of a step gives {known[name]:.1f}, of {times:g} steps {much[name]:.1f}"
+        assert score >= much[name], f"output {name!r}: {told}"
 
 
-# -- what rounding explains
+def _decibels(times: float) -> float:
+    return float(20 * np.log10(times))
 
 
-def explained(model: onnx.ModelProto, feeds: Sequence[dict[str, Array]]) -> dict[str, float]:
-    """dB of each float output of the float model with noise of a step in every tensor; the worst of some draws."""
-    tensors = _tensors(model, feeds)
-    fixed = {node.output[0] for node in model.graph.node if node.op_type in ("Softmax", "Sigmoid")}
-    expected = infer(model, feeds, optimize=False)
-    floats = [name for name, arrays in expected.items() if all(a.dtype.kind == "f" for a in arrays)]
-    worst = dict.fromkeys(floats, float("inf"))
-    for draw in range(_DRAWS):
-        rng = np.random.default_rng(draw)
-        noise = {name: _noise(arrays, rng, draw, name in fixed) for name, arrays in tensors.items()}
-        fed = [{**feed, **{f"{n}__noise": arrays[k] for n, arrays in noise.items()}} for k, feed in enumerate(feeds)]
-        try:
-            noisy = infer(_noisy(model, tensors, rng), fed, optimize=False)
-        except Exception:  # onnxruntime's own: noise changed a shape
-            return dict.fromkeys(floats, -1e9)
-        for name in floats:
-            alike = all(a.shape == b.shape for a, b in zip(noisy[name], expected[name], strict=True))
-            sound = alike and all(np.isfinite(a).all() for a in noisy[name])
-            worst[name] = min(worst[name], sqnr(expected[name], noisy[name]) if sound else -1e9)
-    return worst
+def _free(model: onnx.ModelProto) -> bool:
+    """Whether an input has a dimension without a size."""
+    shapes = [info.type.tensor_type.shape for info in model.graph.input]
+    return any(not dim.HasField("dim_value") for shape in shapes for dim in shape.dim)
 
 
-def _tensors(model: onnx.ModelProto, feeds: Sequence[dict[str, Array]]) -> dict[str, list[Array]]:
-    """The float tensors of the main graph that nodes make, and the inputs, for each sample."""
-    bare = onnx.ModelProto()
-    bare.CopyFrom(model)
-    given = {name for feed in feeds for name in feed}
-    skipped = ("Constant", "Identity")
-    made = [name for node in model.graph.node if node.op_type not in skipped for name in node.output if name]
-    del bare.graph.output[:]
-    bare.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
-    found = infer(bare, feeds, optimize=False)
-    found |= {name: [np.asarray(feed[name]) for feed in feeds] for name in given}
-    return {name: arrays for name, arrays in sorted(found.items()) if all(a.dtype in _FLOATS for a in arrays)}
-
-
-def _noise(arrays: Sequence[Array], rng: np.random.Generator, draw: int, fixed: bool) -> list[Array]:
-    """Noise of one 255th of the range, zero included: uniform, or what rounding to about such a grid does."""
-    spans = [max(float(a.max()), 0) - min(float(a.min()), 0) for a in arrays if a.size]
-    step = (1.0 if fixed else max(spans, default=0.0)) / 255
-    if draw % 2 and step:
-        grid = step * rng.uniform(0.8, 1.25)
-        exact = [a.astype(np.float64) for a in arrays]
-        return [(np.round(a / grid) * grid - a).astype(b.dtype) for a, b in zip(exact, arrays, strict=True)]
-    return [rng.uniform(-step / 2, step / 2, a.shape).astype(a.dtype) for a in arrays]
-
-
-def _noisy(model: onnx.ModelProto, tensors: dict[str, list[Array]], rng: np.random.Generator) -> onnx.ModelProto:
-    noisy = onnx.ModelProto()
-    noisy.CopyFrom(model)
-    graph = noisy.graph
-    for tensor in graph.initializer:
-        array = numpy_helper.to_array(tensor)
-        if array.dtype in _FLOATS and array.size > 1:
-            step = float(np.abs(array).max()) / 127
-            changed = (array + rng.uniform(-step / 2, step / 2, array.shape)).astype(array.dtype)
-            tensor.CopyFrom(numpy_helper.from_array(changed, tensor.name))
-    renamed = {info.name: f"{info.name}__noisy" for info in graph.input if info.name in tensors}
-    nodes = [helper.make_node("Add", [name, f"{name}__noise"], [new]) for name, new in renamed.items()]
+def _inner(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """The nodes inside of the nodes of a graph."""
     for node in graph.node:
-        _rename(node, renamed)
-        nodes.append(node)
-        for position, name in enumerate(node.output):
-            if name in tensors:
-                node.output[position] = f"{name}__clean"
-                nodes.append(helper.make_node("Add", [f"{name}__clean", f"{name}__noise"], [name]))
-    for name, arrays in tensors.items():
-        kind = helper.np_dtype_to_tensor_dtype(arrays[0].dtype)
-        graph.input.append(helper.make_tensor_value_info(f"{name}__noise", kind, None))
-    del graph.value_info[:]
-    made = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del graph.node[:]
-    graph.node.extend(made)
-    return noisy
-
-
-def _rename(node: onnx.NodeProto, renamed: dict[str, str]) -> None:
-    node.input[:] = [renamed.get(name, name) for name in node.input]
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            for inner in attribute.g.node:
-                _rename(inner, renamed)
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from attribute.g.node
+                yield from _inner(attribute.g)

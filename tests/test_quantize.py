@@ -152,3 +152,12 @@ def test_signed_activations_in_front_of_float_data_movement(weight_bits: int, pl
 def test_what_cannot_be_had_is_said_before_any_data_is_run(options: Options, said: str) -> None:
     with pytest.raises(OptionError, match=said):
         onnxq.quantize(conv_relu(), untouched(), options=options)
+
+
+def test_a_result_below_the_floor_is_said() -> None:
+    model = build("(float[4, 8] x) => (float[4, 8] y) { y = MatMul (x, w) }", w=normal(8, 8))
+    for floor, said in ((1000.0, True), (10.0, False)):
+        result = onnxq.quantize(model, images(4, 8), options=Options(placement="all", min_sqnr=floor))
+        assert result.verification is not None
+        warnings = "\n".join(result.verification.warnings)
+        assert ("output 'y'" in warnings and "below the floor of 1000 dB" in warnings) is said

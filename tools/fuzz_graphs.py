@@ -5,7 +5,8 @@
 
 Each graph is judged in one of a few worker processes, which are started again after a crash or a hang; what a graph
 must satisfy is in ``tests/fuzz_judge.py``. A breach is printed with the smallest graph that shows it still, and kept
-as a model with its data where ``--keep`` names a folder. The exit code is 1 where there are breaches.
+as a model with its data where ``--keep`` names a folder. The exit code is 1 where there are breaches. ``--write`` puts
+the counts of the run into a page's table; a run of the same target and first seed takes the place of an earlier one.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from tests.verdict import Verdict  # noqa: E402
 _SECONDS = 120.0
 _JOBS = 500
 """Graphs after which a worker is started again, so that what one leaves behind stays bounded."""
+_BEGIN, _END = "<!-- runs -->", "<!-- end of runs -->"
 _STEPS = 150
 """Smaller graphs that are tried for a breach."""
 
@@ -49,6 +51,7 @@ def main() -> int:
     parser.add_argument("--backend", action="append", help="TARGET[:PLACEMENT]; default onnxruntime, both ways")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--keep", type=Path, help="folder for the graphs that break something")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="a page with a table between two marks")
     parser.add_argument("--whole", action="store_true", help="do not make them small")
     args = parser.parse_args()
     targets = []
@@ -63,6 +66,8 @@ def main() -> int:
         print(f"{backend:12} {placement:8} {outcome:10} {count}")
     faults = [(job, verdict) for job, verdict in found if verdict.outcome == "FAULT"]
     print(f"{len(found)} runs of {args.count} graphs in {time.perf_counter() - start:.0f} s, {len(faults)} breaches")
+    if args.write is not None:
+        write(args.write, args.first, args.count, found)
     kinds: set[str] = set()
     for (seed, backend, placement), verdict in faults:
         if args.whole or kind(verdict) in kinds:
@@ -79,6 +84,24 @@ def main() -> int:
             for k, feed in enumerate(small.feeds):
                 np.savez(args.keep / f"{backend}_{placement}_{seed}_{k}.npz", **feed)  # type: ignore[arg-type]
     return 1 if faults else 0
+
+
+def write(page: Path, first: int, count: int, found: list[tuple[tuple[int, str, str], Verdict]]) -> None:
+    """Put the counts of a run into the table of a page."""
+    text = page.read_text()
+    before, rest = text.split(_BEGIN)
+    table, after = rest.split(_END)
+    lines = [line for line in table.splitlines() if line.startswith("| ") and not line.startswith("| target")]
+    rows = {tuple(line.strip("| ").split(" | ")[:3]): line for line in lines}
+    for target in dict.fromkeys(job[1:] for job, _ in found):
+        counted = Counter(str(verdict.outcome) for job, verdict in found if job[1:] == target)
+        cells = [*target, f"{first} to {first + count - 1}"]
+        rows = {key: line for key, line in rows.items() if (*key[:2], key[2].split()[0]) != (*target, str(first))}
+        numbers = [str(counted[outcome]) for outcome in ("quantized", "untouched", "refused", "FAULT")]
+        rows[cells[0], cells[1], cells[2]] = f"| {' | '.join([*cells, *numbers])} |"
+    head = "| target | placement | seeds | quantized | untouched | refused | breaches |\n|---|---|---|---|---|---|---|"
+    made = "\n".join(rows[key] for key in sorted(rows))
+    page.write_text(f"{before}{_BEGIN}\n{head}\n{made}\n{_END}{after}")
 
 
 def kind(verdict: Verdict) -> str:

@@ -4,84 +4,39 @@ from __future__ import annotations
 
 import logging
 
-import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
 from onnxq import DataError, ModelError, Options, quantize
+from tests.cases import g01
 from tests.contract import ALL, infer, quantize_checked, sqnr
 from tests.models import build, f32, feeds_for, images, normal
 
 
-def conv_bn(training: int, outputs: str, extra: str = "") -> onnx.ModelProto:
-    return build(
-        f"""(float[1, 3, 8, 8] x) => (float[1, 8, 8, 8] y{extra}) {{
-            c = Conv <pads = [1, 1, 1, 1]> (x, w)
-            {outputs} = BatchNormalization <training_mode = {training}> (c, scale, shift, mean, var)
-        }}""",
-        w=normal(8, 3, 3, 3),
-        scale=f32(np.linspace(0.5, 1.5, 8)),
-        shift=normal(8, seed=1, scale=0.3),
-        mean=normal(8, seed=2, scale=0.3),
-        var=f32(np.linspace(0.5, 2, 8)),
-    )
-
-
 def test_input_is_output() -> None:
-    model = build(
-        "(float[1, 3, 8, 8] x) => (float[1, 3, 8, 8] x, float[1, 4, 6, 6] y) { y = Conv (x, w) }", w=normal(4, 3, 3, 3)
-    )
-    model.graph.output[0].CopyFrom(model.graph.input[0])
-    result = quantize_checked(model, images(1, 3, 8, 8))
+    result = quantize_checked(*g01.input_is_output())
     assert result.sqnr["x"] == float("inf"), "the input must pass through in float"
 
 
 def test_constant_is_output() -> None:
-    model = build(
-        "(float[1, 3, 8, 8] x) => (float[4, 3, 3, 3] w, float[1, 4, 6, 6] y) { y = Conv (x, w) }", w=normal(4, 3, 3, 3)
-    )
-    assert quantize_checked(model, images(1, 3, 8, 8)).sqnr["w"] == float("inf")
+    assert quantize_checked(*g01.constant_is_output()).sqnr["w"] == float("inf")
 
 
 def test_one_tensor_is_two_outputs_by_identity() -> None:
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y, float[1, 4, 6, 6] z) {
-            y = Conv (x, w)
-            z = Identity (y)
-        }""",
-        w=normal(4, 3, 3, 3),
-    )
-    quantize_checked(model, images(1, 3, 8, 8))
+    quantize_checked(*g01.two_outputs_by_identity())
 
 
 def test_same_tensor_twice_in_node() -> None:
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {
-            a = Conv (x, w)
-            y = Add (a, a)
-        }""",
-        w=normal(4, 3, 3, 3),
-    )
-    result = quantize_checked(model, images(1, 3, 8, 8))
+    result = quantize_checked(*g01.same_tensor_twice_in_node())
     add = next(n for n in result.proto.graph.node if n.op_type == "Add")
     assert add.input[0] == add.input[1], "one pair of Q and DQ must feed both inputs"
     assert result.ops.count("QuantizeLinear") == 3  # x, a, y
 
 
 def test_optional_empty_outputs() -> None:
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 3, 3] y) {
-            c = Conv (x, w)
-            m = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (c)
-            y = Dropout (m)
-        }""",
-        w=normal(4, 3, 3, 3),
-    )
-    for node in model.graph.node[1:]:
-        node.output.append("")
+    model, feeds = g01.optional_empty_outputs()
     assert model.graph.node[1].output[1] == ""
-    result = quantize_checked(model, images(1, 3, 8, 8))
+    result = quantize_checked(model, feeds)
     assert "MaxPool" in result.quantized.plan.quantized.values()
 
 
@@ -102,51 +57,26 @@ def test_optional_empty_inputs() -> None:
 
 
 def test_unsorted_nodes(caplog: pytest.LogCaptureFixture) -> None:
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {
-            c = Conv (x, w)
-            y = Relu (c)
-        }""",
-        w=normal(4, 3, 3, 3),
-    )
-    nodes = list(model.graph.node)
+    model, feeds = g01.unsorted_nodes()
     in_order = onnx.ModelProto()
     in_order.CopyFrom(model)
-    del model.graph.node[:]
-    model.graph.node.extend(reversed(nodes))
+    del in_order.graph.node[:]
+    in_order.graph.node.extend(reversed(model.graph.node))
     with caplog.at_level(logging.WARNING, logger="onnxq"):
-        quantized = quantize(model, images(1, 3, 8, 8), options=ALL)
+        quantized = quantize(model, feeds, options=ALL)
     assert "out of order" in caplog.text
-    expected = quantize(in_order, images(1, 3, 8, 8), options=ALL)
+    expected = quantize(in_order, feeds, options=ALL)
     assert quantized.plan.to_text() == expected.plan.to_text()
     assert quantized.qparams == expected.qparams
 
 
 def test_bias_computed_from_constants() -> None:
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {
-            b = Mul (b0, k)
-            y = Conv (x, w, b)
-        }""",
-        w=normal(4, 3, 3, 3),
-        b0=normal(4, seed=1),
-        k=f32(2.5),
-    )
-    result = quantize_checked(model, images(1, 3, 8, 8))
+    result = quantize_checked(*g01.bias_computed_from_constants())
     assert "Mul" not in result.ops, "the bias must be folded"
 
 
 def test_bias_computed_not_const() -> None:
-    model = build(
-        """(float[1, 3, 8, 8] x, float[4] k) => (float[1, 4, 6, 6] y) {
-            b = Mul (b0, k)
-            y = Conv (x, w, b)
-        }""",
-        w=normal(4, 3, 3, 3),
-        b0=normal(4, seed=1),
-    )
-    feeds = feeds_for(model)
-    result = quantize_checked(model, feeds)
+    result = quantize_checked(*g01.bias_computed_not_const())
     conv = next(n for n in result.proto.graph.node if n.op_type == "Conv")
     made_by = {o: n.op_type for n in result.proto.graph.node for o in n.output}
     assert made_by[conv.input[1]] == "DequantizeLinear"
@@ -161,18 +91,7 @@ def test_weight_computed_at_run_time() -> None:
 
 
 def test_topk_nonzero_int_paths() -> None:
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 5] y, int64[1, 5] indices, int64[2, N] found) {
-            c = Conv (x, w)
-            f = Flatten (c)
-            values, indices = TopK (f, k)
-            y = GatherElements <axis = 1> (f, indices)
-            found = NonZero (f)
-        }""",
-        w=normal(4, 3, 3, 3),
-        k=np.array([5]),
-    )
-    result = quantize_checked(model, images(1, 3, 8, 8))
+    result = quantize_checked(*g01.topk_nonzero_int_paths())
     types = {v.name: v.type.tensor_type.elem_type for v in result.proto.graph.output}
     assert types["indices"] == types["found"] == onnx.TensorProto.INT64
     for node in result.proto.graph.node:
@@ -181,50 +100,29 @@ def test_topk_nonzero_int_paths() -> None:
 
 
 def test_batchnorm_in_training_mode_is_not_folded() -> None:
-    model = conv_bn(1, "y, m, v", ", float[8] m, float[8] v")
-    result = quantize_checked(model, images(1, 3, 8, 8), least=None)
+    result = quantize_checked(*g01.batchnorm_in_training_mode(), least=None)
     assert "BatchNormalization" in result.ops
     assert "training" in result.notes
 
 
 def test_batchnorm_for_inference_is_folded_exactly() -> None:
-    model = conv_bn(0, "y")
-    quantized = quantize(model, images(1, 3, 8, 8), options=ALL)
+    model, feeds = g01.batchnorm_for_inference()
+    quantized = quantize(model, feeds, options=ALL)
     assert "BatchNormalization" not in [n.op_type for n in quantized.model.graph]
-    result = quantize_checked(model, images(1, 3, 8, 8))
+    result = quantize_checked(model, feeds)
     assert result.worst > 30
 
 
 def test_batchnorm_of_a_tensor_read_twice_keeps_both() -> None:
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y, float[1, 4, 6, 6] z) {
-            c = Conv (x, w)
-            y = BatchNormalization (c, s, s, s, s)
-            z = Relu (c)
-        }""",
-        w=normal(4, 3, 3, 3),
-        s=f32([1, 2, 0.5, 1.5]),
-    )
-    quantize_checked(model, images(1, 3, 8, 8))
+    quantize_checked(*g01.batchnorm_read_twice())
 
 
 def test_residual_where_a_branch_is_an_output() -> None:
-    model = build(
-        """(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y, float[1, 4, 8, 8] a) {
-            a = Conv <pads = [1, 1, 1, 1]> (x, w1)
-            r = Relu (a)
-            b = Conv <pads = [1, 1, 1, 1]> (r, w2)
-            s = Add (a, b)
-            y = Relu (s)
-        }""",
-        w1=normal(4, 4, 3, 3),
-        w2=normal(4, 4, 3, 3, seed=1),
-    )
-    quantize_checked(model, images(1, 4, 8, 8))
+    quantize_checked(*g01.residual_branch_is_output())
 
 
 def test_undefined_name_is_found_before_calibration() -> None:
-    model = build("(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { [c] y = Conv (x, nowhere) }")
+    model, _ = g01.undefined_name()
 
     def no_data() -> None:
         raise DataError("the data was read though the model is invalid")
@@ -234,8 +132,7 @@ def test_undefined_name_is_found_before_calibration() -> None:
 
 
 def test_cycle_is_found_before_calibration() -> None:
-    model = build("(float[1, 4] x) => (float[1, 4] y) { [n1] y = Add (x, z) }")
-    model.graph.node.append(helper.make_node("Relu", ["y"], ["z"], name="n2"))
+    model, _ = g01.cycle()
 
     def no_data() -> None:
         raise DataError("the data was read though the model is invalid")
@@ -251,22 +148,13 @@ def test_no_node_at_all() -> None:
 
 
 def test_nothing_to_quantize_is_said() -> None:
-    model = build("(float[1, 4] x) => (float[1, 4] y) { e = Exp (x)  y = Sin (e) }")
-    result = quantize_checked(model, images(1, 4), least=None)
+    result = quantize_checked(*g01.nothing_to_quantize(), least=None)
     assert result.ops == ["Exp", "Sin"]
     assert len(result.reasons) == 2
 
 
 def test_dead_branch_is_dropped() -> None:
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {
-            y = Conv (x, w)
-            unused = Conv (x, w2)
-        }""",
-        w=normal(4, 3, 3, 3),
-        w2=normal(4, 3, 3, 3),
-    )
-    assert quantize_checked(model, images(1, 3, 8, 8)).ops.count("Conv") == 1
+    assert quantize_checked(*g01.dead_branch()).ops.count("Conv") == 1
 
 
 @pytest.mark.parametrize("placement", ["auto", "all", "compute"])

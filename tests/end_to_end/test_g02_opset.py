@@ -8,34 +8,17 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxq import ModelError, OptionError, Options, quantize
+from tests.cases import g02
 from tests.contract import ALL, infer, quantize_checked, sqnr
-from tests.models import build, f32, feeds_for, images, loads, normal
+from tests.models import build, f32, images, loads, normal
 
 
 def opsets(model: onnx.ModelProto) -> dict[str, int]:
     return {entry.domain: entry.version for entry in model.opset_import}
 
 
-def listed_as_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Every initializer is an input too."""
-    for tensor in model.graph.initializer:
-        model.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
-    return model
-
-
-def conv(opset: int = 17, ir_version: int = 8) -> onnx.ModelProto:
-    return build(
-        "(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { [c] y = Conv (x, w, b) }",
-        opset=opset,
-        ir_version=ir_version,
-        w=normal(4, 3, 3, 3),
-        b=normal(4, seed=1),
-    )
-
-
 def test_ir3_inits_as_inputs() -> None:
-    model = listed_as_inputs(conv(opset=8, ir_version=3))
-    result = quantize_checked(model, images(1, 3, 8, 8))
+    result = quantize_checked(*g02.ir3_inits_as_inputs())
     assert [value.name for value in result.proto.graph.input] == ["x"]
     assert result.proto.ir_version >= 4, "before, every initializer would have to be an input"
     assert result.quantized.plan.quantized == {"c": "Conv"}
@@ -43,36 +26,13 @@ def test_ir3_inits_as_inputs() -> None:
 
 
 def test_ir3_where_an_initializer_is_only_read_in_a_branch() -> None:
-    branch = "(float[1, 4, 6, 6] {0}) {{ [{0}_node] {0} = {1} }}"
-    model = build(
-        f"""(float[1, 3, 8, 8] x, bool choice) => (float[1, 4, 6, 6] y) {{
-            y = If (choice) <
-                then_branch = yes () => {branch.format("p", "Conv (x, w)")},
-                else_branch = no () => {branch.format("q", "Conv (x, v)")}
-            >
-        }}""",
-        opset=8,
-        ir_version=3,
-        w=normal(4, 3, 3, 3),
-        v=normal(4, 3, 3, 3, seed=1),
-    )
-    feeds = [{**sample, "choice": np.array(i % 2 == 0)} for i, sample in enumerate(images(1, 3, 8, 8))]
-    result = quantize_checked(listed_as_inputs(model), feeds)
+    result = quantize_checked(*g02.ir3_branch())
     assert [value.name for value in result.proto.graph.input] == ["x", "choice"]
 
 
 def test_ir8_overridable_weight() -> None:
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {
-            [c1] h = Conv <pads = [1, 1, 1, 1]> (x, w)
-            [c2] y = Conv (h, v)
-        }""",
-        w=normal(3, 3, 3, 3),
-        v=normal(4, 3, 3, 3, seed=1),
-    )
+    model, feeds = g02.ir8_overridable_weight()
     w = model.graph.initializer[0]
-    model.graph.input.append(helper.make_tensor_value_info("w", w.data_type, list(w.dims)))
-    feeds = images(1, 3, 8, 8)
     result = quantize_checked(model, feeds)
     assert result.quantized.plan.quantized == {"c2": "Conv"}
     assert result.reasons.keys() == {"c1"}
@@ -85,7 +45,7 @@ def test_ir8_overridable_weight() -> None:
 
 
 def test_ir8_overridable_bias() -> None:
-    model = conv()
+    model = g02.conv()
     model.graph.input.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, [4]))
     feeds = images(1, 3, 8, 8)
     result = quantize_checked(model, feeds)
@@ -95,25 +55,11 @@ def test_ir8_overridable_bias() -> None:
 
 
 def test_calibration_data_may_override_a_default() -> None:
-    model = build(
-        "(float[N, 8] x) => (float[N, 8] y) { s = Mul (x, k)  [m] y = MatMul (s, w) }", w=normal(8, 8), k=f32(1)
-    )
-    model.graph.input.append(helper.make_tensor_value_info("k", TensorProto.FLOAT, []))
-    feeds = [{**sample, "k": f32(3)} for sample in feeds_for(model, N=4)]
-    quantize_checked(model, feeds)
+    quantize_checked(*g02.data_overrides_a_default())
 
 
 def test_opset12_reducesum_axes_attr() -> None:
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4] y) {
-            c = Conv (x, w)
-            [sum] y = ReduceSum <axes = [2, 3], keepdims = 0> (c)
-        }""",
-        opset=12,
-        ir_version=7,
-        w=normal(4, 3, 3, 3),
-    )
-    result = quantize_checked(model, images(1, 3, 8, 8))
+    result = quantize_checked(*g02.opset12_reducesum_axes_attr())
     assert opsets(result.proto)[""] >= 13
     node = next(n for n in result.proto.graph.node if n.op_type == "ReduceSum")
     assert not [a for a in node.attribute if a.name == "axes"]
@@ -140,15 +86,14 @@ def test_every_opset(opset: int) -> None:
         quantizer = build("(float[4] x) => (uint8[4] y) { y = QuantizeLinear (x, s) }", opset=opset, s=f32(0.1))
         if not loads(quantizer):
             pytest.skip(f"this onnxruntime has no QuantizeLinear of opset {opset}")
-    result = quantize_checked(conv(opset=opset, ir_version=10 if opset > 20 else 8), images(1, 3, 8, 8))
+    result = quantize_checked(g02.conv(opset=opset, ir_version=10 if opset > 20 else 8), images(1, 3, 8, 8))
     assert opsets(result.proto)[""] >= max(opset, 13)
     assert result.quantized.plan.quantized == {"c": "Conv"}
 
 
 def test_int4_weight_opset17() -> None:
-    options = Options(placement="all", weight_bits=4)
-    model = build("(float[N, 64] x) => (float[N, 32] y) { [m] y = MatMul (x, w) }", w=normal(64, 32))
-    result = quantize_checked(model, feeds_for(model, N=4), options, least=15)
+    model, feeds = g02.int4_weight_opset17()
+    result = quantize_checked(model, feeds, Options(placement="all", weight_bits=4), least=15)
     assert opsets(result.proto)[""] == 21
     assert {node.domain for node in result.proto.graph.node} == {""}, "no Q and DQ of com.microsoft"
     assert TensorProto.INT4 in {t.data_type for t in result.proto.graph.initializer}
@@ -158,42 +103,33 @@ def test_int4_weight_opset17() -> None:
 def test_opset17_has_no_such_integers(option: str, bits: int) -> None:
     options = Options(placement="all", opset=17, **{option: bits})  # type: ignore[arg-type]
     with pytest.raises(OptionError, match=rf"opset 17 has no {bits}-bit integers.*21"):
-        quantize(conv(), images(1, 3, 8, 8), options=options)
+        quantize(g02.conv(), images(1, 3, 8, 8), options=options)
 
 
 def test_opset_asked_for() -> None:
-    result = quantize_checked(conv(opset=13), images(1, 3, 8, 8), Options(placement="all", opset=20))
+    result = quantize_checked(g02.conv(opset=13), images(1, 3, 8, 8), Options(placement="all", opset=20))
     assert opsets(result.proto)[""] == 20
 
 
 def test_opset_is_never_lowered() -> None:
     with pytest.raises(OptionError, match=r"opset 15 is older than the model's own, 17"):
-        quantize(conv(), images(1, 3, 8, 8), options=Options(placement="all", opset=15))
+        quantize(g02.conv(), images(1, 3, 8, 8), options=Options(placement="all", opset=15))
 
 
 def test_three_opset_imports() -> None:
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {
-            c = Conv (x, w)
-            y = com.microsoft.Gelu (c)
-        }""",
-        domains={"com.microsoft": 1, "private.unused": 7},
-        w=normal(4, 3, 3, 3),
-    )
-    result = quantize_checked(model, images(1, 3, 8, 8))
+    result = quantize_checked(*g02.three_opset_imports())
     assert opsets(result.proto).items() >= {"com.microsoft": 1, "private.unused": 7}.items()
 
 
 def test_standard_domain_by_its_long_name() -> None:
-    model = conv()
+    model = g02.conv()
     model.opset_import[0].domain = "ai.onnx"
     assert quantize_checked(model, images(1, 3, 8, 8), ALL).quantized.plan.quantized == {"c": "Conv"}
 
 
 def test_opset_from_the_future() -> None:
-    model = build("(float[1, 4] x) => (float[1, 3] y) { y = MatMul (x, w) }", opset=999, w=normal(4, 3))
     with pytest.raises(ModelError, match=r"opset 999.*Upgrade"):
-        quantize(model, images(1, 4))
+        quantize(*g02.opset_from_the_future())
 
 
 def test_no_opset_at_all() -> None:

@@ -13,41 +13,26 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxq import OnnxqError, OptionError, Options, quantize
 from onnxq.cli import main
+from tests.cases import g03
 from tests.contract import ALL, infer, quantize_checked
 from tests.models import build, f32, feeds_for, images, normal
 
 
-def f16(array: Any) -> np.ndarray[Any, Any]:
-    return np.asarray(array, np.float16)
-
-
 @pytest.mark.parametrize("opset", [13, 17, 19, 21])
 def test_fp16_conv(opset: int) -> None:
-    model = build(
-        "(float16[1, 3, 8, 8] x) => (float16[1, 4, 6, 6] y) { c = Conv (x, w, b)  y = Relu (c) }",
-        opset=opset,
-        w=f16(normal(4, 3, 3, 3)),
-        b=f16(normal(4, seed=1)),
-    )
-    result = quantize_checked(model, feeds_for(model), least=28)
+    model, feeds = g03.fp16_conv(opset)
+    result = quantize_checked(model, feeds, least=28)
     assert "Conv" in result.quantized.plan.quantized.values()
 
 
 def test_fp16_matmul() -> None:
-    model = build("(float16[N, 16] x) => (float16[N, 8] y) { y = MatMul (x, w) }", w=f16(normal(16, 8)))
-    quantize_checked(model, feeds_for(model, N=4), least=28)
+    model, feeds = g03.fp16_matmul()
+    quantize_checked(model, feeds, least=28)
 
 
 def test_fp16_inside_a_float_model() -> None:
-    model = build(
-        """(float[N, 16] x) => (float[N, 8] y) {
-            h = Cast <to = 10> (x)
-            m = MatMul (h, w)
-            y = Cast <to = 1> (m)
-        }""",
-        w=f16(normal(16, 8)),
-    )
-    quantize_checked(model, feeds_for(model, N=4), least=28)
+    model, feeds = g03.fp16_inside_a_float_model()
+    quantize_checked(model, feeds, least=28)
 
 
 def test_fp16_input_and_float_input_side_by_side() -> None:
@@ -57,7 +42,7 @@ def test_fp16_input_and_float_input_side_by_side() -> None:
             c = Cast <to = 1> (m)
             y = Add (c, z)
         }""",
-        w=f16(normal(16, 8)),
+        w=g03.f16(normal(16, 8)),
     )
     quantize_checked(model, feeds_for(model, N=4), least=28)
 
@@ -79,25 +64,15 @@ def test_bfloat16_is_quantized_or_refused() -> None:
 
 
 def test_double_matmul() -> None:
-    model = build("(double[N, 16] x) => (double[N, 8] y) { [m] y = MatMul (x, w) }", w=normal(16, 8).astype(np.float64))
-    result = quantize_checked(model, feeds_for(model, N=4), least=None)
+    model, feeds = g03.double_matmul()
+    result = quantize_checked(model, feeds, least=None)
     assert "double" in result.reasons["m"]
     assert result.sqnr["y"] > 200, "left in double"
 
 
 def test_double_between_float_layers() -> None:
-    model = build(
-        """(float[N, 16] x) => (float[N, 8] y) {
-            m = MatMul (x, w)
-            d = Cast <to = 11> (m)
-            e = Mul (d, d)
-            f = Cast <to = 1> (e)
-            y = MatMul (f, w2)
-        }""",
-        w=normal(16, 8),
-        w2=normal(8, 8, seed=1),
-    )
-    result = quantize_checked(model, feeds_for(model, N=4))
+    model, feeds = g03.double_between_float_layers()
+    result = quantize_checked(model, feeds)
     assert list(result.quantized.plan.quantized.values()) == ["MatMul", "MatMul"]
 
 
@@ -140,8 +115,7 @@ def test_fp8_weights_in_the_model_are_left_alone() -> None:
 
 @pytest.mark.parametrize("shape", [(5, 3), (3, 5), (1, 1), (16, 33)])
 def test_int4_weights_of_odd_size(tmp_path: Path, shape: tuple[int, int]) -> None:
-    model = build(f"(float[N, {shape[0]}] x) => (float[N, {shape[1]}] y) {{ y = MatMul (x, w) }}", w=normal(*shape))
-    feeds = feeds_for(model, N=4)
+    model, feeds = g03.int4_weights_of_odd_size(shape)
     path = tmp_path / "q.onnx"
     result = quantize_checked(model, feeds, Options(placement="all", weight_bits=4), least=10, output=path)
     stored = next(t for t in onnx.load(path).graph.initializer if t.data_type == TensorProto.INT4)
@@ -161,21 +135,8 @@ def test_int4_weights_of_odd_size(tmp_path: Path, shape: tuple[int, int]) -> Non
 @pytest.mark.parametrize("k", [33, 20])
 def test_int4_blocks_that_do_not_divide_the_axis(k: int) -> None:
     """A model that stores blocks of 32 already: 33 columns (the last block is short), 20 (one short block)."""
-    blocks = -(-k // 32)
-    model = build(
-        f"""(float[N, {k}] x) => (float[N, 8] y) {{
-            d = DequantizeLinear <axis = 0, block_size = 32> (w, s)
-            [m] h = MatMul (x, d)
-            [n] y = MatMul (h, v)
-        }}""",
-        opset=21,
-        ir_version=10,
-        s=f32(np.linspace(0.1, 0.3, blocks * 8).reshape(blocks, 8)),
-        v=normal(8, 8, seed=3),
-    )
-    numbers = np.random.default_rng(0).integers(-8, 8, (k, 8))
-    model.graph.initializer.append(helper.make_tensor("w", TensorProto.INT4, numbers.shape, numbers.reshape(-1)))
-    result = quantize_checked(model, feeds_for(model, N=4))
+    model, feeds = g03.int4_blocks_that_do_not_divide(k)
+    result = quantize_checked(model, feeds)
     assert "already quantized" in result.reasons["m"]
     before = next(t for t in model.graph.initializer if t.name == "w")
     after = next(t for t in result.proto.graph.initializer if t.name == "w")
@@ -201,8 +162,8 @@ def test_every_width_gives_a_valid_result(weight_bits: int, act_bits: int) -> No
 
 @pytest.mark.parametrize("opset", [10, 12, 17])
 def test_int16_raises_the_opset(opset: int) -> None:
-    model = build("(float[N, 16] x) => (float[N, 8] y) { y = MatMul (x, w) }", opset=opset, w=normal(16, 8))
-    result = quantize_checked(model, feeds_for(model, N=4), Options(placement="all", act_bits=16), least=35)
+    model, feeds = g03.int16_activations_opset17(opset)
+    result = quantize_checked(model, feeds, Options(placement="all", act_bits=16), least=35)
     assert next(i.version for i in result.proto.opset_import if not i.domain) == 21
 
 

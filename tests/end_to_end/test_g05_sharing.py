@@ -8,8 +8,9 @@ import pytest
 from onnx import numpy_helper
 
 from onnxq import Options
+from tests.cases import g05
 from tests.contract import quantize_checked
-from tests.models import build, f32, feeds_for, images, normal
+from tests.models import build, images, normal
 
 
 def bias_of(model: onnx.ModelProto, conv: str) -> np.ndarray:
@@ -22,22 +23,9 @@ def bias_of(model: onnx.ModelProto, conv: str) -> np.ndarray:
     return np.asarray(constants[dq.input[0]] * constants[dq.input[1]].astype(np.float64))
 
 
-def two_convs() -> onnx.ModelProto:
-    return build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y, float[1, 4, 6, 6] z) {
-            [c1] y = Conv (x, w, b)
-            ten = Mul (x, k)
-            [c2] z = Conv (ten, w, b)
-        }""",
-        w=normal(4, 3, 3, 3),
-        b=normal(4, seed=1),
-        k=f32(10),
-    )
-
-
 def test_shared_bias_two_convs() -> None:
-    model = two_convs()
-    result = quantize_checked(model, images(1, 3, 8, 8), Options(placement="all", bias_correction=False))
+    model, feeds = g05.shared_bias_two_convs()
+    result = quantize_checked(model, feeds, Options(placement="all", bias_correction=False))
     b = numpy_helper.to_array(next(t for t in model.graph.initializer if t.name == "b"))
     made_by = {o: n for n in result.proto.graph.node for o in n.output}
     convs = [n for n in result.proto.graph.node if n.op_type == "Conv"]
@@ -47,20 +35,13 @@ def test_shared_bias_two_convs() -> None:
 
 
 def test_shared_weight_is_stored_once() -> None:
-    result = quantize_checked(two_convs(), images(1, 3, 8, 8), Options(placement="all", bias_correction=False))
+    result = quantize_checked(*g05.shared_bias_two_convs(), Options(placement="all", bias_correction=False))
     assert sum(t.data_type == onnx.TensorProto.INT8 and len(t.dims) == 4 for t in result.proto.graph.initializer) == 1
     assert not any(t.data_type == onnx.TensorProto.FLOAT and len(t.dims) == 4 for t in result.proto.graph.initializer)
 
 
 def test_exclude_one_node_shared_weight() -> None:
-    model = build(
-        """(float[1, 16, 8, 8] x) => (float[1, 32, 6, 6] y, float[1, 32, 6, 6] z) {
-            [c1] y = Conv (x, w)
-            [c2] z = Conv (x, w)
-        }""",
-        w=normal(32, 16, 3, 3),
-    )
-    result = quantize_checked(model, images(1, 16, 8, 8), Options(placement="all", exclude=("c1",)))
+    result = quantize_checked(*g05.exclude_one_node_shared_weight(), Options(placement="all", exclude=("c1",)))
     c1 = next(n for n in result.proto.graph.node if n.name == "c1")
     assert list(c1.input) == ["x", "w"], "the excluded node reads the float input and weight"
     assert result.sqnr["y"] > 100
@@ -73,32 +54,12 @@ def test_exclude_one_node_shared_weight() -> None:
 
 
 def test_tied_embedding() -> None:
-    model = build(
-        """(int64[N] ids) => (float[N, 12] logits) {
-            [g] x = Gather (table, ids)
-            [h] a = MatMul (x, w)
-            t = Transpose <perm = [1, 0]> (table)
-            [head] logits = MatMul (a, t)
-        }""",
-        table=normal(12, 8, scale=1),
-        w=normal(8, 8),
-    )
-    feeds = [{"ids": np.arange(12)[i:]} for i in range(4)]
-    result = quantize_checked(model, feeds)
+    result = quantize_checked(*g05.tied_embedding())
     assert {"h", "head"} <= result.quantized.plan.quantized.keys()
 
 
 def test_same_weight_in_gemms_of_both_orientations() -> None:
-    w = normal(8, 8)
-    w[3] *= 100  # makes a scale along the wrong axis show
-    model = build(
-        """(float[N, 8] x) => (float[N, 8] y, float[N, 8] z) {
-            [a] y = Gemm (x, w)
-            [b] z = Gemm <transB = 1> (x, w)
-        }""",
-        w=w,
-    )
-    result = quantize_checked(model, feeds_for(model, N=4))
+    result = quantize_checked(*g05.same_weight_in_gemms_of_both_orientations())
     axes = {}
     made_by = {o: n for n in result.proto.graph.node for o in n.output}
     for node in result.proto.graph.node:
@@ -109,16 +70,8 @@ def test_same_weight_in_gemms_of_both_orientations() -> None:
 
 
 def test_weight_shared_by_two_matmuls_with_a_residual_reader() -> None:
-    model = build(
-        """(float[N, 8] x) => (float[N, 8] y) {
-            a = MatMul (x, w)
-            b = MatMul (a, w)
-            s = Add (b, x)
-            y = Relu (s)
-        }""",
-        w=normal(8, 8),
-    )
-    quantize_checked(model, feeds_for(model, N=4))
+    model, feeds = g05.shared_weight_and_residual()
+    quantize_checked(model, feeds)
 
 
 def test_shared_weight_with_one_override_gives_two_copies() -> None:
@@ -148,39 +101,18 @@ def test_activation_with_one_override_has_two_quantizers() -> None:
 
 
 def test_bias_is_also_a_weight() -> None:
-    model = build(
-        """(float[N, 4] x) => (float[N, 1] y) {
-            h = Gemm (x, w, b)
-            y = Gemm <transB = 1> (h, b)
-        }""",
-        w=normal(4, 4),
-        b=f32([[0.5, -1, 2, 0.1]]),
-    )
-    quantize_checked(model, feeds_for(model, N=4))
+    model, feeds = g05.bias_is_also_a_weight()
+    quantize_checked(model, feeds)
 
 
 def test_one_constant_is_operand_and_bias() -> None:
-    model = build(
-        """(float[N, 4] x) => (float[N, 4] y) {
-            h = Gemm (x, w, b)
-            y = Mul (h, b)
-        }""",
-        w=normal(4, 4),
-        b=f32([0.5, -1, 2, 0.1]),
-    )
-    quantize_checked(model, feeds_for(model, N=4))
+    model, feeds = g05.operand_and_bias()
+    quantize_checked(model, feeds)
 
 
 def test_one_constant_is_operand_and_weight() -> None:
-    model = build(
-        """(float[4, 4] x) => (float[4, 4] y) {
-            h = MatMul (x, w)
-            s = Add (h, w)
-            y = Sub (s, w)
-        }""",
-        w=normal(4, 4),
-    )
-    quantize_checked(model, feeds_for(model))
+    model, feeds = g05.operand_and_weight()
+    quantize_checked(model, feeds)
 
 
 def test_equal_weights_under_two_names() -> None:
@@ -197,27 +129,11 @@ def test_equal_weights_under_two_names() -> None:
 
 
 def test_a_tensor_read_by_integer_and_float_nodes() -> None:
-    model = build(
-        """(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y, float[1, 4, 8, 8] z) {
-            a = Conv <pads = [1, 1, 1, 1]> (x, w)
-            y = Conv <pads = [1, 1, 1, 1]> (a, w)
-            z = Erf (a)
-        }""",
-        w=normal(4, 4, 3, 3),
-    )
-    quantize_checked(model, images(1, 4, 8, 8))
+    quantize_checked(*g05.read_by_integers_and_floats())
 
 
 def test_a_weight_that_is_computed_from_a_shared_one() -> None:
     """The mean of the weight scales the result: folded, though both come from the same initializer."""
-    model = build(
-        """(float[N, 8] x) => (float[N, 8] y) {
-            m = ReduceMean <keepdims = 0> (w)
-            c = Sub (w, m)
-            h = MatMul (x, c)
-            y = MatMul (h, w)
-        }""",
-        w=normal(8, 8),
-    )
-    result = quantize_checked(model, feeds_for(model, N=4))
+    model, feeds = g05.weight_computed_from_a_shared_one()
+    result = quantize_checked(model, feeds)
     assert list(result.quantized.plan.quantized.values()) == ["MatMul", "MatMul"]

@@ -3,40 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxq import Options, quantize
+from tests.cases import g06
 from tests.contract import ALL, quantize_checked
-from tests.models import build, f32, feeds_for, images, normal
-
-
-def with_weight(weight: TensorProto, elem_type: int = TensorProto.FLOAT) -> onnx.ModelProto:
-    cast = "h = Cast <to = 1> (w)" if elem_type != TensorProto.FLOAT else "h = Identity (w)"
-    model = build(f"(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {{ {cast}  [c] y = Conv (x, h) }}")
-    model.graph.initializer.append(weight)
-    return model
-
-
-def int8_conv(*, channelwise: bool = True, **zero: Any) -> onnx.ModelProto:
-    axis = "<axis = 0>" if channelwise else ""
-    return build(
-        f"""(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {{
-            w = DequantizeLinear {axis} ({", ".join(["q", "s", *zero])})
-            [c] h = Conv (x, w)
-            [d] y = Conv (h, v)
-        }}""",
-        q=np.random.default_rng(0).integers(-127, 128, (4, 3, 3, 3)).astype(np.int8),
-        s=f32([0.002, 0.003, 0.001, 0.004]) if channelwise else f32(0.002),
-        v=normal(4, 4, 1, 1),
-        **zero,
-    )
-
+from tests.models import build, f32, images, normal
 
 CONSTANTS = {
     "value_float": "value_float = 2.5",
@@ -48,16 +24,8 @@ CONSTANTS = {
 
 @pytest.mark.parametrize("form", CONSTANTS.values(), ids=CONSTANTS.keys())
 def test_value_float_as_operand(form: str) -> None:
-    text = """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {
-        c = Conv (x, w)
-        %s
-        [mul] m = Mul (c, k)
-        r = Sigmoid (c)
-        y = Add (m, r)
-    }"""
-    model = build(text % f"k = Constant <{form}> ()", w=normal(4, 3, 3, 3))
-    reference = build(text % "", w=normal(4, 3, 3, 3), k=f32(2.5))
-    feeds = images(1, 3, 8, 8)
+    model, feeds = g06.value_float_as_operand(form)
+    reference, _ = g06.value_float_as_operand()
     result, expected = quantize_checked(model, feeds), quantize_checked(reference, feeds)
     assert "Constant" not in result.ops
     assert result.quantized.plan.quantized == expected.quantized.plan.quantized
@@ -82,15 +50,7 @@ def test_value_ints_as_shape(form: str) -> None:
 
 
 def test_value_int_as_index() -> None:
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 6, 6] y) {
-            c = Conv (x, w)
-            i = Constant <value_int = 2> ()
-            y = Gather <axis = 1> (c, i)
-        }""",
-        w=normal(4, 3, 3, 3),
-    )
-    assert "Gather" in quantize_checked(model, images(1, 3, 8, 8)).quantized.plan.quantized.values()
+    assert "Gather" in quantize_checked(*g06.value_int_as_index()).quantized.plan.quantized.values()
 
 
 @pytest.mark.parametrize("zero", ["value_int = 0", "value = uint8 {128}"])
@@ -131,7 +91,7 @@ def test_same_weight_in_raw_data_and_float_data(tmp_path: Path) -> None:
     written = []
     for name, tensor in forms.items():
         path = tmp_path / f"{name}.onnx"
-        quantize_checked(with_weight(tensor), images(1, 3, 8, 8), output=path)
+        quantize_checked(g06.with_weight(tensor), images(1, 3, 8, 8), output=path)
         written.append(path.read_bytes())
     assert written[0] == written[1]
 
@@ -147,7 +107,7 @@ def test_same_half_weight_in_raw_data_and_int32_data(tmp_path: Path, kind: str) 
     written = []
     for name, tensor in (("raw", raw), ("fields", fields)):
         path = tmp_path / f"{name}.onnx"
-        result = quantize_checked(with_weight(tensor, elem_type), images(1, 3, 8, 8), output=path)
+        result = quantize_checked(g06.with_weight(tensor, elem_type), images(1, 3, 8, 8), output=path)
         assert result.quantized.plan.quantized == {"c": "Conv"}
         written.append(path.read_bytes())
     assert written[0] == written[1]
@@ -164,45 +124,24 @@ def test_same_weight_as_initializer_and_as_constant_node() -> None:
 
 
 def test_sparse_weight() -> None:
-    numbers = np.where(np.random.default_rng(0).random((4, 3, 3, 3)) < 0.4, normal(4, 3, 3, 3), 0).astype(np.float32)
+    sparse, feeds = g06.sparse_weight()
+    numbers = np.zeros((4, 3, 3, 3), np.float32)
+    stored = sparse.graph.sparse_initializer[0]
+    numbers.ravel()[numpy_helper.to_array(stored.indices)] = numpy_helper.to_array(stored.values)
     dense = build("(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { [c] y = Conv (x, w) }", w=numbers)
-    sparse = build("(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { [c] y = Conv (x, w) }")
-    where = np.flatnonzero(numbers)
-    values = numpy_helper.from_array(numbers.ravel()[where], "w")
-    sparse.graph.sparse_initializer.append(
-        helper.make_sparse_tensor(values, numpy_helper.from_array(where, "w_at"), list(numbers.shape))
-    )
-    feeds = images(1, 3, 8, 8)
     first, second = (quantize(model, feeds, options=ALL) for model in (dense, sparse))
     assert first.plan.to_text() == second.plan.to_text()
     assert first.qparams == second.qparams
 
 
 def test_concat_with_empty_tensor() -> None:
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y) {
-            [c] a = Conv <pads = [1, 1, 1, 1]> (x, w)
-            [both] s = Concat <axis = 1> (a, none)
-            y = Relu (s)
-        }""",
-        w=normal(4, 3, 3, 3),
-        none=np.zeros((1, 0, 8, 8), np.float32),
-    )
-    result = quantize_checked(model, images(1, 3, 8, 8))
+    result = quantize_checked(*g06.concat_with_empty_tensor())
     assert "c" in result.quantized.plan.quantized
 
 
 def test_concat_with_empty_tensor_of_the_graph() -> None:
     """The empty operand comes from the input: a cache that starts empty."""
-    model = build(
-        """(float[1, 3, 8, 8] x, float[P, 3, 8, 8] past) => (float[Q, 4, 8, 8] y) {
-            both = Concat <axis = 0> (past, x)
-            [c] y = Conv <pads = [1, 1, 1, 1]> (both, w)
-        }""",
-        w=normal(4, 3, 3, 3),
-    )
-    feeds = [{**sample, "past": np.zeros((0, 3, 8, 8), np.float32)} for sample in images(1, 3, 8, 8)]
-    quantize_checked(model, feeds)
+    quantize_checked(*g06.concat_with_empty_input())
 
 
 @pytest.mark.parametrize("channelwise", [True, False])
@@ -210,7 +149,7 @@ def test_concat_with_empty_tensor_of_the_graph() -> None:
 def test_dequantized_int8_weight(channelwise: bool, zero: bool) -> None:
     shape = (4,) if channelwise else ()
     extra = {"z": np.zeros(shape, np.int8)} if zero else {}
-    model = int8_conv(channelwise=channelwise, **extra)
+    model = g06.int8_conv(channelwise=channelwise, **extra)
     result = quantize_checked(model, images(1, 3, 8, 8), least=20)
     before = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     after = {t.name: numpy_helper.to_array(t) for t in result.proto.graph.initializer}
@@ -222,21 +161,10 @@ def test_dequantized_int8_weight(channelwise: bool, zero: bool) -> None:
 
 def test_quantizer_on_a_float_weight() -> None:
     """Q and DQ on a float weight, as training frameworks export it: the scale of training is kept."""
-    numbers = normal(4, 3, 3, 3)
-    scale = f32(np.abs(numbers).max(axis=(1, 2, 3)) / 100)  # one that no range method would choose
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {
-            q = QuantizeLinear <axis = 0> (w, s, z)
-            d = DequantizeLinear <axis = 0> (q, s, z)
-            [c] h = Conv (x, d)
-            [e] y = Conv (h, v)
-        }""",
-        w=numbers,
-        s=scale,
-        z=np.zeros(4, np.int8),
-        v=normal(4, 4, 1, 1, seed=1),
-    )
-    result = quantize_checked(model, images(1, 3, 8, 8))
+    model, feeds = g06.quantizer_on_a_float_weight()
+    before = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    numbers, scale = before["w"], before["s"]
+    result = quantize_checked(model, feeds)
     constants = {t.name: numpy_helper.to_array(t) for t in result.proto.graph.initializer}
     conv = next(n for n in result.proto.graph.node if n.name == "c")
     dq = next(n for n in result.proto.graph.node if conv.input[1] in n.output)
@@ -250,18 +178,8 @@ def test_quantizer_on_a_float_weight() -> None:
 
 
 def test_weight_computed_from_constants_in_many_steps() -> None:
-    model = build(
-        """(float[N, 8] x) => (float[N, 8] y) {
-            half = Constant <value_float = 0.5> ()
-            t = Transpose (w)
-            h = Mul (t, half)
-            r = Reshape (h, shape)
-            [m] y = MatMul (x, r)
-        }""",
-        w=normal(4, 16),
-        shape=np.array([8, -1]),
-    )
-    result = quantize_checked(model, feeds_for(model, N=4))
+    model, feeds = g06.weight_computed_in_steps()
+    result = quantize_checked(model, feeds)
     assert result.quantized.plan.quantized == {"m": "MatMul"}
     assert not {"Transpose", "Mul", "Reshape"} & {*result.ops}
 

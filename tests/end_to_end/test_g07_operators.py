@@ -11,10 +11,10 @@ import pytest
 from onnx import numpy_helper
 
 from onnxq import Options, PerTensor, QuantSpec
+from tests.cases import g07, g07_recurrent
 from tests.contract import Outcome, quantize_checked
 from tests.models import build, f32, feeds_for, images, normal
 
-FLT_MIN = float(np.finfo(np.float32).min)
 SIGNED = Options(placement="all", symmetric=True)
 
 
@@ -33,40 +33,21 @@ def spec_of(result: Outcome, role: str) -> QuantSpec:
 @pytest.mark.parametrize("group", [1, 2, 4])
 @pytest.mark.parametrize("per_channel", [True, False])
 def test_convtranspose_group_per_channel(group: int, per_channel: bool) -> None:
-    w = normal(4, 8 // group, 3, 3)
-    w[0] *= 20
-    model = build(
-        f"(float[1, 4, 6, 6] x) => (float[1, 8, 8, 8] y) {{ y = ConvTranspose <group = {group}> (x, w, b) }}",
-        w=w,
-        b=normal(8, seed=1),
+    result = quantize_checked(
+        *g07.convtranspose_group_per_channel(group), Options(placement="all", per_channel=per_channel)
     )
-    result = quantize_checked(model, images(1, 4, 6, 6), Options(placement="all", per_channel=per_channel))
     assert list(result.quantized.plan.stored.values()) == ["ConvTranspose"]
 
 
 def test_convtranspose_between_convs() -> None:
-    model = build(
-        """(float[1, 4, 6, 6] x) => (float[1, 4, 12, 12] y) {
-            a = Conv <pads = [1, 1, 1, 1]> (x, w1)
-            t = ConvTranspose <strides = [2, 2], kernel_shape = [2, 2]> (a, w2)
-            r = Relu (t)
-            y = Conv <pads = [1, 1, 1, 1]> (r, w3)
-        }""",
-        w1=normal(4, 4, 3, 3),
-        w2=normal(4, 4, 2, 2, seed=1),
-        w3=normal(4, 4, 3, 3, seed=2),
-    )
-    quantize_checked(model, images(1, 4, 6, 6))
+    quantize_checked(*g07.convtranspose_between_convs())
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (8,), (1, 8), (1, 1), (3, 1), (3, 8)])
 @pytest.mark.parametrize("per_channel", [True, False])
 def test_gemm_bias(shape: tuple[int, ...], per_channel: bool) -> None:
     """Only a bias with one value for each output channel may become int32; a scalar or (M, ...) one may stay float."""
-    model = build(
-        "(float[3, 16] x) => (float[3, 8] y) { [g] y = Gemm (x, w, b) }", w=normal(16, 8), b=normal(*shape, seed=1)
-    )
-    result = quantize_checked(model, images(3, 16), Options(placement="all", per_channel=per_channel))
+    result = quantize_checked(*g07.gemm_bias(shape), Options(placement="all", per_channel=per_channel))
     assert kinds(result) == ["Gemm"]
     constants = {t.name: t.data_type for t in result.proto.graph.initializer}
     made_by = {o: n for n in result.proto.graph.node for o in n.output}
@@ -81,12 +62,7 @@ def test_gemm_bias(shape: tuple[int, ...], per_channel: bool) -> None:
 
 @pytest.mark.parametrize(("alpha", "beta"), [(2.0, 1.0), (0.5, 3.0), (1.0, 0.0), (-1.5, 0.25), (0.0, 1.0)])
 def test_gemm_alpha2(alpha: float, beta: float) -> None:
-    model = build(
-        f"(float[3, 16] x) => (float[3, 8] y) {{ y = Gemm <alpha = {alpha}, beta = {beta}> (x, w, b) }}",
-        w=normal(16, 8),
-        b=normal(8, seed=1),
-    )
-    result = quantize_checked(model, images(3, 16), agree=35)
+    result = quantize_checked(*g07.gemm_alpha2(alpha, beta), agree=35)
     gemm = next(n for n in result.proto.graph.node if n.op_type == "Gemm")
     assert {a.name: a.f for a in gemm.attribute}.get("alpha", 1.0) == 1.0, "alpha must be folded into the weight"
 
@@ -100,15 +76,13 @@ def test_gemm_alpha_of_activations_alone() -> None:
 
 
 def test_gemm_trans_a() -> None:
-    model = build("(float[16, 3] x) => (float[3, 8] y) { y = Gemm <transA = 1> (x, w) }", w=normal(16, 8))
-    result = quantize_checked(model, images(16, 3), least=None)
+    result = quantize_checked(*g07.gemm_trans_a(), least=None)
     assert result.sqnr["y"] > 20
 
 
 @pytest.mark.parametrize("per_channel", [True, False])
 def test_matmul_3d_weight(per_channel: bool) -> None:
-    model = build("(float[2, 5, 8] x) => (float[2, 5, 6] y) { y = MatMul (x, w) }", w=normal(2, 8, 6, scale=0.3))
-    result = quantize_checked(model, images(2, 5, 8), Options(placement="all", per_channel=per_channel))
+    result = quantize_checked(*g07.matmul_3d_weight(), Options(placement="all", per_channel=per_channel))
     assert spec_of(result, "weight").granularity == PerTensor()
 
 
@@ -121,72 +95,33 @@ def test_matmul_of_other_ranks(x: tuple[int, ...], w: tuple[int, ...]) -> None:
 
 
 def test_matmul_with_the_weight_on_the_left() -> None:
-    model = build("(float[8, 5] x) => (float[6, 5] y) { y = MatMul (w, x) }", w=normal(6, 8, scale=0.3))
-    result = quantize_checked(model, images(8, 5), least=None)
+    result = quantize_checked(*g07.matmul_weight_on_the_left(), least=None)
     assert result.sqnr["y"] > 20
 
 
-def attention(mask: str = "") -> str:
-    return f"""(float[2, 5, 8] x) => (float[2, 5, 8] y) {{
-        q = MatMul (x, wq)
-        k = MatMul (x, wk)
-        v = MatMul (x, wv)
-        kt = Transpose <perm = [0, 2, 1]> (k)
-        s = MatMul (q, kt)
-        {"m = Add (s, mask)" if mask else "m = Identity (s)"}
-        p = Softmax <axis = -1> (m)
-        o = MatMul (p, v)
-        y = MatMul (o, wo)
-    }}"""
-
-
-def attention_weights() -> dict[str, Any]:
-    return {name: normal(8, 8, seed=i, scale=0.35) for i, name in enumerate(("wq", "wk", "wv", "wo"))}
-
-
 def test_attention_dynamic_matmul_softmax() -> None:
-    model = build(attention(), **attention_weights())
-    result = quantize_checked(model, images(2, 5, 8))
+    result = quantize_checked(*g07.attention_dynamic_matmul_softmax())
     assert kinds(result).count("MatMul") == 6, "both inputs of the two products are activations"
     softmax = next(s for s in result.quantized.plan.sites if s.tensor == "p")
     assert softmax.fixed == (0.0, 1.0)
     assert result.quantized.qparams[softmax.name].scale == np.float32(1 / 255)
 
 
-def masked_attention(filler: float) -> onnx.ModelProto:
-    """Large enough for integers to be faster, with a causal mask."""
-    weights: dict[str, Any] = {
-        name: normal(64, 64, seed=i, scale=0.125) for i, name in enumerate(("wq", "wk", "wv", "wo"))
-    }
-    mask = np.triu(np.full((48, 48), filler, np.float32), 1)
-    return build(attention("mask").replace("[2, 5, 8]", "[1, 48, 64]"), mask=mask, **weights)
-
-
-@pytest.mark.parametrize("filler", [FLT_MIN, -3.0e38, -1e34, -np.inf])
+@pytest.mark.parametrize("filler", [g07.FLT_MIN, -3.0e38, -1e34, -np.inf])
 @pytest.mark.parametrize("placement", ["auto", "all"])
 def test_softmax_mask_fltmin(filler: float, placement: str) -> None:
-    model = masked_attention(filler)
-    result = quantize_checked(model, images(1, 48, 64, samples=3), Options(placement=placement))  # type: ignore[arg-type]
+    result = quantize_checked(*g07.softmax_mask_fltmin(filler), Options(placement=placement))  # type: ignore[arg-type]
     for site in result.quantized.plan.sites:
         assert float(result.quantized.qparams[site.name].scale.max()) < 1.0, f"{site.name}: the mask reached the range"
 
 
 @pytest.mark.parametrize("filler", [-1e4, -1e9])
 def test_softmax_mask_of_moderate_size(filler: float) -> None:
-    quantize_checked(masked_attention(filler), images(1, 48, 64, samples=3), Options())
+    quantize_checked(g07.masked_attention(filler), images(1, 48, 64, samples=3), Options())
 
 
 def test_relu_symmetric_int8() -> None:
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 4, 4] y) {
-            a = Conv (x, w)
-            r = Relu (a)
-            y = Conv (r, w2)
-        }""",
-        w=normal(4, 3, 3, 3),
-        w2=normal(4, 4, 3, 3, seed=1),
-    )
-    result = quantize_checked(model, images(1, 3, 8, 8), SIGNED)
+    result = quantize_checked(*g07.relu_symmetric_int8(), SIGNED)
     assert "Relu" in result.ops, "a symmetric quantizer does not clip at 0"
 
 
@@ -198,13 +133,7 @@ def test_relu_asymmetric_uint8_vanishes() -> None:
 
 
 def test_clip_neg_range() -> None:
-    model = build(
-        "(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { a = Conv (x, w)  y = Clip (a, low, high) }",
-        w=normal(4, 3, 3, 3),
-        low=f32(-1),
-        high=f32(-0.5),
-    )
-    result = quantize_checked(model, images(1, 3, 8, 8), least=30)
+    result = quantize_checked(*g07.clip_neg_range(), least=30)
     assert "Clip" in result.ops
 
 
@@ -235,99 +164,34 @@ def test_clip_of_any_range(low: float | None, high: float | None, symmetric: boo
 
 
 def test_clip_with_a_bound_computed_at_run_time() -> None:
-    model = build(
-        "(float[1, 3, 8, 8] x, float high) => (float[1, 4, 6, 6] y) { a = Conv (x, w)  y = Clip (a, low, high) }",
-        w=normal(4, 3, 3, 3),
-        low=f32(0),
-    )
-    feeds = [{**sample, "high": f32(1.5)} for sample in images(1, 3, 8, 8)]
-    quantize_checked(model, feeds)
+    quantize_checked(*g07.clip_bound_computed_at_run_time())
 
 
 def test_clip6_as_attributes() -> None:
-    model = build(
-        "(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { a = Conv (x, w)  y = Clip <min = 0.0, max = 1.0> (a) }",
-        opset=10,
-        w=normal(4, 3, 3, 3),
-    )
-    quantize_checked(model, images(1, 3, 8, 8))
+    quantize_checked(*g07.clip6_as_attributes())
 
 
 @pytest.mark.parametrize("value", [0.0, 10.0, -10.0])
 def test_pad_value_outside_range(value: float) -> None:
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y) {
-            r = Relu (x)
-            p = Pad (r, pads, value)
-            y = Conv (p, w)
-        }""",
-        w=normal(4, 3, 3, 3),
-        pads=np.array([0, 0, 1, 1, 0, 0, 1, 1]),
-        value=f32(value),
-    )
-    quantize_checked(model, images(1, 3, 8, 8))
+    quantize_checked(*g07.pad_value_outside_range(value))
 
 
 def test_pad_value_after_a_conv() -> None:
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {
-            c = Conv (x, w1)
-            p = Pad (c, pads, value)
-            y = Conv (p, w2)
-        }""",
-        w1=normal(4, 3, 3, 3),
-        w2=normal(4, 4, 3, 3, seed=1),
-        pads=np.array([0, 0, 1, 1, 0, 0, 1, 1]),
-        value=f32(12.0),
-    )
-    quantize_checked(model, images(1, 3, 8, 8))
+    quantize_checked(*g07.pad_value_after_a_conv())
 
 
 def test_two_pads_no_constant_value() -> None:
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 10, 10] y) {
-            p = Pad (x, pads)
-            c = Conv (p, w1)
-            q = Pad <mode = "reflect"> (c, pads)
-            y = Conv (q, w2)
-        }""",
-        w1=normal(4, 3, 3, 3),
-        w2=normal(4, 4, 3, 3, seed=1),
-        pads=np.array([0, 0, 1, 1, 0, 0, 1, 1]),
-    )
-    model.graph.output[0].type.tensor_type.shape.dim[2].dim_value = 8
-    model.graph.output[0].type.tensor_type.shape.dim[3].dim_value = 8
-    quantize_checked(model, images(1, 3, 8, 8))
+    quantize_checked(*g07.two_pads_no_constant_value())
 
 
 def test_pad_minus_infinity_before_maxpool() -> None:
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {
-            c = Conv (x, w1)
-            p = Pad (c, pads, value)
-            y = MaxPool <kernel_shape = [3, 3]> (p)
-        }""",
-        w1=normal(4, 3, 3, 3),
-        pads=np.array([0, 0, 1, 1, 0, 0, 1, 1]),
-        value=f32(-np.inf),
-    )
-    result = quantize_checked(model, images(1, 3, 8, 8))
+    result = quantize_checked(*g07.pad_minus_infinity_before_maxpool())
     for site in result.quantized.plan.sites:
         assert float(result.quantized.qparams[site.name].scale.max()) < 1.0, "the infinite pad value joined a range"
 
 
 def test_concat_branch_scales_1000x() -> None:
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 8, 4, 4] y) {
-            a = Conv (x, wa)
-            b = Conv (x, wb)
-            [cat] c = Concat <axis = 1> (a, b)
-            y = MaxPool <kernel_shape = [3, 3]> (c)
-        }""",
-        wa=normal(4, 3, 3, 3, scale=100),
-        wb=normal(4, 3, 3, 3, scale=0.1, seed=1),
-    )
-    feeds = images(1, 3, 8, 8)
+    model, feeds = g07.concat_branch_scales_1000x()
     result = quantize_checked(model, feeds)
     assert "'cat'" in result.notes, "the lost branch must be named"
     assert "'b'" in result.notes
@@ -347,23 +211,11 @@ def branch(model: onnx.ModelProto, feeds: Any) -> list[np.ndarray[Any, Any]]:
     return infer(model, feeds, optimize=True)["y"]
 
 
-def recurrent(kind: str, gates: int, extra: str = "", direction: str = "forward") -> onnx.ModelProto:
-    d = 2 if direction == "bidirectional" else 1
-    return build(
-        f"""(float[5, 2, 8] x) => (float[5, {d}, 2, 6] y) {{
-            [r] y = {kind} <hidden_size = 6, direction = "{direction}"> (x, w, r, b{extra})
-        }}""",
-        w=normal(d, gates * 6, 8, scale=0.4),
-        r=normal(d, gates * 6, 6, scale=0.4, seed=1),
-        b=normal(d, gates * 12, seed=2, scale=0.1),
-    )
-
-
 @pytest.mark.parametrize(("kind", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("placement", ["auto", "all"])
 def test_lstm(kind: str, gates: int, direction: str, placement: str) -> None:
-    model = recurrent(kind, gates, direction=direction)
+    model = g07_recurrent.recurrent(kind, gates, direction=direction)
     result = quantize_checked(model, images(5, 2, 8), Options(placement=placement), least=None)  # type: ignore[arg-type]
     if "r" in result.quantized.plan.stored:
         kept = {t.name: t.data_type for t in result.proto.graph.initializer}
@@ -377,16 +229,8 @@ def test_lstm(kind: str, gates: int, direction: str, placement: str) -> None:
 
 
 def test_lstm_with_peephole_and_initial_state() -> None:
-    model = build(
-        """(float[5, 2, 8] x, float[1, 2, 6] h0, float[1, 2, 6] c0) => (float[5, 1, 2, 6] y, float[1, 2, 6] h) {
-            y, h = LSTM <hidden_size = 6> (x, w, r, b, , h0, c0, p)
-        }""",
-        w=normal(1, 24, 8, scale=0.4),
-        r=normal(1, 24, 6, scale=0.4, seed=1),
-        b=normal(1, 48, scale=0.1, seed=2),
-        p=normal(1, 18, scale=0.1, seed=3),
-    )
-    quantize_checked(model, feeds_for(model))
+    model, feeds = g07_recurrent.lstm_with_state()
+    quantize_checked(model, feeds)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from onnx import numpy_helper
 
 from onnxq import Options
+from tests.cases import g08
 from tests.contract import Outcome, infer, quantize_checked, sqnr
 from tests.models import build, f32, feeds_for, images, normal
 
@@ -29,22 +29,9 @@ def dequantized(result: Outcome, prefix: str) -> np.ndarray[Any, Any]:
     return np.asarray(numbers * scale)
 
 
-def two_layers(**changes: Any) -> onnx.ModelProto:
-    constants = {"w": normal(4, 3, 3, 3), "b": normal(4, seed=1), "v": normal(4, 4, 3, 3, seed=2), **changes}
-    return build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 4, 4] y) {
-            [c1] c = Conv (x, w, b)
-            r = Relu (c)
-            [c2] y = Conv (r, v)
-        }""",
-        **constants,
-    )
-
-
 @pytest.mark.parametrize("method", RANGES)
 def test_zero_activation(method: str) -> None:
-    model = two_layers(w=f32(np.zeros((4, 3, 3, 3))), b=f32(np.full(4, -1)))  # Relu gives nothing but zeros
-    result = quantize_checked(model, images(1, 3, 8, 8), Options(placement="all", range=method))
+    result = quantize_checked(*g08.zero_activation(), Options(placement="all", range=method))
     zero = next(s for s in result.quantized.plan.sites if s.tensor == "r")
     qp = result.quantized.qparams[zero.name]
     assert np.isfinite(qp.scale)
@@ -56,7 +43,7 @@ def test_zero_activation(method: str) -> None:
 @pytest.mark.parametrize("method", RANGES)
 def test_zero_input(method: str) -> None:
     zeros = [{"x": np.zeros((1, 3, 8, 8), np.float32)} for _ in range(3)]
-    result = quantize_checked(two_layers(), zeros, Options(placement="all", range=method))
+    result = quantize_checked(g08.two_layers(), zeros, Options(placement="all", range=method))
     assert "always zero" in result.notes
 
 
@@ -64,14 +51,14 @@ def test_zero_input(method: str) -> None:
 @pytest.mark.parametrize("value", [3.0, -3.0, 1e-20, 1e20])
 def test_constant_activation(method: str, value: float) -> None:
     same = [{"x": np.full((1, 3, 8, 8), value, np.float32)} for _ in range(3)]
-    quantize_checked(two_layers(b=f32(np.zeros(4))), same, Options(placement="all", range=method), agree=15)
+    quantize_checked(g08.two_layers(b=f32(np.zeros(4))), same, Options(placement="all", range=method), agree=15)
 
 
 def test_zero_weight_and_zero_channels() -> None:
     w = normal(4, 3, 3, 3)
     w[1] = 0
-    quantize_checked(two_layers(w=w), images(1, 3, 8, 8))
-    quantize_checked(two_layers(v=f32(np.zeros((4, 4, 3, 3)))), images(1, 3, 8, 8))
+    quantize_checked(g08.two_layers(w=w), images(1, 3, 8, 8))
+    quantize_checked(g08.two_layers(v=f32(np.zeros((4, 4, 3, 3)))), images(1, 3, 8, 8))
 
 
 @pytest.mark.parametrize("per_channel", [True, False])
@@ -88,32 +75,27 @@ def test_tiny_channel_big_bias(per_channel: bool, symmetric: bool | None) -> Non
 @pytest.mark.parametrize("shape", [(1, 4), (4,)])
 @pytest.mark.parametrize("scale", [1e-12, 1e-30, 1e-42, 0.0])
 def test_tiny_channel_bias_gemm_1x_n(shape: tuple[int, ...], scale: float) -> None:
-    w = normal(16, 4)
-    w[:, 1] *= scale
-    model = build(
-        "(float[3, 16] x) => (float[3, 4] y) { y = Gemm (x, w, b) }", w=w, b=f32([5, 5, -5, 5]).reshape(shape)
+    result = quantize_checked(
+        *g08.tiny_channel_bias_gemm_row(shape, scale), Options(placement="all", symmetric=True), least=30
     )
-    result = quantize_checked(model, images(3, 16), Options(placement="all", symmetric=True), least=30)
     np.testing.assert_allclose(dequantized(result, "b").reshape(-1), [5, 5, -5, 5], rtol=1e-3)
 
 
 @pytest.mark.parametrize("factor", [1e-12, 1e-6, 1e6, 1e12])
 def test_weights_of_any_size(factor: float) -> None:
-    model = two_layers(w=normal(4, 3, 3, 3) * f32(factor), b=normal(4, seed=1) * f32(factor))
+    model = g08.two_layers(w=normal(4, 3, 3, 3) * f32(factor), b=normal(4, seed=1) * f32(factor))
     quantize_checked(model, images(1, 3, 8, 8))
 
 
 @pytest.mark.parametrize("factor", [1e-30, 1e-12, 1e12, 1e25])
 def test_activations_of_any_size(factor: float) -> None:
     feeds = [{"x": sample["x"] * f32(factor)} for sample in images(1, 3, 8, 8)]
-    quantize_checked(two_layers(b=f32(np.zeros(4))), feeds)
+    quantize_checked(g08.two_layers(b=f32(np.zeros(4))), feeds)
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 1e35])
 def test_inf_weight(value: float) -> None:
-    w = normal(4, 3, 3, 3)
-    w[0, 0, 0, 0] = value
-    result = quantize_checked(two_layers(w=w), images(1, 3, 8, 8), least=None)
+    result = quantize_checked(*g08.inf_weight(value), least=None)
     assert "'w'" in result.reasons["c1"]
     assert "NaN or infinite" in result.reasons["c1"] or "beyond 1e30" in result.reasons["c1"]
 
@@ -122,15 +104,13 @@ def test_inf_weight(value: float) -> None:
 def test_inf_bias(value: float) -> None:
     b = normal(4, seed=1)
     b[2] = value
-    result = quantize_checked(two_layers(b=b), images(1, 3, 8, 8), least=None)
+    result = quantize_checked(g08.two_layers(b=b), images(1, 3, 8, 8), least=None)
     assert "'b'" in result.reasons["c1"]
 
 
 def test_one_outlier_1e6() -> None:
     """The total is all outlier: the worst and the median sample must tell."""
-    feeds = images(1, 3, 8, 8, samples=8)
-    feeds[5]["x"][0, 0, 0, 0] = 1e6
-    model = two_layers()
+    model, feeds = g08.one_outlier_1e6()
     result = quantize_checked(model, feeds)
     assert result.sqnr["y"] > 30
     wanted, got = (infer(m, feeds, optimize=True)["y"] for m in (model, result.proto))
@@ -149,28 +129,16 @@ def test_one_outlier_1e6_clipped(method: str) -> None:
     """Both methods cut it off, and the values of each layer that depend on it: four in 8192 of the last one."""
     feeds = images(1, 3, 8, 8, samples=128)
     feeds[5]["x"][0, 0, 0, 0] = 1e6
-    model = two_layers()
+    model = g08.two_layers()
     result = quantize_checked(model, feeds, Options(placement="all", range=method), least=None)
     clean = [feed for i, feed in enumerate(feeds) if i != 5]
     wanted, got = (infer(m, clean, optimize=True)["y"] for m in (model, result.proto))
     assert sqnr(wanted, got) > 20
 
 
-def channel_200(layers: int) -> tuple[onnx.ModelProto, list[dict[str, Any]]]:
-    """MatMuls, the first of which has an input channel 200 times larger, its weights as much smaller."""
-    weights: dict[str, Any] = {f"w{i}": normal(256, 256, seed=i, scale=1 / 16) for i in range(layers)}
-    weights["w0"][3] /= 200
-    tensors = ["x", *(f"h{i}" for i in range(1, layers)), "y"]
-    body = " ".join(f"[mm{i}] {tensors[i + 1]} = MatMul ({tensors[i]}, w{i})" for i in range(layers))
-    feeds = images(64, 256, samples=3)
-    for sample in feeds:
-        sample["x"][:, 3] *= 200
-    return build(f"(float[64, 256] x) => (float[64, 256] y) {{ {body} }}", **weights), feeds
-
-
 def test_one_input_channel_200_times_larger() -> None:
     """8 bits per tensor leave 1 dB; the layer is found, kept float, and named."""
-    model, feeds = channel_200(layers=3)
+    model, feeds = g08.one_input_channel_200_times_larger()
     result = quantize_checked(model, feeds, Options(), least=25)
     assert result.quantized.plan.quantized.keys() == {"mm1", "mm2"}
     assert "dB at the outputs" in result.reasons["mm0"]
@@ -185,24 +153,12 @@ def test_denormal_values() -> None:
 
 def test_huge_sums_that_overflow_the_float_model() -> None:
     """Infinite outputs of the float model are no reason to fail."""
-    model = build("(float[3, 16] x) => (float[3, 4] y) { a = Exp (x)  y = MatMul (a, w) }", w=normal(16, 4))
-    feeds = images(3, 16)
-    feeds[1]["x"][0, 0] = 200.0
-    result = quantize_checked(model, feeds, least=None, agree=0)
+    result = quantize_checked(*g08.infinite_values(), least=None, agree=0)
     assert "infinite values in tensor 'a'" in result.notes
 
 
 def test_a_tiny_and_a_huge_operand() -> None:
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {
-            a = Conv (x, w)
-            b = Conv (x, v)
-            y = Add (a, b)
-        }""",
-        w=normal(4, 3, 3, 3),
-        v=normal(4, 3, 3, 3, seed=1) * f32(1e-15),
-    )
-    quantize_checked(model, images(1, 3, 8, 8))
+    quantize_checked(*g08.tiny_and_huge_operand())
 
 
 def test_integers_as_floats_stay_exact_where_the_range_allows() -> None:

@@ -7,49 +7,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from numpy.typing import NDArray
 
 from onnxq import DataError, Options, calibrate, check, quantize
+from tests.cases import g09
 from tests.contract import ALL, quantize_checked
 from tests.models import build, feeds_for, images, normal
 
 RANGES = ["mse", "minmax", "entropy", "percentile:99.9", "ema", "std"]
 
 
-def conv() -> onnx.ModelProto:
-    return build(
-        "(float[N, 3, H, W] x) => (float[N, 4, P, Q] y) { c = Conv (x, w)  y = Relu (c) }", w=normal(4, 3, 3, 3)
-    )
-
-
-def normalized_conv() -> onnx.ModelProto:
-    """A model whose BatchNormalization remembers data of mean 0.5 and standard deviation 0.25."""
-    return build(
-        """(float[N, 3, 8, 8] x) => (float[N, 4, 6, 6] y) {
-            n = BatchNormalization (x, ones, zeros, mean, var)
-            y = Conv (n, w)
-        }""",
-        w=normal(4, 3, 3, 3),
-        ones=np.ones(3, np.float32),
-        zeros=np.zeros(3, np.float32),
-        mean=np.full(3, 0.5, np.float32),
-        var=np.full(3, 0.0625, np.float32),
-    )
-
-
-def pictures(low: float, high: float, samples: int = 6) -> list[dict[str, NDArray[np.float32]]]:
-    rng = np.random.default_rng(3)
-    return [{"x": rng.uniform(low, high, (1, 3, 8, 8)).astype(np.float32)} for _ in range(samples)]
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_nan_in_one_sample(bad: float) -> None:
     feeds = images(1, 3, 8, 8)
-    sound = quantize(conv(), [*feeds[:2], *feeds[3:]], options=ALL)
+    sound = quantize(g09.conv(), [*feeds[:2], *feeds[3:]], options=ALL)
     feeds[2]["x"][0, 1, 3, 3] = bad
-    broken = quantize(conv(), feeds, options=ALL)
+    broken = quantize(g09.conv(), feeds, options=ALL)
     assert broken.verification is not None
     told = "\n".join(broken.verification.warnings)
     assert "'x'" in told
@@ -66,7 +40,7 @@ def test_nan_in_one_sample(bad: float) -> None:
 def test_nan_in_one_sample_with_every_range(method: str) -> None:
     feeds = images(1, 3, 8, 8)
     feeds[2]["x"][:] = np.nan
-    quantized = quantize(conv(), feeds, options=Options(placement="all", range=method))
+    quantized = quantize(g09.conv(), feeds, options=Options(placement="all", range=method))
     for qp in quantized.qparams.values():
         assert np.isfinite(qp.scale).all()
         assert (qp.scale > 0).all()
@@ -76,7 +50,7 @@ def test_nan_everywhere_is_not_quantized_silently() -> None:
     feeds = images(1, 3, 8, 8, samples=2)
     for sample in feeds:
         sample["x"][:] = np.nan
-    quantized = quantize(conv(), feeds, options=ALL)
+    quantized = quantize(g09.conv(), feeds, options=ALL)
     assert not quantized.plan.quantized
     assert quantized.verification is not None
     assert "NaN" in "\n".join(quantized.verification.warnings)
@@ -95,7 +69,7 @@ EMPTY = {
 @pytest.mark.parametrize("data", EMPTY.values(), ids=EMPTY.keys())
 def test_empty_reader(data: object) -> None:
     with pytest.raises(DataError, match="no samples"):
-        quantize(conv(), data, options=ALL)
+        quantize(g09.conv(), data, options=ALL)
 
 
 @pytest.mark.parametrize("kind", ["npy", "npz", "folder"])
@@ -108,37 +82,37 @@ def test_empty_file(tmp_path: Path, kind: str) -> None:
     else:
         path.mkdir()
     with pytest.raises(DataError, match="no samples"):
-        quantize(conv(), path, options=ALL)
+        quantize(g09.conv(), path, options=ALL)
 
 
 def test_float64_data(caplog: pytest.LogCaptureFixture) -> None:
     feeds = images(1, 3, 8, 8)
     wide = [{"x": sample["x"].astype(np.float64)} for sample in feeds]
-    expected = quantize(conv(), feeds, options=ALL)
+    expected = quantize(g09.conv(), feeds, options=ALL)
     caplog.clear()
     with caplog.at_level(logging.WARNING, logger="onnxq"):
-        got = quantize(conv(), wide, options=ALL)
+        got = quantize(g09.conv(), wide, options=ALL)
     told = [record.message for record in caplog.records if "float64" in record.message]
     assert told == ["input 'x': the data is float64, cast to float32"], "once, not for every sample"
     assert got.qparams == expected.qparams
 
 
 def test_one_sample() -> None:
-    result = quantize_checked(conv(), images(1, 3, 8, 8, samples=1))
+    result = quantize_checked(*g09.one_sample())
     assert "1 sample" in result.notes
 
 
 def test_identical_samples() -> None:
-    feeds = images(1, 3, 8, 8, samples=1) * 6
-    result = quantize_checked(conv(), feeds)
-    once = quantize(conv(), feeds[:1], options=ALL)
+    model, feeds = g09.identical_samples()
+    result = quantize_checked(model, feeds)
+    once = quantize(model, feeds[:1], options=ALL)
     assert result.quantized.qparams == once.qparams
-    assert "all samples are identical" in "\n".join(finding.what for finding in check(conv(), data=feeds))
+    assert "all samples are identical" in "\n".join(finding.what for finding in check(model, data=feeds))
 
 
 def test_constant_samples() -> None:
     feeds = [{"x": np.full((1, 3, 8, 8), 0.5, np.float32)} for _ in range(4)]
-    quantize_checked(conv(), feeds)
+    quantize_checked(g09.conv(), feeds)
 
 
 def test_hwc_for_chw() -> None:
@@ -162,27 +136,25 @@ def test_chw_for_hwc() -> None:
 
 
 def test_0_to_255_for_a_0_to_1_model() -> None:
-    right, wrong = (check(normalized_conv(), data=pictures(0, high)) for high in (1, 255))
+    right, wrong = (check(g09.normalized_conv(), data=g09.pictures(0, high)) for high in (1, 255))
     told = "\n".join(finding.what for finding in wrong if finding.level == "warning")
     assert "does not look like the training data" in told
     assert "training data" not in "\n".join(finding.what for finding in right)
 
 
 def test_0_to_1_for_a_0_to_255_model() -> None:
-    model = normalized_conv()
+    model = g09.normalized_conv()
     for tensor, value in zip(model.graph.initializer[3:5], (127.0, 4096.0), strict=True):
         tensor.raw_data = np.full(3, value, np.float32).tobytes()
-    told = "\n".join(finding.what for finding in check(model, data=pictures(0, 1)) if finding.level == "warning")
+    told = "\n".join(finding.what for finding in check(model, data=g09.pictures(0, 1)) if finding.level == "warning")
     assert "does not look like the training data" in told
 
 
 @pytest.mark.parametrize("method", [method for method in RANGES if method != "ema"])
 def test_first_batch_wide_then_narrow(method: str) -> None:
-    feeds = images(1, 3, 8, 8)
-    for factor, sample in zip((100, 30, 1, 1, 0.1, 0.01), feeds, strict=True):
-        sample["x"] *= np.float32(factor)
+    model, feeds = g09.first_batch_wide_then_narrow()
     options = Options(placement="all", range=method)
-    forth, back = (quantize(conv(), data, options=options) for data in (feeds, feeds[::-1]))
+    forth, back = (quantize(model, data, options=options) for data in (feeds, feeds[::-1]))
     for site in forth.plan.sites:
         if site.role == "activation":
             assert forth.qparams[site.name] == back.qparams[site.name], site.name
@@ -192,7 +164,9 @@ def test_batches_give_what_single_samples_give() -> None:
     singles = images(1, 3, 8, 8)
     batches = [{"x": np.concatenate([a["x"], b["x"]])} for a, b in zip(singles[::2], singles[1::2], strict=True)]
     options = Options(placement="all", bias_correction=False)
-    assert quantize(conv(), singles, options=options).qparams == quantize(conv(), batches, options=options).qparams
+    assert (
+        quantize(g09.conv(), singles, options=options).qparams == quantize(g09.conv(), batches, options=options).qparams
+    )
 
 
 def test_data_that_breaks_off_names_the_sample(tmp_path: Path) -> None:
@@ -202,7 +176,7 @@ def test_data_that_breaks_off_names_the_sample(tmp_path: Path) -> None:
 
     target = tmp_path / "out.onnx"
     with pytest.raises(DataError, match=r"sample 3.*the disk is gone"):
-        quantize(conv(), broken, output=target, options=ALL)
+        quantize(g09.conv(), broken, output=target, options=ALL)
     assert not list(tmp_path.iterdir())
 
 
@@ -220,7 +194,7 @@ def test_wrong_name_and_missing_input() -> None:
 def test_data_is_not_changed() -> None:
     feeds = images(1, 3, 8, 8)
     copies = [{name: array.copy() for name, array in sample.items()} for sample in feeds]
-    quantize_checked(conv(), feeds)
+    quantize_checked(g09.conv(), feeds)
     for sample, copy in zip(feeds, copies, strict=True):
         np.testing.assert_array_equal(sample["x"], copy["x"])
 
@@ -229,14 +203,14 @@ def test_data_in_odd_memory_layouts() -> None:
     feeds = images(1, 3, 8, 8)
     odd = [{"x": np.asfortranarray(sample["x"])[:, ::-1, :, ::-1][:, ::-1, :, ::-1]} for sample in feeds]
     big_endian = [{"x": sample["x"].astype(">f4")} for sample in feeds]
-    expected = quantize(conv(), feeds, options=ALL)
+    expected = quantize(g09.conv(), feeds, options=ALL)
     for data in (odd, big_endian):
-        assert quantize(conv(), data, options=ALL).qparams == expected.qparams
+        assert quantize(g09.conv(), data, options=ALL).qparams == expected.qparams
 
 
 def test_statistics_of_the_same_data_are_the_same() -> None:
     feeds = images(1, 3, 8, 8)
-    statistics = calibrate(conv(), feeds)
-    saved = quantize(conv(), statistics=statistics, options=ALL)
-    direct = quantize(conv(), feeds, options=ALL)
+    statistics = calibrate(g09.conv(), feeds)
+    saved = quantize(g09.conv(), statistics=statistics, options=ALL)
+    direct = quantize(g09.conv(), feeds, options=ALL)
     assert saved.qparams == direct.qparams

@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from onnx import TensorProto, numpy_helper
 
-from onnxq import Options, quantize
+from onnxq import ExecutionError, Options, quantize
+from tests.cases import g13
 from tests.contract import ALL, infer, quantize_checked
-from tests.models import build, f32, feeds_for, images, loads, normal
-
-
-def int8(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(seed).integers(-127, 128, shape).astype(np.int8)
+from tests.models import build, f32, images, loads, normal
 
 
 def test_qlinearconv_inside() -> None:
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 4, 4] y) {
-            q = QuantizeLinear (x, sx, zx)
-            [old] c = QLinearConv (q, sx, zx, w, sw, zw, sy, zx)
-            d = DequantizeLinear (c, sy, zx)
-            [new] y = Conv (d, v)
-        }""",
-        sx=f32(0.03),
-        zx=np.uint8(128),
-        w=int8(4, 3, 3, 3),
-        sw=f32(0.005),
-        zw=np.int8(0),
-        sy=f32(0.05),
-        v=normal(4, 4, 3, 3),
-    )
-    result = quantize_checked(model, images(1, 3, 8, 8), least=None)
+    result = quantize_checked(*g13.qlinearconv_inside(), least=None)
     assert "QLinearConv" in result.ops
     constants = {t.name: numpy_helper.to_array(t) for t in result.proto.graph.initializer}
-    np.testing.assert_array_equal(constants["w"], int8(4, 3, 3, 3))
+    np.testing.assert_array_equal(constants["w"], g13.int8(4, 3, 3, 3))
     assert "old" in result.reasons or "old" in result.notes, "it must be listed"
     assert "new" in result.quantized.plan.quantized or result.reasons["new"]
     assert result.worst > 20
@@ -45,7 +25,7 @@ def test_qlinearconv_inside() -> None:
 @pytest.mark.parametrize("op", ["ConvInteger", "MatMulInteger"])
 def test_integer_operators_inside(op: str) -> None:
     conv = op == "ConvInteger"
-    x, out, w = ("1, 3, 8, 8", "1, 4, 6, 6", int8(4, 3, 3, 3)) if conv else ("4, 8", "4, 8", int8(8, 8))
+    x, out, w = ("1, 3, 8, 8", "1, 4, 6, 6", g13.int8(4, 3, 3, 3)) if conv else ("4, 8", "4, 8", g13.int8(8, 8))
     model = build(
         f"""(float[{x}] x) => (float[{out}] y) {{
             q, s, z = DynamicQuantizeLinear (x)
@@ -71,37 +51,14 @@ def test_integer_operators_inside(op: str) -> None:
 @pytest.mark.parametrize("form", ["absent", "empty"])
 def test_quantizers_without_zero_point(form: str) -> None:
     """It is uint8 0 then."""
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {
-            r = Relu (x)
-            q = QuantizeLinear (r, s)
-            d = DequantizeLinear (q, s)
-            [c] y = Conv (d, w)
-        }""",
-        s=f32(0.015),
-        w=normal(4, 3, 3, 3),
-    )
-    if form == "empty":
-        for node in model.graph.node:
-            if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
-                node.input.append("")
-    result = quantize_checked(model, images(1, 3, 8, 8), least=None)
+    result = quantize_checked(*g13.quantizers_without_zero_point(form), least=None)
     assert result.worst > 25
     assert "c" in result.quantized.plan.quantized or result.reasons["c"]
 
 
 def test_matmulnbits_is_left_alone() -> None:
-    model = build(
-        """(float[4, 32] x) => (float[4, 8] y) {
-            [old] h = com.microsoft.MatMulNBits <K = 32, N = 16, bits = 4, block_size = 16> (x, packed, scales)
-            [new] y = MatMul (h, w)
-        }""",
-        domains={"com.microsoft": 1},
-        packed=np.random.default_rng(0).integers(0, 256, (16, 2, 8)).astype(np.uint8),
-        scales=f32(np.random.default_rng(1).random(32) * 0.1),
-        w=normal(16, 8),
-    )
-    result = quantize_checked(model, images(4, 32))
+    model, feeds = g13.matmulnbits()
+    result = quantize_checked(model, feeds)
     assert "already quantized" in result.reasons["old"]
     assert list(result.quantized.plan.quantized) == ["new"]
     before, after = (next(t for t in m.graph.initializer if t.name == "packed") for m in (model, result.proto))
@@ -109,20 +66,7 @@ def test_matmulnbits_is_left_alone() -> None:
 
 
 def test_microsoft_quantizers() -> None:
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 4, 4] y) {
-            q = com.microsoft.QuantizeLinear (x, s, z)
-            d = com.microsoft.DequantizeLinear (q, s, z)
-            [old] h = Conv (d, w)
-            [new] y = Conv (h, v)
-        }""",
-        domains={"com.microsoft": 1},
-        s=f32(0.0001),
-        z=np.uint16(32768),
-        w=normal(4, 3, 3, 3),
-        v=normal(4, 4, 3, 3, seed=1),
-    )
-    result = quantize_checked(model, images(1, 3, 8, 8))
+    result = quantize_checked(*g13.microsoft_quantizers())
     assert [n.op_type for n in result.proto.graph.node if n.domain == "com.microsoft"] == [
         "QuantizeLinear",
         "DequantizeLinear",
@@ -133,21 +77,8 @@ def test_microsoft_quantizers() -> None:
 
 def test_qonnx_quant_is_named() -> None:
     """onnxruntime does not know the operator: recognised, or an error that names it."""
-    from onnxq import ExecutionError
-
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {
-            [odd] h = qonnx.custom_op.general.Quant <narrow = 1, signed = 1> (x, s, z, bits)
-            y = Conv (h, w)
-        }""",
-        domains={"qonnx.custom_op.general": 1},
-        s=f32(0.1),
-        z=f32(0),
-        bits=f32(8),
-        w=normal(4, 3, 3, 3),
-    )
     with pytest.raises(ExecutionError, match=r"qonnx\.custom_op\.general.*Quant"):
-        quantize(model, images(1, 3, 8, 8), options=ALL)
+        quantize(*g13.qonnx_quant(), options=ALL)
 
 
 @pytest.mark.parametrize("form", ["qdq", "fake-quantize"])
@@ -175,40 +106,13 @@ def test_own_results_are_not_quantized_again(form: str, act_bits: int) -> None:
 
 def test_quantized_weights_only() -> None:
     """Weights behind DequantizeLinear, activations float, as weight-only tools leave it."""
-    model = build(
-        """(float[4, 8] x) => (float[4, 8] y) {
-            d = DequantizeLinear <axis = 1> (w, s)
-            [a] h = MatMul (x, d)
-            [b] y = MatMul (h, v)
-        }""",
-        w=int8(8, 8),
-        s=f32(np.linspace(0.001, 0.01, 8)),
-        v=normal(8, 8),
-    )
-    quantize_checked(model, feeds_for(model))
+    model, feeds = g13.quantized_weights_only()
+    quantize_checked(model, feeds)
 
 
 def test_half_of_the_model_is_quantized() -> None:
     """The integer half passes through bit by bit; the float half is quantized."""
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] h, float[1, 4, 4, 4] y) {
-            q = QuantizeLinear (x, sx, zx)
-            dx = DequantizeLinear (q, sx, zx)
-            dw = DequantizeLinear <axis = 0> (w, sw, zw)
-            c = Conv (dx, dw)
-            qc = QuantizeLinear (c, sy, zx)
-            h = DequantizeLinear (qc, sy, zx)
-            [new] y = Conv (h, v)
-        }""",
-        sx=f32(0.03),
-        zx=np.uint8(128),
-        w=int8(4, 3, 3, 3),
-        sw=f32(np.full(4, 0.004)),
-        zw=np.zeros(4, np.int8),
-        sy=f32(0.04),
-        v=normal(4, 4, 3, 3),
-    )
-    feeds = images(1, 3, 8, 8)
+    model, feeds = g13.half_quantized()
     result = quantize_checked(model, feeds, least=None)
     wanted, got = (infer(m, feeds, optimize=False)["h"] for m in (model, result.proto))
     for a, b in zip(wanted, got, strict=True):
@@ -217,33 +121,15 @@ def test_half_of_the_model_is_quantized() -> None:
 
 
 def test_a_quantized_tensor_is_a_graph_output() -> None:
-    model = build(
-        """(float[1, 3, 8, 8] x) => (uint8[1, 4, 6, 6] y) {
-            c = Conv (x, w)
-            y = QuantizeLinear (c, s, z)
-        }""",
-        s=f32(0.05),
-        z=np.uint8(128),
-        w=normal(4, 3, 3, 3),
-    )
+    model, feeds = g13.quantized_output()
     assert model.graph.output[0].type.tensor_type.elem_type == TensorProto.UINT8
-    result = quantize_checked(model, images(1, 3, 8, 8), least=None)
-    feeds = images(1, 3, 8, 8)
+    result = quantize_checked(model, feeds, least=None)
+    feeds = feeds
     wanted, got = (infer(m, feeds, optimize=True)["y"] for m in (model, result.proto))
     assert max(np.abs(a.astype(int) - b.astype(int)).max() for a, b in zip(wanted, got, strict=True)) <= 3
 
 
 def test_dequantized_input() -> None:
     """An integer graph input behind a DequantizeLinear."""
-    model = build(
-        """(uint8[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {
-            d = DequantizeLinear (x, s, z)
-            y = Conv (d, w)
-        }""",
-        s=f32(0.05),
-        z=np.uint8(128),
-        w=normal(4, 3, 3, 3),
-    )
-    feeds = [{"x": np.random.default_rng(i).integers(0, 256, (1, 3, 8, 8)).astype(np.uint8)} for i in range(4)]
-    result = quantize_checked(model, feeds, least=None)
+    result = quantize_checked(*g13.dequantized_input(), least=None)
     assert result.worst > 20

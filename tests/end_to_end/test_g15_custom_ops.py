@@ -12,33 +12,20 @@ import pytest
 
 from onnxq import DataError, ExecutionError, OptionError, Options, calibrate, quantize
 from onnxq.cli import main
+from tests.cases import g15
 from tests.contract import ALL, assert_contract, quantize_checked
 from tests.models import build, images, normal
-
-
-def unknown() -> onnx.ModelProto:
-    """An operator that onnxruntime does not know, between two Convs."""
-    return build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 4, 4] y) {
-            [c1] a = Conv (x, w)
-            [odd] b = my.ops.Twist <strength = 3> (a)
-            [c2] y = Conv (b, v)
-        }""",
-        domains={"my.ops": 1},
-        w=normal(4, 3, 3, 3),
-        v=normal(4, 4, 3, 3, seed=1),
-    )
 
 
 @pytest.mark.parametrize("options", [ALL, Options(placement="all", exclude=("odd",)), Options(exclude=("Twist",))])
 def test_unknown_custom_op_is_named(options: Options) -> None:
     """Excluded or not, the float model cannot run without its library."""
     with pytest.raises(ExecutionError, match=r"my\.ops.*Twist.*--custom-op-library"):
-        quantize(unknown(), images(1, 3, 8, 8), options=options)
+        quantize(g15.unknown(), images(1, 3, 8, 8), options=options)
 
 
 def test_unknown_custom_op_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    onnx.save(unknown(), tmp_path / "m.onnx")
+    onnx.save(g15.unknown(), tmp_path / "m.onnx")
     np.savez(tmp_path / "d.npz", x=normal(4, 3, 8, 8))
     arguments = [str(tmp_path / "m.onnx"), "--data", str(tmp_path / "d.npz"), "-o", str(tmp_path / "q.onnx")]
     assert main(["quantize", *arguments]) == 1
@@ -49,14 +36,7 @@ def test_unknown_custom_op_on_the_command_line(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_unknown_custom_op_that_is_a_function_of_the_model() -> None:
-    model = unknown()
-    model.functions.append(
-        onnx.parser.parse_function(
-            """<domain: "my.ops", opset_import: ["" : 17]>
-            Twist <strength> (a) => (b) { b = Tanh (a) }"""
-        )
-    )
-    result = quantize_checked(model, images(1, 3, 8, 8))
+    result = quantize_checked(*g15.custom_function())
     assert {"c1", "c2"} <= result.quantized.plan.quantized.keys()
 
 
@@ -67,60 +47,31 @@ def test_missing_library_is_found_before_work(verb: Any, tmp_path: Path) -> None
 
     options = Options(custom_op_library=str(tmp_path / "libnone.so"))
     with pytest.raises(OptionError, match=r"libnone\.so.*does not exist"):
-        verb(unknown(), no_data, options=options)
+        verb(g15.unknown(), no_data, options=options)
 
 
 def test_library_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "lib.so").write_bytes(b"not a library")
     options = Options(custom_op_library=str(tmp_path / "lib.so"))
     with pytest.raises(OptionError, match=r"lib\.so.*cannot be loaded"):
-        quantize(unknown(), images(1, 3, 8, 8), options=options)
+        quantize(g15.unknown(), images(1, 3, 8, 8), options=options)
 
 
 def test_operators_of_onnxruntime_itself() -> None:
     """com.microsoft operators run; what is behind them is quantized, though onnx does not know their types."""
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 4, 4] y) {
-            [c1] a = Conv (x, w)
-            [gelu] b = com.microsoft.Gelu (a)
-            [c2] y = Conv (b, v)
-        }""",
-        domains={"com.microsoft": 1},
-        w=normal(4, 3, 3, 3),
-        v=normal(4, 4, 3, 3, seed=1),
-    )
-    result = quantize_checked(model, images(1, 3, 8, 8))
+    result = quantize_checked(*g15.operators_of_onnxruntime())
     assert {"c1", "c2"} <= result.quantized.plan.quantized.keys()
     assert "com.microsoft::Gelu" in result.reasons["gelu"]
 
 
 def test_fused_com_microsoft_graph_of_an_optimized_model() -> None:
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {
-            [fused] y = com.microsoft.FusedConv <activation = "Relu", kernel_shape = [3, 3]> (x, w)
-        }""",
-        domains={"com.microsoft": 1},
-        w=normal(4, 3, 3, 3),
-    )
-    result = quantize_checked(model, images(1, 3, 8, 8), least=None)
+    result = quantize_checked(*g15.fused_conv(), least=None)
     assert "FusedConv" in result.reasons["fused"]
 
 
 def test_same_operator_name_in_another_domain() -> None:
     """A Conv of a private domain is no Conv."""
-    model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { [mine] a = my.ops.Conv (x, w)  [c] y = Conv (x, w) }""",
-        domains={"my.ops": 1},
-        w=normal(4, 3, 3, 3),
-    )
-    model.graph.output.append(onnx.helper.make_tensor_value_info("a", onnx.TensorProto.FLOAT, [1, 4, 6, 6]))
-    model.functions.append(
-        onnx.parser.parse_function(
-            """<domain: "my.ops", opset_import: ["" : 17]>
-            Conv (x, w) => (y) { c = Conv (x, w)  y = Exp (c) }"""
-        )
-    )
-    result = quantize_checked(model, images(1, 3, 8, 8), least=None)
+    result = quantize_checked(*g15.conv_of_another_domain(), least=None)
     assert result.sqnr["y"] > 20
     assert "Exp" in result.ops
 

@@ -17,29 +17,15 @@ import pytest
 from onnx.external_data_helper import convert_model_to_external_data
 
 from onnxq import ModelError, Options, OutputError, calibrate, quantize
+from tests.cases import g16
 from tests.contract import ALL, assert_contract, infer, quantize_checked
-from tests.models import build, images, normal
 
-FEEDS = images(1, 16, 12, 12, samples=3)
-
-
-def model() -> onnx.ModelProto:
-    """With weights of 18 and 36 KB."""
-    return build(
-        """(float[1, 16, 12, 12] x) => (float[1, 32, 8, 8] y) {
-            [c1] a = Conv (x, w, b)
-            [r] r = Relu (a)
-            [c2] y = Conv (r, v)
-        }""",
-        w=normal(32, 16, 3, 3),
-        b=normal(32, seed=1),
-        v=normal(32, 32, 3, 3, seed=2),
-    )
+FEEDS = g16.FEEDS
 
 
 def external(folder: Path, location: str = "weights.bin") -> Path:
     """The model in two files."""
-    proto = model()
+    proto = g16.model()
     convert_model_to_external_data(proto, all_tensors_to_one_file=True, location=location, size_threshold=1024)
     onnx.save(proto, folder / "m.onnx")
     return folder / "m.onnx"
@@ -62,23 +48,23 @@ def files_of_at_most(size: int) -> Iterator[None]:
 
 def test_output_equals_input(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    onnx.save(model(), path)
+    onnx.save(g16.model(), path)
     quantized = quantize(path, FEEDS, options=ALL, output=path)
     assert listing(tmp_path) == ["m.onnx"]
-    assert_contract(model(), onnx.load(path), quantized, FEEDS)
+    assert_contract(g16.model(), onnx.load(path), quantized, FEEDS)
 
 
 def test_output_equals_input_with_external_data(tmp_path: Path) -> None:
     """The data file that is still being read must not be cut off."""
     path = external(tmp_path)
     quantized = quantize(path, FEEDS, options=ALL, output=path)
-    assert_contract(model(), onnx.load(path), quantized, FEEDS)
+    assert_contract(g16.model(), onnx.load(path), quantized, FEEDS)
 
 
 def test_output_is_the_data_file_of_the_input(tmp_path: Path) -> None:
     path = external(tmp_path)
     quantized = quantize(path, FEEDS, options=ALL, output=tmp_path / "weights.bin")
-    assert_contract(model(), onnx.load(tmp_path / "weights.bin"), quantized, FEEDS)
+    assert_contract(g16.model(), onnx.load(tmp_path / "weights.bin"), quantized, FEEDS)
 
 
 def test_external_data_in(tmp_path: Path) -> None:
@@ -98,7 +84,7 @@ def test_external_data_in(tmp_path: Path) -> None:
 
 def test_external_and_internal_weights_give_the_same_bytes(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
-    onnx.save(model(), tmp_path / "one.onnx")
+    onnx.save(g16.model(), tmp_path / "one.onnx")
     quantize(tmp_path / "one.onnx", FEEDS, options=ALL, output=tmp_path / "q1.onnx")
     quantize(external(tmp_path / "a"), FEEDS, options=ALL, output=tmp_path / "q2.onnx")
     assert (tmp_path / "q1.onnx").read_bytes() == (tmp_path / "q2.onnx").read_bytes()
@@ -113,14 +99,14 @@ def test_excluded_layers_of_an_external_model_are_written_too(tmp_path: Path) ->
 
 
 def test_modelproto_input_not_mutated() -> None:
-    proto = model()
+    proto = g16.model()
     before = proto.SerializeToString(deterministic=True)
     quantize(proto, FEEDS, options=ALL)
     assert proto.SerializeToString(deterministic=True) == before
 
 
 def test_ir_model_input_not_mutated() -> None:
-    given = ir.from_proto(model())
+    given = ir.from_proto(g16.model())
     before = ir.to_proto(given).SerializeToString(deterministic=True)
     tensors = {name: value.const_value for name, value in given.graph.initializers.items()}
     quantize(given, FEEDS, options=ALL)
@@ -129,9 +115,9 @@ def test_ir_model_input_not_mutated() -> None:
 
 
 def test_all_three_ways_in_give_the_same_bytes(tmp_path: Path) -> None:
-    onnx.save(model(), tmp_path / "m.onnx")
+    onnx.save(g16.model(), tmp_path / "m.onnx")
     files = []
-    sources: list[Any] = [model(), ir.from_proto(model()), tmp_path / "m.onnx", str(tmp_path / "m.onnx")]
+    sources: list[Any] = [g16.model(), ir.from_proto(g16.model()), tmp_path / "m.onnx", str(tmp_path / "m.onnx")]
     for i, source in enumerate(sources):
         quantize(source, FEEDS, options=ALL, output=tmp_path / f"q{i}.onnx")
         files.append((tmp_path / f"q{i}.onnx").read_bytes())
@@ -142,13 +128,13 @@ def test_external_entry_without_offset_and_length(tmp_path: Path) -> None:
     """The whole file is meant where it has the right size."""
     proto = onnx.load(external(tmp_path), load_external_data=False)
     tensor = next(t for t in proto.graph.initializer if t.name == "w")
-    data = next(t for t in model().graph.initializer if t.name == "w").raw_data
+    data = next(t for t in g16.model().graph.initializer if t.name == "w").raw_data
     (tmp_path / "w.bin").write_bytes(data)
     del tensor.external_data[:]
     tensor.external_data.add(key="location", value="w.bin")
     onnx.save(proto, tmp_path / "m.onnx")
     quantized = quantize(tmp_path / "m.onnx", FEEDS, options=ALL)
-    assert quantized.qparams == quantize(model(), FEEDS, options=ALL).qparams
+    assert quantized.qparams == quantize(g16.model(), FEEDS, options=ALL).qparams
 
 
 @pytest.mark.parametrize("keep", [0, 100, 40_000])
@@ -203,7 +189,7 @@ def test_output_that_is_a_link(tmp_path: Path) -> None:
     target, link = tmp_path / "store" / "q.onnx", tmp_path / "q.onnx"
     target.write_bytes(b"old")
     link.symlink_to(target)
-    quantize(model(), FEEDS, options=ALL, output=link)
+    quantize(g16.model(), FEEDS, options=ALL, output=link)
     assert link.is_symlink()
     onnx.checker.check_model(onnx.load(target), full_check=True)
 
@@ -214,14 +200,14 @@ def test_disk_full_half_way(tmp_path: Path, before: bytes | None) -> None:
     if before is not None:
         path.write_bytes(before)
     with files_of_at_most(10_000), pytest.raises(OutputError, match=r"q\.onnx.*\d+ bytes"):
-        quantize(model(), FEEDS, options=ALL, output=path)
+        quantize(g16.model(), FEEDS, options=ALL, output=path)
     assert listing(tmp_path) == ([] if before is None else ["q.onnx"]), "no part of a file may stay"
     assert before is None or path.read_bytes() == before
 
 
 def test_disk_full_while_statistics_are_written(tmp_path: Path) -> None:
     with files_of_at_most(5_000), pytest.raises(OutputError, match=r"s\.npz"):
-        calibrate(model(), FEEDS, output=tmp_path / "s.npz")
+        calibrate(g16.model(), FEEDS, output=tmp_path / "s.npz")
     assert listing(tmp_path) == []
 
 
@@ -233,16 +219,16 @@ def test_missing_folder_is_found_before_calibration(tmp_path: Path) -> None:
         yield from FEEDS
 
     with pytest.raises(OutputError, match=r"nowhere.*does not exist|does not exist.*nowhere"):
-        quantize(model(), data(), options=ALL, output=tmp_path / "nowhere" / "q.onnx")
+        quantize(g16.model(), data(), options=ALL, output=tmp_path / "nowhere" / "q.onnx")
     assert not read
 
 
 def test_output_is_a_folder(tmp_path: Path) -> None:
     """An output that is a folder, or has no ending, holds the result under the model's name and the target's."""
-    onnx.save(model(), tmp_path / "net.onnx")
+    onnx.save(g16.model(), tmp_path / "net.onnx")
     before = (tmp_path / "net.onnx").read_bytes()
     quantize(tmp_path / "net.onnx", FEEDS, options=ALL, output=tmp_path)
-    quantize(model(), FEEDS, options=ALL, output=tmp_path / "new")
+    quantize(g16.model(), FEEDS, options=ALL, output=tmp_path / "new")
     assert listing(tmp_path) == ["net.onnx", "net_onnxruntime.onnx", "new"]
     assert listing(tmp_path / "new") == ["model_onnxruntime.onnx"]
     assert (tmp_path / "net.onnx").read_bytes() == before
@@ -251,7 +237,7 @@ def test_output_is_a_folder(tmp_path: Path) -> None:
 def test_odd_file_names(tmp_path: Path) -> None:
     folder = tmp_path / "a b" / "名前"
     folder.mkdir(parents=True)
-    onnx.save(model(), folder / "my model.v1.ONNX")
+    onnx.save(g16.model(), folder / "my model.v1.ONNX")
     quantize_checked(folder / "my model.v1.ONNX", FEEDS, output=folder / "out put.q")
     assert listing(folder) == ["my model.v1.ONNX", "out put.q"]
 
@@ -265,7 +251,7 @@ def test_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_permissions_of_the_result(tmp_path: Path) -> None:
     """As those of any new file, not of a private temporary one."""
-    quantize(model(), FEEDS, options=ALL, output=tmp_path / "q.onnx")
+    quantize(g16.model(), FEEDS, options=ALL, output=tmp_path / "q.onnx")
     mask = os.umask(0)
     os.umask(mask)
     assert (tmp_path / "q.onnx").stat().st_mode & 0o777 == 0o666 & ~mask
