@@ -10,12 +10,12 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.graph.namer import Namer
-from onnxq.graph.traverse import all_nodes
+from onnxq.graph.traverse import all_nodes, subgraphs
 from onnxq.graph.values import set_constant
 from onnxq.numbers import fit_biases
 
 if TYPE_CHECKING:
-    from onnxq.plan import Plan
+    from onnxq.plan import Plan, Site
     from onnxq.qparams import QParams
 
 __all__ = ["adjust", "certain", "keep_layout", "several"]
@@ -94,24 +94,46 @@ def adjust(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -
       It also takes the place of a float Softmax that stands between quantizers.
     """
     sites = {site.tensor: site for site in plan.sites if site.role == "activation"}
+    ends = _ends(model)
     changed = False
     for node in all_nodes(model):
         if node.op_type not in (*_MEANS, "Softmax") or node.domain != "" or node.inputs[0] is None:
             continue
-        before, behind = (sites.get(value.name or "") for value in (node.inputs[0], node.outputs[0]))
-        if before is None or behind is None or numbers[behind.name].spec.bits != 8:
+        before = sites.get(node.inputs[0].name or "")
+        if before is None:
             continue
+        least = float(numbers[before.name].scale.max()) / _POOL_RATIO
         if node.op_type == "Softmax":
             least = 1 / (_SOFTMAX_STEPS * (_row(node) or 1))
-        else:
-            least = float(numbers[before.name].scale.max()) / _POOL_RATIO
-        if float(numbers[behind.name].scale.min()) < least:
-            changed = True
-            root = plan.root(behind)
-            for site in plan.sites:
-                if plan.root(site) is root:
-                    old = numbers[site.name]
-                    numbers[site.name] = replace(old, scale=np.maximum(old.scale, old.scale.dtype.type(least)))
+        value: ir.Value | None = node.outputs[0]
+        while value is not None:
+            behind = sites.get(value.name or "")
+            changed = (behind is not None and _raise(plan, numbers, behind, least)) or changed
+            value = ends.get(value)
     if changed:
         fit_biases(model, plan, numbers)
     return []
+
+
+def _raise(plan: Plan, numbers: MutableMapping[str, QParams], site: Site, least: float) -> bool:
+    """Raise the scale of a site of 8 bits, and of those that share it, to a least one; whether that was needed."""
+    here = numbers[site.name]
+    if here.spec.bits != 8 or float(here.scale.min()) >= least:
+        return False
+    root = plan.root(site)
+    for other in plan.sites:
+        if plan.root(other) is root:
+            old = numbers[other.name]
+            numbers[other.name] = replace(old, scale=np.maximum(old.scale, old.scale.dtype.type(least)))
+    return True
+
+
+def _ends(model: ir.Model) -> dict[ir.Value, ir.Value]:
+    """The last tensor of a branch → what an If gives; onnxruntime takes an If out whose condition is constant."""
+    return {
+        inner: outer
+        for node in all_nodes(model)
+        if node.op_type == "If"
+        for branch in subgraphs(node)
+        for inner, outer in zip(branch.outputs, node.outputs, strict=True)
+    }

@@ -136,16 +136,13 @@ def _widen_at_load(model: ir.Model) -> None:
 def _unpack_at_load(model: ir.Model, plan: Plan) -> None:
     """Write the unpacking of weights of layers that compute in float as Cast and Mul.
 
-    onnxruntime computes those once, when it loads the model; a DequantizeLinear it would compute at every run. In front
-    of a MatMul with float data, as a grid of less than 8 bits gives it, a DequantizeLinear would also become
-    MatMulNBits, which rounds that data to 8 bits anew (session.qdq_matmulnbits_accuracy_level is 4).
+    onnxruntime computes those once, when it loads the model; a DequantizeLinear it would compute at every run, and that
+    of a MatMul with float data (of a narrow grid, say) become MatMulNBits, which rounds the data to 8 bits anew.
     """
     namer, opset = Namer(model), model.opset_imports.get("", 0)
     unpacked: dict[ir.Value, ir.Value] = {}
     for node in list(all_nodes(model)):
-        weight = node.inputs[1] if len(node.inputs) > 1 else None
-        in_float = node.name in plan.stored or (weight is not None and _has_float_data(node, weight))
-        if not in_float or node.op_type == "Gather":
+        if not (node.name in plan.stored or _has_float_data(node)) or node.op_type == "Gather":
             continue
         for position, value in enumerate(node.inputs):
             dq = value.producer() if value is not None else None
@@ -253,7 +250,7 @@ def _hoist_dequantizers(model: ir.Model) -> None:
             continue
         quantizer = integers.producer()
         if quantizer is None:
-            needed = any(_has_float_data(use.node, dq.outputs[0]) for use in dq.outputs[0].uses())
+            needed = any(index == 1 and _has_float_data(reader) for reader, index in dq.outputs[0].uses())
         else:
             before = quantizer.inputs[0].producer() if quantizer.inputs[0] is not None else None
             while before is not None and before.op_type in _VANISHING and before.inputs[0] is not None:
@@ -267,12 +264,11 @@ def _hoist_dequantizers(model: ir.Model) -> None:
                 home.insert_before(home[0], [dq])
 
 
-def _has_float_data(node: ir.Node, weight: ir.Value) -> bool:
-    """Whether a MatMul reads a dequantized weight and data that was not."""
-    if node.op_type != "MatMul" or node.inputs[1] is not weight or node.inputs[0] is None:
-        return False
-    producer = node.inputs[0].producer()
-    return producer is None or producer.op_type != "DequantizeLinear"
+def _has_float_data(node: ir.Node) -> bool:
+    """Whether it is a MatMul of data that was not dequantized."""
+    data = node.inputs[0] if node.op_type == "MatMul" else None
+    producer = data.producer() if data is not None else None
+    return data is not None and (producer is None or producer.op_type != "DequantizeLinear")
 
 
 def _dequantizer_before(node: ir.Node) -> ir.Node | None:

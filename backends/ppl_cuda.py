@@ -101,9 +101,11 @@ def _read(path: Path) -> Quantized:
             if name in constants
             else PerTensor()
         )
-        narrow = entry["q_min"] == -entry["q_max"]
-        spec = QuantSpec(entry["bit_width"], granularity=axis, narrow_range=narrow)
-        qp = QParams(spec, np.asarray(entry["scale"], np.float32), np.asarray(entry["zero_point"], np.int64))
+        try:
+            spec = QuantSpec(entry["bit_width"], granularity=axis, narrow_range=entry["q_min"] == -entry["q_max"])
+            qp = QParams(spec, np.asarray(entry["scale"], np.float32), np.asarray(entry["zero_point"], np.int64))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise BackendError(f"the entry of {name!r} has no numbers: {error}", where=f"'{table}'") from error
         (stored if name in initializers else activations)[name] = qp
     return only_for(put_together(model, BACKEND, activations, stored), document["op_info"])
 

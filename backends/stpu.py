@@ -149,14 +149,16 @@ def _read(path: Path) -> Quantized:
         keys = ("alpha",) if isinstance(entry, dict) and "alpha" in entry else ("min", "max")
         if not isinstance(entry, dict) or not all(isinstance(entry.get(k), (int, float)) for k in keys):
             raise BackendError(f"the entry of {name!r} has no {' and '.join(keys)}", where=where)
-        if "max" in entry and not (entry["max"] == -entry["min"] > 0):
+        if "alpha" not in entry and not (entry["max"] == -entry["min"] > 0):
             raise BackendError(f"the range of {name!r} is not symmetric about 0", where=where)
 
     def find(site: Site) -> QParams | None:
         keys = [f"{e.node}_weights" for e in site.readers] if site.role == "weight" else [site.tensor]
-        entry = next((table[key] for key in keys if key in table), None)
+        key, entry = next(((key, table[key]) for key in keys if key in table), ("", None))
         if entry is None:
             return None
+        if "alpha" in entry:
+            raise BackendError(f"the entry of {key!r} is that of a bias, and has no range", where=where)
         return QParams(site.spec, np.asarray(entry["max"] / _TOP, np.float32), np.zeros((), np.int64))
 
     return planned(model, BACKEND, find)

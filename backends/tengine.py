@@ -144,10 +144,11 @@ def _read(path: Path) -> Quantized:
     for line in read_lines(table):
         name, _, rest = line.partition(" ")
         try:
-            scale, zero = np.asarray(float(rest.split()[0]), np.float32), int(float(rest.split()[-1]))
+            scale = np.asarray(float(rest.split()[0]), np.float32)
+            zero = np.asarray(int(float(rest.split()[-1])), np.int64)
         except (ValueError, IndexError, OverflowError) as error:
             raise BackendError(f"a line is not 'name scale zero_point': {line!r}", where=f"'{table}'") from error
-        activations[name] = QParams(BACKEND.activation, scale, np.asarray(zero, np.int64))
+        activations[name] = QParams(BACKEND.activation, scale, zero)
     stored: dict[str, QParams] = {}
     biases: dict[str, QParams] = {}
     for node, position in weighted(model, BACKEND):
@@ -157,8 +158,8 @@ def _read(path: Path) -> Quantized:
             continue
         if rule.when(node) is not None:
             continue
-        step, zero = of_the_tool(array)
-        stored[weight.name or ""] = QParams(BACKEND.weight, np.asarray(step), np.asarray(zero, np.int64))
+        step, middle = of_the_tool(array)
+        stored[weight.name or ""] = QParams(BACKEND.weight, np.asarray(step), np.asarray(middle, np.int64))
         bias = node.inputs[rule.bias] if rule.bias is not None and rule.bias < len(node.inputs) else None
         if bias is not None and is_constant(bias):
             product = np.asarray(activations[data.name or ""].scale * step, np.float32)

@@ -7,7 +7,7 @@ that fails or computes something else. Every tensor whose scale was moved is nam
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from importlib import metadata
 
@@ -24,7 +24,7 @@ from onnxq.graph.traverse import all_nodes
 from onnxq.locations import artifact_path, require_folder
 from onnxq.numbers import fit_biases
 from onnxq.options import Options
-from onnxq.plan import Plan, Role, Site
+from onnxq.plan import Edge, Plan, Role, Site
 from onnxq.planner import settled_plan
 from onnxq.prepare import Prepared, Source, backend_named, needed_opset
 from onnxq.qparams import QParams, from_range
@@ -71,10 +71,10 @@ def deploy(
     target = backend_named(backend)
     target.require(options)
     require_folder(output)
-    source = _source(model, target, options)
+    source, unquantized = _source(model, target, options)
     if not source.qparams:
         raise BackendError("the model carries no quantizers", hint="Use 'onnxq quantize' for a float model")
-    plan, numbers, notes = _adopt(source, target, options)
+    plan, numbers, notes = _adopt(source, unquantized, target, options)
     if not plan.quantized:
         raise BackendError(
             f"{target.name} quantizes none of what this model quantizes",
@@ -105,9 +105,10 @@ def deploy(
     return made if output is None else made.written(artifact_path(output, model, target.name))
 
 
-def _source(model: Source, target: Backend, options: Options) -> Quantized:
-    """The float model inside, in the form that the target wants, with the quantizers it came with."""
+def _source(model: Source, target: Backend, options: Options) -> tuple[Quantized, set[tuple[str, Edge]]]:
+    """The float model inside, in the form that the target wants, with its quantizers, and what reads past them."""
     quantized = unfolded(read(model, backend=target.name))
+    unquantized = _past_quantizers(quantized)
     raised, notes = Prepared.raised(quantized.model, _opset(quantized, target, options), options.opset)
     if target.rewrite is not None:
         raised = raised.clone() if raised is quantized.model else raised
@@ -115,7 +116,22 @@ def _source(model: Source, target: Backend, options: Options) -> Quantized:
     refuse = target.format_named(options.format).refuses
     if refuse is not None:
         refuse(raised)
-    return replace(quantized, model=raised, notes=(*quantized.notes, *notes))
+    return replace(quantized, model=raised, notes=(*quantized.notes, *notes)), unquantized
+
+
+def _past_quantizers(source: Quantized) -> set[tuple[str, Edge]]:
+    """Inputs of nodes, with their tensor, that read in float what others read quantized: one end of a residual, say."""
+    readers: dict[str, set[Edge]] = {}
+    for site in source.plan.sites:
+        if site.role == "activation":
+            readers.setdefault(site.tensor, set()).update(site.readers)
+    found = set()
+    for node in all_nodes(source.model):
+        for index, value in enumerate(node.inputs):
+            edge = Edge(node.name or "", index)
+            if value is not None and (known := readers.get(value.name or "")) and edge not in known:
+                found.add((value.name or "", edge))
+    return found
 
 
 def _opset(source: Quantized, target: Backend, options: Options) -> int:
@@ -127,14 +143,16 @@ def _opset(source: Quantized, target: Backend, options: Options) -> int:
     return max(needed_opset(target, choice) for choice in choices)
 
 
-def _adopt(source: Quantized, target: Backend, options: Options) -> tuple[Plan, dict[str, QParams], list[str]]:
+def _adopt(
+    source: Quantized, unquantized: Set[tuple[str, Edge]], target: Backend, options: Options
+) -> tuple[Plan, dict[str, QParams], list[str]]:
     """The target's plan with the source's numbers."""
     given: dict[tuple[str, str], QParams] = {}
     for site in source.plan.sites:
         given.setdefault((_kind(site.role), site.tensor), source.qparams[site.name])
 
     def lacking(plan: Plan) -> dict[str, str]:
-        return _lacking(plan, _numbers(source.model, plan, given, target))
+        return _lacking(plan, _numbers(source.model, plan, given, target), unquantized)
 
     plan = settled_plan(source.model, target, options, lacking)
     numbers = _numbers(source.model, plan, given, target)
@@ -209,12 +227,12 @@ def _same(one: QParams, other: QParams) -> bool:
     return np.array_equal(one.scale, other.scale) and np.array_equal(one.zero_point, other.zero_point)
 
 
-def _lacking(plan: Plan, numbers: Mapping[str, QParams]) -> dict[str, str]:
-    """Nodes that read a tensor for which there are no numbers, with the reason."""
+def _lacking(plan: Plan, numbers: Mapping[str, QParams], unquantized: Set[tuple[str, Edge]]) -> dict[str, str]:
+    """Nodes that read a tensor for which there are no numbers, or read it in float in the model given; the reason."""
     found: dict[str, str] = {}
     for site in plan.sites:
-        if site.name not in numbers:
-            for edge in site.readers:
+        for edge in site.readers:
+            if site.name not in numbers or (site.tensor, edge) in unquantized:
                 found.setdefault(edge.node, f"the model given does not quantize {site.tensor!r}")
     return found
 

@@ -149,7 +149,8 @@ def _make_room(site: Site, bias: NDArray[np.float32], numbers: MutableMapping[st
 def _bias(site: Site, numbers: Mapping[str, QParams]) -> QParams:
     assert site.factors is not None
     data, weight = numbers[site.factors[0]], numbers[site.factors[1]]
-    scale = np.asarray(data.scale * weight.scale, np.float32)
+    product = np.minimum(data.scale.astype(np.float64) * weight.scale, np.finfo(np.float32).max)
+    scale = np.asarray(product, np.float32)  # rounded once, as a product of float32 is
     return QParams(site.spec, scale, np.zeros(scale.shape, np.int64))
 
 

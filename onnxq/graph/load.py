@@ -12,8 +12,8 @@ import onnx
 import onnx_ir as ir
 
 from onnxq.errors import ModelError
-from onnxq.graph.attributes import check_attributes
 from onnxq.graph.external import attach_external_data
+from onnxq.graph.forms import check_forms
 from onnxq.graph.structure import check_definitions, check_structure, sort
 from onnxq.graph.traverse import with_subgraphs
 
@@ -40,7 +40,7 @@ def load(source: ModelSource) -> ir.Model:
     Raises:
         ModelError: the file is missing, is a folder, is cut short or is not ONNX; external data is missing, too short
             or outside the model's folder; a node reads an undefined name; a cycle; a name defined twice; no outputs;
-            an attribute of another type than its operator's.
+            too few or too many inputs, or an attribute of another type than its operator's.
     """
     if isinstance(source, ir.Model):
         model = _from_ir(source)
@@ -60,7 +60,7 @@ def load(source: ModelSource) -> ir.Model:
         sort(model.graph)
         for function in model.functions.values():
             sort(function.graph)
-    check_attributes(model)
+    check_forms(model)
     _free_negative_sizes(model)
     return model
 

@@ -145,6 +145,8 @@ def _numbers(name: str, entry: Any, version: Version, axis: Axis) -> QParams:
             if many is not None
             else (np.asarray(entry["scale"], np.float32), np.asarray(entry["offset"]))
         )
+        if not (np.abs(offsets) < 2**31).all():  # also where one is NaN
+            raise ValueError(f"{name!r} has an offset beyond all integers")
         zeros = np.rint(-offsets).astype(np.int64) - ((1 << (bits - 1)) if signed else 0)
         alone = len(scales) == 1 and (version == "0.6.1" or entry["enc_type"] == "PER_TENSOR")
         if alone:

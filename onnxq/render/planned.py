@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 
 import onnx_ir as ir
 
 from onnxq.backend import Backend
+from onnxq.graph.traverse import all_graphs
 from onnxq.numbers import fit_biases
 from onnxq.options import Options
 from onnxq.plan import Plan, Site
 from onnxq.planner import settled_plan
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
+from onnxq.render.read_numbers import check_table_numbers
 
 __all__ = ["NO_ENTRY", "planned"]
 
@@ -34,10 +36,19 @@ def planned(
         backend: the target; its table of rules says which tensors are quantized.
         find: the numbers of a weight, a constant or an activation, ``None`` where the table has none.
         unknown: nodes that stay float, with the reasons.
+
+    Raises:
+        BackendError: numbers of the table are none to compute with.
     """
 
+    shapes = {value.name: value.shape for value in _values(model)}
+
     def found(plan: Plan) -> dict[str, QParams]:
-        return {s.name: qp for s in plan.sites if s.role != "bias" and (qp := find(s)) is not None}
+        numbers = {s.name: qp for s in plan.sites if s.role != "bias" and (qp := find(s)) is not None}
+        for name, qp in numbers.items():
+            shape = shapes.get(plan.by_name[name].tensor)
+            check_table_numbers(plan.by_name[name].tensor, qp, shape.dims if shape is not None else None, stored=False)
+        return numbers
 
     def lacking(plan: Plan) -> dict[str, str]:
         return dict.fromkeys(_lacking(model, plan, found(plan)), NO_ENTRY)
@@ -47,6 +58,11 @@ def planned(
     result = model.clone()
     fit_biases(result, plan, numbers)
     return Quantized(result, plan, numbers, backend, version=metadata.version("onnxq"))
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    for graph in all_graphs(model):
+        yield from (*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs))
 
 
 def _lacking(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> set[str]:

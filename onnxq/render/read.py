@@ -20,9 +20,10 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.backend import Backend
+from onnxq.errors import ModelError
 from onnxq.graph.namer import Namer
 from onnxq.graph.prune import remove_dead
-from onnxq.graph.traverse import all_nodes
+from onnxq.graph.traverse import all_nodes, describe
 from onnxq.graph.values import constant_array, is_constant, rename_output
 from onnxq.plan import Edge, Plan, Role, Site
 from onnxq.qparams import QParams, dequantize
@@ -91,6 +92,9 @@ class _Reader:
             elif (node.domain, node.op_type) == (fake_quantize.DOMAIN, nnie_quantize.NAME):
                 self._logarithmic(node)
         remove_dead(self.model)
+        for found in self.found:
+            found.readers = [(node, index) for node, index in found.readers if node.graph is not None]
+        self.found = [found for found in self.found if found.value.graph is not None]
         if not any(node.domain == fake_quantize.DOMAIN for node in all_nodes(self.model)):
             for name in (fake_quantize.NAME, nnie_quantize.NAME):
                 self.model.functions.pop((fake_quantize.DOMAIN, name, ""), None)
@@ -131,6 +135,8 @@ class _Reader:
         array = constant_array(stored)
         if qparams is None or array is None:
             return
+        if array.dtype.kind == "f":
+            raise ModelError("it dequantizes numbers that are no integers", where=describe(dq))
         qparams = narrowed(qparams, stored, array, widened=stored is not dq.inputs[0])
         self._lift(stored, array, qparams, dq.outputs[0], tuple(dq.inputs))
 

@@ -57,7 +57,7 @@ def pair_parameters(node: ir.Node, dtype: ir.DataType | None) -> QParams | str:
     value = node.inputs[0]
     rank = len(value.shape) if value is not None and value.shape is not None else 0
     axis = node.attributes.get_int("axis", 1)
-    if scale.size == 1:
+    if scale.size == points.size == 1:
         scale, points = scale.reshape(()), points.reshape(())
     granularity = PerChannel(axis % rank if rank else axis) if scale.ndim else PerTensor()
     spec = QuantSpec(bits, signed, signed and not points.any(), granularity)

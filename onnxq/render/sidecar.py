@@ -28,6 +28,7 @@ from onnxq.graph.values import constant_array
 from onnxq.plan import Edge, Plan, Role, Site
 from onnxq.qparams import QParams, ends, fake_quantize
 from onnxq.quantized import Quantized
+from onnxq.render.read_numbers import check_table_numbers
 
 __all__ = ["Parts", "put_together", "take_apart", "write_json", "write_text"]
 
@@ -122,7 +123,7 @@ def put_together(
         biases: numbers of biases.
 
     Raises:
-        BackendError: a name is of no tensor of the model.
+        BackendError: a name is of no tensor of the model, or its numbers are none to compute with.
     """
     values: dict[str, ir.Value] = {v.name: v for graph in all_graphs(model) for v in graph.inputs if v.name}
     values.update({v.name: v for n in all_nodes(model) for v in n.outputs if v.name})
@@ -135,6 +136,8 @@ def put_together(
         for name, qp in table.items():
             if name not in values:
                 raise BackendError(f"the table names tensor {name!r}, which the model has not", where=backend.name)
+            shape = values[name].shape
+            check_table_numbers(name, qp, shape.dims if shape is not None else None, stored=role == "bias")
             readers = tuple(Edge(use.node.name or "", use.idx) for use in values[name].uses())
             sites.append(Site(name, name, role, qp.spec, readers, produced=role == "activation"))
             numbers[name] = qp

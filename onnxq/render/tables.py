@@ -57,10 +57,12 @@ def read_json(path: Path, keys: Iterable[str]) -> dict[str, Any]:
         document = json.loads(text)
     except ValueError as error:
         raise BackendError(f"the table is no JSON: {error}", where=f"'{path}'") from error
+    if not isinstance(document, dict):
+        raise BackendError("the table is no object", where=f"'{path}'")
     for key in keys:
-        if not isinstance(document, dict) or not isinstance(document.get(key), dict):
+        if not isinstance(document.get(key), dict):
             raise BackendError(f"the table has no object {key!r}", where=f"'{path}'")
-    return dict(document)
+    return document
 
 
 def weighted(model: ir.Model, backend: Backend) -> Iterator[tuple[ir.Node, int]]:

@@ -126,6 +126,9 @@ class _Mapper:
                 if placed.get(site.name, ()) is None:
                     for name in self._nodes_of(site, keep):
                         more.setdefault(name, f"{site.tensor!r} is inside a function of torch")
+                elif self.marker.infinite.intersection(placed.get(site.name) or ()):
+                    for name in self._nodes_of(site, keep):
+                        more.setdefault(name, f"{site.tensor!r} holds infinite values, which no grid does")
             if not more.keys() - keep.keys():
                 break
             keep.update(more)

@@ -9,14 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import torch
 
 from onnxq.errors import ModelError
 from onnxq.graph.load import load
-from onnxq.graph.namer import unique_names
-from onnxq.graph.values import is_constant, remove_nodes, replace_value
+from onnxq.graph.namer import Namer, unique_names
+from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import constant_array, is_constant, remove_nodes, replace_value, set_constant
 from onnxq.plan import Edge
 from onnxq.torch.insertion import IN_PLACE, map_tensors
 
@@ -26,6 +28,9 @@ Tensor = torch.Tensor
 
 DOMAIN, NAME = "onnxq", "Mark"
 _MOVES = ("Transpose", "Identity")
+_MEAN = 3
+_BIASES = {"BatchNormalization": (2, _MEAN), "Conv": (2,), "ConvTranspose": (2,), "Gemm": (2,), "Add": (0, 1)}
+"""Positions of what is added; behind a batch normalization's shift, the mean that is taken from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +60,13 @@ class Marker:
 
     Attributes:
         shapes: of what was marked.
+        infinite: what holds infinite values, as masked scores do.
         names: of the functions, by call.
     """
 
     def __init__(self) -> None:
         self.shapes: dict[Place, tuple[int, ...]] = {}
+        self.infinite: set[Place] = set()
         self.names: dict[str, str] = {}
 
     def call(self, key: str, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -69,7 +76,9 @@ class Marker:
         def mark(position: str, x: Tensor) -> Tensor:
             if x.dtype != torch.float32 or not x.ndim:
                 return x
-            self.shapes[Place(key, position)] = tuple(x.shape)
+            self.shapes[place := Place(key, position)] = tuple(x.shape)
+            if bool(torch.isinf(x.detach()).any()):
+                self.infinite.add(place)
             return _Mark.apply(x, key, position)  # type: ignore[no-any-return]
 
         in_place = changes_first(name, args, kwargs)
@@ -175,7 +184,24 @@ def without_marks(proto: onnx.ModelProto) -> Marked:
             gone.append(mark)
     remove_nodes(gone)
     model.opset_imports.pop(DOMAIN, None)
+    _fill_zeros(model)
     return found
+
+
+def _fill_zeros(model: ir.Model) -> None:
+    """Give what training starts at 0 other values, in place: a plan would leave out biases that do nothing yet."""
+    namer = Namer(model)
+    for node in list(all_nodes(model)):
+        normalizes = node.op_type == "BatchNormalization"
+        for position in _BIASES.get(node.op_type, ()):
+            value = node.inputs[position] if position < len(node.inputs) else None
+            while value is not None and (copy := value.producer()) is not None and copy.op_type == "Identity":
+                value = copy.inputs[0]  # torch writes equal tensors once
+            array = constant_array(value) if value is not None and value.dtype is ir.DataType.FLOAT else None
+            if value is None or array is None or not isinstance(node.graph, ir.Graph) or (array.any() and not normalizes):
+                continue
+            filled = np.full_like(array, float(position != _MEAN or not normalizes))
+            node.replace_input_with(position, set_constant(node.graph, namer, f"{value.name}_trained", filled))
 
 
 def _origin(value: ir.Value) -> ir.Value:

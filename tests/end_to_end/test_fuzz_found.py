@@ -274,3 +274,23 @@ def test_pad_that_cuts_off() -> None:
     assert "negative pads" in {kept.op: kept.reason for kept in made.plan.kept_float}["Pad"]
     result = infer(ir.to_proto(made.rendered()), feeds, optimize=False)
     assert sqnr([np.concatenate([f["x"], f["x"]], axis=1) for f in feeds], result["z"]) > 30
+
+
+def test_softmax_at_the_end_of_a_branch() -> None:
+    """onnxruntime takes the If out, and then the quantizer of the Softmax with that of what the If gives."""
+    model = build(
+        """(float[2, 4, 4] x) => (float[2, 4, 6] y) {
+            p = If (never) <
+                then_branch = yes () => (float[2, 4, 4] a) { a = Relu (x) },
+                else_branch = no () => (float[2, 4, 4] b) {
+                    s = Mul (x, x)
+                    b = Softmax <axis = -1> (s)
+                }
+            >
+            y = MatMul (p, w)
+        }""",
+        never=np.asarray(False),
+        w=normal(4, 6),
+    )
+    feeds = [{"x": f["x"] * f32(0.1)} for f in images(2, 4, 4)]
+    assert quantize_checked(model, feeds).worst > 35

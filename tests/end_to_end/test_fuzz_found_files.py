@@ -10,7 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxq
-from onnxq import ModelError, OptionError, Options, StatisticsError, calibrate, plan, quantize
+from onnxq import BackendError, ModelError, OptionError, Options, StatisticsError, calibrate, plan, quantize
+from onnxq.render.tables import read_json
 from tests.contract import ALL
 from tests.models import build, f32, images, normal
 
@@ -182,3 +183,91 @@ def test_statistics_with_half_a_header(tmp_path: Path) -> None:
             file.writestr(name, cut if name == "integers.npy" else content)
     with pytest.raises(StatisticsError):
         quantize(model, statistics=path)
+
+
+def test_quantizer_with_too_few_inputs(tmp_path: Path) -> None:
+    model = written(tmp_path / "q.onnx")
+    node = next(n for n in model.graph.node if n.op_type == "QuantizeLinear")
+    del node.input[1:]
+    with pytest.raises(ModelError, match="it has 1 inputs, not 2 to 3"):
+        onnxq.read(model)
+
+
+def test_scales_and_zero_points_of_other_shapes(tmp_path: Path) -> None:
+    model = written(tmp_path / "q.onnx")
+    for name, shape in (("w_scale", (4, 0, 0)), ("w_zero_point", (3,)), ("x_zero_point", (0,))):
+        damaged = onnx.ModelProto.FromString(model.SerializeToString())
+        tensor = next(t for t in damaged.graph.initializer if t.name == name)
+        tensor.CopyFrom(numpy_helper.from_array(np.zeros(shape, numpy_helper.to_array(tensor).dtype), name))
+        with pytest.raises(ModelError, match=r"one for each channel|above 0"):
+            onnxq.read(damaged)
+
+
+def test_stored_numbers_that_are_no_integers(tmp_path: Path) -> None:
+    model = written(tmp_path / "q.onnx")
+    stored = next(t for t in model.graph.initializer if t.name == "w_quantized")
+    stored.CopyFrom(numpy_helper.from_array(np.full((4, 4, 3, 3), np.nan, np.float32), stored.name))
+    with pytest.raises(ModelError, match="no integers"):
+        onnxq.read(model)
+
+
+def test_quantized_nodes_that_nothing_reads(tmp_path: Path) -> None:
+    """Reading takes nodes out that give nothing, and what was quantized for them with them."""
+    model = written(tmp_path / "q.onnx")
+    convolution = next(n for n in model.graph.node if n.op_type == "Conv")
+    unread = onnx.NodeProto.FromString(convolution.SerializeToString())
+    unread.name, unread.output[0] = "unread", "unread"
+    model.graph.node.append(unread)
+    back = onnxq.read(model)
+    assert "unread" not in back.plan.quantized
+    assert not [edge for site in back.plan.sites for edge in site.readers if edge.node == "unread"]
+    assert back.rendered().graph.outputs[0].name == "y"
+
+
+TABLES = [
+    ("snpe", '"offset": [', '"offset": [NaN,', "offset beyond all integers"),
+    ("tengine", "\nx 0.", "\nx 1e-300 1e300\nx 0.", "not 'name scale zero_point'"),
+    ("ppl_cuda", '"bit_width": 8', '"bit_width": 8.5', "no grid of 8.5 bits"),
+    ("ppl_cuda", '"bit_width": 8', '"bit_width": -8', "no grid of -8 bits"),
+    ("ppl_cuda", '"zero_point": 0', '"zero_point": 1e999', "has no numbers"),
+    ("ppl_cuda", '"zero_point": 0', '"zero_point": null', "has no numbers"),
+    ("stpu", '"max":', '"alpha": 1, "was":', "that of a bias"),
+    ("stpu", "{", "7 #", "no JSON|no object"),
+]
+
+
+@pytest.mark.parametrize(("backend", "sound", "broken", "words"), TABLES)
+def test_tables_with_numbers_that_are_none(tmp_path: Path, backend: str, sound: str, broken: str, words: str) -> None:
+    text = "(float[1, 4, 8, 8] x) => (float[1, 4, 6, 6] y) { [c] y = Conv (x, w, b) }"
+    model = build(text, w=normal(4, 4, 3, 3), b=normal(4))
+    feeds = images(1, 4, 8, 8)
+    made = quantize(model, feeds, backend=backend, options=ALL, output=tmp_path / "q.onnx")
+    table = next(path for path in made.files if path.suffix != ".onnx")
+    content = table.read_text()
+    onnxq.verify(tmp_path / "q.onnx", feeds, backend=backend, simulation=True)
+    changed = f"\n{content}".replace(sound, broken, 1)
+    assert changed != f"\n{content}", content
+    table.write_text(changed)
+    with pytest.raises(BackendError, match=words):
+        onnxq.verify(tmp_path / "q.onnx", feeds, backend=backend, simulation=True)
+
+
+def test_table_that_is_a_list(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text("[1, 2]")
+    with pytest.raises(BackendError, match="no object"):
+        read_json(tmp_path / "t.json", [])
+
+
+def test_bias_scale_beyond_float32() -> None:
+    """Large data meets weights of 0 only, large weights small data; the product of the scales is beyond float32."""
+    weight = normal(4, 4, 3, 3, scale=1e29)
+    weight[:, 0] = 0
+    model = build(
+        "(float[1, 4, 8, 8] x) => (float[1, 4, 6, 6] y) { a = Mul (x, f) y = Conv (a, w, b) }",
+        f=f32([1e29, 1e-20, 1e-20, 1e-20]).reshape(4, 1, 1),
+        w=weight,
+        b=normal(4),
+    )
+    made = quantize(model, images(1, 4, 8, 8), options=ALL)
+    assert {site.role for site in made.plan.sites} >= {"activation", "weight", "bias"}
+    assert all(np.isfinite(qp.scale).all() for qp in made.qparams.values())

@@ -181,7 +181,7 @@ def test_it_runs_as_trained(tmp_path: Path, name: str, placement: str) -> None:
     )
     if name == "gpt2":
         layers = ("MatMul",)
-    options = Options(weight_bits=4, act_bits=8, include=layers if placement == "layers" else ())
+    options = Options(weight_bits=4, act_bits=4, include=layers if placement == "layers" else ())
     model = qat.prepare(net, (data[0],), options=options)
     qat.calibrate(model, data)
     optimizer = torch.optim.SGD(model.train().parameters(), lr=1e-2)
@@ -193,4 +193,4 @@ def test_it_runs_as_trained(tmp_path: Path, name: str, placement: str) -> None:
     path = qat.export(model, tmp_path / "trained.onnx", (data[0],))
     onnxq.deploy(path, backend="onnxruntime", output=tmp_path / "out.onnx")
     worst = differences(model, tmp_path / "out.onnx", data, optimize=False).reshape(len(data), -1).max(axis=1)
-    assert np.median(worst) <= 1e-4 and worst.max() <= 0.05, np.sort(worst)
+    assert np.median(worst) <= 1e-4 and worst.max() <= 0.5, np.sort(worst)
