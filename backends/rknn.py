@@ -42,7 +42,7 @@ def _gemm(node: ir.Node) -> str | None:
 
 
 def _cuts_nothing(node: ir.Node) -> str | None:
-    """Pads of 0 or more: the scale is that of the output, which does not hold what is cut off."""
+    """No negative pads: the scale is that of the output, which does not hold what they cut off."""
     pads = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
     return "negative pads cut off what its scale would not hold" if pads is not None and (pads < 0).any() else None
 

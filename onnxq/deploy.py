@@ -151,11 +151,13 @@ def _adopt(
     for site in source.plan.sites:
         given.setdefault((_kind(site.role), site.tensor), source.qparams[site.name])
 
+    in_float = {name for name, _ in unquantized}
+
     def lacking(plan: Plan) -> dict[str, str]:
-        return _lacking(plan, _numbers(source.model, plan, given, target), unquantized)
+        return _lacking(plan, _numbers(source.model, plan, given, in_float, target), unquantized)
 
     plan = settled_plan(source.model, target, options, lacking)
-    numbers = _numbers(source.model, plan, given, target)
+    numbers = _numbers(source.model, plan, given, in_float, target)
     if bad := _refused(plan, given, target):
         rest = f"; and {len(bad) - _LISTED} more" if len(bad) > _LISTED else ""
         raise BackendError(
@@ -177,7 +179,7 @@ def _kind(role: Role) -> str:
 
 
 def _numbers(
-    model: ir.Model, plan: Plan, given: Mapping[tuple[str, str], QParams], target: Backend
+    model: ir.Model, plan: Plan, given: Mapping[tuple[str, str], QParams], in_float: Set[str], target: Backend
 ) -> dict[str, QParams]:
     """The source's numbers for the sites of a plan; sites without are left out. Ties give them to each other."""
     numbers: dict[str, QParams] = {}
@@ -187,14 +189,14 @@ def _numbers(
             numbers[site.name] = QParams(site.spec, np.float32(1.0).reshape(()), np.zeros((), np.int64))
         elif found is not None:
             numbers[site.name] = _held(found, site.spec)
-    _follow_moves(model, plan, numbers)
+    _follow_moves(model, plan, numbers, in_float)
     for site in plan.sites:
         if site.name not in numbers and site.role == "activation" and site.fixed is not None:
             numbers[site.name] = from_range(*site.fixed, site.spec)
     return numbers
 
 
-def _follow_moves(model: ir.Model, plan: Plan, numbers: dict[str, QParams]) -> None:
+def _follow_moves(model: ir.Model, plan: Plan, numbers: dict[str, QParams], in_float: Set[str]) -> None:
     """Numbers for tied sites without, in place: those of the tensor they come from, else of the ones they become.
 
     A quantizer moves to the front of what moves its tensor only if all that reads the tensor has these numbers: another
@@ -218,8 +220,10 @@ def _follow_moves(model: ir.Model, plan: Plan, numbers: dict[str, QParams]) -> N
         value = values.get(site.tensor)
         if site.name in numbers or value is None or value.is_graph_output():
             continue
-        after = [known(v, site) for node, _ in value.uses() for v in node.outputs if v.uses() or v.is_graph_output()]
-        if after and after[0] is not None and all(qp is not None and _same(qp, after[0]) for qp in after):
+        moved = [v for node, _ in value.uses() for v in node.outputs if v.uses() or v.is_graph_output()]
+        after = [known(v, site) for v in moved]
+        alike = bool(after) and all(qp is not None and after[0] is not None and _same(qp, after[0]) for qp in after)
+        if alike and after[0] is not None and not any(v.is_graph_output() or v.name in in_float for v in moved):
             numbers[site.name] = after[0]
 
 

@@ -192,5 +192,8 @@ def test_it_runs_as_trained(tmp_path: Path, name: str, placement: str) -> None:
     model.eval()
     path = qat.export(model, tmp_path / "trained.onnx", (data[0],))
     onnxq.deploy(path, backend="onnxruntime", output=tmp_path / "out.onnx")
-    worst = differences(model, tmp_path / "out.onnx", data, optimize=False).reshape(len(data), -1).max(axis=1)
-    assert np.median(worst) <= 1e-4 and worst.max() <= 0.5, np.sort(worst)
+    for optimize in (False, True):
+        if optimize and name in LAYERS:
+            continue  # integer kernels of convolutions may be a code off
+        worst = differences(model, tmp_path / "out.onnx", data, optimize=optimize).reshape(len(data), -1).max(axis=1)
+        assert np.median(worst) <= 1e-4 and worst.max() <= 0.5, (optimize, np.sort(worst))
