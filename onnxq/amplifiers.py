@@ -91,10 +91,8 @@ def noise_amplifiers(
             continue
         if broken and not error[written].broken:
             continue
-        why = (
-            f"{node.op_type} '{node.name}' behind it amplifies quantization noise "
-            f"(from {min(before):.0f} dB to {behind:.0f} dB)"
-        )
+        loss = "to infinite values or NaN" if error[written].broken else f"from {min(before):.0f} dB to {behind:.0f} dB"
+        why = f"{node.op_type} '{node.name}' behind it amplifies quantization noise ({loss})"
         for name in ahead:
             found.setdefault(name, why)
     return found

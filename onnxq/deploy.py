@@ -164,7 +164,11 @@ def _adopt(
             f"{target.name} cannot hold {len(bad)} quantizers of this model: {'; '.join(bad[:_LISTED])}{rest}",
             hint=f"Quantize the float model for {target.name}, or train with quantizers that it holds",
         )
-    sites = tuple(replace(s, spec=numbers[s.name].spec) for s in plan.sites if s.name in numbers)
+    sites = tuple(
+        replace(s, spec=numbers[s.name].spec, produced=s.produced and s.tensor not in in_float)
+        for s in plan.sites
+        if s.name in numbers
+    )
     left = {s.name for s in sites}
     sites = tuple(replace(s, tied_to=s.tied_to if s.tied_to in left else None) for s in sites)
     plan = replace(plan, sites=sites)

@@ -49,9 +49,13 @@ def test_what_stands_before_a_noise_amplifier_stays_float() -> None:
     assert q.verification.worst[1].sqnr > 25
 
 
-def test_placement_all_does_as_told() -> None:
+def test_placement_all_leaves_float_what_would_give_infinite_values() -> None:
     q = onnxq.quantize(spectrum(), images(1, 16, 32, 32), options=Options(placement="all"))
-    assert sum(op == "Conv" for op in q.plan.quantized.values()) == 3
+    reasons = {k.node: k.reason for k in q.plan.kept_float}
+    first = next(n.name for n in q.model.graph if n.op_type == "Conv")
+    assert "infinite" in reasons[first] and "Log" in reasons[first]
+    assert q.verification is not None and q.verification.worst is not None
+    assert q.verification.worst[1].sqnr > 25
 
 
 def far_apart(ratio: float) -> onnx.ModelProto:
@@ -127,3 +131,8 @@ def test_a_layer_that_ruins_the_result_is_found() -> None:
     assert len(kept) == 1 and "alone in integers it leaves" in next(iter(kept.values()))
     assert q.verification is not None and q.verification.worst is not None
     assert q.verification.worst[1].sqnr > 18
+
+
+def test_placement_all_does_as_told() -> None:
+    q = onnxq.quantize(far_apart(1000.0), images(1, 32, 16, 16), options=Options(placement="all"))
+    assert sorted(q.plan.quantized.values()) == ["Concat", "Conv", "Conv", "Conv"] and not q.plan.kept_float

@@ -198,7 +198,12 @@ def _fill_zeros(model: ir.Model) -> None:
             while value is not None and (copy := value.producer()) is not None and copy.op_type == "Identity":
                 value = copy.inputs[0]  # torch writes equal tensors once
             array = constant_array(value) if value is not None and value.dtype is ir.DataType.FLOAT else None
-            if value is None or array is None or not isinstance(node.graph, ir.Graph) or (array.any() and not normalizes):
+            if (
+                value is None
+                or array is None
+                or not isinstance(node.graph, ir.Graph)
+                or (array.any() and not normalizes)
+            ):
                 continue
             filled = np.full_like(array, float(position != _MEAN or not normalizes))
             node.replace_input_with(position, set_constant(node.graph, namer, f"{value.name}_trained", filled))
