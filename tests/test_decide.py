@@ -52,7 +52,7 @@ def test_what_stands_before_a_noise_amplifier_stays_float() -> None:
 def test_placement_all_leaves_float_what_would_give_infinite_values() -> None:
     q = onnxq.quantize(spectrum(), images(1, 16, 32, 32), options=Options(placement="all"))
     reasons = {k.node: k.reason for k in q.plan.kept_float}
-    first = next(n.name for n in q.model.graph if n.op_type == "Conv")
+    first = next(n.name or "" for n in q.model.graph if n.op_type == "Conv")
     assert "infinite" in reasons[first] and "Log" in reasons[first]
     assert q.verification is not None and q.verification.worst is not None
     assert q.verification.worst[1].sqnr > 25
