@@ -178,9 +178,12 @@ def _assert_explained(case: Case, scores: dict[str, float], backend: str, *, tou
     if not short:
         return
     much = explained(case.model, case.feeds, times, rounded=rounded, least=least)
+    if not rounded:  # what is small may really be 0
+        zeros = explained(case.model, case.feeds, times, rounded=True, least=least)
+        much = {name: min(score, zeros[name]) for name, score in much.items()}
     for name, score in short.items():
         told = f"{score:.1f} dB, where noise of a step gives {known[name]:.1f}, of {times:g} steps {much[name]:.1f}"
-        assert score >= much[name], f"output {name!r}: {told}"
+        assert score >= much[name] - 0.1, f"output {name!r}: {told}"
 
 
 def _decibels(times: float) -> float:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import numpy as np
 import onnx
 import onnx.defs
 import onnx.helper
-import onnx.numpy_helper
-import onnx.version_converter
 import onnx_ir as ir
 
 from onnxq.errors import ModelError, OptionError
+from onnxq.graph.converter import convert
 from onnxq.graph.note import Note
 from onnxq.graph.skeleton import adopt, skeleton
 from onnxq.graph.traverse import all_nodes, with_subgraphs
@@ -92,11 +88,8 @@ def raise_opset(model: ir.Model, opset: int | None = None, *, minimum: int = 17)
         )
     try:
         proto, big = skeleton(model)
-        _ease(proto.graph)
-        converted = onnx.version_converter.convert_version(proto, target)
-        _retype_pads(
-            converted.graph, {v.name: v.dtype for node in all_nodes(model) for v in node.inputs if v is not None}
-        )
+        types = {v.name: v.dtype for node in all_nodes(model) for v in node.inputs if v is not None}
+        converted = convert(proto, target, types)
         converted.ir_version = max(proto.ir_version, _ir_version(target))
         onnx.checker.check_model(converted)
     except Exception as error:
@@ -115,48 +108,6 @@ def raise_opset(model: ir.Model, opset: int | None = None, *, minimum: int = 17)
     adopt(model, converted, big)
     _raise_ir(model, target)
     return [Note("opset", "", f"converted from {current} to {target}; changed operators: {', '.join(sorted(changed))}")]
-
-
-_NUMBERS = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
-
-
-def _ease(graph: onnx.GraphProto) -> None:
-    """Rewrites what onnx's converter stumbles over: a pad value where none is padded, constants that are no tensors."""
-    for node in graph.node:
-        if node.op_type == "Constant" and node.domain == "":
-            _as_tensor(node)
-        modes = [a.s for a in node.attribute if a.name == "mode"]
-        if node.op_type == "Pad" and node.domain == "" and modes and modes[0] != b"constant":
-            kept = [a for a in node.attribute if a.name != "value"]
-            del node.attribute[:]
-            node.attribute.extend(kept)
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                _ease(attribute.g)
-
-
-def _as_tensor(node: onnx.NodeProto) -> None:
-    """Gives a Constant of one number or a list of them as the tensor it is; of those the converter knows no type."""
-    for attribute in node.attribute:
-        kind = _NUMBERS.get(attribute.name)
-        if kind is not None:
-            array = np.asarray(onnx.helper.get_attribute_value(attribute), kind)
-            node.attribute[0].CopyFrom(onnx.helper.make_attribute("value", onnx.numpy_helper.from_array(array)))
-
-
-def _retype_pads(graph: onnx.GraphProto, types: Mapping[str | None, ir.DataType | None]) -> None:
-    """Gives pad values that onnx's converter made the type of what is padded; it makes all of them float32."""
-    made = {t.name: t for t in graph.initializer}
-    made |= {n.output[0]: n.attribute[0].t for n in graph.node if n.op_type == "Constant" and n.attribute}
-    for node in graph.node:
-        wanted = types.get(node.input[0]) if node.op_type == "Pad" and len(node.input) > 2 else None
-        tensor = made.get(node.input[2]) if wanted is not None else None
-        if wanted is not None and tensor is not None and tensor.data_type != int(wanted):
-            array = onnx.numpy_helper.to_array(tensor).astype(wanted.numpy())
-            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                _retype_pads(attribute.g, types)
 
 
 def _ir_version(opset: int) -> int:

@@ -50,6 +50,19 @@ def test_converted_inside_branches() -> None:
     assert all("axes" not in n.attributes for g in (model.graph[-1],) for n in g.attributes["then_branch"].as_graph())
 
 
+@pytest.mark.parametrize("value", [True, False])
+def test_converted_where_branches_read_what_is_replaced(value: bool) -> None:
+    text = """g (float[2,3,4] x, bool c) => (float[2,3,4] y) {
+        s = Softmax <axis = 1> (x)
+        y = If (c) <then_branch = a () => (float[2,3,4] p) { p = Neg (s) },
+                    else_branch = b () => (float[2,3,4] q) {
+                        t = LogSoftmax <axis = 1> (s)
+                        q = If (c) <then_branch = d () => (float[2,3,4] u) { u = Abs (t) },
+                                    else_branch = e () => (float[2,3,4] v) { v = Add (s, t) }> }> }"""
+    model, _ = apply(raised, build(text, opset=11), {"x": random(2, 3, 4), "c": np.array(value)})
+    assert not [v.name for n in model.graph.all_nodes() for v in n.outputs if "outside" in (v.name or "")]
+
+
 def test_metadata_and_private_domains_are_kept() -> None:
     proto = build(REDUCE, opset=11, w=random(1, 8))
     proto.producer_name, proto.doc_string = "someone", "words"
