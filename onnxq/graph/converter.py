@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import numpy as np
 import onnx
@@ -29,6 +29,7 @@ def convert(proto: onnx.ModelProto, opset: int, types: Mapping[str | None, ir.Da
     shown = _show_outside(proto.graph)
     converted: onnx.ModelProto = onnx.version_converter.convert_version(proto, opset)
     _hide_again(converted.graph, shown)
+    _tell_apart(converted.graph, set())
     _retype_pads(converted.graph, types)
     return converted
 
@@ -87,6 +88,19 @@ def _hide_again(graph: onnx.GraphProto, shown: Mapping[str, str]) -> None:
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 _hide_again(attribute.g, shown)
+
+
+def _tell_apart(graph: onnx.GraphProto, outside: Set[str], depth: int = 0) -> None:
+    """Renames in bodies, in place, what the converter made there under a name that it also gave around them."""
+    made = [name for node in graph.node for name in node.output if name in outside]
+    _rename_read(graph, names := {name: f"{name}__inside_{depth}" for name in made})
+    for node in graph.node:
+        node.output[:] = [names.get(name, name) for name in node.output]
+    known = outside | {name for node in graph.node for name in node.output}
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _tell_apart(attribute.g, known - {""}, depth + 1)
 
 
 def _read(graph: onnx.GraphProto) -> set[str]:

@@ -96,7 +96,13 @@ def start(folder: Path, verb: str, function: str, output: str) -> subprocess.Pop
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=_interruptible,
     )
+
+
+def _interruptible() -> None:
+    """What runs in the background of a shell ignores Ctrl-C, and hands that on."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def ended(folder: Path, verb: str, how: str, sample: int, output: str) -> tuple[int, str]:
