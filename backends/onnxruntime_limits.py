@@ -58,10 +58,10 @@ def certain(model: ir.Model) -> None:
 
 
 def keep_layout(model: ir.Model) -> None:
-    """Put a Reshape to the same shape in front of a cubic Resize of images where convolutions are quantized.
+    """Put a Reshape to the same shape around a cubic Resize of images where convolutions are quantized.
 
-    onnxruntime 1.31 computes these with the channels last, moves the transpositions behind them through what follows,
-    and has no cubic Resize of that layout: the session is not created. Through a Reshape it moves none.
+    onnxruntime 1.31 computes these with the channels last, moves the transpositions around them through what stands
+    beside, and has no cubic Resize of that layout: the session is not created. Through a Reshape it moves none.
     """
     nodes = list(all_nodes(model))
     if not any(n.op_type == "Conv" and any(map(_is_dequantized, n.inputs[:1])) for n in nodes):
@@ -69,15 +69,26 @@ def keep_layout(model: ir.Model) -> None:
     namer = Namer(model)
     for node in nodes:
         mode = node.attributes.get_string("mode", "nearest") if node.op_type == "Resize" and node.domain == "" else None
-        x = node.inputs[0] if mode == "cubic" else None
+        x, y = node.inputs[0] if mode == "cubic" else None, node.outputs[0]
         if x is None or x.shape is None or len(x.shape) != 4 or not isinstance(node.graph, ir.Graph):
             continue
         same = set_constant(node.graph, namer, f"{x.name}_same_shape", np.zeros(4, np.int64))
-        reshape = ir.node("Reshape", [x, same], name=namer.node(f"{x.name}_Reshape"))
-        made = reshape.outputs[0]
-        made.name, made.type, made.shape = namer.fresh(f"{x.name}_reshaped"), x.type, x.shape.copy()
-        node.graph.insert_before(node, [reshape])
-        node.replace_input_with(0, made)
+        if readers := list(y.uses()):
+            behind = _reshape(y, same, namer)
+            node.graph.insert_after(node, [behind])
+            for reader, index in readers:
+                reader.replace_input_with(index, behind.outputs[0])
+        before = _reshape(x, same, namer)
+        node.graph.insert_before(node, [before])
+        node.replace_input_with(0, before.outputs[0])
+
+
+def _reshape(x: ir.Value, shape: ir.Value, namer: Namer) -> ir.Node:
+    node = ir.node("Reshape", [x, shape], name=namer.node(f"{x.name}_Reshape"))
+    made = node.outputs[0]
+    made.name, made.type = namer.fresh(f"{x.name}_reshaped"), x.type
+    made.shape = x.shape.copy() if x.shape is not None else None
+    return node
 
 
 def _is_dequantized(value: ir.Value | None) -> bool:

@@ -16,7 +16,7 @@ from onnxq.calibration.taps import tap
 from onnxq.graph.traverse import all_nodes, subgraphs
 from onnxq.metrics import ErrorMeter, Errors
 from onnxq.plan import Plan
-from onnxq.session import Session
+from onnxq.session import open_anyhow
 
 __all__ = ["noise_amplifiers"]
 
@@ -87,11 +87,11 @@ def noise_amplifiers(
         if written not in error or not any(pair in error for pair in read):
             continue
         behind, before = error[written].sqnr_centred, [error[pair].sqnr_centred for pair in read if pair in error]
-        if not behind < _LOST or not min(before) - behind >= _DROP:
+        breaks = bool(error[written].broken) and not any(error[pair].broken for pair in read if pair in error)
+        drowns = behind < _LOST and min(before) - behind >= _DROP and not broken
+        if not breaks and not drowns:
             continue
-        if broken and not error[written].broken:
-            continue
-        loss = "to infinite values or NaN" if error[written].broken else f"from {min(before):.0f} dB to {behind:.0f} dB"
+        loss = "to infinite values or NaN" if breaks else f"from {min(before):.0f} dB to {behind:.0f} dB"
         why = f"{node.op_type} '{node.name}' behind it amplifies quantization noise ({loss})"
         for name in ahead:
             found.setdefault(name, why)
@@ -137,7 +137,7 @@ def _errors(
     sessions, shown = [], []
     for which, tensors in ((model, [a for a, _ in pairs]), (rendered, [b for _, b in pairs])):
         tapped, names = tap(which, list(dict.fromkeys(tensors)))
-        sessions.append(Session(tapped, providers=providers, custom_op_library=custom_op_library))
+        sessions.append(open_anyhow(tapped, providers=providers, custom_op_library=custom_op_library))
         shown.append(names)
     meters = {pair: ErrorMeter() for pair in pairs if pair[0] in shown[0] and pair[1] in shown[1]}
     for sample in samples[:_SAMPLES]:

@@ -15,13 +15,13 @@ from onnxq.calibration.data import open_data
 from onnxq.comparison import Comparison, TensorErrors
 from onnxq.errors import ExecutionError, ModelError, OnnxqError
 from onnxq.graph.load import ModelSource, load
-from onnxq.inner_tensors import InnerTensors, opened
+from onnxq.inner_tensors import InnerTensors
 from onnxq.metrics import ErrorMeter
 from onnxq.options import ImageOptions, Options
 from onnxq.prepare import Prepared
 from onnxq.progress import Reporter, Silent
 from onnxq.quantized import Quantized
-from onnxq.session import Session
+from onnxq.session import Session, open_anyhow
 
 __all__ = ["Comparison", "TensorErrors", "compare"]
 
@@ -64,7 +64,7 @@ def compare(
     second = quantized.rendered() if isinstance(quantized, Quantized) else load(quantized)
     _same_interface(first, second)
     home = not isinstance(quantized, Quantized) or quantized.backend.at_home
-    (first, base), other = _base(first, options, custom_op_library), opened(second, options, optimize=home)
+    (first, base), other = _base(first, options, custom_op_library), open_anyhow(second, optimize=home, **options)
     feeds = open_data(data, base.inputs, image=image, samples=samples)
     meters = {info.name: ErrorMeter() for info in base.outputs}
     inner = InnerTensors(first, second, options, optimize=home) if tensors else None

@@ -15,13 +15,12 @@ import onnx_ir as ir
 
 from onnxq.calibration.taps import observe
 from onnxq.comparison import TensorErrors
-from onnxq.errors import ExecutionError
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.values import is_constant
 from onnxq.metrics import ErrorMeter, Errors
-from onnxq.session import Session
+from onnxq.session import Session, open_anyhow
 
-__all__ = ["InnerTensors", "opened"]
+__all__ = ["InnerTensors"]
 
 _GIVING = ("DequantizeLinear", "FakeQuantize", "NNIEQuantize")
 _FIRST_GROUP = 32
@@ -38,20 +37,6 @@ class _Group(NamedTuple):
     first: Session
     second: Session
     shown: dict[str, tuple[str, str]]
-
-
-def opened(model: ir.Model, options: Mapping[str, Any], *, optimize: bool = True) -> Session:
-    """A session; without graph optimizations, which onnxruntime makes for CPUs, where they break the model.
-
-    Raises:
-        ExecutionError: onnxruntime cannot load it either way.
-    """
-    try:
-        return Session(model, optimize=optimize, **options)
-    except ExecutionError:
-        if not optimize:
-            raise
-    return Session(model, optimize=False, **options)
 
 
 class InnerTensors:
@@ -125,7 +110,8 @@ class InnerTensors:
         if not shown:
             return None
         sessions = [
-            opened(tapped.model, self._options, optimize=how) for tapped, how in zip(taps, self._optimize, strict=True)
+            open_anyhow(tapped.model, optimize=how, **self._options)
+            for tapped, how in zip(taps, self._optimize, strict=True)
         ]
         return _Group(sessions[0], sessions[1], shown)
 

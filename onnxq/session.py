@@ -21,7 +21,7 @@ from onnxq.errors import ExecutionError, OptionError
 from onnxq.ort_errors import first_line, load_error
 from onnxq.ort_values import RAW_TYPES, to_array, to_value
 
-__all__ = ["InputInfo", "Session", "available_providers", "inputs_of", "require_library"]
+__all__ = ["InputInfo", "Session", "available_providers", "inputs_of", "open_anyhow", "require_library"]
 
 _SPLIT_BYTES = 1024  # initializers above this are handed over beside the graph
 
@@ -231,6 +231,25 @@ class Session:
             return bytes(ir.to_proto(clone).SerializeToString())
         except ValueError as error:
             raise ExecutionError(f"the model cannot be serialized ({first_line(error)})") from error
+
+
+def open_anyhow(model: ir.Model, *, optimize: bool = True, **options: Any) -> Session:
+    """A session to measure with; without graph optimizations, which onnxruntime makes for CPUs, where they break it.
+
+    Args:
+        model: what to run.
+        optimize: try it with all graph optimizations first.
+        options: of :class:`Session`.
+
+    Raises:
+        ExecutionError: onnxruntime cannot load it either way.
+    """
+    try:
+        return Session(model, optimize=optimize, **options)
+    except ExecutionError:
+        if not optimize:
+            raise
+    return Session(model, optimize=False, **options)
 
 
 def _resolve_providers(providers: Sequence[str] | None) -> list[str]:

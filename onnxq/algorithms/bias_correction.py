@@ -137,13 +137,14 @@ def correct_biases(
     if not layers or not samples:
         return 0
     inputs = list(dict.fromkeys(layer.data.name or "" for layer in layers))
+    ranks = {layer.data.name or "": len(layer.weight.shape or ()) for layer in layers}
     means = _known_means(samples, inputs)
     missing = [name for name in inputs if name not in means]
     if missing:
         tapped, names = tap(model, missing)
         session = Session(tapped, providers=providers, custom_op_library=custom_op_library)
         for batch in _batches([t for t in missing if t in names], sizes or {}):
-            means.update(_means(session, {t: names[t] for t in batch}, samples))
+            means.update(_means(session, {t: names[t] for t in batch}, ranks, samples))
     done = 0
     original = _constants(reference, layers) if reference is not None else {}
     for layer in layers:
@@ -209,15 +210,17 @@ def _known_means(samples: Sequence[KeptSample], tensors: Sequence[str]) -> dict[
     return found
 
 
-def _means(session: Session, names: Mapping[str, str], samples: Sequence[KeptSample]) -> dict[str, NDArray[np.float64]]:
-    """Mean of each channel (axis 1) of each tensor, over samples and positions."""
+def _means(
+    session: Session, names: Mapping[str, str], ranks: Mapping[str, int], samples: Sequence[KeptSample]
+) -> dict[str, NDArray[np.float64]]:
+    """Mean of each channel (axis 1) of each tensor of a rank, over samples and positions."""
     found: dict[str, list[NDArray[np.float64]]] = {}
     for sample in samples[:_SAMPLES]:
         got = session.run(sample.feeds, list(names.values()))
         for tensor, output in names.items():
             values = got[output]
-            if values.size and values.ndim > 1:
-                found.setdefault(tensor, []).append(channel_means(values))
+            if values.size and values.ndim >= ranks[tensor] > 1:
+                found.setdefault(tensor, []).append(channel_means(values, ranks[tensor]))
     return {name: np.mean(means, axis=0) for name, means in found.items() if len({m.shape for m in means}) == 1}
 
 

@@ -58,7 +58,7 @@ def correct_empirically(draft: Draft, runs: int) -> str:
     learned = len(draft.fitting[:_SAMPLES])
     wanted = _means(draft, layers, samples, quantized=False)
     levels = _levels(draft, layers)
-    levels = levels[:: -(-len(levels) // max(1, runs))]
+    levels = levels[:: max(1, -(-len(levels) // max(1, runs)))]
     done = undone = corrected = 0
     with draft.reporter.phase("bias correction", total=len(levels), unit="runs") as advance:
         for level in levels:
@@ -120,7 +120,8 @@ def _means(
         for arrays in runs:
             for layer in inside:
                 values = arrays[shown[layer.name]]
-                axis = 1 if layer.node.op_type == "Conv" else values.ndim - 1
+                places = layer.array().ndim - 1 if layer.node.op_type == "Conv" else 1
+                axis = values.ndim - places  # a Loop or Scan collects with one more axis in front
                 others = tuple(a for a in range(values.ndim) if a != axis)
                 if values.size:
                     found.setdefault(layer.name, []).append(values.mean(axis=others, dtype=np.float64))

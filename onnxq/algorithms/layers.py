@@ -112,7 +112,8 @@ class QuantizedLayer:
         """What the layer multiplies its weight with, for one sample: (groups, inputs of a group, positions).
 
         Args:
-            x: the value of ``data``: Conv (N, C, ...), Gemm (N, K), MatMul (..., K).
+            x: the value of ``data``: Conv (N, C, ...), Gemm (N, K), MatMul (..., K). What a Loop or Scan collects has
+                one more axis in front.
             most: at most so many positions, evenly spaced; the same ones for every ``x`` of one shape.
             phase: where in the first interval the first of them lies, 0 to below 1.
         """
@@ -123,7 +124,8 @@ class QuantizedLayer:
                 rows = rows[_spaced(len(rows), most, phase)]
             return np.ascontiguousarray(rows.T)[None]
         kernel = self.array().shape[2:]
-        spatial = array.ndim - 2
+        spatial = len(kernel)
+        array = array.reshape(-1, *array.shape[array.ndim - spatial - 1 :])
         attributes = self.node.attributes
         strides = _ints(attributes.get_ints("strides", None), spatial)
         dilations = _ints(attributes.get_ints("dilations", None), spatial)
@@ -156,6 +158,7 @@ def quantized_layers(model: ir.Model, plan: Plan, *, stored: bool = False) -> li
     """
     weights = {(e.node, e.index): s.name for s in plan.sites if s.role == "weight" for e in s.readers}
     found = []
+    repeated = _repeated(model)
     for node in all_nodes(model):
         name = node.name or ""
         site = weights.get((name, 1))
@@ -167,6 +170,8 @@ def quantized_layers(model: ir.Model, plan: Plan, *, stored: bool = False) -> li
         array = constant_array(weight)
         if data is None or weight is None or array is None or array.dtype != np.float32 or not array.size:
             continue
+        if node in repeated and (data.shape is None or not data.shape.is_static()):
+            continue  # what is collected over the iterations is one row of numbers
         if node.op_type == "MatMul" and array.ndim != 2:
             continue
         if node.op_type == "Gemm" and (
@@ -178,6 +183,12 @@ def quantized_layers(model: ir.Model, plan: Plan, *, stored: bool = False) -> li
         )
         found.append(QuantizedLayer(node, data, weight, _bias(node, outputs), site))
     return found
+
+
+def _repeated(model: ir.Model) -> set[ir.Node]:
+    """The nodes inside of Loops and Scans."""
+    bodies = [body for node in all_nodes(model) if node.op_type in ("Loop", "Scan") for body in subgraphs(node)]
+    return {node for body in bodies for graph in with_subgraphs(body) for node in graph}
 
 
 def is_behind(layer: QuantizedLayer, others: Collection[QuantizedLayer], top: ir.Graph) -> bool:

@@ -128,7 +128,7 @@ class _Runner:
         self._names = [name for name in names if name in tapped.outputs]
         with _at_sample(0):
             self._sizes = tensor_bytes(model, self._names, feeds, **options)
-        self._meant = _layer_inputs(model)
+        self._meant = _layer_inputs(model)  # name -> rank
         small = {n: s for n, s in known_bytes(model, sorted(self._meant), feeds).items() if s <= _SMALL}
         self._extra = [name for name in small if name not in names]
         self._groups = self._open()
@@ -153,8 +153,8 @@ class _Runner:
                 outputs = {name: arrays[name] for name in self._outputs if name in arrays}
             for name, output in group.shown.items():
                 array = arrays[output] if output in outputs else arrays.pop(output)
-                if wanted and name in self._meant and array.ndim > 1 and array.size and array.dtype == np.float32:
-                    means[name] = channel_means(array)
+                if wanted and array.size and array.ndim >= self._meant.get(name, 99) and array.dtype == np.float32:
+                    means[name] = channel_means(array, self._meant[name])
                 if name not in result.tensors:
                     continue
                 if array.dtype != np.float32:
@@ -184,21 +184,27 @@ class _Runner:
         return groups
 
 
-def channel_means(values: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Mean of each channel (axis 1) over samples and positions.
+def channel_means(values: NDArray[np.float32], rank: int) -> NDArray[np.float64]:
+    """Mean of each channel over samples and positions.
 
     Args:
-        values: of two dimensions or more, not empty.
+        values: not empty; what a Loop or Scan collects has one more axis in front than the tensor.
+        rank: of the tensor, whose axis 1 holds the channels.
     """
+    values = values.reshape(-1, *values.shape[values.ndim - rank + 1 :])
     with np.errstate(over="ignore"):  # a broken model's; what is not finite is left out by whoever uses the means
         rows = values.reshape(*values.shape[:2], -1).sum(axis=2)  # float32, pairwise: exact to a few parts in 1e7
     return np.asarray(rows.sum(axis=0, dtype=np.float64) * (values.shape[1] / values.size))
 
 
-def _layer_inputs(model: ir.Model) -> set[str]:
-    """The tensors that convolutions and Gemms read as their data."""
-    layers = (node for node in model.graph.all_nodes() if node.op_type in ("Conv", "Gemm"))
-    return {node.inputs[0].name for node in layers if node.inputs[0] is not None and node.inputs[0].name}
+def _layer_inputs(model: ir.Model) -> dict[str, int]:
+    """The tensors that convolutions and Gemms read as their data, with their rank."""
+    found = {}
+    for node in model.graph.all_nodes():
+        data, weight = (*node.inputs, None, None)[:2]
+        if node.op_type in ("Conv", "Gemm") and data is not None and weight is not None and weight.shape is not None:
+            found[data.name or ""] = len(weight.shape)
+    return found
 
 
 @contextmanager

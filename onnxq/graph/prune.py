@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+import onnx.defs
 import onnx_ir as ir
 
 from onnxq.graph.note import Note
@@ -11,6 +12,9 @@ from onnxq.graph.traverse import all_graphs, with_subgraphs
 from onnxq.graph.values import constant_array, remove_nodes, rename_output, replace_value
 
 __all__ = ["eliminate_identity", "remove_dead", "remove_unread"]
+
+_COUNTED = frozenset({"BatchNormalization"})
+"""Whose number of outputs says what it computes."""
 
 
 def remove_dead(model: ir.Model) -> list[Note]:
@@ -32,9 +36,31 @@ def remove_dead(model: ir.Model) -> list[Note]:
                         _detach(sub)
             remove_nodes([node])
             removed += 1
+        for node in graph:
+            _drop_unread_outputs(node, model.opset_imports.get("", 1))
     for graph in all_graphs(model):
         remove_unread(graph)
     return [Note("dead", "", f"{removed} nodes that nothing reads removed")] if removed else []
+
+
+def _drop_unread_outputs(node: ir.Node, opset: int) -> None:
+    """Takes optional outputs at the end that nothing reads; runtimes do less with a node that seems to need them."""
+    last = node.outputs[-1] if len(node.outputs) > 1 else None
+    if last is None or last.uses() or last.is_graph_output() or node.domain != "" or node.op_type in _COUNTED:
+        return
+    try:
+        formal = onnx.defs.get_schema(node.op_type, opset).outputs
+    except onnx.defs.SchemaError:
+        return  # the checker's business
+    optional = onnx.defs.OpSchema.FormalParameterOption.Optional
+    count = len(node.outputs)
+    while count > 1 and count <= len(formal) and formal[count - 1].option == optional:
+        value = node.outputs[count - 1]
+        if value.uses() or value.is_graph_output():
+            break
+        count -= 1
+    if count < len(node.outputs):
+        node.resize_outputs(count)
 
 
 def remove_unread(graph: ir.Graph, among: Container[str] | None = None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -9,6 +11,8 @@ import pytest
 
 from onnxq import ModelError, Options, calibrate, quantize
 from tests.contract import ALL, infer, quantize_checked, sqnr
+from tests.fuzz import generate
+from tests.fuzz_judge import judge
 from tests.models import build, f32, images, normal, renamed
 
 
@@ -186,6 +190,72 @@ def test_cubic_resize_between_convolutions() -> None:
         f=f32([1, 1, 2, 2]),
     )
     assert quantize_checked(model, images(1, 4, 6, 6)).worst > 20
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    ["adaround", "bias_correction", "bias_correction:method=empirical", "gptq", "seqmse", "smoothquant"],
+)
+@pytest.mark.parametrize("layer", ["Conv <pads = [1, 1, 1, 1]> (c, w, b)", "MatMul (c, v)"])
+def test_algorithms_inside_a_loop(layer: str, algorithm: str) -> None:
+    """What a Loop's body makes is collected with one more axis in front."""
+    model = build(
+        f"""(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) {{
+            y = Loop (three, , x) <body = g (int64 i, bool k, float[1, 4, 8, 8] c) => (bool q, float[1, 4, 8, 8] d) {{
+                q = Identity (k)
+                e = {layer}
+                d = Tanh (e)
+            }}>
+        }}""",
+        w=normal(4, 4, 3, 3) / 2,
+        b=normal(4),
+        v=normal(8, 8) / 2,
+        three=np.array(3),
+    )
+    assert quantize_checked(model, images(1, 4, 8, 8), replace(ALL, algorithms=(algorithm,))).worst > 25
+
+
+@pytest.mark.parametrize(
+    ("seed", "backend"), [(5_005_654, "onnxruntime"), (5_020_015, "tensorrt"), (5_020_385, "tensorrt")]
+)
+def test_seed(seed: int, backend: str) -> None:
+    """A division of what is lost by what rounds to 0; a bias inside a loop; a sum that onnxruntime fuses wrongly."""
+    assert judge(generate(seed), backend, "all").outcome == "quantized"
+
+
+def test_cubic_resize_in_front_of_another_resize() -> None:
+    """onnxruntime moves transpositions from behind as well."""
+    model = build(
+        """(float[1, 6, 8, 9] x) => (float[1, 3, 2, 7] y) {
+            a = Conv (x, w)
+            r = Resize <mode = "cubic"> (a, , f)
+            n = Resize <mode = "nearest"> (r, , g)
+            y = Conv (n, v)
+        }""",
+        w=normal(3, 6, 3, 1),
+        v=normal(3, 3, 1, 3),
+        f=f32([1, 1, 0.5, 2]),
+        g=f32([1, 1, 0.7, 0.5]),
+    )
+    assert quantize_checked(model, images(1, 6, 8, 9)).worst > 20
+
+
+def test_indices_of_a_pool_that_nothing_reads() -> None:
+    """onnxruntime takes a quantizer for each output of a MaxPool for a sign that it computes in integers."""
+    model = build(
+        """(float[1, 12] x, bool c) => (float[1, 12, N] y) {
+            u = Unsqueeze (x, axes)
+            p, i = MaxPool <kernel_shape = [2], pads = [1, 1]> (u)
+            m = Mul (p, s)
+            v = Conv <group = 12, kernel_shape = [2]> (m, w)
+            y = If (c) <then_branch = a () => (float[1, 12, 2] q) { q = HardSwish (p) },
+                        else_branch = b () => (float[1, 12, 1] r) { r = Neg (v) }>
+        }""",
+        axes=np.array([2]),
+        s=f32([0.7]),
+        w=normal(12, 1, 2),
+    )
+    quantize_checked(model, [{**f, "c": np.array(k % 2 == 0)} for k, f in enumerate(images(1, 12))])
 
 
 @pytest.mark.parametrize("op", ["Expand (c, shape)", "Identity (c)"])

@@ -25,6 +25,18 @@ def test_unread_input_stays() -> None:
     assert [value.name for value in model.graph.inputs] == ["x", "z"]
 
 
+def test_optional_outputs_that_nothing_reads_go() -> None:
+    text = """g (float[1,4,4] x) => (float[1,4,3] y, float[1,4,3] z) {
+        y, i = MaxPool <kernel_shape = [2]> (x)
+        z, j = MaxPool <kernel_shape = [2]> (x)
+        k = Neg (j) }"""
+    model, _ = apply(remove_dead, build(text), {"x": random(1, 4, 4)})
+    assert [len(node.outputs) for node in model.graph] == [1, 1]
+    text = "g (float[1,4,4] x) => (int64[1,4,3] i) { y, i = MaxPool <kernel_shape = [2]> (x) }"
+    model, _ = apply(remove_dead, build(text), {"x": random(1, 4, 4)})
+    assert [len(node.outputs) for node in model.graph] == [2]
+
+
 def test_unread_branches_go_with_what_they_read() -> None:
     text = """g (float[4] x, bool c) => (float[4] y) {
         t = Neg(x)
