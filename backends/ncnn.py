@@ -38,7 +38,7 @@ from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE
 from onnxq.render.ncnn_table import read_table, table_text
 from onnxq.render.sidecar import put_together, take_apart, write_text
-from onnxq.render.tables import granularity, symmetric_only, weighted
+from onnxq.render.tables import float32s, granularity, symmetric_only, weighted
 from onnxq.rows import conv_axis, gemm_axis, matmul_axis, plain_gemm
 from onnxq.spec import QuantSpec
 
@@ -134,13 +134,13 @@ def _read(path: Path) -> Quantized:
         name = node.name or ""
         if name not in inputs:
             continue
-        found, outputs, count = np.asarray(weights.pop(name), np.float32), _outputs(node), _groups(node)
+        found, outputs, count = float32s(weights.pop(name)), _outputs(node), _groups(node)
         if found.size not in (outputs, count):
             raise BackendError(f"layer {name!r} has {found.size} scales for {outputs} channels", where=f"'{table}'")
         spec = replace(BACKEND.weight, granularity=granularity(node, 1, BACKEND, per_channel=True))
         scale = np.repeat(found, outputs // found.size)
         stored[weight] = QParams(spec, scale, np.zeros(scale.shape, np.int64))
-        scale = np.asarray(inputs.pop(name), np.float32)
+        scale = float32s(inputs.pop(name))
         activations[data] = QParams(BACKEND.activation, scale, np.zeros((), np.int64))
         edges |= {Edge(name, 0), Edge(name, 1)}
     if inputs or weights:

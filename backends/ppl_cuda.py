@@ -30,6 +30,7 @@ from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE
 from onnxq.render.sidecar import Parts, put_together, take_apart, write_json, write_text
 from onnxq.render.tables import (
+    float32s,
     granularity,
     only_for,
     read_json,
@@ -103,7 +104,7 @@ def _read(path: Path) -> Quantized:
         )
         try:
             spec = QuantSpec(entry["bit_width"], granularity=axis, narrow_range=entry["q_min"] == -entry["q_max"])
-            qp = QParams(spec, np.asarray(entry["scale"], np.float32), np.asarray(entry["zero_point"], np.int64))
+            qp = QParams(spec, float32s(entry["scale"]), np.asarray(entry["zero_point"], np.int64))
         except (TypeError, ValueError, OverflowError) as error:
             raise BackendError(f"the entry of {name!r} has no numbers: {error}", where=f"'{table}'") from error
         (stored if name in initializers else activations)[name] = qp
@@ -123,7 +124,7 @@ def _read_ranges(path: Path) -> Quantized:
     for line in read_lines(table):
         name, _, text = line.rpartition(": ")
         try:
-            scale = np.asarray(float(text) / _STEPS, np.float32)
+            scale = float32s(float(text), _STEPS)
         except ValueError as error:
             raise BackendError(f"a line is not of the form 'name: value': {line!r}", where=f"'{table}'") from error
         activations[name] = QParams(BACKEND.activation, scale, np.zeros((), np.int64))

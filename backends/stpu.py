@@ -41,7 +41,7 @@ from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE
 from onnxq.render.planned import planned
 from onnxq.render.sidecar import Parts, take_apart, write_json
-from onnxq.render.tables import read_json, symmetric_only
+from onnxq.render.tables import float32s, read_json, symmetric_only
 from onnxq.rows import nearest, plain_gemm, plain_max_pool
 from onnxq.spec import QuantSpec
 
@@ -159,7 +159,7 @@ def _read(path: Path) -> Quantized:
             return None
         if "alpha" in entry:
             raise BackendError(f"the entry of {key!r} is that of a bias, and has no range", where=where)
-        return QParams(site.spec, np.asarray(entry["max"] / _TOP, np.float32), np.zeros((), np.int64))
+        return QParams(site.spec, float32s(entry["max"], _TOP), np.zeros((), np.int64))
 
     return planned(model, BACKEND, find)
 

@@ -17,7 +17,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from onnxq.errors import ExecutionError, OptionError
+from onnxq.errors import ExecutionError, ModelError, OptionError
 from onnxq.ort_errors import first_line, load_error
 from onnxq.ort_values import RAW_TYPES, to_array, to_value
 
@@ -68,12 +68,18 @@ class InputInfo:
 
 
 def inputs_of(model: ir.Model) -> list[InputInfo]:
-    """The inputs of a model that must be fed, in order, without loading it in onnxruntime."""
+    """The inputs of a model that must be fed, in order, without loading it in onnxruntime.
+
+    Raises:
+        ModelError: an input has no element type.
+    """
     infos = []
     for value in model.graph.inputs:
         if value.is_initializer():
             continue
         kind = value.type.elem_type if isinstance(value.type, ir.OptionalType) else value.type
+        if isinstance(kind, ir.TensorType) and kind.dtype is ir.DataType.UNDEFINED:
+            raise ModelError("it has no element type", where=f"model input {value.name!r}")
         tensor = isinstance(kind, ir.TensorType) and kind.dtype != ir.DataType.STRING
         dtype = kind.dtype.numpy() if isinstance(kind, ir.TensorType) and tensor else np.dtype(object)
         shape = None

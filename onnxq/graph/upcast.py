@@ -46,7 +46,7 @@ def upcast(model: ir.Model, dtypes: Collection[ir.DataType] = HALVES) -> list[No
     fixed = {*model.graph.inputs, *model.graph.outputs}
     for graph in all_graphs(model):
         for node in graph:
-            if not (_is_cast(node) and node.outputs[0] in fixed):
+            if not (node.outputs and node.outputs[0] in fixed and _is_end(node.outputs[0])):
                 _convert_attributes(node, wanted)
         for value in (*graph.inputs, *(v for node in graph for v in node.outputs)):
             if value not in fixed:
@@ -67,6 +67,11 @@ def _is_cast(node: ir.Node | None) -> bool:
     return node is not None and node.op_type == "Cast" and node.domain == ""
 
 
+def _is_end(output: ir.Value) -> bool:
+    """Whether an output of the graph is made by a Cast and read by nothing but Casts, so that it keeps its type."""
+    return _is_cast(output.producer()) and all(_is_cast(use.node) for use in output.uses())
+
+
 def _uses(model: ir.Model, wanted: frozenset[ir.DataType]) -> bool:
     """Whether anything is left to do: a tensor of these types that is more than a graph's end with a Cast behind it."""
     ends = {*model.graph.inputs, *model.graph.outputs}
@@ -75,7 +80,7 @@ def _uses(model: ir.Model, wanted: frozenset[ir.DataType]) -> bool:
         if any(_inner(v.type) in wanted for v in (*graph.inputs, *graph.initializers.values(), *made) if v not in ends):
             return True
     for value in ends:
-        if _inner(value.type) in wanted and not (value.producer() is None or _is_cast(value.producer())):
+        if _inner(value.type) in wanted and not (value.producer() is None or _is_end(value)):
             return True
         if _inner(value.type) in wanted and any(not _is_cast(use.node) for use in value.uses()):
             return True
@@ -183,7 +188,7 @@ def _cast_outputs(model: ir.Model, wanted: frozenset[ir.DataType], namer: Namer)
     graph = model.graph
     for index, value in enumerate(list(graph.outputs)):
         producer = value.producer()
-        if value.dtype not in wanted or producer is None or _is_cast(producer):
+        if value.dtype not in wanted or producer is None or _is_end(value):
             continue
         dtype, name, kind = value.dtype, value.name, value.type
         if dtype is None or name is None:

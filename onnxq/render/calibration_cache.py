@@ -46,6 +46,7 @@ from onnxq.prepare import Prepared
 from onnxq.qparams import QParams, from_range
 from onnxq.quantized import Quantized
 from onnxq.render.sidecar import Parts, take_apart, write_json, write_text
+from onnxq.render.tables import float32s
 
 __all__ = ["read_cache", "read_ranges", "write_cache", "write_ranges"]
 
@@ -127,7 +128,7 @@ def read_ranges(path: Path, backend: Backend) -> Quantized:
     try:
         document = json.loads(_text(where))
         table = document["tensorrt"]["blob_range"] if "tensorrt" in document else document["act_quant_info"]
-        scales = {str(name): float(np.float32(float(amax) / 127.0)) for name, amax in table.items()}
+        scales = {str(name): float(float32s(float(amax), 127.0)) for name, amax in table.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BackendError("this is no table of dynamic ranges", where=f"'{where}'") from error
     return _together(path, where, backend, scales)
@@ -172,7 +173,7 @@ def _together(path: Path, where: Path, backend: Backend, scales: Mapping[str, fl
     numbers: dict[str, QParams] = {}
     for site in plan.sites:
         if site.role == "activation":
-            scale = np.asarray(usable[plan.root(site).tensor], np.float32)
+            scale = float32s(usable[plan.root(site).tensor])
             numbers[site.name] = QParams(site.spec, scale, np.zeros((), np.int64))
         else:
             array = constant_array(constants[site.tensor])

@@ -21,6 +21,7 @@ import numpy as np
 from onnxq.errors import BackendError
 from onnxq.qparams import QParams
 from onnxq.render.sidecar import Parts
+from onnxq.render.tables import float32s
 from onnxq.spec import PerChannel, PerTensor, QuantSpec
 
 __all__ = ["VERSIONS", "Tables", "Version", "parse", "to_document"]
@@ -128,7 +129,7 @@ def _numbers(name: str, entry: Any, version: Version, axis: Axis) -> QParams:
     if version == "2.0.0":
         kind = entry["output_dtype"]
         signed, bits = not kind.startswith("u"), int(kind.removeprefix("u").removeprefix("int"))
-        scales = np.asarray(entry["y_scale"], np.float32)
+        scales = float32s(entry["y_scale"])
         zeros = np.broadcast_to(np.asarray(entry.get("y_zero_point", 0), np.int64), scales.shape)
         where = entry.get("axis")
         if "block_size" in entry:
@@ -141,9 +142,9 @@ def _numbers(name: str, entry: Any, version: Version, axis: Axis) -> QParams:
         signed = first["is_symmetric"] == "True" if version == "0.6.1" else first["is_sym"]
         many = [(e["scale"], e["offset"]) for e in entry] if version == "0.6.1" else None
         scales, offsets = (
-            (np.asarray([s for s, _ in many], np.float32), np.asarray([o for _, o in many]))
+            (float32s([s for s, _ in many]), np.asarray([o for _, o in many]))
             if many is not None
-            else (np.asarray(entry["scale"], np.float32), np.asarray(entry["offset"]))
+            else (float32s(entry["scale"]), np.asarray(entry["offset"]))
         )
         if not (np.abs(offsets) < 2**31).all():  # also where one is NaN
             raise ValueError(f"{name!r} has an offset beyond all integers")

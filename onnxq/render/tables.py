@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from onnxq.backend import Backend
 from onnxq.errors import BackendError, ModelError
@@ -21,6 +23,7 @@ from onnxq.quantized import Quantized
 from onnxq.spec import PerChannel, PerTensor
 
 __all__ = [
+    "float32s",
     "granularity",
     "only_for",
     "read_json",
@@ -32,6 +35,19 @@ __all__ = [
     "weighted",
     "weights",
 ]
+
+
+def float32s(numbers: Any, divisor: float = 1.0) -> NDArray[np.float32]:
+    """What a table holds, a number or lists of them, divided and then rounded to float32; infinite where it is beyond.
+
+    Raises:
+        ValueError: it is no number.
+    """
+    try:
+        with np.errstate(over="ignore"):
+            return np.asarray(np.asarray(numbers, np.float64) / divisor, np.float32)
+    except (OverflowError, TypeError) as error:
+        raise ValueError(f"no number: {numbers!r:.80}") from error
 
 
 def read_lines(path: Path) -> list[str]:

@@ -227,6 +227,10 @@ def test_quantized_nodes_that_nothing_reads(tmp_path: Path) -> None:
 TABLES = [
     ("snpe", '"offset": [', '"offset": [NaN,', "offset beyond all integers"),
     ("tengine", "\nx 0.", "\nx 1e-300 1e300\nx 0.", "not 'name scale zero_point'"),
+    ("tengine", "\nx 0.", "\nx 1e300 0.", "not a finite number"),
+    ("ppl_cuda", '"zero_point": 0', '"zero_point": 0, "scale": 1e300', "not a finite number"),
+    ("ppl", '"type": "biased"', '"type": "biased", "step": 1e300', "not a finite number"),
+    ("stpu", '"max": ', '"max": 1e300, "min": -1e300, "was": ', "not a finite number"),
     ("ppl_cuda", '"bit_width": 8', '"bit_width": 8.5', "no grid of 8.5 bits"),
     ("ppl_cuda", '"bit_width": 8', '"bit_width": -8', "no grid of -8 bits"),
     ("ppl_cuda", '"zero_point": 0', '"zero_point": 1e999', "has no numbers"),
@@ -250,6 +254,16 @@ def test_tables_with_numbers_that_are_none(tmp_path: Path, backend: str, sound: 
     table.write_text(changed)
     with pytest.raises(BackendError, match=words):
         onnxq.verify(tmp_path / "q.onnx", feeds, backend=backend, simulation=True)
+
+
+def test_input_without_an_element_type(tmp_path: Path) -> None:
+    text = "(float[1, 4, 8, 8] x) => (float[1, 4, 6, 6] y) { y = Conv (x, w) }"
+    feeds = images(1, 4, 8, 8)
+    made = quantize(build(text, w=normal(4, 4, 3, 3)), feeds, backend="vitis", options=ALL, output=tmp_path / "q.onnx")
+    model = onnx.load(made.files[0])
+    model.graph.input[0].type.tensor_type.elem_type = 0
+    with pytest.raises(ModelError, match="input 'x': it has no element type"):
+        onnxq.verify(saved(model, tmp_path / "q.onnx"), feeds, backend="vitis", simulation=True)
 
 
 def test_table_that_is_a_list(tmp_path: Path) -> None:
