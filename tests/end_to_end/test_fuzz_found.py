@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -193,29 +191,6 @@ def test_cubic_resize_between_convolutions() -> None:
 
 
 @pytest.mark.parametrize(
-    "algorithm",
-    ["adaround", "bias_correction", "bias_correction:method=empirical", "gptq", "seqmse", "smoothquant"],
-)
-@pytest.mark.parametrize("layer", ["Conv <pads = [1, 1, 1, 1]> (c, w, b)", "MatMul (c, v)"])
-def test_algorithms_inside_a_loop(layer: str, algorithm: str) -> None:
-    """What a Loop's body makes is collected with one more axis in front."""
-    model = build(
-        f"""(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) {{
-            y = Loop (three, , x) <body = g (int64 i, bool k, float[1, 4, 8, 8] c) => (bool q, float[1, 4, 8, 8] d) {{
-                q = Identity (k)
-                e = {layer}
-                d = Tanh (e)
-            }}>
-        }}""",
-        w=normal(4, 4, 3, 3) / 2,
-        b=normal(4),
-        v=normal(8, 8) / 2,
-        three=np.array(3),
-    )
-    assert quantize_checked(model, images(1, 4, 8, 8), replace(ALL, algorithms=(algorithm,))).worst > 25
-
-
-@pytest.mark.parametrize(
     ("seed", "backend"), [(5_005_654, "onnxruntime"), (5_020_015, "tensorrt"), (5_020_385, "tensorrt")]
 )
 def test_seed(seed: int, backend: str) -> None:
@@ -238,81 +213,6 @@ def test_cubic_resize_in_front_of_another_resize() -> None:
         g=f32([1, 1, 0.7, 0.5]),
     )
     assert quantize_checked(model, images(1, 6, 8, 9)).worst > 20
-
-
-def test_indices_of_a_pool_that_nothing_reads() -> None:
-    """onnxruntime takes a quantizer for each output of a MaxPool for a sign that it computes in integers."""
-    model = build(
-        """(float[1, 12] x, bool c) => (float[1, 12, N] y) {
-            u = Unsqueeze (x, axes)
-            p, i = MaxPool <kernel_shape = [2], pads = [1, 1]> (u)
-            m = Mul (p, s)
-            v = Conv <group = 12, kernel_shape = [2]> (m, w)
-            y = If (c) <then_branch = a () => (float[1, 12, 2] q) { q = HardSwish (p) },
-                        else_branch = b () => (float[1, 12, 1] r) { r = Neg (v) }>
-        }""",
-        axes=np.array([2]),
-        s=f32([0.7]),
-        w=normal(12, 1, 2),
-    )
-    quantize_checked(model, [{**f, "c": np.array(k % 2 == 0)} for k, f in enumerate(images(1, 12))])
-
-
-@pytest.mark.parametrize("op", ["Expand (c, shape)", "Identity (c)"])
-def test_no_operation_in_front_of_a_branch(op: str) -> None:
-    """What onnxruntime takes out between two quantizers, the second of which a branch reads, ends its process."""
-    model = build(
-        f"""(float[1, 4, 6, 6] x) => (float[1, 4, 4, 4] y) {{
-            c = Conv (x, w)
-            e = {op}
-            m = ReduceMax <keepdims = 0> (x)
-            above = Greater (m, zero)
-            y = If (above) <
-                then_branch = yes () => (float[1, 4, 4, 4] a) {{ a = Mul (e, e) }},
-                else_branch = no () => (float[1, 4, 4, 4] b) {{ b = Add (c, c) }}
-            >
-        }}""",
-        w=normal(4, 4, 3, 3),
-        zero=f32(0),
-        shape=np.array([1, 4, 4, 4], np.int64),
-    )
-    assert quantize_checked(model, images(1, 4, 6, 6)).worst > 30
-
-
-def test_constant_of_one_number_when_the_opset_is_raised() -> None:
-    """onnx's converter knows no type of a Constant given as a number."""
-    model = build(
-        """(float[1, 4, 6, 6] x) => (float[1, 4, 6, 6] y) {
-            v = Constant <value_float = 1.0> ()
-            p = Pad <mode = "constant"> (x, pads, v)
-            y = Conv (p, w)
-        }""",
-        opset=12,
-        w=normal(4, 4, 3, 3),
-        pads=np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64),
-    )
-    assert quantize_checked(model, images(1, 4, 6, 6)).worst > 30
-
-
-def test_numbers_shared_across_graphs() -> None:
-    """Ties reach from a branch to what stands around it: their scale is an initializer that both can read."""
-    model = build(
-        """(float[1, 4, 6, 6] x) => (float[1, 8, 6, 6] y) {
-            m = ReduceMax <keepdims = 0> (x)
-            above = Greater (m, zero)
-            c = Conv <pads = [1, 1, 1, 1]> (x, w)
-            p = If (above) <
-                then_branch = yes () => (float[1, 4, 6, 6] a) { a = Conv <pads = [1, 1, 1, 1]> (x, w) },
-                else_branch = no () => (float[1, 4, 6, 6] b) { b = Relu (x) }
-            >
-            y = Concat <axis = 1> (p, c)
-        }""",
-        w=normal(4, 4, 3, 3),
-        zero=f32(0),
-    )
-    for backend in ("vitis", "onnxruntime", "tensorrt"):
-        made = quantize(model, images(1, 4, 6, 6), backend=backend, options=ALL)
-        assert made.rendered().clone().graph.outputs[0].name == "y"
 
 
 def test_pieces_of_a_split_that_nothing_reads() -> None:
@@ -344,23 +244,3 @@ def test_pad_that_cuts_off() -> None:
     assert "negative pads" in {kept.op: kept.reason for kept in made.plan.kept_float}["Pad"]
     result = infer(ir.to_proto(made.rendered()), feeds, optimize=False)
     assert sqnr([np.concatenate([f["x"], f["x"]], axis=1) for f in feeds], result["z"]) > 30
-
-
-def test_softmax_at_the_end_of_a_branch() -> None:
-    """onnxruntime takes the If out, and then the quantizer of the Softmax with that of what the If gives."""
-    model = build(
-        """(float[2, 4, 4] x) => (float[2, 4, 6] y) {
-            p = If (never) <
-                then_branch = yes () => (float[2, 4, 4] a) { a = Relu (x) },
-                else_branch = no () => (float[2, 4, 4] b) {
-                    s = Mul (x, x)
-                    b = Softmax <axis = -1> (s)
-                }
-            >
-            y = MatMul (p, w)
-        }""",
-        never=np.asarray(False),
-        w=normal(4, 6),
-    )
-    feeds = [{"x": f["x"] * f32(0.1)} for f in images(2, 4, 4)]
-    assert quantize_checked(model, feeds).worst > 35
