@@ -42,7 +42,7 @@ TIE = 2e-5
 COMPARED = 128
 """Samples whose logits are compared, one by one."""
 BITS = ((4, 4), (2, 4))
-EPOCHS = {"cnn": (10, 2), "vit": (10, 2)}
+EPOCHS = {"cnn": (10, 6), "vit": (10, 2)}
 """In float, then quantized."""
 RATES = {"cnn": (3e-3, 1e-3), "vit": (2e-3, 5e-4)}
 FIRST_LAST = {"cnn": ("*/stem.0/Conv", "*/head/Gemm"), "vit": ("*/patches/Conv", "*/head/Gemm")}
