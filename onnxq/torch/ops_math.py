@@ -101,6 +101,11 @@ def _leaky(node: ir.Node, x: Tensor) -> Tensor:
     return functional.leaky_relu(x, number(node, "alpha", 0.01))
 
 
+def _shrink(node: ir.Node, x: Tensor) -> Tensor:
+    limit, bias = number(node, "lambd", 0.5), number(node, "bias", 0.0)
+    return torch.where(x < -limit, x + bias, torch.where(x > limit, x - bias, torch.zeros_like(x)))
+
+
 def _thresholded(node: ir.Node, x: Tensor) -> Tensor:
     return torch.where(x > number(node, "alpha", 1.0), x, torch.zeros_like(x))
 
@@ -224,6 +229,7 @@ OPS: dict[str, Op] = {
     "Less": _plain(torch.lt),
     "LessOrEqual": _plain(torch.le),
     "Softplus": _plain(lambda x: functional.softplus(x, threshold=30)),
+    "Shrink": _with(_shrink),
     "Softsign": _plain(functional.softsign),
     "Mish": _plain(functional.mish),
     "Max": _folded(torch.maximum),
