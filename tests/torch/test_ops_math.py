@@ -21,8 +21,8 @@ POSITIVE = np.abs(X) + f32(0.5)
     [
         "Abs", "Atan", "Asinh", "Ceil", "Cos", "Elu", "Erf", "Exp", "Floor", "HardSigmoid", "HardSwish", "Identity",
         "LeakyRelu", "Mish", "Neg", "Relu", "Round", "Selu", "Celu", "Sigmoid", "Sign", "Sin", "Sinh", "Cosh",
-        "Softplus",
-        "Softsign", "Shrink <lambd = 0.7, bias = 0.2>", "Tan", "Tanh", "ThresholdedRelu", "Elu <alpha = 0.5>", "LeakyRelu <alpha = 0.3>",
+        "Softplus", "Softsign", "Tan", "Tanh", "ThresholdedRelu", "Elu <alpha = 0.5>", "LeakyRelu <alpha = 0.3>",
+        "Shrink", "Shrink <lambd = 0.7, bias = 0.2>",
         "HardSigmoid <alpha = 0.1, beta = 0.4>", "Celu <alpha = 2.0>", "Softmax", "Softmax <axis = 1>", "LogSoftmax",
     ],
 )  # fmt: skip
