@@ -15,6 +15,7 @@ from onnxq.calibration.statistics import Statistics, TensorStatistics
 from onnxq.graph.traverse import all_nodes
 from onnxq.plan import Plan
 from onnxq.qparams import QParams, from_range
+from onnxq.spec import Scheme
 
 __all__ = ["LostBranch", "lost_branches"]
 
@@ -64,7 +65,7 @@ def lost_branches(
     found = []
     for node in all_nodes(model):
         site = sites.get(node.outputs[0].name or "") if node.op_type == "Concat" else None
-        if site is None:
+        if site is None or site.spec.scheme is Scheme.FLOAT8:  # which holds small numbers beside large ones
             continue
         common = numbers[site.name]
         for value in node.inputs:

@@ -20,6 +20,11 @@ from onnxq.terminal import Screen
 
 __all__ = ["main"]
 
+_CALM = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""Environment for libraries that are loaded later, where the user has set nothing: torch's threads sleep while they
+wait. Spinning, they take each other's cores as soon as anything else runs: a finetune of a small net took 6 times the
+processor time, and 5 times as long."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
@@ -31,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code, see :class:`ExitCode`.
     """
     args = make_parser().parse_args(argv)  # exits with 2
+    for name, value in _CALM.items():
+        os.environ.setdefault(name, value)
     verbose = args.verbose and not args.quiet
     complaints = Screen(sys.stderr)
     try:

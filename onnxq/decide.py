@@ -94,7 +94,13 @@ class Decider:
                 break
             forced = self.options.placement == "all"
             noisy = noise_amplifiers(
-                self.model, quantized.rendered, quantized.plan, self._samples, broken=forced, **self._runtime
+                self.model,
+                quantized.rendered,
+                quantized.plan,
+                self._samples,
+                broken=forced,
+                optimize=self.target.at_home,
+                **self._runtime,
             )
             if not noisy:
                 break
@@ -120,7 +126,7 @@ class Decider:
         noise = {name: record.noise for record in records for name in record.nodes}
         for name in chosen:
             sqnr = -10 * math.log10(noise[name]) if noise[name] > 0 else math.inf
-            self._keep[name] = f"alone in integers it leaves {sqnr:.0f} dB at the outputs"
+            self._keep[name] = f"quantized alone it leaves {sqnr:.0f} dB at the outputs"
         return self.again()[0]
 
     def blame(self, quantized: Quantized, reporter: Reporter) -> list[Blame]:

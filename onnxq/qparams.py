@@ -5,7 +5,8 @@ Everything here is bit-equal to ONNX QuantizeLinear and DequantizeLinear (operat
     q = saturate(round_half_even(x / scale) + zero_point)        x / scale in float32
     x = (q - zero_point) * scale                                 in float32
 
-A logarithmic grid has a clip value in place of a scale; its arithmetic is that of :mod:`onnxq.logarithmic`.
+A logarithmic grid has a clip value in place of a scale; its arithmetic is that of :mod:`onnxq.logarithmic`. That of
+8-bit floating-point numbers is in :mod:`onnxq.float8`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from onnxq import logarithmic
+from onnxq import float8, logarithmic
 from onnxq.errors import BackendError, ModelError
 from onnxq.spec import PerBlock, PerChannel, QuantSpec, Scheme
 
@@ -58,8 +59,8 @@ class QParams:
     @property
     def lo(self) -> NDArray[np.float32]:
         """The lowest real number that the grid holds, shape of ``scale``."""
-        if self.spec.scheme is Scheme.LOGARITHMIC:
-            return np.asarray(-self.scale, np.float32)
+        if self.spec.scheme is not Scheme.UNIFORM:
+            return np.asarray(-self.hi, np.float32)
         return ((self.spec.qmin - self.zero_point) * self.scale).astype(np.float32)
 
     @property
@@ -67,6 +68,8 @@ class QParams:
         """The highest real number that the grid holds, shape of ``scale``."""
         if self.spec.scheme is Scheme.LOGARITHMIC:
             return self.scale
+        if self.spec.scheme is Scheme.FLOAT8:
+            return np.asarray(self.scale * np.float32(float8.LARGEST), np.float32)
         return ((self.spec.qmax - self.zero_point) * self.scale).astype(np.float32)
 
     def __eq__(self, other: object) -> bool:
@@ -93,7 +96,8 @@ def from_range(lo: ArrayLike, hi: ArrayLike, spec: QuantSpec) -> QParams:
     * asymmetric: ``scale = (hi - lo) / (qmax - qmin)``, ``zero_point = round(qmin - lo / scale)``;
     * symmetric: ``scale = max(-lo, hi) / (qmax - mid)``, ``zero_point = mid``: 0 if signed, else ``2**(bits - 1)``;
     * power of two: the scale is rounded up to the next power of two, then the zero point is computed;
-    * logarithmic: the clip value is ``max(-lo, hi)``, rounded to the nearest ``2**(n/16)`` on the logarithmic scale.
+    * logarithmic: the clip value is ``max(-lo, hi)``, rounded to the nearest ``2**(n/16)`` on the logarithmic scale;
+    * float8: ``scale = max(-lo, hi) / 448``.
 
     Args:
         lo: lower end of the range, real units; a number or an array of one value a channel or block.
@@ -105,7 +109,7 @@ def from_range(lo: ArrayLike, hi: ArrayLike, spec: QuantSpec) -> QParams:
 
     Raises:
         ModelError: an end of a range is NaN or infinite.
-        BackendError: the grid is logarithmic and not of 8 bits, signed and symmetric.
+        BackendError: the grid is not uniform and not of 8 bits, signed and symmetric.
     """
     low = np.minimum(np.asarray(lo, np.float64), 0.0)
     high = np.maximum(np.asarray(hi, np.float64), 0.0)
@@ -114,10 +118,11 @@ def from_range(lo: ArrayLike, hi: ArrayLike, spec: QuantSpec) -> QParams:
     low, high = np.broadcast_arrays(low, high)
     empty = low == high
     high = np.where(empty, 1.0, high)
-    if spec.scheme is Scheme.LOGARITHMIC:
+    if spec.scheme is not Scheme.UNIFORM:
         _require_known(spec)
-        clip = logarithmic.snapped(np.maximum(-low, high))
-        return QParams(spec, clip, np.zeros(clip.shape, np.int64))
+        fit = logarithmic.snapped if spec.scheme is Scheme.LOGARITHMIC else float8.fitted
+        fitted = fit(np.maximum(-low, high))
+        return QParams(spec, fitted, np.zeros(fitted.shape, np.int64))
     middle = 0 if spec.signed else 1 << (spec.bits - 1)
     if spec.symmetric:
         raw = np.maximum(-low, high) / (spec.qmax - middle)
@@ -145,14 +150,15 @@ def quantize(x: ArrayLike, qp: QParams) -> NDArray[Any]:
 
     Returns:
         Integers of the shape of ``x``, in the narrowest NumPy type that holds them (4-bit ones in 8-bit integers); of a
-        logarithmic grid its codes, uint8 of sign and magnitude.
+        logarithmic or float8 grid its codes, uint8.
 
     Raises:
         ModelError: the parameters do not fit the shape of ``x``.
     """
     values = np.asarray(x, np.float32)
-    if qp.spec.scheme is Scheme.LOGARITHMIC:
-        return logarithmic.quantize(values, _shaped(qp, values.shape)[0])
+    if qp.spec.scheme is not Scheme.UNIFORM:
+        coded = logarithmic.quantize if qp.spec.scheme is Scheme.LOGARITHMIC else float8.quantize
+        return coded(values, _shaped(qp, values.shape)[0])
     scale, zero = spread(qp, values.shape)
     with np.errstate(over="ignore", invalid="ignore"):
         ratio = np.asarray(values / scale)
@@ -181,8 +187,9 @@ def dequantize(q: ArrayLike, qp: QParams) -> NDArray[np.float32]:
         ModelError: the parameters do not fit the shape of ``q``.
     """
     integers = np.asarray(q)
-    if qp.spec.scheme is Scheme.LOGARITHMIC:
-        return logarithmic.dequantize(integers, _shaped(qp, integers.shape)[0])
+    if qp.spec.scheme is not Scheme.UNIFORM:
+        decoded = logarithmic.dequantize if qp.spec.scheme is Scheme.LOGARITHMIC else float8.dequantize
+        return decoded(integers, _shaped(qp, integers.shape)[0])
     scale, zero = spread(qp, integers.shape)
     return np.asarray((integers.astype(np.int64) - zero).astype(np.float32) * scale, np.float32)
 
@@ -201,7 +208,7 @@ def fake_quantize(x: ArrayLike, qp: QParams) -> NDArray[np.float32]:
         ModelError: the parameters do not fit the shape of ``x``.
     """
     values = np.asarray(x, np.float32)
-    if qp.spec.bits > 16 or not values.ndim or qp.spec.scheme is Scheme.LOGARITHMIC:
+    if qp.spec.bits > 16 or not values.ndim or qp.spec.scheme is not Scheme.UNIFORM:
         return dequantize(quantize(values, qp), qp)
     scale, zero = spread(qp, values.shape)
     low = (qp.spec.qmin - zero).astype(np.float32)
@@ -224,7 +231,9 @@ def _require_uniform(spec: QuantSpec) -> None:
 
 def _require_known(spec: QuantSpec) -> None:
     if spec.bits != 8 or not (spec.signed and spec.symmetric):
-        raise BackendError(f"there is no logarithmic grid like this: {spec}", hint="It has 8 bits, and is symmetric")
+        raise BackendError(
+            f"there is no {spec.scheme.value} grid like this: {spec}", hint="It has 8 bits, and is symmetric"
+        )
 
 
 def _next_power_of_two(scale: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -264,8 +273,9 @@ def ends(qp: QParams, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], NDAr
         ModelError: the parameters do not fit the shape.
     """
     scale, zero = _shaped(qp, shape)
-    if qp.spec.scheme is Scheme.LOGARITHMIC:
-        return -scale.astype(np.float64), scale.astype(np.float64)
+    if qp.spec.scheme is not Scheme.UNIFORM:
+        end = scale.astype(np.float64) * (1.0 if qp.spec.scheme is Scheme.LOGARITHMIC else float8.LARGEST)
+        return -end, end
     wide = scale.astype(np.float64)
     return (qp.spec.qmin - zero) * wide, (qp.spec.qmax - zero) * wide
 

@@ -165,10 +165,10 @@ def sensitivity(
     check_int("samples", samples, 1)
     check_int("runs", runs, 1)
     target = backend_named(backend)
-    if target.weight.scheme is Scheme.LOGARITHMIC and set(widths) - target.weight_bits:
+    if target.weight.scheme is not Scheme.UNIFORM and set(widths) - target.weight_bits:
         only = ", ".join(map(str, sorted(target.weight_bits)))
         raise OptionError(
-            f"a logarithmic grid has no {min(set(widths) - target.weight_bits)} bits",
+            f"a {target.weight.scheme.value} grid has no {min(set(widths) - target.weight_bits)} bits",
             where="bits",
             hint=f"{backend} has: {only}",
         )

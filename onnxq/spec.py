@@ -37,6 +37,8 @@ class Scheme(enum.Enum):
     UNIFORM = "uniform"
     LOGARITHMIC = "logarithmic"
     """Powers of ``2**(1/16)`` with a sign, 8 bits, symmetric: see :mod:`onnxq.logarithmic`."""
+    FLOAT8 = "float8"
+    """Floating-point numbers E4M3FN times a scale, symmetric: see :mod:`onnxq.float8`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class QuantSpec:
         narrow_range: the lowest integer is left out, so that the grid is symmetric (-127..127).
         power_of_two: scales are powers of two.
         range: name of the range method, with its parameter if any (``"percentile:99.99"``).
-        scheme: uniform or logarithmic grid.
+        scheme: the shape of the grid.
     """
 
     bits: int = 8
@@ -81,7 +83,9 @@ class QuantSpec:
 
     @property
     def dtype(self) -> str:
-        """Name of the ONNX integer type that holds it, e.g. ``"uint8"``."""
+        """Name of the ONNX type that holds it, e.g. ``"uint8"``."""
+        if self.scheme is Scheme.FLOAT8:
+            return "float8e4m3fn"
         return f"{'' if self.signed else 'u'}int{self.storage_bits}"
 
     def __str__(self) -> str:
@@ -93,7 +97,7 @@ class QuantSpec:
                 where = f"per block of {size} (axis {axis})"
             case _:
                 where = "per tensor"
-        sign = "int" if self.signed else "uint"
+        sign = "float" if self.scheme is Scheme.FLOAT8 else "int" if self.signed else "uint"
         flags = (("narrow", self.narrow_range), ("power of two", self.power_of_two))
         extra = "".join(f", {name}" for name, on in (*flags, ("logarithmic", self.scheme is Scheme.LOGARITHMIC)) if on)
         return f"{sign}{self.bits} {kind} {where}{extra}"

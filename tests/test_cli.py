@@ -252,6 +252,23 @@ def test_warnings_are_lines_on_stderr(tmp_path: Path, capsys: Captured) -> None:
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("given", [None, "ACTIVE"])
+def test_threads_that_wait_sleep_unless_the_user_says_otherwise(tmp_path: Path, given: str | None) -> None:
+    (tmp_path / "d.py").write_text(
+        "import os\n"
+        "from onnxq.demo.data import load_digits\n"
+        "def feeds():\n"
+        "    print('policy', os.environ['OMP_WAIT_POLICY'])\n"
+        "    return [{'image': x[None]} for x in load_digits().calibration[:2]]\n"
+    )
+    command = [sys.executable, "-m", "onnxq", "calibrate", str(MODEL), "--data", "d.py:feeds", "-o", "s.npz"]
+    clean = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    given_too = clean if given is None else {**clean, "OMP_WAIT_POLICY": given}
+    done = subprocess.run(command, cwd=tmp_path, env=given_too, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"policy {given or 'PASSIVE'}" in done.stdout
+
+
 def test_a_reader_that_goes_away_is_no_error() -> None:
     command = [sys.executable, "-m", "onnxq", "plan", str(MODEL)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

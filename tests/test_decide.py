@@ -128,7 +128,7 @@ def test_a_layer_that_ruins_the_result_is_found() -> None:
     )
     q = onnxq.quantize(model, images(1, 32, 24, 24))
     kept = {k.node: k.reason for k in q.plan.kept_float if k.op == "Conv"}
-    assert len(kept) == 1 and "alone in integers it leaves" in next(iter(kept.values()))
+    assert len(kept) == 1 and "quantized alone it leaves" in next(iter(kept.values()))
     assert q.verification is not None and q.verification.worst is not None
     assert q.verification.worst[1].sqnr > 18
 

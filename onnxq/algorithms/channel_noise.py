@@ -17,12 +17,12 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq import float8, logarithmic
 from onnxq.algorithms.capture import capture
 from onnxq.algorithms.pairs import channel_rows
 from onnxq.calibration.statistics import SENTINEL, KeptSample
 from onnxq.calibration.weights import weight_range
 from onnxq.graph.layer import Layer
-from onnxq.logarithmic import RELATIVE_NOISE
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.qparams import fake_quantize, from_range
@@ -145,8 +145,9 @@ def activation_noise(stats: ChannelStats, spec: QuantSpec | None) -> Channels:
     """Mean square error of each channel of a tensor that is quantized with one scale."""
     if spec is None:
         return np.zeros_like(stats.power)
-    if spec.scheme is Scheme.LOGARITHMIC:
-        return np.asarray(stats.power * RELATIVE_NOISE)
+    if spec.scheme is not Scheme.UNIFORM:
+        grid = logarithmic if spec.scheme is Scheme.LOGARITHMIC else float8
+        return np.asarray(stats.power * grid.RELATIVE_NOISE)
     step = float(from_range(stats.low.min(), stats.high.max(), spec).scale)
     return np.minimum(stats.active * step**2 / 12.0, stats.power)
 

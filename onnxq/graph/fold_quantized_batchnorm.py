@@ -128,7 +128,9 @@ def _scaled(layer: Layer, qp: QParams, factor: Channels) -> tuple[NDArray[np.flo
     """
     spec, axis = qp.spec, _axis(layer)
     if isinstance(spec.granularity, PerBlock) or spec.scheme is not Scheme.UNIFORM:
-        raise Refusal("its weight has a scale a block" if spec.scheme is Scheme.UNIFORM else "its grid is logarithmic")
+        raise Refusal(
+            "its weight has a scale a block" if spec.scheme is Scheme.UNIFORM else f"its grid is {spec.scheme.value}"
+        )
     if isinstance(spec.granularity, PerChannel) and spec.granularity.axis != axis:
         raise Refusal("the scales of its weight are not those of its output channels")
     array = _array(layer.weight)

@@ -21,7 +21,7 @@ def speakable(site: Site, widths: Set[int]) -> bool:
     quantized at run time needs the whole grid. A logarithmic grid has no scale.
     """
     if site.spec.scheme is not Scheme.UNIFORM:
-        return False
+        return site.spec.scheme is Scheme.FLOAT8
     if site.role != "activation":
         return True
     return site.spec.bits == site.spec.storage_bits and site.spec.bits in widths and not site.spec.narrow_range

@@ -39,6 +39,7 @@ from onnxq.render.read_parameters import (
     unpacked_parameters,
 )
 from onnxq.render.relations import related
+from onnxq.spec import Scheme
 
 __all__ = ["read"]
 
@@ -137,7 +138,10 @@ class _Reader:
             return
         if array.dtype.kind == "f":
             raise ModelError("it dequantizes numbers that are no integers", where=describe(dq))
-        qparams = narrowed(qparams, stored, array, widened=stored is not dq.inputs[0])
+        if qparams.spec.scheme is Scheme.FLOAT8:
+            array = array.view(np.uint8)
+        else:
+            qparams = narrowed(qparams, stored, array, widened=stored is not dq.inputs[0])
         self._lift(stored, array, qparams, dq.outputs[0], tuple(dq.inputs))
 
     def _unpacked(self, node: ir.Node) -> None:

@@ -48,11 +48,11 @@ def pair_parameters(node: ir.Node, dtype: ir.DataType | None) -> QParams | str:
     zero_value = node.inputs[2] if len(node.inputs) > 2 else None
     zero = constant_array(zero_value) if zero_value is not None else None
     dtype = zero_value.dtype if zero_value is not None else (dtype or ir.DataType.UINT8)
-    if scale is None or (zero_value is not None and zero is None) or dtype not in _BITS:
+    if scale is None or (zero_value is not None and zero is None) or dtype not in (*_BITS, ir.DataType.FLOAT8E4M3FN):
         return f"the parameters of '{node.name}' are not constant integers: left as they are"
     if node.attributes.get_int("block_size", 0):
         return f"'{node.name}' has a scale a block: left as it is"
-    bits, signed = _BITS[dtype]
+    bits, signed = _BITS.get(dtype, (8, True))
     points = np.zeros(scale.shape, np.int64) if zero is None else zero.astype(np.int64)
     value = node.inputs[0]
     rank = len(value.shape) if value is not None and value.shape is not None else 0
@@ -61,6 +61,10 @@ def pair_parameters(node: ir.Node, dtype: ir.DataType | None) -> QParams | str:
         scale, points = scale.reshape(()), points.reshape(())
     granularity = PerChannel(axis % rank if rank else axis) if scale.ndim else PerTensor()
     spec = QuantSpec(bits, signed, signed and not points.any(), granularity)
+    if dtype is ir.DataType.FLOAT8E4M3FN:
+        if points.any():
+            return f"the zero point of '{node.name}' is not 0: left as it is"
+        spec = replace(spec, scheme=Scheme.FLOAT8)
     check_numbers(node, spec, scale, points, stored=node.op_type == "DequantizeLinear")
     return QParams(spec, scale.astype(np.float32), points)
 

@@ -47,7 +47,7 @@ class Maker:
         Raises:
             OptionError: the method or its observer does not know such a grid.
         """
-        if spec.bits > _WIDEST or isinstance(spec.granularity, PerBlock):
+        if spec.bits > _WIDEST or isinstance(spec.granularity, PerBlock) or spec.scheme not in self.kinds:
             raise OptionError(f"no quantizer trains the grid that {self.target} wants: {spec}", where="prepare")
         observer = self.observer()
         made = self.kinds[spec.scheme](

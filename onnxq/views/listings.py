@@ -98,7 +98,7 @@ def backends(screen: Screen, found: Sequence[Backend]) -> None:
 
 
 def _scheme(spec: QuantSpec) -> str:
-    sign = "int" if spec.signed else "uint"
+    sign = "float" if spec.scheme is Scheme.FLOAT8 else "int" if spec.signed else "uint"
     extra = " log" if spec.scheme is Scheme.LOGARITHMIC else " 2^n" if spec.power_of_two else ""
     return f"{sign}{spec.bits}{extra}{' sym' if spec.symmetric and spec.signed else ''}"
 

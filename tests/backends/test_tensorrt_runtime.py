@@ -72,6 +72,18 @@ def test_the_placement_for_transformers_is_taken_too(tmp_path: Path) -> None:
     assert of_kind(seen.integer, "matrix_multiply") >= 4 and not seen.floating
 
 
+def test_floating_point_of_8_bits(tmp_path: Path) -> None:
+    path = tmp_path / "q.onnx"
+    onnxq.quantize(residual(), images(1, 16, 8, 8), backend="tensorrt_fp8", output=path)
+    seen = examine(RUNTIME, path)
+    assert of_kind(seen.integer, "convolution") == 3 and not of_kind(seen.floating, "convolution")
+    assert any("compiled for SM89" in remark for remark in seen.remarks)
+    onnxq.quantize(encoder(), [{**f, "ids": abs(f["ids"]) % 32} for f in feeds_for(encoder())],
+                   backend="tensorrt_fp8", output=path)  # fmt: skip
+    seen = examine(RUNTIME, path)
+    assert of_kind(seen.integer, "matrix_multiply") >= 4 and not seen.floating
+
+
 @pytest.mark.parametrize("opset", [13, 19, 21, 25])
 def test_opsets(tmp_path: Path, opset: int) -> None:
     model, path = residual(), tmp_path / "q.onnx"

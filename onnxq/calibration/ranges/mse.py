@@ -55,7 +55,7 @@ def select(stats: TensorStatistics, spec: QuantSpec, parameter: float | None = N
     """
     check(parameter)
     low, high = min(stats.min, 0.0), max(stats.max, 0.0)
-    if low == high or spec.scheme is Scheme.LOGARITHMIC:
+    if low == high or spec.scheme is not Scheme.UNIFORM:
         return low, high
     bins = Bins(stats)
     if spec.symmetric:

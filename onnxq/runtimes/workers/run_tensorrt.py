@@ -18,6 +18,8 @@ NARROW = ("Int8", "Int4", "FP8", "FP4")
 MULTIPLY = ("CONVOLUTION", "DECONVOLUTION", "MATRIX_MULTIPLY")
 KERNELS = ("runtime_fusion", "correlation", "convolution", "deconvolution", "gemm")
 """Kinds of kernels that multiply, the surest last; others may be named after a layer of which they prepare a part."""
+WITHOUT_FP8 = ("SM75", "SM80", "SM86")
+FIRST_WITH_FP8 = "SM89"
 MOST = 8
 """Warnings passed on."""
 _DATATYPE = re.compile(r"Datatype: (\w+)")
@@ -55,7 +57,10 @@ def run(request: Request) -> dict[str, Any]:
     config = builder.create_builder_config()
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     config.num_compute_capabilities = 1
-    config.set_compute_capability(getattr(trt.ComputeCapability, request.options["capability"]), 0)
+    capability = request.options["capability"]
+    if capability in WITHOUT_FP8 and _has_fp8(trt, network):
+        capability = FIRST_WITH_FP8
+    config.set_compute_capability(getattr(trt.ComputeCapability, capability), 0)
     profile = _profile(builder, network, request)
     if profile is not None:
         config.add_optimization_profile(profile)
@@ -68,8 +73,15 @@ def run(request: Request) -> dict[str, Any]:
             layers.update(dict.fromkeys(_LAYER.findall(layer.metadata) or [layer.name], kind.lower()))
     report = _read(log, layers)
     report["outputs"] = [network.get_output(i).name for i in range(network.num_outputs)]
+    report["remarks"] += [f"compiled for {capability}"] if capability != request.options["capability"] else []
     report["remarks"] += list(dict.fromkeys(problems))[:MOST]
     return report
+
+
+def _has_fp8(trt: Any, network: Any) -> bool:
+    """Whether a layer makes FP8 numbers."""
+    layers = (network.get_layer(i) for i in range(network.num_layers))
+    return any(layer.get_output(i).dtype == trt.DataType.FP8 for layer in layers for i in range(layer.num_outputs))
 
 
 def _profile(builder: Any, network: Any, request: Request) -> Any:
