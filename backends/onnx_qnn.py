@@ -12,6 +12,7 @@ Relay importer had them is known from documents only.
 from __future__ import annotations
 
 from onnxq.backend import Backend, Kind, OpRule
+from onnxq.backends.onnxruntime_limits import adjust, several
 from onnxq.backends.onnxruntime_rewrites import finish
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.render.qoperator import QOPERATOR
@@ -35,7 +36,7 @@ _RULES = (
     OpRule("GlobalAveragePool", Kind.ELEMENTWISE),
     OpRule("LeakyRelu", Kind.ELEMENTWISE),
     OpRule("Sigmoid", Kind.ELEMENTWISE, fixed=(0.0, 1.0)),
-    OpRule("Softmax", Kind.ELEMENTWISE, fixed=(0.0, 1.0)),
+    OpRule("Softmax", Kind.ELEMENTWISE, fixed=(0.0, 1.0), when=several),
     OpRule("MaxPool", Kind.MOVEMENT, when=plain_max_pool),
     OpRule("Resize", Kind.MOVEMENT, when=nearest),
     *each(Kind.MOVEMENT, "Transpose Reshape Flatten Squeeze Unsqueeze Slice Split Gather Expand"),
@@ -55,6 +56,7 @@ BACKEND = Backend(
     act_bits=frozenset({8}),
     quantizer_bits=frozenset({8}),
     runtime="onnxruntime",
+    adjust=adjust,
     finish=finish,
     artifacts="model.onnx (QLinearConv, QLinearAdd, ...)",
     verified="onnxruntime 1.31.1 on x86-64, optimizations on and off",

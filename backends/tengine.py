@@ -44,6 +44,8 @@ from onnxq.spec import QuantSpec
 __all__ = ["BACKEND"]
 
 _INHERIT = frozenset({"Flatten", "Reshape", "Squeeze", "Clip", "Slice", "MaxPool", "Relu"})
+_CUTS = frozenset({"Clip", "MaxPool", "Relu", "Slice"})
+"""Of those, what may give less than the range of what they read."""
 _PASSES = frozenset({"Identity", "Cast", "Shape", "Constant", "ArgMax", "ArgMin", "NonZero"})
 
 
@@ -96,6 +98,13 @@ def _lacks(model: ir.Model) -> list[Finding]:
         if why:
             hint = "The uint8 tool makes every tensor uint8; cut the model before this node"
             found.append(Finding("warning", f"node '{node.name}' ({node.op_type})", why, hint))
+    for value in model.graph.outputs:
+        readers = [use.node for use in value.uses()]
+        if len(readers) == 1 and readers[0].op_type in _CUTS and value.dtype is ir.DataType.FLOAT:
+            what = (
+                f"the uint8 tool gives it the range of the {readers[0].op_type} behind it, and cuts off what is beyond"
+            )
+            found.append(Finding("warning", f"output {value.name!r}", what, "Let another node read it too, or none"))
     return found
 
 

@@ -51,6 +51,7 @@ def noise_amplifiers(
     samples: Sequence[KeptSample],
     *,
     broken: bool = False,
+    optimize: bool = True,
     providers: Sequence[str] | None = None,
     custom_op_library: str | None = None,
 ) -> dict[str, str]:
@@ -63,6 +64,8 @@ def noise_amplifiers(
         samples: samples to run, a few are enough.
         broken: only where there are infinities or NaN and the float model has numbers, as of a division by what
             rounds to 0, or of its logarithm.
+        optimize: run the quantized model with onnxruntime's graph optimizations, which are made for its own forms:
+            onnxruntime 1.31 aborts the process where it moves a DequantizeLinear into an If behind a Reshape.
         providers: execution providers of onnxruntime.
         custom_op_library: shared library with the model's custom operators.
 
@@ -80,7 +83,7 @@ def noise_amplifiers(
     now = {node.name: node for node in all_nodes(rendered)}
     pairs = {node: _pairs(node, now[node.name]) for node, _ in suspects if node.name in now}
     all_pairs = list(dict.fromkeys(pair for found in pairs.values() for pair in found))
-    error = _errors(model, rendered, all_pairs, samples, providers, custom_op_library)
+    error = _errors(model, rendered, all_pairs, samples, optimize, providers, custom_op_library)
     found: dict[str, str] = {}
     for node, ahead in suspects:
         *read, written = pairs.get(node) or [("", "")]
@@ -130,14 +133,16 @@ def _errors(
     rendered: ir.Model,
     pairs: Sequence[tuple[str, str]],
     samples: Sequence[KeptSample],
+    optimize: bool,
     providers: Sequence[str] | None,
     custom_op_library: str | None,
 ) -> dict[tuple[str, str], Errors]:
     """What each pair of tensors that can be observed differs by."""
     sessions, shown = [], []
-    for which, tensors in ((model, [a for a, _ in pairs]), (rendered, [b for _, b in pairs])):
+    parts = ((model, [a for a, _ in pairs], True), (rendered, [b for _, b in pairs], optimize))
+    for which, tensors, how in parts:
         tapped, names = tap(which, list(dict.fromkeys(tensors)))
-        sessions.append(open_anyhow(tapped, providers=providers, custom_op_library=custom_op_library))
+        sessions.append(open_anyhow(tapped, optimize=how, providers=providers, custom_op_library=custom_op_library))
         shown.append(names)
     meters = {pair: ErrorMeter() for pair in pairs if pair[0] in shown[0] and pair[1] in shown[1]}
     for sample in samples[:_SAMPLES]:

@@ -64,6 +64,7 @@ class OpRule:
         weight: spec of the weights where it is not the backend's.
         same_scale: all activations that the operator reads and writes share one scale, that of its first output; for
             data movement the first input's scale is shared whether this is set or not.
+        own_scale: the output keeps its own scale where an operator of one scale reads it: its kernel writes no other.
         weight_bits: widths of weights that the operator's kernel has; where another is asked for, its spec's is taken.
         act_bits: widths of activations that it has; the node stays float where another is asked for.
         fixed: the output's real range where the operator's definition gives it (sigmoid: 0 to 1).
@@ -84,6 +85,7 @@ class OpRule:
     activation: QuantSpec | Callable[[ir.Value], QuantSpec] | None = None
     weight: QuantSpec | None = None
     same_scale: bool = False
+    own_scale: bool = False
     weight_bits: frozenset[int] = _ANY_BITS
     act_bits: frozenset[int] = _ANY_BITS
     fixed: tuple[float, float] | None = None

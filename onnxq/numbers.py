@@ -17,6 +17,7 @@ from onnxq.graph.traverse import all_graphs
 from onnxq.graph.values import constant_array
 from onnxq.plan import Plan, Site
 from onnxq.qparams import MIN_SCALE, QParams, from_range
+from onnxq.spec import QuantSpec
 
 __all__ = ["MADE", "choose_numbers", "fit_biases", "unusable_constants", "unusable_tensors"]
 
@@ -79,10 +80,10 @@ def unusable_constants(model: ir.Model, plan: Plan) -> dict[str, str]:
 def choose_numbers(model: ir.Model, plan: Plan, statistics: Statistics) -> dict[str, QParams]:
     """Scale and zero point of every site.
 
-    Activations take the range that their spec's range method selects from the statistics, tied sites that of their
-    root. Weights take their absolute maximum at 8 bits and above, the range of least squared error below. A bias takes
-    ``scale_x * scale_w``; where it would not fit 32 bits, the weight's scale of that channel is raised, which costs at
-    most ``|bias| / 2**31`` a weight.
+    Activations take the range that their spec's range method selects from the statistics, that of their `spans`
+    included, tied sites that of their root. Weights take their absolute maximum at 8 bits and above, the range of least
+    squared error below. A bias takes ``scale_x * scale_w``; where it would not fit 32 bits, the weight's scale of that
+    channel is raised, which costs at most ``|bias| / 2**31`` a weight.
 
     Returns:
         Parameters by site name.
@@ -91,8 +92,10 @@ def choose_numbers(model: ir.Model, plan: Plan, statistics: Statistics) -> dict[
     numbers: dict[str, QParams] = {}
     for site in plan.sites:
         if site.role == "activation" and site.tied_to is None:
-            low, high = site.fixed or _range(statistics, site)
-            numbers[site.name] = from_range(low, high, site.spec)
+            ranges = [site.fixed or _range(statistics, site.source, site.spec)]
+            ranges += [_range(statistics, tensor, site.spec) for tensor in site.spans]
+            lows, highs = zip(*ranges, strict=True)
+            numbers[site.name] = from_range(min(lows), max(highs), site.spec)
         elif site.role in ("weight", "constant"):
             array = _array(values[site.tensor])
             if site.role == "weight" or site.spec.power_of_two:
@@ -106,11 +109,11 @@ def choose_numbers(model: ir.Model, plan: Plan, statistics: Statistics) -> dict[
     return numbers
 
 
-def _range(statistics: Statistics, site: Site) -> tuple[float, float]:
-    """The range that the site's method selects; searched for once for all plans of these statistics."""
-    key = (site.source, site.spec)
+def _range(statistics: Statistics, tensor: str, spec: QuantSpec) -> tuple[float, float]:
+    """The range that a spec's method selects; searched for once for all plans of these statistics."""
+    key = (tensor, spec)
     if key not in statistics.ranges:
-        statistics.ranges[key] = select_range(statistics.tensors[site.source], site.spec)
+        statistics.ranges[key] = select_range(statistics.tensors[tensor], spec)
     return statistics.ranges[key]
 
 

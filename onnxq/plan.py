@@ -39,6 +39,7 @@ class Site:
         factors: for a bias, the sites of data and weight; its scale is the product of theirs. ``None`` where that would
             overflow 32 bits (weights of more than 8 bits): the bias then has a scale of its own.
         source: for an activation, the tensor whose statistics it takes: itself, or the one it is a reordering of.
+        spans: tensors whose ranges this site's grid holds as well: what is tied to it, but not part of its tensor.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Site:
     fixed: tuple[float, float] | None = None
     factors: tuple[str, str] | None = None
     source: str = ""
+    spans: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +97,9 @@ class Plan:
 
     def observed(self) -> list[str]:
         """Tensors whose statistics the plan needs, in the order of the graph, without repeats."""
-        names = (s.source for s in self.sites if s.role == "activation" and s.tied_to is None and s.fixed is None)
-        return list(dict.fromkeys(names))
+        roots = [s for s in self.sites if s.role == "activation" and s.tied_to is None]
+        names = ((*(() if s.fixed else (s.source,)), *s.spans) for s in roots)
+        return list(dict.fromkeys(name for group in names for name in group))
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON-ready data."""

@@ -84,6 +84,20 @@ def plain_average_pool(node: ir.Node) -> str | None:
     get = node.attributes
     if any(step > 1 for step in get.get_ints("dilations", ())):
         return "onnxruntime's integer kernel has no dilations"
-    if get.get_int("ceil_mode", 0) == 1 and get.get_int("count_include_pad", 0) == 1:
+    beyond = get.get_int("ceil_mode", 0) == 1 or _outgrows(node)
+    if beyond and get.get_int("count_include_pad", 0) == 1:
         return "onnxruntime's integer kernel divides by other counts where windows reach beyond the padding"
     return None
+
+
+def _outgrows(node: ir.Node) -> bool:
+    """Whether the window of a pool is larger than its input with the padding, which onnxruntime takes."""
+    x, kernel = node.inputs[0], node.attributes.get_ints("kernel_shape", ())
+    sizes = x.shape[2:] if x is not None and x.shape is not None else ()
+    pads = node.attributes.get_ints("pads", ()) or (0,) * 2 * len(kernel)
+    if len(sizes) != len(kernel) or len(pads) != 2 * len(kernel):
+        return False
+    both = [before + after for before, after in zip(pads[: len(kernel)], pads[len(kernel) :], strict=True)]
+    return any(
+        isinstance(size, int) and window > size + pad for size, window, pad in zip(sizes, kernel, both, strict=True)
+    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,37 @@ from onnx import helper, numpy_helper
 
 from tests.contract import infer, sqnr
 
-__all__ = ["explained"]
+__all__ = ["NONE", "Steps", "explained"]
 
 Array = NDArray[Any]
 
 _DRAWS = 6
 _FLOATS = (np.float32, np.float16, np.float64)
-_NONE = -1e9
+NONE = -1e9
+"""dB of what has another shape, or is no number."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What a target asks of steps.
+
+    Attributes:
+        least: of every tensor.
+        own: of some tensors, at least.
+        shared: groups of tensors that have one step, the largest of theirs.
+    """
+
+    least: float = 0.0
+    own: Mapping[str, float] = field(default_factory=dict)
+    shared: Sequence[Collection[str]] = ()
+
+    def of(self, natural: Mapping[str, float]) -> dict[str, float]:
+        """The steps of tensors, from what their ranges alone ask for."""
+        steps = {name: max(step, self.least, self.own.get(name, 0.0)) for name, step in natural.items()}
+        for group in self.shared:
+            largest = max((steps[name] for name in group if name in steps), default=0.0)
+            steps |= {name: largest for name in group if name in steps}
+        return steps
 
 
 def explained(
@@ -27,7 +52,7 @@ def explained(
     times: float = 1.0,
     *,
     rounded: bool = False,
-    least: Mapping[str, float] | None = None,
+    asked: Steps | None = None,
 ) -> dict[str, float]:
     """dB of each float output of the disturbed float model; the worst of some draws.
 
@@ -39,15 +64,15 @@ def explained(
         feeds: what it is run on.
         times: steps of noise, or steps between the numbers that are rounded to.
         rounded: round the tensors as they are with all that was disturbed before them, so that what is small is 0.
-        least: smallest steps that a target has for tensors.
+        asked: what the target asks of steps.
 
     Returns:
-        Output → dB; -1e9 where a shape changes or a result is no number.
+        Output → dB where the float model's numbers are finite; -1e9 where a shape changes or one of those is no number.
     """
     tensors = _tensors(model, feeds)
     fixed = {node.output[0] for node in model.graph.node if node.op_type in ("HardSigmoid", "Sigmoid", "Softmax")}
     steps = {name: _step(arrays, fixed=name in fixed) for name, arrays in tensors.items()}
-    steps = {name: max(step, (least or {}).get(name, 0.0)) * times for name, step in steps.items()}
+    steps = {name: step * times for name, step in (asked or Steps()).of(steps).items()}
     expected = infer(model, feeds, optimize=False)
     floats = [name for name, arrays in expected.items() if all(a.dtype.kind == "f" for a in arrays)]
     worst = dict.fromkeys(floats, float("inf"))
@@ -64,11 +89,11 @@ def explained(
         try:
             noisy = infer(_disturbed(model, tensors, really, rng, times), fed, optimize=False)
         except Exception:  # onnxruntime's own: noise changed a shape
-            return dict.fromkeys(floats, _NONE)
+            return dict.fromkeys(floats, NONE)
         for name in floats:
-            alike = all(a.shape == b.shape for a, b in zip(noisy[name], expected[name], strict=True))
-            sound = alike and all(np.isfinite(a).all() for a in noisy[name])
-            worst[name] = min(worst[name], sqnr(expected[name], noisy[name]) if sound else _NONE)
+            pairs = list(zip(noisy[name], expected[name], strict=True))
+            sound = all(a.shape == b.shape and np.isfinite(a[np.isfinite(b)]).all() for a, b in pairs)
+            worst[name] = min(worst[name], sqnr(expected[name], noisy[name]) if sound else NONE)
     return worst
 
 
@@ -87,8 +112,9 @@ def _tensors(model: onnx.ModelProto, feeds: Sequence[dict[str, Array]]) -> dict[
 
 
 def _step(arrays: Sequence[Array], *, fixed: bool) -> float:
-    """One 255th of the range, zero included."""
-    spans = [max(float(a.max()), 0) - min(float(a.min()), 0) for a in arrays if a.size]
+    """One 255th of the range, zero included, of what is finite."""
+    known = [a[np.isfinite(a)] for a in arrays]
+    spans = [max(float(a.max()), 0) - min(float(a.min()), 0) for a in known if a.size]
     return (1.0 if fixed else max(spans, default=0.0)) / 255
 
 
@@ -96,7 +122,7 @@ def _noise(array: Array, rng: np.random.Generator, step: float, grid: float | No
     """Uniform noise of a step, or what rounding an array to a grid does to it."""
     if not grid:
         return rng.uniform(-step / 2, step / 2, array.shape).astype(array.dtype)
-    exact = array.astype(np.float64)
+    exact = np.where(np.isfinite(array), array.astype(np.float64), 0.0)
     return np.asarray(np.round(exact / grid) * grid - exact).astype(array.dtype)
 
 
@@ -112,7 +138,8 @@ def _disturbed(
     noisy = onnx.ModelProto()
     noisy.CopyFrom(model)
     graph = noisy.graph
-    for tensor in graph.initializer:
+    values = [a.t for node in graph.node if node.op_type == "Constant" for a in node.attribute if a.HasField("t")]
+    for tensor in (*graph.initializer, *values):  # a weight is one in either form
         array = numpy_helper.to_array(tensor)
         if array.dtype in _FLOATS and array.size > 1:
             step = float(np.abs(array).max()) / 127 * times

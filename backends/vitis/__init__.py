@@ -76,7 +76,7 @@ _RULES = (
     OpRule("Clip", Kind.ELEMENTWISE),
     OpRule("LeakyRelu", Kind.ELEMENTWISE),
     OpRule("PRelu", Kind.ELEMENTWISE, weights=(1,)),
-    OpRule("HardSigmoid", Kind.ELEMENTWISE, fixed=(0.0, _HIGHEST), when=_hard_sigmoid),
+    OpRule("HardSigmoid", Kind.ELEMENTWISE, fixed=(0.0, _HIGHEST), own_scale=True, when=_hard_sigmoid),
     OpRule("Softmax", Kind.ELEMENTWISE),
     OpRule("MaxPool", Kind.MOVEMENT, when=plain_max_pool),
     OpRule("Pad", Kind.MOVEMENT, when=_pad),

@@ -5,11 +5,13 @@ limited width, so positions of tensors that meet in an operator must not be too 
 of input, weight, bias and output:
 
 * Conv, Gemm: ``0 <= w + i - o <= 16`` (w moves); ``min(0, w + i - o - 16) <= w + i - b <= 15`` (b moves), from 0 where
-  a LeakyRelu follows;
+  a LeakyRelu follows. amd-quark moves b up even where that cuts off the bias. Here w then moves down in its place: each
+  product is less than a 250th of such a bias;
 * Add, Sub: ``max(i) - min(i) <= 7`` (the larger moves); Add: ``-7 <= min(i) - o <= 25`` (o moves);
 * Mul: ``0 <= sum(i) - o <= 32`` (o moves), 15 in place of 32 for x times HardSigmoid(x);
 * HardSigmoid: ``0 <= i <= 15`` and ``7 <= o <= 14 + i`` (both move);
-* MaxPool, AveragePool, GlobalAveragePool, Pad, Slice: input and output at the lower of both; Concat: all of them.
+* MaxPool, AveragePool, GlobalAveragePool, Pad, Slice: input and output at the lower of both; Concat: all of them, but
+  what a HardSigmoid writes, which stays at 7 as amd-quark, too, leaves it in the end.
 
 Source: amd-quark 0.13, ``postprocess/refinement/refine.py``, which goes over the model at most five times. Here it is
 repeated until nothing moves, since an alignment can travel through a chain of operators one step a time.
@@ -25,6 +27,7 @@ import onnx_ir as ir
 
 from onnxq.backends.vitis.rewrites import bounds_of, is_dpu_hard_sigmoid
 from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import constant_array
 from onnxq.plan import Plan, Site
 from onnxq.qparams import QParams
 
@@ -75,6 +78,7 @@ class _Adjuster:
                 if site.produced:
                     self.produced.setdefault(site.tensor, site)
             self.together.setdefault(plan.root(site).name, []).append(site.name)
+        self.least: dict[str, int] = {}
         self.first: dict[str, tuple[int, str]] = {}
         self.moved = False
 
@@ -177,7 +181,8 @@ class _Adjuster:
     def _align_all(self, node: ir.Node, sites: Sequence[Site]) -> None:
         lowest = min(self._at(site) for site in sites)
         for site in sites:
-            self._move(site, lowest, f"{_named(node)} has one position for all")
+            to = max(lowest, self.least.get(self.plan.root(site).name, lowest))
+            self._move(site, to, f"{_named(node)} has one position for all")
 
     def _shift_read(self, node: ir.Node) -> None:
         sites = self._inputs(node) if node.op_type in ("Add", "Sub") else []
@@ -229,6 +234,10 @@ class _Adjuster:
         shift = sums - self._at(bias)
         if not low <= shift <= 15:
             why = f"{_named(node)} adds its bias with a shift of {shift}, {low} to 15"
+            if shift > 15 and _outgrows(node.inputs[2], sums - 15):
+                self._move(weight, max(self._at(bias) + 15, output) - source, why)
+                sums = self._at(weight) + source
+                shift = sums - self._at(bias)
             self._move(bias, sums - min(max(shift, low), 15), why)
 
     def _hard_sigmoid(self, node: ir.Node) -> None:
@@ -240,6 +249,7 @@ class _Adjuster:
         self._move(source, min(max(self._at(source), 0), 15), f"{_named(node)} reads at 0 to 15")
         highest = 14 + self._at(source)
         self._move(output, min(max(self._at(output), 7), highest), f"{_named(node)} writes at 7 to {highest}")
+        self.least[self.plan.root(output).name] = 7
 
     def _swish(self, node: ir.Node) -> None:
         if node.op_type != "Mul" or len(node.inputs) != 2:
@@ -253,6 +263,12 @@ class _Adjuster:
         if not 0 <= shift <= 15:
             why = f"{_named(node)} of x and HardSigmoid(x) writes with a shift of {shift}, 0 to 15"
             self._move(output, total - min(max(shift, 0), 15), why)
+
+
+def _outgrows(value: ir.Value | None, at: int) -> bool:
+    """Whether a constant holds numbers beyond those of a position, by half a step and more."""
+    array = constant_array(value)
+    return array is not None and bool(np.ldexp(np.abs(array).max(initial=0.0), at) >= 127.5)
 
 
 def _readers(value: ir.Value) -> Iterator[ir.Node]:

@@ -22,6 +22,7 @@ from onnxq.graph.prune import eliminate_identity, remove_dead
 from onnxq.graph.scalar_range import scalar_ranges
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.share import share_constants
+from onnxq.graph.vector_products import vector_products
 
 __all__ = ["normalize"]
 
@@ -67,6 +68,7 @@ def normalize(
         *remove_dead(model),
         *fuse_hardswish(model),
         *fold_gemm(model),
+        *vector_products(model),
         *_fold_layers(model),
         *remove_dead(model),
         *share_constants(model),

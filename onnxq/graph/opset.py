@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxq.errors import ModelError, OptionError
 from onnxq.graph.converter import convert
+from onnxq.graph.expand_doubles import FIRST, LAST, expand_doubles
 from onnxq.graph.note import Note
 from onnxq.graph.skeleton import adopt, skeleton
 from onnxq.graph.traverse import all_nodes, with_subgraphs
@@ -75,11 +76,12 @@ def raise_opset(model: ir.Model, opset: int | None = None, *, minimum: int = 17)
     if target == current:
         _raise_ir(model, current)
         return []
+    notes = expand_doubles(model) if FIRST <= current <= LAST < target else []
     changed = changed_operators(model.graph, current, target)
     if not changed:
         model.opset_imports[""] = target
         _raise_ir(model, target)
-        return [Note("opset", "", f"raised from {current} to {target}")]
+        return [*notes, Note("opset", "", f"raised from {current} to {target}")]
     if current < 9 and "Scan" in changed:
         raise ModelError(
             "Scan of opset 8 works on batches, which later opsets cannot express",
@@ -98,7 +100,8 @@ def raise_opset(model: ir.Model, opset: int | None = None, *, minimum: int = 17)
         if opset is None and current >= MIN_CONVERTIBLE:
             _raise_ir(model, current)
             return [
-                Note("opset", "", f"stays at {current}: onnx cannot convert {operators} to {target} ({first_line})")
+                *notes,
+                Note("opset", "", f"stays at {current}: onnx cannot convert {operators} to {target} ({first_line})"),
             ]
         raise ModelError(
             f"opset {current} cannot be raised to {target}: {first_line} (operators that changed: {operators})",
@@ -107,7 +110,8 @@ def raise_opset(model: ir.Model, opset: int | None = None, *, minimum: int = 17)
         ) from error
     adopt(model, converted, big)
     _raise_ir(model, target)
-    return [Note("opset", "", f"converted from {current} to {target}; changed operators: {', '.join(sorted(changed))}")]
+    what = f"converted from {current} to {target}; changed operators: {', '.join(sorted(changed))}"
+    return [*notes, Note("opset", "", what)]
 
 
 def _ir_version(opset: int) -> int:

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 import onnx
 import onnx_ir as ir
 
+from onnxq.graph.exact_pools import exact_pools
 from onnxq.graph.note import Note
 from onnxq.graph.skeleton import skeleton
-from onnxq.graph.traverse import all_graphs
+from onnxq.graph.traverse import all_graphs, all_nodes
 
 __all__ = ["forget_shapes", "infer_shapes", "sizes_at"]
 
@@ -25,21 +26,49 @@ def infer_shapes(model: ir.Model) -> list[Note]:
 
     What the file itself says about inner tensors of standard operators is not believed, since edited models are often
     stale there: it is only kept where inference finds nothing. Graph inputs and outputs keep theirs; an output that
-    the file gives no shape gets the inferred one, and so does one whose declared shape contradicts it.
+    the file gives no shape gets the inferred one, and so does one whose declared shape contradicts it. An STFT is told
+    its default where it says nothing.
 
     Args:
         model: changed in place. Names must be unique over the model.
 
     Returns:
-        A note for each output whose declared shape was wrong, or one that inference failed; the shapes known before
-        then stay.
+        A note for each pool that was rewritten (see :func:`exact_pools`) and each output whose declared shape was
+        wrong, or one that inference failed; the shapes known before then stay.
     """
-    proto, _ = skeleton(model)
-    _forget(proto.graph)
-    try:
-        inferred = infer(proto)
-    except Exception as error:
-        return [Note("shapes", "", f"shape inference failed, so some shapes stay unknown: {error}")]
+    for node in all_nodes(model):
+        if node.op_type == "STFT" and node.domain in STANDARD and "onesided" not in node.attributes:
+            node.attributes["onesided"] = ir.AttrInt64("onesided", 1)  # onnx's inference (1.23) takes 0 for the default
+    notes: list[Note] = []
+    while True:
+        proto, _ = skeleton(model)
+        _forget(proto.graph)
+        try:
+            inferred = infer(proto)
+        except Exception as error:
+            return [*notes, Note("shapes", "", f"shape inference failed, so some shapes stay unknown: {error}")]
+        known = _known(inferred)
+        _tell(model, known)
+        misread = exact_pools(model)
+        if not misread:
+            break
+        notes += misread
+    for end in model.graph.outputs:
+        if (kind := known.get(end.name or "")) is not None and kind.WhichOneof("value") is not None:
+            if end.type is None:
+                end.type = ir.serde.deserialize_type_proto_for_type(kind)
+            if not isinstance(end.type, ir.TensorType):
+                continue
+            found = ir.serde.deserialize_type_proto_for_shape(kind)
+            if end.shape is not None and found is not None and _contradict(end.shape, found):
+                notes.append(Note("shapes", end.name or "", f"declared with shape {end.shape}, has {found}: corrected"))
+                end.shape = None
+            end.shape = found if end.shape is None else end.shape  # no sizes are a shape, too
+    return notes
+
+
+def _known(inferred: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
+    """What inference found of the tensors that nodes make, by name."""
     known: dict[str, onnx.TypeProto] = {}
     stack = [inferred.graph]
     while stack:
@@ -52,21 +81,14 @@ def infer_shapes(model: ir.Model) -> list[Note]:
                     for info in (*attribute.g.input, *attribute.g.output):
                         known.setdefault(info.name, info.type)
                     stack.append(attribute.g)
-    fixed = {*model.graph.inputs, *model.graph.outputs}
     for info in inferred.graph.output:
         known.setdefault(info.name, info.type)
-    notes = []
-    for end in model.graph.outputs:
-        if (kind := known.get(end.name or "")) is not None and kind.WhichOneof("value") is not None:
-            if end.type is None:
-                end.type = ir.serde.deserialize_type_proto_for_type(kind)
-            if not isinstance(end.type, ir.TensorType):
-                continue
-            found = ir.serde.deserialize_type_proto_for_shape(kind)
-            if end.shape is not None and found is not None and _contradict(end.shape, found):
-                notes.append(Note("shapes", end.name or "", f"declared with shape {end.shape}, has {found}: corrected"))
-                end.shape = None
-            end.shape = found if end.shape is None else end.shape  # no sizes are a shape, too
+    return known
+
+
+def _tell(model: ir.Model, known: Mapping[str, onnx.TypeProto]) -> None:
+    """Puts types and shapes to the inner tensors of a model."""
+    fixed = {*model.graph.inputs, *model.graph.outputs}
     for current in all_graphs(model):
         for value in (*current.inputs, *(v for node in current for v in node.outputs)):
             if value in fixed or not value.name or value.name not in known:
@@ -80,7 +102,6 @@ def infer_shapes(model: ir.Model) -> list[Note]:
             shape = ir.serde.deserialize_type_proto_for_shape(kind)
             if shape is not None:
                 value.shape = shape
-    return notes
 
 
 def _contradict(declared: ir.Shape, found: ir.Shape) -> bool:

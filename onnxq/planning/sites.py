@@ -21,6 +21,8 @@ __all__ = ["make_sites"]
 _REORDERINGS = frozenset(
     {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "DepthToSpace", "SpaceToDepth"}
 )
+_WHOLE = frozenset({"Concat", "Pad"})
+"""Operators whose output holds every number that they read."""
 
 
 def make_sites(asked: Question, decided: Decisions) -> tuple[Site, ...]:
@@ -49,6 +51,8 @@ class _Draft:
     tied_to: _Draft | None = None
     fixed: tuple[float, float] | None = None
     factors: tuple[_Draft, _Draft] | None = None
+    spans: list[ir.Value] = field(default_factory=list)
+    own: bool = False
     name: str = ""
 
     @property
@@ -67,6 +71,7 @@ class _Draft:
             fixed=self.fixed,
             factors=(self.factors[0].name, self.factors[1].name) if self.factors else None,
             source=_source(self.tensor).name or "",
+            spans=tuple(dict.fromkeys(_source(tensor).name or "" for tensor in self.spans)),
         )
 
 
@@ -145,20 +150,27 @@ class _Drafts:
             return
         draft = self._draft(value, "activation", spec)
         draft.produced = not self._asked.backend.inputs_only
-        draft.fixed = rule.fixed
+        draft.fixed, draft.own = rule.fixed, rule.own_scale
         if rule.kind is Kind.MOVEMENT and node.inputs[0] is not None:
             draft.tied_to = self._made.get((node.inputs[0], "activation", spec, 0))
         if rule.same_scale:
             self._share(node, rule, draft)
 
     def _share(self, node: ir.Node, rule: OpRule, output: _Draft) -> None:
-        """Let the activations that a node reads have the scale of its output."""
+        """Let the activations that a node reads have the scale of its output.
+
+        That of the output alone holds what a Concat or Pad reads as a whole. Where a part is read of what has the same
+        scale, or another Concat has tied a tensor already, the scale has to hold that as well.
+        """
         for position in positions(rule, node):
             value = node.inputs[position]
             role: Role = "constant" if is_constant(value) else "activation"
             draft = self._made.get((value, role, output.spec, 0)) if value is not None else None
-            if draft is not None and draft.root is not output.root:
-                draft.root.tied_to = output.root
+            if draft is not None and draft.root is not output.root and not draft.root.own:
+                before, root = draft.root, output.root
+                held = node.op_type in _WHOLE and _source(before.tensor) is _source(draft.tensor)
+                root.spans += [*(() if held or before.role == "constant" else (before.tensor,)), *before.spans]
+                before.tied_to, before.spans = root, []
 
     def sites(self) -> tuple[Site, ...]:
         """The drafts as sites with names of their own, in the order of the graph."""

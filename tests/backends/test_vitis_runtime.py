@@ -44,7 +44,21 @@ def far_apart() -> onnx.ModelProto:
     )
 
 
-@pytest.mark.parametrize("make", [net, far_apart])
+def boxes_and_scores() -> onnx.ModelProto:
+    """A Concat has one position, and a HardSigmoid writes at none below 7: the rules of both cannot hold at once."""
+    return build(
+        """(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) {
+            b = Conv (x, large)
+            s = Sigmoid (x)
+            c = Concat <axis = 1> (b, s)
+            y = Conv (c, w)
+        }""",
+        large=normal(4, 4, 1, 1, scale=20.0),
+        w=normal(4, 8, 1, 1),
+    )
+
+
+@pytest.mark.parametrize("make", [net, far_apart, boxes_and_scores])
 def test_quark_changes_nothing(make: object, tmp_path: Path) -> None:
     model = make()  # type: ignore[operator]
     feeds = DATA if make is net else feeds_for(model)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 
+from onnxq.graph.check import check
 from onnxq.graph.load import load
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.values import static_shape
@@ -67,6 +69,13 @@ def test_output_declared_with_a_shape_that_it_never_has(declared: str) -> None:
     assert notes.keys() == {"y", "z"}
     assert "corrected" in notes["y"]
     assert [str(output.shape) for output in model.graph.outputs] == ["[3,2]", "[2,3]"]
+
+
+def test_stft_gives_half_of_the_spectrum_where_it_says_nothing() -> None:
+    text = "g (float[1,128,1] x) => (float[1,15,9,2] y) { y = STFT (x, step, , length) }"
+    model = load(build(text, step=np.array(8), length=np.array(16)))
+    assert not infer_shapes(model) and model.graph.outputs[0].shape == [1, 15, 9, 2]
+    check(model)
 
 
 def test_failure_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
