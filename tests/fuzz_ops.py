@@ -182,6 +182,9 @@ def _pool(s: Scope) -> None:
         attributes["ceil_mode"] = 1
     if s.chance(0.3) and op == "AveragePool":
         attributes["count_include_pad"] = 1
+    pads, windows = attributes.get("pads", [0] * 2 * rank), attributes["kernel_shape"]
+    if any(n + a + b < w for n, a, b, w in zip(s.shape(x)[2:], pads, pads[rank:], windows, strict=False)):
+        return  # by its definition such a pool gives nothing; onnxruntime's versions of it differ
     s.add(op, [x], outputs=2 if op == "MaxPool" and s.opset >= 8 and s.chance(0.15) else 1, **attributes)
 
 
