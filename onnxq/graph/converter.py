@@ -28,7 +28,7 @@ def convert(proto: onnx.ModelProto, opset: int, types: Mapping[str | None, ir.Da
     _ease(proto.graph)
     shown = _show_outside(proto.graph)
     converted: onnx.ModelProto = onnx.version_converter.convert_version(proto, opset)
-    _hide_again(converted.graph, shown)
+    _hide_again(converted.graph, set(shown))
     _tell_apart(converted.graph, set())
     _retype_pads(converted.graph, types)
     return converted
@@ -78,10 +78,11 @@ def _show_outside(graph: onnx.GraphProto) -> dict[str, str]:
     return found
 
 
-def _hide_again(graph: onnx.GraphProto, shown: Mapping[str, str]) -> None:
-    """Takes the nodes of :func:`_show_outside` out again, in place."""
-    _rename_read(graph, shown)
+def _hide_again(graph: onnx.GraphProto, shown: Set[str]) -> None:
+    """Takes the nodes of :func:`_show_outside` out again, in place; what they read may have another name by now."""
+    hidden = [n for n in graph.node if n.op_type == "Identity" and n.output[0] in shown]
     kept = [n for n in graph.node if not (n.op_type == "Identity" and n.output[0] in shown)]
+    _rename_read(graph, {n.output[0]: n.input[0] for n in hidden})
     del graph.node[:]
     graph.node.extend(kept)
     for node in graph.node:

@@ -63,6 +63,17 @@ def test_converted_where_branches_read_what_is_replaced(value: bool) -> None:
     assert not [v.name for n in model.graph.all_nodes() for v in n.outputs if "outside" in (v.name or "")]
 
 
+def test_converted_in_an_order_that_bodies_can_be_run_in() -> None:
+    text = """g (float[1,8,5] x, float[1,25] z) => (float[1,25] y, float[1,8,7] u) {
+        u = Upsample <mode = "nearest", scales = [1.0, 1.0, 1.5]> (x)
+        y = Loop (two, , z) <body = b (int64 i, bool k, float[1,25] c) => (bool q, float[1,25] d) {
+            a = Relu (u)
+            m = ReduceMax <keepdims = 0> (a)
+            d = Add (c, m)
+            q = Identity (k) }> }"""
+    apply(raised, build(text, opset=7, two=np.array(2)), {"x": random(1, 8, 5), "z": random(1, 25)})
+
+
 def test_metadata_and_private_domains_are_kept() -> None:
     proto = build(REDUCE, opset=11, w=random(1, 8))
     proto.producer_name, proto.doc_string = "someone", "words"
