@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnxq.calibration.workbench import Workbench
 from onnxq.errors import ModelError
 from onnxq.graph.prune import remove_unread
+from onnxq.graph.values import constant_array
 
 __all__ = ["Tapped", "observe", "tap"]
 
@@ -138,6 +139,11 @@ class _Tapper:
         return lifted
 
     def _lift_if(self, value: ir.Value, graph: ir.Graph, node: ir.Node) -> ir.Value:
+        condition = constant_array(node.inputs[0])
+        taken = "then_branch" if condition is not None and condition.all() else "else_branch"
+        if condition is not None and node.attributes[taken].as_graph() is not graph:
+            # onnxruntime 1.31 leaves only the branch that is taken, and may then look for what showed the other's
+            raise _UnobservableError("it is in a branch that is never taken")
         for attribute in node.attributes.values():
             branch = attribute.as_graph()
             branch.outputs.append(self._graphs.copy(value, graph) if branch is graph else self._graphs.empty(branch))

@@ -128,3 +128,29 @@ def test_softmax_at_the_end_of_a_branch() -> None:
     )
     feeds = [{"x": f["x"] * f32(0.1)} for f in images(2, 4, 4)]
     assert quantize_checked(model, feeds).worst > 35
+
+
+@pytest.mark.parametrize("outer", [True, False])
+@pytest.mark.parametrize("inner", [True, False])
+def test_branch_that_is_never_taken_inside_a_branch(inner: bool, outer: bool) -> None:
+    """onnxruntime keeps of such an If what is taken, and loses what was to be seen of the other branch."""
+    model = build(
+        """(float[5] x, float[6] z, bool c) => (float[N] y) {
+            y = If (c) <then_branch = a () => (float[M] p) {
+                            i = If (t) <then_branch = d () => (float[K] u) { u = Identity (x) },
+                                        else_branch = e () => (float[L] v) { v = MatMul (z, w) }>
+                            p = Concat <axis = 0> (x, i)
+                        },
+                        else_branch = b () => (float[O] q) { q = MatMul (z, w) }>
+        }""",
+        w=normal(6, 8),
+        t=np.array(inner),
+    )
+    feeds = [{"x": f["x"], "z": f["z"], "c": np.array(outer)} for f in images_of(5, 6)]
+    assert quantize_checked(model, feeds).worst > 25
+
+
+def images_of(first: int, second: int) -> list[dict[str, np.ndarray]]:
+    """Samples of two vectors."""
+    random = np.random.default_rng(0)
+    return [{"x": f32(random.standard_normal(first)), "z": f32(random.standard_normal(second))} for _ in range(6)]
