@@ -23,7 +23,7 @@ Mish, Einsum, GatherND, TopK, Sum, ReduceL2, Tan.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import MutableMapping
+from collections.abc import Collection, MutableMapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,13 +32,14 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Format, Kind, OpRule
+from onnxq.calibration.weights import weight_range
 from onnxq.errors import ModelError, VerificationError
 from onnxq.findings import Finding
 from onnxq.graph.fuse_gelu import fuse_gelu
 from onnxq.graph.fuse_layernorm import fuse_layernorm
 from onnxq.graph.note import Note
-from onnxq.graph.traverse import all_nodes, describe
-from onnxq.graph.values import static_shape
+from onnxq.graph.traverse import all_graphs, all_nodes, describe
+from onnxq.graph.values import constant_array, static_shape
 from onnxq.numbers import fit_biases
 from onnxq.options import Options
 from onnxq.plan import Plan
@@ -127,9 +128,23 @@ def keep_to_limits(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QPa
         if root in changed:
             numbers[site.name] = replace(changed[root], spec=site.spec)
     fitted = dict(numbers)
+    _lower(model, plan, fitted, changed)
     fit_biases(model, plan, fitted)
     numbers.update(fitted)
     return [f"limits: {len(changed)} ranges widened or fixed as the HTP needs them"]
+
+
+def _lower(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams], widened: Collection[str]) -> None:
+    """Scales of weights that were raised beyond their range for a bias beside data whose scale has grown, in place."""
+    for site in plan.sites:
+        if site.role != "bias" or site.factors is None or plan.root(plan.by_name[site.factors[0]]).name not in widened:
+            continue
+        weight = plan.by_name[site.factors[1]]
+        value = next((v for graph in all_graphs(model) if (v := graph.initializers.get(weight.tensor))), None)
+        array, now = constant_array(value), numbers[weight.name]
+        if array is not None and array.size:
+            full = from_range(*weight_range(array, weight.spec), weight.spec).scale
+            numbers[weight.name] = replace(now, scale=np.minimum(now.scale, full))
 
 
 def _widened(old: QParams) -> QParams:

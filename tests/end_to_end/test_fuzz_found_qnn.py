@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from onnxq import Options, Quantized, check, quantize
 from onnxq.options import Placement
-from tests.contract import infer, sqnr
+from tests.contract import ALL, infer, sqnr
 from tests.fuzz import Case
 from tests.fuzz_judge import judge
 from tests.fuzz_noise import explained
@@ -211,3 +211,16 @@ def test_output_that_tengine_gives_whole(rest: str) -> None:
     _, _, scores = judged(model, case.feeds, "tengine")
     assert scores["c"] > 30
     assert not any(f.where == "output 'c'" for f in check(model, backend="tengine"))
+
+
+def test_data_of_next_to_nothing_in_front_of_an_ordinary_bias() -> None:
+    """The weight's scale makes room for the bias, and gives it back where the range of the data is widened."""
+    model = build(
+        "(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) { s = Mul (x, k) y = Conv <pads = [1, 1, 1, 1]> (s, w, b) }",
+        k=f32(1e-20),
+        w=normal(4, 4, 3, 3),
+        b=normal(4),
+    )
+    made = quantize(model, images(1, 4, 8, 8), backend="qnn", options=ALL)
+    checked = made.verification
+    assert checked is not None and checked.worst is not None and checked.worst[1].sqnr > 30
