@@ -108,7 +108,12 @@ def raise_opset(model: ir.Model, opset: int | None = None, *, minimum: int = 17)
             where="opset",
             hint="Export the model again with a newer opset",
         ) from error
+    properties = {
+        node.name: dict(node.metadata_props) for node in all_nodes(model) if node.name and node.metadata_props
+    }
     adopt(model, converted, big)
+    for node in all_nodes(model):
+        node.metadata_props.update(properties.get(node.name or "", {}))  # the converter drops them
     _raise_ir(model, target)
     what = f"converted from {current} to {target}; changed operators: {', '.join(sorted(changed))}"
     return [*notes, Note("opset", "", what)]

@@ -11,7 +11,10 @@ from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_graphs, with_subgraphs
 from onnxq.graph.values import constant_array, remove_nodes, rename_output, replace_value
 
-__all__ = ["eliminate_identity", "remove_dead", "remove_unread"]
+__all__ = ["KEPT", "eliminate_identity", "remove_dead", "remove_unread"]
+
+KEPT = "onnxq.kept"
+"""Property of a node that stays though it changes nothing."""
 
 _COUNTED = frozenset({"BatchNormalization"})
 """Whose number of outputs says what it computes."""
@@ -89,7 +92,7 @@ def _passes_through(node: ir.Node) -> bool:
     """Whether a node's first output equals its first input and it makes nothing else that is read."""
     if node.domain != "" or not node.inputs or node.inputs[0] is None:
         return False
-    if any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
+    if KEPT in node.metadata_props or any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
         return False
     if node.op_type == "Identity":
         return True

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from onnxq.backend import Backend
 from onnxq.errors import ModelError
 from onnxq.graph.namer import Namer
-from onnxq.graph.prune import remove_dead
+from onnxq.graph.prune import KEPT, remove_dead
 from onnxq.graph.traverse import all_nodes, describe
 from onnxq.graph.values import constant_array, is_constant, rename_output
 from onnxq.plan import Edge, Plan, Role, Site
@@ -222,6 +222,7 @@ class _Reader:
 
     def _same_again(self, value: ir.Value, base: str) -> ir.Node:
         node = ir.node("Identity", [value], name=self.namer.node(f"{base}_Identity"))
+        node.metadata_props[KEPT] = "between two quantizers"
         node.outputs[0].name = self.namer.fresh(base)
         node.outputs[0].type = value.type
         node.outputs[0].shape = value.shape.copy() if value.shape is not None else None

@@ -122,3 +122,32 @@ def test_every_observer_finds_ranges_to_start_with(observer: str) -> None:
     qat.calibrate(model, data)
     with torch.no_grad():
         assert float((model.eval()(data[0]) - want).abs().max()) < 0.3 * float(want.abs().max())
+
+
+def test_a_quantizer_behind_another_one(tmp_path: Path) -> None:
+    """The first layer's output has 8 bits, and the second layer rounds it again, to 4 with a zero point of its own."""
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.body = torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 3, padding=1)
+            self.head = torch.nn.Linear(8, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = torch.relu(self.stem(x))
+            out: torch.Tensor = self.head((x + self.body(x)).mean((2, 3)))
+            return out
+
+    torch.manual_seed(0)
+    data = [torch.randn(2, 3, 10, 10) for _ in range(4)]
+    overrides: dict[str, dict[str, int]] = {"*stem/Conv": {"bits": 8}}
+    options = Options(weight_bits=4, act_bits=4, override=overrides)  # type: ignore[arg-type]
+    model = qat.prepare(Net(), (data[0],), options=options)
+    qat.calibrate(model, data)
+    behind = model.get_submodule("quantizers.body_conv2d_input")
+    with torch.no_grad():
+        behind.get_parameter("zero_point").fill_(2.0)
+    model.eval()
+    path = qat.export(model, tmp_path / "trained.onnx", (data[0],))
+    onnxq.deploy(path, backend="onnxruntime", output=tmp_path / "out.onnx")
+    assert differences(model, tmp_path / "out.onnx", data, optimize=False).max() <= 1e-4
