@@ -32,7 +32,17 @@ from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.rows import conv_axis, conv_transpose_axis, gemm_axis, matmul_axis, plain_gemm, plain_max_pool
 from onnxq.spec import QuantSpec
 
-__all__ = ["ACROSS", "ACTIVATIONS", "ACTIVATION_SPEC", "BACKEND", "MULTIPLY", "WEIGHT_SPEC", "formats", "refuse"]
+__all__ = [
+    "ACROSS",
+    "ACTIVATIONS",
+    "ACTIVATION_SPEC",
+    "BACKEND",
+    "MULTIPLY",
+    "WEIGHT_SPEC",
+    "formats",
+    "refuse",
+    "require_opset",
+]
 
 ACTIVATION_SPEC = QuantSpec(signed=True, symmetric=True)
 WEIGHT_SPEC = QuantSpec(signed=True, symmetric=True, narrow_range=True)
@@ -199,18 +209,25 @@ def _moved(node: ir.Node) -> str | None:
     return "it moves values: TensorRT moves the quantizers of its neighbours across it"
 
 
+def require_opset(options: Options, least: int, lacking: str) -> None:
+    """Refuse opsets without what the target's quantizers are made of.
+
+    Raises:
+        OptionError: one below ``least`` is asked for; ``lacking`` says what it does not have.
+    """
+    if options.opset is not None and options.opset < least:
+        raise OptionError(
+            f"opset {options.opset} has no {lacking}", where="opset", hint=f"Leave it out or ask for {least} or more"
+        )
+
+
 def refuse(options: Options) -> None:
     """Opsets without scales for each channel.
 
     Raises:
         OptionError: one is asked for.
     """
-    if options.opset is not None and options.opset < _MIN_OPSET:
-        raise OptionError(
-            f"opset {options.opset} has no scales for each channel",
-            where="opset",
-            hint=f"Leave it out or ask for {_MIN_OPSET} or more",
-        )
+    require_opset(options, _MIN_OPSET, "scales for each channel")
 
 
 MULTIPLY = (

@@ -45,12 +45,7 @@ def refuse(options: Options) -> None:
     Raises:
         OptionError: one is asked for.
     """
-    if options.opset is not None and options.opset < _MIN_OPSET:
-        raise OptionError(
-            f"opset {options.opset} has no 8-bit floating-point numbers",
-            where="opset",
-            hint=f"Leave it out or ask for {_MIN_OPSET} or more",
-        )
+    tensorrt.require_opset(options, _MIN_OPSET, "8-bit floating-point numbers")
     if options.symmetric is False:
         raise OptionError("floating-point numbers have no zero point", where="symmetric", hint="Leave it out")
 
