@@ -11,7 +11,7 @@ from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import ExecutionError
 from onnxq.options import Options
 from onnxq.quantized import Quantized
-from onnxq.session import Session, open_anyhow
+from onnxq.simulation import simulation
 
 __all__ = ["output_noise"]
 
@@ -33,8 +33,7 @@ def output_noise(
     noise: dict[str, list[float]] = {}
     signal: dict[str, list[float]] = {}
     try:
-        opened = Session if quantized.backend.at_home else open_anyhow
-        session = opened(quantized.rendered(), providers=options.providers, custom_op_library=options.custom_op_library)
+        session = simulation(quantized, providers=options.providers, custom_op_library=options.custom_op_library)
         for sample in samples:
             got = session.run(sample.feeds)
             for name, values in sample.outputs.items():

@@ -16,7 +16,7 @@ from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import ExecutionError
 from onnxq.metrics import worst_sqnr
 from onnxq.quantized import Quantized
-from onnxq.session import Session, open_anyhow
+from onnxq.simulation import simulation
 
 __all__ = ["POOR", "Blame", "blame", "output_sqnr", "to_keep_float"]
 
@@ -59,8 +59,7 @@ def output_sqnr(
 ) -> float:
     """SQNR in dB of the worst float output on a few samples; ``-inf`` where the model does not run."""
     try:
-        opened = Session if quantized.backend.at_home else open_anyhow
-        session = opened(quantized.rendered(), providers=providers, custom_op_library=custom_op_library)
+        session = simulation(quantized, providers=providers, custom_op_library=custom_op_library)
         return worst_sqnr(session.run, ((sample.feeds, sample.outputs) for sample in samples[:_SAMPLES]))
     except ExecutionError:
         return float("-inf")

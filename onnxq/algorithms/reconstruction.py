@@ -27,7 +27,7 @@ from onnxq.metrics import worst_sqnr
 from onnxq.numbers import fit_biases
 from onnxq.plan import Edge
 from onnxq.qparams import fake_quantize
-from onnxq.session import Session, open_anyhow
+from onnxq.simulation import simulation
 
 if TYPE_CHECKING:
     from onnxq.torch.fit import Unit
@@ -251,9 +251,9 @@ def _noise(draft: Draft) -> float:
     """Noise over signal of the worst float output on the samples held back, a power ratio; infinite if it fails."""
     options = draft.options
     try:
-        quantized = draft.quantized()
-        opened = Session if quantized.backend.at_home else open_anyhow
-        session = opened(quantized.rendered(), providers=options.providers, custom_op_library=options.custom_op_library)
+        session = simulation(
+            draft.quantized(), providers=options.providers, custom_op_library=options.custom_op_library
+        )
         return 10 ** (-worst_sqnr(session.run, ((sample.feeds, sample.outputs) for sample in draft.held)) / 10)
     except ExecutionError:
         return math.inf
