@@ -21,7 +21,7 @@ from onnxq.errors import DataError, ModelError, OnnxqError
 from onnxq.findings import Finding, of_error
 from onnxq.graph.values import constant_array
 from onnxq.options import ImageOptions, Options
-from onnxq.session import InputInfo, Session
+from onnxq.session import InputInfo, Session, open_anyhow
 
 __all__ = ["check_data"]
 
@@ -197,7 +197,7 @@ def _fingerprint(model: ir.Model, feeds: Sequence[Mapping[str, np.ndarray]], opt
         return []  # the tensor cannot be shown
     if source.name not in tapped.outputs:
         return []
-    session = Session(tapped.model, providers=options.providers, custom_op_library=options.custom_op_library)
+    session = open_anyhow(tapped.model, providers=options.providers, custom_op_library=options.custom_op_library)
     needed = {info.name for info in session.inputs}
     columns = []
     for feed in feeds:

@@ -28,7 +28,7 @@ from onnxq.options import Options
 from onnxq.plan import Plan, Site
 from onnxq.qparams import QParams, fake_quantize
 from onnxq.quantized import Quantized
-from onnxq.session import Session
+from onnxq.session import open_anyhow
 
 __all__ = ["Part", "Probe", "Role", "Setting", "end_layers", "parts_of"]
 
@@ -225,7 +225,7 @@ class Probe:
     def _measured(self, quantized: Quantized) -> dict[str, float]:
         meters = {n: ErrorMeter() for n, v in self.samples[0].outputs.items() if v.dtype.kind == "f"}
         try:
-            session = Session(
+            session = open_anyhow(
                 quantized.fake_quantize(),
                 providers=self.options.providers,
                 custom_op_library=self.options.custom_op_library,

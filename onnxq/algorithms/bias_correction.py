@@ -26,7 +26,7 @@ from onnxq.graph.values import constant_array, is_constant
 from onnxq.numbers import fit_biases
 from onnxq.plan import Plan
 from onnxq.qparams import QParams, fake_quantize
-from onnxq.session import Session
+from onnxq.session import Session, open_anyhow
 
 __all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check", "correct_biases", "quick"]
 
@@ -142,7 +142,7 @@ def correct_biases(
     missing = [name for name in inputs if name not in means]
     if missing:
         tapped, names = tap(model, missing)
-        session = Session(tapped, providers=providers, custom_op_library=custom_op_library)
+        session = open_anyhow(tapped, providers=providers, custom_op_library=custom_op_library)
         for batch in _batches([t for t in missing if t in names], sizes or {}):
             means.update(_means(session, {t: names[t] for t in batch}, ranks, samples))
     done = 0

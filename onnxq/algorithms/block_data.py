@@ -13,7 +13,7 @@ from onnxq.algorithms.blocks import Block
 from onnxq.algorithms.draft import Draft
 from onnxq.calibration.statistics import KeptSample
 from onnxq.calibration.taps import observe
-from onnxq.session import Session
+from onnxq.session import open_anyhow
 
 if TYPE_CHECKING:
     from onnxq.torch.fit import Samples
@@ -69,7 +69,7 @@ def _tensors(
             raise UnobservableError(f"tensor {name!r} cannot be observed: {reason}")
         shown = tapped.outputs
         options = draft.options
-        session = Session(tapped.model, providers=options.providers, custom_op_library=options.custom_op_library)
+        session = open_anyhow(tapped.model, providers=options.providers, custom_op_library=options.custom_op_library)
     for sample in samples:
         found = {name: np.asarray(sample.feeds[name]) for name in tensors if name in fed}
         if session is not None:

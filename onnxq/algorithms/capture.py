@@ -12,7 +12,7 @@ from onnxq.calibration.groups import share_out
 from onnxq.calibration.statistics import KeptSample
 from onnxq.calibration.taps import observe
 from onnxq.options import Options
-from onnxq.session import Session
+from onnxq.session import Session, open_anyhow
 
 __all__ = ["capture"]
 
@@ -48,7 +48,7 @@ def capture(
     for group in share_out(wanted, {name: known.get(name, _UNKNOWN) for name in wanted}, budget):
         tapped = observe(model, group, keep_outputs=False)
         if tapped.outputs:
-            session = Session(tapped.model, providers=options.providers, custom_op_library=options.custom_op_library)
+            session = open_anyhow(tapped.model, providers=options.providers, custom_op_library=options.custom_op_library)
             yield list(tapped.outputs), _arrays(session, tapped.outputs, samples)
 
 

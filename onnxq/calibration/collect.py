@@ -17,7 +17,7 @@ from onnxq.calibration.keep import Keeper
 from onnxq.calibration.statistics import Statistics, TensorStatistics, model_digest
 from onnxq.calibration.taps import observe
 from onnxq.errors import DataError, ExecutionError, OnnxqError
-from onnxq.session import Session
+from onnxq.session import Session, open_anyhow
 
 __all__ = ["channel_means", "collect"]
 
@@ -179,7 +179,7 @@ class _Runner:
         for number, names in enumerate(share_out(self._names, self._sizes, self._budget)):
             extra = self._extra if number == 0 else []
             tapped = observe(self._model, [*names, *extra], keep_outputs=number == 0)
-            session = Session(tapped.model, **self._options)
+            session = open_anyhow(tapped.model, **self._options)
             groups.append(_Group(session, tapped.outputs))
         return groups
 

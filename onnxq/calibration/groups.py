@@ -10,7 +10,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.calibration.taps import observe
-from onnxq.session import Session
+from onnxq.session import open_anyhow
 
 __all__ = ["known_bytes", "share_out", "tensor_bytes"]
 
@@ -125,6 +125,6 @@ def _measure(
         return {}
     graph.outputs.clear()
     graph.outputs.extend(sizes)
-    session = Session(tapped.model, **session_options)
+    session = open_anyhow(tapped.model, **session_options)
     found = session.run(feeds)
     return {name: int(found[output]) * _FLOAT_BYTES for name, output in shown.items()}

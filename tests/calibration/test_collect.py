@@ -84,7 +84,7 @@ def test_groups_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         opened.append(1)
         return session(*args, **kwargs)
 
-    monkeypatch.setattr(module, "Session", counting)
+    monkeypatch.setattr(module, "open_anyhow", counting)
     names = ["x", "a", "b", "y"]
     whole = collect(_model(), names, _data())
     assert len(opened) == 1

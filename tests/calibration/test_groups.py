@@ -4,6 +4,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.calibration.groups import share_out, tensor_bytes
+from onnxq.session import Session
 
 TEXT = """
     <ir_version: 8, opset_import: ["" : 17]>
@@ -40,3 +41,19 @@ def test_sizes_from_shapes_and_from_a_run() -> None:
     x = np.array([[1.0, 0.0, 2.0], [0.0, 0.0, 3.0]], np.float32)
     sizes = tensor_bytes(model, ["x", "a", "fixed", "scalar", "picked"], {"x": x, "c": np.asarray(True)})
     assert sizes == {"x": 24, "a": 24, "fixed": 20, "scalar": 4, "picked": 12}
+
+
+def test_sizes_where_onnxruntime_breaks_what_is_left() -> None:
+    """Without Hardmax, Pad goes into the pool, whose pads are then larger than its window."""
+    model = ir.from_onnx_text("""
+    <ir_version: 8, opset_import: ["" : 18]>
+    agraph (float[1, 1, 6, N] x) => (float[1, 1, H, W] y, float[1, 1, A, B] most)
+    <int64[8] pads = {0, 0, 0, 0, 0, 0, 2, 1}, float zero = {0}>
+    {
+        padded = Pad (x, pads, zero)
+        y = AveragePool <kernel_shape = [2, 1]> (padded)
+        most = Hardmax (padded)
+    }""")
+    x = np.ones((1, 1, 6, 4), np.float32)
+    Session(model)
+    assert tensor_bytes(model, ["y"], {"x": x}) == {"y": 4 * 7 * 5}
