@@ -16,7 +16,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from tests.fuzz import Case
-from tests.fuzz_scope import reads
+from tests.fuzz_scope import kinds_of, reads
 
 __all__ = ["as_dpu", "dpu_steps"]
 
@@ -34,7 +34,7 @@ def as_dpu(case: Case) -> Case:
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
     _remove_unread(model.graph)
-    kinds = _kinds(case.model)
+    kinds = kinds_of(case.model)
     _hold(model.graph, model.opset_import[0].version, kinds)
     _replace(model.graph, kinds)
     return replace(case, model=model)
@@ -46,21 +46,6 @@ def dpu_steps(model: onnx.ModelProto) -> dict[str, float]:
     gates = [node for node in model.graph.node if node.op_type == _HARD]
     written = {node.output[0].removesuffix(_AS_FLOAT): _LEAST_WRITTEN for node in gates}
     return written | {casts.get(node.input[0], node.input[0]): _LEAST_READ for node in gates}
-
-
-def _kinds(model: onnx.ModelProto) -> dict[str, int]:
-    """Element types of the tensors, those inside of nodes included, as far as they are known."""
-
-    def of(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:
-        for info in (*graph.input, *graph.output, *graph.value_info):
-            yield info.name, info.type.tensor_type.elem_type
-        yield from ((tensor.name, tensor.data_type) for tensor in graph.initializer)
-        for node in graph.node:
-            for attribute in node.attribute:
-                if attribute.HasField("g"):
-                    yield from of(attribute.g)
-
-    return dict(of(onnx.shape_inference.infer_shapes(model).graph))
 
 
 def _remove_unread(graph: onnx.GraphProto) -> None:
@@ -121,7 +106,13 @@ def _replace(graph: onnx.GraphProto, kinds: dict[str, int]) -> None:
 
 
 def _written(node: onnx.NodeProto, kinds: dict[str, int]) -> Iterator[onnx.NodeProto]:
-    """A Sigmoid as a HardSigmoid, which onnxruntime has for float32 alone; any other node as it is."""
+    """A Sigmoid as a HardSigmoid, which onnxruntime has for float32 alone; a LeakyRelu with a slope in 256ths; any
+    other node as it is."""
+    if node.op_type == "LeakyRelu":
+        alpha = next((attribute.f for attribute in node.attribute if attribute.name == "alpha"), 0.01)
+        made = helper.make_node("LeakyRelu", node.input, node.output, node.name, alpha=round(alpha * 256) / 256)
+        yield made
+        return
     kind = kinds.get(node.input[0].removesuffix(_HELD)) if node.op_type in _WRITTEN else None
     if kind != TensorProto.FLOAT and kind not in _HALF:
         yield onnx.NodeProto.FromString(node.SerializeToString())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from tests.contract import infer, sqnr
+from tests.fuzz_inside import disturb_inside
+from tests.fuzz_scope import kinds_of
 
 __all__ = ["NONE", "Steps", "explained"]
 
@@ -31,18 +33,26 @@ class Steps:
         least: of every tensor.
         own: of some tensors, at least.
         shared: groups of tensors that have one step, the largest of theirs.
+        near: groups of tensors whose steps are a 128th of the largest of theirs at least.
     """
 
     least: float = 0.0
     own: Mapping[str, float] = field(default_factory=dict)
     shared: Sequence[Collection[str]] = ()
+    near: Sequence[Collection[str]] = ()
 
     def of(self, natural: Mapping[str, float]) -> dict[str, float]:
         """The steps of tensors, from what their ranges alone ask for."""
         steps = {name: max(step, self.least, self.own.get(name, 0.0)) for name, step in natural.items()}
-        for group in self.shared:
-            largest = max((steps[name] for name in group if name in steps), default=0.0)
-            steps |= {name: largest for name in group if name in steps}
+        before: dict[str, float] = {}
+        while before != steps:
+            before = dict(steps)
+            for group in self.shared:
+                largest = max((steps[name] for name in group if name in steps), default=0.0)
+                steps |= {name: largest for name in group if name in steps}
+            for group in self.near:
+                least = max((steps[name] for name in group if name in steps), default=0.0) / 128
+                steps |= {name: max(steps[name], least) for name in group if name in steps}
         return steps
 
 
@@ -138,13 +148,21 @@ def _disturbed(
     noisy = onnx.ModelProto()
     noisy.CopyFrom(model)
     graph = noisy.graph
-    values = [a.t for node in graph.node if node.op_type == "Constant" for a in node.attribute if a.HasField("t")]
-    for tensor in (*graph.initializer, *values):  # a weight is one in either form
+
+    sizes = set(_sizes(graph))
+
+    def weight(name: str, tensor: onnx.TensorProto) -> None:
         array = numpy_helper.to_array(tensor)
-        if array.dtype in _FLOATS and array.size > 1:
+        if array.dtype in _FLOATS and array.size > 1 and name not in sizes:
             step = float(np.abs(array).max()) / 127 * times
             changed = (array + rng.uniform(-step / 2, step / 2, array.shape)).astype(array.dtype)
             tensor.CopyFrom(numpy_helper.from_array(changed, tensor.name))
+
+    constants = [node for node in graph.node if node.op_type == "Constant"]
+    values = [(node.output[0], a.t) for node in constants for a in node.attribute if a.HasField("t")]
+    for name, tensor in (*((tensor.name, tensor) for tensor in graph.initializer), *values):
+        weight(name, tensor)  # a weight is one in either form
+    disturb_inside(graph, kinds_of(model), model.opset_import[0].version, times, rng, weight)
     nodes: list[onnx.NodeProto] = []
 
     def disturb(name: str, clean: str, new: str) -> None:
@@ -181,6 +199,17 @@ def _disturbed(
     del graph.node[:]
     graph.node.extend(nodes)
     return noisy
+
+
+def _sizes(graph: onnx.GraphProto) -> Iterator[str]:
+    """Float constants that say how large something becomes, those inside of nodes included."""
+    behind = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Identity"}
+    for node in graph.node:
+        for name in node.input[1:] if node.op_type in ("Resize", "Upsample") else ():
+            yield from (name, behind.get(name, name))
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _sizes(attribute.g)
 
 
 def _rename(node: onnx.NodeProto, renamed: dict[str, str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import AttributeProto, helper, numpy_helper
 
-__all__ = ["FLOATS", "Scope", "infer_once", "reads"]
+__all__ = ["FLOATS", "Scope", "infer_once", "kinds_of", "reads"]
 
 Array = NDArray[Any]
 Picked = Callable[[Array], bool]
@@ -211,3 +211,18 @@ def infer_once(
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     got = session.run(list(outputs), {n: a for n, a in feeds.items() if n not in constants})
     return [np.asarray(array) for array in got]
+
+
+def kinds_of(model: onnx.ModelProto) -> dict[str, int]:
+    """Element types of a model's tensors, those inside of nodes included, as far as they are known."""
+
+    def of(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:
+        for info in (*graph.input, *graph.output, *graph.value_info):
+            yield info.name, info.type.tensor_type.elem_type
+        yield from ((tensor.name, tensor.data_type) for tensor in graph.initializer)
+        for node in graph.node:
+            for attribute in node.attribute:
+                if attribute.HasField("g"):
+                    yield from of(attribute.g)
+
+    return dict(of(onnx.shape_inference.infer_shapes(model).graph))

@@ -1,7 +1,8 @@
 """What targets ask of steps, whatever the data: for the verdict, by their documents and not asked of onnxq.
 
 * Vitis-AI: a HardSigmoid reads and writes at least steps of its own (``tests/fuzz_dpu.py``); pools and what moves data
-  have one position for input and output, Concat one for all it joins (``align_*`` of ``refine.py`` of amd-quark 0.13).
+  have one position for input and output, Concat one for all it joins (``align_*`` of ``refine.py`` of amd-quark 0.13),
+  the inputs of Add and Sub are at most 7 positions apart (``adjust_shift_read``).
 * OpenVINO, TensorRT, PPL and STPU: a Concat in integers has one scale for all that it joins; what moves data passes
   integers on as they are. Of two Concats that read one tensor, everything has the scale of the widest.
 * Qualcomm's HTP: a range is 1e-4 wide at least (``MinimumRealRange`` of onnxruntime's ``get_qnn_qdq_config``).
@@ -30,6 +31,7 @@ _MOVES: tuple[str, ...] = (
 _MOVES += ("SpaceToDepth", "Split", "Squeeze", "Transpose", "Unsqueeze", "Upsample")
 _JOINED: dict[str, tuple[str, ...]] = dict.fromkeys(("openvino", "ppl_cuda", "stpu", "tensorrt"), ("Concat", *_MOVES))
 _JOINED["vitis"] = ("Concat", *_MOVES, "AveragePool", "GlobalAveragePool")
+_NEAR = {"vitis": ("Add", "Sub")}
 _LEAST = dict.fromkeys(("onnx_qnn", "qnn", "snpe"), 0.0001 / 255)
 
 
@@ -41,7 +43,8 @@ def steps_of(backend: str, model: onnx.ModelProto) -> Steps:
         model: the float model, for Vitis-AI as the DPU computes it.
     """
     own = dpu_steps(model) if backend == "vitis" else {}
-    return Steps(_LEAST.get(backend, 0.0), own, _joined(model, _JOINED.get(backend, ())))
+    near = [{*node.input} for node in model.graph.node if node.op_type in _NEAR.get(backend, ())]
+    return Steps(_LEAST.get(backend, 0.0), own, _joined(model, _JOINED.get(backend, ())), near)
 
 
 def _joined(model: onnx.ModelProto, ops: tuple[str, ...]) -> list[frozenset[str]]:
