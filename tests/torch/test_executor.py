@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -20,7 +18,7 @@ pytest.importorskip("torch", reason="the extra torch is not installed")
 import torch
 
 from onnxq.torch.executor import Executor, supported_operators, unsupported_nodes
-from tests.torch.ops import assert_same, case
+from tests.torch.ops import case
 
 X = normal(2, 4, scale=1.0)
 CHAIN = "(float[2, 4] x) => (float[2, 3] y) { a = MatMul (x, w)\n b = Relu (a)\n c = Sigmoid (b)\n y = MatMul (c, v) }"
@@ -155,24 +153,3 @@ def test_without_torch_the_package_says_what_to_install() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-ZOO = Path(os.environ.get("ONNXQ_ZOO", "")) / "models"
-
-
-@pytest.mark.zoo
-@pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get("ONNXQ_ZOO"), reason="ONNXQ_ZOO names no folder of models")
-@pytest.mark.parametrize(
-    ("name", "limit"),
-    [
-        ("basic_pitch", 1e-4), ("doc_orient", 1e-5), ("effnet_lite0", 1e-5), ("fashion_vit", 1e-5), ("magika", 1e-4),
-        ("mnist_cnn", 1e-5), ("mnist_unet", 1e-5), ("nsnet2", 1e-5), ("ppocr_det", 1e-4), ("silero_vad", 1e-5),
-        ("swift_f0", 1e-5), ("u2netp", 5e-4),
-    ],
-)  # fmt: skip
-def test_real_models(name: str, limit: float) -> None:
-    folder = ZOO / name
-    with np.load(folder / "calib.npz") as calib:
-        feeds = {key: np.asarray(calib[key][0]) for key in calib.files}
-    assert_same(ir.load(folder / "model.onnx"), (folder / "model.onnx").read_bytes(), feeds, limit)
