@@ -131,7 +131,7 @@ class _Trainer:
         batch = [vary(self.fitting, index, self.settings.vary, self.generator) for index in order]
         if self.joined:
             batch = [{n: torch.cat([sample[n] for sample in batch]) for n in batch[0]}]
-        for feeds in batch:
+        for feeds in map(_laid_out, batch):
             (self._loss(feeds) / len(batch)).backward()  # type: ignore[no-untyped-call]
         self.adam.step()
 
@@ -209,5 +209,13 @@ def _tensors(sample: Feeds, device: str) -> dict[str, Tensor]:
     return {name: torch.from_numpy(np.array(array)).to(device) for name, array in sample.items()}
 
 
+def _laid_out(feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Pictures with their channels last in memory, which makes convolutions of CPUs faster."""
+    last = torch.channels_last
+    return {n: x.contiguous(memory_format=last) if x.ndim == 4 else x for n, x in feeds.items()}
+
+
 def _distance(got: Tensor, exact: Tensor) -> Tensor:
-    return (got - exact).square().sum() / exact.square().sum().clamp(min=1e-12)
+    size: Tensor = torch.linalg.vector_norm(exact).square().clamp(min=1e-12)
+    noise: Tensor = torch.nn.functional.mse_loss(got, exact, reduction="sum")
+    return noise / size

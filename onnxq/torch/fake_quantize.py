@@ -65,25 +65,44 @@ class _FakeQuantize(torch.autograd.Function):
             codes = whole.clamp(low.item(), high.item())
         if torch.isnan(codes.sum()):
             codes = torch.nan_to_num(codes, nan=0.0)
-        if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
-            inside = codes == whole
-            if ctx.needs_input_grad[1]:
-                ctx.save_for_backward(inside, torch.where(inside, codes - ratio, codes), scale)
-            else:
-                ctx.save_for_backward(inside)
+            whole = torch.nan_to_num(whole, nan=float("inf"))  # outside of the grid
+        if ctx.needs_input_grad[1]:
+            slope = _inside(ratio, whole, low, high)
+            torch.sub(codes, slope, out=slope)
+            ctx.save_for_backward(whole, low, high, slope, scale)
+        elif ctx.needs_input_grad[0]:
+            ctx.save_for_backward(whole, low, high)
         codes += 0.0  # -0.0 has no integer
         return codes * scale
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grads
-        inside, *rest = ctx.saved_tensors
-        along = grad * inside if ctx.needs_input_grad[0] else None
+        whole, low, high, *rest = ctx.saved_tensors
+        along = _inside(grad, whole, low, high) if ctx.needs_input_grad[0] else None
         for_scale = None
         if rest:
             slope, scale = rest
-            for_scale = (grad * slope).sum_to_size(scale.shape)
+            if scale.numel() == 1:
+                for_scale = _product(grad, slope).reshape(scale.shape)
+            else:
+                for_scale = (grad * slope).sum_to_size(scale.shape)
         return along, for_scale, None, None
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """Sum of the products, without a tensor of them in memory."""
+    if a.ndim == 4 and not a.is_contiguous():  # channels last, as a view in the order of memory
+        a, b = a.permute(0, 2, 3, 1), b.permute(0, 2, 3, 1)
+    return torch.dot(a.reshape(-1), b.reshape(-1))
+
+
+def _inside(values: Tensor, whole: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Values where the rounded numbers are on the grid, else 0."""
+    if low.ndim:
+        return torch.where((whole >= low) & (whole <= high), values, 0.0)
+    kept: Tensor = torch.ops.aten.hardtanh_backward(values, whole, low.item() - 0.5, high.item() + 0.5)
+    return kept  # much faster than a comparison and a choice
 
 
 _apply: Callable[..., Tensor] = _FakeQuantize.apply
