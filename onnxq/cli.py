@@ -14,6 +14,7 @@ from typing import Any
 
 from onnxq.arguments.parser import make_parser
 from onnxq.arguments.settled import UsageError, settle
+from onnxq.deferred import defer_imports
 from onnxq.errors import OnnxqError
 from onnxq.exit_codes import ExitCode
 from onnxq.terminal import Screen
@@ -38,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = make_parser().parse_args(argv)  # exits with 2
     for name, value in _CALM.items():
         os.environ.setdefault(name, value)
+    defer_imports()
     verbose = args.verbose and not args.quiet
     complaints = Screen(sys.stderr)
     try:
