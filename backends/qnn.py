@@ -87,7 +87,8 @@ RULES = (
     OpRule("Log", Kind.ELEMENTWISE, act_bits=_EIGHT),
     OpRule("MaxPool", Kind.MOVEMENT, when=plain_max_pool),
     *each(Kind.MOVEMENT, "Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Expand Tile"),
-    *each(Kind.MOVEMENT, "Gather GatherElements DepthToSpace SpaceToDepth Identity Resize"),
+    *each(Kind.MOVEMENT, "Gather GatherElements DepthToSpace SpaceToDepth Identity"),
+    OpRule("Resize", Kind.ELEMENTWISE, same_scale=True),  # where it is cubic, its output goes beyond its input
 )
 """What the HTP computes in integers."""
 

@@ -224,3 +224,17 @@ def test_data_of_next_to_nothing_in_front_of_an_ordinary_bias() -> None:
     made = quantize(model, images(1, 4, 8, 8), backend="qnn", options=ALL)
     checked = made.verification
     assert checked is not None and checked.worst is not None and checked.worst[1].sqnr > 30
+
+
+@pytest.mark.parametrize("backend", ["qnn", "snpe"])
+def test_a_cubic_resize_goes_beyond_its_input(backend: str) -> None:
+    """Input and output have one grid, which held the input's numbers alone: 22 dB."""
+    model = build(
+        """(float[1, 2, 6, 6] x) => (float[1, 2, 12, 12] y) {
+            y = Resize <mode = "cubic"> (x, , by)
+        }""",
+        by=f32([1, 1, 2, 2]),
+    )
+    feeds = [{"x": np.where(f["x"] > 0, np.float32(1), np.float32(0))} for f in images(1, 2, 6, 6)]
+    _, _, scores = judged(model, feeds, backend)
+    assert scores["y"] > 40
