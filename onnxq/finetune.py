@@ -44,7 +44,7 @@ _MOST_FEATURES = 16
 _LEAST_SAMPLES = 2
 _GAIN = 0.05
 """dB by which the samples held back must be better in onnxruntime, else the model given is kept."""
-_DEFAULT_STEPS = 400
+_DEFAULT_STEPS, _MOST_STEPS = 400, 1_000_000
 _BROKEN = (OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, NotImplementedError,
            RuntimeError, SyntaxError, MemoryError, OverflowError, TokenError)  # fmt: skip
 """What numpy and zipfile raise on damage."""
@@ -57,7 +57,7 @@ def finetune(
     teacher: Source,
     backend: str = "onnxruntime",
     output: str | os.PathLike[str] | None = None,
-    steps: int = _DEFAULT_STEPS,
+    steps: int | None = None,
     minutes: float | None = None,
     batch: int = 8,
     lr: float = 0.01,
@@ -81,8 +81,9 @@ def finetune(
         teacher: the float model, as it was given to :func:`onnxq.quantize`.
         backend: the target, where ``quantized`` is a file.
         output: where to write the artifact: a file, or a folder. Nothing is written without it.
-        steps: of Adam; its learning rates fall to zero over them as half a cosine.
-        minutes: stop after this time, with the best found so far.
+        steps: of Adam; its learning rates fall to zero over them as half a cosine. None are 400, or, with ``minutes``,
+            as many as there is time for.
+        minutes: stop after this time, with the best found so far; the learning rates fall to zero by then.
         batch: samples in a step.
         lr: step of weights, in units of their scale, so that what suits 4 bits suits 8.
         scale_lr: step of the logarithm of scales.
@@ -111,7 +112,9 @@ def finetune(
     from onnxq.torch.student import Student
 
     reporter = reporter or Silent()
-    _check(steps=steps, batch=batch, lr=lr, scale_lr=scale_lr, bias_lr=bias_lr, vary=vary, features=features)
+    _check(batch=batch, lr=lr, scale_lr=scale_lr, bias_lr=bias_lr, vary=vary, features=features)
+    _check(**{name: n for name, n in (("steps", steps), ("minutes", minutes)) if n is not None})
+    most = steps if steps is not None else _DEFAULT_STEPS if minutes is None else _MOST_STEPS
     require_folder(output)
     given = quantized if isinstance(quantized, Quantized) else read(quantized, backend=backend)
     if not given.qparams:
@@ -128,11 +131,11 @@ def finetune(
     held = feeds[3::4] or feeds[-1:]
     fitting = [f for k, f in enumerate(feeds) if k % 4 != 3] if len(feeds) > 3 else feeds[:-1]
     settings = Settings(
-        steps, batch, lr, scale_lr, bias_lr, vary, features, checks=max(min(20, steps // 10), 1), seed=seed
+        most, batch, lr, scale_lr, bias_lr, vary, features, checks=max(min(20, most // 10), 1), seed=seed
     )
     start = _resumed(student, resume, settings)
     began = time.monotonic()
-    with reporter.phase("finetune", total=steps, unit="steps") as advance:
+    with reporter.phase("finetune", total=most if most < _MOST_STEPS else None, unit="steps") as advance:
         before, after, done = distill(
             student,
             master,
@@ -142,7 +145,7 @@ def finetune(
             loss=loss,
             start=start,
             advance=advance,
-            out_of_time=lambda: minutes is not None and time.monotonic() - began > 60 * minutes,
+            spent=lambda: 0.0 if minutes is None else (time.monotonic() - began) / max(60 * minutes, 1e-9),
             save=lambda step, error: _save(student, resume, step, settings),
         )
     note = f"finetune: {done} steps, relative error on {len(held)} samples held back {before:.3g} to {after:.3g}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +66,26 @@ def test_torch_and_onnxruntime_compute_the_same(quantized: onnxq.Quantized) -> N
 def test_the_same_seed_gives_the_same_numbers(quantized: onnxq.Quantized) -> None:
     first, second = (onnxq.finetune(quantized, FEEDS[:8], teacher=residual(), steps=5, seed=3) for _ in range(2))
     assert first.qparams == second.qparams
+
+
+def test_learning_rates_fall_to_zero_by_the_end_of_the_time(
+    quantized: onnxq.Quantized, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that goes on by a second each time it is read; a minute, and no number of steps."""
+    from onnxq.torch.distill import _Trainer
+
+    clock, shares, step = count(), list[float](), _Trainer.step
+
+    def seen(self: _Trainer, share: float) -> None:
+        shares.append(share)
+        step(self, share)
+
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(_Trainer, "step", seen)
+    trained = onnxq.finetune(quantized, FEEDS[:8], teacher=residual(), minutes=1.0)
+    assert shares == sorted(shares) and shares[0] == 0.0
+    assert 0.9 < shares[-1] < 1.0 and len(shares) == 60
+    assert f"finetune: {len(shares)} steps" in trained.notes[-1]
 
 
 def test_what_training_does_not_make_better_is_left_as_it_was(quantized: onnxq.Quantized) -> None:

@@ -74,7 +74,7 @@ def _finetune(verb: argparse.ArgumentParser) -> None:
     add_output(verb)
     add_data(verb)
     add_backend(verb)
-    verb.add_argument("--steps", type=int, default=400, metavar="N", help="default 400")
+    verb.add_argument("--steps", type=int, metavar="N", help="default 400, or as many as --minutes gives time for")
     verb.add_argument("--minutes", type=float, metavar="M", help="stop after M minutes, with the best so far")
     verb.add_argument("--batch", type=int, default=8, metavar="N", help="samples in a step, default 8")
     verb.add_argument("--lr", type=float, default=0.01, metavar="X", help="step of weights in units of their scale")

@@ -60,7 +60,7 @@ def distill(
     loss: Loss | None = None,
     start: int = 0,
     advance: Callable[[int], None] = lambda step: None,
-    out_of_time: Callable[[], bool] = lambda: False,
+    spent: Callable[[], float] = lambda: 0.0,
     save: Callable[[int, float], None] = lambda step, error: None,
 ) -> tuple[float, float, int]:
     """Train; the state that was best on the samples held back is left in the student.
@@ -77,7 +77,8 @@ def distill(
         loss: of the outputs, in place of the distance.
         start: steps that were done before, the learning rates' schedule goes on from there.
         advance: told of each step.
-        out_of_time: asked after each step; training ends where it says so.
+        spent: share of the time that has passed; the learning rates follow what is further, steps or time, and training
+            ends at 1.
         save: called with the step and the error after each look at the samples held back, the best state in place.
 
     Returns:
@@ -86,21 +87,22 @@ def distill(
     trainer = _Trainer(student, teacher, fitting, settings, loss)
     before = best = trainer.error(held)
     best_state = trainer.state()
-    every = max(settings.steps // settings.checks, 1)
-    done = start
+    share = start / settings.steps
+    looks, done = int(share * settings.checks), start
     for step in range(start, settings.steps):
-        trainer.step(step)
+        trainer.step(share)
         done = step + 1
         advance(done)
-        late = out_of_time()
-        if done % every == 0 or done == settings.steps or late:
+        share = max(done / settings.steps, min(spent(), 1.0))
+        if int(share * settings.checks) > looks:
+            looks = int(share * settings.checks)
             now = trainer.error(held)
             if now < best:
                 best, best_state = now, trainer.state()
             current = trainer.state()
             trainer.restore(best_state)
             save(done, best)
-            if late:
+            if share >= 1:
                 break
             trainer.restore(current)
     trainer.restore(best_state)
@@ -122,8 +124,8 @@ class _Trainer:
         self.adam = torch.optim.Adam([{"params": part, "lr": lr} for part, lr in self.groups])
         self.joined = self._joins()
 
-    def step(self, step: int) -> None:
-        share = step / self.settings.steps
+    def step(self, share: float) -> None:
+        """One step, with the learning rates of a share of the training."""
         for group, (_, lr) in zip(self.adam.param_groups, self.groups, strict=True):
             group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * share))
         self.adam.zero_grad(set_to_none=True)
