@@ -184,7 +184,7 @@ def sqnr(reference: Sequence[Array], got: Sequence[Array]) -> float:
         noise += float(np.square(exact - have[finite].astype(np.float64)).sum())
     if noise == 0:
         return float("inf")
-    return 10 * float(np.log10(max(signal, 1e-300) / noise))
+    return 10 * float(np.log10(max(signal, 1e-300)) - np.log10(noise))
 
 
 def _snapshot(source: onnx.ModelProto | Path, output: Path | None) -> dict[str, str]:

@@ -41,7 +41,7 @@ _SURE = 25.0
 _TIMES = {True: 4.0, False: 10.0}
 """How many steps of noise a result may show: at home, and for targets with coarser steps and a scale per tensor."""
 _INNER = 25.0
-"""dB more where nodes inside of an If or Loop are quantized: no noise is added there."""
+"""dB more where nodes inside of an If or Loop are quantized: noise there is of the range of one turn, not of all."""
 _LIKE = 3.0
 """dB below what onnxruntime's optimizations do to the float model, as where they drop a float64 epsilon."""
 _CHAOS = 8.0
