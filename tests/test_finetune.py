@@ -68,6 +68,26 @@ def test_the_same_seed_gives_the_same_numbers(quantized: onnxq.Quantized) -> Non
     assert first.qparams == second.qparams
 
 
+def test_features_of_a_file_without_its_relus_are_what_is_read(tmp_path: Path) -> None:
+    """A quantizer stands for the Relu in front of it, whose output it is that the float model shows."""
+    from onnxq.finetune import _features
+    from onnxq.torch.executor import Executor
+    from onnxq.torch.student import Student
+
+    onnxq.quantize(residual(), FEEDS, options=Options(placement="all"), output=tmp_path / "q.onnx")
+    given, reference = onnxq.read(tmp_path / "q.onnx"), ir.from_proto(residual())
+    names = _features(given, reference)
+    assert "Relu" not in {node.op_type for node in given.model.graph}
+    made = {value.name: node.op_type for node in reference.graph for value in node.outputs}
+    assert "Relu" in {made[name] for name in names}
+    student, teacher = Student(given, names), Executor(reference, outputs=names)
+    fed = {"x": torch.from_numpy(FEEDS[0]["x"])}
+    with torch.no_grad():
+        got, want = student.run(fed), teacher.run(fed)
+    for name in names:
+        assert sqnr([want[name].numpy()], [got[name].numpy()]) > 25, name
+
+
 def test_learning_rates_fall_to_zero_by_the_end_of_the_time(
     quantized: onnxq.Quantized, monkeypatch: pytest.MonkeyPatch
 ) -> None:

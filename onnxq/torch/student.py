@@ -37,7 +37,8 @@ class Student:
 
     Args:
         quantized: where the training starts; left unchanged.
-        features: tensors inside, whose values :meth:`run` gives beside the outputs.
+        features: tensors inside, whose values :meth:`run` gives beside the outputs. They are cut off where their
+            quantizers do, but not rounded: a Relu that a quantizer stands for is not in the graph.
         device: where to run, ``"cpu"`` or what torch offers.
 
     Attributes:
@@ -68,6 +69,8 @@ class Student:
         edges, behind = quantized_places(model, plan)
         self._edges = {edge: self.grids[root] for edge, root in edges.items() if root in self.grids}
         self._behind = {tensor: self.grids[root] for tensor, root in behind.items() if root in self.grids}
+        seen = {s.tensor: plan.root(s).name for s in reversed(plan.sites) if s.role == "activation"}
+        self._cut = {name: self.grids[seen[name]] for name in features if seen.get(name) in self.grids}
 
     @property
     def learned(self) -> dict[str, list[Tensor]]:
@@ -90,7 +93,8 @@ class Student:
         constants = {name: weight.value() for name, weight in self.weights.items()}
         constants |= {name: self._rounded(name, bias) for name, bias in self._present_biases().items()}
         found = self.executor.run(feeds, weights=constants, quantizers=self._edges)
-        return {n: self._behind[n](x) if n in self.outputs and n in self._behind else x for n, x in found.items()}
+        found |= {n: self._behind[n](found[n]) for n in self.outputs if n in self._behind}
+        return found | {name: grid.saturated(found[name]) for name, grid in self._cut.items()}
 
     def _present_biases(self) -> dict[str, Tensor]:
         return {name: start + move * unit for name, (start, unit, move) in self._biases.items()}

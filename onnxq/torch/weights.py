@@ -157,6 +157,13 @@ class ActivationGrid:
         scale = tensor_of(self.qp.scale).to(self.device)
         return scale if self.stretch is None else scale * torch.exp(self.stretch)
 
+    def saturated(self, x: Tensor) -> Tensor:
+        """Values within the grid's range as learned so far, not rounded; whatever their size where it has channels."""
+        if self.qp.scale.ndim:
+            return x
+        qp, factor = self.qp, 1.0 if self.stretch is None else math.exp(self.stretch.item())
+        return x.clamp(float(qp.lo) * factor, float(qp.hi) * factor)
+
     def result(self) -> QParams:
         """Its numbers as learned so far."""
         if self.stretch is None:
