@@ -2,8 +2,8 @@
 
 Three lines are added to a training script::
 
-    model = onnxq.torch.prepare(model, (images,), backend="onnxruntime", options=onnxq.Options(weight_bits=4))
-    onnxq.torch.calibrate(model, batches)
+    import onnxq.torch
+    model = onnxq.torch.prepare(model, (images,), backend="onnxruntime", batches=loader)
     ...  # the loop as it was, its optimizer made of model.parameters()
     onnxq.torch.export(model, "model.onnx", (images,))
 
@@ -48,6 +48,8 @@ def prepare(
     weight_observer: str = "mse",
     act_observer: str = "ema_mse",
     more_examples: Sequence[Args] = (),
+    batches: Iterable[Any] | None = None,
+    most: int | None = 16,
 ) -> QuantizedModule:
     """A module that trains as the target will compute it.
 
@@ -68,11 +70,15 @@ def prepare(
             :data:`onnxq.torch.observers.OBSERVERS`.
         act_observer: how that of an activation is.
         more_examples: further inputs, that reach other branches of the code.
+        batches: to find the scales with that training starts from, see :func:`calibrate`, which it is left to where
+            they are None.
+        most: at most this many of them.
 
     Returns:
-        The module with quantizers; calibrate it before training.
+        The module with quantizers, to be calibrated before training where no batches were given.
 
     Raises:
+        DataError: the batches are not what :func:`calibrate` takes.
         ModelError: torch cannot export the module, or the target quantizes nothing of it.
         OptionError: an unknown name, or a combination that training cannot express.
     """
@@ -95,7 +101,11 @@ def prepare(
     made = QuantizedModule(module, target, mapped, make, path)
     made.train(module.training)
     place = next(iter(module.parameters()), None)
-    return made if place is None else made.to(place.device)
+    if place is not None:
+        made.to(place.device)
+    if batches is not None:
+        calibrate(made, batches, most=most)
+    return made
 
 
 def _mapped(module: torch.nn.Module, example: Args, target: Backend, options: Options, path: ModulePath) -> Mapped:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +111,23 @@ def test_what_cannot_be_is_said_at_once(
 ) -> None:
     with pytest.raises(error, match=text):
         make(Plain(), torch.randn(1, 3, 10, 10))
+
+
+def test_batches_given_at_once_are_calibrated_with() -> None:
+    data = batches(4, 3, 10, 10)
+    torch.manual_seed(0)
+    first, second = (Plain().eval() for _ in range(2))
+    second.load_state_dict(first.state_dict())
+    drawn = []
+
+    def endless() -> Iterator[torch.Tensor]:
+        for number in count():
+            drawn.append(number)
+            yield data[number % len(data)]
+
+    at_once = qat.prepare(first, (data[0],), options=W4A4, batches=endless(), most=3)
+    assert len(drawn) <= 4, "no more than were asked for"
+    later = qat.prepare(second, (data[0],), options=W4A4)
+    qat.calibrate(later, (data[k % len(data)] for k in range(3)))
+    found, wanted = ({n: q.qparams() for n, q in model.observing()} for model in (at_once, later))
+    assert found and found == wanted
