@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 __all__ = ["finetune"]
 
 _MOST_FEATURES = 16
+_KEPT = 8
+"""Samples that the result is verified on."""
 _LEAST_SAMPLES = 2
 _GAIN = 0.05
 """dB by which the samples held back must be better in onnxruntime, else the model given is kept."""
@@ -130,6 +132,8 @@ def finetune(
         raise DataError(f"{len(feeds)} sample is too few", where="data", hint="Give at least a dozen")
     held = feeds[3::4] or feeds[-1:]
     fitting = [f for k, f in enumerate(feeds) if k % 4 != 3] if len(feeds) > 3 else feeds[:-1]
+    judge = _Judge(reference, held)
+    given_sqnr = judge(given)  # before the work: the model given runs
     settings = Settings(
         most, batch, lr, scale_lr, bias_lr, vary, features, checks=max(min(20, most // 10), 1), seed=seed
     )
@@ -149,8 +153,10 @@ def finetune(
             save=lambda step, error: _save(student, resume, step, settings),
         )
     note = f"finetune: {done} steps, relative error on {len(held)} samples held back {before:.3g} to {after:.3g}"
-    made = _better(given, student.result(), reference, held, note, any_gain=loss is not None and after < before)
-    kept = _kept(reference, held)
+    trained = student.result()
+    reached = judge(trained)
+    made = _better(given, trained, (given_sqnr, reached), note, any_gain=loss is not None and after < before)
+    kept = [KeptSample(k, dict(f), dict(o)) for k, (f, o) in enumerate(zip(held, judge.exact, strict=True))][:_KEPT]
     result = made.rendered()
     forget_shapes(result)
     checked = final_check(prepared.model, result, kept, float_bytes=prepared.bytes, at_home=given.backend.at_home)
@@ -191,38 +197,28 @@ def _features(given: Quantized, reference: ir.Model) -> list[str]:
     return [found[round(k * (len(found) - 1) / max(count - 1, 1))] for k in range(count)]
 
 
+class _Judge:
+    """dB of models in onnxruntime on the samples held back, against the float one."""
+
+    def __init__(self, reference: ir.Model, held: Sequence[Mapping[str, NDArray[Any]]]) -> None:
+        session = Session(reference, optimize=False)
+        self.held, self.exact = held, [session.run(feeds) for feeds in held]
+
+    def __call__(self, quantized: Quantized) -> float:
+        session = Session(quantized.rendered(), optimize=False)
+        return worst_sqnr(session.run, zip(self.held, self.exact, strict=True))
+
+
 def _better(
-    given: Quantized,
-    trained: Quantized,
-    reference: ir.Model,
-    held: Sequence[Mapping[str, NDArray[Any]]],
-    note: str,
-    *,
-    any_gain: bool,
+    given: Quantized, trained: Quantized, decibels: tuple[float, float], note: str, *, any_gain: bool
 ) -> Quantized:
     """The trained model where onnxruntime finds it better on the samples held back, else the one given."""
-    targets = Session(reference, optimize=False)
-    exact = [targets.run(feeds) for feeds in held]
-    before, after = (_sqnr(model, held, exact) for model in (given, trained))
+    before, after = decibels
     if any_gain or after > before + _GAIN:
         note += f"; in onnxruntime {before:.1f} to {after:.1f} dB"
         return replace(trained, notes=(*given.notes, note), recipe=(*given.recipe, "finetune"))
     note += f"; in onnxruntime {after:.1f} dB, not better than {before:.1f} dB: the model given is kept"
     return replace(given, notes=(*given.notes, note))
-
-
-def _sqnr(
-    quantized: Quantized,
-    held: Sequence[Mapping[str, NDArray[Any]]],
-    exact: Sequence[Mapping[str, NDArray[Any]]],
-) -> float:
-    session = Session(quantized.rendered(), optimize=False)
-    return worst_sqnr(session.run, zip(held, exact, strict=True))
-
-
-def _kept(reference: ir.Model, held: Sequence[Mapping[str, NDArray[Any]]]) -> list[KeptSample]:
-    session = Session(reference, optimize=False)
-    return [KeptSample(k, dict(feeds), dict(session.run(feeds))) for k, feeds in enumerate(held[:8])]
 
 
 def _save(student: Any, path: str | os.PathLike[str] | None, step: int, settings: Any) -> None:

@@ -124,6 +124,17 @@ def test_a_qdq_file_is_trained_and_stays_in_its_integers(tmp_path: Path) -> None
     )
 
 
+def test_a_file_of_fake_quantizers_stays_one(quantized: onnxq.Quantized, tmp_path: Path) -> None:
+    """QDQ of its opset has no 4 bits."""
+    quantized.save(tmp_path / "q.onnx")
+    trained = onnxq.finetune(tmp_path / "q.onnx", FEEDS, teacher=residual(), steps=60, output=tmp_path / "t.onnx")
+    before, after = (onnx.load(tmp_path / name) for name in ("q.onnx", "t.onnx"))
+    assert [f.name for f in after.functions] == [f.name for f in before.functions] == ["FakeQuantize"]
+    exact = infer(residual(), FEEDS, optimize=False)["y"]
+    first, second = (sqnr(exact, infer(model, FEEDS, optimize=False)["y"]) for model in (before, after))
+    assert second > first + 1 and "finetune: 60 steps" in trained.notes[-1]
+
+
 def test_a_state_is_taken_up(quantized: onnxq.Quantized, tmp_path: Path) -> None:
     state = tmp_path / "state.npz"
     onnxq.finetune(quantized, FEEDS[:8], teacher=residual(), steps=20, minutes=0.0, resume=state)
