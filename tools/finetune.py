@@ -39,7 +39,7 @@ def main() -> int:
     print(json.dumps(rows, indent=1))
     head = ("bits", "", *SHOWN, "steps", "wall s")
     cells = [
-        [row["bits"], row["what"], *(f"{row[k]:.3f}" for k in SHOWN), row["steps"], row["seconds"]] for row in rows
+        [row["bits"], row["what"], *(f"{row[k]:.3f}" for k in SHOWN), row["steps"], str(row["wall"])] for row in rows
     ]
     text = f"{args.name}, {count} samples, seed {args.seed}:\n\n" + table(head, cells, range(2, len(head)))
     print(text)
