@@ -47,6 +47,7 @@ _LEAST_SAMPLES = 2
 _GAIN = 0.05
 """dB by which the samples held back must be better in onnxruntime, else the model given is kept."""
 _DEFAULT_STEPS, _MOST_STEPS = 400, 1_000_000
+_RATE, _FEW_BITS = 0.01, 4
 _BROKEN = (OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, NotImplementedError,
            RuntimeError, SyntaxError, MemoryError, OverflowError, TokenError)  # fmt: skip
 """What numpy and zipfile raise on damage."""
@@ -62,7 +63,7 @@ def finetune(
     steps: int | None = None,
     minutes: float | None = None,
     batch: int = 8,
-    lr: float = 0.01,
+    lr: float | None = None,
     scale_lr: float = 1e-3,
     bias_lr: float = 0.02,
     vary: float = 0.5,
@@ -87,7 +88,8 @@ def finetune(
             as many as there is time for.
         minutes: stop after this time, with the best found so far; the learning rates fall to zero by then.
         batch: samples in a step.
-        lr: step of weights, in units of their scale, so that what suits 4 bits suits 8.
+        lr: step of weights, in units of their scale. None goes by the fewest bits of a tensor: 0.01 up to 4, half of
+            that for each bit more: where little is wrong, little is to be changed.
         scale_lr: step of the logarithm of scales.
         bias_lr: step of biases, in units of the noise that rounding makes.
         vary: share of the samples that are varied: pictures flipped and cropped, float inputs mixed with another
@@ -114,8 +116,8 @@ def finetune(
     from onnxq.torch.student import Student
 
     reporter = reporter or Silent()
-    _check(batch=batch, lr=lr, scale_lr=scale_lr, bias_lr=bias_lr, vary=vary, features=features)
-    _check(**{name: n for name, n in (("steps", steps), ("minutes", minutes)) if n is not None})
+    _check(batch=batch, scale_lr=scale_lr, bias_lr=bias_lr, vary=vary, features=features)
+    _check(**{name: n for name, n in (("steps", steps), ("minutes", minutes), ("lr", lr)) if n is not None})
     most = steps if steps is not None else _DEFAULT_STEPS if minutes is None else _MOST_STEPS
     require_folder(output)
     given = quantized if isinstance(quantized, Quantized) else read(quantized, backend=backend)
@@ -134,9 +136,8 @@ def finetune(
     fitting = [f for k, f in enumerate(feeds) if k % 4 != 3] if len(feeds) > 3 else feeds[:-1]
     judge = _Judge(reference, held)
     given_sqnr = judge(given)  # before the work: the model given runs
-    settings = Settings(
-        most, batch, lr, scale_lr, bias_lr, vary, features, checks=max(min(20, most // 10), 1), seed=seed
-    )
+    rate, checks = _rate(given) if lr is None else lr, max(min(20, most // 10), 1)
+    settings = Settings(most, batch, rate, scale_lr, bias_lr, vary, features, checks=checks, seed=seed)
     start = _resumed(student, resume, settings)
     began = time.monotonic()
     with reporter.phase("finetune", total=most if most < _MOST_STEPS else None, unit="steps") as advance:
@@ -162,6 +163,11 @@ def finetune(
     checked = final_check(prepared.model, result, kept, float_bytes=prepared.bytes, at_home=given.backend.at_home)
     made = replace(made, verification=checked)
     return made if output is None else made.written(artifact_path(output, quantized, given.backend.name))
+
+
+def _rate(given: Quantized) -> float:
+    bits = min(qp.spec.bits for qp in given.qparams.values())
+    return float(_RATE * 2.0 ** -max(bits - _FEW_BITS, 0))
 
 
 def _check(**numbers: float) -> None:

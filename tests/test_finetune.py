@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -106,6 +107,23 @@ def test_learning_rates_fall_to_zero_by_the_end_of_the_time(
     assert shares == sorted(shares) and shares[0] == 0.0
     assert 0.9 < shares[-1] < 1.0 and len(shares) == 60
     assert f"finetune: {len(shares)} steps" in trained.notes[-1]
+
+
+@pytest.mark.parametrize(("bits", "rate"), [(3, 0.01), (4, 0.01), (6, 0.0025), (8, 0.000625)])
+def test_the_learning_rate_goes_by_bits(monkeypatch: pytest.MonkeyPatch, bits: int, rate: float) -> None:
+    from onnxq.torch import distill as module
+
+    seen, distill = list[float](), module.distill
+
+    def watched(*args: Any, **more: Any) -> Any:
+        seen.append(args[4].lr)
+        return distill(*args, **more)
+
+    monkeypatch.setattr(module, "distill", watched)
+    made = onnxq.quantize(residual(), FEEDS[:4], options=Options(placement="all", weight_bits=bits))
+    onnxq.finetune(made, FEEDS[:4], teacher=residual(), steps=1)
+    onnxq.finetune(made, FEEDS[:4], teacher=residual(), steps=1, lr=0.5)
+    assert seen == [pytest.approx(rate), 0.5]
 
 
 def test_what_training_does_not_make_better_is_left_as_it_was(quantized: onnxq.Quantized) -> None:

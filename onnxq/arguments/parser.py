@@ -77,7 +77,7 @@ def _finetune(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--steps", type=int, metavar="N", help="default 400, or as many as --minutes gives time for")
     verb.add_argument("--minutes", type=float, metavar="M", help="stop after M minutes, with the best so far")
     verb.add_argument("--batch", type=int, default=8, metavar="N", help="samples in a step, default 8")
-    verb.add_argument("--lr", type=float, default=0.01, metavar="X", help="step of weights in units of their scale")
+    verb.add_argument("--lr", type=float, metavar="X", help="step of weights in units of their scale; default by bits")
     verb.add_argument("--seed", type=int, default=0, metavar="N", help="of the samples drawn")
     verb.add_argument("--resume", metavar="FILE", help="keep the state here, and go on from it where it exists")
     verb.add_argument("--device", default="cpu", metavar="NAME", help="where torch trains, default cpu")
