@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import os
 import time
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +19,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.calibration.data import open_data
+from onnxq.calibration.rows import BROKEN
 from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import DataError, ModelError, OptionError
 from onnxq.final_check import final_check
@@ -47,10 +45,9 @@ _LEAST_SAMPLES = 2
 _GAIN = 0.05
 """dB by which the samples held back must be better in onnxruntime, else the model given is kept."""
 _DEFAULT_STEPS, _MOST_STEPS = 400, 1_000_000
+"""Without a limit, and where time is the only one."""
 _RATE, _FEW_BITS = 0.01, 4
-_BROKEN = (OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, NotImplementedError,
-           RuntimeError, SyntaxError, MemoryError, OverflowError, TokenError)  # fmt: skip
-"""What numpy and zipfile raise on damage."""
+"""Learning rate of weights in units of their scale, and up to how many bits."""
 
 
 def finetune(
@@ -92,8 +89,8 @@ def finetune(
             that for each bit more: where little is wrong, little is to be changed.
         scale_lr: step of the logarithm of scales.
         bias_lr: step of biases, in units of the noise that rounding makes.
-        vary: share of the samples that are varied: pictures flipped and cropped, float inputs mixed with another
-            sample's. The teacher judges what comes out, so few samples become many.
+        vary: share of the samples that are varied: pictures turned, cropped, flipped and coloured, float inputs mixed
+            with another sample's. The teacher judges what comes out, so few samples become many.
         features: weight of tensors inside beside the outputs; 0 looks at the outputs alone.
         loss: (outputs, teacher's outputs) → a scalar tensor, both by name, in place of the relative squared distance.
         samples: at most this many samples, evenly spaced.
@@ -116,8 +113,8 @@ def finetune(
     from onnxq.torch.student import Student
 
     reporter = reporter or Silent()
-    _check(batch=batch, scale_lr=scale_lr, bias_lr=bias_lr, vary=vary, features=features)
-    _check(**{name: n for name, n in (("steps", steps), ("minutes", minutes), ("lr", lr)) if n is not None})
+    _check(steps=steps, minutes=minutes, batch=batch, lr=lr, scale_lr=scale_lr)
+    _check(bias_lr=bias_lr, vary=vary, features=features)
     most = steps if steps is not None else _DEFAULT_STEPS if minutes is None else _MOST_STEPS
     require_folder(output)
     given = quantized if isinstance(quantized, Quantized) else read(quantized, backend=backend)
@@ -170,11 +167,11 @@ def _rate(given: Quantized) -> float:
     return float(_RATE * 2.0 ** -max(bits - _FEW_BITS, 0))
 
 
-def _check(**numbers: float) -> None:
+def _check(**numbers: float | None) -> None:
     least = {"steps": 1.0, "batch": 1.0}
     for name, value in numbers.items():
         most = 1.0 if name == "vary" else float("inf")
-        if not least.get(name, 0.0) <= value <= most:
+        if value is not None and not least.get(name, 0.0) <= value <= most:
             raise OptionError(f"{value!r} is out of range", where=name)
 
 
@@ -254,7 +251,7 @@ def _resumed(student: Any, path: str | os.PathLike[str] | None, settings: Any) -
             same = str(saved["settings"]) == repr(settings)
             arrays = {name: saved[name] for name in saved.files if "/" in name}
             step = int(saved["step"])
-    except _BROKEN as error:
+    except BROKEN as error:
         raise OptionError(f"is no state of a training ({error})", where=f"'{path}'") from error
     wanted = {f"{n}/{k}": p for n, part in student.learned.items() for k, p in enumerate(part)}
     if not same or wanted.keys() != arrays.keys() or any(tuple(p.shape) != arrays[n].shape for n, p in wanted.items()):

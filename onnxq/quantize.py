@@ -31,7 +31,6 @@ from onnxq.planner import make_plan
 from onnxq.prepare import Prepared, Source, backend_named, needed_opset
 from onnxq.progress import Reporter, Silent
 from onnxq.quantized import Quantized
-from onnxq.render import fake_quantize
 from onnxq.render.read import read as read_quantizers
 from onnxq.rescue import POOR
 
@@ -252,12 +251,9 @@ def read(model: Source, *, backend: str = "onnxruntime") -> Quantized:
     Raises:
         OnnxqError: the model is unreadable or invalid.
     """
-    loaded, target = load_named(model), backend_named(backend)  # nobody else's
-    fake = any((node.domain, node.op_type) == (fake_quantize.DOMAIN, fake_quantize.NAME) for node in all_nodes(loaded))
-    found = read_quantizers(loaded, target)
+    found = read_quantizers(load_named(model), backend_named(backend))  # its model is nobody else's
     plan, numbers, notes = fold_quantized_batchnorm(found.model, found.plan, found.qparams)
-    form = "fake-quantize" if fake and "fake-quantize" in target.formats else found.format
-    return replace(found, plan=plan, qparams=numbers, notes=(*found.notes, *map(str, notes)), format=form)
+    return replace(found, plan=plan, qparams=numbers, notes=(*found.notes, *map(str, notes)))
 
 
 def _below_floor(verification: Verification, options: Options) -> list[str]:

@@ -6,70 +6,66 @@ That step is no larger than one of the range over all samples and turns, so this
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ["disturb_inside"]
+__all__ = ["Noise"]
 
 _KINDS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 _FIXED = frozenset({"HardSigmoid", "Sigmoid", "Softmax"})
 _SKIPPED = frozenset({"Constant", "Identity"})
 
 
-def disturb_inside(
-    graph: onnx.GraphProto,
-    kinds: Mapping[str, int],
-    opset: int,
-    times: float,
-    rng: np.random.Generator,
-    weight: Callable[[str, onnx.TensorProto], None],
-) -> None:
-    """Add uniform noise to every float tensor that the nodes inside of a graph's nodes make.
+@dataclass(frozen=True)
+class Noise:
+    """What disturbs the bodies and branches of a model.
 
-    Args:
-        graph: whose nodes' bodies and branches are changed, at all depths.
+    Attributes:
         kinds: element types of the tensors.
         opset: of the standard operators.
         times: steps of noise.
         rng: for the seeds.
         weight: changes a constant, given its name, in place where it may be a weight.
     """
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                _disturb(attribute.g, kinds, opset, times, rng, weight)
-                disturb_inside(attribute.g, kinds, opset, times, rng, weight)
 
+    kinds: Mapping[str, int]
+    opset: int
+    times: float
+    rng: np.random.Generator
+    weight: Callable[[str, onnx.TensorProto], None]
 
-def _disturb(
-    body: onnx.GraphProto,
-    kinds: Mapping[str, int],
-    opset: int,
-    times: float,
-    rng: np.random.Generator,
-    weight: Callable[[str, onnx.TensorProto], None],
-) -> None:
-    for tensor in body.initializer:
-        weight(tensor.name, tensor)
-    nodes: list[onnx.NodeProto] = []
-    for node in body.node:
-        made = onnx.NodeProto.FromString(node.SerializeToString())
-        nodes.append(made)
-        for attribute in made.attribute if made.op_type == "Constant" else ():
-            if attribute.HasField("t"):
-                weight(made.output[0], attribute.t)
-        if made.op_type in _SKIPPED:
-            continue
-        for position, name in enumerate(node.output):
-            if kinds.get(name) in _KINDS:
-                made.output[position] = f"{name}__clean"
-                seed = float(rng.integers(1, 1 << 20))
-                nodes += _noise(name, kinds[name], times, seed, opset, fixed=made.op_type in _FIXED)
-    del body.node[:]
-    body.node.extend(nodes)
+    def disturb_inside(self, graph: onnx.GraphProto) -> None:
+        """Add uniform noise to every float tensor that the nodes inside of a graph's nodes make, at all depths."""
+        for node in graph.node:
+            for attribute in node.attribute:
+                if attribute.HasField("g"):
+                    self._disturb(attribute.g)
+                    self.disturb_inside(attribute.g)
+
+    def _disturb(self, body: onnx.GraphProto) -> None:
+        for tensor in body.initializer:
+            self.weight(tensor.name, tensor)
+        nodes: list[onnx.NodeProto] = []
+        for node in body.node:
+            made = onnx.NodeProto.FromString(node.SerializeToString())
+            nodes.append(made)
+            for attribute in made.attribute if made.op_type == "Constant" else ():
+                if attribute.HasField("t"):
+                    self.weight(made.output[0], attribute.t)
+            if made.op_type in _SKIPPED:
+                continue
+            for position, name in enumerate(node.output):
+                if self.kinds.get(name) in _KINDS:
+                    made.output[position] = f"{name}__clean"
+                    seed = float(self.rng.integers(1, 1 << 20))
+                    fixed = made.op_type in _FIXED
+                    nodes += _noise(name, self.kinds[name], self.times, seed, self.opset, fixed=fixed)
+        del body.node[:]
+        body.node.extend(nodes)
 
 
 def _noise(name: str, kind: int, times: float, seed: float, opset: int, *, fixed: bool) -> list[onnx.NodeProto]:

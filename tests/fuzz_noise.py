@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from tests.contract import infer, sqnr
-from tests.fuzz_inside import disturb_inside
+from tests.fuzz_inside import Noise
 from tests.fuzz_scope import kinds_of
 
 __all__ = ["NONE", "Steps", "explained"]
@@ -162,7 +162,7 @@ def _disturbed(
     values = [(node.output[0], a.t) for node in constants for a in node.attribute if a.HasField("t")]
     for name, tensor in (*((tensor.name, tensor) for tensor in graph.initializer), *values):
         weight(name, tensor)  # a weight is one in either form
-    disturb_inside(graph, kinds_of(model), model.opset_import[0].version, times, rng, weight)
+    Noise(kinds_of(model), model.opset_import[0].version, times, rng, weight).disturb_inside(graph)
     nodes: list[onnx.NodeProto] = []
 
     def disturb(name: str, clean: str, new: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import sys
@@ -18,6 +17,7 @@ from onnxq.calibration.statistics import TensorStatistics
 from onnxq.config import Config
 from onnxq.demo.data import MODEL, load_digits
 from onnxq.spec import QuantSpec
+from tests.tool import load_tool
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -25,12 +25,7 @@ TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
 @pytest.fixture(scope="module")
 def readme() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("tools_readme", ROOT / "tools" / "readme.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclasses ask for it
-    spec.loader.exec_module(module)
-    return module
+    return load_tool("readme")
 
 
 def test_tables_are_those_of_the_parser(readme: ModuleType) -> None:

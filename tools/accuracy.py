@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarking.limits import Limits, run_job, run_limited
 from benchmarking.report import describe_machine, number, replace_section, table, write_json
+from benchmarking.zoo import evaluate
 
 VARIANTS = ("fast=--effort fast", "default=", "best=--effort best")
 _HELD_OUT = 16
@@ -90,11 +91,9 @@ def _model(name: str, metric: str, args: argparse.Namespace, limits: Limits, fol
 
 def _metrics(name: str, metric: str, model: Path, zoo: Path, limits: Limits) -> dict[str, Any]:
     """The zoo's own evaluation."""
-    outcome = run_limited([sys.executable, str(zoo / "zoo.py"), "eval", name, str(model)], limits)
-    lines = [line for line in outcome.output.splitlines() if line.startswith("{")]
-    if outcome.error or not lines:
-        return {"error": outcome.error or "the zoo gave no answer"}
-    every = json.loads(lines[-1])
+    every, error = evaluate(zoo, name, model, limits)
+    if error:
+        return {"error": error}
     return {"metric_name": metric, "metric": every.get(metric), "metrics": every}
 
 

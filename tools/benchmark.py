@@ -14,7 +14,6 @@ Linux and macOS.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -27,6 +26,7 @@ from typing import Any
 
 from benchmarking.limits import Limits, Outcome, run_job, run_limited
 from benchmarking.report import describe_machine, markdown, memory_markdown, replace_section, write_json
+from benchmarking.zoo import evaluate
 
 METHODS = ("MinMax", "Percentile", "Entropy")
 RECIPES: tuple[dict[str, Any], ...] = (
@@ -190,12 +190,10 @@ def _measure(
 
 def _metric(subject: Subject, model: Path, zoo: Path, limits: Limits) -> dict[str, Any]:
     """The zoo's own evaluation."""
-    outcome = run_limited([sys.executable, str(zoo / "zoo.py"), "eval", subject.name, str(model)], limits)
-    lines = [line for line in outcome.output.splitlines() if line.startswith("{")]
-    if outcome.error or not lines:
-        return {"metric_error": outcome.error or "no answer"}
-    every = json.loads(lines[-1])
-    return {"metric": every.get(subject.metric), "metrics": every}
+    every, error = evaluate(zoo, subject.name, model, limits)
+    if error:
+        return {"metric_error": error}
+    return {"metric": every.get(subject.metric or ""), "metrics": every}
 
 
 # -- memory

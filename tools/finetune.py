@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarking.limits import Limits
 from benchmarking.report import replace_section, table
+from benchmarking.zoo import evaluate
 
 HERE = Path(__file__).resolve().parent.parent
 FIRST_LAST = {"effnet_lite0": ("/_conv_stem/Conv", "/_fc/Gemm")}
@@ -82,7 +84,9 @@ def _rows(args: argparse.Namespace, bits: str, samples: Path, folder: Path) -> l
         seconds = time.monotonic() - start
         notes = [note for note in answer["notes"] if note.startswith("finetune: ")]
         steps = notes[-1].split()[1] if notes else ""
-        metrics = _json([sys.executable, str(args.zoo / "zoo.py"), "eval", args.name, str(path)])
+        metrics, error = evaluate(args.zoo, args.name, path, Limits())
+        if error:
+            raise SystemExit(f"{path.name} was not evaluated: {error}")
         name = f"W{weights}A{activations}" if what == "post-training" else ""
         rows.append({"bits": name, "what": what, "wall": round(seconds), "steps": steps, "notes": notes, **metrics})
         print(rows[-1], file=sys.stderr, flush=True)
@@ -90,16 +94,11 @@ def _rows(args: argparse.Namespace, bits: str, samples: Path, folder: Path) -> l
 
 
 def _onnxq(arguments: list[str]) -> dict[str, Any]:
-    return _json([sys.executable, "-m", "onnxq", *arguments], allowed=(0, 3))
-
-
-def _json(command: list[str], allowed: tuple[int, ...] = (0,)) -> dict[str, Any]:
-    """What a program prints: one JSON object, in its last line or over several."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode not in allowed:
-        raise SystemExit(f"{' '.join(command)} failed with exit code {done.returncode}")
-    start = done.stdout.rfind("\n{") + 1
-    answer: dict[str, Any] = json.loads(done.stdout[start:])
+    """What a verb says with ``--json``."""
+    done = subprocess.run([sys.executable, "-m", "onnxq", *arguments], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode not in (0, 3):
+        raise SystemExit(f"onnxq {' '.join(arguments)} failed with exit code {done.returncode}")
+    answer: dict[str, Any] = json.loads(done.stdout)
     return answer
 
 

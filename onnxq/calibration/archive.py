@@ -11,15 +11,14 @@ import json
 import os
 import uuid
 import zipfile
-import zlib
 from pathlib import Path
-from tokenize import TokenError
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.calibration.histogram import KEYS
+from onnxq.calibration.rows import BROKEN
 from onnxq.calibration.statistics import KeptSample, Statistics, TensorStatistics
 from onnxq.errors import OutputError, StatisticsError
 
@@ -80,22 +79,7 @@ def load(path: str | os.PathLike[str]) -> Statistics:
         raise StatisticsError("no such file", where=str(source), hint="Make it with `onnxq calibrate`") from error
     except (OSError, MemoryError) as error:
         raise StatisticsError(f"cannot be read ({error})", where=str(source)) from error
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        ValueError,  # also UnicodeDecodeError and json.JSONDecodeError
-        KeyError,
-        TypeError,
-        IndexError,
-        AttributeError,
-        OverflowError,
-        EOFError,
-        NotImplementedError,
-        RecursionError,
-        RuntimeError,
-        SyntaxError,
-        TokenError,  # numpy reads headers with Python's tokenizer
-    ) as error:
+    except (*BROKEN, AttributeError) as error:
         raise StatisticsError(
             f"not a sound statistics file ({error or type(error).__name__})",
             where=str(source),

@@ -17,10 +17,10 @@ import numpy as np
 
 from onnxq.errors import DataError
 
-__all__ = ["RowArray", "load_feed", "open_npy", "open_npz"]
+__all__ = ["BROKEN", "RowArray", "load_feed", "open_npy", "open_npz"]
 
 _SKIP_BYTES = 1 << 20
-_BROKEN = (
+BROKEN = (
     OSError,
     EOFError,
     zipfile.BadZipFile,
@@ -34,7 +34,8 @@ _BROKEN = (
     OverflowError,
     LookupError,
     TokenError,
-)  # what numpy and zipfile raise on damage
+)
+"""What numpy and zipfile raise on damage; numpy reads headers with Python's tokenizer."""
 _HINT = "Write it again with numpy.save or numpy.savez, without Python objects."
 
 
@@ -77,7 +78,7 @@ class RowArray:
                     values = np.empty(self.shape[1:], self.dtype)
                     _fill(stream, values)
                     yield values
-        except _BROKEN as error:
+        except BROKEN as error:
             raise _damaged(self.path, error) from error
 
     def _whole(self) -> np.ndarray:
@@ -103,7 +104,7 @@ def open_npz(path: Path) -> dict[str, RowArray]:
     try:
         with zipfile.ZipFile(path) as archive:
             members = [name for name in archive.namelist() if name.endswith(".npy")]
-    except _BROKEN as error:
+    except BROKEN as error:
         raise _damaged(path, error) from error
     return {name.removesuffix(".npy"): _describe(path, name) for name in members}
 
@@ -120,7 +121,7 @@ def load_feed(path: Path) -> dict[str, np.ndarray] | np.ndarray:
             return loaded
         with loaded:
             return {name: loaded[name] for name in loaded.files}
-    except _BROKEN as error:
+    except BROKEN as error:
         raise _damaged(path, error) from error
 
 
@@ -128,7 +129,7 @@ def _describe(path: Path, member: str | None) -> RowArray:
     try:
         with _opened(path, member) as stream:
             shape, fortran, dtype = _header(stream)
-    except _BROKEN as error:
+    except BROKEN as error:
         raise _damaged(path, error) from error
     if dtype.hasobject:
         raise DataError("holds Python objects, which are not read", where=_place(path, member), hint=_HINT)

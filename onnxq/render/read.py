@@ -76,6 +76,7 @@ class _Reader:
         self.found: list[_Found] = []
         self.lifted: dict[tuple[object, ...], _Found] = {}  # stored integers and their parameters -> the float constant
         self.notes: list[str] = []
+        self.format = ""
 
     def run(self) -> Quantized:
         self.notes += expand(self.model)
@@ -90,6 +91,8 @@ class _Reader:
                 self._unpacked(node)
             elif (node.domain, node.op_type) == (fake_quantize.DOMAIN, fake_quantize.NAME):
                 self._fake(node)
+                if "fake-quantize" in self.backend.formats:
+                    self.format = "fake-quantize"
             elif (node.domain, node.op_type) == (fake_quantize.DOMAIN, nnie_quantize.NAME):
                 self._logarithmic(node)
         remove_dead(self.model)
@@ -110,6 +113,7 @@ class _Reader:
             qparams=numbers,
             backend=self.backend,
             notes=tuple(self.notes),
+            format=self.format,
             version=metadata.version("onnxq"),
         )
 

@@ -84,8 +84,8 @@ def distill(
     Returns:
         Relative error on the samples held back before and after, and the number of steps done.
     """
-    trainer = _Trainer(student, teacher, fitting, settings, loss)
-    before = best = trainer.error(held)
+    trainer = _Trainer(student, teacher, fitting, held, settings, loss)
+    before = best = trainer.error()
     best_state = trainer.state()
     share = start / settings.steps
     looks, done = int(share * settings.checks), start
@@ -96,7 +96,7 @@ def distill(
         share = max(done / settings.steps, min(spent(), 1.0))
         if int(share * settings.checks) > looks:
             looks = int(share * settings.checks)
-            now = trainer.error(held)
+            now = trainer.error()
             if now < best:
                 best, best_state = now, trainer.state()
             current = trainer.state()
@@ -111,7 +111,13 @@ def distill(
 
 class _Trainer:
     def __init__(
-        self, student: Student, teacher: Executor, fitting: Sequence[Feeds], settings: Settings, loss: Loss | None
+        self,
+        student: Student,
+        teacher: Executor,
+        fitting: Sequence[Feeds],
+        held: Sequence[Feeds],
+        settings: Settings,
+        loss: Loss | None,
     ) -> None:
         self.student, self.teacher, self.settings, self.loss = student, teacher, settings, loss
         self.fitting = [_tensors(sample, student.device) for sample in fitting]
@@ -123,7 +129,9 @@ class _Trainer:
             raise ModelError("there is nothing to train", hint="No weight or scale of this model can be learned")
         self.adam = torch.optim.Adam([{"params": part, "lr": lr} for part, lr in self.groups])
         self.joined = self._joins()
-        self.exact: dict[int, dict[str, Tensor]] = {}
+        self.held = [_tensors(sample, student.device) for sample in held]
+        with torch.no_grad():
+            self.exact = [self._outputs(teacher.run(feeds)) for feeds in self.held]
 
     def step(self, share: float) -> None:
         """One step, with the learning rates of a share of the training."""
@@ -138,20 +146,14 @@ class _Trainer:
             (self._loss(feeds) / len(batch)).backward()  # type: ignore[no-untyped-call]
         self.adam.step()
 
-    def error(self, samples: Sequence[Feeds]) -> float:
-        """Squared distance of the outputs over their squared size, over all samples; the worst output counts.
-
-        The samples are the same ones each time: what the teacher makes of them is kept.
-        """
+    def error(self) -> float:
+        """Squared distance of the outputs over their squared size, on the samples held back; of the worst output."""
         noise: dict[str, float] = {}
         signal: dict[str, float] = {}
         custom = 0.0
         with torch.no_grad():
-            for key, sample in enumerate(samples):
-                feeds = _tensors(sample, self.student.device)
-                if key not in self.exact:
-                    self.exact[key] = self._outputs(self.teacher.run(feeds))
-                want, got = self.exact[key], self.student.run(feeds)
+            for feeds, want in zip(self.held, self.exact, strict=True):
+                got = self.student.run(feeds)
                 if self.loss is not None:
                     custom += float(self.loss(self._outputs(got), want))
                     continue
@@ -160,7 +162,7 @@ class _Trainer:
                         noise[name] = noise.get(name, 0.0) + float((got[name] - exact).double().square().sum())
                         signal[name] = signal.get(name, 0.0) + float(exact.double().square().sum())
         if self.loss is not None:
-            return custom / max(len(samples), 1)
+            return custom / max(len(self.held), 1)
         return max((noise[n] / max(signal[n], 1e-30) for n in noise), default=math.inf)
 
     def state(self) -> list[Tensor]:

@@ -52,8 +52,8 @@ def vary(
     other = {name: _seen(x, share, generator) for name, x in chosen.items()}
     weight, cut = _uniform(generator), _uniform(generator) < 0.5
     return {
-        name: _pasted(x, other[name], weight, generator)
-        if cut and _axes(x) is not None
+        name: _pasted(x, other[name], axes, weight, generator)
+        if cut and (axes := _axes(x)) is not None
         else x * weight + other[name] * (1 - weight)
         for name, x in sample.items()
     }
@@ -103,10 +103,8 @@ def _coloured(x: Tensor, generator: torch.Generator) -> Tensor:
     return ((x - middle) * gain + middle + shift * (high - low)).clamp(low, high)
 
 
-def _pasted(x: Tensor, other: Tensor, weight: float, generator: torch.Generator) -> Tensor:
+def _pasted(x: Tensor, other: Tensor, axes: tuple[int, int], weight: float, generator: torch.Generator) -> Tensor:
     """A picture with a rectangle of another one, which has a share of ``1 - weight`` of the area, in its place."""
-    axes = _axes(x)
-    assert axes is not None
     mask = torch.ones([1] * x.ndim, dtype=torch.bool, device=x.device)
     for axis in axes:
         size = x.shape[axis]

@@ -161,8 +161,8 @@ class ActivationGrid:
         """Values within the grid's range as learned so far, not rounded; whatever their size where it has channels."""
         if self.qp.scale.ndim:
             return x
-        qp, factor = self.qp, 1.0 if self.stretch is None else math.exp(self.stretch.item())
-        return x.clamp(float(qp.lo) * factor, float(qp.hi) * factor)
+        qp = self.result()
+        return x.clamp(float(qp.lo), float(qp.hi))
 
     def result(self) -> QParams:
         """Its numbers as learned so far."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
-import sys
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -13,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+from tests.tool import load_tool
 from tests.verdict import Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,13 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("tools_fuzz_graphs", ROOT / "tools" / "fuzz_graphs.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["tools_fuzz_graphs"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_tool("fuzz_graphs")
 
 
 def life(connection: Connection) -> None:
