@@ -28,9 +28,14 @@ _WORDS = {
 @cache
 def _entries(group: str) -> dict[str, metadata.EntryPoint]:
     """Entry points of a group by name; where two packages give one name, onnxq's own comes first, then by package."""
-    found: dict[str, metadata.EntryPoint] = {}
-    for entry in sorted(metadata.entry_points(group=group), key=lambda e: (_owner(e) != "onnxq", _owner(e), e.value)):
-        found.setdefault(entry.name, entry)
+    by_name: dict[str, list[metadata.EntryPoint]] = {}
+    for entry in metadata.entry_points(group=group):
+        by_name.setdefault(entry.name, []).append(entry)
+    found = {}
+    for name, entries in by_name.items():
+        if len(entries) > 1:  # only then: to learn the package's name, its metadata is read
+            entries.sort(key=lambda e: (_owner(e) != "onnxq", _owner(e), e.value))
+        found[name] = entries[0]
     return found
 
 

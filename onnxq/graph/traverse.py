@@ -11,7 +11,7 @@ __all__ = ["all_graphs", "all_nodes", "describe", "subgraphs", "with_subgraphs"]
 
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
     """The graphs held by a node's attributes (If, Loop, Scan), in attribute order."""
-    for attr in node.attributes.values():
+    for attr in node.attributes.data.values():
         if attr.is_ref():
             continue
         if attr.type == ir.AttributeType.GRAPH:
