@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from onnxq.final_check import Verification
     from onnxq.finetune import finetune
+    from onnxq.layerwise import LayerAgreement
     from onnxq.options import ImageOptions, Options, Override
     from onnxq.plan import Plan, Site
     from onnxq.progress import make_reporter
@@ -60,6 +61,7 @@ __all__ = [
     "Format",
     "ImageOptions",
     "Kind",
+    "LayerAgreement",
     "MetricError",
     "ModelError",
     "OnnxqError",
@@ -113,6 +115,7 @@ _MODULES = {
     "deploy": ("deploy",),
     "errors": tuple(name for name in __all__ if name.endswith("Error")),
     "finetune": ("finetune",),
+    "layerwise": ("LayerAgreement",),
     "options": ("ImageOptions", "Options", "Override"),
     "plan": ("Plan", "Site"),
     "progress": ("make_reporter",),

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from onnxq import plugins
 from onnxq.backend import Backend
 from onnxq.calibration.data import open_data
-from onnxq.errors import BackendError, OnnxqError
+from onnxq.errors import BackendError, OnnxqError, OptionError
 from onnxq.graph.load import load
 from onnxq.graph.shapes import forget_shapes
+from onnxq.layerwise import LayerAgreement, compare_layers
 from onnxq.locations import find_artifact
 from onnxq.metrics import ErrorMeter, Errors, jsonable, worst_output
 from onnxq.options import ImageOptions
@@ -59,6 +60,7 @@ class Agreement:
         floating: operators that it computes in float.
         remarks: what else the runtime said.
         tensors: number of tensors with a scale.
+        layers: the integers of every tensor, each layer computed from equal ones; empty where not asked for.
     """
 
     backend: str
@@ -73,6 +75,7 @@ class Agreement:
     floating: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     tensors: int = 0
+    layers: tuple[LayerAgreement, ...] = ()
 
     @property
     def worst(self) -> tuple[str, Errors] | None:
@@ -94,6 +97,7 @@ class Agreement:
             "integer": list(self.integer),
             "floating": list(self.floating),
             "remarks": list(self.remarks),
+            "layers": [layer.to_dict() for layer in self.layers],
         }
 
 
@@ -105,6 +109,7 @@ def verify(
     samples: int | None = None,
     image: ImageOptions | None = None,
     simulation: bool = False,
+    layers: bool = False,
     timeout: float = 900.0,
     reporter: Reporter | None = None,
 ) -> Agreement:
@@ -120,12 +125,15 @@ def verify(
         samples: at most this many samples, evenly spaced; None takes 8.
         image: how to read pictures, where the data is a folder of them.
         simulation: do not ask for the runtime, simulate only.
-        timeout: seconds for the runtime.
+        layers: compare layer by layer as well, from equal integers. Over a whole network the differences of a step add
+            up, and the outputs say little about the arithmetic.
+        timeout: seconds for the runtime, for each of its two runs with ``layers``.
         reporter: shows progress.
 
     Raises:
         OutputError: there is no artifact.
         VerificationError: the runtime is not installed, or does not take the artifact.
+        OptionError: layers are to be compared where no runtime computes, without data, or without quantizers.
         BackendError: it is no artifact of the target: it cannot be read back, or nothing in it is quantized.
     """
     target, reporter = backend_named(backend), reporter or Silent()
@@ -134,6 +142,9 @@ def verify(
     runtime: Runtime | None = None
     if target.runtime is not None and not simulation:
         runtime = plugins.find("onnxq.runtimes", target.runtime)
+    if layers and (runtime is None or not runtime.runs):
+        why = "only compiles" if runtime is not None else "is not asked" if simulation else "cannot be installed"
+        raise OptionError(f"layers are compared in a runtime, and that of {target.name} {why}", hint="Leave it away")
     model = load(path)
     feeds = []
     if data is not None:
@@ -143,6 +154,11 @@ def verify(
     if runtime is not None:
         with reporter.phase(f"load in {runtime.title}", total=1, unit="models") as advance:
             seen = examine(runtime, path, feeds, timeout=timeout)
+            advance(1)
+    compared_layers: tuple[LayerAgreement, ...] = ()
+    if runtime is not None and layers:
+        with reporter.phase(f"layer by layer in {runtime.title}", total=1, unit="models") as advance:
+            compared_layers = compare_layers(model, runtime, feeds, timeout=timeout)
             advance(1)
     simulated = model if form == "onnx" else quantized.rendered()
     if form != "onnx":
@@ -171,6 +187,7 @@ def verify(
         floating=seen.floating,
         remarks=seen.remarks,
         tensors=len(quantized.qparams),
+        layers=compared_layers,
     )
 
 

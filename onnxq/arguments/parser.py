@@ -89,6 +89,16 @@ def _verify(verb: argparse.ArgumentParser) -> None:
     add_backend(verb)
     verb.add_argument("--simulation", action="store_true", help="do not ask for the runtime, simulate only")
     verb.add_argument(
+        "--layers", action="store_true", help="compare layer by layer as well, each from equal integers; judge by that"
+    )
+    verb.add_argument(
+        "--max-steps",
+        type=int,
+        default=1,
+        metavar="N",
+        help="with --layers: exit code 3 where an integer differs by more (default 1)",
+    )
+    verb.add_argument(
         "--min-sqnr",
         type=float,
         metavar="DB",

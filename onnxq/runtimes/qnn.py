@@ -21,4 +21,5 @@ RUNTIME = Runtime(
     "onnxruntime-qnn (HTP)",
     ("onnxruntime-qnn", "onnxruntime", "onnx"),
     options={"fallback": False, "arch": "73", "soc": "", "context": "", "dlc": ""},
+    in_parts={"fallback": True},  # a part may be one DequantizeLinear, which no HTP graph begins and ends with
 )

@@ -25,6 +25,7 @@ class Runtime:
         requirements: what ``pip install`` needs, besides numpy.
         runs: it computes outputs; else it only compiles the artifact.
         options: what the script takes, name → default.
+        in_parts: options for a model taken apart at its quantizers, see :mod:`onnxq.layerwise`.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Runtime:
     requirements: tuple[str, ...]
     runs: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
+    in_parts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def install(self) -> str:

@@ -71,11 +71,15 @@ def verify(args: argparse.Namespace, screen: Screen) -> Answer:
         samples=args.options.samples,
         image=args.image,
         simulation=args.simulation,
+        layers=args.layers,
         timeout=args.timeout,
         reporter=reporter(args),
     )
     if shows(args):
         views.agreement(screen, found, verbose=args.verbose)
-    floor = args.min_sqnr if args.min_sqnr is not None else args.options.min_sqnr if found.simulated else _AGREEMENT
-    below = found.worst is not None and found.worst[1].sqnr < floor
+    floor = args.min_sqnr
+    if floor is None and not found.layers:
+        floor = args.options.min_sqnr if found.simulated else _AGREEMENT
+    below = floor is not None and found.worst is not None and found.worst[1].sqnr < floor
+    below |= any(layer.steps > args.max_steps for layer in found.layers)
     return (ExitCode.BELOW if below else ExitCode.OK), {**found.to_dict(), "below_floor": below}

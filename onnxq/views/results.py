@@ -27,6 +27,7 @@ from onnxq.views.parts import (
 )
 
 if TYPE_CHECKING:
+    from onnxq.layerwise import LayerAgreement
     from onnxq.rewritten import Rewritten
     from onnxq.verify import Agreement
 
@@ -179,10 +180,30 @@ def agreement(screen: Screen, found: Agreement, *, verbose: bool) -> None:
         label = "SQNR" if found.simulated else "agreement"
         rows.append(("" if position else label, f"{name}: {accuracy_text(errors)}{steps}"))
     rows.append(("compared", found.compared if found.outputs else "nothing: give --data"))
+    rows += labelled("layers", _layers(found.layers, verbose))
     rows += labelled("remark", found.remarks)
     if verbose:
         rows += [("integer", name) for name in found.integer] + [("float", name) for name in found.floating]
     screen.pairs(rows)
+
+
+def _layers(layers: Sequence[LayerAgreement], verbose: bool) -> Iterator[str]:
+    """How the layers agree: all in a line, then those that differ most."""
+    if not layers:
+        return
+    values = sum(layer.values for layer in layers)
+    differing = sum(layer.differing for layer in layers)
+    most = max(layer.steps for layer in layers)
+    apart = (
+        f"{differing:,} differ ({differing / values:.2%}), by {plural(most, 'step')} at most"
+        if differing
+        else "all equal"
+    )
+    yield f"{values:,} integers in {plural(len(layers), 'tensor')}, each layer from equal ones: {apart}"
+    worst = sorted((layer for layer in layers if layer.differing), key=lambda layer: (-layer.steps, layer.sqnr))
+    for layer in worst if verbose else worst[:_MOST_NAMED]:
+        share = f"{layer.differing / layer.values:.2%} differ, by {plural(layer.steps, 'step')} at most"
+        yield f"{layer.tensor}: {decibel(layer.sqnr)} dB, {share}; {layer.layer}"
 
 
 def _kinds(names: Sequence[str]) -> str:

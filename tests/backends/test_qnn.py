@@ -136,9 +136,11 @@ def test_a_function_that_stays_has_a_pair_in_front(act_bits: int) -> None:
 
 def test_wide_sigmoid_and_tanh_have_the_scales_of_the_htp() -> None:
     model = build(
-        """(float[1, 8] x) => (float[1, 16] y, float[1, 16] z) {
+        """(float[1, 8] x) => (float[1, 16] y, float[1, 16] z, float[1, 16] a) {
             h = MatMul (x, w)
             s = Sigmoid (h)
+            g = HardSigmoid (h)
+            a = MatMul (g, v)
             t = Tanh (h)
             y = Reshape (s, shape)
             z = MatMul (t, v)
@@ -149,7 +151,7 @@ def test_wide_sigmoid_and_tanh_have_the_scales_of_the_htp() -> None:
     )
     feeds = images(1, 8, samples=3)
     wide = onnxq.quantize(model, feeds, backend="qnn", options=Options(act_bits=16))
-    for name, scale, zero in (("s", 2.0**-16, 0), ("y", 2.0**-16, 0), ("t", 2.0**-15, 32768)):
+    for name, scale, zero in (("s", 2.0**-16, 0), ("y", 2.0**-16, 0), ("g", 2.0**-16, 0), ("t", 2.0**-15, 32768)):
         assert (float(wide.qparams[name].scale), int(wide.qparams[name].zero_point)) == (scale, zero)
     narrow = onnxq.quantize(model, feeds, backend="qnn")
     assert float(narrow.qparams["s"].scale) <= 1 / 255

@@ -12,6 +12,7 @@ import pytest
 import onnxq
 from onnxq import Options
 from onnxq.errors import VerificationError
+from onnxq.layerwise import compare_layers
 from onnxq.runtimes.child import examine, missing
 from onnxq.runtimes.qnn import RUNTIME
 from onnxq.session import Session
@@ -76,6 +77,18 @@ def test_the_htp_takes_all_and_agrees(
     assert not seen.floating
     session = Session(q.qdq(), optimize=False)
     assert sqnr([session.run(f)["y"] for f in feeds], [o["y"] for o in seen.outputs]) >= least
+
+
+@pytest.mark.parametrize(
+    ("make", "bits", "most"), [(residual, 8, 1), (residual, 16, 4), (gate, 8, 1), (gate, 16, 4), (block, 8, 1)]
+)
+def test_every_layer_agrees_to_a_step(make: Callable[[], onnx.ModelProto], bits: int, most: int) -> None:
+    """Also shows a tensor whose grid the HTP sets by itself, which no output of a whole model does."""
+    feeds = feeds_for(make(), samples=2)
+    q = onnxq.quantize(make(), feeds, backend="qnn", options=Options(act_bits=bits))
+    layers = compare_layers(q.qdq(), RUNTIME, feeds, timeout=120)
+    assert len(layers) >= 5
+    assert max(layer.steps for layer in layers) <= most, layers
 
 
 def test_what_the_htp_lacks_is_an_error_unless_the_cpu_may_help(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import onnxq
 from onnxq import Options
+from onnxq.layerwise import compare_layers
 from onnxq.runtimes.child import examine, missing
 from onnxq.runtimes.tvm import RUNTIME
 from tests.contract import infer
@@ -35,6 +36,15 @@ def test_numbers(name: str, weights: int, bits: int, tmp_path: Path) -> None:
             size = float(np.abs(want).max())
             allowed = 1e-5 * size if bits == 8 else max(2 * steps.get(output, 0.0), 1e-3 * size)
             np.testing.assert_allclose(got, want, rtol=0, atol=allowed)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_every_layer_agrees(name: str) -> None:
+    model = GRAPHS[name]()
+    feeds = feeds_for(model, samples=2)
+    layers = compare_layers(onnxq.quantize(model, feeds, backend="tvm").qdq(), RUNTIME, feeds, timeout=120)
+    assert max(layer.steps for layer in layers) <= 1, layers
+    assert sum(layer.differing for layer in layers) <= 0.001 * sum(layer.values for layer in layers)
 
 
 def test_every_new_shape_is_compiled(tmp_path: Path) -> None:

@@ -1,0 +1,108 @@
+"""A model with quantizers taken apart at them: every layer reads integers that are given and gives integers.
+
+Two runtimes that compute the same integers differ where a sum lies on the border between two codes, and everything
+behind it then differs as well. With the codes of every quantizer given from outside, each layer is compared by itself,
+and all of them in one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.graph.namer import Namer
+from onnxq.graph.traverse import describe
+
+__all__ = ["Cut", "find_cuts", "showing", "taken_apart"]
+
+_CODES = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16})
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A place between a QuantizeLinear and the DequantizeLinear nodes that read it.
+
+    Attributes:
+        tensor: the float tensor that is quantized; the model's output where it becomes one.
+        codes: the integers of it, the output of the QuantizeLinear.
+        given: name under which :func:`taken_apart` takes the integers for the readers.
+        layer: the node that makes the float tensor, as messages name it.
+        zero_point: the code of 0.0.
+    """
+
+    tensor: str
+    codes: str
+    given: str
+    layer: str
+    zero_point: int
+
+
+def find_cuts(model: ir.Model) -> list[Cut]:
+    """Where a model can be taken apart, in its order: quantizers of one scale, of 8 or 16 bits, in the main graph.
+
+    Args:
+        model: with QuantizeLinear and DequantizeLinear; left unchanged.
+    """
+    namer = Namer(model)
+    found = []
+    for node in model.graph:
+        if node.op_type != "QuantizeLinear" or node.inputs[0] is None:
+            continue
+        codes, zero = node.outputs[0], node.inputs[2] if len(node.inputs) > 2 else None
+        if codes.is_graph_output() or not codes.uses() or zero is None or zero.const_value is None:
+            continue
+        points = zero.const_value.numpy().ravel()
+        if zero.const_value.dtype not in _CODES or points.size != 1:
+            continue
+        readers = [user for user, _ in codes.uses()]
+        if any(reader.op_type != "DequantizeLinear" for reader in readers):
+            continue
+        made = node.inputs[0].producer()
+        layer = "graph input" if made is None else describe(made)
+        shown = next((reader.outputs[0] for reader in readers if reader.outputs[0].is_graph_output()), node.inputs[0])
+        name = codes.name or ""
+        found.append(Cut(shown.name or "", name, namer.fresh(f"{name}_given"), layer, int(points[0])))
+    return found
+
+
+def showing(model: ir.Model, cuts: Sequence[Cut]) -> ir.Model:
+    """A copy of a model that gives the integers at the cuts as well, under the name ``codes``."""
+    clone = model.clone()
+    values = _outputs(clone)
+    clone.graph.outputs.extend(values[cut.codes] for cut in cuts)
+    return clone
+
+
+def taken_apart(model: ir.Model, cuts: Sequence[Cut], sample: Mapping[str, NDArray[Any]]) -> ir.Model:
+    """A copy of a model whose layers read the integers at the cuts from inputs, and give theirs as outputs.
+
+    Args:
+        model: left unchanged.
+        cuts: of this model.
+        sample: what :func:`showing` computed, and the feeds: type and sizes of the inputs.
+
+    Returns:
+        The inputs and outputs are those of the model and, behind them, ``given`` and ``codes`` of every cut.
+    """
+    clone = model.clone()
+    values = _outputs(clone)
+    for value in clone.graph.inputs:
+        if value.name is not None and value.name in sample:
+            value.shape = ir.Shape(sample[value.name].shape)
+    for cut in cuts:
+        made, array = values[cut.codes], sample[cut.codes]
+        made.type, made.shape = ir.TensorType(ir.DataType.from_numpy(array.dtype)), ir.Shape(array.shape)
+        given = ir.Value(name=cut.given, type=made.type, shape=ir.Shape(array.shape))
+        for user, position in list(made.uses()):
+            user.replace_input_with(position, given)
+        clone.graph.inputs.append(given)
+        clone.graph.outputs.append(made)
+    return clone
+
+
+def _outputs(model: ir.Model) -> dict[str, ir.Value]:
+    return {value.name or "": value for node in model.graph for value in node.outputs}
