@@ -21,6 +21,8 @@ from typing import Any
 
 from onnxq import plugins
 from onnxq.catalog import backends
+from onnxq.prepare import backend_named
+from onnxq.terminal import plural
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "targets" / "figures.md"
 MODELS = ("mnist_cnn", "mnist_unet", "fashion_vit", "effnet_lite0", "ppocr_det")
@@ -34,7 +36,9 @@ Calibrated with at most 32 samples, everything at its defaults. **quantized**: n
 **SQNR**: of the worst output against the float model, simulated in onnxruntime, in dB. **runtime**: the target's own
 runtime against onnxruntime without optimizations on 4 samples, in dB, and the largest difference in steps of the
 output's quantizer, where it has one; `inf` is equal to the last bit, a target without a runtime is read back and
-simulated. **integer**, **float**: operators in the runtime, as far as it tells.
+simulated. **layers**: each layer computed from equal integers there and in onnxruntime (2 samples): how many of the
+results differ, and by how many steps at most. Where layers agree to a step, what differs at the output is those steps
+adding up. **integer**, **float**: operators in the runtime, as far as it tells.
 
 """
 
@@ -58,7 +62,8 @@ def main() -> int:
             row = measure(target, args.zoo / "models" / model, args.time_limit)
             print(row, flush=True)
             rows.append(row)
-    head = "| target | model | quantized | SQNR | runtime | integer | float | s |\n|---|---|--:|--:|--:|--:|--:|--:|\n"
+    columns = ("target", "model", "quantized", "SQNR", "runtime", "layers", "integer", "float", "s")
+    head = f"| {' | '.join(columns)} |\n|---|---|{'--:|' * (len(columns) - 2)}\n"
     if not args.targets and tuple(args.models) == MODELS:
         PAGE.parent.mkdir(parents=True, exist_ok=True)
         PAGE.write_text(_TOP + head + "\n".join(rows) + "\n")
@@ -75,17 +80,38 @@ def measure(target: str, folder: Path, limit: float) -> str:
                             limit=limit)  # fmt: skip
         seconds = time.monotonic() - start
         if code not in (0, 3) or not isinstance(made, dict):
-            return f"| {target} | {folder.name} | {_short(made)} | | | | | {seconds:.0f} |"
+            return f"| {target} | {folder.name} | {_short(made)} | | | | | | {seconds:.0f} |"
         report = made
         done = report["quantized_nodes"]
         total = done + len(report["kept_float"])
         outputs = (report["verification"] or {}).get("outputs", {})
         sqnr = min((_float(e["sqnr"]) for e in outputs.values()), default=float("nan"))
-        code, found = _onnxq("verify", name, "--data", data, "--samples", COMPARED, "--backend", target, limit=limit)
+        found = _verified(name, data, target, limit)
     said = _short(found) if not isinstance(found, dict) else _agreement(found)
     integer, floating = (len(found[k]) if isinstance(found, dict) else "" for k in ("integer", "floating"))
-    counts = f"{done} of {total} | {sqnr:.1f} | {said} | {integer} | {floating}"
+    layers = _layers(found["layers"]) if isinstance(found, dict) else ""
+    counts = f"{done} of {total} | {sqnr:.1f} | {said} | {layers} | {integer} | {floating}"
     return f"| {target} | {folder.name} | {counts} | {seconds:.0f} |"
+
+
+def _verified(artifact: str, data: str, target: str, limit: float) -> dict[str, Any] | str:
+    """What ``onnxq verify`` finds, layer by layer where the runtime computes and the artifact has layers to part."""
+    command = ("verify", artifact, "--data", data, "--samples", COMPARED, "--backend", target)
+    runtime = backend_named(target).runtime
+    if runtime is not None and plugins.find("onnxq.runtimes", runtime).runs:
+        _, found = _onnxq(*command, "--layers", limit=limit)
+        if isinstance(found, dict):
+            return found
+    return _onnxq(*command, limit=limit)[1]
+
+
+def _layers(layers: list[dict[str, Any]]) -> str:
+    if not layers:
+        return ""
+    differing, values = sum(one["differing"] for one in layers), sum(one["values"] for one in layers)
+    if not differing:
+        return "equal"
+    return f"{100 * differing / values:.2g} %, {plural(max(one['steps'] for one in layers), 'step')}"
 
 
 def _agreement(found: dict[str, Any]) -> str:
