@@ -36,6 +36,7 @@ from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.calibration.weights import weight_range
 from onnxq.errors import ModelError, VerificationError
 from onnxq.findings import Finding
+from onnxq.graph.flatten_products import flatten_products, is_deep_product
 from onnxq.graph.fuse_gelu import fuse_gelu
 from onnxq.graph.fuse_layernorm import fuse_layernorm
 from onnxq.graph.note import Note
@@ -65,6 +66,14 @@ _COMPILED = ("context", "dlc")
 """Formats that onnxruntime-qnn writes."""
 _SIZED_BY_DATA = ("Compress", "NonMaxSuppression", "NonZero", "Unique")
 """Operators whose outputs have as many elements as the data wants."""
+_MOST_DIMENSIONS = 4
+"""Of a product of two activations; those of five the emulator computes wrongly without a word, in 8 bits."""
+
+
+def _flat(node: ir.Node) -> str | None:
+    if is_deep_product(node, _MOST_DIMENSIONS):
+        return "the HTP computes products of five dimensions wrongly; fixed sizes would let them be four"
+    return None
 
 
 RULES = (
@@ -72,7 +81,7 @@ RULES = (
     OpRule("ConvTranspose", Kind.COMPUTE, weights=(1,), weight_axis=conv_transpose_axis, bias=2),
     OpRule("Gemm", Kind.COMPUTE, weights=(1,), weight_axis=gemm_axis, bias=2, when=plain_gemm),
     OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_bits=_EIGHT),
-    OpRule("MatMul:product", Kind.PRODUCT, data=(0, 1)),
+    OpRule("MatMul:product", Kind.PRODUCT, data=(0, 1), when=_flat),
     OpRule("LayerNormalization", Kind.ELEMENTWISE, weights=(1,), bias=2, weight=_GAMMA, weight_bits=_EIGHT),
     OpRule("InstanceNormalization", Kind.ELEMENTWISE, weights=(1,), bias=2, weight=_GAMMA, weight_bits=_EIGHT),
     *each(Kind.ELEMENTWISE, "Relu Clip LeakyRelu Elu HardSigmoid HardSwish Gelu Softplus Sigmoid Tanh"),
@@ -95,12 +104,12 @@ RULES = (
 
 
 def fuse(model: ir.Model) -> list[Note]:
-    """Write GELU and layer normalization as the operators that the HTP has; it has no Erf.
+    """Write GELU and layer normalization as the operators that the HTP has, and deep products with three dimensions.
 
     Args:
         model: changed in place, tensors that are left keep their names.
     """
-    return [*fuse_gelu(model), *fuse_layernorm(model)]
+    return [*fuse_gelu(model), *fuse_layernorm(model), *flatten_products(model, _MOST_DIMENSIONS)]
 
 
 def keep_to_limits(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:

@@ -13,6 +13,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_graphs, all_nodes, describe, subgraphs
 
 __all__ = [
+    "SAME_NUMBERS",
     "all_graphs",
     "all_nodes",
     "array_of",
@@ -28,6 +29,9 @@ __all__ = [
     "static_shape",
     "subgraphs",
 ]
+
+SAME_NUMBERS = "onnxq.same_numbers"
+"""Mark in ``ir.Value.meta`` of a tensor that a pass has made: the name of one that was there and holds its numbers."""
 
 AnyArray = np.ndarray[Any, np.dtype[Any]]
 _MOVES = frozenset(

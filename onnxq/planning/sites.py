@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from onnxq.backend import Kind, OpRule
-from onnxq.graph.values import is_constant, static_shape
+from onnxq.graph.values import SAME_NUMBERS, is_constant, static_shape
 from onnxq.placement import elements
 from onnxq.plan import Edge, Role, Site
 from onnxq.planning.question import Decisions, Question
@@ -70,7 +70,7 @@ class _Draft:
             tied_to=self.tied_to.name if self.tied_to else None,
             fixed=self.fixed,
             factors=(self.factors[0].name, self.factors[1].name) if self.factors else None,
-            source=_source(self.tensor).name or "",
+            source=_seen_as(_source(self.tensor)),
             spans=tuple(dict.fromkeys(_source(tensor).name or "" for tensor in self.spans)),
         )
 
@@ -197,6 +197,11 @@ def _source(value: ir.Value) -> ir.Value:
             break
         value = before
     return value
+
+
+def _seen_as(value: ir.Value) -> str:
+    """The name under which calibration has seen the numbers of a tensor."""
+    return str(value.meta.get(SAME_NUMBERS, value.name or ""))
 
 
 def _is_row(bias: ir.Value, weight: _Draft) -> bool:

@@ -91,6 +91,15 @@ def test_every_layer_agrees_to_a_step(make: Callable[[], onnx.ModelProto], bits:
     assert max(layer.steps for layer in layers) <= most, layers
 
 
+def test_a_product_of_five_dimensions() -> None:
+    """As it stands the HTP computes it wrongly, in 8 bits."""
+    model = build("(float[2, 2, 4, 3, 8] x, float[2, 2, 4, 8, 5] z) => (float[2, 2, 4, 3, 5] y) { y = MatMul (x, z) }")
+    feeds = feeds_for(model, samples=2)
+    layers = compare_layers(onnxq.quantize(model, feeds, backend="qnn").qdq(), RUNTIME, feeds, timeout=120)
+    assert {layer.tensor for layer in layers} >= {"x", "z", "y"}
+    assert max(layer.steps for layer in layers) <= 1
+
+
 def test_what_the_htp_lacks_is_an_error_unless_the_cpu_may_help(tmp_path: Path) -> None:
     model = build("(float[1, 16] x) => (float[1, 16] y) { e = Erf (x)\n y = Relu (e) }")
     path, feeds = tmp_path / "q.onnx", images(1, 16, samples=2)

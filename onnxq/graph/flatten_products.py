@@ -1,0 +1,86 @@
+"""Products of batches of matrices of many dimensions, with one batch dimension in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.graph.namer import Namer
+from onnxq.graph.note import Note
+from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import SAME_NUMBERS, is_constant, remove_nodes, rename_output, set_constant
+
+__all__ = ["flatten_products", "is_deep_product"]
+
+
+def is_deep_product(node: ir.Node, most: int) -> bool:
+    """Whether a node is a MatMul of two computed tensors, one of them known to have more than ``most`` dimensions."""
+    if node.op_type != "MatMul" or node.domain != "" or any(v is None or is_constant(v) for v in node.inputs):
+        return False
+    return any(v is not None and v.shape is not None and len(v.shape) > most for v in node.inputs)
+
+
+def flatten_products(model: ir.Model, most: int) -> list[Note]:
+    """Write each MatMul of two computed tensors of more than ``most`` dimensions as one over a single batch dimension.
+
+    Reshape nodes stand before and behind it, and the numbers are the same. Left are those whose batch dimensions
+    differ, or whose sizes are not known: all but the first must be.
+
+    Args:
+        model: changed in place. The node keeps its name, its output too.
+        most: dimensions that may stay, at least 3.
+
+    Returns:
+        One note with the number of products, if any.
+    """
+    namer = Namer(model)
+    count = 0
+    for node in [node for node in all_nodes(model) if is_deep_product(node, most)]:
+        left, right = (_sizes(value) for value in node.inputs)
+        if left is not None and right is not None and left[:-2] == right[:-2]:
+            _flatten(node, left, right, namer)
+            count += 1
+    return [Note("flatten_products", "", f"{count} products have one batch dimension")] if count else []
+
+
+def _sizes(value: ir.Value | None) -> list[int | str] | None:
+    """The sizes of a tensor: numbers, but for the first, which may be a name."""
+    if value is None or value.shape is None:
+        return None
+    first, *rest = (dim if isinstance(dim, int) else dim.value for dim in value.shape)
+    numbers = [size for size in rest if isinstance(size, int)]
+    return [first, *numbers] if first is not None and len(numbers) == len(rest) else None
+
+
+def _flatten(node: ir.Node, left: Sequence[int | str], right: Sequence[int | str], namer: Namer) -> None:
+    old, graph = node.outputs[0], node.graph
+    assert isinstance(graph, ir.Graph)
+
+    def reshaped(value: ir.Value, sizes: Sequence[int | str], stem: str) -> ir.Value:
+        target = [size if isinstance(size, int) else -1 for size in sizes]
+        shape = set_constant(graph, namer, f"{stem}_sizes", np.asarray(target))
+        reshape = ir.node("Reshape", [value, shape], name=namer.node(f"{stem}_Reshape"))
+        made = reshape.outputs[0]
+        made.name, made.type = namer.fresh(stem), value.type
+        made.shape = ir.Shape([None if size == -1 else size for size in target])
+        graph.insert_before(node, [reshape])
+        return made
+
+    flat = []
+    for value, sizes in zip(node.inputs, (left, right), strict=True):
+        assert value is not None
+        batch = [size for size in sizes[:-2] if isinstance(size, int)]
+        whole = int(np.prod(batch)) if len(batch) == len(sizes) - 2 else "N"
+        flat.append(reshaped(value, [whole, *sizes[-2:]], f"{value.name}_flat"))
+    made = ir.node("MatMul", flat, name=node.name)
+    product = made.outputs[0]
+    product.name, product.type = namer.fresh(f"{old.name}_flat"), old.type
+    first = flat[0].shape
+    assert first is not None
+    product.shape = ir.Shape([*first[:-1], right[-1]])
+    product.meta[SAME_NUMBERS] = old.name
+    graph.insert_before(node, [made])
+    rename_output(reshaped(product, [*left[:-1], right[-1]], f"{old.name}_deep"), old)
+    remove_nodes([node])
