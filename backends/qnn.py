@@ -8,7 +8,8 @@ convolutions and Gemm, per tensor for MatMul, as in onnxruntime's own QNN config
 
 Limits from that configuration (``quantization/execution_providers/qnn/quant_config.py``): a real range is at least
 1e-4 wide; a 16-bit Sigmoid has the scale 1/65536 and the zero point 0, a 16-bit Tanh 1/32768 and 32768. So has a 16-bit
-HardSigmoid that of Sigmoid: the HTP computes it on that grid, whatever the model says.
+HardSigmoid that of Sigmoid: the HTP computes it on that grid, whatever the model says. A 16-bit LpNormalization has a
+grid with a step to spare at both ends of -1 to 1: at the ends of others the emulator wraps around.
 
 Formats: ``qdq``; ``context`` adds the graph compiled for the HTP, ``<model>_ctx.onnx`` with a ``.bin`` beside it;
 ``dlc`` adds QAIRT's container ``<model>.dlc``. onnxruntime-qnn writes those two and must be installed (see
@@ -57,7 +58,12 @@ __all__ = ["BACKEND", "RULES", "fuse", "keep_to_limits"]
 
 _LEAST_RANGE = 1e-4
 """Least width of a real range."""
-_WIDE = {"Sigmoid": (1 / 65536, 0), "HardSigmoid": (1 / 65536, 0), "Tanh": (1 / 32768, 32768)}
+_WIDE = {
+    "Sigmoid": (1 / 65536, 0),
+    "HardSigmoid": (1 / 65536, 0),
+    "Tanh": (1 / 32768, 32768),
+    "LpNormalization": (1 / 32766, 32768),
+}
 """Scale and zero point of outputs of 16 bits."""
 _GAMMA = QuantSpec(signed=False, symmetric=False)
 """Scales of normalizations: beside uint8 and uint16 activations the HTP takes no int8."""
@@ -113,7 +119,7 @@ def fuse(model: ir.Model) -> list[Note]:
 
 
 def keep_to_limits(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:
-    """Widen ranges below 1e-4, and give 16-bit (hard) sigmoids and hyperbolic tangents their scales.
+    """Widen ranges below 1e-4, and give what has a scale of its own in 16 bits that scale.
 
     Args:
         model: the float model.
