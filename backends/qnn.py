@@ -94,7 +94,7 @@ RULES = (
     *each(Kind.ELEMENTWISE, "Softmax LogSoftmax LpNormalization Abs Neg Exp Sqrt Reciprocal Sin Cos Asin Atan"),
     *each(Kind.ELEMENTWISE, "Floor Ceil Sign"),
     *each(Kind.ELEMENTWISE, "AveragePool GlobalAveragePool GlobalMaxPool ReduceMean ReduceSum ReduceMax ReduceMin"),
-    *each(Kind.ELEMENTWISE, "Pad"),
+    OpRule("Pad", Kind.ELEMENTWISE, same_scale=True),  # the HTP copies codes, also where the border goes beyond them
     *each(Kind.ELEMENTWISE, "Add Sub Mul Div Pow Max Min", data=(0, 1)),
     *each(Kind.ELEMENTWISE, "Concat", data=None),
     *each(Kind.ELEMENTWISE, "Where", data=(1, 2)),
