@@ -28,7 +28,8 @@ from functools import partial
 from pathlib import Path
 
 from onnxq.backend import Backend, Format, Kind
-from onnxq.backends.qnn import RULES, keep_to_limits
+from onnxq.backends.qnn import RULES
+from onnxq.backends.qnn.limits import keep_to_limits
 from onnxq.errors import BackendError
 from onnxq.graph.load_named import load_named
 from onnxq.graph.save import save

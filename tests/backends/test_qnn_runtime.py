@@ -113,6 +113,37 @@ def test_a_16_bit_normalization_a_little_beyond_what_calibration_saw() -> None:
         assert max(one.steps for one in compare_layers(q.qdq(), RUNTIME, [feed], timeout=120)) <= 1
 
 
+@pytest.mark.parametrize("coordinates", ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"])
+@pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
+def test_resize_takes_the_elements_it_should(coordinates: str, rounding: str) -> None:
+    """As they stand, half of these the HTP computes wrongly without a word."""
+    how = f'coordinate_transformation_mode = "{coordinates}", nearest_mode = "{rounding}"'
+    model = build(
+        f"""(float[1, 3, 6, 6] x) => (float[1, 3, 12, 12] y, float[1, 3, 9, 3] z) {{
+            y = Resize <{how}> (x, , twice)
+            z = Resize <{how}> (x, , other)
+        }}""",
+        twice=f32([1, 1, 2, 2]),
+        other=f32([1, 1, 1.5, 0.5]),
+    )
+    feeds = feeds_for(model, samples=2)
+    q = onnxq.quantize(model, feeds, backend="qnn")
+    assert not q.plan.kept_float
+    assert max(one.differing for one in compare_layers(q.qdq(), RUNTIME, feeds, timeout=120)) == 0
+
+
+@pytest.mark.parametrize("value", [-5.0, 0.5, 8.0])
+def test_a_border_beyond_the_range_of_what_is_padded(value: float) -> None:
+    model = build(
+        "(float[1, 3, 6, 6] x) => (float[1, 3, 8, 8] y) { r = Relu (x)\n y = Pad (r, pads, value) }",
+        pads=np.array([0, 0, 1, 1, 0, 0, 1, 1]),
+        value=f32(value),
+    )
+    feeds = feeds_for(model, samples=2)
+    layers = compare_layers(onnxq.quantize(model, feeds, backend="qnn").qdq(), RUNTIME, feeds, timeout=120)
+    assert max(one.steps for one in layers) <= 1
+
+
 def test_what_the_htp_lacks_is_an_error_unless_the_cpu_may_help(tmp_path: Path) -> None:
     model = build("(float[1, 16] x) => (float[1, 16] y) { e = Erf (x)\n y = Relu (e) }")
     path, feeds = tmp_path / "q.onnx", images(1, 16, samples=2)

@@ -25,28 +25,20 @@ Mish, Einsum, GatherND, TopK, Sum, ReduceL2, Tan.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, MutableMapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Format, Kind, OpRule
-from onnxq.calibration.weights import weight_range
+from onnxq.backends.qnn.limits import keep_to_limits
+from onnxq.backends.qnn.rewrites import nearest_is_right, product_is_flat, rewrite
 from onnxq.errors import ModelError, VerificationError
 from onnxq.findings import Finding
-from onnxq.graph.flatten_products import flatten_products, is_deep_product
-from onnxq.graph.fuse_gelu import fuse_gelu
-from onnxq.graph.fuse_layernorm import fuse_layernorm
-from onnxq.graph.note import Note
-from onnxq.graph.traverse import all_graphs, all_nodes, describe
-from onnxq.graph.values import constant_array, static_shape
-from onnxq.numbers import fit_biases
+from onnxq.graph.traverse import all_nodes, describe
+from onnxq.graph.values import static_shape
 from onnxq.options import Options
-from onnxq.plan import Plan
-from onnxq.qparams import QParams, from_range
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ, write_rendered
 from onnxq.rows import conv_axis, conv_transpose_axis, each, gemm_axis, plain_gemm, plain_max_pool
@@ -54,17 +46,8 @@ from onnxq.runtimes.child import examine, require
 from onnxq.runtimes.qnn import RUNTIME
 from onnxq.spec import QuantSpec
 
-__all__ = ["BACKEND", "RULES", "fuse", "keep_to_limits"]
+__all__ = ["BACKEND", "RULES"]
 
-_LEAST_RANGE = 1e-4
-"""Least width of a real range."""
-_WIDE = {
-    "Sigmoid": (1 / 65536, 0),
-    "HardSigmoid": (1 / 65536, 0),
-    "Tanh": (1 / 32768, 32768),
-    "LpNormalization": (1 / 32766, 32768),
-}
-"""Scale and zero point of outputs of 16 bits."""
 _GAMMA = QuantSpec(signed=False, symmetric=False)
 """Scales of normalizations: beside uint8 and uint16 activations the HTP takes no int8."""
 _EIGHT = frozenset({8})
@@ -72,22 +55,12 @@ _COMPILED = ("context", "dlc")
 """Formats that onnxruntime-qnn writes."""
 _SIZED_BY_DATA = ("Compress", "NonMaxSuppression", "NonZero", "Unique")
 """Operators whose outputs have as many elements as the data wants."""
-_MOST_DIMENSIONS = 4
-"""Of a product of two activations; those of five the emulator computes wrongly without a word, in 8 bits."""
-
-
-def _flat(node: ir.Node) -> str | None:
-    if is_deep_product(node, _MOST_DIMENSIONS):
-        return "the HTP computes products of five dimensions wrongly; fixed sizes would let them be four"
-    return None
-
-
 RULES = (
     OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, bias=2),
     OpRule("ConvTranspose", Kind.COMPUTE, weights=(1,), weight_axis=conv_transpose_axis, bias=2),
     OpRule("Gemm", Kind.COMPUTE, weights=(1,), weight_axis=gemm_axis, bias=2, when=plain_gemm),
     OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_bits=_EIGHT),
-    OpRule("MatMul:product", Kind.PRODUCT, data=(0, 1), when=_flat),
+    OpRule("MatMul:product", Kind.PRODUCT, data=(0, 1)),
     OpRule("LayerNormalization", Kind.ELEMENTWISE, weights=(1,), bias=2, weight=_GAMMA, weight_bits=_EIGHT),
     OpRule("InstanceNormalization", Kind.ELEMENTWISE, weights=(1,), bias=2, weight=_GAMMA, weight_bits=_EIGHT),
     *each(Kind.ELEMENTWISE, "Relu Clip LeakyRelu Elu HardSigmoid HardSwish Gelu Softplus Sigmoid Tanh"),
@@ -104,77 +77,13 @@ RULES = (
     OpRule("MaxPool", Kind.MOVEMENT, when=plain_max_pool),
     *each(Kind.MOVEMENT, "Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Expand Tile"),
     *each(Kind.MOVEMENT, "Gather GatherElements DepthToSpace SpaceToDepth Identity"),
-    OpRule("Resize", Kind.ELEMENTWISE, same_scale=True),  # where it is cubic, its output goes beyond its input
+    OpRule(
+        "Resize", Kind.ELEMENTWISE, same_scale=True, when=nearest_is_right
+    ),  # where cubic, its output goes beyond its input
 )
 """What the HTP computes in integers."""
-
-
-def fuse(model: ir.Model) -> list[Note]:
-    """Write GELU and layer normalization as the operators that the HTP has, and deep products with three dimensions.
-
-    Args:
-        model: changed in place, tensors that are left keep their names.
-    """
-    return [*fuse_gelu(model), *fuse_layernorm(model), *flatten_products(model, _MOST_DIMENSIONS)]
-
-
-def keep_to_limits(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:
-    """Widen ranges below 1e-4, and give what has a scale of its own in 16 bits that scale.
-
-    Args:
-        model: the float model.
-        plan: where it is quantized.
-        numbers: changed in place: tied sites together, biases as the scales of data and weight then ask for.
-    """
-    makers = {value.name: node.op_type for node in all_nodes(model) for value in node.outputs}
-    changed: dict[str, QParams] = {}
-    for site in plan.sites:
-        old = numbers.get(site.name)
-        if old is None or site.tied_to is not None or site.role == "bias":
-            continue
-        new = _widened(old)
-        wide = _WIDE.get(makers.get(site.tensor, "")) if site.role == "activation" and site.produced else None
-        if wide is not None and site.spec.bits == 16 and not site.spec.symmetric:
-            new = replace(old, scale=np.asarray(wide[0], np.float32), zero_point=np.asarray(wide[1], np.int64))
-        if new != old:
-            changed[site.name] = new
-    if not changed:
-        return []
-    for site in plan.sites:
-        root = plan.root(site).name
-        if root in changed:
-            numbers[site.name] = replace(changed[root], spec=site.spec)
-    fitted = dict(numbers)
-    _lower(model, plan, fitted, changed)
-    fit_biases(model, plan, fitted)
-    numbers.update(fitted)
-    return [f"limits: {len(changed)} ranges widened or fixed as the HTP needs them"]
-
-
-def _lower(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams], widened: Collection[str]) -> None:
-    """Scales of weights that were raised beyond their range for a bias beside data whose scale has grown, in place."""
-    for site in plan.sites:
-        if site.role != "bias" or site.factors is None or plan.root(plan.by_name[site.factors[0]]).name not in widened:
-            continue
-        weight = plan.by_name[site.factors[1]]
-        value = next((v for graph in all_graphs(model) if (v := graph.initializers.get(weight.tensor))), None)
-        array, now = constant_array(value), numbers[weight.name]
-        if array is not None and array.size:
-            full = from_range(*weight_range(array, weight.spec), weight.spec).scale
-            numbers[weight.name] = replace(now, scale=np.minimum(now.scale, full))
-
-
-def _widened(old: QParams) -> QParams:
-    """The grid with a real range of at least 1e-4."""
-    least = np.float32(_LEAST_RANGE / (old.spec.qmax - old.spec.qmin))
-    narrow = old.scale < least
-    if not narrow.any():
-        return old
-    if old.spec.symmetric:
-        return replace(old, scale=np.maximum(old.scale, least))
-    wide = from_range(old.lo, np.maximum(old.hi, old.lo + np.float32(_LEAST_RANGE)), old.spec)
-    scale, zero = np.where(narrow, wide.scale, old.scale), np.where(narrow, wide.zero_point, old.zero_point)
-    return replace(old, scale=np.asarray(scale, np.float32), zero_point=np.asarray(zero, np.int64))
+_RIGHT = {"MatMul:product": product_is_flat, "Resize": nearest_is_right}
+"""Rows of which the HTP computes some nodes wrongly: which it does not."""
 
 
 def _refuse(options: Options) -> None:
@@ -246,7 +155,7 @@ BACKEND = Backend(
     title="Qualcomm HTP, onnxruntime's QNN execution provider",
     activation=QuantSpec(signed=False, symmetric=False),
     weight=QuantSpec(signed=True, symmetric=True, narrow_range=True),
-    rules={rule.op: rule for rule in RULES},
+    rules={rule.op: replace(rule, when=_RIGHT.get(rule.op, rule.when)) for rule in RULES},
     formats={
         "qdq": QDQ,
         "fake-quantize": FAKE_QUANTIZE,
@@ -262,7 +171,7 @@ BACKEND = Backend(
     weight_bits=frozenset({4, 8}),
     act_bits=frozenset({8, 16}),
     refuses=_refuse,
-    rewrite=fuse,
+    rewrite=rewrite,
     adjust=keep_to_limits,
     lacks=_lacks,
     runtime="qnn",

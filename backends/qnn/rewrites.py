@@ -1,0 +1,73 @@
+"""Float models as the HTP computes them rightly."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxq.graph.flatten_products import flatten_products, is_deep_product
+from onnxq.graph.fuse_gelu import fuse_gelu
+from onnxq.graph.fuse_layernorm import fuse_layernorm
+from onnxq.graph.nearest_gathers import is_nearest, nearest_gathers
+from onnxq.graph.note import Note
+from onnxq.graph.values import constant_array, static_shape
+
+__all__ = ["nearest_is_right", "product_is_flat", "rewrite"]
+
+_MOST_DIMENSIONS = 4
+"""Of a product of two activations; those of five the emulator computes wrongly without a word, in 8 bits."""
+
+
+def product_is_flat(node: ir.Node) -> str | None:
+    """Why a product stays float."""
+    if is_deep_product(node, _MOST_DIMENSIONS):
+        return "the HTP computes products of five dimensions wrongly; fixed sizes would let them be four"
+    return None
+
+
+_NEAREST = frozenset(
+    {
+        ("asymmetric", "floor"),
+        ("asymmetric", "round_prefer_floor"),
+        ("half_pixel", "round_prefer_ceil"),
+        ("pytorch_half_pixel", "round_prefer_floor"),
+    }
+)
+"""Coordinates and rounding of Resize to the nearest element that the emulator computes as they are defined."""
+
+
+def takes_others(node: ir.Node) -> bool:
+    """Whether the HTP takes other elements: it rounds halves in its own way, and there may be none."""
+    if not is_nearest(node):
+        return False
+    coordinates = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
+    rounding = node.attributes.get_string("nearest_mode", "round_prefer_floor")
+    if (coordinates, rounding) in _NEAREST:
+        return False
+    scales = constant_array(node.inputs[2]) if len(node.inputs) > 2 else None
+    before, after = static_shape(node.inputs[0]) or (), static_shape(node.outputs[0]) or ()
+    if scales is not None and scales.size:
+        whole = bool((scales % 1 == 0).all())
+    else:
+        whole = bool(before and after) and all(new % old == 0 for old, new in zip(before, after, strict=True))
+    return not (whole and coordinates.endswith("half_pixel") and rounding.startswith("round"))
+
+
+def nearest_is_right(node: ir.Node) -> str | None:
+    """Why a Resize stays float."""
+    if takes_others(node):
+        return "the HTP takes other elements than this Resize; fixed sizes would let them be gathered"
+    return None
+
+
+def rewrite(model: ir.Model) -> list[Note]:
+    """Write GELU and layer normalization as the operators that the HTP has, and what it computes wrongly otherwise.
+
+    Args:
+        model: changed in place, tensors that are left keep their names.
+    """
+    return [
+        *fuse_gelu(model),
+        *fuse_layernorm(model),
+        *flatten_products(model, _MOST_DIMENSIONS),
+        *nearest_gathers(model, takes_others),
+    ]
