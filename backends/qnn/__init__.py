@@ -64,7 +64,8 @@ RULES = (
     OpRule("LayerNormalization", Kind.ELEMENTWISE, weights=(1,), bias=2, weight=_GAMMA, weight_bits=_EIGHT),
     OpRule("InstanceNormalization", Kind.ELEMENTWISE, weights=(1,), bias=2, weight=_GAMMA, weight_bits=_EIGHT),
     *each(Kind.ELEMENTWISE, "Relu Clip LeakyRelu Elu HardSigmoid HardSwish Gelu Softplus Sigmoid Tanh"),
-    *each(Kind.ELEMENTWISE, "Softmax LogSoftmax LpNormalization Abs Neg Exp Sqrt Reciprocal Sin Cos Asin Atan"),
+    OpRule("Softmax", Kind.ELEMENTWISE, own_scale=True),  # the HTP writes it with the zero point 0, whatever is asked
+    *each(Kind.ELEMENTWISE, "LogSoftmax LpNormalization Abs Neg Exp Sqrt Reciprocal Sin Cos Asin Atan"),
     *each(Kind.ELEMENTWISE, "Floor Ceil Sign"),
     *each(Kind.ELEMENTWISE, "AveragePool GlobalAveragePool GlobalMaxPool ReduceMean ReduceSum ReduceMax ReduceMin"),
     OpRule("Pad", Kind.ELEMENTWISE, same_scale=True),  # the HTP copies codes, also where the border goes beyond them
