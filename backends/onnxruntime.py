@@ -16,6 +16,8 @@ import onnx_ir as ir
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.backends.onnxruntime_limits import adjust, several
 from onnxq.backends.onnxruntime_rewrites import finish
+from onnxq.graph.fuse_gemm import fuse_gemm
+from onnxq.graph.values import only_reader
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.render.microsoft import QDQ_MICROSOFT
 from onnxq.render.qoperator import QOPERATOR, refuse_signed
@@ -76,6 +78,20 @@ def _matmul_cost(node: ir.Node) -> tuple[float, float]:
     return 0.045 * inner, 0.3 + 0.011 * inner
 
 
+def _mean_cost(node: ir.Node) -> tuple[float, float]:
+    """By the elements that become one."""
+    data = node.inputs[0]
+    dims = data.shape[2:] if data is not None and data.shape is not None else (16, 16)
+    area = math.prod(d if isinstance(d, int) else 16 for d in dims)
+    return 18.0 + 0.36 * area, 60.0 + 0.2 * area
+
+
+def _clipped(node: ir.Node) -> bool:
+    """Whether a Relu or Clip alone reads a product: onnxruntime computes both in float if no quantizer follows."""
+    reader = only_reader(node.outputs[0])
+    return reader is not None and reader.op_type in ("Relu", "Clip")
+
+
 def _table(node: ir.Node) -> str | None:
     table = node.inputs[0]
     if table is None or table.shape is None or len(table.shape) != 2 or node.attributes.get_int("axis", 0) != 0:
@@ -96,11 +112,11 @@ _RULES = (
         weights=(1,),
         weight_axis=gemm_axis,
         bias=2,
-        output=False,
+        output=_clipped,
         cost=_matmul_cost,
         when=plain_gemm,
     ),
-    OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=matmul_axis, output=False, cost=_matmul_cost),
+    OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=matmul_axis, output=_clipped, cost=_matmul_cost),
     OpRule("MatMul:product", Kind.PRODUCT, data=(0, 1), output=False),
     OpRule("ConvTranspose", Kind.WEIGHT_ONLY, weights=(1,), weight_axis=conv_transpose_axis),
     OpRule("LSTM", Kind.WEIGHT_ONLY, weights=(1, 2), weight_axis=recurrent_axis),
@@ -110,7 +126,7 @@ _RULES = (
     OpRule("Add", Kind.ELEMENTWISE, data=(0, 1), cost=(1.4, 0.7)),
     OpRule("Mul", Kind.ELEMENTWISE, data=(0, 1), cost=(1.4, 1.1)),
     OpRule("Concat", Kind.ELEMENTWISE, data=None, cost=(1.2, 0.25)),
-    OpRule("GlobalAveragePool", Kind.ELEMENTWISE, cost=(3300, 720)),
+    OpRule("GlobalAveragePool", Kind.ELEMENTWISE, cost=_mean_cost),
     OpRule("AveragePool", Kind.ELEMENTWISE, cost=(5, 36), when=plain_average_pool),
     OpRule("LeakyRelu", Kind.ELEMENTWISE, cost=(0.95, 1.05)),
     OpRule("Sigmoid", Kind.ELEMENTWISE, fixed=(0.0, 1.0), cost=(1.5, 1.05)),
@@ -139,6 +155,7 @@ BACKEND = Backend(
     rules={rule.op: rule for rule in _RULES},
     formats={"qdq": QDQ, "qoperator": QOPERATOR, "qdq-microsoft": QDQ_MICROSOFT, "fake-quantize": FAKE_QUANTIZE},
     refuses=refuse_signed,
+    absorbs_by_zero_point=True,
     by_cost=True,
     quantize_cost=1.3,
     dequantize_cost=1.1,
@@ -153,6 +170,7 @@ BACKEND = Backend(
     },
     stores_weights=True,
     runtime="onnxruntime",
+    rewrite=fuse_gemm,
     adjust=adjust,
     finish=finish,
     artifacts="model.onnx (QDQ)",

@@ -67,7 +67,10 @@ def _packed_again(rows: ir.Value, unpack: ir.Node) -> bool:
     if behind is None or behind.op_type != "QuantizeLinear" or len(behind.inputs) != len(unpack.inputs):
         return False
     pairs = [(constant_array(a), constant_array(b)) for a, b in zip(behind.inputs[1:], unpack.inputs[1:], strict=True)]
-    return all(a is not None and b is not None and a.size == 1 and a.dtype == b.dtype and a == b for a, b in pairs)
+    return all(
+        a is not None and b is not None and a.size == b.size == 1 and a.dtype == b.dtype and a.item() == b.item()
+        for a, b in pairs
+    )
 
 
 def widen_at_load(model: ir.Model) -> None:

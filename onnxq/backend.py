@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Backend", "Format", "Kind", "OpRule"]
 
-
 _ANY_BITS = frozenset(range(2, 17))
 
 
@@ -57,8 +56,8 @@ class OpRule:
         weights: positions of inputs that are weights when they are constant.
         weight_axis: node, input position → output-channel axis of that weight, or ``None`` for per tensor only.
         bias: position of the bias, if the operator has one.
-        output: an integer kernel needs its output quantized. Where ``False`` the output is quantized only when
-            another integer operator reads it.
+        output: an integer kernel needs its output quantized, or a function of the node that says whether. Where not,
+            the output is quantized only when another integer operator reads it.
         activation: spec of the data inputs where it is not the backend's, or a function of the tensor that gives it;
             its range method is the user's.
         weight: spec of the weights where it is not the backend's.
@@ -81,7 +80,7 @@ class OpRule:
     weights: tuple[int, ...] = ()
     weight_axis: Callable[[ir.Node, int], int | None] | None = None
     bias: int | None = None
-    output: bool = True
+    output: bool | Callable[[ir.Node], bool] = True
     activation: QuantSpec | Callable[[ir.Value], QuantSpec] | None = None
     weight: QuantSpec | None = None
     same_scale: bool = False
@@ -92,6 +91,10 @@ class OpRule:
     cost: tuple[float, float] | Callable[[ir.Node], tuple[float, float]] = (1.0, 1.0)
     cost_behind: float = 0.0
     when: Callable[[ir.Node], str | None] | None = None
+
+    def needs_output(self, node: ir.Node) -> bool:
+        """Whether the integer kernel of a node needs its output quantized, see ``output``."""
+        return self.output(node) if callable(self.output) else self.output
 
     def costs(self, node: ir.Node) -> tuple[float, float]:
         """The cost of a node, see ``cost``."""
@@ -108,6 +111,7 @@ class Format:
             written, the model first.
         read: the way back from the path of the artifact's model, where that is no QDQ or FakeQuantize model.
         integers: it holds QuantizeLinear and DequantizeLinear, which know 4- and 16-bit integers from opset 21 on.
+        simulated: what is rendered is no artifact: it is run for its numbers alone.
         notes: what of the result it could not say the way it is meant to, for the user.
         refuses: raises a ModelError for a float model, in the form that the target wants, of which nothing can be
             written this way; called before any data is run.
@@ -117,6 +121,7 @@ class Format:
     write: Callable[[Quantized, Path], list[Path]]
     read: Callable[[Path], Quantized] | None = None
     integers: bool = False
+    simulated: bool = False
     notes: Callable[[Quantized], list[str]] | None = None
     refuses: Callable[[ir.Model], None] | None = None
 
@@ -149,6 +154,8 @@ class Backend:
             them; then no quantizer stands between the two.
         absorbs: (operator, activation function behind it) → whether the target computes these two together, asked of
             the functions that ``absorbed`` names. ``None``: always, but behind an operator of a ``fixed`` range.
+        absorbs_by_zero_point: an activation function is absorbed by a grid behind it that ends where the function does;
+            with a grid symmetric about zero the two are computed in float, which placement ``auto`` then leaves so.
         drops_absorbed: an absorbed Relu or Clip is taken out of a QDQ model where the quantizer behind it saturates at
             the same bounds.
         complete_units: every quantized operator has a quantizer directly behind it: in front of an absorbed activation
@@ -201,6 +208,7 @@ class Backend:
     first_last_bits: int | None = None
     absorbed: frozenset[str] = field(default_factory=lambda: frozenset({"Relu", "Clip"}))
     absorbs: Callable[[ir.Node, ir.Node], bool] | None = None
+    absorbs_by_zero_point: bool = False
     drops_absorbed: bool = True
     complete_units: bool = False
     whole: frozenset[str] = frozenset(KINDS)

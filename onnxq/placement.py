@@ -85,7 +85,7 @@ def cheapest(
         integer_readers = [r for r in readers if r in rules]
         has_float_reader = len(integer_readers) < len(readers) or value.is_graph_output()
         origin: Hashable = sink
-        if producer is not None and producer in rules and rules[producer].output:
+        if producer is not None and producer in rules and rules[producer].needs_output(producer):
             origin = producer
             if rules[producer].kind is Kind.COMPUTE:
                 enter += _units(backend.reorder_cost * size(value))

@@ -36,7 +36,7 @@ def _can_absorb(asked: Question, decided: Decisions, producer: ir.Node, function
     return (
         rule is not None
         and rule.kind in (Kind.COMPUTE, Kind.ELEMENTWISE, Kind.PRODUCT)
-        and (rule.output or not asked.backend.drops_absorbed)
+        and (rule.needs_output(producer) or not asked.backend.drops_absorbed)
         and _together(asked, decided, producer, function)
         and producer not in decided.absorbs
         and all(v is None or is_constant(v) for v in function.inputs[1:])

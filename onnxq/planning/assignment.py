@@ -8,11 +8,14 @@ from onnxq.backend import Kind
 from onnxq.graph.values import is_constant
 from onnxq.placement import cheapest, elements
 from onnxq.planning.question import Decisions, Question
+from onnxq.planning.specs import activation_spec
 
 __all__ = ["assign"]
 
 _LEAST_STORED = 1024
 """Elements from which the weight of a float layer is stored as integers."""
+
+_FUSED = "computed in float together with the activation function behind it, where the grid is symmetric"
 
 
 def assign(asked: Question, decided: Decisions) -> None:
@@ -23,17 +26,22 @@ def assign(asked: Question, decided: Decisions) -> None:
     for node in rules.keys() - free.keys():
         _keep(asked, decided, node, f"{node.op_type} has no integer kernel on {asked.backend.name}")
     held: set[ir.Node] = set()
+    fused: set[ir.Node] = set()
     if asked.placement == "all":
         chosen = set(free)
     elif asked.placement == "compute":
         chosen = {n for n, r in free.items() if r.kind is Kind.COMPUTE} | forced
     else:
         held = _output_makers(asked, decided)
-        wanted = {n: r for n, r in free.items() if n in forced or not (r.kind is Kind.PRODUCT or n in held)}
+        fused = _fused_in_float(asked, decided)
+        wanted = {
+            n: r for n, r in free.items() if n in forced or not (r.kind is Kind.PRODUCT or n in held or n in fused)
+        }
         chosen = cheapest(asked.backend, wanted, decided.output, decided.absorbed.keys(), forced, asked.size)
     for node, rule in free.items():
         if node not in chosen:
-            _keep(asked, decided, node, _why_float(asked, rule.kind, makes_output=node in held))
+            why = _FUSED if node in fused else _why_float(asked, rule.kind, makes_output=node in held)
+            _keep(asked, decided, node, why)
     for function, producer in list(decided.absorbed.items()):
         if producer in chosen:
             decided.kept.pop(function, None)
@@ -62,6 +70,15 @@ def _keep(asked: Question, decided: Decisions, node: ir.Node, reason: str) -> No
     if large and asked.backend.stores_weights:
         decided.stored[node] = rule
     decided.kept[node] = reason
+
+
+def _fused_in_float(asked: Question, decided: Decisions) -> set[ir.Node]:
+    """Nodes whose activation function no zero point stands for."""
+    if not asked.backend.absorbs_by_zero_point:
+        return set()
+    pairs = decided.absorbed.items()
+    specs = {producer: activation_spec(asked, decided, function, function.outputs[0]) for function, producer in pairs}
+    return {node for node, spec in specs.items() if spec.symmetric and spec.signed and spec.bits == 8}
 
 
 def _output_makers(asked: Question, decided: Decisions) -> set[ir.Node]:

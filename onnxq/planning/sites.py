@@ -146,7 +146,9 @@ class _Drafts:
 
     def _add_output(self, node: ir.Node, rule: OpRule, value: ir.Value) -> None:
         spec = activation_spec(self._asked, self._decided, node, value)
-        if not rule.output and ((value, "activation", spec, 0) not in self._made or value.is_graph_output()):
+        if not rule.needs_output(node) and (
+            (value, "activation", spec, 0) not in self._made or value.is_graph_output()
+        ):
             return
         draft = self._draft(value, "activation", spec)
         draft.produced = not self._asked.backend.inputs_only

@@ -215,3 +215,42 @@ def test_the_weight_of_a_matmul_with_float_data_in_a_body() -> None:
     assert len(q.plan.quantized) == 2
     assert q.verification is not None and q.verification.worst is not None
     assert q.verification.worst[1].sqnr > 20
+
+
+@pytest.mark.parametrize("act", ["Relu (a)", "Clip (a, zero, six)"])
+@pytest.mark.parametrize("first", ["Gemm (x, w, b)", "Gemm (x, w)", "MatMul (x, w)"])
+def test_a_product_in_front_of_what_stays_float(first: str, act: str, tmp_path: Path) -> None:
+    """onnxruntime makes a float kernel of a product and the Relu behind it where no quantizer follows."""
+    bounds = {"zero": np.float32(0), "six": np.float32(6)} if "Clip" in act else {}
+    model = build(
+        f"(float[8, 256] x) => (float[8, 4] y) {{ a = {first}\n r = {act}\n [last] y = MatMul (r, v) }}",
+        w=normal(256, 512, scale=0.1),
+        v=normal(512, 4, scale=0.1, seed=1),
+        **({"b": normal(512, seed=2)} if "b)" in first else {}),
+        **bounds,
+    )
+    path = tmp_path / "q.onnx"
+    onnxq.quantize(model, images(8, 256), output=path, options=Options(exclude=("last",)))
+    ops = optimized(path)
+    assert {"QGemm", "QLinearMatMul"} & set(ops)
+    assert not {"Gemm", "FusedGemm", "Relu", "Clip"} & set(ops)
+
+
+def test_symmetric_activations_leave_float_what_onnxruntime_would_compute_in_float(tmp_path: Path) -> None:
+    q = onnxq.quantize(residual(), images(1, 16, 8, 8), options=Options(symmetric=True))
+    reasons = {kept.reason for kept in q.plan.kept_float if kept.op == "Conv"}
+    assert "computed in float together with the activation function behind it, where the grid is symmetric" in reasons
+    path = tmp_path / "q.onnx"
+    onnxq.quantize(residual(), images(1, 16, 8, 8), output=path, options=Options(symmetric=True, placement="all"))
+    assert optimized(path).count("QuantizeLinear") >= 3  # asked for, so done
+
+
+def test_a_stored_table_with_a_scale_a_column_in_front_of_a_quantizer() -> None:
+    model = build(
+        "(int64[1, 6] i) => (float[1, 6, 8] y) { t = Gather (rows, i)\n y = MatMul (t, w) }",
+        rows=normal(4096, 16),
+        w=normal(16, 8, seed=1),
+    )
+    feeds = [{"i": np.arange(6, dtype=np.int64)[None] + 100 * k} for k in range(4)]
+    q = onnxq.quantize(model, feeds, options=ALL)
+    assert q.verification is not None and q.verification.worst is not None and q.verification.worst[1].sqnr > 30
