@@ -33,7 +33,7 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.backends.qnn.limits import keep_to_limits
-from onnxq.backends.qnn.rewrites import nearest_is_right, product_is_flat, rewrite
+from onnxq.backends.qnn.rewrites import gather_is_right, mean_is_right, product_is_flat, resize_is_right, rewrite
 from onnxq.errors import ModelError, VerificationError
 from onnxq.findings import Finding
 from onnxq.graph.traverse import all_nodes, describe
@@ -78,12 +78,16 @@ RULES = (
     OpRule("MaxPool", Kind.MOVEMENT, when=plain_max_pool),
     *each(Kind.MOVEMENT, "Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Expand Tile"),
     *each(Kind.MOVEMENT, "Gather GatherElements DepthToSpace SpaceToDepth Identity"),
-    OpRule(
-        "Resize", Kind.ELEMENTWISE, same_scale=True, when=nearest_is_right
-    ),  # where cubic, its output goes beyond its input
+    OpRule("Resize", Kind.ELEMENTWISE, same_scale=True),  # where cubic, its output goes beyond its input
 )
 """What the HTP computes in integers."""
-_RIGHT = {"MatMul:product": product_is_flat, "Resize": nearest_is_right}
+_RIGHT = {
+    "AveragePool": mean_is_right,
+    "Gather": gather_is_right,
+    "GatherElements": gather_is_right,
+    "MatMul:product": product_is_flat,
+    "Resize": resize_is_right,
+}
 """Rows of which the HTP computes some nodes wrongly: which it does not."""
 
 

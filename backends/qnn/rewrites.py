@@ -9,9 +9,11 @@ from onnxq.graph.fuse_gelu import fuse_gelu
 from onnxq.graph.fuse_layernorm import fuse_layernorm
 from onnxq.graph.nearest_gathers import is_nearest, nearest_gathers
 from onnxq.graph.note import Note
+from onnxq.graph.plain_means import plain_means, rounds_up
+from onnxq.graph.positive_indices import counts_from_the_end, positive_indices
 from onnxq.graph.values import constant_array, static_shape
 
-__all__ = ["nearest_is_right", "product_is_flat", "rewrite"]
+__all__ = ["gather_is_right", "mean_is_right", "product_is_flat", "resize_is_right", "rewrite"]
 
 _MOST_DIMENSIONS = 4
 """Of a product of two activations; those of five the emulator computes wrongly without a word, in 8 bits."""
@@ -52,10 +54,37 @@ def takes_others(node: ir.Node) -> bool:
     return not (whole and coordinates.endswith("half_pixel") and rounding.startswith("round"))
 
 
-def nearest_is_right(node: ir.Node) -> str | None:
+def resize_is_right(node: ir.Node) -> str | None:
     """Why a Resize stays float."""
     if takes_others(node):
         return "the HTP takes other elements than this Resize; fixed sizes would let them be gathered"
+    if not is_nearest(node) and not _scales_are_ratios(node):
+        return "the HTP takes the ratio of the sizes for its scales, which is another"
+    return None
+
+
+def _scales_are_ratios(node: ir.Node) -> bool:
+    """Whether the scales of a Resize are the ratios of its sizes, as far as both are known."""
+    scales = constant_array(node.inputs[2]) if len(node.inputs) > 2 else None
+    before = static_shape(node.inputs[0]) or ()
+    axes = node.attributes.get_ints("axes", ()) or range(len(before))
+    if scales is None or not scales.size or not before:
+        return True
+    wanted = [float(scale) * before[axis] for axis, scale in zip(axes, scales, strict=True)]
+    return all(abs(size - round(size)) < 1e-3 for size in wanted)
+
+
+def mean_is_right(node: ir.Node) -> str | None:
+    """Why an AveragePool stays float."""
+    if rounds_up(node):
+        return "the HTP computes windows beyond its input wrongly; sizes that fit would leave none"
+    return None
+
+
+def gather_is_right(node: ir.Node) -> str | None:
+    """Why a Gather stays float."""
+    if counts_from_the_end(node):
+        return "the HTP takes no indices that count from the end; fixed sizes would let them be positive"
     return None
 
 
@@ -70,4 +99,6 @@ def rewrite(model: ir.Model) -> list[Note]:
         *fuse_layernorm(model),
         *flatten_products(model, _MOST_DIMENSIONS),
         *nearest_gathers(model, takes_others),
+        *plain_means(model),
+        *positive_indices(model),
     ]

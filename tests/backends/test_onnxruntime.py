@@ -221,13 +221,14 @@ def test_the_weight_of_a_matmul_with_float_data_in_a_body() -> None:
 @pytest.mark.parametrize("first", ["Gemm (x, w, b)", "Gemm (x, w)", "MatMul (x, w)"])
 def test_a_product_in_front_of_what_stays_float(first: str, act: str, tmp_path: Path) -> None:
     """onnxruntime makes a float kernel of a product and the Relu behind it where no quantizer follows."""
-    bounds = {"zero": np.float32(0), "six": np.float32(6)} if "Clip" in act else {}
+    more: dict[str, Any] = {"zero": np.float32(0), "six": np.float32(6)} if "Clip" in act else {}
+    if "b)" in first:
+        more["b"] = normal(512, seed=2)
     model = build(
         f"(float[8, 256] x) => (float[8, 4] y) {{ a = {first}\n r = {act}\n [last] y = MatMul (r, v) }}",
         w=normal(256, 512, scale=0.1),
         v=normal(512, 4, scale=0.1, seed=1),
-        **({"b": normal(512, seed=2)} if "b)" in first else {}),
-        **bounds,
+        **more,
     )
     path = tmp_path / "q.onnx"
     onnxq.quantize(model, images(8, 256), output=path, options=Options(exclude=("last",)))

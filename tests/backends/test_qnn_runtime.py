@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -130,6 +131,24 @@ def test_resize_takes_the_elements_it_should(coordinates: str, rounding: str) ->
     q = onnxq.quantize(model, feeds, backend="qnn")
     assert not q.plan.kept_float
     assert max(one.differing for one in compare_layers(q.qdq(), RUNTIME, feeds, timeout=120)) == 0
+
+
+@pytest.mark.parametrize(
+    ("nodes", "constants"),
+    [
+        ("y = AveragePool <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 0, 0], ceil_mode = 1> (r)", {}),
+        ("y = AveragePool <kernel_shape = [2, 2], strides = [2, 2], ceil_mode = 1> (r)", {}),
+        ("y = Gather <axis = 2> (r, i)", {"i": np.array(-1)}),
+        ("y = Gather <axis = 1> (r, i)", {"i": np.array([[0, -1], [-2, 1]])}),
+    ],
+)
+def test_what_is_written_otherwise(nodes: str, constants: dict[str, Any]) -> None:
+    """As they stand, the HTP computes these wrongly without a word."""
+    model = build(f"(float[1, 3, 9, 7] x) => (float y) {{ r = Neg (x)\n {nodes} }}", **constants)
+    feeds = feeds_for(model, samples=2)
+    q = onnxq.quantize(model, feeds, backend="qnn")
+    assert not q.plan.kept_float
+    assert max(one.steps for one in compare_layers(q.qdq(), RUNTIME, feeds, timeout=120)) <= 1
 
 
 @pytest.mark.parametrize("value", [-5.0, 0.5, 8.0])
