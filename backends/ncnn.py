@@ -172,7 +172,7 @@ BACKEND = Backend(
     activation=QuantSpec(narrow_range=True),
     weight=QuantSpec(narrow_range=True),
     rules={rule.op: rule for rule in _RULES},
-    formats={"ncnn": Format(Quantized.fake_quantize, _write, _read), "fake-quantize": FAKE_QUANTIZE},
+    formats={"ncnn": Format(Quantized.fake_quantize, _write, _read, simulated=True), "fake-quantize": FAKE_QUANTIZE},
     bias="float",
     inputs_only=True,
     absorbed=frozenset({"Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSwish", "Mish"}),

@@ -243,7 +243,7 @@ BACKEND = Backend(
     activation=_SPEC,
     weight=_SPEC,
     rules={rule.op: rule for rule in _RULES},
-    formats={"gfpq": Format(Quantized.fake_quantize, _write, _read), "fake-quantize": FAKE_QUANTIZE},
+    formats={"gfpq": Format(Quantized.fake_quantize, _write, _read, simulated=True), "fake-quantize": FAKE_QUANTIZE},
     bias="float",
     per_channel=False,
     absorbed=frozenset({"LeakyRelu", "PRelu", "Relu"}),

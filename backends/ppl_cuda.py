@@ -159,8 +159,8 @@ BACKEND = Backend(
     weight=QuantSpec(),
     rules={rule.op: rule for rule in _RULES},
     formats={
-        "ppl": Format(Quantized.fake_quantize, _write, _read),
-        "ranges": Format(Quantized.fake_quantize, _write_ranges, _read_ranges),
+        "ppl": Format(Quantized.fake_quantize, _write, _read, simulated=True),
+        "ranges": Format(Quantized.fake_quantize, _write_ranges, _read_ranges, simulated=True),
         "fake-quantize": FAKE_QUANTIZE,
     },
     bias="float",

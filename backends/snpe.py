@@ -84,7 +84,7 @@ def _read(version: Version, path: Path) -> Quantized:
 
 
 def _format(version: Version) -> Format:
-    return Format(Quantized.fake_quantize, partial(_write, version), partial(_read, version))
+    return Format(Quantized.fake_quantize, partial(_write, version), partial(_read, version), simulated=True)
 
 
 _VERSIONS: tuple[Version, ...] = ("1.0.0", "0.6.1", "2.0.0")

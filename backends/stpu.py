@@ -187,7 +187,7 @@ BACKEND = Backend(
     activation=_SPEC,
     weight=_SPEC,
     rules={rule.op: rule for rule in _RULES},
-    formats={"ranges": Format(Quantized.fake_quantize, _write, _read), "fake-quantize": FAKE_QUANTIZE},
+    formats={"ranges": Format(Quantized.fake_quantize, _write, _read, simulated=True), "fake-quantize": FAKE_QUANTIZE},
     per_channel=False,
     drops_absorbed=False,
     whole=frozenset(KINDS) - {"silu"},

@@ -215,7 +215,7 @@ BACKEND = Backend(
     activation=QuantSpec(signed=False, symmetric=False),
     weight=QuantSpec(signed=False, symmetric=False),
     rules={rule.op: rule for rule in _RULES},
-    formats={"tengine": Format(Quantized.fake_quantize, _write, _read), "fake-quantize": FAKE_QUANTIZE},
+    formats={"tengine": Format(Quantized.fake_quantize, _write, _read, simulated=True), "fake-quantize": FAKE_QUANTIZE},
     per_channel=False,
     constants="none",
     drops_absorbed=False,

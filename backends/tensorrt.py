@@ -258,11 +258,12 @@ _MIN_OPSET = 13
 def formats(name: str) -> dict[str, Format]:
     """Ways to write the result of a backend of the name given, explicit quantization first."""
 
-    def cache(version: int) -> Format:
-        write = partial(write_cache, version=version)
-        return Format(Quantized.fake_quantize, write, lambda path: read_cache(path, backend_named(name)))
+    table = partial(Format, Quantized.fake_quantize, simulated=True)
 
-    ranges = Format(Quantized.fake_quantize, write_ranges, lambda path: read_ranges(path, backend_named(name)))
+    def cache(version: int) -> Format:
+        return table(partial(write_cache, version=version), lambda path: read_cache(path, backend_named(name)))
+
+    ranges = table(write_ranges, lambda path: read_ranges(path, backend_named(name)))
     return {
         "qdq": QDQ,
         "fake-quantize": FAKE_QUANTIZE,

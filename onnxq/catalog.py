@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from onnxq import plugins
+from onnxq.algorithms.draft import Algorithm
 from onnxq.backend import Backend
 from onnxq.errors import OptionError
-
-if TYPE_CHECKING:
-    from onnxq.algorithms.draft import Algorithm
 
 __all__ = ["backends", "installed_algorithms"]
 

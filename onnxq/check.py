@@ -10,6 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxq.check_data import check_data
+from onnxq.check_weights import check_weights
 from onnxq.errors import ExecutionError, ModelError, OnnxqError, OptionError
 from onnxq.findings import Finding, of_error
 from onnxq.graph.check import check as check_model
@@ -38,7 +39,7 @@ def check(
     """Look for everything that could go wrong; nothing is calibrated or written.
 
     Args:
-        model: path, ``ModelProto`` or ``ir.Model``; left unchanged.
+        model: path, bytes, ``ModelProto`` or ``ir.Model``; left unchanged.
         backend: name of the target.
         data: calibration data, see `onnxq.calibration.data.open_data`; looked at if given.
         options: as for quantizing.
@@ -47,13 +48,14 @@ def check(
     Returns:
         The findings, errors first, then warnings, then notes (which also say what will be quantized).
     """
-    options = options or Options()
+    options = Options.of(options)
     try:
         loaded = load(model)
     except OnnxqError as error:
         return [of_error(error, "model")]
     prepared = _prepared(model, options)
-    findings = _validity(loaded, mended=prepared is not None) + _operators(loaded, options)
+    findings = _validity(loaded, mended=prepared is not None) + _operators(loaded, options) + check_weights(loaded)
+    findings += [Finding("note", "model", said) for said in prepared.warnings] if prepared is not None else []
     session = None
     try:
         seen = loaded if prepared is None else prepared.model  # what will be calibrated, an old opset raised
@@ -141,8 +143,7 @@ def _plan(model: ModelSource, backend: str, options: Options) -> list[Finding]:
         made = plan(model, backend=backend, options=options)
     except OnnxqError as error:
         return [of_error(error, f"backend {backend!r}")]
-    nodes = len(made.quantized) + len(made.absorbed)
-    total = nodes + len(made.kept_float)
+    nodes, total = made.done, made.total
     if not made.quantized:
         found = [Finding("warning", f"backend {made.backend!r}", f"none of {total} float nodes will be quantized")]
     else:

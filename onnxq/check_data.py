@@ -1,9 +1,4 @@
-"""Does the calibration data look like what the model was made for? Cheap questions on a few samples.
-
-The best witness is the model itself: a BatchNormalization that has not been folded keeps the mean and variance that its
-input had in training (Ioffe & Szegedy 2015, sec. 3.1). If the calibration data gives its first one very different
-statistics, the preprocessing is not that of training.
-"""
+"""Does the calibration data look like what the model was made for? Cheap questions on a few samples."""
 
 from __future__ import annotations
 
@@ -16,14 +11,14 @@ import onnx_ir as ir
 
 from onnxq.calibration.data import open_data
 from onnxq.calibration.feeds import shape_text
-from onnxq.calibration.taps import observe
-from onnxq.errors import DataError, ModelError, OnnxqError
+from onnxq.calibration.usable import Usable
+from onnxq.errors import DataError, OnnxqError
 from onnxq.findings import Finding, of_error
-from onnxq.graph.values import constant_array
+from onnxq.fingerprint import fingerprint
 from onnxq.options import ImageOptions, Options
-from onnxq.session import InputInfo, Session, open_anyhow
+from onnxq.session import InputInfo, Session
 
-__all__ = ["check_data"]
+__all__ = ["Looker", "check_data", "constant_outputs"]
 
 LOOKED_AT = 32
 """Samples that are looked at, evenly spaced where the data allows it."""
@@ -31,8 +26,6 @@ RUN = 4
 """Samples that are run through the model."""
 FEW = 10
 """Fewer samples give a warning."""
-_MEAN_OFF, _SPREAD_OFF = 4.0, 5.0
-"""Median over channels of |mean - trained mean| / trained std, and of the ratio of stds, that are suspicious."""
 
 
 def check_data(
@@ -48,7 +41,7 @@ def check_data(
         image: how pictures are read.
     """
     limit = min(options.samples or LOOKED_AT, LOOKED_AT)
-    looker = _Looker(session.inputs)
+    looker = Looker(session.inputs)
     few: dict[int, Mapping[str, np.ndarray]] = {}
     try:
         whole = open_data(data, session.inputs, image=image, samples=options.samples)
@@ -62,18 +55,40 @@ def check_data(
     except DataError as error:
         return [of_error(error, "calibration data")]
     known = whole.length if whole.length is not None else looker.samples
-    findings = looker.findings(known)
+    findings = [*_number(known), *looker.findings()]
     try:
-        findings += _run(session, few)
-        findings += _fingerprint(model, list(few.values()), options)
+        runs = {index: session.run(feed) for index, feed in few.items()}
+        usable = Usable()
+        for index, outputs in runs.items():
+            usable.look(few[index], _arrays(outputs), index)
+        findings += looker.broken(usable.error is not None) + _outputs(runs)
+        findings += constant_outputs(list(few.values()), list(runs.values()))
+        remembered = fingerprint(model)
+        findings += remembered.compare(few.values(), options) if remembered is not None else []
     except OnnxqError as error:
         findings.append(of_error(error, "running the float model"))
     what = f"{known} samples" if whole.length is not None else f"at least {known} samples"
     return [*findings, Finding("note", "calibration data", f"{what} ({whole.kind}); {looker.shapes()}")]
 
 
-class _Looker:
-    """What a few feeds have in common."""
+def _number(samples: int) -> list[Finding]:
+    where = "calibration data"
+    if samples == 1:
+        return [Finding("warning", where, "only one sample, so the ranges rest on it alone", "Give 32 or more.")]
+    if samples < FEW:
+        return [Finding("warning", where, f"only {samples} samples", "Give 32 or more, like those in use.")]
+    return []
+
+
+class Looker:
+    """What a few feeds have in common.
+
+    Args:
+        inputs: the inputs of the model that are looked at.
+
+    Attributes:
+        samples: feeds seen.
+    """
 
     def __init__(self, inputs: Sequence[InputInfo]) -> None:
         self._inputs = inputs
@@ -107,21 +122,28 @@ class _Looker:
             self._low[name], self._high[name] = min(low, self._low[name]), max(high, self._high[name])
             self._whole[name] = self._whole[name] and bool(np.all(finite == np.rint(finite)))
 
-    def findings(self, known: int) -> list[Finding]:
-        """What is suspicious."""
+    def broken(self, unusable: bool) -> list[Finding]:
+        """Values that are no numbers.
+
+        Args:
+            unusable: the model makes nothing of the samples that it was run on.
+        """
+        found = []
+        for info in self._inputs:
+            bad = self._bad[info.name]
+            if unusable and len(bad) == self.samples:
+                what, hint = f"NaN or infinity in all {self.samples} samples looked at", "Look at where it is made."
+                found.append(Finding("error", f"input {info.name!r}", what, hint))
+            elif bad:
+                what, hint = f"NaN or infinity in {_samples(bad)}", "These values are left out of every range."
+                found.append(Finding("warning", f"input {info.name!r}", what, hint))
+        return found
+
+    def findings(self) -> list[Finding]:
+        """What is suspicious of the numbers."""
         found: list[Finding] = []
-        where = "calibration data"
-        if known == 1:
-            found.append(
-                Finding("warning", where, "only one sample, so the ranges rest on it alone", "Give 32 or more.")
-            )
-        elif known < FEW:
-            found.append(Finding("warning", where, f"only {known} samples", "Give 32 or more, like those in use."))
         for info in self._inputs:
             name, place = info.name, f"input {info.name!r}"
-            if bad := self._bad[name]:
-                what = f"NaN or infinity in {_samples(bad)}"
-                found.append(Finding("warning", place, what, "These values are left out of every range."))
             if info.dtype.kind != "f" or self._low[name] > self._high[name]:
                 continue
             low, high, flat = self._low[name], self._high[name], self._flat[name]
@@ -159,65 +181,40 @@ def _samples(indices: Sequence[int]) -> str:
     return f"samples {', '.join(map(str, indices[:4]))}{f' and {len(indices) - 4} more' if len(indices) > 4 else ''}"
 
 
-def _run(session: Session, feeds: Mapping[int, Mapping[str, np.ndarray]]) -> list[Finding]:
-    """Does the float model run, and give numbers?"""
+def _outputs(runs: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
+    """Does the float model give numbers?"""
     bad: dict[str, list[int]] = {}
-    outputs: dict[str, set[bytes]] = {}
-    for index, feed in feeds.items():
-        for name, y in session.run(feed).items():
-            if not isinstance(y, np.ndarray) or y.dtype.kind != "f":
-                continue
-            outputs.setdefault(name, set()).add(y.tobytes())
-            if not np.isfinite(y).all():
+    for index, outputs in runs.items():
+        for name, y in _arrays(outputs).items():
+            if y.dtype.kind == "f" and not np.isfinite(y).all():
                 bad.setdefault(name, []).append(index)
-    found = [
+    return [
         Finding("warning", f"output {name!r}", f"the float model gives NaN or infinity on {_samples(indices)}")
         for name, indices in bad.items()
     ]
-    distinct = len({b"".join(np.ascontiguousarray(x).tobytes() for x in feed.values()) for feed in feeds.values()})
-    for name, seen in outputs.items():
-        if len(seen) == 1 and distinct > 1:
-            what = f"the float model gives the same on {distinct} different samples"
-            found.append(Finding("warning", f"output {name!r}", what, "Is the data what the model expects?"))
-    return found
 
 
-def _fingerprint(model: ir.Model, feeds: Sequence[Mapping[str, np.ndarray]], options: Options) -> list[Finding]:
-    """Compare the input of the first BatchNormalization with what it remembers of training."""
-    node = next((n for n in model.graph if n.op_type == "BatchNormalization" and len(n.inputs) >= 5), None)
-    source = node.inputs[0] if node is not None else None
-    if node is None or source is None or not source.name or not feeds:
-        return []
-    mean, variance = constant_array(node.inputs[3]), constant_array(node.inputs[4])
-    if mean is None or variance is None or not (variance > 0).any():
-        return []
-    try:
-        tapped = observe(model, [source.name], keep_outputs=False)
-    except ModelError:
-        return []  # the tensor cannot be shown
-    if source.name not in tapped.outputs:
-        return []
-    session = open_anyhow(tapped.model, providers=options.providers, custom_op_library=options.custom_op_library)
-    needed = {info.name for info in session.inputs}
-    columns = []
-    for feed in feeds:
-        x = session.run({k: v for k, v in feed.items() if k in needed})[tapped.outputs[source.name]]
-        if x.ndim >= 2 and x.shape[1] == mean.size:
-            columns.append(np.moveaxis(x, 1, 0).reshape(mean.size, -1).astype(np.float64))
-    if not columns:
-        return []
-    x = np.concatenate(columns, axis=1)
-    live = variance > 1e-12
-    x, trained_mean, trained_std = x[live], mean[live].astype(np.float64), np.sqrt(variance[live].astype(np.float64))
-    if x.shape[1] < 2 or not np.isfinite(x).all():
-        return []
-    off = float(np.median(np.abs(x.mean(axis=1) - trained_mean) / trained_std))
-    spread = float(np.median(x.std(axis=1) / trained_std))
-    if off < _MEAN_OFF and 1 / _SPREAD_OFF < spread < _SPREAD_OFF:
-        return []
-    what = (
-        "the data does not look like the training data: the first BatchNormalization sees "
-        f"{spread:.2g} times the spread it was trained on, its mean {off:.1f} standard deviations off"
-    )
-    hint = "Scale and normalize the data as in training (0..1 or 0..255? mean and std? RGB or BGR?)."
-    return [Finding("warning", f"node {node.name!r} (BatchNormalization)", what, hint)]
+def _arrays(outputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Those outputs that are tensors."""
+    return {name: y for name, y in outputs.items() if isinstance(y, np.ndarray)}
+
+
+def constant_outputs(feeds: Sequence[Mapping[str, np.ndarray]], outputs: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    """Outputs of the float model that are the same whatever it is given.
+
+    Args:
+        feeds: some samples.
+        outputs: output name to what the float model gave, for each of them.
+    """
+    seen: dict[str, set[bytes]] = {}
+    for given in outputs:
+        for name, y in _arrays(given).items():
+            if y.dtype.kind == "f":
+                seen.setdefault(name, set()).add(y.tobytes())
+    distinct = len({b"".join(np.ascontiguousarray(x).tobytes() for x in feed.values()) for feed in feeds})
+    what = f"the float model gives the same on {distinct} different samples"
+    return [
+        Finding("warning", f"output {name!r}", what, "Is the data what the model expects?")
+        for name, values in seen.items()
+        if len(values) == 1 and distinct > 1
+    ]

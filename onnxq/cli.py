@@ -9,11 +9,12 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from onnxq.arguments.parser import make_parser
 from onnxq.arguments.settled import UsageError, settle
+from onnxq.collector import keep_loaded, seldom_collecting
 from onnxq.deferred import defer_imports
 from onnxq.errors import OnnxqError
 from onnxq.exit_codes import ExitCode
@@ -36,26 +37,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code, see :class:`ExitCode`.
     """
-    args = make_parser().parse_args(argv)  # exits with 2
+    argv = sys.argv[1:] if argv is None else argv
     for name, value in _CALM.items():
         os.environ.setdefault(name, value)
     defer_imports()
-    verbose = args.verbose and not args.quiet
     complaints = Screen(sys.stderr)
+    verbose, as_json = False, "--json" in argv  # until the flags are read
     try:
-        with _log_to(complaints, logging.ERROR if args.quiet else logging.WARNING):
+        args = make_parser().parse_args(argv)
+        verbose, as_json = args.verbose and not args.quiet, args.json
+        with seldom_collecting(), _log_to(complaints, logging.ERROR if args.quiet else logging.WARNING):
             code = _run(args)
         sys.stdout.flush()
     except UsageError as error:
         complaints.line(f"onnxq: {complaints.style('error', 'bold', 'red')}: {error}")
         code = ExitCode.USAGE
+        _document(as_json, error)
     except OnnxqError as error:
         complaints.line(f"onnxq: {complaints.style('error', 'bold', 'red')}: {error}")
         code = ExitCode.FAILED
+        _document(as_json, error)
         _trace(complaints, verbose)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         complaints.line("\nonnxq: interrupted; nothing half-written is left")
         code = ExitCode.INTERRUPTED
+        _document(as_json, error)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that closing it is quiet
         code = ExitCode.BROKEN_PIPE
@@ -63,8 +69,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         complaints.line(f"onnxq: {complaints.style('internal error', 'bold', 'red')}: {type(error).__name__}: {error}")
         complaints.line("This is a fault of onnxq. Please report it, with what -v prints.")
         code = ExitCode.FAILED
+        _document(as_json, error)
         _trace(complaints, verbose)
     return code
+
+
+def _document(wanted: bool, error: BaseException) -> None:
+    """Print what went wrong where ``--json`` asks for it; the message for people is on stderr as always."""
+    if not wanted:
+        return
+    kind, what = type(error).__name__, str(error) or "interrupted"
+    said: dict[str, str | None] = {"kind": kind, "what": what, "where": None, "hint": None}
+    if isinstance(error, OnnxqError):
+        said |= {"what": error.what, "where": error.where, "hint": error.hint}
+    with suppress(BrokenPipeError):
+        _print({"error": said})
+
+
+def _print(document: dict[str, Any]) -> None:
+    json.dump(document, sys.stdout, ensure_ascii=True, allow_nan=False)
+    sys.stdout.write("\n")
+    sys.stdout.flush()
 
 
 def _trace(screen: Screen, verbose: bool) -> None:
@@ -76,11 +101,11 @@ def _run(args: argparse.Namespace) -> int:
     settle(args)
     from onnxq import verbs  # loads what the flags above need not wait for
 
+    keep_loaded()
     run: Callable[[argparse.Namespace, Screen], tuple[int, dict[str, Any] | None]] = getattr(verbs, args.verb)
     code, document = run(args, Screen(sys.stdout))
     if args.json and document is not None:
-        json.dump(document, sys.stdout, ensure_ascii=True, allow_nan=False)
-        sys.stdout.write("\n")
+        _print(document)
     return code
 
 

@@ -21,10 +21,11 @@ from onnxq.numbers import MADE, choose_numbers, unusable_constants, unusable_ten
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.planner import make_plan
-from onnxq.progress import Reporter
+from onnxq.progress import Reporter, Silent
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
-from onnxq.rescue import Blame, blame, output_sqnr, to_keep_float
+from onnxq.rescue import FEW, Blame, blame, to_keep_float
+from onnxq.variants import Variants
 
 __all__ = ["Decider"]
 
@@ -53,6 +54,7 @@ class Decider:
         choices: algorithms; those of the numbers stage are run.
         version: of onnxq, written into the result.
         keep_float: node name → reason, for nodes that stay float whatever the data shows.
+        reporter: shows the progress of algorithms that take long.
 
     Attributes:
         notes: what was decided.
@@ -68,7 +70,9 @@ class Decider:
         choices: Sequence[Choice],
         version: str,
         keep_float: Mapping[str, str] | None = None,
+        reporter: Reporter | None = None,
     ) -> None:
+        self._reporter = reporter or Silent()
         self.model, self.target, self.options, self.statistics = model, target, options, statistics
         self.choices, self.version = choices, version
         self.notes: list[str] = []
@@ -119,8 +123,8 @@ class Decider:
 
     def rescue(self, quantized: Quantized, reporter: Reporter) -> Quantized | None:
         """For a poor result: the model with the layers to blame kept float, or ``None`` where that would not help."""
-        records = self.blame(quantized, reporter)
-        chosen = to_keep_float(records)
+        records, rest = self.blame(quantized, reporter, in_hope=True)
+        chosen = to_keep_float(records, rest)
         if not chosen:
             return None
         noise = {name: record.noise for record in records for name in record.nodes}
@@ -129,8 +133,8 @@ class Decider:
             self._keep[name] = f"quantized alone it leaves {sqnr:.0f} dB at the outputs"
         return self.again()[0]
 
-    def blame(self, quantized: Quantized, reporter: Reporter) -> list[Blame]:
-        """What each layer does to the outputs when it alone is quantized; empty where there is none."""
+    def blame(self, quantized: Quantized, reporter: Reporter, *, in_hope: bool = False) -> tuple[list[Blame], float]:
+        """What each layer does to the outputs when it alone is quantized, see :func:`onnxq.rescue.blame`."""
         samples = self._samples
         layers = {
             name: cost
@@ -138,14 +142,20 @@ class Decider:
             if self.target.rules[quantized.plan.quantized[name]].kind is Kind.COMPUTE
         }
         if not layers or not samples:
-            return []
+            return [], 0.0
+
+        def quantized_without(kept: Iterable[str]) -> ir.Model:
+            return self._attempt({**self._keep, **dict.fromkeys(kept, "")})[0].simulated()
+
+        variants = Variants(
+            quantized_without(layers), samples[:FEW], fuse_quantizers=not quantized.is_simulated, **self._runtime
+        )
 
         def attempt(kept: Iterable[str]) -> float:
-            tried, _ = self._attempt({**self._keep, **dict.fromkeys(kept, "")})
-            return output_sqnr(tried, samples, **self._runtime)
+            return variants.sqnr(quantized_without(kept))
 
         with reporter.phase("find what hurts", total=min(len(layers), 40), unit="layers") as advance:
-            return blame(layers, attempt, advance)
+            return blame(layers, attempt, advance, in_hope=in_hope)
 
     def variant(
         self,
@@ -186,7 +196,8 @@ class Decider:
         choices = [choice for choice in self.choices if choice.stage == "numbers" and (final or choice.quick)]
         if not (plan.quantized or plan.stored) or not choices:
             return self._made(model, plan, numbers), said
-        draft = Draft(model.clone(), model, plan, numbers, self.target, options, statistics, self._sizes)
+        reporter = self._reporter if final else Silent()
+        draft = Draft(model.clone(), model, plan, numbers, self.target, options, statistics, self._sizes, reporter)
         run(choices, draft)
         said += [note for note in self._adjusted(draft.model, draft.plan, draft.numbers) if note not in said]
         return self._made(draft.model, draft.plan, draft.numbers), [*draft.notes, *said]

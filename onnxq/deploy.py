@@ -54,7 +54,7 @@ def deploy(
     What the target quantizes and the model does not stays float, with its reason.
 
     Args:
-        model: path, ``ModelProto`` or ``ir.Model``; left unchanged.
+        model: path, bytes, ``ModelProto`` or ``ir.Model``; left unchanged.
         backend: name of the target.
         output: where to write the artifact: a file, or a folder. Nothing is written without it.
         options: opset, format, exclusions and inclusions.
@@ -67,7 +67,7 @@ def deploy(
         BackendError: the model carries no quantizers, or some that the target cannot hold; they are named.
         OnnxqError: anything else that goes wrong; nothing is written then.
     """
-    options = replace(options or Options(), placement="all")
+    options = replace(Options.of(options), placement="all")
     target = backend_named(backend)
     target.require(options)
     require_folder(output)

@@ -88,7 +88,7 @@ def rewrite(
         OutputError: the result cannot be written.
         VerificationError: the result cannot be loaded or run, or has other inputs or outputs.
     """
-    options, reporter = options or Options(), reporter or Silent()
+    options, reporter = Options.of(options), reporter or Silent()
     refuse_unused(options, NAME, _USED, _HINTS)
     _require_target(output, model)
     prepared = Prepared(model, options)

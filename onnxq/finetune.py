@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -32,9 +32,7 @@ from onnxq.progress import Reporter, Silent
 from onnxq.quantize import read
 from onnxq.quantized import Quantized
 from onnxq.session import Session, inputs_of
-
-if TYPE_CHECKING:
-    from onnxq.torch.distill import Loss
+from onnxq.terminal import decibel, decibels
 
 __all__ = ["finetune"]
 
@@ -48,6 +46,7 @@ _DEFAULT_STEPS, _MOST_STEPS = 400, 1_000_000
 """Without a limit, and where time is the only one."""
 _RATE, _FEW_BITS = 0.01, 4
 """Learning rate of weights in units of their scale, and up to how many bits."""
+_THE_SAME = "Give the model that was quantized"
 
 
 def finetune(
@@ -65,7 +64,7 @@ def finetune(
     bias_lr: float = 0.02,
     vary: float = 0.5,
     features: float = 1.0,
-    loss: Loss | None = None,
+    loss: Callable[[Mapping[str, Any], Mapping[str, Any]], Any] | None = None,
     samples: int | None = None,
     seed: int = 0,
     image: ImageOptions | None = None,
@@ -92,7 +91,7 @@ def finetune(
         vary: share of the samples that are varied: pictures turned, cropped, flipped and coloured, float inputs mixed
             with another sample's. The teacher judges what comes out, so few samples become many.
         features: weight of tensors inside beside the outputs; 0 looks at the outputs alone.
-        loss: (outputs, teacher's outputs) → a scalar tensor, both by name, in place of the relative squared distance.
+        loss: (outputs, teacher's outputs), tensors by name → a scalar one, in place of the relative squared distance.
         samples: at most this many samples, evenly spaced.
         seed: of the samples drawn and varied.
         image: how to read pictures, where the data is a folder of them.
@@ -132,6 +131,7 @@ def finetune(
     held = feeds[3::4] or feeds[-1:]
     fitting = [f for k, f in enumerate(feeds) if k % 4 != 3] if len(feeds) > 3 else feeds[:-1]
     judge = _Judge(reference, held)
+    judge.require_same_shapes(given)
     given_sqnr = judge(given)  # before the work: the model given runs
     rate, checks = _rate(given) if lr is None else lr, max(min(20, most // 10), 1)
     settings = Settings(most, batch, rate, scale_lr, bias_lr, vary, features, checks=checks, seed=seed)
@@ -185,7 +185,7 @@ def _require_same_interface(model: ir.Model, reference: ir.Model) -> None:
             raise ModelError(
                 f"its {word} are {', '.join(wanted)}, those of the quantized model {', '.join(names)}",
                 where="the float model",
-                hint="Give the model that was quantized",
+                hint=_THE_SAME,
             )
 
 
@@ -207,20 +207,31 @@ class _Judge:
         session = Session(reference, optimize=False)
         self.held, self.exact = held, [session.run(feeds) for feeds in held]
 
+    def require_same_shapes(self, quantized: Quantized) -> None:
+        """Of every output, for the first sample: two models may use the same names."""
+        found = Session(quantized.rendered(), optimize=False).run(self.held[0])
+        for name, wanted in self.exact[0].items():
+            if found[name].shape != wanted.shape:
+                raise ModelError(
+                    f"its output {name!r} has shape {wanted.shape}, that of the quantized model {found[name].shape}",
+                    where="the float model",
+                    hint=_THE_SAME,
+                )
+
     def __call__(self, quantized: Quantized) -> float:
         session = Session(quantized.rendered(), optimize=False)
         return worst_sqnr(session.run, zip(self.held, self.exact, strict=True))
 
 
 def _better(
-    given: Quantized, trained: Quantized, decibels: tuple[float, float], note: str, *, any_gain: bool
+    given: Quantized, trained: Quantized, levels: tuple[float, float], note: str, *, any_gain: bool
 ) -> Quantized:
     """The trained model where onnxruntime finds it better on the samples held back, else the one given."""
-    before, after = decibels
+    before, after = levels
     if any_gain or after > before + _GAIN:
-        note += f"; in onnxruntime {before:.1f} to {after:.1f} dB"
+        note += f"; in onnxruntime {decibel(before)} to {decibels(after)}"
         return replace(trained, notes=(*given.notes, note), recipe=(*given.recipe, "finetune"))
-    note += f"; in onnxruntime {after:.1f} dB, not better than {before:.1f} dB: the model given is kept"
+    note += f"; in onnxruntime {decibels(after)}, not better than {decibels(before)}: the model given is kept"
     return replace(given, notes=(*given.notes, note))
 
 

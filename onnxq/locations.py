@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from onnxq.errors import OutputError
 from onnxq.plugins import names
+from onnxq.writing import hint_for
 
 __all__ = ["artifact_path", "find_artifact", "is_folder", "require_folder"]
 
@@ -55,10 +57,20 @@ def find_artifact(output: str | os.PathLike[str], backend: str) -> Path:
 
 
 def require_folder(output: str | os.PathLike[str] | None) -> None:
-    """Refuse an output whose parent folder is missing, before any work.
+    """Refuse an output whose parent folder is missing or takes no files, before any work.
 
     Raises:
-        OutputError: it is.
+        OutputError: it is, or does not.
     """
-    if output is not None and not Path(output).absolute().parent.is_dir():
+    if output is None:
+        return
+    path = Path(output).absolute()
+    if not path.parent.is_dir():
         raise OutputError("the folder does not exist", where=str(Path(output).parent), hint="Create it first")
+    folder = path if path.is_dir() else path.resolve().parent
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".onnxq-"):
+            pass
+    except OSError as error:
+        what = f"cannot be written, its folder takes no files: {error.strerror or error}"
+        raise OutputError(what, where=f"'{output}'", hint=hint_for(error)) from error

@@ -12,15 +12,16 @@ from onnxq.calibration.data import open_data
 from onnxq.calibration.statistics import Statistics
 from onnxq.catalog import backends
 from onnxq.effort import samples_to_keep
-from onnxq.errors import ModelError
+from onnxq.errors import ModelError, OptionError
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.options import ImageOptions, Options
 from onnxq.planner import make_plan
 from onnxq.prepare import Prepared
 from onnxq.progress import Reporter
+from onnxq.remarks import remarks
 from onnxq.session import inputs_of
 
-__all__ = ["observable", "observe"]
+__all__ = ["observable", "observe", "require_one"]
 
 _KEEP_BYTES = 256 << 20
 """Bytes of the samples held back in statistics."""
@@ -55,6 +56,18 @@ def observable(model: ir.Model, options: Options) -> list[str]:
     return [name for name in here if name in found]
 
 
+def require_one(data: Any, statistics: object) -> None:
+    """Refuse what leaves open what to calibrate with.
+
+    Raises:
+        OptionError: neither data nor statistics were given, or both.
+    """
+    if data is None and statistics is None:
+        raise OptionError("neither data nor statistics were given", hint="Give one of the two")
+    if data is not None and statistics is not None:
+        raise OptionError("both data and statistics were given", hint="Give one: statistics replace the data")
+
+
 def observe(
     prepared: Prepared, data: Any, options: Options, image: ImageOptions | None, reporter: Reporter
 ) -> Statistics:
@@ -70,7 +83,7 @@ def observe(
     feeds = open_data(data, inputs_of(prepared.model), image=image, samples=options.samples)
     tensors = observable(prepared.model, options)
     with reporter.phase("calibrate", total=feeds.length) as advance:
-        return collect(
+        made = collect(
             prepared.model,
             tensors,
             feeds,
@@ -81,3 +94,5 @@ def observe(
             custom_op_library=options.custom_op_library,
             progress=advance,
         )
+    made.remarks = remarks(prepared.model, prepared.remembered, made, options)
+    return made

@@ -116,6 +116,21 @@ class Options:
             raise OptionError(f"{self.min_sqnr!r} is not a number of dB", where="min_sqnr")
 
     @classmethod
+    def of(cls, given: Options | None) -> Options:
+        """The options given to a function, or the defaults.
+
+        Raises:
+            OptionError: they are something else.
+        """
+        if given is None:
+            return cls()
+        if not isinstance(given, Options):
+            raise OptionError(
+                f"{given!r} is no onnxq.Options", where="options", hint="Write onnxq.Options(weight_bits=4), say"
+            )
+        return given
+
+    @classmethod
     def from_toml(cls, path: str | os.PathLike[str]) -> Options:
         """The options in a TOML file (see `onnxq.config.Config`), which must hold nothing else.
 

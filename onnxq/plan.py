@@ -89,6 +89,16 @@ class Plan:
         """Sites by their names."""
         return {site.name: site for site in self.sites}
 
+    @property
+    def done(self) -> int:
+        """Number of nodes that run in integers: quantized ones, and functions computed together with one."""
+        return len(self.quantized) + len(self.absorbed)
+
+    @property
+    def total(self) -> int:
+        """Number of nodes with float arithmetic before quantization: those that run in integers now, and the others."""
+        return self.done + len(self.kept_float)
+
     def root(self, site: Site) -> Site:
         """The site whose numbers ``site`` uses: itself, or the one it is tied to."""
         while site.tied_to is not None:
@@ -105,6 +115,8 @@ class Plan:
         """The plan as JSON-ready data."""
         return {
             "backend": self.backend,
+            "nodes": self.total,
+            "integer_nodes": self.done,
             "sites": [
                 {
                     "name": s.name,

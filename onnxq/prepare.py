@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnxq import plugins
 from onnxq.backend import Backend
 from onnxq.errors import OptionError
+from onnxq.fingerprint import fingerprint
 from onnxq.graph.check import check
 from onnxq.graph.foreign import infer_foreign
 from onnxq.graph.load import load
@@ -26,9 +27,11 @@ from onnxq.spec import QuantSpec
 
 __all__ = ["Prepared", "Source", "backend_named", "needed_opset"]
 
-Source = str | os.PathLike[str] | onnx.ModelProto | ir.Model
+Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 BASE_OPSET = 14
 """Has per-channel QuantizeLinear (13) and HardSwish (14); statistics belong to the model at this opset or above."""
+_FIRST_NODES = 8
+"""Nodes before the first BatchNormalization that data may be run through just to see whether it is like training's."""
 _WIDE_OPSET = 21
 """From here on QuantizeLinear and DequantizeLinear take 4- and 16-bit integers."""
 _KEEP = ((fake_quantize.DOMAIN, fake_quantize.NAME), (fake_quantize.DOMAIN, nnie_quantize.NAME))
@@ -41,7 +44,9 @@ class Prepared:
     Attributes:
         model: normalized; not to be changed.
         notes: what the passes did.
+        warnings: what was done to it that whoever runs the result must know.
         bytes: size of the model as it came.
+        remembered: what it remembers of its training data, where that is cheap to compare with.
     """
 
     def __init__(self, source: Source, options: Options) -> None:
@@ -52,11 +57,14 @@ class Prepared:
         if options.simplify:
             self.notes += map(str, simplify(model))
         self.notes += map(str, upcast(model))
+        self.remembered = fingerprint(model, most_nodes=_FIRST_NODES)
+        before = [value.name for value in model.graph.inputs] if model.ir_version >= 4 else []  # older ones must list
         base = BASE_OPSET if options.opset is None else min(BASE_OPSET, options.opset)
         self.notes += map(str, normalize(model, min_opset=base, keep=_KEEP))
         self.notes += map(str, infer_foreign(model, options.custom_op_library))
         check(model)
         self.model = model
+        self.warnings = _inputs_lost(before, model)
 
     def for_target(self, target: Backend, options: Options) -> tuple[ir.Model, list[str]]:
         """The model as a target wants it, its tensors named as they are, and what was done to it.
@@ -98,6 +106,15 @@ class Prepared:
             return model, []
         model = model.clone()
         return model, [str(note) for note in normalize(model, min_opset=least, opset=wanted, keep=_KEEP)]
+
+
+def _inputs_lost(before: list[str | None], model: ir.Model) -> list[str]:
+    """What to say of inputs that the file listed, being constants as well."""
+    names = {value.name for value in model.graph.inputs}
+    lost = [name for name in before if name not in names]
+    more = f" and {len(lost) - 1} more constants" if len(lost) > 1 else ""
+    listed = "were listed as inputs as well" if more else "was listed as an input as well"
+    return [f"{lost[0]!r}{more} {listed}: the result holds them, and takes them as inputs no more"] if lost else []
 
 
 def _tensors(model: ir.Model) -> dict[str, ir.Value]:

@@ -15,16 +15,17 @@ from onnxq.algorithms.draft import FloatDraft
 from onnxq.best import improve
 from onnxq.calibration.ranges import check_range
 from onnxq.calibration.statistics import Statistics, model_digest
+from onnxq.cautions import cautions
 from onnxq.decide import Decider
 from onnxq.effort import algorithms_of, samples_to_verify, to_judge_by
-from onnxq.errors import OptionError, StatisticsError
+from onnxq.errors import OptionError
 from onnxq.final_check import Verification, final_check
 from onnxq.graph.fold_quantized_batchnorm import fold_quantized_batchnorm
 from onnxq.graph.load_named import load_named
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.values import all_nodes, is_filled
 from onnxq.locations import artifact_path, is_folder, require_folder
-from onnxq.observe import observe
+from onnxq.observe import observe, require_one
 from onnxq.options import ImageOptions, Options
 from onnxq.plan import Plan
 from onnxq.planner import make_plan
@@ -32,7 +33,9 @@ from onnxq.prepare import Prepared, Source, backend_named, needed_opset
 from onnxq.progress import Reporter, Silent
 from onnxq.quantized import Quantized
 from onnxq.render.read import read as read_quantizers
+from onnxq.render.read_nodes import sort_nodes
 from onnxq.rescue import POOR
+from onnxq.several import for_each_target
 
 __all__ = ["calibrate", "plan", "quantize", "quantize_all", "read"]
 
@@ -42,7 +45,7 @@ def plan(model: Source, *, backend: str = "onnxruntime", options: Options | None
 
     What data shows (a tensor never computed, a part that 8 bits destroy) can keep more nodes float later.
     """
-    options = options or Options()
+    options = Options.of(options)
     target = backend_named(backend)
     target.require(options)
     return make_plan(Prepared(model, options).for_target(target, options)[0], target, options)
@@ -60,14 +63,14 @@ def calibrate(
     """Run the float model over the data once and keep what every target, bit width and range method needs.
 
     Args:
-        model: path, ``ModelProto`` or ``ir.Model``; left unchanged.
+        model: path, bytes, ``ModelProto`` or ``ir.Model``; left unchanged.
         data: see :func:`onnxq.calibration.data.open_data`.
         output: where to save the statistics.
         options: number of samples, providers, custom-op library, seed.
         image: how to read pictures, where the data is a folder of them.
         reporter: shows progress.
     """
-    options = options or Options()
+    options = Options.of(options)
     require_folder(output)
     statistics = observe(Prepared(model, options), data, options, image, reporter or Silent())
     if output is not None:
@@ -89,7 +92,7 @@ def quantize(
     """Quantize a float model for a target.
 
     Args:
-        model: path, ``ModelProto`` or ``ir.Model``; left unchanged.
+        model: path, bytes, ``ModelProto`` or ``ir.Model``; left unchanged.
         data: calibration data, see :func:`onnxq.calibration.data.open_data`; not needed with ``statistics``.
         backend: name of the target.
         output: where to write the artifact: a file, or a folder (a name without an ending, made where missing) for
@@ -105,7 +108,7 @@ def quantize(
     Raises:
         OnnxqError: anything that goes wrong, see :mod:`onnxq.errors`; nothing is written then.
     """
-    options, reporter = options or Options(), reporter or Silent()
+    options, reporter = Options.of(options), reporter or Silent()
     job = _Job(backend, options)
     require_folder(output)
     (result,) = _run(model, data, [job], statistics, options, image, reporter)
@@ -126,7 +129,7 @@ def quantize_all(
     """Quantize a float model for several targets, calibrated once.
 
     Args:
-        model: path, ``ModelProto`` or ``ir.Model``; left unchanged.
+        model: path, bytes, ``ModelProto`` or ``ir.Model``; left unchanged.
         data: see :func:`quantize`.
         backends: names of the targets.
         output: a folder, made where missing, for files named ``<model>_<backend>``. Nothing is written without it.
@@ -141,13 +144,13 @@ def quantize_all(
     Raises:
         OnnxqError: anything that goes wrong, see :mod:`onnxq.errors`; nothing is written then.
     """
-    options, reporter = options or Options(), reporter or Silent()
+    options, reporter = Options.of(options), reporter or Silent()
     names = list(dict.fromkeys(backends))
     if not names:
         raise OptionError("no target was given", where="backends", hint="Name at least one, see onnxq.backends()")
     if output is not None and not is_folder(output):
         raise OptionError(f"'{output}' is no folder", where="output", hint="Several targets need one each")
-    jobs = [_Job(name, options) for name in names]
+    jobs = for_each_target(names, names, lambda name: _Job(name, options))
     require_folder(output)
     results = _run(model, data, jobs, statistics, options, image, reporter)
     if output is not None:
@@ -187,7 +190,8 @@ class _Job:
             statistics, keep_float, options = draft.statistics, draft.keep_float, draft.options
             float_model, more = prepared.raised(draft.model, needed_opset(target, options))
             notes += [*draft.notes, *more]
-        decider = Decider(float_model, target, options, statistics, choices, metadata.version("onnxq"), keep_float)
+        version = metadata.version("onnxq")
+        decider = Decider(float_model, target, options, statistics, choices, version, keep_float, reporter)
         quantized = decider.decide()
         verification = _verified(quantized, prepared, statistics, options)
         worst = verification.worst
@@ -205,8 +209,9 @@ class _Job:
             verification = _verified(quantized, prepared, statistics, options)
         filled = {value.name for node in all_nodes(quantized.model) for value in node.outputs if is_filled(value)}
         told = statistics.warnings(set(quantized.plan.observed()) - filled)
-        poor = _below_floor(verification, options)
-        verification = replace(verification, warnings=(*told, *decider.warnings, *verification.warnings, *poor))
+        told += [*prepared.warnings, *decider.warnings, *verification.warnings]
+        told += cautions(quantized.plan, verification, options, statistics.samples)
+        verification = replace(verification, warnings=tuple(told))
         say = target.format_named(options.format).notes
         unsaid = say(quantized) if say is not None else []
         return replace(quantized, verification=verification, notes=(*notes, *decider.notes, *unsaid))
@@ -221,16 +226,15 @@ def _run(
     image: ImageOptions | None,
     reporter: Reporter,
 ) -> list[Quantized]:
-    if data is None and statistics is None:
-        raise OptionError("neither data nor statistics were given", hint="Give one of the two")
+    require_one(data, statistics)
     if isinstance(statistics, (str, os.PathLike)):
         statistics = Statistics.load(statistics)
     prepared = Prepared(model, options)
-    fitted = [job.fitted(prepared) for job in jobs]
+    fitted = for_each_target([job.target.name for job in jobs], jobs, lambda job: job.fitted(prepared))
     if statistics is None:
         statistics = observe(prepared, data, options, image, reporter)
-    elif statistics.model_digest != model_digest(prepared.model):
-        raise StatisticsError("they were made from another model", hint="Calibrate this model again")
+    else:
+        statistics.require_of(model_digest(prepared.model))
     return [job.run(prepared, fit, statistics, reporter) for job, fit in zip(jobs, fitted, strict=True)]
 
 
@@ -238,7 +242,7 @@ def read(model: Source, *, backend: str = "onnxruntime") -> Quantized:
     """Read a model that carries quantizers (QDQ, or ``onnxq::FakeQuantize``) back into a :class:`Quantized`.
 
     Args:
-        model: path, ``ModelProto`` or ``ir.Model``; left unchanged.
+        model: path, bytes, ``ModelProto`` or ``ir.Model``; left unchanged.
         backend: the target it will be rendered for.
 
     Batch normalizations behind quantized weights are folded into their integers and scales, exactly, see
@@ -253,21 +257,12 @@ def read(model: Source, *, backend: str = "onnxruntime") -> Quantized:
     """
     found = read_quantizers(load_named(model), backend_named(backend))  # its model is nobody else's
     plan, numbers, notes = fold_quantized_batchnorm(found.model, found.plan, found.qparams)
+    plan = sort_nodes(found.model, found.backend, plan)  # anew: some are folded
     return replace(found, plan=plan, qparams=numbers, notes=(*found.notes, *map(str, notes)))
 
 
-def _below_floor(verification: Verification, options: Options) -> list[str]:
-    worst = verification.worst
-    if worst is None or worst[1].sqnr >= options.min_sqnr:
-        return []
-    return [
-        f"output {worst[0]!r} has {worst[1].sqnr:.1f} dB, below the floor of {options.min_sqnr:g} dB: "
-        "onnxq compare shows where it is lost"
-    ]
-
-
 def _verified(quantized: Quantized, prepared: Prepared, statistics: Statistics, options: Options) -> Verification:
-    result = quantized.rendered()
+    result = quantized.simulated() if quantized.is_simulated else quantized.rendered()
     forget_shapes(result)
     return final_check(
         prepared.model,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Quantized"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Quantized:
     """A quantized model.
 
@@ -54,6 +54,17 @@ class Quantized:
     files: tuple[Path, ...] = ()
     _made: list[ir.Model] = field(default_factory=list, repr=False)
 
+    def __repr__(self) -> str:
+        plan, bits = self.plan, sorted({f"{qp.spec.bits}" for qp in self.qparams.values()}, key=int)
+        worst = self.verification.worst if self.verification is not None else None
+        parts = [f"{plan.done} of {plan.total} nodes in integers"]
+        parts += [f"{len(plan.stored)} with stored weights"] if plan.stored else []
+        parts += [f"{len(plan.sites)} tensors quantized"]
+        parts += [f"bits {', '.join(bits)}"] if bits else []
+        parts += [f"{worst[0]!r} {worst[1].sqnr:.1f} dB"] if worst is not None else []
+        parts += [f"files {', '.join(map(str, self.files))}"] if self.files else []
+        return f"<Quantized for {self.backend.name}: {'; '.join(parts)}>"
+
     def qdq(self) -> ir.Model:
         """The model with QuantizeLinear and DequantizeLinear nodes."""
         from onnxq.render.qdq import render
@@ -68,6 +79,20 @@ class Quantized:
         if not self._made:
             self._made.append(self._format.render(self))
         return self._made[0].clone()
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether what its format renders is no artifact, but run for its numbers alone."""
+        return self._format.simulated
+
+    def simulated(self) -> ir.Model:
+        """What its format computes, to be run once: as :meth:`rendered`, or sooner done where that is no artifact."""
+        model = self._made[0].clone() if self._made else self._format.render(self)
+        if self.is_simulated:
+            from onnxq.render.quicken import quicken
+
+            quicken(model)
+        return model
 
     def fake_quantize(self) -> ir.Model:
         """The model with an ``onnxq::FakeQuantize`` function call at every site, all tensors float."""
@@ -155,7 +180,12 @@ class Quantized:
         return self.backend.format_named(self.format)
 
     def report(self) -> dict[str, Any]:
-        """What was done, as JSON-ready data: counts, every node that stayed float and why, and the verification."""
+        """What was done, as JSON-ready data: counts, every node that stayed float and why, and the verification.
+
+        Of ``nodes`` with float arithmetic ``integer_nodes`` run in integers (those of ``quantized_nodes``, and of
+        ``absorbed_nodes`` that are computed together with one) and ``float_nodes`` do not; the weights of some of the
+        latter, ``stored_nodes``, are stored as integers.
+        """
         ops: dict[str, int] = {}
         for op in self.plan.quantized.values():
             ops[op] = ops.get(op, 0) + 1
@@ -165,7 +195,11 @@ class Quantized:
             "files": [str(path) for path in self.files],
             "next_steps": list(self.next_steps),
             "recipe": list(self.recipe),
+            "nodes": self.plan.total,
+            "integer_nodes": self.plan.done,
             "quantized_nodes": len(self.plan.quantized),
+            "absorbed_nodes": len(self.plan.absorbed),
+            "float_nodes": len(self.plan.kept_float),
             "stored_nodes": len(self.plan.stored),
             "quantized_ops": dict(sorted(ops.items())),
             "kept_float": [{"node": k.node, "op": k.op, "reason": k.reason} for k in self.plan.kept_float],

@@ -10,12 +10,24 @@ from onnxq.plan import Kept
 __all__ = ["by_reason", "counts"]
 
 
+_OF_MANY = {"is none of ": "not among ", "has no ": "no ", "is ": ""}
+"""How a sentence about one operator goes on → the same said of several nodes, behind a colon."""
+
+
 def by_reason(kept: Iterable[Kept]) -> list[tuple[str, list[Kept]]]:
     """Reason → nodes, most frequent first. Reasons that differ only in the operator they begin with are one."""
     groups: dict[str, list[Kept]] = {}
     for item in kept:
-        groups.setdefault(item.reason.removeprefix(f"{item.op} "), []).append(item)
+        groups.setdefault(_of_many(item), []).append(item)
     return sorted(groups.items(), key=lambda pair: -len(pair[1]))
+
+
+def _of_many(item: Kept) -> str:
+    said = item.reason.removeprefix(f"{item.op} ")
+    if said == item.reason:
+        return said
+    verb = next((verb for verb in _OF_MANY if said.startswith(verb)), None)
+    return said if verb is None else _OF_MANY[verb] + said.removeprefix(verb)
 
 
 def counts(ops: Iterable[str], most: int = 6) -> str:

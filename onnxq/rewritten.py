@@ -11,6 +11,7 @@ from onnxq.algorithms.choice import Choice, whole_model
 from onnxq.calibration.statistics import Statistics
 from onnxq.errors import OptionError
 from onnxq.final_check import Verification
+from onnxq.observe import require_one
 from onnxq.options import Options
 from onnxq.plan import Kept
 
@@ -89,7 +90,13 @@ def refuse_unused(options: Options, name: str, used: Sequence[str], hints: Mappi
 
 
 def samples_of(data: Any, statistics: Statistics | str | None) -> Any:
-    """The data, or the samples that statistics hold back where there is none."""
+    """The data, or the samples that statistics hold back where there is none.
+
+    Raises:
+        OptionError: both were given.
+    """
+    if data is not None and statistics is not None:
+        require_one(data, statistics)
     if data is not None or statistics is None:
         return data
     held = statistics if isinstance(statistics, Statistics) else Statistics.load(statistics)

@@ -13,6 +13,7 @@ from typing import Any
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.errors import OptionError, OutputError, StatisticsError
 from onnxq.metrics import jsonable
+from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
 from onnxq.prepare import Prepared, Source, backend_named
 from onnxq.probe import Role, Setting, parts_of
@@ -144,7 +145,7 @@ def sensitivity(
     """Measure what the weights of each layer, and each activation, do to the outputs when they alone are quantized.
 
     Args:
-        model: path, ``ModelProto`` or ``ir.Model``; left unchanged.
+        model: path, bytes, ``ModelProto`` or ``ir.Model``; left unchanged.
         data: calibration data, see :func:`onnxq.calibration.data.open_data`; not needed with ``statistics``.
         backend: name of the target.
         bits: the widths to measure, 2 to 16.
@@ -160,7 +161,7 @@ def sensitivity(
     Raises:
         OnnxqError: anything that goes wrong, see :mod:`onnxq.errors`.
     """
-    options, reporter = options or Options(), reporter or Silent()
+    options, reporter = Options.of(options), reporter or Silent()
     widths = _widths(bits)
     check_int("samples", samples, 1)
     check_int("runs", runs, 1)
@@ -174,17 +175,17 @@ def sensitivity(
         )
     if plot is not None and not Path(plot).absolute().parent.is_dir():
         raise OutputError("the folder does not exist", where=str(Path(plot).parent), hint="Create it first")
-    if data is None and statistics is None:
-        raise OptionError("neither data nor statistics were given", hint="Give one of the two")
+    require_one(data, statistics)
     if isinstance(statistics, (str, os.PathLike)):
         statistics = Statistics.load(statistics)
     if statistics is None:
         statistics = calibrate(model, data, options=options, image=image, reporter=reporter)
     prepared = Prepared(model, options)
-    if statistics.model_digest != model_digest(prepared.model):
-        raise StatisticsError("they were made from another model", hint="Calibrate this model again")
+    statistics.require_of(model_digest(prepared.model))
     if not statistics.kept:
-        raise StatisticsError("they hold no samples to run", hint="Calibrate again with more memory or smaller samples")
+        raise StatisticsError(
+            "the statistics hold no samples to run", hint="Calibrate again with more memory or smaller samples"
+        )
     start = time.perf_counter()
     probe = make_probe(prepared.model, target, options, statistics, statistics.kept[:samples])
     parts = parts_of(probe.model, probe.plan)

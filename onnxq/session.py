@@ -1,8 +1,4 @@
-"""The one place that opens onnxruntime: options, providers, custom-op libraries, errors.
-
-A model in memory is handed over without its big initializers: these are marked as external data in the serialized
-graph and given to onnxruntime as they are, so that models above protobuf's 2 GB work and nothing is written to disk.
-"""
+"""The one place that opens onnxruntime: options, providers, custom-op libraries, errors."""
 
 from __future__ import annotations
 
@@ -18,26 +14,11 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from onnxq.errors import ExecutionError, ModelError, OptionError
+from onnxq.hand_over import hand_over
 from onnxq.ort_errors import first_line, load_error
 from onnxq.ort_values import RAW_TYPES, to_array, to_value
 
 __all__ = ["InputInfo", "Session", "available_providers", "inputs_of", "open_anyhow", "require_library"]
-
-_SPLIT_BYTES = 1024  # initializers above this are handed over beside the graph
-
-_SPLIT_TYPES = {
-    ir.DataType.FLOAT,
-    ir.DataType.DOUBLE,
-    ir.DataType.FLOAT16,
-    ir.DataType.INT8,
-    ir.DataType.INT16,
-    ir.DataType.INT32,
-    ir.DataType.INT64,
-    ir.DataType.UINT8,
-    ir.DataType.UINT16,
-    ir.DataType.UINT32,
-    ir.DataType.UINT64,
-}
 
 _NUMPY_TYPES: dict[str, Any] = {
     "tensor(float)": np.float32,
@@ -101,6 +82,8 @@ class Session:
     Args:
         model: the model in memory, serialized, or the path of its file. It is not modified.
         optimize: all graph optimizations of onnxruntime, else none.
+        fuse_quantizers: among these, integer kernels and less for quantizers and what stands between; else each
+            QuantizeLinear and DequantizeLinear is computed as it is written.
         providers: execution providers in order of preference, ``"CUDA"`` or ``"CUDAExecutionProvider"``; the CPU if
             None or empty.
         custom_op_library: shared library with the model's custom operators.
@@ -122,6 +105,7 @@ class Session:
         model: ir.Model | bytes | str | os.PathLike[str],
         *,
         optimize: bool = True,
+        fuse_quantizers: bool = True,
         providers: Sequence[str] | None = None,
         custom_op_library: str | os.PathLike[str] | None = None,
         threads: int | None = None,
@@ -138,6 +122,8 @@ class Session:
         options.inter_op_num_threads = 1
         if threads is not None:
             options.intra_op_num_threads = threads
+        if not fuse_quantizers:
+            options.add_session_config_entry("session.disable_quant_qdq", "1")
         if not prepack:
             options.add_session_config_entry("session.disable_prepacking", "1")
         if profile is not None:
@@ -148,7 +134,7 @@ class Session:
         self._kept_alive: list[Any] = []
         source: str | bytes
         if isinstance(model, ir.Model):
-            source = self._hand_over(model, options)
+            source, self._kept_alive = hand_over(model, options)
             where = model.graph.name or "model"
         elif isinstance(model, bytes):
             source, where = model, "model"
@@ -210,33 +196,6 @@ class Session:
     def end_profiling(self) -> Path:
         """Stop profiling and give the path of the profile, a JSON file in Chrome's trace format."""
         return Path(self._session.end_profiling())
-
-    def _hand_over(self, model: ir.Model, options: Any) -> bytes:
-        """Serialize a model without its big initializers, which are given to ``options`` as arrays."""
-        clone = model.clone()
-        overridable = {value.name for value in clone.graph.inputs}
-        names: list[str] = []
-        values: list[Any] = []
-        for name, value in clone.graph.initializers.items():
-            tensor = value.const_value
-            if tensor is None or name in overridable or tensor.dtype not in _SPLIT_TYPES or not value.uses():
-                continue
-            if tensor.nbytes <= _SPLIT_BYTES:
-                continue
-            array = np.ascontiguousarray(tensor.numpy())
-            names.append(name)
-            values.append(ort.OrtValue.ortvalue_from_numpy(array))
-            self._kept_alive.append(array)
-            value.const_value = ir.ExternalTensor(
-                "mem", 0, tensor.nbytes, tensor.dtype, shape=ir.Shape(tuple(tensor.shape.numpy())), name=name
-            )
-        if names:
-            options.add_external_initializers(names, values)
-            self._kept_alive.extend(values)
-        try:
-            return bytes(ir.to_proto(clone).SerializeToString())
-        except ValueError as error:
-            raise ExecutionError(f"the model cannot be serialized ({first_line(error)})") from error
 
 
 def open_anyhow(model: ir.Model, *, optimize: bool = True, **options: Any) -> Session:

@@ -23,4 +23,4 @@ def simulation(quantized: Quantized, **options: Any) -> Session:
         ExecutionError: onnxruntime cannot load it.
     """
     opened = Session if quantized.backend.at_home else open_anyhow
-    return opened(quantized.rendered(), **options)
+    return opened(quantized.simulated(), fuse_quantizers=not quantized.is_simulated, **options)

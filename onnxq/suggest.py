@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection
+from pathlib import Path
 
-__all__ = ["nearest"]
+__all__ = ["nearest", "nearest_file"]
+
+_ALIKE = 0.7
+"""Of file names without what follows the dot, as difflib measures it: two letters in seven may differ."""
 
 
 def nearest(name: str, known: Collection[str], *, title: str = "known") -> str:
@@ -27,3 +31,15 @@ def nearest(name: str, known: Collection[str], *, title: str = "known") -> str:
     if close:
         return "Did you mean " + ", ".join(map(repr, close)) + "?"
     return f"{title[:1].upper()}{title[1:]}: {', '.join(map(repr, sorted(known)))}." if 0 < len(known) <= 20 else ""
+
+
+def nearest_file(path: Path) -> str:
+    """A hint that names the files of its folder and kind that were probably meant by a path; ``""`` where none is near.
+
+    Their endings are no likeness: all data ends in ``.npz``.
+    """
+    if not path.parent.is_dir():
+        return ""
+    stems = {entry.stem.lower(): entry.name for entry in path.parent.iterdir() if entry.suffix == path.suffix}
+    close = difflib.get_close_matches(path.stem.lower(), stems, n=3, cutoff=_ALIKE)
+    return f"Did you mean {', '.join(repr(stems[stem]) for stem in close)}?" if close else ""

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import TextIO
 
-__all__ = ["Screen", "bytes_text", "decibel", "number", "plural", "shorten"]
+__all__ = ["Screen", "bytes_text", "decibel", "decibels", "number", "plural", "shorten"]
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _LEAST = 16  # columns that a shortened cell keeps
@@ -102,6 +102,12 @@ def decibel(value: float) -> str:
     if math.isinf(value):
         return "exact" if value > 0 else "-inf"
     return f"{value:.1f}"
+
+
+def decibels(value: float) -> str:
+    """A level with its unit: ``32.1 dB``; ``exact`` without error; ``-`` where it does not apply."""
+    text = decibel(value)
+    return text if text in ("exact", "-") else f"{text} dB"
 
 
 def number(value: float) -> str:

@@ -31,13 +31,14 @@ from onnxq.prepare import backend_named
 from onnxq.progress import Reporter, Silent
 from onnxq.quantize import read
 from onnxq.quantized import Quantized
+from onnxq.render.formats import write_rendered
 from onnxq.runtimes.child import examine
 from onnxq.runtimes.runtime import Examination, Runtime
 from onnxq.session import Session, inputs_of
 from onnxq.spec import Scheme
 from onnxq.unfolded import unfolded
 
-__all__ = ["Agreement", "verify"]
+__all__ = ["Agreement", "can_be_read", "verify"]
 
 _SAMPLES = 8
 
@@ -105,7 +106,7 @@ def verify(
     artifact: str | os.PathLike[str],
     data: Any = None,
     *,
-    backend: str,
+    backend: str = "onnxruntime",
     samples: int | None = None,
     image: ImageOptions | None = None,
     simulation: bool = False,
@@ -206,6 +207,13 @@ def _read(path: Path, target: Backend) -> tuple[str, Quantized]:
         except OnnxqError as error:
             complaints.append(f"as {name}: {error}")
     quantized = unfolded(read(path, backend=target.name))
+    unread = [n for n, form in target.formats.items() if form.read is None and form.write is not write_rendered]
+    if not quantized.qparams and unread and target.runtime is None:
+        raise BackendError(
+            f"it holds no quantizers, and {target.name} has no way to read its format {unread[0]!r} back",
+            where=f"'{path}'",
+            hint=f"Give that Format of the backend {target.name} a 'read'",
+        )
     if not quantized.qparams and (complaints or target.runtime is None):
         complaints.append("as a model with quantizers in it: it has none")
     elif _has_integers(load(path)) and not any(form.integers for form in target.formats.values()):
@@ -215,8 +223,17 @@ def _read(path: Path, target: Backend) -> tuple[str, Quantized]:
     raise BackendError(
         f"this is no artifact of {target.name}: {'; '.join(complaints)}",
         where=f"'{path}'",
-        hint="Name the target that it was made for with --backend",
+        hint=f"If it was made for another target than {target.name}, name that one with --backend",
     )
+
+
+def can_be_read(quantized: Quantized) -> bool:
+    """Whether :func:`verify` can tell from the files written what is quantized how."""
+    target = quantized.backend
+    form = target.format_named(quantized.format)
+    if form.read is not None or target.runtime is not None or form.write is write_rendered:
+        return True
+    return bool(quantized.files) and bool(read(quantized.files[0], backend=target.name).qparams)
 
 
 def _has_integers(model: ir.Model) -> bool:

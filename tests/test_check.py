@@ -59,13 +59,18 @@ def test_several_problems_are_found_at_once() -> None:
         (lambda x: np.repeat(x[:1], 32, axis=0), "all samples are identical"),
         (lambda x: np.repeat(x[:8], 4, axis=0), "only 8 of 32 samples differ"),
         (lambda x: np.concatenate([x, np.zeros_like(x[:1])])[-32:], "all values are the same in sample 31"),
-        (lambda x: x * np.float32(np.inf), "NaN or infinity in"),
+        (lambda x: np.where(np.arange(len(x))[:, None, None, None] < 9, np.float32(np.inf), x), "NaN or infinity in"),
     ],
 )
 def test_suspicious_data(data: Any, words: str) -> None:
     with np.errstate(invalid="ignore"):
         given = data(digits())
     assert only(check(MODEL, data=given), words).level == "warning"
+
+
+def test_data_of_which_no_sample_is_usable() -> None:
+    found = only(check(MODEL, data=digits() * np.float32(np.nan)), "NaN or infinity in all 32 samples")
+    assert (found.level, found.where) == ("error", "input 'image'")
 
 
 @pytest.mark.parametrize("change", [lambda x: x * 255, lambda x: x * 40 - 20, lambda x: x / 50])

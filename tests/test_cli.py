@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 
+import onnxq
 from onnxq.cli import main
 from onnxq.demo.data import MODEL, load_digits
 from tests import pairs
@@ -90,6 +91,56 @@ def test_json_is_the_only_thing_on_stdout(tmp_path: Path, data: str, capsys: Cap
     assert "onnxruntime" in [b["name"] for b in document(capsys)["backends"]]
     assert run("check", MODEL, "--json") == 0
     assert document(capsys)["ok"] is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "kind", "words"),
+    [
+        (("plan", "none.onnx"), 1, "ModelError", "no such file"),
+        (("quantize", MODEL, "-o", "q.onnx"), 2, "UsageError", "--data DATA is missing"),
+        (("plan", MODEL, "--weight-bits", "many"), 2, "UsageError", "argument --weight-bits"),
+        (("plant", MODEL), 2, "UsageError", "invalid choice: 'plant'"),
+    ],
+)
+def test_json_of_an_error(arguments: tuple[Any, ...], code: int, kind: str, words: str, capsys: Captured) -> None:
+    assert run(*arguments, "--json") == code
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.out.count("\n") == 1
+    said = json.loads(captured.out)["error"]
+    assert list(said) == ["kind", "what", "where", "hint"]
+    assert said["kind"] == kind
+    assert words in said["what"]
+    assert run(*arguments) == code
+    assert capsys.readouterr().out == ""
+
+
+def test_json_of_an_error_says_where_and_what_to_do(tmp_path: Path, capsys: Captured) -> None:
+    np.savez(tmp_path / "d.npz", image=np.zeros((4, 24, 24, 1), np.float32))
+    assert run("quantize", MODEL, "--data", tmp_path / "d.npz", "-o", tmp_path / "q.onnx", "--json") == 1
+    said = document(capsys)["error"]
+    assert said["where"] == "sample 0, input 'image'"
+    assert "channels last" in said["hint"]
+    assert not (tmp_path / "q.onnx").exists()
+
+
+def test_data_and_statistics_are_not_mixed_up(tmp_path: Path, data: str, capsys: Captured) -> None:
+    statistics, output = tmp_path / "s.npz", tmp_path / "q.onnx"
+    assert run("calibrate", MODEL, "--data", data, "-o", statistics, "-q") == 0
+    assert run("quantize", MODEL, "--data", data, "--statistics", statistics, "-o", output) == 2
+    assert "--data or --statistics, not both" in capsys.readouterr().err
+    assert run("quantize", MODEL, "--data", statistics, "-o", output) == 1
+    assert "is a statistics file" in capsys.readouterr().err
+    assert run("quantize", MODEL, "--statistics", data, "-o", output) == 1
+    assert "holds arrays, not statistics" in capsys.readouterr().err
+    (tmp_path / "c.toml").write_text(f"data = {json.dumps(data)}\n")
+    arguments = ("quantize", MODEL, "--config", tmp_path / "c.toml", "-o", output, "-q")
+    assert run(*arguments, "--statistics", statistics) == 0, "the flag wins over the file"
+    assert run(*arguments) == 0
+    (tmp_path / "c.toml").write_text(f"data = {json.dumps(data)}\nstatistics = {json.dumps(str(statistics))}\n")
+    assert run(*arguments) == 2
+    with pytest.raises(onnxq.OptionError, match="both data and statistics were given"):
+        onnxq.quantize(MODEL, data, statistics=statistics)
 
 
 def test_plan_show_and_backends_for_people(tmp_path: Path, capsys: Captured) -> None:
@@ -177,6 +228,20 @@ def test_wrong_usage_is_code_2(arguments: tuple[str, ...], capsys: Captured) -> 
     assert out == ""
     assert "error" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--weight-bits", "eight"), "argument --weight-bits: 'eight' is no whole number (onnxq plan --help)"),
+        (("--min-sqnr", "high"), "argument --min-sqnr: 'high' is no number (onnxq plan --help)"),
+        (("--placement", "some"), "argument --placement: invalid choice: 'some' "),
+    ],
+)
+def test_a_wrong_argument_takes_a_line(arguments: tuple[str, ...], said: str, capsys: Captured) -> None:
+    assert run("plan", "m.onnx", *arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"onnxq: error: {said}")
 
 
 def test_the_result_is_not_written_over_what_it_is_made_from(tmp_path: Path, data: str, capsys: Captured) -> None:

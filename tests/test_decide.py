@@ -88,12 +88,13 @@ def test_blame_is_measured_one_group_at_a_time() -> None:
 
     def attempt(kept: Any) -> float:
         tried.append(set(kept))
-        return -10 * math.log10(sum(v for k, v in noise.items() if k not in tried[-1]))
+        return -10 * math.log10(0.0005 + sum(v for k, v in noise.items() if k not in tried[-1]))
 
-    records = blame({"a": 1.0, "b": 1.0, "c": 4.0}, attempt)
+    records, rest = blame({"a": 1.0, "b": 1.0, "c": 4.0}, attempt)
     assert [r.nodes for r in records] == [("a",), ("b",), ("c",)]
     assert [r.noise for r in records] == pytest.approx([0.001, 0.1, 0.002])
-    assert to_keep_float(records) == ["b"]
+    assert rest == pytest.approx(0.0005)
+    assert to_keep_float(records, rest) == ["b"]
 
 
 def test_nothing_is_kept_where_it_would_not_help() -> None:
@@ -104,7 +105,7 @@ def test_nothing_is_kept_where_it_would_not_help() -> None:
 
 
 def test_many_layers_are_measured_in_groups() -> None:
-    records = blame({f"n{k}": 1.0 for k in range(100)}, lambda kept: 30.0)
+    records, _ = blame({f"n{k}": 1.0 for k in range(100)}, lambda kept: 30.0)
     assert len(records) <= 40
     assert [n for r in records for n in r.nodes] == [f"n{k}" for k in range(100)]
 

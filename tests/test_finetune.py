@@ -17,7 +17,7 @@ import onnxq
 from onnxq import Options
 from onnxq.errors import DataError, ModelError, OptionError
 from tests.contract import infer, sqnr
-from tests.models import feeds_for
+from tests.models import build, feeds_for, normal
 from tests.targets import classifier, residual
 
 torch = pytest.importorskip("torch")
@@ -174,6 +174,35 @@ def test_errors_come_before_the_work(quantized: onnxq.Quantized) -> None:
         onnxq.finetune(quantized, FEEDS, teacher=residual(), steps=0)
     with pytest.raises(ModelError, match="carries no quantizers"):
         onnxq.finetune(classifier(), feeds_for(classifier()), teacher=classifier())
+
+
+def test_a_teacher_of_other_shapes_is_named_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnxq.torch import distill as module
+
+    monkeypatch.setattr(module, "distill", lambda *_, **__: pytest.fail("it trained"))
+    text = "(float[1, 8] x) => (float[1, {0}] y) {{ h = MatMul (x, w)  r = Relu (h)  y = MatMul (r, v) }}"
+    narrow, wide = (build(text.format(n), w=normal(8, 16), v=normal(16, n, seed=1)) for n in (4, 6))
+    feeds = feeds_for(narrow)
+    made = onnxq.quantize(narrow, feeds, options=Options(placement="all"))
+    with pytest.raises(ModelError, match=r"'y' has shape \(1, 6\), that of the quantized model \(1, 4\)"):
+        onnxq.finetune(made, feeds, teacher=wide, steps=1)
+
+
+def test_a_file_with_a_table_of_integer_rows_is_trained(tmp_path: Path) -> None:
+    """onnxruntime gathers the rows as integers; training sees the whole table."""
+    text = "(int64[1, 5] ids) => (float[1, 5, 16] y) { e = Gather (table, ids)  h = MatMul (e, w)  y = MatMul (h, v) }"
+    model = build(text, table=normal(600, 32), w=normal(32, 64), v=normal(64, 16, seed=1))
+    rng = np.random.default_rng(0)
+    feeds = [{"ids": rng.integers(0, 20, (1, 5))} for _ in range(24)]
+    onnxq.quantize(model, feeds, options=Options(weight_bits=4, opset=21), output=tmp_path / "q.onnx")
+    onnxq.finetune(tmp_path / "q.onnx", feeds, teacher=model, steps=60, lr=0.1, output=tmp_path / "t.onnx")
+    before, after = (onnx.load(tmp_path / name) for name in ("q.onnx", "t.onnx"))
+    (rows,) = (n.output[0] for n in before.graph.node if n.op_type == "Gather")
+    assert "DequantizeLinear" in {n.op_type for n in before.graph.node if rows in n.input}, "what this test is about"
+    assert [n.op_type for n in after.graph.node] == [n.op_type for n in before.graph.node]
+    exact = infer(model, feeds, optimize=False)["y"]
+    first, second = (sqnr(exact, infer(m, feeds, optimize=False)["y"]) for m in (before, after))
+    assert second > first + 1, f"{first:.1f} to {second:.1f} dB"
 
 
 def _renamed() -> onnx.ModelProto:

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+import onnxq
 from onnxq.config import Config
 from onnxq.errors import OptionError
 from onnxq.options import ImageOptions, Options, Override
+from tests.models import feeds_for
+from tests.targets import residual
 
 
 def test_defaults_are_valid_and_hashable() -> None:
@@ -169,3 +172,10 @@ def test_picture_sizes() -> None:
     options = ImageOptions(resize="256", crop="224x320")
     assert options.size("resize") == (256,)
     assert options.size("crop") == (224, 320)
+
+
+@pytest.mark.parametrize("verb", [onnxq.plan, onnxq.quantize, onnxq.check, onnxq.calibrate, onnxq.sensitivity])
+def test_options_that_are_none_are_refused(verb: Any) -> None:
+    more = () if verb in (onnxq.plan, onnxq.check) else (feeds_for(residual()),)
+    with pytest.raises(OptionError, match=r"^options: \{'weight_bits': 4\} is no onnxq\.Options"):
+        verb(residual(), *more, options={"weight_bits": 4})

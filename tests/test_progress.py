@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import io
 
+import pytest
+
+import onnxq
+from onnxq import Options
 from onnxq.progress import BarReporter, LineReporter, Silent, make_reporter
+from tests.models import feeds_for
+from tests.targets import residual
 
 
 class Terminal(io.StringIO):
@@ -51,3 +57,13 @@ def test_the_bar_shows_count_and_title_with_and_without_a_total() -> None:
 def test_silent_is_silent() -> None:
     with Silent().phase("x") as advance:
         advance(1)
+
+
+@pytest.mark.parametrize("name", ["gptq", "reconstruct:iterations=2", "adaquant:iterations=2"])
+def test_what_takes_long_shows_that_it_goes_on(name: str) -> None:
+    if not name.startswith("gptq"):
+        pytest.importorskip("torch")
+    stream = io.StringIO()
+    options = Options(placement="all", algorithms=(name,))
+    onnxq.quantize(residual(), feeds_for(residual()), options=options, reporter=LineReporter(stream))
+    assert [line.partition(":")[0] for line in stream.getvalue().splitlines()] == ["calibrate", name.partition(":")[0]]

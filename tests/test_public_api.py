@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+import typing
 from importlib import import_module, metadata
 from types import ModuleType
 
@@ -80,3 +81,16 @@ def test_errors_have_one_root_and_are_public() -> None:
     errors = import_module("onnxq.errors")
     for name in errors.__all__:
         assert issubclass(getattr(onnxq, name), onnxq.OnnxqError)
+
+
+@pytest.mark.parametrize("name", onnxq.__all__)
+def test_the_types_of_a_function_can_be_looked_up(name: str) -> None:
+    function = getattr(onnxq, name)
+    if not inspect.isclass(function):
+        hints = typing.get_type_hints(getattr(function, "__wrapped__", function))
+        assert "return" in hints
+
+
+def test_a_quantized_models_target_is_onnxruntime_unless_another_is_named() -> None:
+    for name in ("quantize", "read", "verify", "finetune", "plan", "search", "sensitivity"):
+        assert inspect.signature(getattr(onnxq, name)).parameters["backend"].default == "onnxruntime", name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import onnx_ir as ir
 import pytest
 
 import onnxq
-from onnxq import Options, Quantized
+from onnxq import Options, Quantized, views
 from onnxq.errors import OutputError
+from onnxq.terminal import Screen
 from tests.models import images
 from tests.test_planner import residual
 
@@ -76,3 +78,16 @@ def test_report_is_json_and_counts(quantized: Quantized) -> None:
     assert report["quantized_nodes"] == len(quantized.plan.quantized) == sum(report["quantized_ops"].values())
     assert report["quantized_ops"]["Conv"] == 3
     assert report["verification"]["samples"] == 6
+    parts = [report[f"{kind}_nodes"] for kind in ("quantized", "absorbed", "float")]
+    assert parts[1] > 0 and sum(parts) == report["nodes"] and sum(parts[:2]) == report["integer_nodes"]
+    shown = io.StringIO()
+    views.quantized(Screen(shown), "m.onnx", None, quantized, 1.0, verbose=False)
+    assert f"{report['integer_nodes']} of {report['nodes']} nodes" in shown.getvalue()
+
+
+def test_the_short_form_is_a_line(quantized: Quantized) -> None:
+    text = repr(quantized)
+    assert len(text) < 200 and "\n" not in text
+    assert text.startswith(
+        f"<Quantized for onnxruntime: {quantized.plan.done} of {quantized.plan.total} nodes in integ"
+    )

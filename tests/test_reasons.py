@@ -9,9 +9,14 @@ from onnxq.reasons import by_reason, counts
 def test_reasons_that_differ_in_the_operator_are_one() -> None:
     kept = [Kept("a", "Pad", "slow"), Kept("b", "Neg", "Neg has no kernel"), Kept("c", "Log", "Log has no kernel")]
     assert [(reason, [k.node for k in group]) for reason, group in by_reason(kept)] == [
-        ("has no kernel", ["b", "c"]),
+        ("no kernel", ["b", "c"]),
         ("slow", ["a"]),
     ]
+
+
+def test_a_reason_is_said_of_any_number_of_nodes() -> None:
+    kept = [Kept("a", "Relu", "Relu is none of the operators that x quantizes"), Kept("b", "Pad", "is slow")]
+    assert [reason for reason, _ in by_reason(kept)] == ["not among the operators that x quantizes", "is slow"]
 
 
 def test_counts() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -56,19 +57,37 @@ def test_nothing_to_blame() -> None:
 
 
 def test_blame_quantizes_one_group_alone() -> None:
+    names = {f"n{i}" for i in range(81)}
     kept: list[set[str]] = []
     steps: list[int] = []
 
-    def attempt(names: object) -> float:
-        kept.append(set(names))  # type: ignore[call-overload]
-        return 20.0
+    def attempt(floats: Iterable[str]) -> float:
+        kept.append(set(floats))
+        return 20.0 if kept[-1] != names else 30.0
 
-    found = blame({f"n{k}": float(k) for k in range(81)}, attempt, steps.append)
+    found, rest = blame({f"n{k}": float(k) for k in range(81)}, attempt, steps.append)
     assert [len(r.nodes) for r in found] == [3] * 27 and steps == list(range(1, 28))
-    assert all(k | set(r.nodes) == {f"n{i}" for i in range(81)} for k, r in zip(kept, found, strict=True))
+    assert kept.pop(0) == names and rest == pytest.approx(0.001)
+    assert all(k | set(r.nodes) == names for k, r in zip(kept, found, strict=True))
     assert all(not k & set(r.nodes) for k, r in zip(kept, found, strict=True))
-    assert [r.noise for r in found] == pytest.approx([0.01] * 27)
+    assert [r.noise for r in found] == pytest.approx([0.009] * 27)
     assert found[1].cost == 3 + 4 + 5
+
+
+def test_layers_are_not_to_blame_for_what_is_quantized_besides_them() -> None:
+    """Every one of them alone leaves 12 dB, and so does none of them."""
+    tried: list[set[str]] = []
+
+    def attempt(floats: Iterable[str]) -> float:
+        tried.append(set(floats))
+        return 12.0 - 0.1 * (4 - len(tried[-1]))
+
+    layers = {f"n{k}": 1.0 for k in range(4)}
+    found, rest = blame(layers, attempt)
+    assert to_keep_float(found, rest) == [] and len(tried) == 5
+    tried.clear()
+    assert blame(layers, attempt, in_hope=True)[0] == []
+    assert tried == [set(layers), set()]
 
 
 def test_output_sqnr_is_that_of_the_worst_output() -> None:

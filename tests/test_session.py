@@ -127,3 +127,19 @@ def test_profile(tmp_path: Path) -> None:
     session.run({"x": np.ones((1, 64), np.float32)})
     path = session.end_profiling()
     assert path.parent == tmp_path and path.stat().st_size > 0
+
+
+def test_quantizers_computed_as_they_are_written() -> None:
+    """Fused, a sum between quantizers is an integer kernel, which rounds once in place of each tensor."""
+    model = ir.from_onnx_text("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        agraph (float[64] x) => (float[64] y) <float s = {0.1}, float t = {0.07}, uint8 z = {128}> {
+            a = QuantizeLinear (x, s, z)
+            b = DequantizeLinear (a, s, z)
+            c = Add (b, b)
+            d = QuantizeLinear (c, t, z)
+            y = DequantizeLinear (d, t, z)
+        }""")
+    x = {"x": np.random.default_rng(0).standard_normal(64).astype(np.float32)}
+    plain = Session(model, optimize=False).run(x)["y"]
+    assert np.array_equal(Session(model, fuse_quantizers=False).run(x)["y"], plain)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,10 @@ import onnx
 import pytest
 
 import onnxq
+from onnxq import Options
 from onnxq.cli import main
-from onnxq.errors import OptionError
-from tests.models import feeds_for
+from onnxq.errors import OnnxqError, OptionError
+from tests.models import feeds_for, renamed
 from tests.targets import TARGETS, residual
 
 FEEDS = feeds_for(residual())
@@ -53,6 +55,23 @@ def test_command_line(files: tuple[Path, Path], tmp_path: Path, capsys: pytest.C
     assert sorted(p.name for p in (tmp_path / "again").iterdir()) == ["net_onnxruntime.onnx", "net_tvm.onnx"]
 
 
+def test_what_some_targets_refuse_is_told_of_all_of_them_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["onnxq.quantize"], "observe", lambda *_: pytest.fail("it calibrated"))
+    model = renamed(residual(), {"x": "an input"})
+    feeds = [{"an input": f["x"]} for f in FEEDS]
+    model.opset_import[0].version = 20
+    with pytest.raises(OnnxqError) as raised:
+        onnxq.quantize_all(model, feeds, backends=["tvm", "tengine", "rknn"])
+    text = str(raised.value)
+    assert text.startswith("2 of 3 targets: tengine: ") and "holds blanks" in text
+    assert "; rknn: opset: rknn reads models up to opset 19" in text
+    assert text.endswith("Leave them away to make the others")
+    with pytest.raises(OptionError, match=r"^1 of 2 targets: rknn: .*Leave it away to make the others$"):
+        onnxq.quantize_all(model, feeds, backends=["tvm", "rknn"])
+    with pytest.raises(OptionError, match=r"^exclude: 'nothing' matches no"):  # the same for all: said once, as it is
+        onnxq.quantize_all(residual(), FEEDS, backends=["tvm", "rknn"], options=Options(exclude=("nothing",)))
+
+
 def test_a_remark_about_several_targets_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     onnx.save(residual(), tmp_path / "net.onnx")
     np.savez(tmp_path / "d.npz", x=np.stack([FEEDS[0]["x"]]))
@@ -74,7 +93,6 @@ def test_wrong_uses(files: tuple[Path, Path], tmp_path: Path, capsys: pytest.Cap
         onnxq.quantize_all(model, data, backends=[])
     with pytest.raises(OptionError, match="no backend named 'tmv'"):
         onnxq.quantize_all(model, data, backends=["onnxruntime", "tmv"])
-    with pytest.raises(SystemExit):
-        main(["plan", str(model), "--backend", "onnxruntime", "--backend", "tvm", "--nonsense"])
+    assert main(["plan", str(model), "--backend", "onnxruntime", "--backend", "tvm", "--nonsense"]) == 2
     assert main(["plan", str(model), "--backend", "onnxruntime", "--backend", "tvm"]) == 2
     assert "takes one --backend" in capsys.readouterr().err

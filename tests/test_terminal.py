@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from onnxq.terminal import Screen, bytes_text, decibel, number, plural
+from onnxq.terminal import Screen, bytes_text, decibel, decibels, number, plural
 
 
 class Terminal(io.StringIO):
@@ -68,5 +68,6 @@ def test_sizes(count: int, text: str) -> None:
 
 def test_numbers() -> None:
     assert [decibel(v) for v in (12.34, math.inf, -math.inf, math.nan)] == ["12.3", "exact", "-inf", "-"]
+    assert [decibels(v) for v in (12.34, math.inf, -math.inf, math.nan)] == ["12.3 dB", "exact", "-inf dB", "-"]
     assert [number(v) for v in (0.000123456, 1e9, math.nan)] == ["0.0001235", "1e+09", "-"]
     assert [plural(n, "node") for n in (0, 1, 1200)] == ["0 nodes", "1 node", "1,200 nodes"]

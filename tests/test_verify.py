@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +17,12 @@ from onnxq import Options
 from onnxq.cli import main
 from onnxq.errors import BackendError, OutputError, VerificationError
 from onnxq.locations import find_artifact
+from onnxq.prepare import backend_named
 from onnxq.runtimes.child import examine, interpreter, missing
 from onnxq.runtimes.runtime import Runtime
+from onnxq.terminal import Screen
+from onnxq.verify import can_be_read
+from onnxq.views import quantized
 from tests.models import feeds_for
 from tests.targets import branches, residual
 
@@ -102,6 +108,21 @@ def test_what_is_no_artifact_of_the_target(tmp_path: Path) -> None:
     made.files[1].write_text(made.files[1].read_text().replace(" ", " no number ", 1))
     with pytest.raises(BackendError, match="no scales"):
         onnxq.verify(made.files[0], backend="ncnn")
+
+
+def test_a_format_that_cannot_be_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No next step asks to verify it, and the message does not ask for the target that was named."""
+    stpu = backend_named("stpu")
+    one_way = replace(stpu, formats={"ranges": replace(stpu.formats["ranges"], read=None)})
+    made = onnxq.quantize(residual(), feeds_for(residual()), backend="stpu", output=tmp_path)
+    assert can_be_read(made) and not can_be_read(replace(made, backend=one_way))
+    monkeypatch.setattr(sys.modules["onnxq.verify"], "backend_named", lambda _: one_way)
+    with pytest.raises(BackendError, match="stpu has no way to read its format 'ranges' back") as raised:
+        onnxq.verify(made.files[0], backend="stpu")
+    assert "--backend" not in str(raised.value)
+    for backend, printed in ((stpu, True), (one_way, False)):
+        quantized(Screen(text := io.StringIO()), "m.onnx", None, replace(made, backend=backend), 1.0, verbose=False)
+        assert ("onnxq verify" in text.getvalue()) == printed
 
 
 def test_no_artifact(tmp_path: Path) -> None:

@@ -98,5 +98,5 @@ def _biases(model: ir.Model, backend: Backend) -> set[str]:
     return found
 
 
-FIX_POSITIONS = Format(Quantized.fake_quantize, write, read)
+FIX_POSITIONS = Format(Quantized.fake_quantize, write, read, simulated=True)
 """A float model and its fix positions."""

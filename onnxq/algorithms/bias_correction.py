@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from onnxq.algorithms.draft import Draft
 from onnxq.algorithms.empirical import correct_empirically
 from onnxq.calibration.collect import channel_means
+from onnxq.calibration.measured import Measured
 from onnxq.calibration.statistics import KeptSample
 from onnxq.calibration.taps import tap
 from onnxq.effort import few
@@ -98,6 +99,7 @@ def apply(draft: Draft, *, method: str = "analytic", runs: int = 64) -> None:
         draft.numbers,
         few(draft.statistics.kept),
         reference=draft.reference,
+        measured=draft.statistics.measured,
         sizes=draft.sizes,
         providers=draft.options.providers,
         custom_op_library=draft.options.custom_op_library,
@@ -114,6 +116,7 @@ def correct_biases(
     samples: Sequence[KeptSample],
     *,
     reference: ir.Model | None = None,
+    measured: Measured | None = None,
     sizes: Mapping[str, int] | None = None,
     providers: Sequence[str] | None = None,
     custom_op_library: str | None = None,
@@ -126,6 +129,7 @@ def correct_biases(
         numbers: parameters by site name.
         samples: samples to measure the mean of each layer's input on.
         reference: holds the weights and biases to compare with, where those of ``model`` have been changed before.
+        measured: what is known of the reference, where ``model`` is still an unchanged copy of it; added to.
         sizes: tensor name → number of elements, to bound the memory that measuring takes.
         providers: execution providers of onnxruntime.
         custom_op_library: shared library with the model's custom operators.
@@ -139,30 +143,45 @@ def correct_biases(
     inputs = list(dict.fromkeys(layer.data.name or "" for layer in layers))
     ranks = {layer.data.name or "": len(layer.weight.shape or ()) for layer in layers}
     means = _known_means(samples, inputs)
+    copied = reference is not None and _unchanged(model, reference)
+    shared, source = measured if measured is not None and copied else Measured(), reference or model
+    means |= {name: shared.means[source, name] for name in inputs if (source, name) in shared.means}
     missing = [name for name in inputs if name not in means]
     if missing:
         tapped, names = tap(model, missing)
         session = open_anyhow(tapped, providers=providers, custom_op_library=custom_op_library)
         for batch in _batches([t for t in missing if t in names], sizes or {}):
             means.update(_means(session, {t: names[t] for t in batch}, ranks, samples))
+        shared.means |= {(source, name): means[name] for name in missing if name in means}
     done = 0
     original = _constants(reference, layers) if reference is not None else {}
     for layer in layers:
         mean = means.get(layer.data.name or "")
-        weight, bias = constant_array(layer.weight), constant_array(layer.bias)
-        if mean is None or weight is None or bias is None:
-            continue
-        exact, start = original.get(layer.weight.name or "", weight), original.get(layer.bias.name or "", bias)
-        error = fake_quantize(weight, layer.qparams)
-        error -= exact
-        shift = _shift(layer.node, error, mean)
-        if bias.size != shift.size or bias.shape[-1:] != shift.shape:
-            continue  # not one value for each output channel
-        corrected = (start.astype(np.float64) - shift.reshape(bias.shape)).astype(np.float32)
-        if np.isfinite(corrected).all():
-            layer.bias.const_value = ir.tensor(corrected, name=layer.bias.name)
+        key = (source, layer.node.name or "", layer.qparams)
+        if key not in shared.biases:
+            shared.biases[key] = _corrected(layer, mean, original) if mean is not None else None
+        corrected = shared.biases[key]
+        if corrected is not None:
+            layer.bias.const_value = ir.Tensor(corrected, name=layer.bias.name)
             done += 1
     return done
+
+
+def _corrected(
+    layer: _Layer, mean: NDArray[np.float64], original: Mapping[str, NDArray[np.float32]]
+) -> NDArray[np.float32] | None:
+    """The bias of a layer less the error to expect, ``None`` where it has not one finite value an output channel."""
+    weight, bias = constant_array(layer.weight), constant_array(layer.bias)
+    if weight is None or bias is None:
+        return None
+    exact, start = original.get(layer.weight.name or "", weight), original.get(layer.bias.name or "", bias)
+    error = fake_quantize(weight, layer.qparams)
+    error -= exact
+    shift = _shift(layer.node, error, mean)
+    if bias.size != shift.size or bias.shape[-1:] != shift.shape:
+        return None
+    corrected = (start.astype(np.float64) - shift.reshape(bias.shape)).astype(np.float32)
+    return corrected if np.isfinite(corrected).all() else None
 
 
 def _layers(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> list[_Layer]:
@@ -177,6 +196,12 @@ def _layers(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> list
             continue
         found.append(_Layer(node, data, weight, bias, numbers[site]))
     return found
+
+
+def _unchanged(model: ir.Model, reference: ir.Model) -> bool:
+    """Whether a copy of a model still holds the very constants of the model that it was copied from."""
+    own, theirs = ({n: v for g in all_graphs(m) for n, v in g.initializers.items()} for m in (model, reference))
+    return own.keys() == theirs.keys() and all(own[n].const_value is v.const_value for n, v in theirs.items())
 
 
 def _constants(model: ir.Model, layers: Sequence[_Layer]) -> dict[str, NDArray[np.float32]]:

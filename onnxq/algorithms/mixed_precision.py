@@ -96,7 +96,7 @@ def apply(
     _require_integers(draft, (*widths, first_last or widths[0]), act_widths)
     kept = draft.statistics.kept
     if not kept:
-        raise StatisticsError("they hold no samples to measure with", hint="Calibrate again with --keep 16")
+        raise StatisticsError("the statistics hold no samples to measure with", hint="Calibrate again with --keep 16")
     fitting, held = (kept[::2], kept[1::2]) if len(kept) > 1 else (kept, kept)
     probe = make_probe(draft.model, draft.target, draft.options, draft.statistics, fitting[:_SAMPLES], draft.keep_float)
     parts = parts_of(draft.model, probe.plan)

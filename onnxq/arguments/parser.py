@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
+from typing import NoReturn
 
 from onnxq import __version__
 from onnxq.arguments.flags import (
@@ -17,6 +19,7 @@ from onnxq.arguments.flags import (
     add_search,
     add_statistics,
 )
+from onnxq.arguments.settled import UsageError
 from onnxq.exit_codes import ExitCode
 
 __all__ = ["make_parser"]
@@ -27,10 +30,19 @@ file per sample), of .npy files or of pictures, or FILE.py:FUNCTION that gives a
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    """Raises what it finds wrong, so that it is told like every other error."""
+
+    def error(self, message: str) -> NoReturn:
+        for kind, words in (("int", "no whole number"), ("float", "no number")):
+            message = re.sub(f"invalid {kind} value: (.*)", rf"\1 is {words}", message)
+        raise UsageError(f"{message} ({self.prog} --help)")
+
+
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of ``onnxq``; the verb is in ``verb``."""
+    """The parser of ``onnxq``; the verb is in ``verb``. It raises :class:`UsageError`."""
     codes = "\n".join(f"  {code:<5}{code.meaning}" for code in ExitCode)
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="onnxq",
         description="Quantize an ONNX model for the chip it will run on.",
         epilog=f"{_DATA}\nexit codes:\n{codes}\n",

@@ -14,6 +14,7 @@ from onnxq.options import ImageOptions, Options
 __all__ = ["UsageError", "settle"]
 
 _NUMBERS = ("max_drop", "max_minutes")
+_EITHER = ("data", "statistics")
 _SEVERAL = ("quantize", "deploy")
 """Verbs that take several targets."""
 
@@ -30,7 +31,10 @@ def settle(args: argparse.Namespace) -> None:
     """
     run_keys = [key for key in ("model", "data", "output", "statistics", "backend", *SEARCH) if hasattr(args, key)]
     config = Config.read(args.config, run_keys=run_keys) if getattr(args, "config", None) else Config()
+    calibrate = [key for key in _EITHER if getattr(args, key, None) is not None]
     for key in run_keys:
+        if key in _EITHER and calibrate:
+            continue  # a flag says what to calibrate with, whichever of the two the file names
         if getattr(args, key) is None and key in config.run:
             value = config.run[key]
             kind: Any = (int, float) if key in _NUMBERS else str
@@ -53,6 +57,8 @@ def settle(args: argparse.Namespace) -> None:
             if key == "output" and args.verb == "demo":
                 continue
             raise UsageError(f"{flag} is missing (onnxq {args.verb} --help)")
+    if all(getattr(args, key, None) is not None for key in _EITHER):
+        raise UsageError("give --data or --statistics, not both: statistics replace the data")
     _spare_inputs(args)
     lone = [key for key in SEARCH if getattr(args, key, None) is not None] if args.verb == "quantize" else []
     if lone and args.max_drop is None:

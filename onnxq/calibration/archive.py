@@ -80,11 +80,27 @@ def load(path: str | os.PathLike[str]) -> Statistics:
     except (OSError, MemoryError) as error:
         raise StatisticsError(f"cannot be read ({error})", where=str(source)) from error
     except (*BROKEN, AttributeError) as error:
+        if _is_data(source):
+            raise StatisticsError(
+                "holds arrays, not statistics",
+                where=str(source),
+                hint="Give it as data, or make statistics of it with `onnxq calibrate`",
+            ) from error
         raise StatisticsError(
             f"not a sound statistics file ({error or type(error).__name__})",
             where=str(source),
             hint="Make it again with `onnxq calibrate`",
         ) from error
+
+
+def _is_data(path: Path) -> bool:
+    """Whether a file is a sound one, of something else."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            names = file.namelist()
+    except (OSError, *BROKEN):
+        return False
+    return bool(names) and "header.npy" not in names and all(name.endswith(".npy") for name in names)
 
 
 def _members(statistics: Statistics) -> list[tuple[str, NDArray[Any], bool]]:
@@ -99,6 +115,7 @@ def _members(statistics: Statistics) -> list[tuple[str, NDArray[Any], bool]]:
         "tensors": [tensor.name for tensor in tensors],
         "unobservable": statistics.unobservable,
         "meta": statistics.meta,
+        "remarks": list(statistics.remarks),
         "kept": [
             {"index": k.index, "feeds": list(k.feeds), "outputs": list(k.outputs), "means": list(k.means)}
             for k in statistics.kept
@@ -191,6 +208,7 @@ def _read(reader: _Reader) -> Statistics:
         _integer(header["samples"]),
         unobservable=_texts(header["unobservable"]),
         meta=_texts(header["meta"]),
+        remarks=tuple(_strings(header.get("remarks", []))),
     )
     counts = _histograms(reader, len(names), integers[:, 0])
     for row, name in enumerate(names):

@@ -83,7 +83,7 @@ class Bins:
     def _logarithmic(self, qp: QParams, clip: np.float32) -> float:
         """Sum of squared errors of one logarithmic grid."""
         width = self.upper - self.lower
-        point = width < _NARROW * np.maximum(np.abs(self.lower), np.abs(self.upper))
+        point = width <= _NARROW * np.maximum(np.abs(self.lower), np.abs(self.upper))
         spread = (integral(self.upper, float(clip)) - integral(self.lower, float(clip))) / np.where(point, 1.0, width)
         rounded = fake_quantize(self._middle, replace(qp, scale=np.asarray(clip), zero_point=np.zeros((), np.int64)))
         return float(np.where(point, (rounded - self._middle) ** 2, spread) @ self.counts)

@@ -16,6 +16,7 @@ from onnxq.calibration.groups import known_bytes, share_out, tensor_bytes
 from onnxq.calibration.keep import Keeper
 from onnxq.calibration.statistics import Statistics, TensorStatistics, model_digest
 from onnxq.calibration.taps import observe
+from onnxq.calibration.usable import Usable
 from onnxq.errors import DataError, ExecutionError, OnnxqError
 from onnxq.session import Session, open_anyhow
 
@@ -63,7 +64,7 @@ def collect(
         Statistics of every tensor that can be observed, and the reasons for the others.
 
     Raises:
-        DataError: there is no sample, or the data fails to give one.
+        DataError: there is no sample, none that the model makes a number of, or the data fails to give one.
         ModelError: the model has no tensor of a name.
         ExecutionError: the model cannot be loaded, or fails on a sample.
     """
@@ -84,8 +85,10 @@ def collect(
         result.samples += 1
         if progress is not None:
             progress(result.samples)
-    if not result.samples:
+    if runner is None:
         raise DataError("no samples", where="calibration data", hint="Give at least one, better a hundred")
+    if runner.usable.error is not None:
+        raise runner.usable.error
     result.kept = keeper.kept
     return result
 
@@ -132,6 +135,7 @@ class _Runner:
         small = {n: s for n, s in known_bytes(model, sorted(self._meant), feeds).items() if s <= _SMALL}
         self._extra = [name for name in small if name not in names]
         self._groups = self._open()
+        self.usable = Usable()
 
     def run(
         self, feeds: Feeds, index: int, result: Statistics, wanted: bool
@@ -168,6 +172,7 @@ class _Runner:
                 total += array.nbytes
                 self._sizes[name] = max(self._sizes.get(name, 0), array.nbytes)
             del arrays
+        self.usable.look(feeds, outputs, index)
         if total > self._budget and len(share_out(self._names, self._sizes, self._budget)) > len(self._groups):
             self._groups = self._open()  # this sample was larger than those before
         if not wanted or not sound or any(_has_nan(array) for array in (*outputs.values(), *feeds.values())):

@@ -20,10 +20,13 @@ from onnxq.calibration.samples import Pick, Samples
 from onnxq.errors import DataError
 from onnxq.options import ImageOptions
 from onnxq.session import InputInfo
-from onnxq.suggest import nearest
+from onnxq.suggest import nearest_file
 from onnxq.user_code import function_of, split_name
 
 __all__ = ["Samples", "open_data"]
+
+_STATISTICS = {"header", "integers", "reals", "hist_offsets"}
+"""Arrays that are in a statistics file, see :mod:`onnxq.calibration.archive`."""
 
 
 def open_data(
@@ -86,11 +89,12 @@ def _from_path(
     if path.is_dir():
         return _from_folder(path, inputs, fitter, image, samples)
     if not path.exists():
-        siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-        hint = nearest(path.name, siblings, title="files there") if len(siblings) < 1000 else ""
-        raise DataError("does not exist", where=f"calibration data {str(path)!r}", hint=hint)
+        raise DataError("does not exist", where=f"calibration data {str(path)!r}", hint=nearest_file(path))
     if path.suffix == ".npz":
         arrays = open_npz(path)
+        if arrays.keys() >= _STATISTICS:
+            hint = "Give it as statistics, not as data: --statistics FILE."
+            raise DataError("is a statistics file, as onnxq calibrate writes it", where=f"{str(path)!r}", hint=hint)
         return Samples("npz file", _rows(arrays), _length(arrays, path), fitter, samples=samples)
     if path.suffix == ".npy":
         array = open_npy(path)

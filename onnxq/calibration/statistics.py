@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.calibration.digest import model_digest
+from onnxq.calibration.measured import Measured
 from onnxq.calibration.tensor_statistics import EMA_MOMENTUM, SENTINEL, TensorStatistics
 from onnxq.errors import StatisticsError
 from onnxq.spec import QuantSpec
@@ -56,7 +57,10 @@ class Statistics:
         unobservable: tensor name to the reason why it has none.
         kept: samples held back, by index.
         meta: anything else worth keeping, text.
+        remarks: what the data and the model showed that the user should know, a sentence each.
+        file: where they were loaded from, for messages.
         ranges: (tensor, spec) → the range that was selected for it, so that several targets search for it once.
+        measured: what was measured on the samples held back, for the same reason.
     """
 
     model_digest: str
@@ -65,7 +69,10 @@ class Statistics:
     unobservable: dict[str, str] = field(default_factory=dict)
     kept: list[KeptSample] = field(default_factory=list)
     meta: dict[str, str] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+    file: str = field(default="", init=False, compare=False)
     ranges: dict[tuple[str, QuantSpec], tuple[float, float]] = field(default_factory=dict, init=False, repr=False)
+    measured: Measured = field(default_factory=Measured, init=False, repr=False)
 
     def merge(self, other: Statistics) -> None:
         """Append the samples of ``other``; as many samples stay held back as the larger of the two holds.
@@ -79,6 +86,7 @@ class Statistics:
         if other.model_digest != self.model_digest:
             raise StatisticsError("the statistics are of two models", hint="Collect both from the same file")
         self.ranges.clear()
+        self.measured.clear()
         for name, theirs in other.tensors.items():
             self.tensors.setdefault(name, TensorStatistics(name)).merge(theirs, self.samples)
         self.unobservable = {
@@ -93,18 +101,21 @@ class Statistics:
         self.kept = joined
         self.samples += other.samples
         self.meta = {**other.meta, **self.meta}
+        self.remarks = tuple(dict.fromkeys((*self.remarks, *other.remarks)))
 
     def warnings(self, tensors: Container[str] | None = None) -> list[str]:
-        """What the user should know: NaN and infinities, with tensor and sample; a single sample; all-zero tensors.
+        """What the user should know: NaN, infinities and where, few samples, all-zero tensors, and the remarks.
 
         Args:
-            tensors: names that all-zero tensors are looked for among; all if None.
+            tensors: names that these are looked for among, beside inputs and outputs of the model; all if None.
         """
         found: list[str] = []
+        ends = {name for sample in self.kept[:1] for name in (*sample.feeds, *sample.outputs)}
         if self.samples == 1:
             found.append("the ranges come from 1 sample only")
         for word, total, first in (("NaN", "nan", "nan_sample"), ("infinite values", "inf", "inf_sample")):
             bad = [stats for stats in self.tensors.values() if getattr(stats, total)]
+            bad = [stats for stats in bad if tensors is None or stats.name in tensors or stats.name in ends]
             if bad:
                 head = bad[0]
                 more = f" and {len(bad) - 1} more tensors" if len(bad) > 1 else ""
@@ -117,7 +128,7 @@ class Statistics:
         if zero:
             shown = ", ".join(map(repr, zero[:3])) + (f" and {len(zero) - 3} more" if len(zero) > 3 else "")
             found.append(f"always zero on this data: {shown}")
-        return found
+        return [*found, *self.remarks]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a ``.npz`` file; the same statistics give the same bytes.
@@ -144,4 +155,22 @@ class Statistics:
         """
         from onnxq.calibration import archive
 
-        return archive.load(path)
+        found = archive.load(path)
+        found.file = str(path)
+        return found
+
+    def require_of(self, digest: str) -> None:
+        """Hold them against the model that they are to serve.
+
+        Args:
+            digest: of the model, see :func:`model_digest`.
+
+        Raises:
+            StatisticsError: they were made from another one.
+        """
+        if self.model_digest != digest:
+            raise StatisticsError(
+                "the statistics were made from another model",
+                where=f"'{self.file}'" if self.file else "",
+                hint="Give the model that they were made from, or calibrate this one",
+            )

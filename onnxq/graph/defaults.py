@@ -8,20 +8,24 @@ from onnxq.graph.note import Note
 
 __all__ = ["drop_initializer_inputs"]
 
+_SEVERAL = 2
+"""A single initializer may well be there to be overridden."""
+
 
 def drop_initializer_inputs(model: ir.Model) -> list[Note]:
     """Takes initializers off the list of graph inputs where the file format forced them onto it.
 
     Before IR version 4 every initializer had to be listed as an input, so being listed says nothing: they become
     constants and the IR version is raised to 8. From version 4 on, an initializer that is listed is a default
-    value on purpose: it stays an input, and so is not a constant.
+    value on purpose: it stays an input, and so is not a constant. Where all of them are listed, and there are several,
+    it is an exporter that still writes the old form (torch with ``keep_initializers_as_inputs``): constants again.
 
     Args:
         model: changed in place.
     """
     graph = model.graph
     both = [value for value in graph.inputs if value.is_initializer()]
-    if model.ir_version >= 4:
+    if model.ir_version >= 4 and len(both) < max(len(graph.initializers), _SEVERAL):
         return [
             Note(
                 "defaults",
@@ -32,11 +36,9 @@ def drop_initializer_inputs(model: ir.Model) -> list[Note]:
         ]
     for value in both:
         graph.inputs.remove(value)
-    before, model.ir_version = model.ir_version, 8
+    raised = ""
+    if model.ir_version < 4:
+        raised, model.ir_version = f"IR version {model.ir_version} raised to 8; ", 8
     if not both:
         return []
-    return [
-        Note(
-            "defaults", "", f"IR version {before} raised to 8; {len(both)} initializers are no longer listed as inputs"
-        )
-    ]
+    return [Note("defaults", "", f"{raised}{len(both)} initializers are no longer listed as inputs")]

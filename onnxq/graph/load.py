@@ -19,7 +19,7 @@ from onnxq.graph.traverse import with_subgraphs
 
 __all__ = ["ModelSource", "load"]
 
-ModelSource = str | os.PathLike[str] | onnx.ModelProto | ir.Model
+ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
 logger = logging.getLogger("onnxq")
 
@@ -31,16 +31,16 @@ def load(source: ModelSource) -> ir.Model:
     and sparse constants become dense. Nodes out of order are sorted, with a warning in the log.
 
     Args:
-        source: a path (``.onnx``, or any form that ``onnx.load`` knows by its suffix), a ``ModelProto``, or an
-            ``ir.Model``. Links to models and to data files are followed.
+        source: a path (``.onnx``, or any form that ``onnx.load`` knows by its suffix), a serialized model, a
+            ``ModelProto``, or an ``ir.Model``. Links to models and to data files are followed.
 
     Returns:
         A sound model: every name defined once and before its use.
 
     Raises:
-        ModelError: the file is missing, is a folder, is cut short or is not ONNX; external data is missing, too short
-            or outside the model's folder; a node reads an undefined name; a cycle; a name defined twice; no outputs;
-            too few or too many inputs, or an attribute of another type than its operator's.
+        ModelError: it is none of these; the file is missing, is a folder, is cut short or is not ONNX; external data is
+            missing, too short or outside the model's folder; a node reads an undefined name; a cycle; a name defined
+            twice; no outputs; too few or too many inputs, or an attribute of another type than its operator's.
     """
     if isinstance(source, ir.Model):
         model = _from_ir(source)
@@ -48,6 +48,13 @@ def load(source: ModelSource) -> ir.Model:
         proto = onnx.ModelProto()
         proto.CopyFrom(source)
         model = _from_proto(proto, [Path.cwd()])
+    elif isinstance(source, (bytes, bytearray, memoryview)):
+        model = _from_proto(_parse(bytes(source)), [Path.cwd()])
+    elif not isinstance(source, (str, os.PathLike)):
+        raise ModelError(
+            f"an object of type {type(source).__name__} is no model",
+            hint="Give a path, the bytes of a serialized model, an onnx.ModelProto or an onnx_ir.Model",
+        )
     else:
         path = Path(source)
         proto = _read(path)
@@ -93,9 +100,24 @@ def _read(path: Path) -> onnx.ModelProto:
             where=where,
             hint=f"It has {path.stat().st_size} bytes; compare with the original",
         ) from error
+    _require_graph(proto, where)
+    return proto
+
+
+def _parse(source: bytes) -> onnx.ModelProto:
+    where = "the bytes given as a model"
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(source)
+    except Exception as error:  # protobuf's own
+        raise ModelError(f"they are no serialized ONNX model, or cut short ({error})", where=where) from error
+    _require_graph(proto, where)
+    return proto
+
+
+def _require_graph(proto: onnx.ModelProto, where: str) -> None:
     if not proto.HasField("graph") or not (proto.ir_version or proto.opset_import or proto.graph.node):
         raise ModelError("this is not an ONNX model: it holds no graph", where=where)
-    return proto
 
 
 def _check_fields(message: Any) -> None:

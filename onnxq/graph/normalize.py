@@ -35,8 +35,9 @@ def normalize(
     Afterwards there are no functions (but those in ``keep``), no Constant nodes (but those that make a graph output),
     what depends on constants alone is computed, batch normalizations and per-channel affine operators are folded into
     the layers beside them, tensor names are unique over the whole model with its subgraphs, and every node has a unique
-    name. Graph inputs and outputs keep names, order, types and shapes. The model computes what it computed before, but
-    for float32 rounding. Normalizing twice gives the same as once.
+    name. Graph inputs and outputs keep names, order, types and shapes, but for constants that the file form forced onto
+    the inputs. The model computes what it computed before, but for float32 rounding. Normalizing twice gives the same
+    as once.
 
     Args:
         model: changed in place; take it from ``graph.load.load``.

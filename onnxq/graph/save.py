@@ -12,16 +12,13 @@ import onnx
 import onnx_ir as ir
 
 from onnxq.errors import OutputError
-from onnxq.graph.skeleton import skeleton
 from onnxq.graph.traverse import with_subgraphs
+from onnxq.writing import hint_for
 
 __all__ = ["MAX_PROTO_BYTES", "file_size", "save", "serialized_size", "to_proto"]
 
 MAX_PROTO_BYTES = 1_900_000_000
 """A model that would be larger goes to external data by itself; protobuf's own limit is 2 GiB."""
-
-_EXACT_BYTES = 32 << 20
-"""Models up to this size are serialized to learn their size."""
 
 _EXTERNAL_FROM = 1024
 """Initializers of fewer bytes stay in the protobuf: runtimes want shapes and axes there."""
@@ -55,12 +52,45 @@ def serialized_size(model: ir.Model) -> int:
 
 
 def file_size(model: ir.Model) -> int:
-    """Bytes of a model as a file: exact up to 32 MB, above that to within a few bytes a tensor without reading them."""
-    if serialized_size(model) <= _EXACT_BYTES:
-        return int(to_proto(model).ByteSize())
-    proto, big = skeleton(model)
-    tensors = [value.const_value for value in big.values()]
-    return int(proto.ByteSize()) + sum(t.nbytes + 8 for t in tensors if t is not None)
+    """Bytes of a model as one protobuf, exact; its bigger tensors are neither read nor copied."""
+    hollow: dict[ir.Value, ir.TensorProtocol] = {}
+    bytes_of: dict[str, int] = {}
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is not None and tensor.dtype != ir.DataType.STRING and tensor.nbytes >= _EXTERNAL_FROM:
+            hollow[value] = _Hollow(tensor)
+            known = isinstance(tensor, ir.serde.TensorProtoTensor) and not tensor.metadata_props
+            bytes_of[name] = tensor.raw.ByteSize() if known else -tensor.nbytes
+    with _swapped(model, hollow):
+        proto = ir.serde.serialize_model(model)
+    added = 0
+    for written in proto.graph.initializer:
+        size = bytes_of.get(written.name)
+        if size is None:
+            continue
+        before = written.ByteSize()
+        after = size if size > 0 else before - 1 + _digits(-size) - size
+        added += _digits(after) + after - _digits(before) - before
+    graph = proto.graph.ByteSize()
+    return int(proto.ByteSize()) + added + _digits(graph + added) - _digits(graph)
+
+
+def _digits(number: int) -> int:
+    """Bytes that protobuf needs for a length."""
+    return max(1, -(-number.bit_length() // 7))
+
+
+class _Hollow(ir.LazyTensor):
+    """A tensor that is written without its numbers."""
+
+    def __init__(self, tensor: ir.TensorProtocol) -> None:
+        shape = ir.Shape(tensor.shape.numpy())
+        super().__init__(lambda: tensor, tensor.dtype, shape, doc_string=tensor.doc_string)
+        self.metadata_props.update(tensor.metadata_props)
+
+    def tobytes(self) -> bytes:
+        """No numbers."""
+        return b""
 
 
 def _inline(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
@@ -157,10 +187,12 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, external_data: bool |
             _keep_mode(final, source)
             os.replace(source, final)
     except OSError as error:
+        hint = hint_for(error)
+        needed = f"; about {size} bytes are needed" if "space" in hint else ""
         raise OutputError(
-            f"cannot be written: {error.strerror or error}; about {size} bytes are needed",
+            f"cannot be written: {error.strerror or error}{needed}",
             where=f"'{path}'",
-            hint="Free some space, or write to another folder",
+            hint=hint,
         ) from error
     except ValueError as error:  # protobuf's own complaint about a message over 2 GiB
         raise OutputError(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx
 import onnx_ir as ir
 
-__all__ = ["adopt", "skeleton"]
+__all__ = ["adopt", "serialized", "skeleton"]
 
 SMALL = 1024
 """Tensors of at most this many bytes stay in the skeleton: shapes, axes, scales that shape inference looks at."""
@@ -36,11 +38,23 @@ def skeleton(model: ir.Model, *, limit: int = SMALL) -> tuple[onnx.ModelProto, d
                 extra.append(stand_in)
         else:
             small.append(value)
+    return serialized(model, [*graph.inputs, *extra], small), big
+
+
+def serialized(model: ir.Model, inputs: Sequence[ir.Value], initializers: Sequence[ir.Value]) -> onnx.ModelProto:
+    """A model as a protobuf, with other graph inputs and top-level initializers than its own.
+
+    Args:
+        model: left as it is.
+        inputs: graph inputs.
+        initializers: of the main graph; values of other models may stand for the model's own, by name.
+    """
+    graph = model.graph
     view = ir.GraphView(
-        [*graph.inputs, *extra],
+        inputs,
         graph.outputs,
         nodes=graph,
-        initializers=small,
+        initializers=initializers,
         doc_string=graph.doc_string,
         opset_imports=dict(graph.opset_imports),
         name=graph.name or "graph",
@@ -53,7 +67,7 @@ def skeleton(model: ir.Model, *, limit: int = SMALL) -> tuple[onnx.ModelProto, d
     ir.serde.serialize_graph_into(proto.graph, view)  # type: ignore[arg-type]
     for function in model.functions.values():
         ir.serde.serialize_function_into(proto.functions.add(), function)
-    return proto, big
+    return proto
 
 
 def adopt(model: ir.Model, proto: onnx.ModelProto, big: dict[str, ir.Value]) -> None:

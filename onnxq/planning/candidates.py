@@ -11,7 +11,7 @@ from onnxq.planning.question import Decisions, Question
 from onnxq.planning.rows import is_standard, positions, row
 from onnxq.planning.specs import activation_spec
 
-__all__ = ["find_candidates"]
+__all__ = ["find_candidates", "touches_float"]
 
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
 _QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", "FakeQuantize", "NNIEQuantize"})
@@ -33,7 +33,7 @@ def find_candidates(asked: Question) -> Decisions:
         if node.op_type in _IN_INTEGERS or node.op_type.startswith("QLinear"):
             found.kept[node] = "already quantized in the input model"
             continue
-        if not _touches_float(node):
+        if not touches_float(node):
             continue
         verdict = _why_not(asked, found, node, inside.get(node))
         if isinstance(verdict, str):
@@ -56,6 +56,8 @@ def _why_not(asked: Question, decided: Decisions, node: ir.Node, group: str | No
         return "already quantized in the input model"
     if group is not None:
         return f"part of a {group}, kept whole"
+    if rule is None and is_standard(node) and node.op_type in backend.absorbed:
+        return "no operator before it runs in integers and takes it in"
     if rule is None:
         where = node.op_type if is_standard(node) else f"{node.domain}::{node.op_type}"
         return f"{where} is none of the operators that {backend.name} quantizes"
@@ -89,7 +91,7 @@ def _why_no_float32(node: ir.Node, rule: OpRule) -> str | None:
 def _why_no_weight(node: ir.Node, rule: OpRule) -> str:
     for value in (node.inputs[p] for p in rule.weights if p < len(node.inputs)):
         if value is not None and value.is_graph_input() and value.const_value is not None:
-            return f"its weight {value.name!r} is also a graph input, which may replace it"
+            return f"its weight {value.name!r} is also a graph input, which may replace it: take it off the inputs"
     return "its weight is computed at run time"
 
 
@@ -98,7 +100,8 @@ def _is_dequantized(value: ir.Value) -> bool:
     return producer is not None and producer.op_type in _QUANTIZERS
 
 
-def _touches_float(node: ir.Node) -> bool:
+def touches_float(node: ir.Node) -> bool:
+    """Whether a node reads floats and makes some, of any width."""
     return any(v is not None and v.dtype in _FLOATS for v in node.inputs) and any(
         v.dtype in _FLOATS or v.dtype is None for v in node.outputs
     )

@@ -142,7 +142,7 @@ def _qdq(quantized: Quantized) -> ir.Model:
     return once(quantized).qdq()
 
 
-OPENVINO_FAKE_QUANTIZE = Format(_simulate, write, read)
+OPENVINO_FAKE_QUANTIZE = Format(_simulate, write, read, simulated=True)
 """FakeQuantize of OpenVINO at every site; rendered for onnxruntime as ``onnxq::FakeQuantize``."""
 
 QDQ_ONCE = Format(_qdq, write_rendered, integers=True)

@@ -26,10 +26,13 @@ from onnxq.graph.prune import KEPT, remove_dead
 from onnxq.graph.traverse import all_nodes, describe
 from onnxq.graph.values import constant_array, is_constant, rename_output
 from onnxq.plan import Edge, Plan, Role, Site
+from onnxq.planning.rows import row
 from onnxq.qparams import QParams, dequantize
 from onnxq.quantized import Quantized
 from onnxq.render import fake_quantize, nnie_quantize
+from onnxq.render.early_unpacking import unpack_early
 from onnxq.render.qoperator.expand import expand
+from onnxq.render.read_nodes import sort_nodes
 from onnxq.render.read_parameters import (
     fake_parameters,
     logarithmic_parameters,
@@ -86,7 +89,7 @@ class _Reader:
             if node.op_type == "QuantizeLinear" and node.domain in _DOMAINS:
                 self._pair(node)
             elif node.op_type == "DequantizeLinear" and node.domain in _DOMAINS:
-                self._stored(node)
+                self._stored(unpack_early(node, self.namer) or node)
             elif node.op_type == "Mul" and node.domain in _DOMAINS:
                 self._unpacked(node)
             elif (node.domain, node.op_type) == (fake_quantize.DOMAIN, fake_quantize.NAME):
@@ -104,12 +107,9 @@ class _Reader:
                 self.model.functions.pop((fake_quantize.DOMAIN, name, ""), None)
             self.model.opset_imports.pop(fake_quantize.DOMAIN, None)
         sites, numbers = self._sites()
-        weighted = {n.name or "": n.op_type for f in self.found if f.role == "weight" for n, _ in f.readers}
-        quantized = {n.name or "": n.op_type for f in self.found if f.role != "weight" for n, _ in f.readers}
-        stored = {name: op for name, op in weighted.items() if name not in quantized}
         return Quantized(
             model=self.model,
-            plan=Plan(self.backend.name, sites, quantized, stored=stored),
+            plan=sort_nodes(self.model, self.backend, Plan(self.backend.name, sites, {})),
             qparams=numbers,
             backend=self.backend,
             notes=tuple(self.notes),
@@ -243,7 +243,7 @@ class _Reader:
         if qparams.spec.bits == 32:
             return "bias"
         for node, index in edges:
-            rule = self.backend.rules.get(node.op_type)
+            rule = row(self.backend, node)
             if rule is not None and index in rule.weights:
                 return "weight"
         return "constant"

@@ -61,7 +61,7 @@ def add_initializer(graph: ir.Graph, name: str, array: NDArray[np.generic], dtyp
     narrow = {ir.DataType.INT4: ml_dtypes.int4, ir.DataType.UINT4: ml_dtypes.uint4}
     if dtype is ir.DataType.FLOAT8E4M3FN:
         array = array.astype(np.uint8).view(ml_dtypes.float8_e4m3fn)  # its codes
-    tensor = ir.tensor(array.astype(narrow.get(dtype, dtype.numpy())), dtype=dtype, name=name)
+    tensor = ir.Tensor(array.astype(narrow.get(dtype, dtype.numpy())), dtype=dtype, name=name)  # ir.tensor looks longer
     value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(array.shape), const_value=tensor)
     graph.register_initializer(value)
     return value

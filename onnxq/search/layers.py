@@ -30,7 +30,7 @@ def measure(
     """What each layer does to the outputs alone, weights rounded to nearest; the most harm for its cost first."""
     plain = replace(options, algorithms=(), effort="fast")
     decider = Decider(prepared.for_target(target, plain)[0], target, plain, statistics, (), "")
-    records = decider.blame(decider.decide(), reporter)
+    records, _ = decider.blame(decider.decide(), reporter)
     return sorted((r for r in records if r.noise > 0), key=lambda r: -r.noise / max(r.cost, 1e-12))
 
 

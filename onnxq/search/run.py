@@ -19,9 +19,10 @@ from onnxq.calibration.ranges import check_range
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.catalog import installed_algorithms
 from onnxq.effort import algorithms_of, to_judge_by
-from onnxq.errors import DataError, OptionError, OutputError, StatisticsError
+from onnxq.errors import DataError, OptionError, OutputError
 from onnxq.graph.load import load
 from onnxq.graph.save import save
+from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
 from onnxq.prepare import Prepared, Source, backend_named
 from onnxq.progress import Reporter, Silent
@@ -126,7 +127,7 @@ def search(
     beside the output is removed when the search has ended; one that was named stays.
 
     Args:
-        model: path, ``ModelProto`` or ``ir.Model``; left unchanged.
+        model: path, bytes, ``ModelProto`` or ``ir.Model``; left unchanged.
         data: calibration data, see :func:`onnxq.calibration.data.open_data`; not needed with ``statistics``.
         output: where to write the result.
         max_drop: in units of the metric, 0 or more.
@@ -148,12 +149,11 @@ def search(
         OptionError: an option is wrong, or the folder is of another search.
         OnnxqError: anything else that goes wrong; attempts made stay in the folder.
     """
-    options, reporter = options or Options(), reporter or Silent()
+    options, reporter = Options.of(options), reporter or Silent()
     options = replace(options, keep=options.keep or _KEEP)
     target, place = backend_named(backend), _checked(output, max_drop, max_minutes, options)
     deadline = None if max_minutes is None else time.monotonic() + 60.0 * max_minutes
-    if data is None and statistics is None:
-        raise OptionError("neither data nor statistics were given", hint="Give one of the two")
+    require_one(data, statistics)
     if metric is not None and eval_data is not None:
         raise OptionError("a metric brings its own data", where="eval_data", hint="Leave one of the two out")
     judge = None if metric is None else load_metric(metric)
@@ -161,8 +161,8 @@ def search(
     if isinstance(statistics, (str, os.PathLike)):
         statistics = Statistics.load(statistics)
     digest = model_digest(prepared.model)
-    if statistics is not None and statistics.model_digest != digest:
-        raise StatisticsError("they were made from another model", hint="Calibrate this model again")
+    if statistics is not None:
+        statistics.require_of(digest)
     ranges = plugins.names("onnxq.ranges")
     algorithms = [found.NAME for found in installed_algorithms() if found.STAGE in _STAGES]
     state = State(

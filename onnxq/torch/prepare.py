@@ -91,7 +91,7 @@ def prepare(
     )
     path = ModulePath(module)
     mapped = [
-        _mapped(module, example, target, options or Options(), path) for example in (example_inputs, *more_examples)
+        _mapped(module, example, target, Options.of(options), path) for example in (example_inputs, *more_examples)
     ]
 
     def make(spot: Spot) -> Quantizer:

@@ -10,7 +10,7 @@ from onnxq.backend import Backend
 from onnxq.quantized import Quantized
 from onnxq.show import ModelView, QuantizedTensor, StatisticsView
 from onnxq.spec import QuantSpec, Scheme
-from onnxq.terminal import Screen, bytes_text, decibel, number
+from onnxq.terminal import Screen, bytes_text, decibels, number
 from onnxq.views.parts import (
     ROWS,
     heading,
@@ -122,7 +122,7 @@ def demo(screen: Screen, result: DemoResult, made: Quantized) -> None:
          f"{result.float_bytes / result.int8_bytes:.1f} times smaller"),
         ("batch of 64", f"{result.float_ms:.2f} ms", f"{result.int8_ms:.2f} ms",
          f"{result.float_ms / result.int8_ms:.1f} times as fast"),
-        ("SQNR", "", f"{decibel(worst[1].sqnr)} dB" if worst else "-", ""),
+        ("SQNR", "", decibels(worst[1].sqnr) if worst else "-", ""),
     ]  # fmt: skip
     screen.table(("", "float", "int8", ""), rows, right=(1, 2))
     screen.line(f"  {result.digits} digits that neither training nor calibration has seen.")

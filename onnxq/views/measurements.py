@@ -11,7 +11,7 @@ from onnxq.compare import Comparison
 from onnxq.findings import Finding
 from onnxq.metrics import Errors
 from onnxq.plan import Plan
-from onnxq.terminal import Screen, bytes_text, decibel, number, plural
+from onnxq.terminal import Screen, bytes_text, decibel, decibels, number, plural
 from onnxq.views.parts import (
     ROWS,
     drops_table,
@@ -56,9 +56,8 @@ def plan(screen: Screen, source: str, made: Plan, *, verbose: bool) -> None:
     if rows:
         screen.table(("tensor", "role", "how", "scale", "read by"), rows)
         screen.line()
-    done = len(made.quantized) + len(made.absorbed)
     ties = sum(site.tied_to is not None for site in made.sites)
-    summary = [("quantized", f"{done} of {done + len(made.kept_float)} nodes{of_kinds(made.quantized.values())}")]
+    summary = [("quantized", f"{made.done} of {made.total} nodes{of_kinds(made.quantized.values())}")]
     if made.absorbed:
         summary.append(("absorbed", f"{plural(len(made.absorbed), 'activation function')} into the node before"))
     if ties:
@@ -99,10 +98,9 @@ def comparison(screen: Screen, made: Comparison, *, everything: bool) -> None:
     elif made.tensors:
         screen.line()
         low = min(made.tensors, key=lambda t: t.errors.sqnr)
-        screen.line(
-            f"{plural(len(made.tensors), 'tensor')} compared, the lowest {decibel(low.errors.sqnr)} dB "
-            f"({low.tensor}); --all lists them."
-        )
+        exact = math.isinf(low.errors.sqnr) and low.errors.sqnr > 0
+        least = "all exact" if exact else f"the lowest {decibels(low.errors.sqnr)} ({low.tensor})"
+        screen.line(f"{plural(len(made.tensors), 'tensor')} compared, {least}; --all lists them.")
 
 
 def _errors_table(screen: Screen, title: str, rows: Mapping[str, Errors]) -> None:
@@ -146,7 +144,7 @@ def sensitivity(screen: Screen, source: str, plot: str | None, made: Sensitivity
         screen.table(head, cells, right=range(2, len(head)))
         more_line(screen, len(rows) - len(listed))
         for name, table in (("all together", made.together), ("added up", made.added)):
-            figures = ", ".join(f"{decibel(table[role][b])} dB at {b} bits" for b in made.bits)
+            figures = ", ".join(f"{decibels(table[role][b])} at {b} bits" for b in made.bits)
             screen.line(f"  {name}: {figures}")
     screen.line()
     screen.line(

@@ -9,7 +9,7 @@ from onnxq.compare import TensorErrors
 from onnxq.metrics import Errors
 from onnxq.plan import Kept
 from onnxq.reasons import by_reason, counts
-from onnxq.terminal import Screen, bytes_text, decibel
+from onnxq.terminal import Screen, bytes_text, decibels
 
 __all__ = [
     "ROWS",
@@ -65,11 +65,10 @@ def accuracy_text(errors: Errors) -> str:
     """SQNR over all samples, of the worst and of the median one."""
     if errors.sqnr == math.inf:
         return "exact"
-    text = f"{decibel(errors.sqnr)} dB"
+    text = decibels(errors.sqnr)
     if errors.samples > 1 and errors.worst_sample is not None:
-        text += f", worst sample {decibel(errors.worst)} dB (sample {errors.worst_sample})"
-        median = decibel(errors.median)
-        text += f", median {median}{' dB' if math.isfinite(errors.median) else ''}"
+        text += f", worst sample {decibels(errors.worst)} (sample {errors.worst_sample})"
+        text += f", median {decibels(errors.median)}"
     return text
 
 

@@ -13,7 +13,7 @@ from onnxq.effort import TRIED
 from onnxq.final_check import Verification
 from onnxq.quantized import Quantized
 from onnxq.reasons import counts
-from onnxq.terminal import Screen, decibel, plural
+from onnxq.terminal import Screen, decibels, plural
 from onnxq.views.parts import (
     accuracy_text,
     drops_table,
@@ -46,10 +46,8 @@ def quantized(
     plan, check = result.plan, result.verification
     written = ", ".join(str(path) for path in result.files) or output
     heading(screen, f"{source} → {written}" if written else source, f"{result.backend.title}, {seconds:.1f} s")
-    done = len(plan.quantized) + len(plan.absorbed)
-    total = done + len(plan.kept_float)
     absorbed = f" (+ {counts(_ops(result, plan.absorbed))} absorbed)" if plan.absorbed else ""
-    rows = [("quantized", f"{done} of {total} nodes{of_kinds(plan.quantized.values())}{absorbed}")]
+    rows = [("quantized", f"{plan.done} of {plan.total} nodes{of_kinds(plan.quantized.values())}{absorbed}")]
     if result.recipe:
         first, *rest = result.recipe
         known = first.partition(":")[0] in plugins.names("onnxq.ranges")
@@ -96,8 +94,11 @@ def _next(result: Quantized) -> list[str]:
     """What to do with the files written: see them in their own runtime, then the vendor's commands."""
     if not result.files or result.backend.at_home:
         return []
+    from onnxq.verify import can_be_read
+
     path = shlex.quote(str(result.files[0]))
-    return [f"onnxq verify {path} --backend {result.backend.name} --data DATA", *result.next_steps]
+    verify = [f"onnxq verify {path} --backend {result.backend.name} --data DATA"] if can_be_read(result) else []
+    return [*verify, *result.next_steps]
 
 
 def _ops(result: Quantized, names: Iterable[str]) -> list[str]:
@@ -113,11 +114,10 @@ def several(
     rows = []
     for name, result in results.items():
         plan, check = result.plan, result.verification
-        done = len(plan.quantized) + len(plan.absorbed)
         worst = check.worst if check is not None else None
-        accuracy = f"{decibel(worst[1].sqnr)} dB" if worst is not None else "-"
+        accuracy = decibels(worst[1].sqnr) if worst is not None else "-"
         files = ", ".join(path.name for path in result.files)
-        rows.append((name, f"{done} of {done + len(plan.kept_float)}", accuracy, files))
+        rows.append((name, f"{plan.done} of {plan.total}", accuracy, files))
     screen.table(("target", "nodes quantized", "SQNR", "files"), rows)
     warned = {name: check.warnings for name, result in results.items() if (check := result.verification) is not None}
     warning_lines(screen, _by_text(warned))
@@ -156,7 +156,7 @@ def below_floor(screen: Screen, output: str, sqnr: float, floor: float, suspects
     """Says loudly that a result is bad, and where it goes wrong."""
     screen.line()
     screen.line(
-        screen.style(f"BELOW THE FLOOR: {output} has {decibel(sqnr)} dB, {floor:g} dB are asked for", "bold", "red")
+        screen.style(f"BELOW THE FLOOR: {output} has {decibels(sqnr)}, {floor:g} dB are asked for", "bold", "red")
     )
     if suspects:
         screen.line("Most is lost at:")
@@ -203,7 +203,7 @@ def _layers(layers: Sequence[LayerAgreement], verbose: bool) -> Iterator[str]:
     worst = sorted((layer for layer in layers if layer.differing), key=lambda layer: (-layer.steps, layer.sqnr))
     for layer in worst if verbose else worst[:_MOST_NAMED]:
         share = f"{layer.differing / layer.values:.2%} differ, by {plural(layer.steps, 'step')} at most"
-        yield f"{layer.tensor}: {decibel(layer.sqnr)} dB, {share}; {layer.layer}"
+        yield f"{layer.tensor}: {decibels(layer.sqnr)}, {share}; {layer.layer}"
 
 
 def _kinds(names: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ import onnx_ir as ir
 from onnxq.errors import OutputError
 from onnxq.graph.save import MAX_PROTO_BYTES, save, serialized_size
 from onnxq.graph.traverse import with_subgraphs
+from onnxq.writing import hint_for
 
 __all__ = ["Output", "external_files"]
 
@@ -91,7 +92,7 @@ class Output:
             raise OutputError(
                 f"cannot be written: {error.strerror or error}",
                 where=f"'{self.target}'",
-                hint="Free some space, or write to another folder",
+                hint=hint_for(error),
             ) from error
 
     def keep(self, tensor: ir.TensorProtocol) -> ir.TensorProtocol:

@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.graph.traverse import with_subgraphs
+from onnxq.graph.pieces import reads as reads_of
 from onnxq.session import Session
 from onnxq.weight_only.activations import Activations
 from onnxq.weight_only.memory import give_back
@@ -119,7 +119,7 @@ class SegmentedModel:
 
 def _cut(graph: ir.Graph, looked_at: frozenset[ir.Node], limit: int) -> list[Segment]:
     nodes = list(graph)
-    reads = [_read_by(node) for node in nodes]
+    reads = [reads_of(node) for node in nodes]
     made = {value: index for index, node in enumerate(nodes) for value in node.outputs}
     last: dict[ir.Value, int] = {}
     for index, values in enumerate(reads):
@@ -173,23 +173,6 @@ def _bounds(
 
 def _storable(kind: ir.TypeProtocol) -> bool:
     return isinstance(kind, ir.TensorType) and kind.dtype != ir.DataType.STRING
-
-
-def _read_by(node: ir.Node) -> list[ir.Value]:
-    """Values of the main graph that a node or its bodies read."""
-    found = dict.fromkeys(value for value in node.inputs if value is not None)
-    for attr in node.attributes.values():
-        if attr.is_ref() or attr.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-            continue
-        bodies = [attr.as_graph()] if attr.type == ir.AttributeType.GRAPH else list(attr.as_graphs())
-        graphs = [graph for body in bodies for graph in with_subgraphs(body)]
-        own = {v for graph in graphs for v in (*graph.inputs, *graph.initializers.values())}
-        own |= {v for graph in graphs for inner in graph for v in inner.outputs}
-        for graph in graphs:
-            for value in (*(v for inner in graph for v in inner.inputs if v is not None), *graph.outputs):
-                if value not in own:
-                    found[value] = None
-    return list(found)
 
 
 def _model_of(model: ir.Model, segment: Segment, first: Mapping[str, NDArray[Any]]) -> ir.Model:

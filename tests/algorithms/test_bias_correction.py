@@ -13,6 +13,7 @@ import onnxq
 from onnxq import Options
 from onnxq.algorithms.bias_correction import correct_biases
 from onnxq.calibration.statistics import KeptSample
+from onnxq.calibration.taps import tap
 from onnxq.errors import OptionError
 from onnxq.qparams import fake_quantize, from_range
 from onnxq.spec import PerChannel, QuantSpec
@@ -164,3 +165,36 @@ def test_analytic_correction_behind_another_algorithm_sees_the_original_weights(
 def test_wrong_parameters(wrong: str) -> None:
     with pytest.raises(OptionError, match="bias_correction"):
         onnxq.quantize(plain(1), shifted(1, 16, 8, 8), options=Options(algorithms=(f"bias_correction:{wrong}",)))
+
+
+def test_several_targets_with_one_model_measure_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each gets what it would get alone, bit for bit."""
+    model = build(
+        """(float[1, 4, 6, 6] x, int64[2] k) => (float[1, 8] y) {
+            c = Conv (x, w, b)
+            f = Reshape (c, k)
+            y = Gemm (f, v, e)
+        }""",
+        w=normal(4, 4, 1, 1),
+        b=normal(4),
+        v=normal(144, 8),
+        e=normal(8, seed=5),
+    )
+    feeds = [{**feed, "k": np.array([1, 144])} for feed in shifted(1, 4, 6, 6)]
+    names = ("tensorrt", "snpe", "rknn")
+    alone = {name: onnxq.quantize(model, feeds, backend=name) for name in names}
+    measured: list[list[str]] = []
+
+    def counted(of: ir.Model, tensors: list[str]) -> tuple[ir.Model, dict[str, str]]:
+        measured.append(list(tensors))
+        return tap(of, tensors)
+
+    monkeypatch.setattr("onnxq.algorithms.bias_correction.tap", counted)
+    together = onnxq.quantize_all(model, feeds, backends=names)
+    assert measured == [["f"]], "its size is not known when the model is calibrated"
+    for name in names:
+        for bias in ("b", "e"):
+            one, other = (q[name].model.graph.initializers[bias].const_value for q in (alone, together))
+            assert one is not None and other is not None
+            np.testing.assert_array_equal(one.numpy(), other.numpy())
+            assert (one.numpy() != {"b": normal(4), "e": normal(8, seed=5)}[bias]).any()

@@ -6,7 +6,7 @@ import pytest
 from onnxq.calibration.bin_error import Bins
 from onnxq.calibration.statistics import TensorStatistics
 from onnxq.qparams import from_range
-from onnxq.spec import QuantSpec
+from onnxq.spec import QuantSpec, Scheme
 
 SPECS = [QuantSpec(8, False, False), QuantSpec(8), QuantSpec(4, False, False), QuantSpec(3), QuantSpec(16)]
 
@@ -63,3 +63,11 @@ def test_zeros_and_points_make_no_error() -> None:
     bins = _bins(np.array([0.0] * 9 + [6.0]))
     qp = from_range(np.array([0.0]), np.array([6.0]), SPECS[0])
     assert bins.exact(qp)[0] < 1e-12
+
+
+def test_zeros_make_no_error_on_a_logarithmic_grid() -> None:
+    bins = _bins(np.array([0.0, 0.0, 0.5, -0.25, 3.0], np.float32))
+    some = _bins(np.array([0.5, -0.25, 3.0], np.float32))
+    qp = from_range(np.array([-3.0]), np.array([3.0]), QuantSpec(scheme=Scheme.LOGARITHMIC))
+    assert (bins.lower == bins.upper).any(), "a bin of nothing but zeros"
+    assert bins.exact(qp)[0] == pytest.approx(some.exact(qp)[0]) and np.isfinite(bins.exact(qp)[0])

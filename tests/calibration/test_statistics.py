@@ -116,6 +116,17 @@ def test_warnings() -> None:
     assert Statistics("d", samples=2, tensors={"good": _of([[1.0]])}).warnings() == []
 
 
+def test_only_tensors_that_matter_and_the_ends_of_the_model_are_warned_of() -> None:
+    """A mask of infinities that stays float has no range."""
+    statistics = Statistics("d", samples=2)
+    for name in ("mask", "y"):
+        statistics.tensors[name] = _of([[1.0], [np.inf]], name)
+    assert statistics.warnings({"mask"})[0].startswith("infinite values in tensor 'mask', first")
+    assert statistics.warnings({"other"}) == []
+    statistics.kept = [KeptSample(0, {}, {"y": np.ones(1, np.float32)})]
+    assert statistics.warnings({"other"})[0].startswith("infinite values in tensor 'y', first")
+
+
 def test_merge_of_models() -> None:
     def kept(index: int) -> KeptSample:
         return KeptSample(index, {"x": np.ones(2, np.float32)}, {})

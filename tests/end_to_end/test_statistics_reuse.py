@@ -102,13 +102,15 @@ def test_statistics_serve_every_run_on_the_command_line(
     capsys.readouterr()
 
 
-def test_statistics_of_another_model_are_refused(files: tuple[Path, Path]) -> None:
+def test_statistics_of_another_model_are_refused(files: tuple[Path, Path], tmp_path: Path) -> None:
     path, data = files
-    statistics = calibrate(path, data)
+    statistics = calibrate(path, data, output=tmp_path / "s.npz")
     other = model()
     other.graph.initializer[0].raw_data = normal(8, 4, 3, 3, seed=77).tobytes()
-    with pytest.raises(StatisticsError, match="another model"):
+    with pytest.raises(StatisticsError, match="^the statistics were made from another model"):
         quantize(other, statistics=statistics)
+    with pytest.raises(StatisticsError, match=r"s\.npz': the statistics were made from another model"):
+        quantize(other, statistics=tmp_path / "s.npz")
 
 
 def test_same_run_gives_the_same_bytes(files: tuple[Path, Path], tmp_path: Path) -> None:

@@ -37,3 +37,23 @@ def test_default_of_an_input_stays_overridable() -> None:
     other = random(4, seed=2)
     got = run(ir.serde.serialize_model(model), {"x": random(4), "w": other})
     assert (got[0] == random(4) + other).all()
+
+
+def test_all_initializers_listed_is_an_exporter_that_still_lists_them() -> None:
+    made = build(
+        "g (float[4] x, float[4] w, float[4] v) => (float[4] y) { a = Add(x, w) \n y = Mul(a, v) }",
+        ir_version=7,
+        w=random(4, seed=1),
+        v=random(4, seed=2),
+    )
+    model = load(made)
+    (note,) = drop_initializer_inputs(model)
+    assert [value.name for value in model.graph.inputs] == ["x"]
+    assert model.ir_version == 7
+    assert "2 initializers" in note.message
+    expected = run(made, {"x": random(4)})
+    assert (run(ir.serde.serialize_model(model), {"x": random(4)})[0] == expected[0]).all()
+    del made.graph.input[2]
+    kept = load(made)
+    assert [note.node for note in drop_initializer_inputs(kept)] == ["w"]
+    assert [value.name for value in kept.graph.inputs] == ["x", "w"]

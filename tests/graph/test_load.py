@@ -262,3 +262,19 @@ class TestExternalData:
         tensor = load(path).graph.initializers["w"].const_value
         assert tensor is not None
         np.testing.assert_array_equal(tensor.numpy(), random(64, 8))
+
+
+def test_a_serialized_model() -> None:
+    proto = build(RELU)
+    assert ops(load(proto.SerializeToString())) == ["Relu"]
+
+
+@pytest.mark.parametrize("source", [b"", b"x12", build(RELU).SerializeToString()[:20]])
+def test_bytes_of_something_else(source: bytes) -> None:
+    with pytest.raises(ModelError, match="the bytes given as a model: "):
+        load(source)
+
+
+def test_what_is_no_model_at_all() -> None:
+    with pytest.raises(ModelError, match="an object of type int is no model"):
+        load(3)  # type: ignore[arg-type]

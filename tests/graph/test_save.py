@@ -12,7 +12,7 @@ import pytest
 from onnxq.errors import OutputError
 from onnxq.graph import save as module
 from onnxq.graph.load import load
-from onnxq.graph.save import save, serialized_size, to_proto
+from onnxq.graph.save import file_size, save, serialized_size, to_proto
 from tests.graph.helpers import build, random, run
 
 
@@ -129,3 +129,28 @@ def test_serialized_size_is_close(tmp_path: Path) -> None:
     large = model(4096)
     exact = len(to_proto(large).SerializeToString())
     assert exact <= serialized_size(large) <= 1.1 * exact
+
+
+@pytest.mark.parametrize("size", [8, 40, 64, 700])
+def test_file_size_is_exact(size: int) -> None:
+    """Above and below the size from which tensors are left unread; a length needs one byte, two or three."""
+    proto = to_proto(model(size))
+    proto.doc_string, proto.graph.initializer[0].doc_string = "d" * size, "some words"
+    source = ir.serde.deserialize_model(proto)
+    assert file_size(source) == len(proto.SerializeToString())
+    weight = source.graph.initializers["w"]
+    assert weight.const_value is not None
+    weight.const_value = ir.Tensor(weight.const_value.numpy(), name="w", doc_string="other words")
+    weight.const_value.metadata_props["k"] = "v"
+    assert file_size(source) == len(to_proto(source).SerializeToString())
+
+
+def test_file_size_reads_no_big_tensor() -> None:
+    def never() -> ir.TensorProtocol:
+        raise AssertionError("read")
+
+    source = model()
+    weight = source.graph.initializers["w"]
+    size = file_size(source)
+    weight.const_value = ir.LazyTensor(never, dtype=ir.DataType.FLOAT, shape=ir.Shape([64, 8]), name="w")
+    assert file_size(source) == size

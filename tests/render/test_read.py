@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 import onnxq
 from onnxq import Options, Quantized
 from onnxq.session import Session
-from tests.models import build, f32, images, normal
+from tests.models import build, f32, feeds_for, images, normal
+from tests.targets import classifier
 from tests.test_planner import concat, conv_relu, recurrent, residual
 
 
@@ -167,6 +169,47 @@ def test_integers_unpacked_twice_are_one_constant() -> None:
     equal_outputs(model.SerializeToString(), back.qdq(), images(2, 8)[0])
 
 
+@pytest.mark.parametrize(("axis", "scale"), [(2, f32(np.linspace(0.01, 0.05, 8))), (None, f32(0.05))])
+def test_rows_gathered_as_integers_are_a_table(axis: int | None, scale: np.ndarray) -> None:
+    model = build(
+        """(int64[2, 3] ids) => (float[2, 3, 4] y) {
+            rows = Gather (table, ids)
+            picked = DequantizeLinear (rows, s, z)
+            y = MatMul (picked, w)
+        }""",
+        table=np.arange(-128, 128, dtype=np.int16).astype(np.int8).reshape(32, 8),
+        s=scale,
+        z=np.zeros(scale.shape, np.int8),
+        w=normal(8, 4),
+    )
+    if axis is not None:
+        model.graph.node[1].attribute.append(helper.make_attribute("axis", axis))
+    back = onnxq.read(model)
+    (site,) = back.plan.sites
+    assert (site.role, back.plan.stored) == ("weight", {back.model.graph[0].name: "Gather"})
+    assert [n.op_type for n in back.model.graph] == ["Gather", "MatMul"]
+    feeds = {"ids": np.array([[0, 31, 5], [7, 7, -1]])}
+    equal_outputs(model.SerializeToString(), back.model, feeds)
+    equal_outputs(model.SerializeToString(), back.qdq(), feeds)
+
+
+def test_rows_that_cannot_be_unpacked_before_they_are_gathered_stay() -> None:
+    """Their scales lie along the axis that is gathered: they are those of positions in the text."""
+    model = build(
+        """(int64[3] ids) => (float[3, 8] y) {
+            rows = Gather (table, ids)
+            picked = DequantizeLinear <axis = 0> (rows, s, z)
+            y = Neg (picked)
+        }""",
+        table=np.arange(-128, 128, dtype=np.int16).astype(np.int8).reshape(32, 8),
+        s=f32([0.1, 0.2, 0.3]),
+        z=np.zeros(3, np.int8),
+    )
+    back = onnxq.read(model)
+    assert not back.plan.sites and any("computed at run time" in note for note in back.notes)
+    equal_outputs(model.SerializeToString(), back.qdq(), {"ids": np.array([0, 31, 5])})
+
+
 def test_a_scale_of_one_element_is_per_tensor() -> None:
     model = build(
         """(float[2, 8] x) => (float[2, 8] y) {
@@ -209,3 +252,32 @@ def test_whether_the_lowest_integer_is_used_is_told_by_the_weights(narrow: bool)
     )
     (site,) = onnxq.read(model).plan.sites
     assert site.spec.narrow_range == narrow
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "tensorrt", "openvino", "qnn"])
+@pytest.mark.parametrize("make", [residual, recurrent, classifier])
+def test_what_runs_in_integers_is_what_was_planned(make: Callable[[], onnx.ModelProto], backend: str) -> None:
+    made = onnxq.quantize(make(), feeds_for(make()), backend=backend)
+    back = onnxq.read(ir.to_proto(made.qdq()), backend=backend)
+    assert back.plan.quantized == made.plan.quantized
+    floats = {kept.node for kept in made.plan.kept_float} & {node.name for node in back.model.graph}
+    assert floats == {kept.node for kept in back.plan.kept_float}
+    assert all(kept.reason for kept in back.plan.kept_float)
+
+
+def test_an_operator_with_a_float_output_is_none_in_integers() -> None:
+    model = build(
+        """(float[1, 2, 4, 4] x) => (float[1, 2, 2, 2] y) {
+            q = QuantizeLinear (x, s, z)  d = DequantizeLinear (q, s, z)
+            p = AveragePool <kernel_shape = [2, 2], strides = [2, 2]> (d)
+            y = Relu (p)
+        }""",
+        s=f32(0.05),
+        z=np.uint8(128),
+    )
+    plan = onnxq.read(model).plan
+    assert (plan.done, plan.total) == (0, 2)
+    assert {kept.op: kept.reason for kept in plan.kept_float} == {
+        "AveragePool": "its output is not quantized in the model given",
+        "Relu": "not quantized in the model given",
+    }

@@ -1,0 +1,32 @@
+"""What was measured of float models on the samples held back, so that several targets with one model measure once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.qparams import QParams
+
+__all__ = ["Measured"]
+
+
+@dataclass(slots=True, eq=False)
+class Measured:
+    """Numbers of models as they were given; nothing here is of a model whose weights have been changed.
+
+    Attributes:
+        means: (model, tensor) → the mean of each of its channels, float64, where the samples held back have none.
+        biases: (model, node, parameters of its weight) → the bias corrected for the rounding of the weight; None where
+            there is none to be had.
+    """
+
+    means: dict[tuple[ir.Model, str], NDArray[np.float64]] = field(default_factory=dict)
+    biases: dict[tuple[ir.Model, str, QParams], NDArray[np.float32] | None] = field(default_factory=dict)
+
+    def clear(self) -> None:
+        """Forget everything: the samples are others."""
+        self.means.clear()
+        self.biases.clear()

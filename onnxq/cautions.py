@@ -1,0 +1,47 @@
+"""What a user should be told of a finished result: that it is poor, no quantized model, or tried on little."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxq.final_check import Verification
+from onnxq.options import Options
+from onnxq.plan import Plan
+from onnxq.reasons import by_reason, counts
+
+__all__ = ["cautions"]
+
+_HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+"""What people quantize a model for."""
+_APART = 10.0
+"""dB between all samples and the worst of them, from which on few samples say little."""
+
+
+def cautions(plan: Plan, verification: Verification, options: Options, samples: int) -> Iterator[str]:
+    """Warnings of a result, as sentences.
+
+    Args:
+        plan: where it is quantized.
+        verification: what running it showed.
+        options: the floor.
+        samples: of the calibration data.
+    """
+    if not plan.quantized:
+        stored = f", but for the weights of {counts(plan.stored.values())}" if plan.stored else ""
+        reasons = sorted(by_reason(plan.kept_float), key=lambda found: -sum(k.op in _HEAVY for k in found[1]))
+        why = f"; {counts(k.op for k in reasons[0][1])}: {reasons[0][0]}" if reasons else ""
+        if reasons and reasons[0][0].startswith("slower") and options.placement == "auto":
+            why += ". --placement all quantizes what can be all the same"
+        yield f"nothing was quantized: the result is the float model{stored}{why}"
+    for name, errors in verification.outputs.items():
+        if errors.worst < errors.sqnr - _APART and verification.samples < samples:
+            yield (
+                f"output {name!r} differs much from sample to sample, and these figures are of "
+                f"{verification.samples} of {samples}: onnxq compare runs them all"
+            )
+    worst = verification.worst
+    if worst is not None and worst[1].sqnr < options.min_sqnr:
+        yield (
+            f"output {worst[0]!r} has {worst[1].sqnr:.1f} dB, below the floor of {options.min_sqnr:g} dB: "
+            "onnxq compare shows where it is lost"
+        )

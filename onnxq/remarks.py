@@ -1,0 +1,57 @@
+"""What calibration shows of the data and of the model that the user should know, whatever is made of it.
+
+The samples that statistics hold back are looked at as `onnxq.check` looks at the data, so that a wrong scale of the
+pictures is said by every verb that calibrates, for the cost of a few runs of the model's first layer.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import onnx_ir as ir
+
+from onnxq.calibration.statistics import Statistics
+from onnxq.check_data import Looker, constant_outputs
+from onnxq.check_weights import check_weights
+from onnxq.errors import ExecutionError
+from onnxq.fingerprint import Fingerprint
+from onnxq.options import Options
+from onnxq.session import inputs_of
+
+__all__ = ["remarks"]
+
+_LOOKED_AT = 8
+"""Samples held back that are looked at."""
+_RUN = 4
+"""Samples that are run through the first layer."""
+
+
+def remarks(
+    model: ir.Model, remembered: Fingerprint | None, statistics: Statistics, options: Options
+) -> tuple[str, ...]:
+    """Warnings as sentences; what :meth:`Statistics.warnings` says already is not among them.
+
+    Args:
+        model: as it was calibrated.
+        remembered: what it remembered of its training data.
+        statistics: of the model.
+        options: providers, custom-op library, samples to hold back.
+    """
+    kept = statistics.kept[:: max(-(-len(statistics.kept) // _LOOKED_AT), 1)]
+    looker = Looker(inputs_of(model))
+    for sample in kept:
+        looker.look(sample.feeds, sample.index)
+    zero = {f"input {t.name!r}" for t in statistics.tensors.values() if t.count and t.min == t.max == 0.0}
+    found = [finding for finding in looker.findings() if finding.where not in zero]
+    found += constant_outputs([sample.feeds for sample in kept], [sample.outputs for sample in kept])
+    if remembered is not None:
+        with suppress(ExecutionError):  # it is cut from the model as it came, which onnxruntime may be too new for
+            found += remembered.compare([sample.feeds for sample in kept[:_RUN]], options)
+    nan = any(tensor.nan for tensor in statistics.tensors.values())
+    if not kept or nan or any(tensor.inf for tensor in statistics.tensors.values()):
+        found += check_weights(model)
+    texts = [f"{f.where}: {f.what}{f'. {f.hint}' if f.hint else ''}" for f in found if f.level == "warning"]
+    if not kept and options.keep != 0:
+        why = "a NaN turns up in every sample" if nan else "none of the samples could be held back"
+        texts.append(f"{why}: the result was not compared with the float model")
+    return tuple(texts)

@@ -1,0 +1,70 @@
+"""Tables whose rows are gathered as integers: unpacked as a whole in front, as the reader finds any stored constant."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxq.graph.namer import Namer
+from onnxq.graph.values import constant_array, is_constant, only_reader, remove_nodes, rename_output
+
+__all__ = ["unpack_early"]
+
+_DOMAINS = ("", "ai.onnx", "com.microsoft")
+
+
+def unpack_early(dq: ir.Node, namer: Namer) -> ir.Node | None:
+    """Let a DequantizeLinear of rows that a Gather takes from stored integers stand in front of the Gather.
+
+    Both orders give the same numbers, bit for bit: each integer keeps its scale.
+
+    Args:
+        dq: replaced by a Gather of its name where it is such a one.
+        namer: of the model.
+
+    Returns:
+        The DequantizeLinear of the whole table; None where the rows are not a constant's, something else reads the
+        integers too, or the scales lie along what is gathered.
+    """
+    rows = dq.inputs[0]
+    gather = rows.producer() if rows is not None else None
+    if rows is None or gather is None or gather.op_type != "Gather" or gather.domain not in _DOMAINS:
+        return None
+    table, indices = gather.inputs
+    scale = constant_array(dq.inputs[1])
+    graph = dq.graph
+    if table is None or not _is_stored(table) or scale is None or not isinstance(graph, ir.Graph):
+        return None
+    if only_reader(rows) is not dq or gather.graph is not graph or gather.attributes.get_int("axis", 0) != 0:
+        return None
+    if dq.attributes.get_int("block_size", 0):
+        return None
+    axis = _axis_of_table(dq, table, indices)
+    if scale.size > 1 and axis is None:
+        return None
+    attributes = {"axis": axis} if axis is not None and scale.ndim else None
+    unpack = ir.node("DequantizeLinear", [table, *dq.inputs[1:]], attributes, name=namer.node(f"{table.name}_unpacked"))
+    unpack.domain = dq.domain
+    unpack.outputs[0].name = namer.fresh(f"{table.name}_unpacked")
+    unpack.outputs[0].type, unpack.outputs[0].shape = dq.outputs[0].type, table.shape
+    late = ir.node("Gather", [unpack.outputs[0], indices], {"axis": 0}, name=dq.name)
+    late.outputs[0].type, late.outputs[0].shape = dq.outputs[0].type, dq.outputs[0].shape
+    graph.insert_before(dq, [unpack, late])
+    rename_output(late.outputs[0], dq.outputs[0])
+    remove_nodes([dq, gather])
+    return unpack
+
+
+def _is_stored(table: ir.Value) -> bool:
+    """Whether a table is a constant, widened by a Cast or not."""
+    cast = table.producer()
+    return is_constant(table) or (cast is not None and cast.op_type == "Cast" and is_constant(cast.inputs[0]))
+
+
+def _axis_of_table(dq: ir.Node, table: ir.Value, indices: ir.Value | None) -> int | None:
+    """The axis of the table that the scales lie along; None where it is the one gathered, or cannot be told."""
+    axis = dq.attributes.get_int("axis", 1)
+    rank = len(indices.shape) if indices is not None and indices.shape is not None else None
+    if table.shape is None:
+        return None
+    found = len(table.shape) + axis if axis < 0 else axis - rank + 1 if rank is not None else 0
+    return found if 0 < found < len(table.shape) else None

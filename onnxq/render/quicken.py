@@ -1,0 +1,123 @@
+"""A rendering that is run for its numbers alone, in a form that onnxruntime computes sooner; the numbers stay.
+
+The functions :mod:`onnxq.render.fake_quantize` and :mod:`onnxq.render.nnie_quantize` are six and some twenty passes
+over a tensor, and a session without graph optimizations repeats those over the weights at every run. Here
+
+* a call on a constant becomes the constant that it gives;
+* a call of ``FakeQuantize`` whose grid is all of an 8- or 16-bit integer becomes QuantizeLinear and DequantizeLinear,
+  two passes.
+
+Both are bit-equal to the function, but for NaN, which integers have no code for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq import logarithmic
+from onnxq.graph.namer import Namer
+from onnxq.graph.prune import remove_unread
+from onnxq.graph.traverse import all_graphs, all_nodes
+from onnxq.graph.values import constant_array, remove_nodes, rename_output, set_constant
+from onnxq.render import fake_quantize, nnie_quantize
+from onnxq.render.wiring import add_initializer, describe
+
+__all__ = ["quicken"]
+
+_MICROSOFT = "com.microsoft"
+_WIDE_OPSET = 21
+"""From here on the standard QuantizeLinear has 16-bit integers; that of onnxruntime's own domain has them always."""
+_INTEGERS = {
+    (0, 255): ir.DataType.UINT8,
+    (-128, 127): ir.DataType.INT8,
+    (0, 65535): ir.DataType.UINT16,
+    (-32768, 32767): ir.DataType.INT16,
+}
+Floats = NDArray[np.float32]
+
+
+def quicken(model: ir.Model) -> None:
+    """Replace calls of the quantizing functions by what is computed sooner.
+
+    Args:
+        model: changed in place; its inputs and outputs keep names, types and order.
+    """
+    namer = Namer(model)
+    kinds: dict[str, Callable[[ir.Node], Floats | None]] = {
+        fake_quantize.NAME: _uniform,
+        nnie_quantize.NAME: _logarithmic,
+    }
+    for node in [n for n in all_nodes(model) if n.domain == fake_quantize.DOMAIN and n.op_type in kinds]:
+        value = kinds[node.op_type](node)
+        if value is not None and not node.outputs[0].is_graph_output():
+            _hold(node, value, namer)
+        elif node.op_type == fake_quantize.NAME:
+            _pair(model, node, namer)
+    for graph in all_graphs(model):
+        remove_unread(graph)
+
+
+def _uniform(node: ir.Node) -> Floats | None:
+    """What ``FakeQuantize`` gives for constants, step by step as its body has it."""
+    x, scale, zero = (constant_array(value) for value in node.inputs)
+    if x is None or scale is None or zero is None:
+        return None
+    with np.errstate(all="ignore"):
+        result = np.asarray(x / scale, np.float32)
+        np.rint(result, out=result)
+        result += zero
+        low, high = (np.float32(node.attributes[name].as_int()) for name in ("quant_min", "quant_max"))
+        np.clip(result, low, high, out=result)
+        result -= zero
+        result *= scale
+    return result
+
+
+def _logarithmic(node: ir.Node) -> Floats | None:
+    x, clip = (constant_array(value) for value in node.inputs)
+    if x is None or clip is None:
+        return None
+    return logarithmic.dequantize(logarithmic.quantize(x, clip), clip)
+
+
+def _hold(node: ir.Node, value: Floats, namer: Namer) -> None:
+    """Put a constant in the place of a call."""
+    graph, result = node.graph, node.outputs[0]
+    assert isinstance(graph, ir.Graph)
+    held = set_constant(graph, namer, f"{result.name}_held", value)
+    for user, index in list(result.uses()):
+        user.replace_input_with(index, held)
+    remove_nodes([node])
+
+
+def _pair(model: ir.Model, node: ir.Node, namer: Namer) -> None:
+    """Put a pair of QuantizeLinear and DequantizeLinear in the place of a call, where they can say the same."""
+    x, scale, zero = node.inputs
+    assert x is not None
+    dtype = _INTEGERS.get((node.attributes["quant_min"].as_int(), node.attributes["quant_max"].as_int()))
+    steps, middle = constant_array(scale), constant_array(zero)
+    graph = node.graph
+    if dtype is None or steps is None or middle is None or steps.size != 1 or not isinstance(graph, ir.Graph):
+        return
+    wide = dtype in (ir.DataType.UINT16, ir.DataType.INT16) and model.opset_imports.get("", 0) < _WIDE_OPSET
+    domain = _MICROSOFT if wide else ""
+    if wide:
+        model.opset_imports.setdefault(_MICROSOFT, 1)
+    result = node.outputs[0]
+    numbers = [
+        add_initializer(graph, namer.fresh(f"{result.name}_step"), steps.reshape(()), ir.DataType.FLOAT),
+        add_initializer(graph, namer.fresh(f"{result.name}_middle"), middle.reshape(()), dtype),
+    ]
+    made: list[ir.Node] = []
+    for op, kind in (("Quantize", dtype), ("Dequantize", ir.DataType.FLOAT)):
+        fed = made[-1].outputs[0] if made else x
+        name = namer.node(f"{node.name}_{op}Linear")
+        made.append(ir.node(f"{op}Linear", [fed, *numbers], name=name, domain=domain))
+        describe(made[-1].outputs[0], namer.fresh(f"{result.name}_{op.lower()}d"), kind, x.shape)
+    graph.insert_after(node, made)
+    rename_output(made[-1].outputs[0], result)
+    remove_nodes([node])

@@ -1,0 +1,61 @@
+"""The same work for several targets: what some of them refuse is told of all of them at once, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from onnxq.errors import BackendError, OnnxqError
+
+__all__ = ["for_each_target"]
+
+Work = TypeVar("Work")
+Result = TypeVar("Result")
+
+
+def for_each_target(names: Iterable[str], works: Iterable[Work], do: Callable[[Work], Result]) -> list[Result]:
+    """Do something for each target.
+
+    Args:
+        names: of the targets.
+        works: what is done, one for each target.
+        do: may raise an error.
+
+    Returns:
+        The results, in that order.
+
+    Raises:
+        OnnxqError: of one target alone, or the same of all of them: as it is; else one that names every target with
+            what it refuses.
+    """
+    names, works = list(names), list(works)
+    if len(names) == 1:
+        return [do(works[0])]
+    results: list[Result] = []
+    refused: dict[str, list[str]] = {}
+    errors: list[OnnxqError] = []
+    for name, work in zip(names, works, strict=True):
+        found = _tried(do, work)
+        if isinstance(found, OnnxqError):
+            refused.setdefault(str(found), []).append(name)
+            errors.append(found)
+        else:
+            results.append(found)
+    if not errors:
+        return results
+    if len(refused) == 1 and len(errors) == len(names):
+        raise errors[0]
+    kinds = {type(error) for error in errors}
+    kind = kinds.pop() if len(kinds) == 1 else BackendError
+    raise kind(
+        "; ".join(f"{', '.join(group)}: {text}" for text, group in refused.items()),
+        where=f"{len(errors)} of {len(names)} targets",
+        hint="Leave them away to make the others" if len(errors) > 1 else "Leave it away to make the others",
+    ) from errors[0]
+
+
+def _tried(do: Callable[[Work], Result], work: Work) -> Result | OnnxqError:
+    try:
+        return do(work)
+    except OnnxqError as error:
+        return error

@@ -1,0 +1,14 @@
+"""What to do about a file that could not be written."""
+
+from __future__ import annotations
+
+import errno
+
+__all__ = ["hint_for"]
+
+_FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))  # Windows knows no quota
+
+
+def hint_for(error: OSError) -> str:
+    """A hint by the cause: space helps against a full disk alone."""
+    return "Free some space, or write to another folder" if error.errno in _FULL else "Write to another folder"

@@ -1,0 +1,39 @@
+"""The demonstration: where it writes, and that it judges what the target computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from onnxq.demo import run
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_ROUNDS", 1)
+
+
+@pytest.mark.parametrize(("output", "written"), [("d", "d/digits_onnxruntime.onnx"), ("d.onnx", "d.onnx")])
+def test_a_folder_or_a_file(output: str, written: str, tmp_path: Path) -> None:
+    result, quantized = run.demo(tmp_path / output)
+    assert [Path(result.output or ""), *quantized.files] == [tmp_path / written] * 2
+    assert (tmp_path / written).stat().st_size == result.int8_bytes < result.float_bytes / 2
+
+
+def test_the_accuracy_is_not_that_of_the_float_file_that_some_targets_are_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    judged: list[object] = []
+    monkeypatch.setattr(run, "_classify", lambda session, digits: np.arange(len(digits)) % 10)
+    monkeypatch.setattr(run, "_milliseconds", lambda *_: [1.0, 1.0])
+    monkeypatch.setattr("onnxq.demo.run.Session", judged.append)
+    run.demo(backend="snpe")
+    quantizers = [
+        {node.op_type for node in source.graph.all_nodes()} & {"QuantizeLinear", "FakeQuantize"}
+        for source in judged
+        if isinstance(source, ir.Model)
+    ]
+    assert len(quantizers) == 1 and quantizers[0]
