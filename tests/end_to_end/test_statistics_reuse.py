@@ -107,7 +107,7 @@ def test_statistics_of_another_model_are_refused(files: tuple[Path, Path], tmp_p
     statistics = calibrate(path, data, output=tmp_path / "s.npz")
     other = model()
     other.graph.initializer[0].raw_data = normal(8, 4, 3, 3, seed=77).tobytes()
-    with pytest.raises(StatisticsError, match="^the statistics were made from another model"):
+    with pytest.raises(StatisticsError, match=r"^the statistics were made from another model"):
         quantize(other, statistics=statistics)
     with pytest.raises(StatisticsError, match=r"s\.npz': the statistics were made from another model"):
         quantize(other, statistics=tmp_path / "s.npz")
