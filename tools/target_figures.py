@@ -32,11 +32,11 @@ _TOP = """\
 
 # Targets on real models
 
-Calibrated with at most 32 samples, everything at its defaults. **quantized**: nodes in integers of all float nodes.
-**SQNR**: of the worst output against the float model, simulated in onnxruntime, in dB. **runtime**: the target's own
-runtime against onnxruntime without optimizations on 4 samples, in dB, and the largest difference in steps of the
-output's quantizer, where it has one; `inf` is equal to the last bit, a target without a runtime is read back and
-simulated. **layers**: each layer computed from equal integers there and in onnxruntime (2 samples): how many of the
+Calibrated with at most 32 samples, everything at its defaults. **quantized**: nodes in integers, those that others take
+in included, of all float nodes. **SQNR**: of the worst output against the float model, simulated in onnxruntime, in dB.
+**runtime**: the target's own runtime against onnxruntime without optimizations on 4 samples, in dB, and the largest
+difference in steps of the output's quantizer, where it has one; `inf` is equal to the last bit, a target without a
+runtime is read back and simulated. **layers**: each layer computed from equal integers there and in onnxruntime (2 samples): how many of the
 results differ, and by how many steps at most. Where layers agree to a step, what differs at the output is those steps
 adding up. **integer**, **float**: operators in the runtime, as far as it tells.
 
@@ -82,8 +82,7 @@ def measure(target: str, folder: Path, limit: float) -> str:
         if code not in (0, 3) or not isinstance(made, dict):
             return f"| {target} | {folder.name} | {_short(made)} | | | | | | {seconds:.0f} |"
         report = made
-        done = report["quantized_nodes"]
-        total = done + len(report["kept_float"])
+        done, total = report["integer_nodes"], report["nodes"]
         outputs = (report["verification"] or {}).get("outputs", {})
         sqnr = min((_float(e["sqnr"]) for e in outputs.values()), default=float("nan"))
         found = _verified(name, data, target, limit)
@@ -131,7 +130,8 @@ def _onnxq(verb: str, *args: object, limit: float) -> tuple[int, dict[str, Any] 
     except subprocess.TimeoutExpired:
         return -1, f"more than {limit:g} s"
     try:
-        return done.returncode, json.loads(done.stdout)
+        document = json.loads(done.stdout)
+        return done.returncode, document["error"]["what"] if "error" in document else document
     except ValueError:
         lines = done.stderr.strip().splitlines()
         return done.returncode, lines[-1] if lines else f"exit code {done.returncode}"
