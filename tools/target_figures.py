@@ -5,6 +5,7 @@
 
 ZOO holds ``models/<name>/model.onnx`` and ``calib.npz``; ENVIRONMENTS the runtimes as ``tools/runtimes.py`` makes them.
 Calibrated with at most 32 samples, compared on 4. Every job runs in a process of its own.
+
 """
 
 from __future__ import annotations
