@@ -5,7 +5,6 @@
 
 ZOO holds ``models/<name>/model.onnx`` and ``calib.npz``; ENVIRONMENTS the runtimes as ``tools/runtimes.py`` makes them.
 Calibrated with at most 32 samples, compared on 4. Every job runs in a process of its own.
-
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ Calibrated with at most 32 samples, everything at its defaults. **quantized**: n
 in included, of all float nodes. **SQNR**: of the worst output against the float model, simulated in onnxruntime, in dB.
 **runtime**: the target's own runtime against onnxruntime without optimizations on 4 samples, in dB, and the largest
 difference in steps of the output's quantizer, where it has one; `inf` is equal to the last bit, a target without a
-runtime is read back and simulated. **layers**: each layer computed from equal integers there and in onnxruntime (2 samples): how many of the
-results differ, and by how many steps at most. Where layers agree to a step, what differs at the output is those steps
-adding up. **integer**, **float**: operators in the runtime, as far as it tells.
+runtime is read back and simulated. **layers**: each layer computed from equal integers there and in onnxruntime (2
+samples): how many of the results differ, and by how many steps at most. Where layers agree to a step, what differs at
+the output is those steps adding up. **integer**, **float**: operators in the runtime, as far as it tells.
 
 """
 
