@@ -34,13 +34,18 @@ def observable(model: ir.Model, options: Options) -> list[str]:
 
     Args:
         model: as it will be calibrated.
-        options: exclusions and overrides.
+        options: exclusions and overrides. A pattern need not name anything in the form that other targets want.
+
+    Raises:
+        OptionError: a pattern names nothing in any.
     """
     changed = tuple((p, replace(o, weight_bits=None, act_bits=None)) for p, o in options.override)
     wanted = [Options(placement="all"), Options(placement="all", exclude=options.exclude, override=changed)]
     here = [v.name or "" for graph in all_graphs(model) for v in (*graph.inputs, *graph.initializers.values())]
     here += [v.name or "" for node in all_nodes(model) for v in node.outputs]
     found: set[str] = set()
+    refused: OptionError | None = None
+    taken = False
     for target in backends():
         rewritten = model
         if target.rewrite is not None:
@@ -51,8 +56,15 @@ def observable(model: ir.Model, options: Options) -> list[str]:
             except ModelError:
                 continue  # a model that this target cannot hold is none for it to quantize
         for asked in dict.fromkeys(wanted):
-            sites = make_plan(rewritten, target, asked).sites
+            try:
+                sites = make_plan(rewritten, target, asked).sites
+            except OptionError as error:
+                refused = error
+                continue
+            taken |= asked == wanted[-1]
             found.update(site.source for site in sites if site.role == "activation")
+    if refused is not None and not taken:
+        raise refused
     return [name for name in here if name in found]
 
 

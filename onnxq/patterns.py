@@ -13,6 +13,7 @@ from fnmatch import translate
 from typing import TYPE_CHECKING
 
 from onnxq.errors import OptionError
+from onnxq.graph.values import STANDS_FOR
 from onnxq.suggest import nearest
 
 if TYPE_CHECKING:
@@ -28,10 +29,17 @@ class Names:
     Attributes:
         nodes: node name → op type (``"Conv"`` or ``"domain::Type"``), in graph order.
         tensors: all tensor names, in graph order.
+        former: node name → names, op types and tensors of the nodes of the file whose place it took.
     """
 
     nodes: Mapping[str, str]
     tensors: Sequence[str]
+    former: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def of(self, node: str) -> Sequence[str]:
+        """All that a node answers to."""
+        op = self.nodes[node]
+        return (node, op, op.rpartition("::")[2], *self.former.get(node, ()))
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,7 @@ def names_of(model: ir.Model) -> Names:
     """All names of a model, subgraphs included. O(nodes)."""
     nodes: dict[str, str] = {}
     tensors: dict[str, None] = {}
+    former: dict[str, Sequence[str]] = {}
     for graph in (model.graph, *model.graph.subgraphs()):
         for value in (*graph.inputs, *graph.initializers.values()):
             if value.name:
@@ -66,10 +75,12 @@ def names_of(model: ir.Model) -> Names:
                 nodes[node.name] = (
                     f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
                 )
+                if STANDS_FOR in node.meta:
+                    former[node.name] = node.meta[STANDS_FOR]
             for value in node.outputs:
                 if value.name:
                     tensors[value.name] = None
-    return Names(nodes, list(tensors))
+    return Names(nodes, list(tensors), former)
 
 
 def match(patterns: Iterable[str], names: Names, *, option: str = "pattern") -> list[Match]:
@@ -86,13 +97,14 @@ def match(patterns: Iterable[str], names: Names, *, option: str = "pattern") -> 
     result = []
     for pattern in patterns:
         wild = re.compile(translate(pattern)).match
-        nodes = frozenset(n for n, op in names.nodes.items() if pattern in (n, op, op.rpartition("::")[2]))
+        nodes = frozenset(n for n in names.nodes if pattern in names.of(n))
         tensors = frozenset(t for t in names.tensors if t == pattern)
         if not nodes and not tensors:
-            nodes = frozenset(n for n, op in names.nodes.items() if wild(n) or wild(op) or wild(op.rpartition("::")[2]))
+            nodes = frozenset(n for n in names.nodes if any(map(wild, names.of(n))))
             tensors = frozenset(t for t in names.tensors if wild(t))
         if not nodes and not tensors:
-            known = dict.fromkeys((*names.nodes.values(), *names.nodes, *names.tensors))
+            former = (name for found in names.former.values() for name in found)
+            known = dict.fromkeys((*names.nodes.values(), *names.nodes, *names.tensors, *former))
             hint = nearest(pattern, known, title="names") or "Run 'onnxq plan' to see the names of nodes and tensors."
             raise OptionError(f"{pattern!r} matches no node name, tensor name or op type", where=option, hint=hint)
         result.append(Match(pattern, nodes, tensors))

@@ -24,6 +24,7 @@ from onnxq.options import Options
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.session import require_library
 from onnxq.spec import QuantSpec
+from onnxq.terminal import plural
 
 __all__ = ["Prepared", "Source", "backend_named", "needed_opset"]
 
@@ -112,7 +113,7 @@ def _inputs_lost(before: list[str | None], model: ir.Model) -> list[str]:
     """What to say of inputs that the file listed, being constants as well."""
     names = {value.name for value in model.graph.inputs}
     lost = [name for name in before if name not in names]
-    more = f" and {len(lost) - 1} more constants" if len(lost) > 1 else ""
+    more = f" and {plural(len(lost) - 1, 'more constant')}" if len(lost) > 1 else ""
     listed = "were listed as inputs as well" if more else "was listed as an input as well"
     return [f"{lost[0]!r}{more} {listed}: the result holds them, and takes them as inputs no more"] if lost else []
 

@@ -15,6 +15,7 @@ from onnxq.backend import Backend, Format
 from onnxq.errors import OutputError
 from onnxq.plan import Plan
 from onnxq.qparams import QParams
+from onnxq.terminal import plural
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -59,7 +60,7 @@ class Quantized:
         worst = self.verification.worst if self.verification is not None else None
         parts = [f"{plan.done} of {plan.total} nodes in integers"]
         parts += [f"{len(plan.stored)} with stored weights"] if plan.stored else []
-        parts += [f"{len(plan.sites)} tensors quantized"]
+        parts += [f"{plural(len(plan.sites), 'tensor')} quantized"]
         parts += [f"bits {', '.join(bits)}"] if bits else []
         parts += [f"{worst[0]!r} {worst[1].sqnr:.1f} dB"] if worst is not None else []
         parts += [f"files {', '.join(map(str, self.files))}"] if self.files else []

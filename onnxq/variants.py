@@ -16,6 +16,7 @@ from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import ExecutionError
 from onnxq.graph.pieces import difference, piece, reads
 from onnxq.graph.shapes import forget_shapes
+from onnxq.graph.values import constant_array
 from onnxq.metrics import worst_sqnr
 from onnxq.session import Session, open_anyhow
 
@@ -73,6 +74,8 @@ class Variants:
         nodes = list(variant.graph)
         same, behind = difference(self._nodes, nodes)
         end = len(self._nodes)
+        ends = ((value.name or "", constant_array(value)) for value in variant.graph.outputs)
+        constants: Tensors = {name: array for name, array in ends if array is not None}
         first = max(i for i, bound in enumerate(self._bounds) if bound <= max(same - _MARGIN, 0))
         last = min(i for i, bound in enumerate(self._bounds) if bound >= min(end - behind + _MARGIN, end))
         stop = len(nodes) - (end - self._bounds[last])
@@ -84,7 +87,7 @@ class Variants:
             session = self._opened(variant, own, self._needed[last], self._before[0])
 
             def run(before: Mapping[str, NDArray[Any]]) -> Tensors:
-                return self._from(last, _step(session, before, self._needed[last]))
+                return constants | self._from(last, _step(session, before, self._needed[last]))
 
             pairs = zip(self._before, (sample.outputs for sample in self._samples), strict=True)
             return worst_sqnr(run, pairs)

@@ -70,6 +70,19 @@ def test_the_base_itself_is_as_good_as_equal() -> None:
     assert Variants(deep(), samples).sqnr(deep()) > 100
 
 
+def test_a_constant_may_be_an_output_of_the_model() -> None:
+    def shown(**how: Any) -> ir.Model:
+        model = deep(**how)
+        model.graph.outputs.append(model.graph.initializers["w3"])
+        return model
+
+    samples = kept(shown())
+    variants = Variants(shown(), samples)
+    for k in (3, 20):
+        variant = shown(bent=k, by=0.05)
+        assert variants.sqnr(variant.clone()) == pytest.approx(whole(variant, samples), abs=1e-3), k
+
+
 def test_only_what_differs_is_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[int] = []
     opened = Session.__init__

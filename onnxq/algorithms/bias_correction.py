@@ -145,22 +145,23 @@ def correct_biases(
     means = _known_means(samples, inputs)
     copied = reference is not None and _unchanged(model, reference)
     shared, source = measured if measured is not None and copied else Measured(), reference or model
-    means |= {name: shared.means[source, name] for name in inputs if (source, name) in shared.means}
+    known, biases = shared.means.setdefault(source, {}), shared.biases.setdefault(source, {})
+    means |= {name: known[name] for name in inputs if name in known}
     missing = [name for name in inputs if name not in means]
     if missing:
         tapped, names = tap(model, missing)
         session = open_anyhow(tapped, providers=providers, custom_op_library=custom_op_library)
         for batch in _batches([t for t in missing if t in names], sizes or {}):
             means.update(_means(session, {t: names[t] for t in batch}, ranks, samples))
-        shared.means |= {(source, name): means[name] for name in missing if name in means}
+        known |= {name: means[name] for name in missing if name in means}
     done = 0
     original = _constants(reference, layers) if reference is not None else {}
     for layer in layers:
         mean = means.get(layer.data.name or "")
-        key = (source, layer.node.name or "", layer.qparams)
-        if key not in shared.biases:
-            shared.biases[key] = _corrected(layer, mean, original) if mean is not None else None
-        corrected = shared.biases[key]
+        key = (layer.node.name or "", layer.qparams)
+        if key not in biases:
+            biases[key] = _corrected(layer, mean, original) if mean is not None else None
+        corrected = biases[key]
         if corrected is not None:
             layer.bias.const_value = ir.Tensor(corrected, name=layer.bias.name)
             done += 1
@@ -192,7 +193,9 @@ def _layers(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> list
         if site is None or site not in numbers or node.op_type not in ("Conv", "Gemm") or len(node.inputs) < 3:
             continue
         data, weight, bias = node.inputs[0], node.inputs[1], node.inputs[2]
-        if data is None or weight is None or bias is None or not is_constant(bias) or len(bias.uses()) != 1:
+        if data is None or weight is None or bias is None or not is_constant(bias):
+            continue
+        if len(bias.uses()) != 1 or bias.is_graph_output():
             continue
         found.append(_Layer(node, data, weight, bias, numbers[site]))
     return found

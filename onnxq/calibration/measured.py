@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import onnx_ir as ir
@@ -17,14 +18,18 @@ __all__ = ["Measured"]
 class Measured:
     """Numbers of models as they were given; nothing here is of a model whose weights have been changed.
 
+    What is known of a model is forgotten with it: statistics may serve many models, one after the other.
+
     Attributes:
-        means: (model, tensor) → the mean of each of its channels, float64, where the samples held back have none.
-        biases: (model, node, parameters of its weight) → the bias corrected for the rounding of the weight; None where
+        means: model → tensor → the mean of each of its channels, float64, where the samples held back have none.
+        biases: model → (node, parameters of its weight) → the bias corrected for the rounding of the weight; None where
             there is none to be had.
     """
 
-    means: dict[tuple[ir.Model, str], NDArray[np.float64]] = field(default_factory=dict)
-    biases: dict[tuple[ir.Model, str, QParams], NDArray[np.float32] | None] = field(default_factory=dict)
+    means: WeakKeyDictionary[ir.Model, dict[str, NDArray[np.float64]]] = field(default_factory=WeakKeyDictionary)
+    biases: WeakKeyDictionary[ir.Model, dict[tuple[str, QParams], NDArray[np.float32] | None]] = field(
+        default_factory=WeakKeyDictionary
+    )
 
     def clear(self) -> None:
         """Forget everything: the samples are others."""

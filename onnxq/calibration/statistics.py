@@ -19,6 +19,7 @@ from onnxq.calibration.measured import Measured
 from onnxq.calibration.tensor_statistics import EMA_MOMENTUM, SENTINEL, TensorStatistics
 from onnxq.errors import StatisticsError
 from onnxq.spec import QuantSpec
+from onnxq.terminal import plural
 
 __all__ = ["EMA_MOMENTUM", "SENTINEL", "KeptSample", "Statistics", "TensorStatistics", "model_digest"]
 
@@ -118,7 +119,7 @@ class Statistics:
             bad = [stats for stats in bad if tensors is None or stats.name in tensors or stats.name in ends]
             if bad:
                 head = bad[0]
-                more = f" and {len(bad) - 1} more tensors" if len(bad) > 1 else ""
+                more = f" and {plural(len(bad) - 1, 'more tensor')}" if len(bad) > 1 else ""
                 found.append(
                     f"{word} in tensor {head.name!r}{more}, first in sample {getattr(head, first)} "
                     f"({getattr(head, total)} of {head.elements} values); they are left out of the ranges"

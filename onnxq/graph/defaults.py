@@ -10,6 +10,8 @@ __all__ = ["drop_initializer_inputs"]
 
 _SEVERAL = 2
 """A single initializer may well be there to be overridden."""
+_DEFAULT = "onnxq.default"
+"""Mark in ``ir.Value.meta`` of an input found to have a default: passes may leave no other initializers."""
 
 
 def drop_initializer_inputs(model: ir.Model) -> list[Note]:
@@ -25,7 +27,10 @@ def drop_initializer_inputs(model: ir.Model) -> list[Note]:
     """
     graph = model.graph
     both = [value for value in graph.inputs if value.is_initializer()]
-    if model.ir_version >= 4 and len(both) < max(len(graph.initializers), _SEVERAL):
+    meant = len(both) < max(len(graph.initializers), _SEVERAL) or any(_DEFAULT in value.meta for value in both)
+    if model.ir_version >= 4 and meant:
+        for value in both:
+            value.meta[_DEFAULT] = True
         return [
             Note(
                 "defaults",

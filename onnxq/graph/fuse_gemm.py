@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import is_constant, only_reader, remove_nodes, rename_output
+from onnxq.graph.values import STANDS_FOR, is_constant, only_reader, remove_nodes, rename_output
 
 __all__ = ["fuse_gemm"]
 
@@ -29,6 +29,8 @@ def fuse_gemm(model: ir.Model) -> list[Note]:
             continue
         add, row = found
         gemm = ir.node("Gemm", [node.inputs[0], node.inputs[1], row], name=node.name)
+        former = (node.name, add.name, node.op_type, add.op_type, node.outputs[0].name)
+        gemm.meta[STANDS_FOR] = tuple(name for name in former if name)
         assert isinstance(add.graph, ir.Graph)
         add.graph.insert_before(add, [gemm])
         rename_output(gemm.outputs[0], add.outputs[0])

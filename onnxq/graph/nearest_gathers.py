@@ -27,7 +27,7 @@ def is_nearest(node: ir.Node) -> bool:
 
 
 def nearest_gathers(model: ir.Model, chosen: Callable[[ir.Node], bool]) -> list[Note]:
-    """Write each chosen Resize to the nearest element as a Gather for each dimension that it changes.
+    """Write each chosen Resize to the nearest element as a Gather for each dimension that it does not just copy.
 
     Which elements it takes is found by running the node itself on positions, in onnxruntime. Left are those of free
     sizes, of sizes that are computed, and of regions of interest.
@@ -43,14 +43,14 @@ def nearest_gathers(model: ir.Model, chosen: Callable[[ir.Node], bool]) -> list[
     count = 0
     for node in [node for node in all_nodes(model) if is_nearest(node) and chosen(node)]:
         taken = _taken(model, node)
-        if taken is not None:
+        if taken:
             _gather(node, taken, namer)
             count += 1
     return [Note("nearest_gathers", "", f"{count} Resize nodes gather the nearest elements")] if count else []
 
 
 def _taken(model: ir.Model, node: ir.Node) -> dict[int, NDArray[np.int64]] | None:
-    """The positions that each changed dimension takes, ``None`` where they depend on more than the sizes."""
+    """The positions that each dimension takes, but for those copied; ``None`` where more than sizes decides."""
     before = static_shape(node.inputs[0])
     rest = [value for value in node.inputs[1:] if value is not None]
     cropped = node.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
@@ -62,8 +62,9 @@ def _taken(model: ir.Model, node: ir.Node) -> dict[int, NDArray[np.int64]] | Non
     found = {}
     for axis, (old, new) in enumerate(zip(before, array.shape, strict=True)):
         line = np.moveaxis(array, axis, 0).reshape(new, -1)[:, 0]
-        if old != new:
-            found[axis] = line.astype(np.int64) // int(np.prod(before[axis + 1 :])) % old
+        positions = line.astype(np.int64) // int(np.prod(before[axis + 1 :])) % old
+        if not np.array_equal(positions, np.arange(old)):  # sizes may be equal where scales are not 1
+            found[axis] = positions
     return found
 
 
@@ -100,8 +101,6 @@ def _gather(node: ir.Node, taken: dict[int, NDArray[np.int64]], namer: Namer) ->
         value = gather.outputs[0]
         value.name, value.type, value.shape = namer.fresh(f"{old.name}_gathered"), old.type, ir.Shape(sizes)
         made.append(gather)
-    if not made:
-        return
     graph.insert_before(node, made)
     rename_output(value, old)
     remove_nodes([node])

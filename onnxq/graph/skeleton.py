@@ -94,6 +94,7 @@ def adopt(model: ir.Model, proto: onnx.ModelProto, big: dict[str, ir.Value]) -> 
         fresh = by_name[value.name]
         fresh.type, fresh.shape, fresh.doc_string = value.type, value.shape, value.doc_string
         fresh.metadata_props.update(value.metadata_props)
+        fresh.meta.update(value.meta)
         inputs.append(fresh)
     stand_ins = [value for value in new.inputs if value.name not in own]
     new.inputs.clear()

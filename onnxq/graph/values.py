@@ -14,6 +14,7 @@ from onnxq.graph.traverse import all_graphs, all_nodes, describe, subgraphs
 
 __all__ = [
     "SAME_NUMBERS",
+    "STANDS_FOR",
     "all_graphs",
     "all_nodes",
     "array_of",
@@ -32,6 +33,8 @@ __all__ = [
 
 SAME_NUMBERS = "onnxq.same_numbers"
 """Mark in ``ir.Value.meta`` of a tensor that a pass has made: the name of one that was there and holds its numbers."""
+STANDS_FOR = "onnxq.stands_for"
+"""Mark in ``ir.Node.meta`` of a node that a pass has made: names, types and tensors of those whose place it took."""
 
 AnyArray = np.ndarray[Any, np.dtype[Any]]
 _MOVES = frozenset(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -198,3 +199,26 @@ def test_several_targets_with_one_model_measure_once(monkeypatch: pytest.MonkeyP
             assert one is not None and other is not None
             np.testing.assert_array_equal(one.numpy(), other.numpy())
             assert (one.numpy() != {"b": normal(4), "e": normal(8, seed=5)}[bias]).any()
+
+
+def test_a_bias_that_is_an_output_of_the_model_keeps_its_numbers() -> None:
+    model = build(
+        "(float[1, 16, 8, 8] x) => (float[1, 16, 8, 8] y, float[16] b) { y = Conv (x, w, b) }",
+        w=normal(16, 16, 1, 1),
+        b=normal(16),
+    )
+    q = onnxq.quantize(model, shifted(1, 16, 8, 8), options=Options(placement="all", algorithms=("bias_correction",)))
+    assert q.plan.quantized
+    bias = q.qdq().graph.initializers["b"].const_value
+    assert bias is not None
+    np.testing.assert_array_equal(bias.numpy(), normal(16))
+
+
+def test_statistics_remember_nothing_of_models_that_are_gone() -> None:
+    feeds = shifted(1, 16, 8, 8)
+    statistics = onnxq.calibrate(plain(1), feeds)
+    for _ in range(2):
+        onnxq.quantize(plain(1), statistics=statistics, options=Options(placement="all", opset=17))
+        gc.collect()
+        assert not statistics.measured.means
+        assert not statistics.measured.biases

@@ -110,7 +110,7 @@ def test_warnings() -> None:
         statistics.tensors[name] = _of(samples, name)
     text = "\n".join(statistics.warnings())
     assert "1 sample only" in text
-    assert "NaN in tensor 'bad' and 1 more tensors, first in sample 1 (1 of 2 values)" in text
+    assert "NaN in tensor 'bad' and 1 more tensor, first in sample 1 (1 of 2 values)" in text
     assert "infinite values in tensor 'worse', first in sample 0" in text
     assert "always zero on this data: 'zero'" in text
     assert Statistics("d", samples=2, tensors={"good": _of([[1.0]])}).warnings() == []

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import onnx
 import onnx_ir as ir
+import pytest
 
 from onnxq.graph.defaults import drop_initializer_inputs
 from onnxq.graph.load import load
+from onnxq.graph.normalize import normalize
 from onnxq.graph.values import is_constant
 from tests.graph.helpers import build, random, run
 
@@ -57,3 +59,26 @@ def test_all_initializers_listed_is_an_exporter_that_still_lists_them() -> None:
     kept = load(made)
     assert [note.node for note in drop_initializer_inputs(kept)] == ["w"]
     assert [value.name for value in kept.graph.inputs] == ["x", "w"]
+
+
+@pytest.mark.parametrize("opset", [17, 20])
+def test_a_default_stays_one_when_the_other_initializers_are_gone(opset: int) -> None:
+    made = build(
+        """g (float[1, 1, 4, 4] x, float[4, 4] w, float[4] v) => (float[1, 1, 2, 2] y) {
+            a = Add(x, w) \n b = Mul(a, v) \n gone = Neg(c) \n y = AveragePool <kernel_shape = [3, 3]> (b)
+        }""",
+        ir_version=8,
+        opset=17,
+        w=random(4, 4, seed=1),
+        v=random(4, seed=2),
+        c=random(3),
+    )
+    model = load(made)
+    normalize(model, min_opset=17)
+    assert "c" not in model.graph.initializers
+    again = model.clone()
+    normalize(again, min_opset=opset)
+    assert again.opset_imports[""] == opset
+    assert [value.name for value in again.graph.inputs] == ["x", "w", "v"]
+    normalize(again, min_opset=opset)
+    assert [value.name for value in again.graph.inputs] == ["x", "w", "v"]

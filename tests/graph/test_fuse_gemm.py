@@ -8,6 +8,8 @@ import onnx_ir as ir
 import pytest
 
 import onnxq
+from onnxq import Options
+from onnxq.errors import OptionError
 from onnxq.graph.fuse_gemm import fuse_gemm
 from onnxq.session import Session
 from tests.models import build, feeds_for, normal
@@ -57,3 +59,19 @@ def test_onnxruntime_computes_it_in_integers() -> None:
     q = onnxq.quantize(source, feeds_for(source, samples=4))
     assert "Gemm" in q.plan.quantized.values()
     assert q.verification is not None and q.verification.worst is not None and q.verification.worst[1].sqnr > 30
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "tensorrt"])
+@pytest.mark.parametrize("pattern", ["p", "a", "?", "m", "MatMul", "Add"])
+def test_what_it_was_can_still_be_named(pattern: str, backend: str) -> None:
+    """Also where another target is meant: calibration looks at all of them."""
+    options = Options(placement="all", exclude=(pattern,))
+    q = onnxq.quantize(dense(), feeds_for(dense(), samples=4), backend=backend, options=options)
+    kept = {k.reason for k in q.plan.kept_float}
+    assert f"excluded by {pattern!r}" in kept
+    assert bool(q.plan.quantized) == (backend == "tensorrt" and pattern in ("a", "Add"))
+
+
+def test_what_names_nothing_in_any_form_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"'addd' matches no node name.*Did you mean"):
+        onnxq.calibrate(dense(), feeds_for(dense(), samples=4), options=Options(exclude=("addd",)))

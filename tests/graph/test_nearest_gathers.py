@@ -43,6 +43,16 @@ def test_the_same_elements(coordinates: str, rounding: str) -> None:
         np.testing.assert_array_equal(Session(model, optimize=False).run(feeds)["y"], want)
 
 
+def test_elements_may_move_where_sizes_do_not() -> None:
+    source = resize('<coordinate_transformation_mode = "half_pixel", nearest_mode = "floor">', 1, 1, 1.15, 2)
+    model = gathered(source)
+    assert [node.op_type for node in model.graph] == ["Gather", "Gather"]
+    (feeds,) = feeds_for(source, samples=1)
+    want = Session(ir.from_proto(source), optimize=False).run(feeds)["y"]
+    assert want.shape == (1, 3, 6, 10)
+    np.testing.assert_array_equal(Session(model, optimize=False).run(feeds)["y"], want)
+
+
 def test_what_is_left() -> None:
     for source in (
         resize("", 1, 1, 2, 2, sizes="1, 3, N, 5"),
