@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from onnxq.calibration.statistics import Statistics
 from onnxq.final_check import Verification
 from onnxq.options import Options
 from onnxq.plan import Plan
@@ -17,15 +18,20 @@ _APART = 10.0
 """dB between all samples and the worst of them, from which on few samples say little."""
 
 
-def cautions(plan: Plan, verification: Verification, options: Options, samples: int) -> Iterator[str]:
+def cautions(plan: Plan, verification: Verification, options: Options, statistics: Statistics) -> Iterator[str]:
     """Warnings of a result, as sentences.
 
     Args:
         plan: where it is quantized.
         verification: what running it showed.
         options: the floor.
-        samples: of the calibration data.
+        statistics: of the calibration data.
     """
+    samples = statistics.samples
+    if samples and not statistics.kept and options.keep != 0:
+        nan = any(tensor.nan for tensor in statistics.tensors.values())
+        why = "a NaN turns up in every sample" if nan else "none of the samples could be held back"
+        yield f"{why}: the result was not compared with the float model"
     if not plan.quantized:
         stored = f", but for the weights of {counts(plan.stored.values())}" if plan.stored else ""
         reasons = sorted(by_reason(plan.kept_float), key=lambda found: -sum(k.op in _HEAVY for k in found[1]))

@@ -24,7 +24,7 @@ from onnxq.planner import make_plan
 from onnxq.progress import Reporter, Silent
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
-from onnxq.rescue import FEW, Blame, blame, to_keep_float
+from onnxq.rescue import FEW, Blame, blame, groups, to_keep_float
 from onnxq.variants import Variants
 
 __all__ = ["Decider"]
@@ -154,7 +154,7 @@ class Decider:
         def attempt(kept: Iterable[str]) -> float:
             return variants.sqnr(quantized_without(kept))
 
-        with reporter.phase("find what hurts", total=min(len(layers), 40), unit="layers") as advance:
+        with reporter.phase("find what hurts", total=len(groups(list(layers))), unit="groups") as advance:
             return blame(layers, attempt, advance, in_hope=in_hope)
 
     def variant(

@@ -210,7 +210,7 @@ class _Job:
         filled = {value.name for node in all_nodes(quantized.model) for value in node.outputs if is_filled(value)}
         told = statistics.warnings(set(quantized.plan.observed()) - filled)
         told += [*prepared.warnings, *decider.warnings, *verification.warnings]
-        told += cautions(quantized.plan, verification, options, statistics.samples)
+        told += cautions(quantized.plan, verification, options, statistics)
         verification = replace(verification, warnings=tuple(told))
         say = target.format_named(options.format).notes
         unsaid = say(quantized) if say is not None else []

@@ -50,8 +50,4 @@ def remarks(
     nan = any(tensor.nan for tensor in statistics.tensors.values())
     if not kept or nan or any(tensor.inf for tensor in statistics.tensors.values()):
         found += check_weights(model)
-    texts = [f"{f.where}: {f.what}{f'. {f.hint}' if f.hint else ''}" for f in found if f.level == "warning"]
-    if not kept and options.keep != 0:
-        why = "a NaN turns up in every sample" if nan else "none of the samples could be held back"
-        texts.append(f"{why}: the result was not compared with the float model")
-    return tuple(texts)
+    return tuple(f"{f.where}: {f.what}{f'. {f.hint}' if f.hint else ''}" for f in found if f.level == "warning")

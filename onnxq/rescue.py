@@ -18,7 +18,7 @@ from onnxq.metrics import worst_sqnr
 from onnxq.quantized import Quantized
 from onnxq.simulation import simulation
 
-__all__ = ["FEW", "POOR", "Blame", "blame", "output_sqnr", "to_keep_float"]
+__all__ = ["FEW", "POOR", "Blame", "blame", "groups", "output_sqnr", "to_keep_float"]
 
 POOR = 12.0
 """dB: a result below this is worth a search."""
@@ -89,14 +89,18 @@ def blame(
     rest = 10 ** (-attempt(names) / 10)
     if not math.isfinite(rest) or (in_hope and not _gains(rest, 10 ** (-attempt(()) / 10))):
         return [], rest
-    size = -(-len(names) // _GROUPS)
     found = []
-    for start in range(0, len(names), size):
-        group = tuple(names[start : start + size])
+    for group in groups(names):
         noise = 10 ** (-attempt(n for n in names if n not in group) / 10)
         found.append(Blame(group, max(noise - rest, 0.0), sum(layers[n] for n in group)))
         advance(len(found))
     return found, rest
+
+
+def groups(names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Layers as they are measured: one at a time, or neighbours together where there are more than 40."""
+    size = max(-(-len(names) // _GROUPS), 1)
+    return [tuple(names[start : start + size]) for start in range(0, len(names), size)]
 
 
 def to_keep_float(records: Sequence[Blame], rest: float = 0.0) -> list[str]:

@@ -6,6 +6,7 @@ import pytest
 from onnx import parser
 
 import onnxq
+from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.cautions import cautions
 from onnxq.demo.data import MODEL, load_digits
 from onnxq.final_check import Verification
@@ -65,6 +66,28 @@ def test_few_samples_that_differ_much(worst: float, samples: int, said: bool) ->
     """Figures of a voice detector: 17.4 dB over 8 samples, 4.8 dB the worst, and 32.1 dB over all 128."""
     errors = Errors(samples=8, elements=8, sqnr=17.4, worst=worst, worst_sample=48, median=22.0)
     run = Verification({"y": errors}, samples=8)
-    found = list(cautions(Plan("onnxruntime", (), {"c": "Conv"}), run, Options(), samples))
+    seen = Statistics("", samples=samples, kept=[KeptSample(0, {}, {})])
+    found = list(cautions(Plan("onnxruntime", (), {"c": "Conv"}), run, Options(), seen))
     expected = "output 'y' differs much from sample to sample, and these figures are of 8 of 128: "
     assert found == ([expected + "onnxq compare runs them all"] if said else [])
+
+
+def test_what_was_compared_with_merged_statistics_is_compared() -> None:
+    """A part of the data that holds nothing back says nothing of a result from all of it."""
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1, 8] x) => (float[1, 8] y) { a = Log (x)
+            b = Neg (a)
+            y = Add (a, b) }"""
+    )
+    good = np.full((4, 1, 8), 2.0, np.float32) + np.arange(4, dtype=np.float32)[:, None, None]
+    bad = good.copy()
+    bad[:, :, 0] = -1.0  # its logarithm is no number
+    alone = onnxq.calibrate(model, bad)
+    options = Options(placement="all")
+    said = onnxq.quantize(model, statistics=alone, options=options).report()["verification"]["warnings"]
+    assert any("not compared with the float model" in text for text in said)
+    merged = onnxq.calibrate(model, good)
+    merged.merge(alone)
+    said = onnxq.quantize(model, statistics=merged, options=options).report()["verification"]["warnings"]
+    assert not any("not compared with the float model" in text for text in said)
