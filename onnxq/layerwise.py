@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from onnxq.errors import OptionError
 from onnxq.graph.save import save
-from onnxq.graph.take_apart import Cut, find_cuts, showing, taken_apart
 from onnxq.metrics import ErrorMeter, jsonable
+from onnxq.render.cuts import Cut, find_cuts, showing, taken_apart
 from onnxq.runtimes.child import examine
 from onnxq.runtimes.runtime import Runtime
 from onnxq.session import Session
 
-__all__ = ["LayerAgreement", "compare_layers"]
+__all__ = ["LayerAgreement", "compare_layers", "require_layers"]
 
 _SAMPLES = 2
 """The integers of all tensors are held in memory, in files and in the runtime."""
@@ -74,14 +74,7 @@ def compare_layers(
         OptionError: there is no sample, or nothing to take apart.
         VerificationError: the runtime does not take the parts.
     """
-    cuts = find_cuts(model)
-    if not feeds:
-        raise OptionError("comparing layers needs data", hint="Give samples with --data")
-    if not cuts:
-        raise OptionError(
-            "there are no QuantizeLinear and DequantizeLinear nodes to compare layers between",
-            hint="Leave --layers away, or write the artifact in a format that has them",
-        )
+    cuts = require_layers(model, feeds)
     sizes = {name: array.shape for name, array in feeds[0].items()}
     alike = [f for f in feeds[:_SAMPLES] if {name: array.shape for name, array in f.items()} == sizes]
     session = Session(showing(model, cuts), optimize=False)
@@ -94,6 +87,23 @@ def compare_layers(
         save(taken_apart(model, cuts, {**alike[0], **references[0]}), path)
         seen = examine(runtime, path, given, timeout=timeout, **runtime.in_parts)
     return tuple(_compared(cut, references, seen.outputs) for cut in cuts)
+
+
+def require_layers(model: ir.Model, feeds: Sequence[Arrays]) -> list[Cut]:
+    """Where a model can be taken apart; to be asked before anything is run.
+
+    Raises:
+        OptionError: there is no sample, or nothing to take apart.
+    """
+    if not feeds:
+        raise OptionError("comparing layers needs data", hint="Give samples with --data")
+    cuts = find_cuts(model)
+    if not cuts:
+        raise OptionError(
+            "there are no QuantizeLinear and DequantizeLinear nodes to compare layers between",
+            hint="Leave --layers away, or write the artifact in a format that has them",
+        )
+    return cuts
 
 
 def _compared(cut: Cut, references: Sequence[Arrays], got: Sequence[Arrays]) -> LayerAgreement:

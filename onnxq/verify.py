@@ -23,7 +23,7 @@ from onnxq.calibration.data import open_data
 from onnxq.errors import BackendError, OnnxqError, OptionError
 from onnxq.graph.load import load
 from onnxq.graph.shapes import forget_shapes
-from onnxq.layerwise import LayerAgreement, compare_layers
+from onnxq.layerwise import LayerAgreement, compare_layers, require_layers
 from onnxq.locations import find_artifact
 from onnxq.metrics import ErrorMeter, Errors, jsonable, worst_output
 from onnxq.options import ImageOptions
@@ -151,6 +151,8 @@ def verify(
     if data is not None:
         wanted = _SAMPLES if samples is None else samples
         feeds = [dict(f) for f in open_data(data, inputs_of(model), image=image, samples=wanted)]
+    if layers:
+        require_layers(model, feeds)
     seen = Examination("", "")
     if runtime is not None:
         with reporter.phase(f"load in {runtime.title}", total=1, unit="models") as advance:

@@ -14,8 +14,8 @@ import onnxq
 from onnxq import Options
 from onnxq.cli import main
 from onnxq.errors import OptionError
-from onnxq.graph.take_apart import find_cuts, showing, taken_apart
 from onnxq.layerwise import compare_layers
+from onnxq.render.cuts import find_cuts, showing, taken_apart
 from onnxq.runtimes.child import examine
 from onnxq.runtimes.onnxruntime import RUNTIME
 from onnxq.runtimes.runtime import WORKERS, Runtime

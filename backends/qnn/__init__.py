@@ -16,6 +16,11 @@ Formats: ``qdq``; ``context`` adds the graph compiled for the HTP, ``<model>_ctx
 :mod:`onnxq.runtimes.qnn`); they hold the sizes of the model's inputs, which must be fixed. They are compiled for the
 provider's default architecture; for another, call the runtime with its options ``context`` or ``dlc``, and ``arch``.
 
+What the HTP computes wrongly in some forms is written otherwise, or stays float: :mod:`onnxq.backends.qnn.rewrites`.
+Wrong as well, and not told apart: a mean pool of two rows with one of padding at either end, a Softmax of six
+dimensions over one element, a Pad below 0 behind a Softmax; a Cast to integers rounds. One ConvTranspose with groups
+and output_padding ended the emulator.
+
 Verified on the HTP emulator of onnxruntime-qnn 2.7.0 (x86-64 Linux): each row of the table, in 8 and 16 bits. Left out
 as the emulator rejects them: Erf, Celu, Selu, Softsign, ThresholdedRelu, ReduceProd, Trilu, ScatterND, GridSample,
 RMSNormalization; as it computes them wrongly: CumSum, ScatterElements, Round of halves; as it computes them in float:

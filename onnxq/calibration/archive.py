@@ -98,7 +98,7 @@ def _is_data(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as file:
             names = file.namelist()
-    except (OSError, *BROKEN):
+    except BROKEN:
         return False
     return bool(names) and "header.npy" not in names and all(name.endswith(".npy") for name in names)
 

@@ -12,7 +12,7 @@ from onnxq.errors import ExecutionError
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import is_constant, remove_nodes, rename_output, set_constant, static_shape
+from onnxq.graph.values import constant_array, is_constant, remove_nodes, rename_output, set_constant, static_shape
 from onnxq.session import Session
 
 __all__ = ["is_nearest", "nearest_gathers"]
@@ -68,10 +68,14 @@ def _taken(model: ir.Model, node: ir.Node) -> dict[int, NDArray[np.int64]] | Non
     return found
 
 
-def _run(model: ir.Model, node: ir.Node, array: NDArray[np.int32]) -> NDArray[np.int32] | None:
+def _run(model: ir.Model, node: ir.Node, positions: NDArray[np.int32]) -> NDArray[np.int32] | None:
     """What the node makes of an array; ``None`` where onnxruntime has no such Resize."""
-    fed = ir.Value(name="positions", type=ir.TensorType(ir.DataType.INT32), shape=ir.Shape(array.shape))
-    rest = [value and ir.Value(name=value.name, const_value=value.const_value) for value in node.inputs[1:]]
+    fed = ir.Value(name="positions", type=ir.TensorType(ir.DataType.INT32), shape=ir.Shape(positions.shape))
+    constants = map(constant_array, node.inputs[1:])
+    rest = [  # under names of their own, and not the tensors themselves, which take the name of their value
+        None if array is None else ir.Value(name=f"constant{index}", const_value=ir.tensor(array))
+        for index, array in enumerate(constants)
+    ]
     copy = ir.Node("", "Resize", [fed, *rest], list(node.attributes.values()), num_outputs=1)
     copy.outputs[0].name = "taken"
     copy.outputs[0].type = fed.type
@@ -84,7 +88,8 @@ def _run(model: ir.Model, node: ir.Node, array: NDArray[np.int32]) -> NDArray[np
         name="nearest",
     )
     try:
-        return Session(ir.Model(graph, ir_version=model.ir_version), optimize=False).run({"positions": array})["taken"]
+        session = Session(ir.Model(graph, ir_version=model.ir_version), optimize=False)
+        return session.run({"positions": positions})["taken"]
     except ExecutionError:
         return None
 

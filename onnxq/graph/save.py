@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from onnxq.errors import OutputError
 from onnxq.graph.traverse import with_subgraphs
-from onnxq.writing import hint_for
+from onnxq.writing import hint_for, is_full
 
 __all__ = ["MAX_PROTO_BYTES", "file_size", "save", "serialized_size", "to_proto"]
 
@@ -187,12 +187,11 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, external_data: bool |
             _keep_mode(final, source)
             os.replace(source, final)
     except OSError as error:
-        hint = hint_for(error)
-        needed = f"; about {size} bytes are needed" if "space" in hint else ""
+        needed = f"; about {size} bytes are needed" if is_full(error) else ""
         raise OutputError(
             f"cannot be written: {error.strerror or error}{needed}",
             where=f"'{path}'",
-            hint=hint,
+            hint=hint_for(error),
         ) from error
     except ValueError as error:  # protobuf's own complaint about a message over 2 GiB
         raise OutputError(

@@ -62,6 +62,13 @@ def test_what_is_left() -> None:
         assert [node.op_type for node in gathered(source).graph] == ["Resize"]
 
 
+def test_constants_may_have_any_name() -> None:
+    source = build(
+        "(float[1, 3, 6, 5] x) => (float[1, b, c, d] y) { y = Resize (x, , positions) }", positions=f32([1, 1, 0.5, 2])
+    )
+    assert {node.op_type for node in gathered(source).graph} == {"Gather"}
+
+
 def test_for_the_htp() -> None:
     floor = '<coordinate_transformation_mode = "half_pixel", nearest_mode = "floor">'
     assert set(onnxq.plan(resize(floor, 1, 1, 2, 2), backend="qnn").quantized.values()) == {"Gather"}
