@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
+from onnxq.graph.windows import axes_of
 
 __all__ = ["exact_pools"]
 
@@ -34,33 +35,21 @@ def exact_pools(model: ir.Model) -> list[Note]:
 
 def _settle(node: ir.Node) -> bool:
     """Whether a pool was changed."""
-    get, x = node.attributes, node.inputs[0]
-    kernel = get.get_ints("kernel_shape", ())
-    count = len(kernel)
-    sizes = x.shape[2:] if x is not None and x.shape is not None else ()
-    if not get.get_int("ceil_mode", 0) or len(sizes) != count or get.get_string("auto_pad", "NOTSET") != "NOTSET":
+    axes = axes_of(node) if node.attributes.get_int("ceil_mode", 0) else None
+    if axes is None or any(axis.reach < 0 for axis in axes):
         return False
-    strides = get.get_ints("strides", ()) or (1,) * count
-    dilations = get.get_ints("dilations", ()) or (1,) * count
-    pads = list(get.get_ints("pads", ()) or (0,) * 2 * count)
     behind = rounded = False
-    for axis, (size, window, step, gap) in enumerate(zip(sizes, kernel, strides, dilations, strict=True)):
-        if not isinstance(size, int):
-            return False
-        reach = size + pads[axis] + pads[count + axis] - ((window - 1) * gap + 1)
-        if reach < 0:
-            return False
-        if reach % step == 0:
-            continue
-        if (reach // step + 1) * step < size + pads[axis]:
-            rounded = True
-            continue
-        behind = True
-        pads[count + axis] -= reach % step
-    if not behind or (rounded and min(pads) < 0):
+    ends = []
+    for axis in axes:
+        left = axis.reach % axis.step
+        if left and (axis.reach // axis.step + 1) * axis.step < axis.size + axis.begin:
+            rounded, left = True, 0
+        behind |= left > 0
+        ends.append(axis.end - left)
+    if not behind or (rounded and min(*ends, *(axis.begin for axis in axes)) < 0):
         return False
     if rounded:
-        node.attributes["pads"] = ir.AttrInt64s("pads", pads)
+        node.attributes["pads"] = ir.AttrInt64s("pads", [*(axis.begin for axis in axes), *ends])
     else:
         del node.attributes["ceil_mode"]
     return True
