@@ -15,10 +15,10 @@ from onnx import TensorProto, helper
 import onnxq
 from onnxq import Options
 from onnxq.errors import VerificationError
-from onnxq.layerwise import compare_layers
 from onnxq.runtimes.child import examine, missing
 from onnxq.runtimes.openvino import RUNTIME
 from onnxq.runtimes.runtime import Examination
+from tests.backends.layers import all_but_ties_agree
 from tests.contract import infer
 from tests.models import build, feeds_for, images, normal
 from tests.targets import GRAPHS
@@ -62,12 +62,8 @@ def test_kernels_and_numbers(name: str, form: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_layer_agrees_to_a_step(name: str) -> None:
-    model = MODELS[name]()
-    feeds = feeds_for(model, samples=2)
-    layers = compare_layers(onnxq.quantize(model, feeds, backend="openvino").qdq(), RUNTIME, feeds, timeout=120)
-    assert max(layer.steps for layer in layers) <= 1, layers
-    assert sum(layer.differing for layer in layers) <= 0.001 * sum(layer.values for layer in layers)
+def test_every_layer_agrees(name: str) -> None:
+    all_but_ties_agree(MODELS[name](), "openvino", RUNTIME)
 
 
 def test_weights_may_not_be_unsigned(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 import onnxq
 from onnxq import Options
-from onnxq.layerwise import compare_layers
 from onnxq.runtimes.child import examine, missing
 from onnxq.runtimes.tvm import RUNTIME
+from tests.backends.layers import all_but_ties_agree
 from tests.contract import infer
 from tests.models import build, feeds_for, images, normal
 from tests.targets import GRAPHS
@@ -40,11 +40,7 @@ def test_numbers(name: str, weights: int, bits: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_every_layer_agrees(name: str) -> None:
-    model = GRAPHS[name]()
-    feeds = feeds_for(model, samples=2)
-    layers = compare_layers(onnxq.quantize(model, feeds, backend="tvm").qdq(), RUNTIME, feeds, timeout=120)
-    assert max(layer.steps for layer in layers) <= 1, layers
-    assert sum(layer.differing for layer in layers) <= 0.001 * sum(layer.values for layer in layers)
+    all_but_ties_agree(GRAPHS[name](), "tvm", RUNTIME)
 
 
 def test_every_new_shape_is_compiled(tmp_path: Path) -> None:
