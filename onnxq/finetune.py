@@ -1,8 +1,9 @@
 """Training a quantized model on its ONNX graph, with no source code of the model and no labels.
 
 The float model is the teacher: the quantized one learns, by gradient through straight-through rounding, to give the
-same outputs (and the same tensors inside) on the samples given. What is best on samples held back is kept, and only
-where onnxruntime finds it better there than the model given.
+same outputs (and the same tensors inside) on the samples given. Of the samples held back, one half chooses among the
+states of the training; the other, by which nothing was chosen, decides in onnxruntime whether that one is better than
+the model given.
 """
 
 from __future__ import annotations
@@ -40,8 +41,10 @@ _MOST_FEATURES = 16
 _KEPT = 8
 """Samples that the result is verified on."""
 _LEAST_SAMPLES = 2
-_GAIN = 0.05
-"""dB by which the samples held back must be better in onnxruntime, else the model given is kept."""
+_GAIN = 0.5
+"""dB by which the judging samples must be better in onnxruntime, else the model given is kept. A smaller gain changes
+decisions to the worse as often as to the better: 8-bit effnet_lite0, 0.4 dB better, agreed with the float model on 141
+of 150 photographs instead of 143."""
 _DEFAULT_STEPS, _MOST_STEPS = 400, 1_000_000
 """Without a limit, and where time is the only one."""
 _RATE, _FEW_BITS = 0.01, 4
@@ -100,7 +103,8 @@ def finetune(
         reporter: shows progress.
 
     Returns:
-        The trained model, verified on the samples held back; the one given where it was not made better there.
+        The trained model, verified on the judging half of the samples held back; the one given where it was not made
+        better there by half a decibel.
 
     Raises:
         ModelError: torch cannot run an operator of the model, or the teacher is another model.
@@ -129,8 +133,9 @@ def finetune(
     if len(feeds) < _LEAST_SAMPLES:
         raise DataError(f"{len(feeds)} sample is too few", where="data", hint="Give at least a dozen")
     held = feeds[3::4] or feeds[-1:]
+    choosing, judging = held[::2], held[1::2] or held
     fitting = [f for k, f in enumerate(feeds) if k % 4 != 3] if len(feeds) > 3 else feeds[:-1]
-    judge = _Judge(reference, held)
+    judge = _Judge(reference, judging)
     judge.require_same_shapes(given)
     given_sqnr = judge(given)  # before the work: the model given runs
     rate, checks = _rate(given) if lr is None else lr, max(min(20, most // 10), 1)
@@ -142,7 +147,7 @@ def finetune(
             student,
             master,
             fitting,
-            held,
+            choosing,
             settings,
             loss=loss,
             start=start,
@@ -150,11 +155,11 @@ def finetune(
             spent=lambda: 0.0 if minutes is None else (time.monotonic() - began) / max(60 * minutes, 1e-9),
             save=lambda step, error: _save(student, resume, step, settings),
         )
-    note = f"finetune: {done} steps, relative error on {len(held)} samples held back {before:.3g} to {after:.3g}"
+    note = f"finetune: {done} steps, relative error on {len(choosing)} samples held back {before:.3g} to {after:.3g}"
     trained = student.result()
-    reached = judge(trained)
-    made = _better(given, trained, (given_sqnr, reached), note, any_gain=loss is not None and after < before)
-    kept = [KeptSample(k, dict(f), dict(o)) for k, (f, o) in enumerate(zip(held, judge.exact, strict=True))][:_KEPT]
+    note += f"; in onnxruntime, on {len(judging)} others, "
+    made = _better(given, trained, (given_sqnr, judge(trained)), note, any_gain=loss is not None and after < before)
+    kept = [KeptSample(k, dict(f), dict(o)) for k, (f, o) in enumerate(zip(judging, judge.exact, strict=True))][:_KEPT]
     result = made.rendered()
     forget_shapes(result)
     checked = final_check(prepared.model, result, kept, float_bytes=prepared.bytes, at_home=given.backend.at_home)
@@ -201,7 +206,7 @@ def _features(given: Quantized, reference: ir.Model) -> list[str]:
 
 
 class _Judge:
-    """dB of models in onnxruntime on the samples held back, against the float one."""
+    """dB of models in onnxruntime on samples that nothing was chosen by, against the float one."""
 
     def __init__(self, reference: ir.Model, held: Sequence[Mapping[str, NDArray[Any]]]) -> None:
         session = Session(reference, optimize=False)
@@ -226,12 +231,12 @@ class _Judge:
 def _better(
     given: Quantized, trained: Quantized, levels: tuple[float, float], note: str, *, any_gain: bool
 ) -> Quantized:
-    """The trained model where onnxruntime finds it better on the samples held back, else the one given."""
+    """The trained model where onnxruntime finds it better on the judging samples, else the one given."""
     before, after = levels
     if any_gain or after > before + _GAIN:
-        note += f"; in onnxruntime {decibel(before)} to {decibels(after)}"
+        note += f"{decibel(before)} to {decibels(after)}"
         return replace(trained, notes=(*given.notes, note), recipe=(*given.recipe, "finetune"))
-    note += f"; in onnxruntime {decibels(after)}, not better than {decibels(before)}: the model given is kept"
+    note += f"{decibel(before)} to {decibels(after)}, not {_GAIN} dB better: the model given is kept"
     return replace(given, notes=(*given.notes, note))
 
 

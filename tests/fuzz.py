@@ -111,6 +111,7 @@ def _assembled(seed: int, scope: Scope, free: dict[str, list[str | None]]) -> Ca
             dims = [label or next(iter(size)) for label, size in zip(names, sizes, strict=True)]
         return helper.make_tensor_value_info(name, kind, dims)
 
+    free = _own_names(free, scope)
     dynamic = any(name for names in free.values() for name in names) or "If" in {n.op_type for n in scope.nodes}
     graph = helper.make_graph(
         scope.nodes,
@@ -136,6 +137,19 @@ def _assembled(seed: int, scope: Scope, free: dict[str, list[str | None]]) -> Ca
     except Exception:  # the checker's, shape inference's and onnxruntime's own
         return None
     return Case(seed, model, feeds)
+
+
+def _own_names(free: dict[str, list[str | None]], scope: Scope) -> dict[str, list[str | None]]:
+    """Names of free dimensions that inputs share only where their sizes are the same in every sample."""
+    sizes: dict[str, tuple[int, ...]] = {}
+    told: dict[str, list[str | None]] = {}
+    for name, labels in free.items():
+        told[name] = []
+        for axis, label in enumerate(labels):
+            found = tuple(array.shape[axis] for array in scope.values[name])
+            shared = label is None or sizes.setdefault(label, found) == found
+            told[name].append(label if shared else f"{label} of {name}")
+    return told
 
 
 def _fits(info: onnx.ValueInfoProto, arrays: Sequence[Array]) -> bool:

@@ -33,6 +33,7 @@ class Fitter:
         self._inputs = tuple(inputs)
         self._known = {info.name: info for info in (*inputs, *optional)}
         self._warned: set[str] = set()
+        self._ambiguous: set[str] = set()
 
     def fit(self, item: object, where: str) -> dict[str, np.ndarray]:
         """The complete feed, batch dimension included.
@@ -54,7 +55,24 @@ class Fitter:
             raise DataError(wrong, where=where, hint=f"{hint} {needs}".strip())
         if unknown:
             self._warn(f"the data's {', '.join(map(repr, unknown))} is not an input of the model and is not used")
-        return {name: self._array(self._known[name], arrays[name], where) for name in arrays if name in self._known}
+        feed = {name: self._array(self._known[name], arrays[name], where) for name in arrays if name in self._known}
+        self._agree(feed, where)
+        return feed
+
+    def _agree(self, feed: Mapping[str, np.ndarray], where: str) -> None:
+        """Warn of a name of dimensions that have different sizes: onnxruntime shares memory by such names."""
+        seen: dict[str, tuple[int, str]] = {}
+        for name, array in feed.items():
+            for axis, (dim, size) in enumerate(zip(self._known[name].shape or (), array.shape, strict=False)):
+                if not isinstance(dim, str) or not dim:
+                    continue
+                first, there = seen.setdefault(dim, (size, f"axis {axis} of {name!r}"))
+                if size != first and dim not in self._ambiguous:
+                    self._ambiguous.add(dim)
+                    self._warn(
+                        f"the model calls axis {axis} of {name!r} and {there} both {dim!r}, in {where} they are {size} "
+                        f"and {first}: onnxruntime may fail to run the result. Give each its own name in the model"
+                    )
 
     def _named(self, item: object, where: str) -> Mapping[str, Any]:
         if isinstance(item, (tuple, list)) and item and isinstance(item[0], Mapping):

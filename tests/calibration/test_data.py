@@ -257,6 +257,16 @@ def test_strings() -> None:
         feeds([np.array(list("abcd"))], FLAT)
 
 
+def test_a_dimension_name_of_two_sizes_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    other = InputInfo("y", np.dtype(np.float32), ("N", "K"))
+    sizes = {"x": IMAGES[:2], "y": np.ones((2, 3, 2), np.float32)}
+    with caplog.at_level(logging.WARNING, logger="onnxq"):
+        found = feeds([{"x": x[None], "y": y} for x, y in zip(*sizes.values(), strict=True)], IMAGE, other)
+    assert [feed["y"].shape for feed in found] == [(3, 2)] * 2
+    (warning,) = [r.getMessage() for r in caplog.records if "onnxruntime may fail" in r.getMessage()]
+    assert "axis 0 of 'y' and axis 0 of 'x' both 'N', in sample 0 they are 3 and 1" in warning
+
+
 def test_an_extra_array_is_left_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="onnxq"):
         same(feeds([{"x": x, "label": 3} for x in IMAGES]))
