@@ -30,7 +30,7 @@ from onnxq.graph.note import Note
 from onnxq.graph.save import save
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
-from onnxq.graph.values import STANDS_FOR, constant_array, is_constant
+from onnxq.graph.values import constant_array, is_constant, stand_for
 from onnxq.plan import Plan
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
@@ -57,8 +57,8 @@ def _rewrite(model: ir.Model) -> list[Note]:
         if node.op_type == "MatMul" and node.domain in ("", "ai.onnx") and is_constant(node.inputs[1]):
             ranks = [len(v.shape) if v is not None and v.shape is not None else 0 for v in node.inputs]
             if ranks == [2, 2]:
+                stand_for(node, [node])
                 node.op_type = "Gemm"
-                node.meta[STANDS_FOR] = ("MatMul",)
                 changed += 1
     return [Note("tengine", "", f"{changed} MatMul are written as Gemm: FullyConnected")] if changed else []
 

@@ -45,12 +45,13 @@ def for_each_target(names: Iterable[str], works: Iterable[Work], do: Callable[[W
         return results
     if len(refused) == 1 and len(errors) == len(names):
         raise errors[0]
+    hint = "Leave them away to make the others" if len(errors) > 1 else "Leave it away to make the others"
     kinds = {type(error) for error in errors}
     kind = kinds.pop() if len(kinds) == 1 else BackendError
     raise kind(
         "; ".join(f"{', '.join(group)}: {text}" for text, group in refused.items()),
         where=f"{len(errors)} of {len(names)} targets",
-        hint="Leave them away to make the others" if len(errors) > 1 else "Leave it away to make the others",
+        hint=hint if len(errors) < len(names) else "",
     ) from errors[0]
 
 

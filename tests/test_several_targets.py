@@ -14,6 +14,7 @@ import onnxq
 from onnxq import Options
 from onnxq.cli import main
 from onnxq.errors import OnnxqError, OptionError
+from onnxq.exit_codes import ExitCode
 from tests.models import feeds_for, renamed
 from tests.targets import TARGETS, residual
 
@@ -96,3 +97,18 @@ def test_wrong_uses(files: tuple[Path, Path], tmp_path: Path, capsys: pytest.Cap
     assert main(["plan", str(model), "--backend", "onnxruntime", "--backend", "tvm", "--nonsense"]) == 2
     assert main(["plan", str(model), "--backend", "onnxruntime", "--backend", "tvm"]) == 2
     assert "takes one --backend" in capsys.readouterr().err
+
+
+def test_deploy_writes_nothing_where_a_target_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "an int8 net.onnx"
+    onnxq.quantize(residual(), FEEDS, output=source, options=Options(placement="all"))
+    out, several = tmp_path / "out", ["--backend", "onnxruntime", "--backend", "vitis", "--backend", "nnie"]
+    assert main(["deploy", str(source), *several, "-o", str(out)]) == ExitCode.FAILED
+    said = " ".join(capsys.readouterr().err.split())
+    assert "2 of 3 targets" in said and "vitis" in said and "nnie" in said and "Leave them away" in said
+    assert not out.exists()
+    assert main(["deploy", str(source), *several[2:], "-o", str(out)]) == ExitCode.FAILED
+    said = " ".join(capsys.readouterr().err.split())
+    assert "2 of 2 targets" in said and "the others" not in said
+    assert main(["deploy", str(source), *several[:2], "--backend", "tvm", "-o", str(out)]) == ExitCode.OK
+    assert sorted(p.name for p in out.iterdir()) == ["an int8 net_onnxruntime.onnx", "an int8 net_tvm.onnx"]

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxq.calibration.workbench import Workbench
 from onnxq.errors import ModelError
 from onnxq.graph.prune import remove_unread
-from onnxq.graph.values import constant_array
+from onnxq.graph.values import constant_array, remove_nodes
 
 __all__ = ["Tapped", "observe", "tap"]
 
@@ -221,5 +221,5 @@ def _drop_unused(graph: ir.Graph) -> None:
     """Remove the nodes that no output needs, from the end; unused initializers go as well."""
     for node in reversed(list(graph)):
         if not any(output.uses() or output.is_graph_output() for output in node.outputs):
-            graph.remove(node, safe=True)
+            remove_nodes([node])
     remove_unread(graph)

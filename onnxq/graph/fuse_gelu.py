@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxq.graph.groups import find_groups
 from onnxq.graph.note import Note
 from onnxq.graph.region import compute
-from onnxq.graph.values import remove_nodes, rename_output
+from onnxq.graph.values import remove_nodes, rename_output, stand_for
 
 __all__ = ["fuse_gelu"]
 
@@ -53,6 +53,7 @@ def fuse_gelu(model: ir.Model) -> list[Note]:
         if not found or not isinstance(graph, ir.Graph) or not _same_rank(start, end):
             continue
         node = ir.node("Gelu", [start], {"approximate": found[0]}, name=last.name)
+        stand_for(node, group.nodes)
         graph.insert_before(last, [node])
         rename_output(node.outputs[0], end)
         remove_nodes(reversed(group.nodes))

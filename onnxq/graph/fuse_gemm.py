@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import STANDS_FOR, is_constant, only_reader, remove_nodes, rename_output
+from onnxq.graph.values import is_constant, only_reader, remove_nodes, rename_output, stand_for, static_shape
 
 __all__ = ["fuse_gemm"]
 
@@ -29,8 +29,7 @@ def fuse_gemm(model: ir.Model) -> list[Note]:
             continue
         add, row = found
         gemm = ir.node("Gemm", [node.inputs[0], node.inputs[1], row], name=node.name)
-        former = (node.name, add.name, node.op_type, add.op_type, node.outputs[0].name)
-        gemm.meta[STANDS_FOR] = tuple(name for name in former if name)
+        stand_for(gemm, [node, add])
         assert isinstance(add.graph, ir.Graph)
         add.graph.insert_before(add, [gemm])
         rename_output(gemm.outputs[0], add.outputs[0])
@@ -52,7 +51,7 @@ def _row_added(node: ir.Node) -> tuple[ir.Node, ir.Value] | None:
     if add is None or add.op_type != "Add" or add.domain != "" or add.graph is not node.graph:
         return None
     row = add.inputs[1] if add.inputs[0] is node.outputs[0] else add.inputs[0]
-    if row is None or not is_constant(row) or row.shape is None or row.dtype is not data.dtype:
+    sizes = static_shape(row)
+    if row is None or not is_constant(row) or row.dtype is not data.dtype:
         return None
-    sizes = row.shape.numpy()
     return (add, row) if sizes and sizes[-1] == weight.shape[1] and sizes in ((sizes[-1],), (1, sizes[-1])) else None

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnxq.graph.groups import find_groups
 from onnxq.graph.note import Note
 from onnxq.graph.region import compute
-from onnxq.graph.values import remove_nodes, rename_output
+from onnxq.graph.values import remove_nodes, rename_output, stand_for
 
 __all__ = ["fuse_hardswish"]
 
@@ -43,6 +43,7 @@ def fuse_hardswish(model: ir.Model) -> list[Note]:
         if not isinstance(graph, ir.Graph):
             continue
         node = ir.node("HardSwish", [start], name=last.name)
+        stand_for(node, group.nodes)
         graph.insert_before(last, [node])
         rename_output(node.outputs[0], end)
         remove_nodes(reversed(group.nodes))

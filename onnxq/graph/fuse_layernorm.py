@@ -12,7 +12,7 @@ from onnxq.graph.groups import Group, find_groups
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.region import axes_of, compute, scalar
-from onnxq.graph.values import remove_nodes, rename_output, set_constant
+from onnxq.graph.values import remove_nodes, rename_output, set_constant, stand_for
 
 __all__ = ["fuse_layernorm"]
 
@@ -70,6 +70,7 @@ def fuse_layernorm(model: ir.Model) -> list[Note]:
             {"axis": form.axis, "epsilon": form.epsilon},
             name=last.name,
         )
+        stand_for(node, group.nodes)
         graph.insert_before(last, [node])
         rename_output(node.outputs[0], end)
         remove_nodes(reversed(group.nodes))

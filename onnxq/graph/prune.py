@@ -8,7 +8,7 @@ import onnx.defs
 import onnx_ir as ir
 
 from onnxq.graph.note import Note
-from onnxq.graph.traverse import all_graphs, with_subgraphs
+from onnxq.graph.traverse import all_graphs
 from onnxq.graph.values import constant_array, remove_nodes, rename_output, replace_value
 
 __all__ = ["KEPT", "eliminate_identity", "remove_dead", "remove_unread"]
@@ -31,12 +31,6 @@ def remove_dead(model: ir.Model) -> list[Note]:
         for node in reversed(graph):
             if any(value.is_graph_output() or value.uses() for value in node.outputs):
                 continue
-            for name in list(node.attributes):
-                attr = node.attributes[name]
-                if not attr.is_ref() and attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-                    inner = [attr.as_graph()] if attr.type == ir.AttributeType.GRAPH else list(attr.as_graphs())
-                    for sub in inner:
-                        _detach(sub)
             remove_nodes([node])
             removed += 1
         for node in graph:
@@ -78,14 +72,6 @@ def remove_unread(graph: ir.Graph, among: Container[str] | None = None) -> None:
             continue
         if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
             del graph.initializers[name]
-
-
-def _detach(graph: ir.Graph) -> None:
-    """Lets the nodes of a graph that goes away read nothing any more."""
-    for inner in with_subgraphs(graph):
-        for node in inner:
-            for index in range(len(node.inputs)):
-                node.replace_input_with(index, None)
 
 
 def _passes_through(node: ir.Node) -> bool:

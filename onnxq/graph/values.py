@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxq.errors import ModelError
 from onnxq.graph.namer import Namer
-from onnxq.graph.traverse import all_graphs, all_nodes, describe, subgraphs
+from onnxq.graph.traverse import all_graphs, all_nodes, describe, subgraphs, with_subgraphs
 
 __all__ = [
     "SAME_NUMBERS",
@@ -27,6 +27,7 @@ __all__ = [
     "rename_output",
     "replace_value",
     "set_constant",
+    "stand_for",
     "static_shape",
     "subgraphs",
 ]
@@ -130,10 +131,25 @@ def rename_output(value: ir.Value, last: ir.Value) -> None:
     value.name = name
 
 
+def stand_for(node: ir.Node, former: Sequence[ir.Node]) -> None:
+    """Let patterns that name any of some nodes, their types or what they write, name a node that took their place."""
+    names: list[str | None] = []
+    for old in former:
+        names += [old.name, old.op_type, *(value.name for value in old.outputs), *old.meta.get(STANDS_FOR, ())]
+    node.meta[STANDS_FOR] = tuple(dict.fromkeys(name for name in names if name))
+
+
 def remove_nodes(nodes: Iterable[ir.Node]) -> None:
-    """Removes nodes from their graphs and detaches them from their inputs; nothing else may read their outputs."""
+    """Removes nodes from their graphs; they, and those in subgraphs of theirs, read nothing then.
+
+    Args:
+        nodes: nothing else may read their outputs.
+    """
     by_graph: dict[int, tuple[ir.Graph, list[ir.Node]]] = {}
     for node in nodes:
+        for inner in (n for sub in subgraphs(node) for graph in with_subgraphs(sub) for n in graph):
+            for index in range(len(inner.inputs)):
+                inner.replace_input_with(index, None)
         graph = node.graph
         if graph is not None:
             by_graph.setdefault(id(graph), (graph, []))[1].append(node)

@@ -9,7 +9,8 @@ import onnxq
 from onnxq import views
 from onnxq.errors import OptionError
 from onnxq.exit_codes import ExitCode
-from onnxq.locations import is_folder
+from onnxq.locations import artifact_path, is_folder, require_folder
+from onnxq.several import for_each_target
 from onnxq.terminal import Screen
 from onnxq.verbs.answer import Answer, reporter, shows
 
@@ -24,15 +25,17 @@ def deploy(args: argparse.Namespace, screen: Screen) -> Answer:
     start = time.perf_counter()
     if len(args.backends) > 1 and not is_folder(args.output):
         raise OptionError(f"'{args.output}' is no folder", where="-o", hint="Several targets need one")
-    results = {
-        name: onnxq.deploy(args.model, backend=name, output=args.output, options=args.options) for name in args.backends
-    }
+    require_folder(args.output)
+    made = for_each_target(
+        args.backends, args.backends, lambda name: onnxq.deploy(args.model, backend=name, options=args.options)
+    )
+    results = [result.written(artifact_path(args.output, args.model, result.backend.name)) for result in made]
     seconds = time.perf_counter() - start
     if shows(args):
-        for result in results.values():
+        for result in results:
             views.quantized(screen, args.model, args.output, result, seconds, verbose=args.verbose)
     document = {"model": args.model, "output": args.output, "seconds": round(seconds, 3)}
-    return ExitCode.OK, {**document, "targets": [result.report() for result in results.values()]}
+    return ExitCode.OK, {**document, "targets": [result.report() for result in results]}
 
 
 def finetune(args: argparse.Namespace, screen: Screen) -> Answer:

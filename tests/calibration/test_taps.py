@@ -121,6 +121,27 @@ def test_only_what_is_needed_stays() -> None:
     assert [v.name for v in tapped.model.graph.inputs] == ["x", "b"]
 
 
+def test_what_a_branch_alone_reads_goes_with_it() -> None:
+    """Left behind, it would be handed over to onnxruntime, which has dropped it."""
+    model = ir.from_onnx_text(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        agraph (float[400] x, bool c) => (float[400] y, float[400] z) {
+            y = Relu(x)
+            z = If (c) <then_branch = a () => (float[400] p) { p = Add(x, big) },
+                        else_branch = b () => (float[400] q) { q = Neg(x) }>
+        }"""
+    )
+    big = ir.Value(name="big", const_value=ir.tensor(np.ones(400, np.float32), name="big"))
+    big.type, big.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([400])
+    add = next(node for graph in model.graph.subgraphs() for node in graph if node.op_type == "Add")
+    add.replace_input_with(1, big)
+    model.graph.register_initializer(big)
+    tapped = observe(model, ["y"], keep_outputs=False)
+    assert not tapped.model.graph.initializers
+    assert list(Session(tapped.model).run({"x": np.ones(400, np.float32), "c": np.array(True)})) == ["y"]
+    assert len(model.graph.initializers) == 1
+
+
 @pytest.mark.parametrize("c", [True, False])
 @pytest.mark.parametrize("d", [True, False])
 def test_nested_branches(c: bool, d: bool) -> None:

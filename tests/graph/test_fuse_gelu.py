@@ -8,6 +8,7 @@ from onnxq.graph.fuse_gelu import fuse_gelu
 from onnxq.graph.note import Note
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
+from onnxq.patterns import match, names_of
 from tests.graph.helpers import apply, build, ops, random
 from tests.graph.test_groups import ACTIVATIONS, CONSTANTS
 
@@ -31,6 +32,16 @@ def test_both_forms_become_the_operator(body: str) -> None:
     node = next(n for n in all_nodes(model) if n.op_type == "Gelu")
     assert node.attributes.get_string("approximate") == ("none" if "Erf" in body else "tanh")
     assert (node.inputs[0].name, node.outputs[0].name) == ("x", "t")  # type: ignore[union-attr]
+
+
+def test_what_names_the_chain_names_the_operator() -> None:
+    model = fused(ACTIVATIONS["gelu"][0])
+    gelu = next(node for node in all_nodes(model) if node.op_type == "Gelu")
+    gelu.name = "g"
+    names = names_of(model)
+    for pattern in ("Erf", "Erf*", "e", "Gelu"):
+        (found,) = match([pattern], names)
+        assert found.nodes == {"g"}
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,15 @@ def test_what_is_left(source: onnx.ModelProto) -> None:
     assert [node.op_type for node in model.graph] == ["MatMul", "Add"]
 
 
+def test_a_row_declared_with_a_free_dimension_stays() -> None:
+    """Initializers of IR version 3 are inputs as well, and may be declared so."""
+    source = dense()
+    source.ir_version = 3
+    for name, dims in (("w", (6, 4)), ("b", ("n",))):
+        source.graph.input.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, dims))
+    assert not fuse_gemm(ir.from_proto(source))
+
+
 def test_onnxruntime_computes_it_in_integers() -> None:
     """Left to itself it makes a float Gemm of the two before it looks at the quantizers."""
     source = build(
