@@ -81,10 +81,14 @@ def compare_layers(
     references = [session.run(sample) for sample in alike]
     if any(r[c.codes].shape != references[0][c.codes].shape for r in references for c in cuts):
         alike, references = alike[:1], references[:1]  # sizes that depend on the numbers
-    given = [{**sample, **{c.given: r[c.codes] for c in cuts}} for sample, r in zip(alike, references, strict=True)]
+    given = [
+        {**sample, **{c.given: r[c.codes] if runtime.reads_codes else c.floats(r[c.codes]) for c in cuts}}
+        for sample, r in zip(alike, references, strict=True)
+    ]
     with tempfile.TemporaryDirectory(prefix="onnxq-") as folder:
         path = Path(folder, "model.onnx")
-        save(taken_apart(model, cuts, {**alike[0], **references[0]}), path)
+        parts = taken_apart(model, cuts, {**alike[0], **references[0]}, floats=not runtime.reads_codes)
+        save(parts, path)
         seen = examine(runtime, path, given, timeout=timeout, **runtime.in_parts)
     return tuple(_compared(cut, references, seen.outputs) for cut in cuts)
 

@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import describe
+from onnxq.graph.values import constant_array
 
 __all__ = ["Cut", "find_cuts", "showing", "taken_apart"]
 
@@ -32,6 +34,7 @@ class Cut:
         given: name under which :func:`taken_apart` takes the integers for the readers.
         layer: the node that makes the float tensor, as messages name it.
         zero_point: the code of 0.0.
+        scale: the step.
     """
 
     tensor: str
@@ -39,6 +42,12 @@ class Cut:
     given: str
     layer: str
     zero_point: int
+    scale: np.float32
+
+    def floats(self, codes: NDArray[Any]) -> NDArray[np.float32]:
+        """The numbers that codes stand for, which are quantized to these codes again."""
+        values: NDArray[np.float32] = (codes.astype(np.float32) - np.float32(self.zero_point)) * self.scale
+        return values
 
 
 def find_cuts(model: ir.Model) -> list[Cut]:
@@ -53,7 +62,8 @@ def find_cuts(model: ir.Model) -> list[Cut]:
         if node.op_type != "QuantizeLinear" or node.inputs[0] is None:
             continue
         codes, zero = node.outputs[0], node.inputs[2] if len(node.inputs) > 2 else None
-        if codes.is_graph_output() or not codes.uses() or zero is None or zero.const_value is None:
+        scale = constant_array(node.inputs[1])
+        if codes.is_graph_output() or not codes.uses() or zero is None or zero.const_value is None or scale is None:
             continue
         points = zero.const_value.numpy().ravel()
         if zero.const_value.dtype not in _CODES or points.size != 1:
@@ -64,8 +74,8 @@ def find_cuts(model: ir.Model) -> list[Cut]:
         made = node.inputs[0].producer()
         layer = "graph input" if made is None else describe(made)
         shown = next((reader.outputs[0] for reader in readers if reader.outputs[0].is_graph_output()), node.inputs[0])
-        name = codes.name or ""
-        found.append(Cut(shown.name or "", name, namer.fresh(f"{name}_given"), layer, int(points[0])))
+        name, step = codes.name or "", np.float32(scale.reshape(-1)[0])
+        found.append(Cut(shown.name or "", name, namer.fresh(f"{name}_given"), layer, int(points[0]), step))
     return found
 
 
@@ -77,31 +87,47 @@ def showing(model: ir.Model, cuts: Sequence[Cut]) -> ir.Model:
     return clone
 
 
-def taken_apart(model: ir.Model, cuts: Sequence[Cut], sample: Mapping[str, NDArray[Any]]) -> ir.Model:
+def taken_apart(
+    model: ir.Model, cuts: Sequence[Cut], sample: Mapping[str, NDArray[Any]], *, floats: bool = False
+) -> ir.Model:
     """A copy of a model whose layers read the integers at the cuts from inputs, and give theirs as outputs.
 
     Args:
         model: left unchanged.
         cuts: of this model.
         sample: what :func:`showing` computed, and the feeds: type and sizes of the inputs.
+        floats: the inputs are the numbers that the integers stand for, each quantized again in front of its layers.
 
     Returns:
         The inputs and outputs are those of the model and, behind them, ``given`` and ``codes`` of every cut.
     """
     clone = model.clone()
-    values = _outputs(clone)
+    values, namer = _outputs(clone), Namer(clone)
     for value in clone.graph.inputs:
         if value.name is not None and value.name in sample:
             value.shape = ir.Shape(sample[value.name].shape)
     for cut in cuts:
         made, array = values[cut.codes], sample[cut.codes]
         made.type, made.shape = ir.TensorType(ir.DataType.from_numpy(array.dtype)), ir.Shape(array.shape)
-        given = ir.Value(name=cut.given, type=made.type, shape=ir.Shape(array.shape))
+        kind = ir.TensorType(ir.DataType.FLOAT) if floats else made.type
+        given = ir.Value(name=cut.given, type=kind, shape=ir.Shape(array.shape))
+        read = _quantized(given, made, namer) if floats else given
         for user, position in list(made.uses()):
-            user.replace_input_with(position, given)
+            user.replace_input_with(position, read)
         clone.graph.inputs.append(given)
         clone.graph.outputs.append(made)
     return clone
+
+
+def _quantized(given: ir.Value, like: ir.Value, namer: Namer) -> ir.Value:
+    """A value by the same quantizer as another, which a QuantizeLinear makes."""
+    node = like.producer()
+    assert node is not None and isinstance(node.graph, ir.Graph)
+    again = ir.node("QuantizeLinear", [given, *node.inputs[1:]], node.attributes, name=namer.fresh(f"{given.name}/q"))
+    result = again.outputs[0]
+    result.name, result.type, result.shape = namer.fresh(f"{given.name}/codes"), like.type, like.shape
+    node.graph.insert_before(node, [again])
+    return result
 
 
 def _outputs(model: ir.Model) -> dict[str, ir.Value]:

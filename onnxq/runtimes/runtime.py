@@ -26,6 +26,7 @@ class Runtime:
         runs: it computes outputs; else it only compiles the artifact.
         options: what the script takes, name → default.
         in_parts: options for a model taken apart at its quantizers, see :mod:`onnxq.layerwise`.
+        reads_codes: it takes integers from graph inputs as they are; else the parts quantize floats.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Runtime:
     runs: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
     in_parts: Mapping[str, Any] = field(default_factory=dict)
+    reads_codes: bool = True
 
     @property
     def install(self) -> str:

@@ -48,8 +48,8 @@ def run(request: Request) -> dict[str, Any]:
         if any(list(array.shape) != shape for array, shape in zip(arrays, shapes or (), strict=False)):
             print("RKNN-Toolkit2 builds for one shape: give samples of equal shapes", file=sys.stderr)
             sys.exit(1)
-        layout = ["nchw"] * len(arrays) if all(array.ndim == 4 for array in arrays) else None
-        request.write(index, toolkit.inference(inputs=arrays, data_format=layout))
+        layouts = ["nchw"] * len(arrays)  # of no meaning but for arrays of four dimensions, which it takes for NHWC
+        request.write(index, toolkit.inference(inputs=arrays, data_format=layouts))
     size = exported.stat().st_size
     toolkit.release()
     return {"outputs": outputs, "remarks": [f"model.rknn for {request.options['target_platform']}: {size} bytes"]}
