@@ -51,10 +51,8 @@ _NOT_HERE = {target.name: target.runtime != "onnxruntime" for target in backends
 
 
 LIMITS = {
-    (
-        "vitis",
-        113,
-    ): "x times HardSigmoid(x) of 5e-5 has position 7 at least, and a Concat with 1 and more the same",
+    ("tengine", 11090974): "the tool's grid of weights times data of 1e-9 is too fine for an int32 bias of 0.9",
+    ("vitis", 113): "x times HardSigmoid(x) of 5e-5 has position 7 at least, and a Concat with 1 and more the same",
 }
 """Target and seed of graphs that a target cannot compute well, whatever its scales; onnxq must warn of them."""
 
@@ -100,6 +98,7 @@ def _judged(case: Case, backend: str, options: Options, folder: Path | None) -> 
     assert not foretold, f"check says what is not so: {foretold[0].where}: {foretold[0].what}"
     result = ir.to_proto(quantized.rendered())
     if _NOT_HERE[backend]:
+        contract._assert_same_interface(model, result)
         assert all(path.stat().st_size for path in quantized.files), "an empty file was written"
     elif options.placement == "all" or not _free(model):  # what is fast depends on sizes that only the data tells
         assert planned >= set(quantized.plan.quantized), "more is quantized than was planned"
@@ -141,7 +140,6 @@ def _scores(case: Case, quantized: Quantized, result: onnx.ModelProto, backend: 
 def _elsewhere(case: Case, quantized: Quantized, result: onnx.ModelProto) -> dict[str, float]:
     """The contract of a target whose results onnxruntime only simulates: as they are written, not optimized."""
     onnx.checker.check_model(result, full_check=True)
-    contract._assert_same_interface(case.model, result)
     contract._assert_scales(result)
     reasons = {kept.node: kept.reason for kept in quantized.plan.kept_float}
     assert all(reason.strip() for reason in reasons.values()), "a node stays float without a reason"

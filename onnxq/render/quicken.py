@@ -5,14 +5,14 @@ over a tensor, and a session without graph optimizations repeats those over the 
 
 * a call on a constant becomes the constant that it gives;
 * a call of ``FakeQuantize`` whose grid is all of an 8- or 16-bit integer becomes QuantizeLinear and DequantizeLinear,
-  two passes.
+  two passes. Not behind what may make a NaN of finite numbers: the function hands it on, integers have no code for it.
 
-Both are bit-equal to the function, but for NaN, which integers have no code for.
+Both are bit-equal to the function.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import numpy as np
 import onnx_ir as ir
@@ -37,6 +37,11 @@ _INTEGERS = {
     (0, 65535): ir.DataType.UINT16,
     (-32768, 32767): ir.DataType.INT16,
 }
+_MAY_MAKE_NAN = frozenset(
+    {"Acos", "Acosh", "Asin", "Atanh", "Div", "If", "Log", "Loop", "Mod", "Pow", "Reciprocal", "Scan", "Sqrt"}
+)
+"""Besides the normalizations."""
+_KNOWN = frozenset({"", "ai.onnx", _MICROSOFT, fake_quantize.DOMAIN})
 Floats = NDArray[np.float32]
 
 
@@ -51,14 +56,36 @@ def quicken(model: ir.Model) -> None:
         fake_quantize.NAME: _uniform,
         nnie_quantize.NAME: _logarithmic,
     }
-    for node in [n for n in all_nodes(model) if n.domain == fake_quantize.DOMAIN and n.op_type in kinds]:
+    for node in _calls(model, kinds):
         value = kinds[node.op_type](node)
         if value is not None and not node.outputs[0].is_graph_output():
             _hold(node, value, namer)
-        elif node.op_type == fake_quantize.NAME:
+    doubtful = _doubtful(model)
+    for node in _calls(model, {fake_quantize.NAME}):
+        if node.outputs[0].name not in doubtful:
             _pair(model, node, namer)
     for graph in all_graphs(model):
         remove_unread(graph)
+
+
+def _calls(model: ir.Model, names: Container[str]) -> list[ir.Node]:
+    return [node for node in all_nodes(model) if node.domain == fake_quantize.DOMAIN and node.op_type in names]
+
+
+def _doubtful(model: ir.Model) -> set[str]:
+    """Names of the tensors that may hold a NaN though the inputs are finite: all behind the first that may."""
+    found = {value.name or "" for graph in model.graph.subgraphs() for node in graph for value in node.outputs}
+    for node in model.graph:
+        risky = node.op_type in _MAY_MAKE_NAN or node.op_type.endswith("Normalization")
+        makes = node.domain not in _KNOWN or (risky and not _divides_by_constant(node))
+        if makes or any(value is not None and value.name in found for value in node.inputs):
+            found.update(value.name or "" for value in node.outputs)
+    return found
+
+
+def _divides_by_constant(node: ir.Node) -> bool:
+    divisor = constant_array(node.inputs[1]) if node.op_type == "Div" else None
+    return divisor is not None and bool(np.all(divisor))
 
 
 def _uniform(node: ir.Node) -> Floats | None:

@@ -80,3 +80,28 @@ def test_what_is_the_artifact_is_run_as_it_is() -> None:
     q = quantized("academic")
     assert not q.is_simulated
     assert ops(q.simulated()) == ops(q.rendered())
+
+
+def test_a_division_of_zero_by_zero_is_still_seen() -> None:
+    """Both are rounded to 0: a NaN, which a code would hide."""
+    model = build("(float[1, 4] x) => (float[1, 4] y, float[1, 4] z) { z = Abs (x)\n y = Div (x, x) }")
+    feeds = [{"x": np.array([[1e-4, 1.0, -3.0, 3.0]], np.float32)} for _ in range(2)]
+    q = onnxq.quantize(model, feeds, backend="snpe", options=Options(placement="all"))
+    simulated = q.simulated()
+    assert {op for _, op in ops(simulated)} >= {"QuantizeLinear", "FakeQuantize"}, "z has no division in front"
+    for one in (simulated, q.rendered()):
+        got = Session(one, optimize=False).run(feeds[0])
+        assert np.isnan(got["y"][0, 0]) and np.isfinite(got["z"]).all()
+    assert q.verification is not None
+    assert any(w.startswith("output 'y' has -inf dB") for w in q.verification.warnings)
+
+
+@pytest.mark.parametrize(("divisor", "left"), [(6.0, 0), (0.0, 1)])
+def test_a_division_by_a_constant_other_than_zero_hides_nothing(divisor: float, left: int) -> None:
+    model = build("(float[1, 4] x) => (float[1, 4] y) { y = Div (x, d) }", d=np.array([divisor, 2, 3, 4], np.float32))
+    rendered = onnxq.quantize(
+        model, [{"x": np.zeros((1, 4), np.float32)}], backend="snpe", options=Options(placement="all")
+    ).rendered()
+    quick = rendered.clone()
+    quicken(quick)
+    assert sum(node.op_type == "FakeQuantize" for node in quick.graph) == left
