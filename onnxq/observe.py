@@ -31,6 +31,8 @@ def observable(model: ir.Model, options: Options) -> list[str]:
     """Every tensor that some installed target may quantize, so that one pass over the data serves them all.
 
     What the options exclude counts as well: a Relu that stays float leaves the tensor in front of it to be quantized.
+    So does what only other targets than the one asked for quantize: what is observed decides what onnxruntime fuses,
+    and with it the last digits; a target alone is to have the bytes that it has among others or from statistics.
 
     Args:
         model: as it will be calibrated.
