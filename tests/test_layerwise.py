@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from onnxq.layerwise import compare_layers
 from onnxq.render.cuts import find_cuts, showing, taken_apart
 from onnxq.runtimes.child import examine
 from onnxq.runtimes.onnxruntime import RUNTIME
+from onnxq.runtimes.rknn import RUNTIME as RKNN
 from onnxq.runtimes.runtime import WORKERS, Runtime
 from onnxq.session import Session
 from tests.models import build, feeds_for, normal
@@ -50,13 +52,15 @@ def model() -> ir.Model:
     return onnxq.quantize(residual(), feeds_for(residual()), options=ALL).qdq()
 
 
-def test_the_parts_compute_what_the_whole_computes(model: ir.Model) -> None:
+@pytest.mark.parametrize("floats", [False, True])
+def test_the_parts_compute_what_the_whole_computes(model: ir.Model, floats: bool) -> None:
     cuts = find_cuts(model)
     assert {cut.tensor for cut in cuts} == {"x", "r", "e", "c", "t", "p", "g", "f"}
     (sample,) = feeds_for(residual(), samples=1)
     whole = Session(showing(model, cuts), optimize=False).run(sample)
-    parts = Session(taken_apart(model, cuts, {**sample, **whole}), optimize=False)
-    got = parts.run({**sample, **{cut.given: whole[cut.codes] for cut in cuts}})
+    parts = Session(taken_apart(model, cuts, {**sample, **whole}, floats=floats), optimize=False)
+    fed = {cut.given: cut.floats(whole[cut.codes]) if floats else whole[cut.codes] for cut in cuts}
+    got = parts.run({**sample, **fed})
     assert got.keys() == whole.keys()
     for name, array in whole.items():
         np.testing.assert_array_equal(got[name], array)
@@ -102,6 +106,13 @@ def test_onnxruntimes_integer_kernels_agree_in_every_layer(tmp_path: Path) -> No
     assert max(layer.steps for layer in found.layers) <= 1
     assert sum(layer.differing for layer in found.layers) <= 0.001 * sum(layer.values for layer in found.layers)
     json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_a_runtime_that_does_not_read_codes_gets_floats(model: ir.Model) -> None:
+    assert not RKNN.reads_codes
+    found = compare_layers(model, replace(RUNTIME, reads_codes=False), feeds_for(residual(), samples=2), timeout=60)
+    assert len(found) == len(find_cuts(model))
+    assert max(layer.steps for layer in found) <= 1
 
 
 def test_free_dimensions_and_samples_of_several_sizes() -> None:

@@ -8,9 +8,10 @@ import onnx
 import pytest
 
 import onnxq
+from onnxq import Options
 from onnxq.runtimes.child import missing
 from onnxq.runtimes.rknn import RUNTIME
-from tests.models import build, images, normal
+from tests.models import build, feeds_for, images, normal
 from tests.targets import branches, upsampling
 
 REASON = missing(RUNTIME)
@@ -54,6 +55,26 @@ def skip() -> onnx.ModelProto:
         w2=normal(8, 8, 3, 3, seed=2),
         b2=normal(8, seed=3, scale=0.1),
     )
+
+
+def gated() -> onnx.ModelProto:
+    """Inputs of two ranks, a function that is a table of codes, and a mean of a narrower range than its input."""
+    return build(
+        """(float[1, 4, 9, 9] x, float[1, 4] z) => (float[1, 4] y) {
+            h = HardSigmoid <alpha = 0.1667, beta = 0.5> (x)
+            g = GlobalAveragePool (h)
+            f = Flatten (g)
+            y = Mul (f, z)
+        }"""
+    )
+
+
+def test_layers_agree_from_equal_integers(tmp_path: Path) -> None:
+    samples = feeds_for(gated(), samples=2)
+    made = onnxq.quantize(gated(), samples, backend="rknn", output=tmp_path, options=Options(placement="all"))
+    found = onnxq.verify(made.files[0], samples, backend="rknn", timeout=120, layers=True)
+    assert {layer.tensor for layer in found.layers} >= {"h", "g"}
+    assert max(layer.steps for layer in found.layers) <= 1, found.layers
 
 
 @pytest.mark.parametrize(
