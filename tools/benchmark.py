@@ -72,6 +72,7 @@ def main() -> int:
             else:
                 document["models"].append(_compare(subject, args, limits, Path(folder) / subject.name))
             text = _write(document, args.output)
+    print(text)
     if args.page:
         replace_section(args.page, args.section, text)
     rows = [row for model in document["models"] for row in model.get("tools", [model])]
