@@ -17,6 +17,7 @@ from onnxq.backend import Backend, Kind, OpRule
 from onnxq.backends.onnxruntime_limits import adjust, several
 from onnxq.backends.onnxruntime_rewrites import finish
 from onnxq.graph.fuse_gemm import fuse_gemm
+from onnxq.graph.groups import KINDS
 from onnxq.graph.values import only_reader
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.render.microsoft import QDQ_MICROSOFT
@@ -86,6 +87,21 @@ def _mean_cost(node: ir.Node) -> tuple[float, float]:
     return 18.0 + 0.36 * area, 60.0 + 0.2 * area
 
 
+def _sigmoid_cost(node: ir.Node) -> tuple[float, float]:
+    """In a SiLU onnxruntime computes it and the product in one float kernel; in integers each is a table or a loop."""
+    return (0.6, 1.3) if _of_silu(node) else (1.5, 1.05)
+
+
+def _mul_cost(node: ir.Node) -> tuple[float, float]:
+    makers = [value.producer() for value in node.inputs if value is not None]
+    return (0.7, 1.2) if any(m is not None and m.op_type == "Sigmoid" and _of_silu(m) for m in makers) else (1.4, 1.1)
+
+
+def _of_silu(sigmoid: ir.Node) -> bool:
+    reader = only_reader(sigmoid.outputs[0])
+    return reader is not None and reader.op_type == "Mul" and sigmoid.inputs[0] in reader.inputs
+
+
 def _clipped(node: ir.Node) -> bool:
     """Whether a Relu or Clip alone reads a product: onnxruntime computes both in float if no quantizer follows."""
     reader = only_reader(node.outputs[0])
@@ -124,12 +140,12 @@ _RULES = (
     OpRule("RNN", Kind.WEIGHT_ONLY, weights=(1, 2), weight_axis=recurrent_axis),
     OpRule("Gather:constant", Kind.WEIGHT_ONLY, weights=(0,), weight_axis=matmul_axis, when=_table),
     OpRule("Add", Kind.ELEMENTWISE, data=(0, 1), cost=(1.4, 0.7)),
-    OpRule("Mul", Kind.ELEMENTWISE, data=(0, 1), cost=(1.4, 1.1)),
+    OpRule("Mul", Kind.ELEMENTWISE, data=(0, 1), cost=_mul_cost),
     OpRule("Concat", Kind.ELEMENTWISE, data=None, cost=(1.2, 0.25)),
     OpRule("GlobalAveragePool", Kind.ELEMENTWISE, cost=_mean_cost),
     OpRule("AveragePool", Kind.ELEMENTWISE, cost=(5, 36), when=plain_average_pool),
     OpRule("LeakyRelu", Kind.ELEMENTWISE, cost=(0.95, 1.05)),
-    OpRule("Sigmoid", Kind.ELEMENTWISE, fixed=(0.0, 1.0), cost=(1.5, 1.05)),
+    OpRule("Sigmoid", Kind.ELEMENTWISE, fixed=(0.0, 1.0), cost=_sigmoid_cost),
     OpRule("Softmax", Kind.ELEMENTWISE, fixed=(0.0, 1.0), cost=(2.4, 9.6), when=several),
     # Quantizers behind a float MaxPool are moved in front of it, where only convolutions' layout has a fast kernel.
     OpRule("MaxPool", Kind.MOVEMENT, cost=(1.0, 0.5), cost_behind=85.0, when=plain_max_pool),
@@ -156,9 +172,11 @@ BACKEND = Backend(
     formats={"qdq": QDQ, "qoperator": QOPERATOR, "qdq-microsoft": QDQ_MICROSOFT, "fake-quantize": FAKE_QUANTIZE},
     refuses=refuse_signed,
     absorbs_by_zero_point=True,
+    whole=frozenset(KINDS) - {"silu"},
     by_cost=True,
     quantize_cost=1.3,
     dequantize_cost=1.1,
+    split_cost={"gelu": 4.0, "layernorm": 1.5, "silu": 1.6},
     reorder_cost=1.0,
     node_cost=3000.0,
     fused_float={

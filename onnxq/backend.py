@@ -178,6 +178,8 @@ class Backend:
         lacks: what of a float model the target cannot run, for ``onnxq check``.
         quantize_cost: cost per element of entering integers, in the unit of ``OpRule.cost``.
         dequantize_cost: cost per element of leaving them.
+        split_cost: kind of a group of nodes that one float kernel computes → cost per element of computing it node by
+            node, as where each of its readers has a DequantizeLinear of its own in front.
         reorder_cost: cost per element of leaving the layout of float convolutions, on top of ``quantize_cost``.
         node_cost: cost of a kernel call whatever its size, in the same unit.
         fused_float: (operator, operator behind it) pairs of which a float kernel computes the second for free → its
@@ -225,6 +227,7 @@ class Backend:
     lacks: Callable[[ir.Model], list[Finding]] | None = None
     quantize_cost: float = 1.0
     dequantize_cost: float = 1.0
+    split_cost: Mapping[str, float] = field(default_factory=dict)
     reorder_cost: float = 0.0
     node_cost: float = 0.0
     fused_float: Mapping[tuple[str, str], float] = field(default_factory=dict)

@@ -40,6 +40,7 @@ class Verification:
         float_bytes: size of the float model as a file.
         quantized_bytes: size of the result as a file.
         speedup: time of the float model over that of the result on one thread, in this run, ``None`` without samples.
+        float_seconds: time of the float model, likewise.
         warnings: what a user should know.
     """
 
@@ -49,6 +50,7 @@ class Verification:
     float_bytes: int = 0
     quantized_bytes: int = 0
     speedup: float | None = None
+    float_seconds: float | None = None
     warnings: tuple[str, ...] = ()
 
     @property
@@ -65,6 +67,7 @@ class Verification:
             "float_bytes": self.float_bytes,
             "quantized_bytes": self.quantized_bytes,
             "speedup": self.speedup,
+            "float_seconds": self.float_seconds,
             "warnings": list(self.warnings),
         }
 
@@ -125,10 +128,11 @@ def final_check(
                 f"{errors.median:.0f} dB: a few samples of large values decide the ranges"
             )
     plain_sqnr = [e.sqnr for e in (m.result() for m in agreement.values()) if kept and e.sqnr == e.sqnr]
-    speedup = None
+    speedup = float_seconds = None
     if kept and at_home:
         base = opened(reference, threads=1)
-        speedup = _speedup(base, optimized, kept[0].feeds)
+        float_seconds, result_seconds = _times(base, optimized, kept[0].feeds)
+        speedup = float_seconds / result_seconds
     return Verification(
         outputs=outputs,
         plain_sqnr=min(plain_sqnr, default=None),
@@ -136,12 +140,13 @@ def final_check(
         float_bytes=float_bytes,
         quantized_bytes=file_size(result),
         speedup=speedup,
+        float_seconds=float_seconds,
         warnings=tuple(warnings),
     )
 
 
-def _speedup(reference: Session, result: Session, feeds: Mapping[str, NDArray[np.generic]]) -> float:
-    """Best time of one over best time of the other, runs taken in turn so that both see the same machine."""
+def _times(reference: Session, result: Session, feeds: Mapping[str, NDArray[np.generic]]) -> tuple[float, float]:
+    """Best times in seconds, runs taken in turn so that both see the same machine."""
     best = [float("inf"), float("inf")]
     spent = 0.0
     for turn in range(_TIMED_RUNS):
@@ -154,4 +159,4 @@ def _speedup(reference: Session, result: Session, feeds: Mapping[str, NDArray[np
                 best[which] = min(best[which], took)
         if spent > 2 * _TIME_BUDGET and min(best) < float("inf") and max(best) < float("inf"):
             break
-    return best[0] / best[1]
+    return best[0], best[1]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from types import MappingProxyType
 
 import onnx_ir as ir
 
@@ -40,6 +41,7 @@ def cheapest(
     absorbed: Set[ir.Node],
     forced: Set[ir.Node],
     size: Callable[[ir.Value], int] = elements,
+    split: Mapping[ir.Value, float] = MappingProxyType({}),
 ) -> set[ir.Node]:
     """The nodes of ``rules`` that should run in integers.
 
@@ -50,6 +52,8 @@ def cheapest(
         absorbed: activation functions computed by the node before them.
         forced: nodes that run in integers whatever it costs.
         size: number of elements of a tensor.
+        split: tensors from which groups of float nodes are computed → what it costs an element more if two of them
+            read a DequantizeLinear each, see :attr:`Backend.split_cost`.
     """
     cut = _MinimumCut()
     source, sink = "source", "sink"  # source side = integer
@@ -79,10 +83,13 @@ def cheapest(
                 tensors[value] = None
     for value in tensors:
         enter = _units(backend.quantize_cost * size(value) + backend.node_cost)
-        leave = _units(backend.dequantize_cost * size(value) + backend.node_cost)
         producer = _producer(value, absorbed)
         readers = [use.node for use in value.uses()]
         integer_readers = [r for r in readers if r in rules]
+        copies = max(len(readers) - len(integer_readers), 1)  # of the DequantizeLinear, one for each reader
+        again = _units((backend.dequantize_cost + split.get(value, 0.0)) * size(value) + backend.node_cost)
+        lost = split.get(value, 0.0) if copies > 1 else 0.0
+        leave = _units((backend.dequantize_cost * copies + lost) * size(value) + backend.node_cost * copies)
         has_float_reader = len(integer_readers) < len(readers) or value.is_graph_output()
         origin: Hashable = sink
         if producer is not None and producer in rules and rules[producer].needs_output(producer):
@@ -92,6 +99,8 @@ def cheapest(
             enter += _units(rules[producer].cost_behind * size(value))
             leaves = ("leaves", value)  # integer only if every reader is
             cut.edge(producer, leaves, leave)
+            if len(integer_readers) > 1 and value in split:
+                cut.edge(producer, integer_readers[0], again)  # paid when that is float and the producer is not
             for reader in integer_readers:
                 cut.edge(leaves, reader, _FOREVER)
             if has_float_reader:

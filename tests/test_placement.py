@@ -80,7 +80,7 @@ def _cost(
         quantizes = rule_of_producer is not None and rule_of_producer.output and producer in integer
         if quantizes:
             if any(r not in integer for r in readers) or value.is_graph_output():
-                total += 1.1 * size + 5.0
+                total += max(len(readers) - len(candidates), 1) * (1.1 * size + 5.0)
         elif wanted:
             if not any(r in serving for r in candidates):
                 return float("inf")

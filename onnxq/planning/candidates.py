@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.backend import Kind, OpRule
+from onnxq.carried import is_in_integers
 from onnxq.graph.groups import find_groups
 from onnxq.graph.values import is_constant
 from onnxq.planning.question import Decisions, Question
@@ -15,22 +16,16 @@ __all__ = ["find_candidates", "touches_float"]
 
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
 _QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", "FakeQuantize", "NNIEQuantize"})
-_IN_INTEGERS = frozenset(
-    {"ConvInteger", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat"}
-    | {"MatMulBnb4", "MatMulNBits", "QAttention", "QGemm", "Quant"}
-)
-"""Operators that compute with integers or quantize already, besides all whose name begins with QLinear."""
 
 
 def find_candidates(asked: Question) -> Decisions:
     """Every node with float arithmetic, in ``rules`` with its row or in ``kept`` with the reason."""
-    found = Decisions()
-    groups = [group for group in find_groups(asked.model) if group.kind in asked.backend.whole]
-    inside = {n: group.kind for group in groups for n in group.nodes}
+    found = Decisions(groups=find_groups(asked.model))
+    inside = {n: group.kind for group in found.groups if group.kind in asked.backend.whole for n in group.nodes}
     for node in asked.nodes:
         if node.op_type in _QUANTIZERS:
             continue
-        if node.op_type in _IN_INTEGERS or node.op_type.startswith("QLinear"):
+        if is_in_integers(node.op_type):
             found.kept[node] = "already quantized in the input model"
             continue
         if not touches_float(node):

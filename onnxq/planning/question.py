@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from onnxq.backend import Backend, OpRule
+from onnxq.graph.groups import Group
 from onnxq.options import Options
 from onnxq.placement import elements
 from onnxq.selection import Selection
@@ -90,6 +91,7 @@ class Decisions:
         absorbed: activation function → the node it is computed together with.
         absorbs: the same, the other way round.
         kept: float nodes → the reason.
+        groups: nodes that together compute one function.
     """
 
     rules: dict[ir.Node, OpRule] = field(default_factory=dict)
@@ -97,6 +99,7 @@ class Decisions:
     absorbed: dict[ir.Node, ir.Node] = field(default_factory=dict)
     absorbs: dict[ir.Node, ir.Node] = field(default_factory=dict)
     kept: dict[ir.Node, str] = field(default_factory=dict)
+    groups: list[Group] = field(default_factory=list)
 
     def output(self, node: ir.Node) -> ir.Value:
         """The tensor behind a node and the activation function it absorbed."""

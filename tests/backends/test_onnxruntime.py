@@ -255,3 +255,43 @@ def test_a_stored_table_with_a_scale_a_column_in_front_of_a_quantizer() -> None:
     feeds = [{"i": np.arange(6, dtype=np.int64)[None] + 100 * k} for k in range(4)]
     q = onnxq.quantize(model, feeds, options=ALL)
     assert q.verification is not None and q.verification.worst is not None and q.verification.worst[1].sqnr > 30
+
+
+def gated(function: str, channels: int = 96) -> onnx.ModelProto:
+    """Pointwise convolutions with an activation function between them."""
+    return build(
+        f"""(float[1, {channels}, 28, 28] x) => (float[1, {channels}, 28, 28] y) {{
+            [first] a = Conv (x, w1, b1)
+            {function}
+            [second] c = Conv (g, w2, b1)
+            y = Neg (c)
+        }}""",
+        w1=normal(channels, channels, 1, 1, scale=0.1),
+        w2=normal(channels, channels, 1, 1, scale=0.1, seed=1),
+        b1=normal(channels, seed=2),
+        half=np.float32(0.5),
+        one=np.float32(1),
+        root=np.float32(np.sqrt(2)),
+    )
+
+
+def test_a_silu_between_convolutions_runs_in_integers(tmp_path: Path) -> None:
+    """In float it would split them: conversions on either side, and Sigmoid and Mul apart."""
+    model = gated("s = Sigmoid (a)\n g = Mul (a, s)")
+    path = tmp_path / "q.onnx"
+    q = onnxq.quantize(model, images(1, 96, 28, 28), output=path)
+    ops = optimized(path)
+    assert ops.count("QLinearConv") == 2 and {"QLinearSigmoid", "QLinearMul"} <= set(ops)
+    assert not {"Sigmoid", "Mul", "QuickGelu"} & set(ops)
+    assert q.verification is not None and q.verification.worst is not None and q.verification.worst[1].sqnr > 30
+
+
+def test_a_gelu_that_would_fall_apart_keeps_its_convolutions_float(tmp_path: Path) -> None:
+    """Behind an integer Conv each of its two readers has a DequantizeLinear, and onnxruntime finds no Gelu."""
+    chain = "d = Div (a, root)\n e = Erf (d)\n o = Add (e, one)\n m = Mul (a, o)\n g = Mul (m, half)"
+    path = tmp_path / "q.onnx"
+    q = onnxq.quantize(gated(chain, channels=32), images(1, 32, 28, 28), output=path)
+    assert "first" not in q.plan.quantized
+    assert "Gelu" in optimized(path)
+    onnxq.quantize(gated(chain, channels=32), images(1, 32, 28, 28), output=path, options=ALL)
+    assert "Gelu" not in optimized(path) and "Erf" in optimized(path)  # what the cost stands for
