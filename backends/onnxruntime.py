@@ -4,7 +4,9 @@ Verified on onnxruntime 1.31.1, x86-64 with AVX512-VNNI: which operators have in
 table (``tools/op_costs.py``: time per output element on one thread, QuantizeLinear = 1). onnxruntime makes a
 QLinearConv only where the quantizer follows the Conv directly; uint8 activations let Relu and Clip vanish into the
 zero point. ConvTranspose and recurrent layers have no integer kernel for static quantization: their weights are
-stored as integers only.
+stored as integers only. A SiLU between integer convolutions runs as QLinearSigmoid and QLinearMul. A GELU falls apart
+there into its operators, since each reader of a tensor has a DequantizeLinear of its own: such convolutions mostly
+stay float.
 """
 
 from __future__ import annotations
