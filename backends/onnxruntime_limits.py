@@ -25,6 +25,10 @@ _SOFTMAX_STEPS = 148.0
 """Steps to 1.0 of a Softmax, for each element of a row: measured, wrong from 148.5 on for rows of 1 to 300 elements."""
 _POOL_RATIO = 250.0
 """Step of a mean's input over that of the mean, divided by the elements it is of: from 256 on the kernel refuses."""
+_PASSED = frozenset(
+    {"Clip", "Flatten", "Identity", "MaxPool", "Relu", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
+)
+"""Operators that onnxruntime moves the QuantizeLinear behind them in front of, or leaves out."""
 
 
 def several(node: ir.Node) -> str | None:
@@ -102,7 +106,7 @@ def adjust(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -
     * QLinearGlobalAveragePool, and QLinearAveragePool over all positions, fail where the step of the mean is far finer
       than that of what it is the mean of;
     * QLinearSoftmax gives 0 in place of large results where its step is finer than 1/148 divided by the row's length.
-      It also takes the place of a float Softmax that stands between quantizers.
+      It also takes the place of a float Softmax that stands between quantizers, with a Relu or Reshape in between too.
     """
     sites = {site.tensor: site for site in plan.sites if site.role == "activation"}
     ends = _ends(model)
@@ -120,10 +124,17 @@ def adjust(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -
         while value is not None:
             behind = sites.get(value.name or "")
             changed = (behind is not None and _raise(plan, numbers, behind, least)) or changed
-            value = ends.get(value)
+            value = ends.get(value) or (_passed(value) if behind is None else None)
     if changed:
         fit_biases(model, plan, numbers)
     return []
+
+
+def _passed(value: ir.Value) -> ir.Value | None:
+    """What the only reader of a tensor makes of it, where a quantizer behind that reader comes in front of it."""
+    readers = [node for node, _ in value.uses()]
+    alone = len(readers) == 1 and not value.is_graph_output() and readers[0].domain == ""
+    return readers[0].outputs[0] if alone and readers[0].op_type in _PASSED else None
 
 
 def _raise(plan: Plan, numbers: MutableMapping[str, QParams], site: Site, least: float) -> bool:

@@ -13,7 +13,7 @@ from onnxq.calibration.bin_error import Bins
 from onnxq.calibration.ranges import select_range
 from onnxq.calibration.statistics import Statistics, TensorStatistics
 from onnxq.graph.traverse import all_nodes
-from onnxq.plan import Plan
+from onnxq.plan import Edge, Plan
 from onnxq.qparams import QParams, from_range
 from onnxq.spec import Scheme
 
@@ -55,29 +55,36 @@ def lost_branches(
 ) -> list[LostBranch]:
     """Branches of quantized Concats, and of float ones whose result is quantized, that one scale would lose.
 
+    The scale is that of the Concat's result, or where a target quantizes what a layer reads, the one of its inputs.
+
     Args:
         model: the float model.
         plan: where it is quantized.
         numbers: parameters by site name.
         statistics: of this model.
     """
-    sites = {site.tensor: site for site in plan.sites if site.role == "activation"}
+    activations = [site for site in plan.sites if site.role == "activation"]
+    sites = {site.tensor: site for site in activations}
+    reads = {edge: site for site in activations for edge in site.readers}
     found = []
     for node in all_nodes(model):
-        site = sites.get(node.outputs[0].name or "") if node.op_type == "Concat" else None
-        if site is None or site.spec.scheme is Scheme.FLOAT8:  # which holds small numbers beside large ones
+        if node.op_type != "Concat":
             continue
-        common = numbers[site.name]
-        for value in node.inputs:
+        name = node.name or ""
+        whole = sites.get(node.outputs[0].name or "")
+        for index, value in enumerate(node.inputs):
+            site = whole or (reads.get(Edge(name, index)) if name in plan.quantized else None)
+            if site is None or site.spec.scheme is Scheme.FLOAT8:  # which holds small numbers beside large ones
+                continue
             stats = statistics.tensors.get(value.name or "") if value is not None else None
             if stats is None or not stats.count or not stats.sum_squares:
                 continue
-            sqnr = _sqnr(stats, common)
+            sqnr = _sqnr(stats, numbers[site.name])
             own = _sqnr(stats, from_range(*select_range(stats, site.spec), site.spec))
             if sqnr < _LOST and own - sqnr > _GAIN:
                 readers = [e.node for e in site.readers if e.node in plan.quantized]
-                nodes = tuple(dict.fromkeys(n for n in (node.name or "", *readers) if n in plan.quantized))
-                found.append(LostBranch(node.name or "", value.name or "" if value else "", sqnr, own, nodes))
+                nodes = tuple(dict.fromkeys(n for n in (name, *readers) if n in plan.quantized))
+                found.append(LostBranch(name, value.name or "" if value else "", sqnr, own, nodes))
     return found
 
 

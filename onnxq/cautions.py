@@ -44,8 +44,8 @@ def cautions(plan: Plan, verification: Verification, options: Options, statistic
     speed, seconds = verification.speedup, verification.float_seconds
     if plan.quantized and speed is not None and seconds is not None and speed < _SLOW and seconds > _LONG:
         yield (
-            f"it runs at {speed:.2f} of the float model's speed here ({1000 * seconds:.1f} ms, one thread): conversions "
-            "cost more than integers gain. --exclude Conv, say, leaves operators in float"
+            f"it runs at {speed:.2f} of the float model's speed here ({1000 * seconds:.1f} ms, one thread): "
+            "conversions cost more than integers gain. --exclude Conv, say, leaves operators in float"
         )
     for name, errors in verification.outputs.items():
         if errors.worst < errors.sqnr - _APART and verification.samples < samples:

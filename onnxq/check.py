@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
+from onnxq.carried import quantizing
 from onnxq.check_data import check_data
 from onnxq.check_weights import check_weights
 from onnxq.errors import ExecutionError, ModelError, OnnxqError, OptionError
@@ -19,12 +19,12 @@ from onnxq.options import ImageOptions, Options
 from onnxq.prepare import Prepared, backend_named
 from onnxq.quantize import plan
 from onnxq.reasons import by_reason, counts
+from onnxq.rewritten import pipeline_of, require_home
 from onnxq.session import Session
 
 __all__ = ["Finding", "check"]
 
 _KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc", "onnxq")
-_QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "MatMulInteger", "ConvInteger", "DynamicQuantizeLinear")
 _ORDER = {"error": 0, "warning": 1, "note": 2}
 
 
@@ -67,7 +67,8 @@ def check(
         findings += _inputs(session, data is not None)
         if data is not None:
             findings += check_data(loaded, session, data, options, image)
-    findings += _plan(model, backend, options) + _lacks(model, backend, options)
+    alone = _alone(backend, options)
+    findings += alone if alone else _plan(model, backend, options) + _lacks(model, backend, options)
     unique = list({(f.where, f.what): f for f in findings}.values())
     return sorted(unique, key=lambda f: _ORDER[f.level])
 
@@ -96,19 +97,15 @@ def _operators(model: ir.Model, options: Options) -> list[Finding]:
     if options.custom_op_library is not None and not Path(options.custom_op_library).is_file():
         found.append(Finding("error", "custom_op_library", f"{options.custom_op_library!r} does not exist"))
     local = {(domain, name) for domain, name, _ in model.functions}
-    quantized: Counter[str] = Counter()
     for node in model.graph.all_nodes():
-        if node.op_type in _QUANTIZED or node.op_type.startswith("QLinear") or node.op_type in ("Quant", "MatMulNBits"):
-            quantized[node.op_type] += 1
         if node.domain in _KNOWN_DOMAINS or (node.domain, node.op_type) in local:
             continue
         where = f"node {node.name or node.op_type!r} ({node.domain}::{node.op_type})"
         if options.custom_op_library is None:
             hint = "Name its library with --custom-op-library."
             found.append(Finding("error", where, "is a custom operator that onnxruntime does not know", hint))
-    if quantized:
-        counts = ", ".join(f"{count} {op}" for op, count in quantized.most_common())
-        what = f"the model is quantized in part already: {counts}"
+    if quantized := quantizing(model):
+        what = f"the model is quantized in part already: {counts(quantized)}"
         found.append(Finding("warning", "model", what, "Give the float model for the best result."))
     return found
 
@@ -125,6 +122,21 @@ def _inputs(session: Session, has_data: bool) -> list[Finding]:
         return []
     what = f"inputs with free dimensions: {', '.join(free)}"
     return [Finding("note", "model", what, "The data decides their sizes; use those of real use.")]
+
+
+def _alone(backend: str, options: Options) -> list[Finding]:
+    """What an algorithm that is a pipeline of its own, if one is asked for, makes of the target and the options."""
+    try:
+        whole = pipeline_of(options)
+        if whole is None:
+            return []
+        require_home(backend, whole)
+        if (require := getattr(whole.algorithm, "require", None)) is not None:
+            require(options)
+    except OptionError as error:
+        return [of_error(error, "algorithm")]
+    what = "is a pipeline of its own: no plan says what it quantizes, its result does"
+    return [Finding("note", f"algorithm {whole.name!r}", what)]
 
 
 def _lacks(model: ModelSource, backend: str, options: Options) -> list[Finding]:

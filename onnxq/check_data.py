@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxq.calibration.data import open_data
 from onnxq.calibration.feeds import shape_text
 from onnxq.calibration.usable import Usable
-from onnxq.errors import DataError, OnnxqError
+from onnxq.errors import DataError, OnnxqError, OptionError
 from onnxq.findings import Finding, of_error
 from onnxq.fingerprint import fingerprint
 from onnxq.options import ImageOptions, Options
@@ -26,6 +26,8 @@ RUN = 4
 """Samples that are run through the model."""
 FEW = 10
 """Fewer samples give a warning."""
+UNSCALED = "whole numbers from 0 to 255, as in pictures that were not scaled"
+"""What is found of an input of bytes."""
 
 
 def check_data(
@@ -52,7 +54,7 @@ def check_data(
             looker.look(feed, samples.index_of(index))
             if index < RUN:
                 few[samples.index_of(index)] = feed
-    except DataError as error:
+    except (DataError, OptionError) as error:
         return [of_error(error, "calibration data")]
     known = whole.length if whole.length is not None else looker.samples
     findings = [*_number(known), *looker.findings()]
@@ -162,8 +164,7 @@ class Looker:
                     what = f"only {len(self._hashes[name])} of {self.samples} samples differ"
                     found.append(Finding("warning", place, what))
             if self._whole[name] and low >= 0 and 32 < high <= 255 and len(info.shape or ()) == 4:
-                what = "whole numbers from 0 to 255, as in pictures that were not scaled"
-                found.append(Finding("note", place, what, "Right only if the model was trained on such values."))
+                found.append(Finding("note", place, UNSCALED, "Right only if the model was trained on such values."))
         return found
 
     def shapes(self) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxq.calibration.data import open_data
+from onnxq.carried import quantizing
 from onnxq.comparison import Comparison, TensorErrors
 from onnxq.errors import ExecutionError, ModelError, OnnxqError
 from onnxq.graph.load import ModelSource, load
@@ -21,6 +22,7 @@ from onnxq.options import ImageOptions, Options
 from onnxq.prepare import Prepared
 from onnxq.progress import Reporter, Silent
 from onnxq.quantized import Quantized
+from onnxq.reasons import counts
 from onnxq.session import Session, open_anyhow
 
 __all__ = ["Comparison", "TensorErrors", "compare"]
@@ -63,6 +65,7 @@ def compare(
     first = load(reference)
     second = quantized.rendered() if isinstance(quantized, Quantized) else load(quantized)
     _same_interface(first, second)
+    warnings = _swapped(first, second)
     home = not isinstance(quantized, Quantized) or quantized.backend.at_home
     (first, base), other = _base(first, options, custom_op_library), open_anyhow(second, optimize=home, **options)
     feeds = open_data(data, base.inputs, image=image, samples=samples)
@@ -80,8 +83,8 @@ def compare(
             advance(count)
     outputs = {name: meter.result() for name, meter in meters.items()}
     if inner is None:
-        return Comparison(count, outputs)
-    return Comparison(count, outputs, inner.result(), tuple(inner.unmatched))
+        return Comparison(count, outputs, warnings=warnings)
+    return Comparison(count, outputs, inner.result(), tuple(inner.unmatched), warnings)
 
 
 def _base(model: ir.Model, options: Mapping[str, Any], library: str | None) -> tuple[ir.Model, Session]:
@@ -94,6 +97,16 @@ def _base(model: ir.Model, options: Mapping[str, Any], library: str | None) -> t
         except OnnxqError:
             raise error from None
         return prepared, Session(prepared, **options)
+
+
+def _swapped(first: ir.Model, second: ir.Model) -> tuple[str, ...]:
+    """What to say of a reference that is quantized, where the other model is not."""
+    carried = quantizing(first)
+    if not carried or quantizing(second):
+        return ()
+    return (
+        f"the two look swapped: the first model has {counts(carried)}, the second none. The float model comes first",
+    )
 
 
 def _same_interface(first: ir.Model, second: ir.Model) -> None:

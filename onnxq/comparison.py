@@ -43,12 +43,14 @@ class Comparison:
         outputs: model output → its errors.
         tensors: tensors that both models have, in the order of the float graph.
         unmatched: float tensors of the float model that the quantized one has no more (fused or folded away).
+        warnings: what a user should know.
     """
 
     samples: int
     outputs: Mapping[str, Errors]
     tensors: tuple[TensorErrors, ...] = ()
     unmatched: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
 
     @property
     def worst(self) -> tuple[str, Errors] | None:
@@ -77,4 +79,5 @@ class Comparison:
                 for t in self.tensors
             ],
             "unmatched": list(self.unmatched),
+            "warnings": list(self.warnings),
         }

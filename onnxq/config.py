@@ -27,7 +27,15 @@ class Config:
     run: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str], *, run_keys: Collection[str] = (), image: bool = True) -> Config:
+    def read(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        run_keys: Collection[str] = (),
+        image: bool = True,
+        unused: Collection[str] = (),
+        reader: str = "",
+    ) -> Config:
         """Read a TOML file: fields of `Options` and `run_keys` at the top, a table ``[image]``, a table ``[override]``.
 
         Dashes and underscores in keys are the same.
@@ -36,9 +44,11 @@ class Config:
             path: the file.
             run_keys: other keys that are allowed at the top.
             image: whether a table ``[image]`` is allowed.
+            unused: keys that others than the reader have a use for.
+            reader: who reads, for messages about these.
 
         Raises:
-            OptionError: the file is missing or not TOML, or has an unknown key.
+            OptionError: the file is missing or not TOML, or has an unknown key or one that the reader does not use.
         """
         if sys.version_info >= (3, 11):
             import tomllib
@@ -70,6 +80,9 @@ class Config:
                 config.options[key] = value
             elif key in run_keys:
                 config.run[key] = value
+            elif key in unused:
+                hint = "Leave it out, or give it as a flag to the verbs that use it"
+                raise OptionError(f"{raw!r} is not used by {reader}", where=where, hint=hint)
             else:
                 known = options | set(run_keys) | ({"image"} if image else set())
                 raise OptionError(f"unknown key {raw!r}", where=where, hint=nearest(key, known, title="keys"))

@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.backend import Backend
+from onnxq.carried import left_while_running
 from onnxq.errors import BackendError
 from onnxq.final_check import final_check
 from onnxq.fitted import fit_to_target
@@ -64,7 +65,8 @@ def deploy(
         were moved.
 
     Raises:
-        BackendError: the model carries no quantizers, or some that the target cannot hold; they are named.
+        BackendError: the model carries no quantizers, some that onnxq does not write for the target, or operators
+            that find their scales while they run; they are named.
         OnnxqError: anything else that goes wrong; nothing is written then.
     """
     options = replace(Options.of(options), placement="all")
@@ -72,6 +74,7 @@ def deploy(
     target.require(options)
     require_folder(output)
     source, unquantized = _source(model, target, options)
+    warnings = left_while_running(source, target.format_named(options.format))
     if not source.qparams:
         raise BackendError("the model carries no quantizers", hint="Use 'onnxq quantize' for a float model")
     plan, numbers, notes = _adopt(source, unquantized, target, options)
@@ -101,7 +104,7 @@ def deploy(
         custom_op_library=options.custom_op_library,
         at_home=target.at_home,
     )
-    made = replace(made, verification=checked)
+    made = replace(made, verification=replace(checked, warnings=(*checked.warnings, *warnings)))
     return made if output is None else made.written(artifact_path(output, model, target.name))
 
 
@@ -161,8 +164,9 @@ def _adopt(
     if bad := _refused(plan, given, target):
         rest = f"; and {len(bad) - _LISTED} more" if len(bad) > _LISTED else ""
         raise BackendError(
-            f"{target.name} cannot hold {len(bad)} quantizers of this model: {'; '.join(bad[:_LISTED])}{rest}",
-            hint=f"Quantize the float model for {target.name}, or train with quantizers that it holds",
+            f"onnxq writes no quantizers for {target.name} like {len(bad)} of this model: "
+            f"{'; '.join(bad[:_LISTED])}{rest}",
+            hint=f"Quantize the float model for {target.name}, or train with quantizers as onnxq writes them for it",
         )
     sites = tuple(
         replace(s, spec=numbers[s.name].spec, produced=s.produced and s.tensor not in in_float)
@@ -246,7 +250,7 @@ def _lacking(plan: Plan, numbers: Mapping[str, QParams], unquantized: Set[tuple[
 
 
 def _refused(plan: Plan, given: Mapping[tuple[str, str], QParams], target: Backend) -> list[str]:
-    """Quantizers of the model given that the plan wants and the target cannot hold, with the reason."""
+    """Quantizers of the model given that the plan wants and the target's table has not, with the reason."""
     found = {}
     for site in plan.sites:
         qp = given.get((_kind(site.role), site.tensor))
@@ -257,7 +261,7 @@ def _refused(plan: Plan, given: Mapping[tuple[str, str], QParams], target: Backe
 
 
 def _refusal(role: Role, qp: QParams, target: Backend) -> str | None:
-    """Why a target cannot hold a quantizer, ``None`` where it can. A constant operand is held as activations are."""
+    """Why no quantizer of a target's table is like one, else ``None``. A constant operand is as activations are."""
     kind = "activation" if role == "constant" else role
     if kind == "bias":
         return None  # made anew from the scales of data and weight
@@ -271,7 +275,7 @@ def _refusal(role: Role, qp: QParams, target: Backend) -> str | None:
         return "its scale is no power of two"
     middle = 0 if spec.signed else 1 << (spec.bits - 1)
     if wanted.symmetric and (qp.zero_point != middle).any():
-        return f"its zero point is {int(qp.zero_point.reshape(-1)[0])}, where {target.name} wants the middle"
+        return f"its zero point is {int(qp.zero_point.reshape(-1)[0])}, where onnxq writes the middle"
     if kind == "weight" and not target.has_channels and not isinstance(spec.granularity, PerTensor):
         return "it has a scale for each channel"
     return None

@@ -37,7 +37,7 @@ from onnxq.rewritten import Rewritten, refuse_unused
 from onnxq.selection import Selection
 from onnxq.session import Session, inputs_of
 
-__all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "rewrite"]
+__all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "require", "rewrite"]
 
 NAME = "dynamic"
 TITLE = "int8 weights, ranges of activations taken at each run: for transformers on a CPU; needs no data"
@@ -45,13 +45,22 @@ STAGE = "model"
 PARAMETERS: Mapping[str, object] = {"per_channel": True, "reduce_range": False}
 
 _USED = ("include", "exclude", "samples", "opset", "simplify", "providers", "custom_op_library")
-_HINTS = {"per_channel": "Write dynamic:per_channel=false"}
+_HINTS = {"per_channel": "Write dynamic:per_channel={value}"}
 _OPS = ("MatMul", "Gemm", "LSTM", "Attention", "EmbedLayerNormalization")
 """What is faster so. Conv can be asked for by ``include``; its integer kernel is slower than the float one."""
 _SAMPLES = 8
 _PREPROCESSED = ("onnx.infer", "onnxruntime.quant")
 """Metadata by which onnxruntime knows a model that is normalized already."""
 _LEAST = 2
+
+
+def require(options: Options) -> None:
+    """Refuse options that have no effect here.
+
+    Raises:
+        OptionError: one was given.
+    """
+    refuse_unused(options, NAME, _USED, _HINTS)
 
 
 def rewrite(
@@ -89,7 +98,7 @@ def rewrite(
         VerificationError: the result cannot be loaded or run, or has other inputs or outputs.
     """
     options, reporter = Options.of(options), reporter or Silent()
-    refuse_unused(options, NAME, _USED, _HINTS)
+    require(options)
     _require_target(output, model)
     prepared = Prepared(model, options)
     float_model = prepared.at_opset(prepared.model.opset_imports.get("", 14), options.opset)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from onnxq.errors import OutputError
 from onnxq.plugins import names
 from onnxq.writing import hint_for
 
-__all__ = ["artifact_path", "find_artifact", "is_folder", "require_folder"]
+__all__ = ["artifact_path", "find_artifact", "is_folder", "made_folder", "require_folder", "require_name"]
 
 
 def is_folder(output: str | os.PathLike[str]) -> bool:
@@ -56,14 +58,49 @@ def find_artifact(output: str | os.PathLike[str], backend: str) -> Path:
     raise OutputError(what, where=f"'{output}'", hint="Give the path of the .onnx file that onnxq wrote")
 
 
-def require_folder(output: str | os.PathLike[str] | None) -> None:
-    """Refuse an output whose parent folder is missing or takes no files, before any work.
+@contextlib.contextmanager
+def made_folder(path: Path) -> Iterator[None]:
+    """Make the folder of a file where it is missing, its parent being there; it goes again where the work fails.
+
+    Args:
+        path: the file to be.
 
     Raises:
-        OutputError: it is, or does not.
+        OutputError: it cannot be made.
+    """
+    there = path.parent.exists()
+    try:
+        path.parent.mkdir(exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot be made: {error.strerror or error}", where=f"'{path.parent}'") from error
+    try:
+        yield
+    except BaseException:
+        if not there:
+            with contextlib.suppress(OSError):  # something lies in it, so it is to stay
+                path.parent.rmdir()
+        raise
+
+
+def require_name(output: str | os.PathLike[str]) -> None:
+    """Refuse an output that is the empty string, which Python takes for the current folder.
+
+    Raises:
+        OutputError: it is.
+    """
+    if not os.fspath(output):
+        raise OutputError("the name is empty", where="output", hint="Give a file or a folder; '.' is the current one")
+
+
+def require_folder(output: str | os.PathLike[str] | None) -> None:
+    """Refuse an output without a name, or whose parent folder is missing or takes no files, before any work.
+
+    Raises:
+        OutputError: it has none, or its folder is missing or takes none.
     """
     if output is None:
         return
+    require_name(output)
     path = Path(output).absolute()
     if not path.parent.is_dir():
         raise OutputError("the folder does not exist", where=str(Path(output).parent), hint="Create it first")

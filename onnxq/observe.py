@@ -70,16 +70,29 @@ def observable(model: ir.Model, options: Options) -> list[str]:
     return [name for name in here if name in found]
 
 
-def require_one(data: Any, statistics: object) -> None:
-    """Refuse what leaves open what to calibrate with.
+def require_one(
+    data: Any, statistics: object, options: Options | None = None, image: ImageOptions | None = None
+) -> None:
+    """Refuse what leaves open what to calibrate with, and what is said of data where there is none.
+
+    Args:
+        data: samples, or None.
+        statistics: what replaces them, or None.
+        options: what the user asked for.
+        image: how pictures are read.
 
     Raises:
-        OptionError: neither data nor statistics were given, or both.
+        OptionError: neither data nor statistics were given, or both; statistics, and how to read data.
     """
     if data is None and statistics is None:
         raise OptionError("neither data nor statistics were given", hint="Give one of the two")
     if data is not None and statistics is not None:
         raise OptionError("both data and statistics were given", hint="Give one: statistics replace the data")
+    if statistics is not None:
+        if options is not None and options.samples is not None:
+            what = "has no effect on statistics, whose samples were taken when they were made"
+            raise OptionError(what, where="samples", hint="Leave it out, or calibrate with it")
+        ImageOptions.refuse(image, "statistics, which replace the data")
 
 
 def observe(

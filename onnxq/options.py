@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from onnxq.errors import OptionError
@@ -189,6 +189,26 @@ class ImageOptions:
             check_choice("image layout", self.layout, ("nchw", "nhwc"))
         if self.channels is not None:
             check_choice("image channels", self.channels, ("rgb", "bgr", "gray"))
+
+    @staticmethod
+    def refuse(given: ImageOptions | None, what: str) -> None:
+        """Refuse options where no picture is read.
+
+        Args:
+            given: the options, if any.
+            what: is read instead.
+
+        Raises:
+            OptionError: one of them has another value than its default.
+        """
+        default = ImageOptions()
+        names = [f.name for f in fields(default) if getattr(given or default, f.name) != getattr(default, f.name)]
+        if names:
+            raise OptionError(
+                f"{'has' if len(names) == 1 else 'have'} no effect on {what}",
+                where=", ".join(f"image {name}" for name in names),
+                hint="Leave it out, or give a folder of pictures as data",
+            )
 
     def size(self, name: str) -> tuple[int, ...] | None:
         """``resize`` or ``crop`` as (side,) or (height, width) in pixels; None if not given."""

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
@@ -18,7 +19,7 @@ from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.cautions import cautions
 from onnxq.decide import Decider
 from onnxq.effort import algorithms_of, samples_to_verify, to_judge_by
-from onnxq.errors import OptionError
+from onnxq.errors import OptionError, OutputError
 from onnxq.final_check import Verification, final_check
 from onnxq.graph.fold_quantized_batchnorm import fold_quantized_batchnorm
 from onnxq.graph.load_named import load_named
@@ -35,6 +36,7 @@ from onnxq.quantized import Quantized
 from onnxq.render.read import read as read_quantizers
 from onnxq.render.read_nodes import sort_nodes
 from onnxq.rescue import POOR
+from onnxq.rewrite_cost import rewrite_cost
 from onnxq.several import for_each_target
 
 __all__ = ["calibrate", "plan", "quantize", "quantize_all", "read"]
@@ -43,10 +45,12 @@ __all__ = ["calibrate", "plan", "quantize", "quantize_all", "read"]
 def plan(model: Source, *, backend: str = "onnxruntime", options: Options | None = None) -> Plan:
     """What will be quantized how, what is tied, what stays float and why. Needs no data.
 
-    What data shows (a tensor never computed, a part that 8 bits destroy) can keep more nodes float later.
+    What data shows (a tensor never computed, a part that 8 bits destroy) can keep more nodes float later. An algorithm
+    that is a pipeline of its own plans for itself, and is refused here.
     """
     options = Options.of(options)
     target = backend_named(backend)
+    chosen(options.algorithms)
     target.require(options)
     return make_plan(Prepared(model, options).for_target(target, options)[0], target, options)
 
@@ -65,12 +69,14 @@ def calibrate(
     Args:
         model: path, bytes, ``ModelProto`` or ``ir.Model``; left unchanged.
         data: see :func:`onnxq.calibration.data.open_data`.
-        output: where to save the statistics.
+        output: where to save the statistics, a ``.npz`` file.
         options: number of samples, providers, custom-op library, seed.
         image: how to read pictures, where the data is a folder of them.
         reporter: shows progress.
     """
     options = Options.of(options)
+    if output is not None and Path(output).suffix.lower() == ".onnx":
+        raise OutputError("statistics are no model", where=f"'{output}'", hint="Give a file that ends in .npz")
     require_folder(output)
     statistics = observe(Prepared(model, options), data, options, image, reporter or Silent())
     if output is not None:
@@ -210,6 +216,8 @@ class _Job:
         filled = {value.name for node in all_nodes(quantized.model) for value in node.outputs if is_filled(value)}
         told = statistics.warnings(set(quantized.plan.observed()) - filled)
         told += [*prepared.warnings, *decider.warnings, *verification.warnings]
+        if target.rewrite is not None:
+            told += rewrite_cost(fitted[0], target.name, verification, statistics.kept, options)
         told += cautions(quantized.plan, verification, options, statistics)
         verification = replace(verification, warnings=tuple(told))
         say = target.format_named(options.format).notes
@@ -226,7 +234,7 @@ def _run(
     image: ImageOptions | None,
     reporter: Reporter,
 ) -> list[Quantized]:
-    require_one(data, statistics)
+    require_one(data, statistics, options, image)
     if isinstance(statistics, (str, os.PathLike)):
         statistics = Statistics.load(statistics)
     prepared = Prepared(model, options)

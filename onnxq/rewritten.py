@@ -12,10 +12,14 @@ from onnxq.calibration.statistics import Statistics
 from onnxq.errors import OptionError
 from onnxq.final_check import Verification
 from onnxq.observe import require_one
-from onnxq.options import Options
+from onnxq.options import ImageOptions, Options
 from onnxq.plan import Kept
+from onnxq.prepare import backend_named
 
-__all__ = ["Rewritten", "pipeline_of", "refuse_unused", "samples_of"]
+__all__ = ["HOME", "Rewritten", "pipeline_of", "refuse_unused", "require_home", "samples_of"]
+
+HOME = "onnxruntime"
+"""The target that an algorithm which is a pipeline of its own writes for."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,25 @@ def pipeline_of(options: Options) -> Choice | None:
     return whole_model(options.algorithms)
 
 
+def require_home(backend: str, choice: Choice) -> None:
+    """Refuse a target that an algorithm which is a pipeline of its own does not write for.
+
+    Args:
+        backend: name of the target asked for.
+        choice: the algorithm.
+
+    Raises:
+        OptionError: there is no such target, or it is another than onnxruntime.
+    """
+    target = backend_named(backend)
+    if target.name != HOME:
+        raise OptionError(
+            f"algorithm {choice.name!r} writes models for {HOME} alone, not for {target.name}",
+            where="backend",
+            hint="Leave the backend out, or the algorithm",
+        )
+
+
 def refuse_unused(options: Options, name: str, used: Sequence[str], hints: Mapping[str, str]) -> None:
     """Make sure that nothing was asked for in vain.
 
@@ -72,7 +95,7 @@ def refuse_unused(options: Options, name: str, used: Sequence[str], hints: Mappi
         options: what the user asked for.
         name: of the algorithm.
         used: the fields of the options that it heeds.
-        hints: field → what to give instead.
+        hints: field → what to give instead, with ``{value}`` where the value asked for belongs.
 
     Raises:
         OptionError: an option has another value than its default, and no effect.
@@ -81,22 +104,25 @@ def refuse_unused(options: Options, name: str, used: Sequence[str], hints: Mappi
     for field in fields(Options):
         if field.name in (*used, "algorithms", "min_sqnr", "seed"):
             continue
-        if getattr(options, field.name) != getattr(default, field.name):
+        value = getattr(options, field.name)
+        if value != getattr(default, field.name):
             raise OptionError(
                 f"has no effect on the algorithm {name!r}",
                 where=field.name,
-                hint=hints.get(field.name, "Leave it out"),
+                hint=hints.get(field.name, "Leave it out").replace("{value}", str(value).lower()),
             )
 
 
-def samples_of(data: Any, statistics: Statistics | str | None) -> Any:
+def samples_of(data: Any, statistics: Statistics | str | None, image: ImageOptions | None = None) -> Any:
     """The data, or the samples that statistics hold back where there is none.
 
     Raises:
-        OptionError: both were given.
+        OptionError: both were given, or how pictures are read and no data.
     """
     if data is not None and statistics is not None:
         require_one(data, statistics)
+    if data is None:
+        ImageOptions.refuse(image, "a run without data" if statistics is None else "statistics, which replace the data")
     if data is not None or statistics is None:
         return data
     held = statistics if isinstance(statistics, Statistics) else Statistics.load(statistics)

@@ -12,6 +12,7 @@ from typing import Any
 
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.errors import OptionError, OutputError, StatisticsError
+from onnxq.locations import require_folder
 from onnxq.metrics import jsonable
 from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
@@ -22,6 +23,7 @@ from onnxq.quantize import calibrate
 from onnxq.spec import Scheme
 from onnxq.survey import Record, local_noise, make_probe, runs_needed, survey
 from onnxq.values import check_bits, check_int
+from onnxq.writing import hint_for
 
 __all__ = ["Sensitivity", "SensitivityRow", "sensitivity"]
 
@@ -173,9 +175,8 @@ def sensitivity(
             where="bits",
             hint=f"{backend} has: {only}",
         )
-    if plot is not None and not Path(plot).absolute().parent.is_dir():
-        raise OutputError("the folder does not exist", where=str(Path(plot).parent), hint="Create it first")
-    require_one(data, statistics)
+    _require_picture(plot)
+    require_one(data, statistics, options, image)
     if isinstance(statistics, (str, os.PathLike)):
         statistics = Statistics.load(statistics)
     if statistics is None:
@@ -227,8 +228,30 @@ def sensitivity(
         seconds=time.perf_counter() - start,
     )
     if plot is not None:
-        Path(plot).write_text(made.to_svg(), encoding="utf-8")
+        try:
+            Path(plot).write_text(made.to_svg(), encoding="utf-8")
+        except OSError as error:
+            what = f"cannot be written: {error.strerror or error}"
+            raise OutputError(what, where=f"'{plot}'", hint=hint_for(error)) from error
     return made
+
+
+def _require_picture(plot: str | os.PathLike[str] | None) -> None:
+    """Refuse a place that no picture can be written to, before any work.
+
+    Raises:
+        OutputError: it is a folder or lies in none, does not end in ``.svg``, or cannot be written.
+    """
+    if plot is None:
+        return
+    path = Path(plot)
+    if path.is_dir():
+        raise OutputError("this is a folder", where=f"'{plot}'", hint="Give the path of the .svg file to write")
+    if path.suffix.lower() != ".svg":
+        raise OutputError("the picture is SVG", where=f"'{plot}'", hint="Give a file that ends in .svg")
+    require_folder(plot)
+    if path.exists() and not os.access(path, os.W_OK):
+        raise OutputError("cannot be written: Permission denied", where=f"'{plot}'", hint="Give another file")
 
 
 def _widths(bits: Sequence[int]) -> tuple[int, ...]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from onnxq.errors import OptionError
 
-__all__ = ["check_bits", "check_choice", "check_flag", "check_int", "check_range"]
+__all__ = ["check_amount", "check_bits", "check_choice", "check_flag", "check_int", "check_range"]
 
 _RANGE = re.compile(r"^[A-Za-z][\w.-]*(:[-+.\deE]+)?$")
 _BITS = (2, 16)
@@ -36,3 +37,8 @@ def check_flag(name: str, value: object) -> None:
 def check_int(name: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise OptionError(f"{value!r} is not a whole number of at least {least}", where=name)
+
+
+def check_amount(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise OptionError(f"{value!r} is not a number of at least 0", where=name)

@@ -18,6 +18,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq import plugins
+from onnxq.artifact import no_quantizers, readers_of, rewritten_before, written_file
 from onnxq.backend import Backend
 from onnxq.calibration.data import open_data
 from onnxq.errors import BackendError, OnnxqError, OptionError
@@ -103,7 +104,7 @@ class Agreement:
 
 
 def verify(
-    artifact: str | os.PathLike[str],
+    artifact: str | os.PathLike[str] | Quantized,
     data: Any = None,
     *,
     backend: str = "onnxruntime",
@@ -120,9 +121,9 @@ def verify(
     names, and its simulation in onnxruntime is compared with the float model inside.
 
     Args:
-        artifact: the ONNX model that was written, or the folder it was written to.
+        artifact: the ONNX model that was written, or the folder it was written to; or a result that has its ``files``.
         data: samples, see :func:`onnxq.calibration.data.open_data`; a runtime that only compiles needs none.
-        backend: the target it was made for.
+        backend: the target it was made for; a result knows its own.
         samples: at most this many samples, evenly spaced; None takes 8.
         image: how to read pictures, where the data is a folder of them.
         simulation: do not ask for the runtime, simulate only.
@@ -134,9 +135,13 @@ def verify(
     Raises:
         OutputError: there is no artifact.
         VerificationError: the runtime is not installed, or does not take the artifact.
-        OptionError: layers are to be compared where no runtime computes, without data, or without quantizers.
-        BackendError: it is no artifact of the target: it cannot be read back, or nothing in it is quantized.
+        OptionError: layers are to be compared where no runtime computes, without data, or without quantizers; or the
+            result was not written.
+        BackendError: it is no artifact of the target: it cannot be read back, nothing in it is quantized, or another
+            target's table lies beside it.
     """
+    if isinstance(artifact, Quantized):
+        backend, artifact = artifact.backend.name, written_file(artifact)
     target, reporter = backend_named(backend), reporter or Silent()
     path = find_artifact(artifact, backend)
     form, quantized = _read(path, target)
@@ -174,7 +179,7 @@ def verify(
         errors, lsb = _errors(list(zip(reference, seen.outputs, strict=True)), _steps(quantized))
     else:
         what = f"{runtime.title} compiled it, without running it; " if runtime is not None else ""
-        compared = f"{what}simulated in onnxruntime, against the float model inside"
+        compared = f"{what}simulated in onnxruntime, against the float model inside{rewritten_before(target)}"
         inside = _outputs(quantized.model, feeds, lambda _: None)
         errors, lsb = _errors(list(zip(inside, reference, strict=True)), {})
     return Agreement(
@@ -188,7 +193,7 @@ def verify(
         lsb=lsb,
         integer=seen.integer,
         floating=seen.floating,
-        remarks=seen.remarks,
+        remarks=(*seen.remarks, *no_quantizers(quantized, model)),
         tensors=len(quantized.qparams),
         layers=compared_layers,
     )
@@ -216,8 +221,10 @@ def _read(path: Path, target: Backend) -> tuple[str, Quantized]:
             where=f"'{path}'",
             hint=f"Give that Format of the backend {target.name} a 'read'",
         )
-    if not quantized.qparams and (complaints or target.runtime is None):
+    others = [] if quantized.qparams else readers_of(path, target)
+    if not quantized.qparams and (complaints or others or target.runtime is None):
         complaints.append("as a model with quantizers in it: it has none")
+        complaints += [f"a table lies beside it that {' and '.join(others)} would read"] if others else []
     elif _has_integers(load(path)) and not any(form.integers for form in target.formats.values()):
         complaints.append(f"it holds QuantizeLinear and DequantizeLinear, which {target.name} does not take")
     else:
@@ -225,7 +232,7 @@ def _read(path: Path, target: Backend) -> tuple[str, Quantized]:
     raise BackendError(
         f"this is no artifact of {target.name}: {'; '.join(complaints)}",
         where=f"'{path}'",
-        hint=f"If it was made for another target than {target.name}, name that one with --backend",
+        hint=f"If it was made for another target than {target.name}, name that one: --backend {(*others, 'NAME')[0]}",
     )
 
 

@@ -13,6 +13,7 @@ from onnxq import Options
 from onnxq.branches import lost_branches
 from onnxq.calibration.statistics import Statistics
 from onnxq.qparams import fake_quantize, from_range
+from onnxq.session import Session
 from tests.models import build, feeds_for, normal
 
 ALL = Options(placement="all", range="minmax")
@@ -90,3 +91,25 @@ def test_what_its_own_scale_would_not_hold_either_is_not_lost() -> None:
     signal = sum(float(np.square(f["x"].astype(np.float64)).sum()) for f in feeds)
     assert 10 * np.log10(signal / np.square(noise).sum()) < 15, "poor"
     assert not lost_branches(q.model, q.plan, q.qparams, known)
+
+
+@pytest.mark.parametrize(("ratio", "warned"), [(3000.0, True), (3.0, False)])
+def test_a_scale_of_the_inputs_alone_loses_a_branch_too(ratio: float, warned: bool) -> None:
+    model = build(
+        """(float[1, 4, 8, 8] x) => (float[1, 8, 8, 8] y) {
+            [big] a = Conv (x, w)
+            [small] b = Conv (x, v)
+            [join] y = Concat <axis = 1> (a, b)
+        }""",
+        w=normal(4, 4, 1, 1),
+        v=(normal(4, 4, 1, 1, seed=1) / ratio).astype(np.float32),
+    )
+    q = onnxq.quantize(model, feeds_for(model), backend="nnie")
+    assert "join" in q.plan.quantized and "y" not in {site.tensor for site in q.plan.sites}
+    assert q.verification is not None
+    found = [text for text in q.verification.warnings if "branch 'b' of Concat 'join'" in text]
+    assert len(found) == warned
+    small = q.rendered()  # both branches come out of one tensor: the figure is that of the second half
+    exact, got = (np.concatenate([Session(m).run(f)["y"][:, 4:] for f in feeds_for(model)]) for m in (q.model, small))
+    sqnr = 10 * np.log10(np.square(exact).sum() / np.square(got - exact).sum())
+    assert (sqnr < 15) == warned

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import numpy_helper
 
 from onnxq import inner_tensors
+from onnxq.cli import main
 from onnxq.compare import compare
 from onnxq.errors import DataError, ExecutionError, ModelError
 from onnxq.metrics import sqnr
@@ -166,3 +169,17 @@ def test_a_quantized_model_that_the_optimizations_of_onnxruntime_break() -> None
     found = compare(reference, quantized, [{"x": x}])
     rounded = np.rint(x.astype(np.float64) / 0.1) * 0.1
     assert found.outputs["y"].sqnr == pytest.approx(sqnr(x[..., 1:4].astype(np.float64), rounded[..., 1:4]), abs=1e-3)
+
+
+def test_models_that_look_swapped(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    given, made = pairs.float_model(), pairs.quantized_model()
+    (said,) = compare(made, given, pairs.data()).warnings
+    assert "look swapped" in said and "DequantizeLinear" in said
+    for first, second in ((given, made), (made, made), (given, given)):
+        assert not compare(first, second, pairs.data(), tensors=False).warnings
+    onnx.save(given, tmp_path / "float.onnx")
+    onnx.save(made, tmp_path / "int8.onnx")
+    np.savez(tmp_path / "d.npz", x=np.stack([feed["x"] for feed in pairs.data()]))
+    assert main(["compare", *(str(tmp_path / f"{n}") for n in ("int8.onnx", "float.onnx")), "--data",
+                 str(tmp_path / "d.npz")]) == 0  # fmt: skip
+    assert "look swapped" in capsys.readouterr().out

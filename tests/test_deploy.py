@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 
 import onnxq
 from onnxq import Options
@@ -261,3 +261,38 @@ def test_what_is_asked_for_but_has_no_numbers_stays_float() -> None:
     assert list(deployed.plan.quantized.values()) == ["Conv"]
     assert [k.reason for k in deployed.plan.kept_float if k.op == "Conv"] == ["the model given does not quantize 'e'"]
     assert {site.name for site in deployed.plan.sites} == set(deployed.qparams)
+
+
+def test_scales_that_are_found_while_running_are_refused_by_name(tmp_path: Path) -> None:
+    """By onnxruntime's quantize_dynamic; the table of a Gather is stored as integers with a scale."""
+    model = build(
+        "(int64[1, 6] i) => (float[1, 6, 8] y) { e = Gather (t, i)\n h = Relu (e)\n y = MatMul (h, w) }",
+        t=normal(32, 8),
+        w=normal(8, 8, seed=1),
+    )
+    onnx.save(model, tmp_path / "float.onnx")
+    quantize_dynamic(tmp_path / "float.onnx", tmp_path / "dynamic.onnx", op_types_to_quantize=["MatMul", "Gather"])
+    named = "1 DynamicQuantizeLinear, 1 MatMulInteger in the model find scales while they run"
+    with pytest.raises(BackendError, match=named) as caught:
+        onnxq.deploy(tmp_path / "dynamic.onnx", backend="snpe", output=tmp_path / "out.onnx")
+    assert "Quantize the float model for snpe" in str(caught.value)
+    assert not (tmp_path / "out.onnx").exists()
+    quantize_dynamic(tmp_path / "float.onnx", tmp_path / "alone.onnx", op_types_to_quantize=["MatMul"])
+    with pytest.raises(BackendError, match=named):
+        onnxq.deploy(tmp_path / "alone.onnx", backend="onnxruntime")
+
+
+def test_what_the_table_has_not_is_not_said_to_be_impossible(tmp_path: Path) -> None:
+    """onnxruntime runs uint8 weights; onnxq writes int8 ones for it."""
+    onnx.save(net(), tmp_path / "float.onnx")
+    quantize_static(
+        tmp_path / "float.onnx",
+        tmp_path / "q.onnx",
+        _Reader(),
+        quant_format=QuantFormat.QDQ,
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QUInt8,
+    )
+    with pytest.raises(BackendError, match=r"onnxq writes no quantizers for onnxruntime like 3 of this model: 'w") as c:
+        onnxq.deploy(tmp_path / "q.onnx", backend="onnxruntime")
+    assert "where onnxq writes the middle" in str(c.value) and "cannot hold" not in str(c.value)

@@ -31,6 +31,7 @@ def readme() -> ModuleType:
 def test_tables_are_those_of_the_parser(readme: ModuleType) -> None:
     assert readme.tables(TEXT) == TEXT, "run python tools/readme.py"
     assert "| `--weight-bits` N | `weight_bits` |" in TEXT
+    assert "| `--max-drop` X | `max_drop` |" in TEXT
     assert "| 130 | interrupted |" in TEXT
 
 

@@ -115,3 +115,22 @@ def test_nan_in_some_samples_is_a_warning() -> None:
     made = onnxq.calibrate(net(1.0), data)
     assert any(text.startswith("NaN in tensor 'x'") for text in made.warnings())
     assert made.kept
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_bytes_where_nothing_is_remembered_are_said_as_by_check(dtype: type) -> None:
+    data: np.ndarray = np.random.default_rng(2).integers(0, 256, (16, 2, 6, 6)).astype(dtype)
+    (said,) = [text for text in onnxq.calibrate(net(1.0), data).warnings() if "0 to 255" in text]
+    assert said in [f"{f.where}: {f.what}. {f.hint}" for f in onnxq.check(net(1.0), data=data)]
+    assert said in warnings(onnxq.quantize(net(1.0), data))
+    small: np.ndarray = (data / 32).astype(dtype)  # labels, counts
+    assert not any("0 to 255" in text for text in onnxq.calibrate(net(1.0), small).warnings())
+
+
+def test_bytes_that_the_model_scales_itself_are_fine() -> None:
+    model = net(1.0)
+    model.graph.node[0].input[0] = "scaled"
+    model.graph.node.insert(0, onnx.helper.make_node("Div", ["x", "top"], ["scaled"]))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(255.0).reshape(()), "top"))
+    data = np.random.default_rng(2).integers(0, 256, (16, 2, 6, 6)).astype(np.uint8)
+    assert not any("0 to 255" in text for text in onnxq.calibrate(model, data).warnings())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -148,8 +149,22 @@ def test_the_command_prints_a_table_or_json(tmp_path: Path, capsys: pytest.Captu
         ({"runs": 0}, OptionError, "at least 1"),
         ({"data": None}, OptionError, "neither data nor statistics"),
         ({"plot": "/no/such/folder/p.svg"}, OutputError, "does not exist"),
+        ({"plot": "p.png"}, OutputError, r"'p\.png': the picture is SVG. Give a file that ends in \.svg"),
+        ({"plot": "."}, OutputError, "this is a folder"),
     ],
 )
 def test_what_makes_no_sense_is_refused(given: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         onnxq.sensitivity(chain(1), **{"data": images(4, WIDTH), **given})
+
+
+def test_a_picture_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "write_text", refused)
+    with pytest.raises(OutputError, match=r"p\.svg': cannot be written: Permission denied\. Write to another folder"):
+        onnxq.sensitivity(chain(1), images(4, WIDTH), bits=(8,), plot=tmp_path / "p.svg", options=FAST)
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", refused)
+    with pytest.raises(OutputError, match=r"p\.svg': cannot be written, its folder takes no files"):
+        onnxq.sensitivity(chain(1), None, plot=tmp_path / "p.svg")

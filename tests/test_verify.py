@@ -11,19 +11,22 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnxruntime.quantization import quantize_dynamic
 
 import onnxq
 from onnxq import Options
 from onnxq.cli import main
-from onnxq.errors import BackendError, OutputError, VerificationError
+from onnxq.errors import BackendError, OptionError, OutputError, VerificationError
+from onnxq.graph.load import load
 from onnxq.locations import find_artifact
 from onnxq.prepare import backend_named
 from onnxq.runtimes.child import examine, interpreter, missing
 from onnxq.runtimes.runtime import Runtime
+from onnxq.session import Session
 from onnxq.terminal import Screen
 from onnxq.verify import can_be_read
 from onnxq.views import quantized
-from tests.models import feeds_for
+from tests.models import build, feeds_for, normal
 from tests.targets import branches, residual
 
 ALL = Options(placement="all")
@@ -166,3 +169,62 @@ def test_another_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "nowhere" in (missing(runtime) or "")
     with pytest.raises(VerificationError, match=r"not installed \(.*nowhere: No such file"):
         examine(runtime, tmp_path / "m.onnx")
+
+
+def test_an_interpreter_without_what_the_script_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment is at fault then, not the artifact."""
+    runtime = _runtime(tmp_path, monkeypatch, "import sys\nsys.modules['numpy'] = None\nimport common")
+    (tmp_path / "common.py").write_text("raise ModuleNotFoundError(\"No module named 'numpy'\")")
+    with pytest.raises(VerificationError, match=r"the Python .*, has no numpy") as caught:
+        examine(runtime, tmp_path / "m.onnx")
+    for part in (sys.executable, "-m pip install numpy", "ONNXQ_MADE_UP_PYTHON", "--simulation"):
+        assert part in str(caught.value)
+    (tmp_path / "common.py").write_text("import made_up_dependency")
+    with pytest.raises(VerificationError, match=r"not installed \(.*made_up_dependency"):
+        examine(runtime, tmp_path / "m.onnx")
+
+
+def test_a_result_in_memory(tmp_path: Path) -> None:
+    made = onnxq.quantize(residual(), feeds_for(residual()), backend="tengine")
+    with pytest.raises(OptionError, match="was not written"):
+        onnxq.verify(made, feeds_for(residual()))
+    made = made.written(tmp_path / "out.onnx")
+    found = onnxq.verify(made, feeds_for(residual()))
+    known = onnxq.verify(tmp_path / "out.onnx", feeds_for(residual()), backend="tengine")
+    assert found.backend == "tengine" and found.to_dict() == known.to_dict()
+
+
+def test_a_float_model_is_said_to_be_one(artifact: Path, tmp_path: Path) -> None:
+    onnx.save(residual(), tmp_path / "float.onnx")
+    (said,) = onnxq.verify(tmp_path / "float.onnx", feeds_for(residual())).remarks
+    assert "carries no quantizers" in said
+    assert not onnxq.verify(artifact, feeds_for(residual())).remarks
+    quantize_dynamic(tmp_path / "float.onnx", tmp_path / "dynamic.onnx")
+    assert not onnxq.verify(tmp_path / "dynamic.onnx", feeds_for(residual())).remarks, "it computes in integers"
+
+
+def test_a_table_of_another_target_beside_the_model(tmp_path: Path) -> None:
+    made = onnxq.quantize(residual(), feeds_for(residual()), backend="snpe", output=tmp_path / "out.onnx")
+    assert len(made.files) == 2
+    with pytest.raises(BackendError, match=r"a table lies beside it that snpe would read.*--backend snpe"):
+        onnxq.verify(tmp_path / "out.onnx", feeds_for(residual()))
+
+
+def test_what_a_rewrite_cost_is_not_in_the_figures_of_verify_and_said_by_quantize(tmp_path: Path) -> None:
+    """A DPU has no Sigmoid: the float model inside has a HardSigmoid."""
+    model = build(
+        "(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) { a = Conv (x, w)\n s = Sigmoid (a)\n y = Conv (s, w) }",
+        w=normal(4, 4, 1, 1),
+    )
+    feeds = feeds_for(model)
+    made = onnxq.quantize(model, feeds, backend="vitis", output=tmp_path / "out.onnx")
+    assert made.verification is not None
+    (said,) = [text for text in made.verification.warnings if "before anything is quantized" in text]
+    want, got = (np.concatenate([Session(m).run(f)["y"] for f in feeds[:2]]) for m in (load(model), made.model))
+    figure = 10 * np.log10(np.square(want).sum() / np.square(want - got).sum())
+    assert f"'y' {figure:.1f} dB" in said
+    found = onnxq.verify(made, feeds, simulation=True)
+    assert "rewritten for vitis first" in found.compared
+    assert found.worst is not None and found.worst[1].sqnr > made.verification.outputs["y"].sqnr + 6
+    exact = onnxq.quantize(residual(), feeds_for(residual()), backend="vitis").verification
+    assert exact is not None and not any("before anything" in text for text in exact.warnings)

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from onnxq.arguments.flags import SEARCH
 from onnxq.arguments.parser import make_parser
 from onnxq.exit_codes import ExitCode
 from onnxq.options import ImageOptions, Options
@@ -31,7 +32,7 @@ from onnxq.options import ImageOptions, Options
 README = Path(__file__).resolve().parent.parent / "README.md"
 _MARK = r"(?:<!-- (?P<what>file|command): (?P<name>[^>]+?) -->\n)?"
 _BLOCK = re.compile(_MARK + r"```(?P<language>\w+)\n(?P<body>.*?)```\n", re.S)
-_RUN_KEYS = ("data", "output", "statistics", "backend")
+_RUN_KEYS = ("data", "output", "statistics", "backend", *SEARCH)
 _TABLE = re.compile(r"(<!-- generated: (?P<name>[^>]+?) -->\n).*?(<!-- end -->\n)", re.S)
 
 

@@ -47,6 +47,12 @@ class Choice:
         return str(self.algorithm.STAGE)
 
     @property
+    def called(self) -> str:
+        """How a pipeline of its own is called in Python."""
+        own = getattr(self.algorithm, "CALLED", None)
+        return str(own) if own else f"from {self.algorithm.__name__} import rewrite"
+
+    @property
     def quick(self) -> bool:
         """Whether it costs so little that it runs again each time the plan is tried, not only on the last one."""
         quick = getattr(self.algorithm, "quick", None)
@@ -66,9 +72,10 @@ def chosen(texts: Sequence[str]) -> list[Choice]:
     for choice in choices:
         if choice.stage == WHOLE:
             raise OptionError(
-                f"algorithm {choice.name!r} is a pipeline of its own, and cannot be one of several steps",
+                f"algorithm {choice.name!r} is a pipeline of its own: 'onnxq quantize' runs it, alone, for one target "
+                "and without --max-drop",
                 where="algorithm",
-                hint=f"Give it alone to 'onnxq quantize', or call {choice.algorithm.__name__}.rewrite()",
+                hint=f"In Python: {choice.called}",
             )
     return choices
 

@@ -159,8 +159,8 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--metric",
         metavar="FILE.py:FUNCTION",
-        help="function(run) -> float, higher is better; run(feeds) gives the outputs, run.path is the model's file; "
-        "default: agreement with the float model",
+        help="function(run) -> float, higher is better; run(feeds) gives a dict of arrays by output name, run.path is "
+        "the model's file; default: agreement with the float model",
     )
     group.add_argument("--eval-data", metavar="DATA", help="samples for the agreement (default calibration's)")
     group.add_argument("--resume-dir", metavar="DIR", help="memory of the search, to go on later (default OUT.search)")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from onnxq.arguments.flags import SEARCH
 from onnxq.config import Config
 from onnxq.errors import OptionError
 from onnxq.options import ImageOptions, Options
+from onnxq.values import check_amount
 
 __all__ = ["UsageError", "settle"]
 
+_RUN_KEYS = ("model", "data", "output", "statistics", "backend", *SEARCH)
+"""What a configuration file may say besides options."""
 _NUMBERS = ("max_drop", "max_minutes")
 _EITHER = ("data", "statistics")
 _SEVERAL = ("quantize", "deploy")
@@ -29,8 +33,9 @@ def settle(args: argparse.Namespace) -> None:
     Raises:
         UsageError: a flag has a wrong value, or one that is needed is missing.
     """
-    run_keys = [key for key in ("model", "data", "output", "statistics", "backend", *SEARCH) if hasattr(args, key)]
-    config = Config.read(args.config, run_keys=run_keys) if getattr(args, "config", None) else Config()
+    flags = dict(vars(args))
+    run_keys = [key for key in _RUN_KEYS if hasattr(args, key)]
+    config = _config(args, run_keys)
     calibrate = [key for key in _EITHER if getattr(args, key, None) is not None]
     for key in run_keys:
         if key in _EITHER and calibrate:
@@ -59,6 +64,8 @@ def settle(args: argparse.Namespace) -> None:
             raise UsageError(f"{flag} is missing (onnxq {args.verb} --help)")
     if all(getattr(args, key, None) is not None for key in _EITHER):
         raise UsageError("give --data or --statistics, not both: statistics replace the data")
+    if getattr(args, "output", None) == "":
+        raise UsageError("-o is empty; give a file or a folder ('.' is the current one)")
     _spare_inputs(args)
     lone = [key for key in SEARCH if getattr(args, key, None) is not None] if args.verb == "quantize" else []
     if lone and args.max_drop is None:
@@ -69,10 +76,30 @@ def settle(args: argparse.Namespace) -> None:
     }
     try:
         Options(**given), ImageOptions(**image)
+        for key in _NUMBERS:
+            if flags.get(key) is not None:
+                check_amount(f"--{key.replace('_', '-')}", flags[key])
     except OptionError as error:
         raise UsageError(str(error)) from error
     args.options = Options(**{**config.options, **given})
     args.image = ImageOptions(**{**config.image, **image})
+
+
+def _config(args: argparse.Namespace, run_keys: Sequence[str]) -> Config:
+    """What the configuration file says, less what a flag has put out of use.
+
+    Raises:
+        OptionError: it cannot be read, or has a key that the verb has no use for.
+    """
+    if getattr(args, "config", None) is None:
+        return Config()
+    pictures = hasattr(args, "image_resize")
+    unused = {*_RUN_KEYS, "image"} - {*run_keys, *(("image",) if pictures else ())}
+    config = Config.read(args.config, run_keys=run_keys, image=pictures, unused=unused, reader=f"'onnxq {args.verb}'")
+    if getattr(args, "statistics", None) is not None:  # the file's data are not read, so it does not matter how
+        config.image.clear()
+        config.options.pop("samples", None)
+    return config
 
 
 def _settle_backend(args: argparse.Namespace) -> None:

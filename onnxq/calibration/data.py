@@ -23,7 +23,9 @@ from onnxq.session import InputInfo
 from onnxq.suggest import nearest_file
 from onnxq.user_code import function_of, split_name
 
-__all__ = ["Samples", "open_data"]
+__all__ = ["Samples", "of_pictures", "open_data"]
+
+_PICTURES = "folder of picture files"
 
 _STATISTICS = {"header", "integers", "reals", "hist_offsets"}
 """Arrays that are in a statistics file, see :mod:`onnxq.calibration.archive`."""
@@ -59,7 +61,29 @@ def open_data(
 
     Raises:
         DataError: there is no such data, it is empty, or it cannot be opened.
+        OptionError: it is said how pictures are read, and the data is no folder of pictures.
     """
+    opened = _open(source, inputs, image, samples, optional)
+    if opened.kind != _PICTURES:
+        ImageOptions.refuse(image, f"this data, which is no folder of pictures ({opened.kind})")
+    return opened
+
+
+def of_pictures(source: Any) -> bool:
+    """Whether data is a folder with pictures in it."""
+    if not isinstance(source, (str, os.PathLike)):
+        return False
+    path = Path(source)
+    return path.is_dir() and bool(_kinds(path)["picture"])
+
+
+def _open(
+    source: Any,
+    inputs: Sequence[InputInfo],
+    image: ImageOptions | None,
+    samples: int | None,
+    optional: Sequence[InputInfo],
+) -> Samples:
     for info in inputs:
         if info.container:
             raise DataError(
@@ -111,12 +135,7 @@ def _from_folder(
     folder: Path, inputs: tuple[InputInfo, ...], fitter: Fitter, image: ImageOptions | None, samples: int | None
 ) -> Samples:
     where = f"calibration data {str(folder)!r}"
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and not _hidden(p.relative_to(folder)))
-    kinds = {
-        "npz": [p for p in files if p.suffix == ".npz" and p.parent == folder],
-        "npy": [p for p in files if p.suffix == ".npy" and p.parent == folder],
-        "picture": [p for p in files if p.suffix.lower() in SUFFIXES],
-    }
+    kinds = _kinds(folder)
     present = [kind for kind, found in kinds.items() if found]
     if not present:
         raise DataError("no samples", where=where, hint="The folder has no .npz, .npy or picture files.")
@@ -133,6 +152,16 @@ def _from_folder(
             yield read(found[index])
 
     return Samples(f"folder of {present[0]} files", items, len(found), fitter, samples=samples)
+
+
+def _kinds(folder: Path) -> dict[str, list[Path]]:
+    """The files in a folder that may be samples, by what they are."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and not _hidden(p.relative_to(folder)))
+    return {
+        "npz": [p for p in files if p.suffix == ".npz" and p.parent == folder],
+        "npy": [p for p in files if p.suffix == ".npy" and p.parent == folder],
+        "picture": [p for p in files if p.suffix.lower() in SUFFIXES],
+    }
 
 
 def _from_object(source: Any, kind: str, fitter: Fitter, samples: int | None) -> Samples:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = ["SUFFIXES", "ImageReader"]
 
+_log = logging.getLogger("onnxq")
+
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+_WIDE = 65535 / 255
+"""A step of 8 bits in steps of 16."""
+_SIXTEEN_BITS = ("PNG", "PPM")
+"""Formats whose pictures of mode I, 32 bits in memory, have the range of 16 bits."""
 
 
 class ImageReader:
@@ -63,6 +70,18 @@ class ImageReader:
         self._scale = options.scale if options.scale is not None else 1 / 255 if is_float else 1.0
         self._mean, self._std = (self._per_channel(name, getattr(options, name), expected) for name in ("mean", "std"))
         self._dtype: np.dtype[Any] = np.dtype(np.float32) if is_float else info.dtype
+        self._remark = self._beyond_pixels()
+
+    def _beyond_pixels(self) -> str:
+        """What to say of a mean that no pixel reaches: it is meant for another scale."""
+        brightest, mean = 255 * abs(self._scale), float(self._mean.max())
+        if mean <= brightest * 1.001:
+            return ""
+        return (
+            f"image mean {mean:g} lies beyond the pixels, which the scale {self._scale:.4g} brings to "
+            f"0..{brightest:g}: all pictures become nearly the same. Give the scale 1 (--image-scale 1) if mean and "
+            "std are those of the bytes 0..255, or divide both by 255"
+        )
 
     @staticmethod
     def _per_channel(name: str, values: tuple[float, ...], channels: int) -> np.ndarray:
@@ -74,15 +93,20 @@ class ImageReader:
         """One picture as float32 (or the input's integer type), CHW or HWC, without the batch dimension.
 
         Raises:
-            DataError: the file is no readable picture, or smaller than the crop.
+            DataError: the file is no readable picture, has a range that it does not tell, or is smaller than the crop.
         """
+        if self._remark:
+            _log.warning("%s", self._remark)
+            self._remark = ""
         try:
             with self._pil.open(path) as opened:
-                picture: Image = opened.convert("L" if self._channels == "gray" else "RGB")
+                picture: Image = self._in_bytes(opened, path)
         except (OSError, ValueError, SyntaxError, self._pil.DecompressionBombError) as error:
             raise DataError(f"is no readable picture ({error})", where=str(path)) from error
         picture = self._fit(picture, path)
         x = np.asarray(picture, np.float32).reshape(picture.height, picture.width, -1)
+        if x.shape[2] == 1 and self._channels != "gray":
+            x = np.repeat(x, 3, axis=2)
         if self._channels == "bgr":
             x = x[:, :, ::-1]
         x = (x * np.float32(self._scale) - self._mean) / self._std
@@ -91,6 +115,21 @@ class ImageReader:
             x = np.clip(np.rint(x), bounds.min, bounds.max)
         x = x.transpose(2, 0, 1) if self._layout == "nchw" else x
         return np.ascontiguousarray(x, self._dtype)
+
+    def _in_bytes(self, opened: Image, path: Path) -> Image:
+        """The picture in the channels wanted, its values 0..255; gray of 16 bits as floats of one channel.
+
+        Pillow would cut off what is above 255.
+        """
+        if opened.mode.startswith("I;16") or (opened.mode == "I" and opened.format in _SIXTEEN_BITS):
+            gray: Image = self._pil.fromarray(np.asarray(opened, np.float32) / np.float32(_WIDE))
+            return gray
+        if opened.mode in ("I", "F"):
+            low, high = (float(end) for end in np.asarray(opened.getextrema()))
+            if low < 0 or high > 255:
+                wrong = f"its values are {low:g} to {high:g}, and the file does not tell which of them is white"
+                raise DataError(wrong, where=str(path), hint="Convert it to 8 bits, or write it as a .npy file.")
+        return opened.convert("L" if self._channels == "gray" else "RGB")
 
     def _fit(self, picture: Image, path: Path) -> Image:
         bilinear = self._pil.Resampling.BILINEAR

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,9 @@ __all__ = ["examine", "interpreter", "missing", "require"]
 
 MISSING = 3
 """Exit code of a script whose runtime is not installed."""
+_NO_MODULE = ("ImportError: ", "ModuleNotFoundError: ")
+"""How the last line begins where the script could not import what it needs: that is no fault of the artifact."""
+_SIMULATION = "; or do without it: verify --simulation"
 
 
 def interpreter(runtime: Runtime) -> str:
@@ -61,9 +65,14 @@ def require(runtime: Runtime) -> None:
         raise _not_installed(runtime, why)
 
 
-def _not_installed(runtime: Runtime, why: str) -> VerificationError:
+def _not_installed(runtime: Runtime, why: str, otherwise: str = "") -> VerificationError:
     variable = f"ONNXQ_{runtime.name.upper()}_PYTHON"
-    hint = f"{runtime.install}, here or in another environment whose Python is named by {variable}"
+    if why.endswith("No module named 'numpy'"):
+        python = shlex.quote(interpreter(runtime))
+        what = f"{runtime.title} cannot be asked: the Python that is to run it, {python}, has no numpy"
+        hint = f"{python} -m pip install numpy, or name another Python by {variable}{otherwise}"
+        return VerificationError(what, hint=hint)
+    hint = f"{runtime.install}, here or in another environment whose Python is named by {variable}{otherwise}"
     return VerificationError(f"{runtime.title} is not installed ({why})", hint=hint)
 
 
@@ -110,9 +119,10 @@ def examine(
         except subprocess.TimeoutExpired as error:
             raise VerificationError(f"{runtime.title} took more than {timeout:g} s", where=f"'{model}'") from error
         except OSError as error:
-            raise _not_installed(runtime, f"{interpreter(runtime)}: {error.strerror or error}") from error
-        if done.returncode == MISSING:
-            raise _not_installed(runtime, _last_line(done.stderr))
+            why = f"{interpreter(runtime)}: {error.strerror or error}"
+            raise _not_installed(runtime, why, _SIMULATION) from error
+        if done.returncode == MISSING or (done.returncode and _last_line(done.stderr).startswith(_NO_MODULE)):
+            raise _not_installed(runtime, _last_line(done.stderr), _SIMULATION)
         if done.returncode or not (results / "report.json").is_file():
             said = "\n".join(done.stderr.strip().splitlines()[-8:])
             how = f"crashed (signal {-done.returncode})" if done.returncode < 0 else "does not take the artifact"

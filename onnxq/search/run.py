@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import time
@@ -22,6 +21,7 @@ from onnxq.effort import algorithms_of, to_judge_by
 from onnxq.errors import DataError, OptionError, OutputError
 from onnxq.graph.load import load
 from onnxq.graph.save import save
+from onnxq.locations import artifact_path, require_folder
 from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
 from onnxq.prepare import Prepared, Source, backend_named
@@ -32,11 +32,12 @@ from onnxq.search import layers
 from onnxq.search.attempt import Attempt
 from onnxq.search.builtin import Arrays, agreement_metric
 from onnxq.search.levels import Hunt
-from onnxq.search.sources import digest_of_data, text_digest
+from onnxq.search.sources import digest_of_data, images_for, text_digest
 from onnxq.search.state import State, file_digest
 from onnxq.search.trial import REPORT, Trials, run_of
 from onnxq.session import Session, inputs_of
 from onnxq.user_metric import Metric, Run, load_metric
+from onnxq.values import check_amount
 
 __all__ = ["Search", "search"]
 
@@ -129,7 +130,7 @@ def search(
     Args:
         model: path, bytes, ``ModelProto`` or ``ir.Model``; left unchanged.
         data: calibration data, see :func:`onnxq.calibration.data.open_data`; not needed with ``statistics``.
-        output: where to write the result.
+        output: where to write the result: a file, or a folder for ``<model>_<backend>.onnx``.
         max_drop: in units of the metric, 0 or more.
         metric: ``"FILE.py:FUNCTION"`` or a function, see :mod:`onnxq.user_metric`; None measures agreement with the
             float model, see :mod:`onnxq.search.builtin`.
@@ -151,9 +152,10 @@ def search(
     """
     options, reporter = Options.of(options), reporter or Silent()
     options = replace(options, keep=options.keep or _KEEP)
-    target, place = backend_named(backend), _checked(output, max_drop, max_minutes, options)
+    target, place = backend_named(backend), _checked(output, model, backend, max_drop, max_minutes, options)
     deadline = None if max_minutes is None else time.monotonic() + 60.0 * max_minutes
-    require_one(data, statistics)
+    image, eval_image = images_for(data, eval_data, image)
+    require_one(data, statistics, options, image)
     if metric is not None and eval_data is not None:
         raise OptionError("a metric brings its own data", where="eval_data", hint="Leave one of the two out")
     judge = None if metric is None else load_metric(metric)
@@ -173,7 +175,7 @@ def search(
             "evaluation data": digest_of_data(eval_data),
             "metric": f"{judge.name} {judge.digest}" if judge else "agreement",
             "target": f"{backend}, max_drop {max_drop:g}",
-            "options": text_digest(options, image),
+            "options": text_digest(options, image or eval_image),
             "installed range methods or algorithms": text_digest(ranges, algorithms),
             "name of the output": place.name,
         },
@@ -188,7 +190,7 @@ def search(
         state.keep_statistics()
     known = Statistics.load(state.statistics_file())
     if judge is None:
-        judge = _agreement(model, prepared, known, eval_data, image, options)
+        judge = _agreement(model, prepared, known, eval_data, eval_image, options)
         state.baseline = judge.baseline
     assert state.baseline is not None  # set above, or read
     trials = Trials(source, backend, known, judge, state.baseline, max_drop, state, place.name, reporter)
@@ -219,19 +221,22 @@ def _nobody(attempt: Attempt) -> None:
     """Nobody listens."""
 
 
-def _checked(output: str | os.PathLike[str], max_drop: float, max_minutes: float | None, options: Options) -> Path:
-    """The output, after everything that can be refused without work."""
+def _checked(
+    output: str | os.PathLike[str],
+    model: Source,
+    backend: str,
+    max_drop: float,
+    max_minutes: float | None,
+    options: Options,
+) -> Path:
+    """The file to write, after everything that can be refused without work."""
     for name, value in (("max_drop", max_drop), ("max_minutes", max_minutes)):
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not (0 <= value < math.inf):
-            raise OptionError(f"{value!r} is not a number of at least 0", where=name)
+        if value is not None:
+            check_amount(name, value)
     check_range(options.range)
     chosen(algorithms_of(options))
-    place = Path(output).absolute()
-    if not place.parent.is_dir():
-        raise OutputError("the folder does not exist", where=str(Path(output).parent), hint="Create it first")
-    return place
+    require_folder(output)
+    return artifact_path(output, model, backend).absolute()
 
 
 def _file_of(model: Source, state: State) -> str:

@@ -9,15 +9,27 @@ from typing import Any
 
 import numpy as np
 
+from onnxq.calibration.data import of_pictures
 from onnxq.calibration.statistics import Statistics
+from onnxq.options import ImageOptions
 from onnxq.search.state import file_digest
 
-__all__ = ["digest_of_data", "text_digest"]
+__all__ = ["digest_of_data", "images_for", "text_digest"]
 
 
 def text_digest(*things: object) -> str:
     """SHA-256 of how things are written, for plain data."""
     return hashlib.sha256(repr(things).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def images_for(
+    data: Any, eval_data: Any, image: ImageOptions | None
+) -> tuple[ImageOptions | None, ImageOptions | None]:
+    """How pictures of the one and of the other data are read: options need have an effect on only one of them."""
+    if eval_data is None:
+        return image, None
+    pictures, eval_pictures = of_pictures(data), of_pictures(eval_data)
+    return image if pictures or not eval_pictures else None, image if eval_pictures else None
 
 
 def digest_of_data(data: Any) -> str:

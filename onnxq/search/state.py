@@ -1,4 +1,4 @@
-"""The memory of a search: a folder that is true after a crash at any moment, and refused where it is of another search.
+"""The memory of a search: a folder that is true after a crash at any moment, and refused where it is another's.
 
 ``state.json`` is replaced as a whole after every step; ``statistics.npz`` and ``attempts/<number>/`` are written before
 it names them, and what it does not name is thrown away.
@@ -40,7 +40,7 @@ class State:
         resumed: attempts that were there already.
 
     Raises:
-        OptionError: the folder is of another search, or holds something else.
+        OptionError: the folder is of another search that has tried something, or holds something else.
         OutputError: it cannot be written.
     """
 
@@ -133,9 +133,7 @@ class State:
 
     def remove(self) -> None:
         """Remove what the search wrote, and the folder where it made that."""
-        shutil.rmtree(self.folder / _ATTEMPTS, ignore_errors=True)
-        for name in (_STATISTICS, "float.onnx", "float.onnx.data", _NAME):
-            (self.folder / name).unlink(missing_ok=True)
+        self._remove_files()
         if not any(self.folder.iterdir()):
             self.folder.rmdir()
 
@@ -156,6 +154,9 @@ class State:
         except (ValueError, KeyError, TypeError) as error:
             raise OptionError(f"is not the state of a search ({error})", where=where, hint=_START) from error
         changed = [name for name in {**before, **self._of} if before.get(name) != self._of.get(name)]
+        if changed and not made:  # nothing is lost: its settings, or a metric that failed at once, were mended
+            self._forget()
+            return
         if changed:
             raise OptionError(f"this is another search: different {', '.join(changed)}", where=where, hint=_START)
         if self._statistics and (
@@ -163,6 +164,19 @@ class State:
         ):
             raise OptionError("its statistics are gone or were changed", where=where, hint=_START)
         self.attempts = {(a.level, a.what): a for a in made}
+
+    def _forget(self) -> None:
+        """Start anew in the folder of a search that has tried nothing yet."""
+        self._statistics, self.baseline, self.blame = "", None, None
+        try:
+            self._remove_files()
+        except OSError as error:
+            raise _unwritable(self.folder, error) from error
+
+    def _remove_files(self) -> None:
+        shutil.rmtree(self.folder / _ATTEMPTS, ignore_errors=True)
+        for name in (_STATISTICS, "float.onnx", "float.onnx.data", _NAME):
+            (self.folder / name).unlink(missing_ok=True)
 
     def _is_a_start(self) -> bool:
         """Whether the folder holds no more than a search leaves that was stopped in its first moment."""

@@ -81,7 +81,7 @@ class Trials:
                 self.model,
                 backend=self.backend,
                 statistics=self.statistics,
-                options=candidate.options,
+                options=replace(candidate.options, samples=None),  # that has been heeded
                 reporter=self.reporter,
             )
             files = quantized.save(folder / self.name)

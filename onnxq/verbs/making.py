@@ -13,8 +13,9 @@ from onnxq.algorithms.choice import Choice
 from onnxq.compare import TensorErrors
 from onnxq.errors import OnnxqError, OptionError
 from onnxq.exit_codes import ExitCode
+from onnxq.locations import artifact_path, made_folder, require_folder
 from onnxq.quantized import Quantized
-from onnxq.rewritten import pipeline_of, samples_of
+from onnxq.rewritten import HOME, pipeline_of, require_home, samples_of
 from onnxq.search import view as search_view
 from onnxq.terminal import Screen
 from onnxq.verbs.answer import Answer, reporter, shows
@@ -108,16 +109,20 @@ def _several(args: argparse.Namespace, screen: Screen) -> Answer:
 
 def _rewrite(args: argparse.Namespace, screen: Screen, whole: Choice) -> Answer:
     """``onnxq quantize --algorithm`` with an algorithm that is a pipeline of its own."""
+    require_home(args.backend, whole)
     start = time.perf_counter()
-    result = whole.algorithm.rewrite(
-        args.model,
-        samples_of(args.data, args.statistics),
-        output=args.output,
-        options=args.options,
-        image=args.image,
-        reporter=reporter(args),
-        **whole.parameters,
-    )
+    require_folder(args.output)
+    path = artifact_path(args.output, args.model, HOME)
+    with made_folder(path):
+        result = whole.algorithm.rewrite(
+            args.model,
+            samples_of(args.data, args.statistics, args.image),
+            output=path,
+            options=args.options,
+            image=args.image,
+            reporter=reporter(args),
+            **whole.parameters,
+        )
     seconds = time.perf_counter() - start
     worst = result.verification.worst
     below = worst is not None and worst[1].sqnr < args.options.min_sqnr

@@ -101,6 +101,7 @@ def comparison(screen: Screen, made: Comparison, *, everything: bool) -> None:
         exact = math.isinf(low.errors.sqnr) and low.errors.sqnr > 0
         least = "all exact" if exact else f"the lowest {decibels(low.errors.sqnr)} ({low.tensor})"
         screen.line(f"{plural(len(made.tensors), 'tensor')} compared, {least}; --all lists them.")
+    warning_lines(screen, made.warnings)
 
 
 def _errors_table(screen: Screen, title: str, rows: Mapping[str, Errors]) -> None:

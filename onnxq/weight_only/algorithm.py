@@ -12,7 +12,7 @@ from onnxq.rewritten import Rewritten, refuse_unused
 from onnxq.weight_only.pipeline import rewrite_weights
 from onnxq.weight_only.recipe import Recipe
 
-__all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "check", "rewrite"]
+__all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "check", "require", "rewrite"]
 
 NAME = "weight_only"
 TITLE = "4- or 8-bit weights in blocks, activations float; a pipeline of its own, for transformers of any size"
@@ -25,11 +25,12 @@ PARAMETERS: Mapping[str, object] = {
     "format": "qdq",
     "accuracy_level": 0,
 }
+CALLED = "from onnxq.weight_only import quantize_weights"
 _USED = ("include", "exclude", "samples", "opset", "simplify", "providers", "custom_op_library")
 _HINTS = {
-    "weight_bits": "Write weight_only:bits=4",
+    "weight_bits": "Write weight_only:bits={value}; it has 4 and 8",
     "format": "Write weight_only:format=qdq or format=matmulnbits",
-    "symmetric": "Write weight_only:symmetric=false",
+    "symmetric": "Of weights: weight_only:symmetric={value}",
 }
 
 
@@ -40,6 +41,15 @@ def check(**parameters: Any) -> None:
         OptionError: a value is unknown.
     """
     Recipe(**parameters)
+
+
+def require(options: Options) -> None:
+    """Refuse options that have no effect here.
+
+    Raises:
+        OptionError: one was given.
+    """
+    refuse_unused(options, NAME, _USED, _HINTS)
 
 
 def rewrite(
@@ -57,6 +67,6 @@ def rewrite(
     Raises:
         OptionError: an option was given that has no effect here.
     """
-    refuse_unused(options, NAME, _USED, _HINTS)
+    require(options)
     recipe = Recipe(**parameters)
     return rewrite_weights(model, data, recipe, output=output, options=options, image=image, reporter=reporter)

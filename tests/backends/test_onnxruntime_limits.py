@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import onnxruntime as ort
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import onnxq
+from onnxq import Options
 from onnxq.backends.onnxruntime_limits import _SOFTMAX_STEPS
-from tests.models import f32
+from tests.models import build, f32, feeds_for, normal
 
 
 def test_step_of_onnxruntimes_softmax() -> None:
@@ -36,3 +39,29 @@ def test_step_of_onnxruntimes_softmax() -> None:
         for scale in (0.001, 0.02, 0.3):
             assert worst(elements, _SOFTMAX_STEPS * elements, scale) <= 1
         assert worst(elements, 150.0 * elements, 0.02) > 100
+
+
+@pytest.mark.parametrize("moved", ["t = Relu (s)", "r = Clip (s, low, high)\n t = Transpose <perm = [0, 1, 2]> (r)"])
+def test_a_float_softmax_whose_quantizer_stands_further_on(moved: str) -> None:
+    """Its 64 results lie near 1/64; a step made for them is too fine for the kernel that takes its place."""
+    model = build(
+        f"""(float[1, 64, 16] x) => (float[1, 64, 8] y, float[1, 64, 8] z) {{
+            a = MatMul (x, w)
+            z = MatMul (a, v)
+            s = Softmax <axis = 1> (a)
+            {moved}
+            y = MatMul (t, u)
+        }}""",
+        w=normal(16, 16, scale=0.02),
+        u=normal(16, 8),
+        v=normal(16, 8),
+        low=np.float32(0),
+        high=np.float32(6),
+    )
+    made = onnxq.quantize(model, feeds_for(model), options=Options(placement="compute"))
+    assert made.verification is not None and made.plan.quantized and "Softmax" not in made.plan.quantized.values()
+    step = next(float(made.qparams[s.name].scale) for s in made.plan.sites if s.tensor == "t")
+    assert step == pytest.approx(1 / (64 * _SOFTMAX_STEPS)), "raised to the bound"
+    plain = made.verification.plain_sqnr
+    assert plain is not None and plain > 40, "the optimized model computes what is written"
+    assert made.verification.outputs["y"].sqnr > 30

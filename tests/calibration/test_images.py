@@ -104,3 +104,42 @@ def test_a_file_that_is_no_picture_is_named(folder: Path) -> None:
     (folder / "c.jpg").write_bytes(b"not a picture")
     with pytest.raises(DataError, match=r"c\.jpg.*no readable picture"):
         list(open_data(folder, [info("N", 3, 4, 6)]))
+
+
+@pytest.mark.parametrize("ending", ["png", "tif", "pgm"])
+@pytest.mark.parametrize("channels", ["gray", "rgb", "bgr"])
+def test_gray_of_16_bits_has_its_whole_range(channels: Any, ending: str, tmp_path: Path) -> None:
+    values = np.linspace(0, 65535, 24, dtype=np.uint16).reshape(4, 6)
+    Image.fromarray(values).save(tmp_path / f"wide.{ending}")
+    count = 1 if channels == "gray" else 3
+    (feed,) = open_data(tmp_path, [info("N", count, 4, 6)], image=ImageOptions(channels=channels))
+    for channel in feed["x"][0]:
+        np.testing.assert_allclose(channel, values / 65535, atol=1e-6)
+    (feed,) = open_data(tmp_path, [info("N", 1, 2, 3)])  # resized, still between the ends
+    assert 0.0 <= feed["x"].min() < feed["x"].max() <= 1.0
+
+
+def test_a_picture_whose_range_is_not_known_is_refused(tmp_path: Path) -> None:
+    Image.fromarray(np.full((4, 6), 300.0, np.float32)).save(tmp_path / "float.tif")
+    with pytest.raises(DataError, match="which of them is white"):
+        list(open_data(tmp_path, [info("N", 1, 4, 6)]))
+
+
+IMAGENET = {"mean": (123.675, 116.28, 103.53), "std": (58.395, 57.12, 57.375)}
+
+
+def test_a_mean_that_no_pixel_reaches_is_said_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first(folder, info("N", 3, 4, 6), **IMAGENET)
+    (said,) = caplog.messages
+    assert "123.675" in said and "--image-scale 1" in said and "divide both by 255" in said
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{**IMAGENET, "scale": 1.0}, {"mean": (0.485, 0.456, 0.406)}, {"mean": (1.0,), "scale": 1 / 127.5}, {"mean": 1.0}],
+)
+def test_a_mean_within_the_pixels_is_no_news(
+    options: dict[str, Any], folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first(folder, info("N", 3, 4, 6), **options)
+    assert not caplog.messages

@@ -365,9 +365,31 @@ def test_exit_codes_and_the_table(arguments: list[str], tmp_path: Path, capsys: 
     assert document["report"]["quantized_nodes"] == 3
 
 
-def test_flags_of_the_search_need_a_target(arguments: list[str], tmp_path: Path) -> None:
+def test_flags_of_the_search_need_a_target(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([*arguments, "-o", str(tmp_path / "q.onnx")]) == 2
-    assert main([*arguments, "-o", str(tmp_path / "q.onnx"), "--max-drop", "-1"]) == 1
+    for flag, value in (("--max-drop", "-1"), ("--max-drop", "nan"), ("--max-minutes", "-1")):
+        assert main([*arguments, "-o", str(tmp_path / "q.onnx"), "--max-drop", "1", flag, value]) == 2
+        assert f"{flag}: {float(value)} is not a number of at least 0" in capsys.readouterr().err
+
+
+def test_a_metric_mended_after_its_first_call_is_measured(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    score = tmp_path / "mine.py"
+    score.write_text("def f(run):\n    return run(None)['logit']\n")
+    command = [*arguments[:-1], f"{score}:f", "-o", str(tmp_path / "q.onnx"), "--max-drop", "1", "-q"]
+    assert main(command) == 1
+    assert "float model: it raised" in capsys.readouterr().err
+    score.write_text("def f(run):\n    return 1.0\n")
+    assert main(command) == 0
+    assert not (tmp_path / "q.onnx.search").exists()
+
+
+def test_a_folder_takes_the_result(arguments: list[str], tmp_path: Path) -> None:
+    assert main([*arguments, "-o", str(tmp_path / "out"), "--max-drop", "100", "-q"]) == 0
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["m_onnxruntime.onnx"]
 
 
 def test_a_config_file_may_hold_them(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,11 +59,27 @@ def test_files_of_losers_and_of_interrupted_steps_go(tmp_path: Path) -> None:
 
 
 def test_another_search_is_refused_by_name(tmp_path: Path) -> None:
-    State(tmp_path / "s", OF)
+    state = State(tmp_path / "s", OF)
+    state.add(first := attempt_in(state, 1, b"one"), [first])
     with pytest.raises(OptionError, match=r"state\.json.*different options.*--resume-dir"):
         State(tmp_path / "s", {"model": "m", "options": "other"})
     with pytest.raises(OptionError, match="different model, metric"):
         State(tmp_path / "s", {"model": "n", "options": "o", "metric": "f"})
+
+
+def test_another_search_that_has_tried_nothing_is_replaced(tmp_path: Path) -> None:
+    state = State(tmp_path / "s", OF)
+    state.statistics_file().write_bytes(b"stats")
+    state.baseline, state.blame = 0.5, [Blame(("a",), 1.0, 1.0)]
+    state.keep_statistics()
+    for name in ("float.onnx", "float.onnx.data"):
+        (state.folder / name).touch()
+    other = {"model": "n", "options": "o"}
+    again = State(tmp_path / "s", other)
+    assert (again.baseline, again.blame, again.statistics, again.resumed) == (None, None, None, 0)
+    assert {p.name for p in again.folder.iterdir()} == {"state.json", "attempts"}
+    again.add(first := attempt_in(again, 1, b"one"), [first])
+    assert State(tmp_path / "s", other).resumed == 1
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:

@@ -1,0 +1,57 @@
+"""What a target's rewrites change of what the float model computes: a Sigmoid that becomes a HardSigmoid, say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from onnxq.calibration.statistics import KeptSample
+from onnxq.errors import ExecutionError
+from onnxq.final_check import Verification
+from onnxq.metrics import ErrorMeter, worst_output
+from onnxq.options import Options
+from onnxq.session import open_anyhow
+
+__all__ = ["rewrite_cost"]
+
+_POOR = 30.0
+"""dB from which on a result gives no reason to look."""
+_SHARE = 6.0
+"""dB of the rewritten model above those of the result, up to which the rewrites make much of the error: a quarter."""
+_SAMPLES = 2
+
+
+def rewrite_cost(
+    rewritten: ir.Model, name: str, verification: Verification, kept: Sequence[KeptSample], options: Options
+) -> list[str]:
+    """What to say where much of a poor result's error is that of the float model in the form that the target wants.
+
+    Args:
+        rewritten: that model.
+        name: of the target.
+        verification: of the result.
+        kept: samples with the outputs of the model given.
+        options: providers, custom-op library.
+    """
+    worst = verification.worst
+    if worst is None or worst[1].sqnr >= _POOR or not kept:
+        return []
+    try:
+        session = open_anyhow(
+            rewritten, providers=options.providers, custom_op_library=options.custom_op_library, threads=1
+        )
+        meters: dict[str, ErrorMeter] = {info.name: ErrorMeter() for info in session.outputs}
+        for sample in kept[:_SAMPLES]:
+            got = session.run(sample.feeds)
+            for output, values in sample.outputs.items():
+                meters[output].update(values, got[output], sample.index)
+    except ExecutionError:
+        return []  # the result, which is made of it, did run: its figure stands without this one
+    found = worst_output({output: meter.result() for output, meter in meters.items() if output in sample.outputs})
+    if found is None or found[1].sqnr > min(_POOR, worst[1].sqnr + _SHARE):
+        return []
+    return [
+        f"what was rewritten for {name} leaves output {found[0]!r} {found[1].sqnr:.1f} dB before anything is "
+        f"quantized: {name} has not what the model given computes (-v says what was rewritten)"
+    ]
