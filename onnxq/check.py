@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +57,10 @@ def check(
     prepared = _prepared(model, options)
     findings = _validity(loaded, mended=prepared is not None) + _operators(loaded, options) + check_weights(loaded)
     findings += [Finding("note", "model", said) for said in prepared.warnings] if prepared is not None else []
-    session = None
-    try:
-        seen = loaded if prepared is None else prepared.model  # what will be calibrated, an old opset raised
-        session = Session(seen, providers=options.providers, custom_op_library=options.custom_op_library)
-    except (ExecutionError, OptionError) as error:
-        if not any(f.level == "error" and f.where.startswith("node") for f in findings):
-            findings.append(of_error(error, "onnxruntime"))
+    # what will be calibrated, an old opset raised
+    session, said = _opened(loaded if prepared is None else prepared.model, options)
+    if said is not None and not any(f.level == "error" and f.where.startswith("node") for f in findings):
+        findings.append(said)
     if session is not None:
         findings += _inputs(session, data is not None)
         if data is not None:
@@ -71,6 +69,22 @@ def check(
     findings += alone if alone else _plan(model, backend, options) + _lacks(model, backend, options)
     unique = list({(f.where, f.what): f for f in findings}.values())
     return sorted(unique, key=lambda f: _ORDER[f.level])
+
+
+def _opened(model: ir.Model, options: Options) -> tuple[Session | None, Finding | None]:
+    """A session of the model, and what to say where onnxruntime cannot load it, or with its optimizations not."""
+    opened = partial(Session, model, providers=options.providers, custom_op_library=options.custom_op_library)
+    try:
+        return opened(), None
+    except OptionError as error:
+        return None, of_error(error, "onnxruntime")
+    except ExecutionError as error:
+        try:
+            plain = opened(optimize=False)
+        except ExecutionError:
+            return None, of_error(error, "onnxruntime")
+        what = of_error(error, "onnxruntime").what
+        return plain, Finding("warning", "onnxruntime", f"it runs without graph optimizations only; with them: {what}")
 
 
 def _prepared(model: ModelSource, options: Options) -> Prepared | None:

@@ -7,7 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from onnxq import ModelError, Options, calibrate, quantize
+from onnxq import ModelError, Options, calibrate, check, quantize
 from tests.contract import ALL, infer, quantize_checked, sqnr
 from tests.fuzz import generate
 from tests.fuzz_judge import judge
@@ -244,3 +244,25 @@ def test_pad_that_cuts_off() -> None:
     assert "negative pads" in {kept.op: kept.reason for kept in made.plan.kept_float}["Pad"]
     result = infer(ir.to_proto(made.rendered()), feeds, optimize=False)
     assert sqnr([np.concatenate([f["x"], f["x"]], axis=1) for f in feeds], result["z"]) > 30
+
+
+def test_a_float_model_that_onnxruntimes_optimizations_break() -> None:
+    """It makes one of Pad and MaxPool, whose pads are then larger than the kernel, once the Softmax is not read."""
+    model = build(
+        """(float[1, 1, 4, 5] x) => (float[1, 1, 6, 6] y, float[1, 2, 4, 5] z) {
+            p = Pad (x, pads, zero)
+            unread = Softmax (p)
+            y = MaxPool <kernel_shape = [2, 2], pads = [1, 0, 0, 0]> (p)
+            c = Conv (x, w)
+            z = Neg (c)
+        }""",
+        pads=np.array([0, 0, 2, 2, 0, 0, 0, 0], np.int64),
+        zero=np.float32(0),
+        w=normal(2, 1, 1, 1),
+    )
+    said = [finding for finding in check(model) if finding.where == "onnxruntime"]
+    assert [finding.level for finding in said] == ["warning"]
+    assert said[0].what.startswith("it runs without graph optimizations only; with them: ")
+    made = quantize(model, images(1, 1, 4, 5), options=ALL)
+    assert made.verification is not None and made.verification.speedup is None
+    assert made.verification.worst is not None and made.verification.worst[1].sqnr > 30
