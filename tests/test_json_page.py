@@ -19,7 +19,8 @@ from tests.test_readme import ROOT
 PAGE = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
 BY_NAME = frozenset(
     {"absorbed", "added", "inputs", "local", "ops", "outputs", "quantized", "quantized_ops"}
-) | frozenset({"sqnr", "stored", "together", "weight_bytes"})
+    | {"sqnr", "stored", "together", "weight_bytes"}
+)
 """Keys of objects whose own keys are names or numbers of bits."""
 CALIBRATED = ["digits.onnx", "--data", "digits.npz"]
 QUANTIZE = ["quantize", *CALIBRATED, "-o"]
