@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from onnxq.search.attempt import SLOWER
 from onnxq.terminal import Screen, bytes_text, plural
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ def searched(screen: Screen, source: str, output: str, found: Search, seconds: f
         screen.line(f"  {screen.style('warning', 'yellow')}  {said}")
     if found.best is not None and found.met:
         screen.line(f"  {screen.style('written', 'green')}  {found.best.name}, {_faster(found.best.time)}")
+        if found.best.time is not None and found.best.time > SLOWER:
+            said = "it is slower than the float model. --exclude Conv, say, leaves operators in float"
+            screen.line(f"  {screen.style('warning', 'yellow')}  {said}")
     elif found.best is not None:
         screen.line()
         text = f"TARGET NOT MET: the drop is {_value(found.best.drop)}, {found.max_drop:g} is asked for"
