@@ -31,6 +31,8 @@ _MOVES: tuple[str, ...] = (
 _MOVES += ("SpaceToDepth", "Split", "Squeeze", "Transpose", "Unsqueeze", "Upsample")
 _JOINED: dict[str, tuple[str, ...]] = dict.fromkeys(("openvino", "ppl_cuda", "stpu", "tensorrt"), ("Concat", *_MOVES))
 _JOINED["vitis"] = ("Concat", *_MOVES, "AveragePool", "GlobalAveragePool")
+_JOINED["qnn"] = _MOVES
+_JOINED["rknn"] = (*_MOVES, "AveragePool", "GlobalAveragePool")
 _NEAR = {"vitis": ("Add", "Sub")}
 _LEAST = dict.fromkeys(("onnx_qnn", "qnn", "snpe"), 0.0001 / 255)
 

@@ -12,6 +12,10 @@ from onnxq.planning.rows import is_standard, row
 __all__ = ["absorb"]
 
 
+_CUTS = frozenset({"Relu", "Clip"})
+"""Whose range holds what is left of any tensor in front of them: of what an operator reads that copies codes, too."""
+
+
 def absorb(asked: Question, decided: Decisions) -> None:
     """Pair activation functions with the candidate before them where nothing else reads what is between."""
     for node in asked.nodes:
@@ -52,7 +56,8 @@ def _together(asked: Question, decided: Decisions, producer: ir.Node, function: 
     """Whether the target computes an activation function together with the operator before it."""
     if asked.backend.absorbs is not None:
         return asked.backend.absorbs(producer, function)
-    return decided.rules[producer].fixed is None
+    rule = decided.rules[producer]
+    return rule.fixed is None and (not rule.same_scale or function.op_type in _CUTS)
 
 
 def _left_alone(asked: Question, decided: Decisions, producer: ir.Node, function: ir.Node) -> bool:

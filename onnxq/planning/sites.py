@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from onnxq.backend import Kind, OpRule
-from onnxq.graph.values import SAME_NUMBERS, is_constant, static_shape
+from onnxq.graph.values import SAME_NUMBERS, constant_array, is_constant, static_shape
 from onnxq.placement import elements
 from onnxq.plan import Edge, Role, Site
 from onnxq.planning.question import Decisions, Question
@@ -170,7 +170,7 @@ class _Drafts:
             draft = self._made.get((value, role, output.spec, 0)) if value is not None else None
             if draft is not None and draft.root is not output.root and not draft.root.own:
                 before, root = draft.root, output.root
-                held = node.op_type in _WHOLE and _source(before.tensor) is _source(draft.tensor)
+                held = _reads_whole(node) and _source(before.tensor) is _source(draft.tensor)
                 root.spans += [*(() if held or before.role == "constant" else (before.tensor,)), *before.spans]
                 before.tied_to, before.spans = root, []
 
@@ -189,6 +189,12 @@ class _Drafts:
                 draft.name = f"{base}#{count}"
             taken.add(draft.name)
         return tuple(draft.site() for draft in drafts)
+
+
+def _reads_whole(node: ir.Node) -> bool:
+    """Whether an output holds all that a node reads: not a Pad that cuts off, or whose pads nobody knows."""
+    pads = constant_array(node.inputs[1]) if node.op_type == "Pad" and len(node.inputs) > 1 else None
+    return node.op_type in _WHOLE and (node.op_type != "Pad" or (pads is not None and not (pads < 0).any()))
 
 
 def _source(value: ir.Value) -> ir.Value:

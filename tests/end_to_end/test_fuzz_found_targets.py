@@ -241,3 +241,34 @@ def test_the_verdict_still_sees_a_scale_that_cuts_off(backend: str, monkeypatch:
     monkeypatch.setattr("tests.fuzz_judge.quantize", narrow)
     verdict = judge(case, backend)
     assert verdict.outcome == "FAULT" and "where noise of a step gives" in verdict.text
+
+
+# -- what is tied to a tensor that does not hold it
+
+
+@pytest.mark.parametrize("backend", ["qnn", "rknn"])
+def test_a_pad_that_cuts_off_what_it_reads(backend: str) -> None:
+    """Its output, all ones here, had the scale that the convolution's numbers got."""
+    model = build(
+        """(float[1, 2, 6, 6] x) => (float[1, 2, 6, 6] y, float[1, 2, 6, 6] z) {
+            c = Conv (x, w)
+            y = Pad (c, pads, one)
+            z = Conv (c, w)
+        }""",
+        w=normal(2, 2, 1, 1),
+        pads=np.array([1, 0, 0, 0, -1, 0, 0, 0], np.int64),
+        one=np.float32(1),
+    )
+    assert scored(model, spread((1, 2, 6, 6), x=30.0), backend)["z"] > 30
+
+
+def test_a_function_behind_a_concat_of_one_scale_is_not_computed_with_it() -> None:
+    """What the Concat reads would have the range of a Sigmoid's results."""
+    model = build(
+        "(float[1, 8] a, float[1, 8] b) => (float[1, 16] y) { c = Concat <axis = 1> (a, b)\n y = Sigmoid (c) }"
+    )
+    feeds = spread((1, 8), a=3.0, b=3.0)
+    assert scored(model, feeds, "ppl_cuda")["y"] > 30
+    relu = build("(float[1, 8] a, float[1, 8] b) => (float[1, 16] y) { c = Concat <axis = 1> (a, b)\n y = Relu (c) }")
+    assert quantize(relu, feeds, backend="ppl_cuda", options=ALL).plan.absorbed
+    assert scored(relu, feeds, "ppl_cuda")["y"] > 30
