@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from onnxq.backend import Format
     from onnxq.quantized import Quantized
 
-__all__ = ["is_in_integers", "left_while_running", "quantizing"]
+__all__ = ["QUANTIZERS", "is_in_integers", "left_while_running", "quantizing"]
 
-_QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", "FakeQuantize", "NNIEQuantize"})
+QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", "FakeQuantize", "NNIEQuantize"})
 _WHILE_RUNNING = frozenset(
     {"ConvInteger", "DynamicQuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul"}
     | {"MatMulInteger", "MatMulIntegerToFloat"}
@@ -32,7 +32,7 @@ def is_in_integers(op: str) -> bool:
 
 def quantizing(model: ir.Model) -> list[str]:
     """Operator types of all nodes that quantize, dequantize, or compute with integers, in the order of the graph."""
-    return [node.op_type for node in all_nodes(model) if node.op_type in _QUANTIZERS or is_in_integers(node.op_type)]
+    return [node.op_type for node in all_nodes(model) if node.op_type in QUANTIZERS or is_in_integers(node.op_type)]
 
 
 def left_while_running(source: Quantized, form: Format) -> list[str]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from onnxq.errors import OptionError
 from onnxq.graph.save import save
 from onnxq.metrics import ErrorMeter, jsonable
+from onnxq.qparams import dequantize
 from onnxq.render.cuts import Cut, find_cuts, showing, taken_apart
 from onnxq.runtimes.child import examine
 from onnxq.runtimes.runtime import Runtime
@@ -82,7 +83,7 @@ def compare_layers(
     if any(r[c.codes].shape != references[0][c.codes].shape for r in references for c in cuts):
         alike, references = alike[:1], references[:1]  # sizes that depend on the numbers
     given = [
-        {**sample, **{c.given: r[c.codes] if runtime.reads_codes else c.floats(r[c.codes]) for c in cuts}}
+        {**sample, **{c.given: r[c.codes] if runtime.reads_codes else dequantize(r[c.codes], c.numbers) for c in cuts}}
         for sample, r in zip(alike, references, strict=True)
     ]
     with tempfile.TemporaryDirectory(prefix="onnxq-") as folder:
@@ -114,8 +115,9 @@ def _compared(cut: Cut, references: Sequence[Arrays], got: Sequence[Arrays]) -> 
     meter = ErrorMeter()
     values = differing = steps = 0
     for index, (reference, result) in enumerate(zip(references, got, strict=True)):
-        mine = reference[cut.codes].astype(np.int32) - cut.zero_point
-        other = result[cut.codes].reshape(mine.shape).astype(np.int32) - cut.zero_point
+        zero = int(cut.numbers.zero_point)
+        mine = reference[cut.codes].astype(np.int32) - zero
+        other = result[cut.codes].reshape(mine.shape).astype(np.int32) - zero
         distance = np.abs(mine - other)
         values += distance.size
         differing += int(np.count_nonzero(distance))

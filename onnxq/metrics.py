@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ErrorMeter", "Errors", "cosine", "jsonable", "sqnr", "worst_output", "worst_sqnr"]
+__all__ = ["ErrorMeter", "Errors", "cosine", "errors_of", "jsonable", "sqnr", "worst_output", "worst_sqnr"]
 
 _CHUNK = 1 << 15
 _CANCELLED = 1e-6
@@ -250,11 +250,11 @@ def worst_output(outputs: Mapping[str, Errors]) -> tuple[str, Errors] | None:
     return min(scored, key=lambda pair: pair[1].sqnr) if scored else None
 
 
-def worst_sqnr(
+def errors_of(
     run: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]],
     samples: Iterable[tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]],
-) -> float:
-    """The lowest SQNR in dB of a model's float outputs, infinite where it has none.
+) -> dict[str, Errors]:
+    """The errors of each float output of a model.
 
     Args:
         run: the model.
@@ -266,5 +266,18 @@ def worst_sqnr(
         for name, values in wanted.items():
             if values.dtype.kind == "f":
                 meters.setdefault(name, ErrorMeter()).update(values, got[name], index)
-    worst = worst_output({name: meter.result() for name, meter in meters.items()})
+    return {name: meter.result() for name, meter in meters.items()}
+
+
+def worst_sqnr(
+    run: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]],
+    samples: Iterable[tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]],
+) -> float:
+    """The lowest SQNR in dB of a model's float outputs, infinite where it has none.
+
+    Args:
+        run: the model.
+        samples: feeds, and the outputs that they should give.
+    """
+    worst = worst_output(errors_of(run, samples))
     return math.inf if worst is None else worst[1].sqnr

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import ExecutionError
 from onnxq.final_check import Verification
-from onnxq.metrics import ErrorMeter, worst_output
+from onnxq.metrics import errors_of, worst_output
 from onnxq.options import Options
 from onnxq.session import open_anyhow
 
@@ -41,14 +41,9 @@ def rewrite_cost(
         session = open_anyhow(
             rewritten, providers=options.providers, custom_op_library=options.custom_op_library, threads=1
         )
-        meters: dict[str, ErrorMeter] = {info.name: ErrorMeter() for info in session.outputs}
-        for sample in kept[:_SAMPLES]:
-            got = session.run(sample.feeds)
-            for output, values in sample.outputs.items():
-                meters[output].update(values, got[output], sample.index)
+        found = worst_output(errors_of(session.run, ((s.feeds, s.outputs) for s in kept[:_SAMPLES])))
     except ExecutionError:
         return []  # the result, which is made of it, did run: its figure stands without this one
-    found = worst_output({output: meter.result() for output, meter in meters.items() if output in sample.outputs})
     if found is None or found[1].sqnr > min(_POOR, worst[1].sqnr + _SHARE):
         return []
     return [

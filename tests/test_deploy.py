@@ -55,7 +55,9 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc]
         return next(self.left, None)
 
 
-def by_onnxruntime(tmp_path: Path, *, symmetric: bool) -> onnx.ModelProto:
+def by_onnxruntime(
+    tmp_path: Path, *, symmetric: bool, weights: QuantType = QuantType.QInt8, per_channel: bool = True
+) -> onnx.ModelProto:
     """What onnxruntime's own quantizer makes of the net."""
     onnx.save(net(), tmp_path / "float.onnx")
     quantize_static(
@@ -63,9 +65,9 @@ def by_onnxruntime(tmp_path: Path, *, symmetric: bool) -> onnx.ModelProto:
         tmp_path / "q.onnx",
         _Reader(),
         quant_format=QuantFormat.QDQ,
-        per_channel=True,
+        per_channel=per_channel,
         activation_type=QuantType.QInt8 if symmetric else QuantType.QUInt8,
-        weight_type=QuantType.QInt8,
+        weight_type=weights,
         extra_options={"ActivationSymmetric": symmetric},
     )
     return onnx.load(tmp_path / "q.onnx")
@@ -284,15 +286,7 @@ def test_scales_that_are_found_while_running_are_refused_by_name(tmp_path: Path)
 
 def test_what_the_table_has_not_is_not_said_to_be_impossible(tmp_path: Path) -> None:
     """onnxruntime runs uint8 weights; onnxq writes int8 ones for it."""
-    onnx.save(net(), tmp_path / "float.onnx")
-    quantize_static(
-        tmp_path / "float.onnx",
-        tmp_path / "q.onnx",
-        _Reader(),
-        quant_format=QuantFormat.QDQ,
-        activation_type=QuantType.QUInt8,
-        weight_type=QuantType.QUInt8,
-    )
+    model = by_onnxruntime(tmp_path, symmetric=False, weights=QuantType.QUInt8, per_channel=False)
     with pytest.raises(BackendError, match=r"onnxq writes no quantizers for onnxruntime like 3 of this model: 'w") as c:
-        onnxq.deploy(tmp_path / "q.onnx", backend="onnxruntime")
+        onnxq.deploy(model, backend="onnxruntime")
     assert "where onnxq writes the middle" in str(c.value) and "cannot hold" not in str(c.value)

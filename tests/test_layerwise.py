@@ -16,6 +16,7 @@ from onnxq import Options
 from onnxq.cli import main
 from onnxq.errors import OptionError
 from onnxq.layerwise import compare_layers
+from onnxq.qparams import dequantize
 from onnxq.render.cuts import find_cuts, showing, taken_apart
 from onnxq.runtimes.child import examine
 from onnxq.runtimes.onnxruntime import RUNTIME
@@ -59,7 +60,7 @@ def test_the_parts_compute_what_the_whole_computes(model: ir.Model, floats: bool
     (sample,) = feeds_for(residual(), samples=1)
     whole = Session(showing(model, cuts), optimize=False).run(sample)
     parts = Session(taken_apart(model, cuts, {**sample, **whole}, floats=floats), optimize=False)
-    fed = {cut.given: cut.floats(whole[cut.codes]) if floats else whole[cut.codes] for cut in cuts}
+    fed = {cut.given: dequantize(whole[cut.codes], cut.numbers) if floats else whole[cut.codes] for cut in cuts}
     got = parts.run({**sample, **fed})
     assert got.keys() == whole.keys()
     for name, array in whole.items():

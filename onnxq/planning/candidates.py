@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.backend import Kind, OpRule
-from onnxq.carried import is_in_integers
+from onnxq.carried import QUANTIZERS, is_in_integers
 from onnxq.graph.groups import find_groups
 from onnxq.graph.values import is_constant
 from onnxq.planning.question import Decisions, Question
@@ -15,7 +15,6 @@ from onnxq.planning.specs import activation_spec
 __all__ = ["find_candidates", "touches_float"]
 
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
-_QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", "FakeQuantize", "NNIEQuantize"})
 
 
 def find_candidates(asked: Question) -> Decisions:
@@ -23,7 +22,7 @@ def find_candidates(asked: Question) -> Decisions:
     found = Decisions(groups=find_groups(asked.model))
     inside = {n: group.kind for group in found.groups if group.kind in asked.backend.whole for n in group.nodes}
     for node in asked.nodes:
-        if node.op_type in _QUANTIZERS:
+        if node.op_type in QUANTIZERS:
             continue
         if is_in_integers(node.op_type):
             found.kept[node] = "already quantized in the input model"
@@ -92,7 +91,7 @@ def _why_no_weight(node: ir.Node, rule: OpRule) -> str:
 
 def _is_dequantized(value: ir.Value) -> bool:
     producer = value.producer()
-    return producer is not None and producer.op_type in _QUANTIZERS
+    return producer is not None and producer.op_type in QUANTIZERS
 
 
 def touches_float(node: ir.Node) -> bool:

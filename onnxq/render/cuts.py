@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import describe
-from onnxq.graph.values import constant_array
+from onnxq.qparams import QParams
+from onnxq.render.read_parameters import pair_parameters
 
 __all__ = ["Cut", "find_cuts", "showing", "taken_apart"]
 
@@ -33,21 +33,14 @@ class Cut:
         codes: the integers of it, the output of the QuantizeLinear.
         given: name under which :func:`taken_apart` takes the integers for the readers.
         layer: the node that makes the float tensor, as messages name it.
-        zero_point: the code of 0.0.
-        scale: the step.
+        numbers: of the quantizer, one scale.
     """
 
     tensor: str
     codes: str
     given: str
     layer: str
-    zero_point: int
-    scale: np.float32
-
-    def floats(self, codes: NDArray[Any]) -> NDArray[np.float32]:
-        """The numbers that codes stand for, which are quantized to these codes again."""
-        values: NDArray[np.float32] = (codes.astype(np.float32) - np.float32(self.zero_point)) * self.scale
-        return values
+    numbers: QParams
 
 
 def find_cuts(model: ir.Model) -> list[Cut]:
@@ -62,11 +55,10 @@ def find_cuts(model: ir.Model) -> list[Cut]:
         if node.op_type != "QuantizeLinear" or node.inputs[0] is None:
             continue
         codes, zero = node.outputs[0], node.inputs[2] if len(node.inputs) > 2 else None
-        scale = constant_array(node.inputs[1])
-        if codes.is_graph_output() or not codes.uses() or zero is None or zero.const_value is None or scale is None:
+        if codes.is_graph_output() or not codes.uses() or zero is None or zero.dtype not in _CODES:
             continue
-        points = zero.const_value.numpy().ravel()
-        if zero.const_value.dtype not in _CODES or points.size != 1:
+        numbers = pair_parameters(node, zero.dtype)
+        if isinstance(numbers, str) or numbers.scale.shape:
             continue
         readers = [user for user, _ in codes.uses()]
         if any(reader.op_type != "DequantizeLinear" for reader in readers):
@@ -74,8 +66,8 @@ def find_cuts(model: ir.Model) -> list[Cut]:
         made = node.inputs[0].producer()
         layer = "graph input" if made is None else describe(made)
         shown = next((reader.outputs[0] for reader in readers if reader.outputs[0].is_graph_output()), node.inputs[0])
-        name, step = codes.name or "", np.float32(scale.reshape(-1)[0])
-        found.append(Cut(shown.name or "", name, namer.fresh(f"{name}_given"), layer, int(points[0]), step))
+        name = codes.name or ""
+        found.append(Cut(shown.name or "", name, namer.fresh(f"{name}_given"), layer, numbers))
     return found
 
 
