@@ -2,7 +2,9 @@
 backend.
 
 Every operator runs on a tensor of 1 x 64 x 56 x 56 on one thread; times are medians taken from onnxruntime's own
-profile, divided by the time of a QuantizeLinear on as many elements.
+profile, divided by the time of a QuantizeLinear on as many elements. Functions for which onnxruntime has one kernel run
+as their chains of operators, once alone and once behind a DequantizeLinear, which each of their readers then has for
+itself.
 
     python tools/op_costs.py
 """
@@ -43,6 +45,28 @@ OPS: dict[str, tuple[str, int, dict[str, Any]]] = {
     ),
 }
 
+CHAINS = {
+    "silu": "f = Sigmoid (x)\n y = Mul (x, f)",
+    "gelu": "d = Div (x, root)\n e = Erf (d)\n o = Add (e, one)\n m = Mul (x, o)\n y = Mul (m, half)",
+    "layernorm": """m = ReduceMean <axes = [-1]> (x)\n d = Sub (x, m)\n p = Pow (d, two)
+        v = ReduceMean <axes = [-1]> (p)\n a = Add (v, little)\n r = Sqrt (a)\n n = Div (d, r)
+        g = Mul (n, row)\n y = Add (g, row)""",
+}
+
+
+def chain(body: str, quantized: bool) -> bytes:
+    """A function written as operators on an input that is dequantized or not."""
+    first = "q = QuantizeLinear (x0, step, z)\n x = DequantizeLinear (q, step, z)" if quantized else "x = Neg (x0)"
+    dims = ", ".join(map(str, SHAPE))
+    model: onnx.ModelProto = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]> g (float[{dims}] x0) => (float[{dims}] y) {{ {first}\n {body} }}'
+    )
+    constants: dict[str, Any] = {"root": 2**0.5, "one": 1, "half": 0.5, "two": 2, "little": 1e-5, "step": 0.02}
+    held = {name: np.asarray(value, np.float32) for name, value in constants.items()}
+    held |= {"row": np.ones(SHAPE[-1], np.float32), "z": np.asarray(128, np.uint8)}
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in held.items())
+    return bytes(model.SerializeToString())
+
 
 def build(op: str, inputs: int, attributes: dict[str, Any], quantized: bool) -> bytes:
     initializers = [
@@ -81,8 +105,8 @@ def build(op: str, inputs: int, attributes: dict[str, Any], quantized: bool) -> 
     return bytes(model.SerializeToString())
 
 
-def profile(model: bytes, inputs: int, runs: int = 60) -> dict[str, float]:
-    """Microseconds a node type takes, median over runs."""
+def profile(model: bytes, inputs: int, runs: int = 60, *, together: bool = False) -> dict[str, float]:
+    """Microseconds a node type takes, median over runs; of one of its nodes, or of all of them together."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.enable_profiling = True
@@ -99,7 +123,7 @@ def profile(model: bytes, inputs: int, runs: int = 60) -> dict[str, float]:
     for event in events:
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
             times[event["args"]["op_name"]].append(event["dur"])
-    return {op: statistics.median(values) for op, values in times.items()}
+    return {op: statistics.median(v) * (round(len(v) / runs) if together else 1) for op, v in times.items()}
 
 
 def main() -> None:
@@ -118,6 +142,16 @@ def main() -> None:
             size = 1 / 56 / 56
         text = ", ".join(f"{k} {v / unit / size:.2f}" for k, v in kernels.items())
         print(f"{label:18s} float {sum(plain.values()) / unit / size:8.2f}   integer {text}   (per output element)")
+    for label, body in CHAINS.items():
+        alone = profile(chain(body, False), 1, together=True)
+        behind = profile(chain(body, True), 1, together=True)
+        fused = {k: v for k, v in alone.items() if k != "Neg"}
+        split = {k: v for k, v in behind.items() if k not in ("QuantizeLinear", "DequantizeLinear")}
+        each = ", ".join(f"{k} {v / unit:.2f}" for k, v in {**fused, **split}.items())
+        one, other = sum(fused.values()) / unit, sum(split.values()) / unit
+        print(
+            f"{label:18s} alone {one:8.2f}   behind a DequantizeLinear {other:.2f}, {other - one:.2f} more   ({each})"
+        )
 
 
 if __name__ == "__main__":
