@@ -115,6 +115,7 @@ def observe(
             tensors,
             feeds,
             samples=options.samples,
+            expected=feeds.length,
             keep=samples_to_keep(options),
             keep_bytes=_KEEP_BYTES,
             providers=options.providers,

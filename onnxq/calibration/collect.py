@@ -35,6 +35,7 @@ def collect(
     data: Iterable[Feeds],
     *,
     samples: int | None = None,
+    expected: int | None = None,
     keep: int = 8,
     keep_bytes: int = 64 * _MIB,
     providers: Sequence[str] | None = None,
@@ -53,6 +54,7 @@ def collect(
         tensors: names of the tensors to observe, those inside subgraphs too.
         data: complete feeds, batch dimension included; shapes may differ from sample to sample.
         samples: how many to run at most, all if None.
+        expected: how many there will be, where it is known.
         keep: how many samples to hold back with the model's outputs, evenly spaced.
         keep_bytes: bytes that these may take (one is held back in any case); samples with a NaN are not held back.
         providers: execution providers, see :class:`onnxq.session.Session`.
@@ -71,7 +73,7 @@ def collect(
     options: dict[str, Any] = {"providers": providers, "custom_op_library": custom_op_library}
     names = list(dict.fromkeys(tensors))
     runner: _Runner | None = None
-    keeper = Keeper(keep, keep_bytes)
+    keeper = Keeper(keep, keep_bytes, expected)
     result = Statistics(model_digest(model))
     for index, feeds in enumerate(_samples(data, samples)):
         if runner is None:

@@ -21,15 +21,18 @@ class Keeper:
     Args:
         most: how many samples to hold at most; none are held if it is 0.
         most_bytes: bytes of all arrays held together.
+        expected: how many samples there will be, where it is known: those that would go again are not held at all.
 
     Attributes:
         kept: the samples held, by index.
     """
 
-    def __init__(self, most: int, most_bytes: int) -> None:
+    def __init__(self, most: int, most_bytes: int, expected: int | None = None) -> None:
         self.kept: list[KeptSample] = []
         self._most, self._most_bytes = most, most_bytes
         self._stride = 1
+        while most > 0 and expected is not None and expected > most * self._stride:
+            self._stride *= 2
         self._due = 0
 
     def wants(self, index: int) -> bool:

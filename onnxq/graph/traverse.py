@@ -8,16 +8,14 @@ import onnx_ir as ir
 
 __all__ = ["all_graphs", "all_nodes", "describe", "subgraphs", "with_subgraphs"]
 
+_HOLDERS = frozenset({ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS})
+
 
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
     """The graphs held by a node's attributes (If, Loop, Scan), in attribute order."""
     for attr in node.attributes.data.values():
-        if attr.is_ref():
-            continue
-        if attr.type == ir.AttributeType.GRAPH:
-            yield attr.as_graph()
-        elif attr.type == ir.AttributeType.GRAPHS:
-            yield from attr.as_graphs()
+        if attr.type in _HOLDERS and not attr.is_ref():
+            yield from [attr.as_graph()] if attr.type is ir.AttributeType.GRAPH else attr.as_graphs()
 
 
 def with_subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:
@@ -26,8 +24,8 @@ def with_subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:
     while stack:
         current = stack.pop()
         yield current
-        inner = [sub for node in current for sub in subgraphs(node)]
-        stack.extend(reversed(inner))
+        holders = [n for n in current if any(a.type in _HOLDERS for a in n.attributes.data.values())]  # hot: no calls
+        stack.extend(reversed([sub for node in holders for sub in subgraphs(node)]))
 
 
 def all_graphs(model: ir.Model) -> list[ir.Graph]:

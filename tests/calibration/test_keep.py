@@ -31,6 +31,16 @@ def test_bounds(total: int) -> None:
     assert _indices(total, 8, most_bytes=1) == [0], "one is held in any case"
 
 
+@pytest.mark.parametrize("total", [1, 8, 9, 64, 65, 100, 777])
+def test_a_known_number_of_samples_changes_nothing_but_what_is_held_in_vain(total: int) -> None:
+    keeper, asked = Keeper(8, 1 << 30, total), 0
+    for index in range(total):
+        if keeper.wants(index):
+            asked += 1
+            keeper.offer(index, {"x": np.zeros(10, np.float32)}, {})
+    assert [sample.index for sample in keeper.kept] == _indices(total, 8) and asked == len(keeper.kept)
+
+
 def test_unsound_samples_are_replaced_by_the_next() -> None:
     assert _indices(4, 8, skip=(0, 2)) == [1, 3]
 
