@@ -14,6 +14,7 @@ from onnxq.amplifiers import noise_amplifiers
 from onnxq.backend import Backend, Kind
 from onnxq.branches import lost_branches
 from onnxq.calibration.statistics import Statistics
+from onnxq.coarse import coarse_weights
 from onnxq.effort import few
 from onnxq.graph.shapes import sizes_at
 from onnxq.graph.traverse import all_nodes
@@ -87,6 +88,10 @@ class Decider:
     def decide(self) -> Quantized:
         """The quantized model, not yet verified."""
         quantized, said = self._attempt(self._keep)
+        coarse = coarse_weights(self.model, quantized.plan, quantized.qparams, self._samples)
+        if coarse and self.options.placement != "all":
+            self._keep.update(coarse)
+            quantized, said = self._attempt(self._keep)
         lost = lost_branches(self.model, quantized.plan, quantized.qparams, self.statistics)
         if lost and self.options.placement != "all" and self.target.mixes:
             self._keep.update({node: str(branch) for branch in lost for node in branch.nodes})

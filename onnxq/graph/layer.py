@@ -99,6 +99,18 @@ class Layer:
             case _:
                 return shape[-1]
 
+    def out_axis(self) -> int:
+        """The axis of the weight that its output channels are on; those of one group for ConvTranspose."""
+        match self.node.op_type:
+            case "Conv":
+                return 0
+            case "ConvTranspose":
+                return 1
+            case "Gemm" if self.node.attributes.get_int("transB", 0):
+                return 0
+            case _:
+                return len(self.array_shape()) - 1
+
     def in_channels(self) -> int:
         """How many channels the input has."""
         shape = self.array_shape()

@@ -175,6 +175,19 @@ def test_before_a_matrix_product(layer: str) -> None:
     assert ops(model) == ["Relu", layer.split("(")[0].split("<")[0], *(["Add"] if "MatMul" in layer else [])]
 
 
+@pytest.mark.parametrize("spread", [1.0, 3.0, 1e3])
+def test_columns_in_their_own_units_stay_normalized(spread: float) -> None:
+    """A table's columns of 1e-3 to 1e3: no scale of the folded weight fits them all."""
+    text = f"g (float[3,4] x) => (float[3,5] y) {{ r = Relu(x) \n n = {BEFORE} \n y = Gemm(n, w) }}"
+    p = parameters(4) | {"s": np.ones(4, np.float32), "var": f32([spread**-2, 1, 1, spread**2])}
+    model, notes = apply(with_shapes, build(text, w=random(4, 5), **p), {"x": random(3, 4)}, tolerance=TOLERANCE)
+    if spread < 1e3:
+        assert ops(model) == ["Relu", "Gemm"]
+    else:
+        assert ops(model) == ["Relu", "BatchNormalization", "Gemm"]
+        assert any("its channels are of sizes so different" in note.message for note in notes)
+
+
 def test_before_a_transposed_convolution_only_without_shift() -> None:
     text = f"g (float[2,4,5,5] x) => (float[2,6,7,7] y) {{ r = Relu(x) \n n = {BEFORE} \n y = ConvTranspose(n, w) }}"
     p = parameters(4)
