@@ -4,9 +4,9 @@ Verified on onnxruntime 1.31.1, x86-64 with AVX512-VNNI: which operators have in
 table (``tools/op_costs.py``: time per output element on one thread, QuantizeLinear = 1). onnxruntime makes a
 QLinearConv only where the quantizer follows the Conv directly; uint8 activations let Relu and Clip vanish into the
 zero point. ConvTranspose and recurrent layers have no integer kernel for static quantization: their weights are
-stored as integers only. A SiLU between integer convolutions runs as QLinearSigmoid and QLinearMul. A GELU falls apart
-there into its operators, since each reader of a tensor has a DequantizeLinear of its own: such convolutions mostly
-stay float.
+stored as integers only (an LSTM has one for ranges taken at each run: ``--algorithm dynamic``). A SiLU between integer
+convolutions runs as QLinearSigmoid and QLinearMul. A GELU falls apart there into its operators, since each reader of a
+tensor has a DequantizeLinear of its own: such convolutions mostly stay float.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ __all__ = ["BACKEND"]
 
 _LEAST_TABLE = 1 << 14
 """Elements from which a table of embeddings is stored in integers."""
+_LSTM = "in integers only with --algorithm dynamic, which takes the ranges of activations at each run"
 _QUANTIZE_NS = 0.22
 """Nanoseconds a QuantizeLinear takes for an element: the unit of all costs."""
 
@@ -189,6 +190,7 @@ BACKEND = Backend(
         ("Conv", "Tanh"): 2.0,
     },
     stores_weights=True,
+    stored_because={"LSTM": _LSTM},
     runtime="onnxruntime",
     rewrite=fuse_gemm,
     adjust=adjust,

@@ -187,6 +187,8 @@ class Backend:
         quantizer_bits: widths that the target's QuantizeLinear can have; activations of another width that it allows
             are written as ``onnxq::FakeQuantize``.
         stores_weights: the weights of layers that stay float are stored as integers too.
+        stored_because: operator of a WEIGHT_ONLY row → why its arithmetic stays float, where there is more to say than
+            that the target has no integer kernel.
         finish: a last rewriting of the rendered QDQ model, in place.
         runtime: name of the real runtime in ``onnxq.runtimes`` that can load the artifact.
         artifacts: files written, for the table of targets.
@@ -233,6 +235,7 @@ class Backend:
     fused_float: Mapping[tuple[str, str], float] = field(default_factory=dict)
     quantizer_bits: frozenset[int] = field(default_factory=lambda: frozenset({8, 16}))
     stores_weights: bool = False
+    stored_because: Mapping[str, str] = field(default_factory=dict)
     finish: Callable[[ir.Model, Plan], None] | None = None
     runtime: str | None = None
     artifacts: str = ""

@@ -180,6 +180,11 @@ class Decider:
         return self._attempt(self._keep, final=True)
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """Number of elements of tensors by name, as far as the data shows it."""
+        return self._sizes
+
+    @property
     def _runtime(self) -> _Runtime:
         return {"providers": self.options.providers, "custom_op_library": self.options.custom_op_library}
 

@@ -25,6 +25,7 @@ from onnxq.graph.fold_quantized_batchnorm import fold_quantized_batchnorm
 from onnxq.graph.load_named import load_named
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.values import all_nodes, is_filled
+from onnxq.hints import hints
 from onnxq.locations import artifact_path, is_folder, require_folder
 from onnxq.observe import observe, require_one
 from onnxq.options import ImageOptions, Options
@@ -200,9 +201,9 @@ class _Job:
         decider = Decider(float_model, target, options, statistics, choices, version, keep_float, reporter)
         quantized = decider.decide()
         verification = _verified(quantized, prepared, statistics, options)
-        worst = verification.worst
         searching = options.placement != "all" and target.mixes and min(target.bits(options)) >= 8
         searching = searching and "options" not in stages  # bits under a budget, which float layers would break
+        worst = verification.worst
         if searching and worst is not None and worst[1].sqnr < POOR:
             rescued = decider.rescue(quantized, reporter)
             if rescued is not None:
@@ -222,7 +223,8 @@ class _Job:
         verification = replace(verification, warnings=tuple(told))
         say = target.format_named(options.format).notes
         unsaid = say(quantized) if say is not None else []
-        return replace(quantized, verification=verification, notes=(*notes, *decider.notes, *unsaid))
+        advice = hints(float_model, quantized.plan, target, decider.sizes)
+        return replace(quantized, verification=verification, notes=(*notes, *decider.notes, *unsaid), hints=advice)
 
 
 def _run(

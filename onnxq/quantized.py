@@ -36,6 +36,7 @@ class Quantized:
         qparams: numbers by site name.
         backend: the target.
         notes: what the passes did, and what data showed, in order.
+        hints: what might be tried next, see :mod:`onnxq.hints`.
         verification: what running the result showed, once it was run.
         format: how it is written, one of the backend's formats; its default where empty.
         version: of onnxq, written into the result.
@@ -53,6 +54,7 @@ class Quantized:
     version: str = ""
     recipe: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
+    hints: tuple[str, ...] = ()
     _made: list[ir.Model] = field(default_factory=list, repr=False)
 
     def __repr__(self) -> str:
@@ -205,5 +207,6 @@ class Quantized:
             "quantized_ops": dict(sorted(ops.items())),
             "kept_float": [{"node": k.node, "op": k.op, "reason": k.reason} for k in self.plan.kept_float],
             "notes": list(self.notes),
+            "hints": list(self.hints),
             "verification": self.verification.to_dict() if self.verification else None,
         }

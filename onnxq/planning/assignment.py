@@ -24,7 +24,8 @@ def assign(asked: Question, decided: Decisions) -> None:
     forced = {n for n in rules if asked.selection.forced(n)}
     free = {n: r for n, r in rules.items() if r.kind is not Kind.WEIGHT_ONLY}
     for node in rules.keys() - free.keys():
-        _keep(asked, decided, node, f"{node.op_type} has no integer kernel on {asked.backend.name}")
+        why = f"{node.op_type} has no integer kernel on {asked.backend.name}"
+        _keep(asked, decided, node, asked.backend.stored_because.get(node.op_type, why))
     held: set[ir.Node] = set()
     fused: set[ir.Node] = set()
     if asked.placement == "all":

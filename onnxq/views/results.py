@@ -69,6 +69,7 @@ def quantized(
             speed = f"{check.speedup:.2f} times as fast as float, one thread of this machine"
             rows.append(("speed", screen.style(speed, "yellow") if check.speedup < _SLOWER else speed))
         rows.append(("checked", _checked(result, check)))
+    rows += labelled("hint", result.hints)
     rows += labelled("next", _next(result))
     screen.pairs(rows)
     warning_lines(screen, check.warnings if check else ())

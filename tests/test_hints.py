@@ -1,0 +1,52 @@
+"""What the summary of a result suggests: layers that do most of the arithmetic, and run in integers another way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxq
+from onnxq import Options
+from onnxq.cli import main
+from tests.models import build, normal
+
+REASON = "in integers only with --algorithm dynamic"
+
+
+def _model(inner: int) -> onnx.ModelProto:
+    """An LSTM of 32 inputs and 24 states, then a MatMul of ``inner`` outputs."""
+    return build(
+        f"""(float[6, 1, 32] x) => (float[6, 1, 1, {inner}] y) {{
+            [recurrent] s, h, c = LSTM <hidden_size = 24> (x, w, r)
+            [head] y = MatMul (s, m)
+        }}""",
+        w=normal(1, 96, 32),
+        r=normal(1, 96, 24, seed=1),
+        m=normal(24, inner, seed=2),
+    )
+
+
+def _feeds() -> list[dict[str, np.ndarray]]:
+    return [{"x": normal(6, 1, 32, seed=k, scale=1.0)} for k in range(8)]
+
+
+def test_an_lstm_says_how_it_runs_in_integers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = onnxq.quantize(_model(16), _feeds())
+    assert [k.reason.startswith(REASON) for k in result.plan.kept_float if k.op == "LSTM"] == [True]
+    assert len(result.hints) == 1
+    assert result.hints[0].startswith("1 LSTM, 93% of the arithmetic: in integers only with --algorithm dynamic")
+    assert result.report()["hints"] == list(result.hints)
+    onnx.save(_model(16), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=np.stack([f["x"] for f in _feeds()]))
+    arguments = ["quantize", str(tmp_path / "m.onnx"), "--data", str(tmp_path / "d.npz")]
+    assert main([*arguments, "-o", str(tmp_path / "q.onnx")]) == 0
+    assert "hint         1 LSTM, 93% of the arithmetic" in capsys.readouterr().out
+
+
+def test_nothing_is_said_where_it_does_little_or_was_left_out() -> None:
+    assert onnxq.quantize(_model(4096), _feeds()).hints == ()
+    assert onnxq.quantize(_model(16), _feeds(), options=Options(exclude=("LSTM",))).hints == ()
+    assert onnxq.quantize(_model(16), _feeds(), backend="tvm").hints == (), "no target without such a way"
