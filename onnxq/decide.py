@@ -18,6 +18,7 @@ from onnxq.coarse import coarse_weights
 from onnxq.effort import few
 from onnxq.graph.shapes import sizes_at
 from onnxq.graph.traverse import all_nodes
+from onnxq.masks import find_masks
 from onnxq.numbers import MADE, choose_numbers, unusable_constants, unusable_tensors
 from onnxq.options import Options
 from onnxq.plan import Plan
@@ -44,8 +45,8 @@ class _Runtime(TypedDict):
 class Decider:
     """Plans a model with what the data shows of it.
 
-    Nodes stay float that read or write a tensor without usable values, and nodes whose noise float arithmetic behind
-    them amplifies, unless that is most of the model.
+    Nodes stay float that read or write a tensor without usable values or with masks among them, and nodes whose noise
+    float arithmetic behind them amplifies, unless that is most of the model.
 
     Args:
         model: normalized float model; left unchanged.
@@ -82,6 +83,7 @@ class Decider:
         self._unusable: dict[str, str] = {}
         self._samples = samples = few(statistics.kept)
         outputs = (value for node in all_nodes(model) for value in node.outputs)
+        self._masks = find_masks(model, statistics.tensors)
         self._made_tensors = {value.name for value in outputs if value.name and value.meta.get(MADE)}
         self._sizes = sizes_at(model, {n: a.shape for n, a in samples[0].feeds.items()}) if samples else {}
 
@@ -124,6 +126,7 @@ class Decider:
         if not all(choice.quick for choice in self.choices):
             quantized, said = self._attempt(self._keep, final=True)
         self.notes += said
+        self.warnings += self._masks.ignored(quantized.plan)
         return quantized
 
     def rescue(self, quantized: Quantized, reporter: Reporter) -> Quantized | None:
@@ -196,7 +199,8 @@ class Decider:
         model, options, statistics = self.model, self.options, self.statistics
         while True:
             plan = make_plan(model, self.target, options, keep_float=keep, unusable=self._unusable, sizes=self._sizes)
-            bad = {**unusable_tensors(plan, statistics, self._made_tensors), **unusable_constants(model, plan)}
+            bad = self._masks.to_avoid(mixes=self.target.mixes, everything=options.placement == "all")
+            bad |= {**unusable_tensors(plan, statistics, self._made_tensors), **unusable_constants(model, plan)}
             more = _nodes_touching(model, plan, bad)
             if not more:
                 break

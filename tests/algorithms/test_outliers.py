@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import onnxq
 from onnxq import Options
-from onnxq.algorithms.outliers import mask_value
+from onnxq.masks import mask_value
 from onnxq.calibration.statistics import TensorStatistics
 from tests.contract import ALL, quantize_checked
 from tests.models import build, images, normal

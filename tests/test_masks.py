@@ -1,0 +1,124 @@
+"""Masks in front of a softmax: data that shows nothing of them must not make them mask nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from numpy.typing import NDArray
+
+import onnxq
+from tests.contract import ALL, infer, quantize_checked, sqnr
+from tests.models import build, normal
+
+Feeds = list[dict[str, NDArray[Any]]]
+
+LOWEST = float(np.finfo(np.float32).min)
+FORMS = {
+    "choice": "b = Cast <to = 9> (m)\n mask = Where (b, zero, low)\n sm = Add (sc, mask)",
+    "product": "left = Sub (one, m)\n mask = Mul (left, low)\n sm = Add (sc, mask)",
+    "in place": "b = Cast <to = 9> (m)\n sm = Where (b, sc, low)",
+    "outside": "sm = Add (sc, m)",
+    "moved": "b = Cast <to = 9> (m)\n lows = Expand (low, size)\n sm = Where (b, sc, lows)",
+}
+
+
+def attention(form: str, low: float) -> onnx.ModelProto:
+    """Scores of ``x`` that count where ``m`` is 1."""
+    return build(
+        f"""(float[1, 16, 32] x, float[1, 1, 16] m) => (float[1, 16, 32] y) {{
+            q = MatMul (x, wq)
+            k = MatMul (x, wk)
+            v = MatMul (x, wv)
+            kt = Transpose <perm = [0, 2, 1]> (k)
+            s = MatMul (q, kt)
+            sc = Mul (s, c)
+            {FORMS[form]}
+            p = Softmax (sm)
+            y = MatMul (p, v) }}""",
+        wq=normal(32, 32, seed=1, scale=0.2),
+        wk=normal(32, 32, seed=2, scale=0.2),
+        wv=normal(32, 32, seed=3, scale=0.2),
+        c=np.float32(32**-0.5),
+        zero=np.float32(0.0),
+        one=np.float32(1.0),
+        low=np.float32(low),
+        size=np.array([1, 1, 16]),
+    )
+
+
+def sentences(shortest: int, samples: int = 10) -> Feeds:
+    """Sentences of at least so many words out of 16."""
+    rng = np.random.default_rng(0)
+    feeds: Feeds = []
+    for _ in range(samples):
+        m = np.ones((1, 1, 16), np.float32)
+        m[..., rng.integers(shortest, 17) :] = 0.0
+        feeds.append({"x": rng.standard_normal((1, 16, 32)).astype(np.float32), "m": m})
+    return feeds
+
+
+WHOLE, PADDED = sentences(16), sentences(4)
+
+
+def in_use(model: onnx.ModelProto, made: onnxq.Quantized) -> float:
+    """SQNR in dB on sentences with padding."""
+    expected = infer(model, PADDED, optimize=False)["y"]
+    return sqnr(expected, infer(ir.to_proto(made.rendered()), PADDED, optimize=True)["y"])
+
+
+def warnings(made: onnxq.Quantized) -> str:
+    assert made.verification is not None
+    return "\n".join(made.verification.warnings)
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "outside"])
+@pytest.mark.parametrize("low", [LOWEST, -1e4, -1e9])
+def test_a_mask_that_the_data_does_not_show_masks_in_use(form: str, low: float) -> None:
+    model = attention(form, low)
+    made = quantize_checked(model, WHOLE, ALL)
+    assert in_use(model, made.quantized) > 25.0
+    reason = next(kept.reason for kept in made.quantized.plan.kept_float if kept.op == "Softmax")
+    assert f"and {np.float32(low):.2g} in use where it masks; pad some calibration samples" in reason
+    assert "MatMul" in made.quantized.plan.quantized.values()
+
+
+def test_a_mask_from_outside_that_the_data_does_not_show() -> None:
+    model = attention("outside", 0.0)
+    feeds = [{**feed, "m": np.zeros_like(feed["m"])} for feed in WHOLE]
+    made = quantize_checked(model, feeds, ALL)
+    reason = next(kept.reason for kept in made.quantized.plan.kept_float if kept.op == "Softmax")
+    assert reason.startswith("tensor 'm' is zero on all of the data, in front of a Softmax, as masks are; pad some")
+
+
+@pytest.mark.parametrize("low", [LOWEST, -np.inf])
+def test_a_mask_in_few_samples_masks_in_use(low: float) -> None:
+    model = attention("in place", low)
+    assert in_use(model, quantize_checked(model, [*WHOLE, PADDED[0]], ALL).quantized) > 25.0
+
+
+def test_a_mild_mask_that_the_data_shows_stays_float_unless_all_is_asked_for() -> None:
+    model = attention("product", -1e4)
+    assert in_use(model, onnxq.quantize(model, PADDED, backend="tvm")) > 25.0
+    forced = onnxq.quantize(model, PADDED, backend="tvm", options=ALL)
+    assert "Softmax" in forced.plan.quantized.values()
+    assert "below the floor" in warnings(forced)
+
+
+def test_targets_that_quantize_all_say_what_is_ignored() -> None:
+    made = onnxq.quantize(attention("product", -1e4), WHOLE, backend="snpe")
+    assert "Softmax" in made.plan.quantized.values()
+    said = "tensor 'mask' is zero on all of the data, and -1e+04 in use where it masks; pad some calibration samples"
+    assert said in warnings(made)
+    assert "snpe quantizes it, and would ignore what it masks" in warnings(made)
+    beyond = onnxq.quantize(attention("choice", LOWEST), WHOLE, backend="snpe")
+    assert "Softmax" not in beyond.plan.quantized.values()
+
+
+@pytest.mark.parametrize(("low", "feeds"), [(-20.0, WHOLE), (-20.0, PADDED)])
+def test_what_eight_bits_hold_is_no_mask(low: float, feeds: Feeds) -> None:
+    made = quantize_checked(attention("in place", low), feeds, ALL)
+    assert "Softmax" in made.quantized.plan.quantized.values()
