@@ -56,7 +56,8 @@ def check(
         return [of_error(error, "model")]
     prepared = _prepared(model, options)
     findings = _validity(loaded, mended=prepared is not None) + _operators(loaded, options) + check_weights(loaded)
-    findings += [Finding("note", "model", said) for said in prepared.warnings] if prepared is not None else []
+    if prepared is not None:
+        findings += [*prepared.random, *(Finding("note", "model", said) for said in prepared.lost)]
     # what will be calibrated, an old opset raised
     session, said = _opened(loaded if prepared is None else prepared.model, options)
     if said is not None and not any(f.level == "error" and f.where.startswith("node") for f in findings):

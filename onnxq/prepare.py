@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxq import plugins
 from onnxq.backend import Backend
+from onnxq.check_random import check_random
 from onnxq.errors import OptionError
 from onnxq.fingerprint import fingerprint
 from onnxq.graph.check import check
@@ -45,7 +46,8 @@ class Prepared:
     Attributes:
         model: normalized; not to be changed.
         notes: what the passes did.
-        warnings: what was done to it that whoever runs the result must know.
+        lost: what was done to it that whoever runs the result must know, a sentence each.
+        random: what in it gives something else at each run.
         bytes: size of the model as it came.
         remembered: what it remembers of its training data, where that is cheap to compare with.
     """
@@ -65,7 +67,13 @@ class Prepared:
         self.notes += map(str, infer_foreign(model, options.custom_op_library))
         check(model)
         self.model = model
-        self.warnings = _inputs_lost(before, model)
+        self.lost = _inputs_lost(before, model)
+        self.random = check_random(model)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the user should know of the model, as sentences."""
+        return [*self.lost, *(f"{finding.what}. {finding.hint.rstrip('.')}" for finding in self.random)]
 
     def for_target(self, target: Backend, options: Options) -> tuple[ir.Model, list[str]]:
         """The model as a target wants it, its tensors named as they are, and what was done to it.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from onnxq.calibration.statistics import KeptSample
+from onnxq.check_random import is_random
 from onnxq.errors import ExecutionError
 from onnxq.final_check import Verification
 from onnxq.metrics import errors_of, worst_output
@@ -31,11 +32,11 @@ def rewrite_cost(
         rewritten: that model.
         name: of the target.
         verification: of the result.
-        kept: samples with the outputs of the model given.
+        kept: samples with the outputs of the model given. Those of a model with random outputs tell nothing.
         options: providers, custom-op library.
     """
     worst = verification.worst
-    if worst is None or worst[1].sqnr >= _POOR or not kept:
+    if worst is None or worst[1].sqnr >= _POOR or not kept or is_random(rewritten):
         return []
     try:
         session = open_anyhow(
