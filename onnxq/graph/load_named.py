@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.graph.constants import lift_constants
+from onnxq.graph.exporter_notes import drop_exporter_notes
 from onnxq.graph.load import ModelSource, load
 from onnxq.graph.namer import unique_names
 from onnxq.graph.shapes import infer_shapes
@@ -15,6 +16,8 @@ __all__ = ["load_named"]
 def load_named(source: ModelSource) -> ir.Model:
     """A model whose names are unique, whose constants are initializers, and whose shapes are known where they can be.
 
+    Notes of PyTorch's exporter are left out, see :func:`onnxq.graph.exporter_notes.drop_exporter_notes`.
+
     Args:
         source: see :func:`onnxq.graph.load.load`.
 
@@ -22,6 +25,7 @@ def load_named(source: ModelSource) -> ir.Model:
         ModelError: it is unreadable or invalid.
     """
     model = load(source)
+    drop_exporter_notes(model)
     unique_names(model)
     lift_constants(model)
     infer_shapes(model)

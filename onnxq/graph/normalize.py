@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from onnxq.graph.constants import fold_constants, lift_constants
 from onnxq.graph.defaults import drop_initializer_inputs
+from onnxq.graph.exporter_notes import drop_exporter_notes
 from onnxq.graph.fold_affine import fold_affine
 from onnxq.graph.fold_batchnorm import fold_batchnorm
 from onnxq.graph.fold_pad import fold_pad
@@ -53,6 +54,7 @@ def normalize(
         OptionError: ``opset`` is lower than the model's own, or unknown.
     """
     notes = [
+        *drop_exporter_notes(model),
         *inline_functions(model, keep),
         *drop_initializer_inputs(model),
         *unique_names(model),
