@@ -26,6 +26,7 @@ from onnxq.planner import make_plan
 from onnxq.progress import Reporter, Silent
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
+from onnxq.relief import cheap_in_float, costly_in_integers
 from onnxq.rescue import FEW, Blame, blame, groups, to_keep_float
 from onnxq.variants import Variants
 
@@ -128,6 +129,25 @@ class Decider:
         self.notes += said
         self.warnings += self._masks.ignored(quantized.plan)
         return quantized
+
+    def relieve(self, quantized: Quantized, reporter: Reporter) -> Quantized | None:
+        """The model with cheap arithmetic kept float that costs the result much, or ``None`` where there is none."""
+        samples, budget = self._samples, sum(self._costs(quantized.plan).values())
+        pieces = cheap_in_float(self.model, quantized.plan, self.target, self._sizes, budget)
+        if not pieces or not samples:
+            return None
+        variants = Variants(
+            quantized.simulated(), samples[:FEW], fuse_quantizers=not quantized.is_simulated, **self._runtime
+        )
+
+        def measure(kept: Iterable[str]) -> dict[str, float]:
+            return variants.outputs(self._attempt({**self._keep, **dict.fromkeys(kept, "")})[0].simulated())
+
+        count = len(groups([piece[0] for piece in pieces]))
+        with reporter.phase("find what hurts", total=count, unit="groups") as advance:
+            found = costly_in_integers(pieces, measure, advance)
+        self._keep.update(found)
+        return self.again()[0] if found else None
 
     def rescue(self, quantized: Quantized, reporter: Reporter) -> Quantized | None:
         """For a poor result: the model with the layers to blame kept float, or ``None`` where that would not help."""

@@ -34,6 +34,7 @@ from onnxq.planner import make_plan
 from onnxq.prepare import Prepared, Source, backend_named, needed_opset
 from onnxq.progress import Reporter, Silent
 from onnxq.quantized import Quantized
+from onnxq.relief import FINE
 from onnxq.render.read import read as read_quantizers
 from onnxq.render.read_nodes import sort_nodes
 from onnxq.rescue import POOR
@@ -204,6 +205,11 @@ class _Job:
         searching = options.placement != "all" and target.mixes and min(target.bits(options)) >= 8
         searching = searching and "options" not in stages  # bits under a budget, which float layers would break
         worst = verification.worst
+        if searching and target.by_cost and worst is not None and worst[1].sqnr < FINE:
+            relieved = decider.relieve(quantized, reporter)
+            if relieved is not None:
+                quantized, verification = relieved, _verified(relieved, prepared, statistics, options)
+                worst = verification.worst
         if searching and worst is not None and worst[1].sqnr < POOR:
             rescued = decider.rescue(quantized, reporter)
             if rescued is not None:

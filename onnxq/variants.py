@@ -6,6 +6,7 @@ base gives there, and the chunks behind, loaded once, run on what comes out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from onnxq.errors import ExecutionError
 from onnxq.graph.pieces import difference, piece, reads
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.values import constant_array
-from onnxq.metrics import worst_sqnr
+from onnxq.metrics import errors_of
 from onnxq.session import Session, open_anyhow
 
 __all__ = ["Variants"]
@@ -65,11 +66,28 @@ class Variants:
     def sqnr(self, variant: ir.Model) -> float:
         """SQNR in dB of the worst float output; ``-inf`` where the variant does not run.
 
-        Those that differ late are best asked for after those that differ early.
+        Args:
+            variant: see :meth:`outputs`.
+        """
+        try:
+            return min(self._measured(variant).values(), default=math.inf)
+        except ExecutionError:
+            return float("-inf")
+
+    def outputs(self, variant: ir.Model) -> dict[str, float]:
+        """SQNR in dB of each float output; empty where the variant does not run.
+
+        Variants that differ late are best asked for after those that differ early.
 
         Args:
             variant: its inputs and outputs are those of the base; its shapes are forgotten.
         """
+        try:
+            return self._measured(variant)
+        except ExecutionError:
+            return {}
+
+    def _measured(self, variant: ir.Model) -> dict[str, float]:
         forget_shapes(variant)
         nodes = list(variant.graph)
         same, behind = difference(self._nodes, nodes)
@@ -81,18 +99,16 @@ class Variants:
         stop = len(nodes) - (end - self._bounds[last])
         while first and not self._has(first, nodes[self._bounds[first] : stop]):
             first -= 1
-        try:
-            self._reach(first)
-            own = nodes[self._bounds[first] : stop]
-            session = self._opened(variant, own, self._needed[last], self._before[0])
+        self._reach(first)
+        own = nodes[self._bounds[first] : stop]
+        session = self._opened(variant, own, self._needed[last], self._before[0])
 
-            def run(before: Mapping[str, NDArray[Any]]) -> Tensors:
-                return constants | self._from(last, _step(session, before, self._needed[last]))
+        def run(before: Mapping[str, NDArray[Any]]) -> Tensors:
+            return constants | self._from(last, _step(session, before, self._needed[last]))
 
-            pairs = zip(self._before, (sample.outputs for sample in self._samples), strict=True)
-            return worst_sqnr(run, pairs)
-        except ExecutionError:
-            return float("-inf")
+        pairs = zip(self._before, (sample.outputs for sample in self._samples), strict=True)
+        found = {name: errors.sqnr for name, errors in errors_of(run, pairs).items()}
+        return {name: sqnr for name, sqnr in found.items() if not math.isnan(sqnr)}
 
     def _has(self, chunk: int, nodes: Sequence[ir.Node]) -> bool:
         """Whether all that nodes of a variant read from in front of a chunk is there: the base may have no more use."""

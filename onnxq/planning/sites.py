@@ -16,9 +16,9 @@ from onnxq.planning.rows import is_standard, positions, row
 from onnxq.planning.specs import activation_spec, bias_spec, weight_spec
 from onnxq.spec import PerChannel, QuantSpec
 
-__all__ = ["make_sites"]
+__all__ = ["REORDERINGS", "make_sites"]
 
-_REORDERINGS = frozenset(
+REORDERINGS = frozenset(
     {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "DepthToSpace", "SpaceToDepth"}
 )
 _WHOLE = frozenset({"Concat", "Pad"})
@@ -199,7 +199,7 @@ def _reads_whole(node: ir.Node) -> bool:
 
 def _source(value: ir.Value) -> ir.Value:
     """The tensor that holds the same numbers in another order, as far up as reorderings go."""
-    while (node := value.producer()) is not None and node.op_type in _REORDERINGS and is_standard(node):
+    while (node := value.producer()) is not None and node.op_type in REORDERINGS and is_standard(node):
         before = node.inputs[0]
         if before is None or is_constant(before):
             break
