@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnxq.errors import ModelError
 from onnxq.graph.external import attach_external_data
 from onnxq.graph.forms import check_forms
+from onnxq.graph.map_types import refuse_maps
 from onnxq.graph.structure import check_definitions, check_structure, sort
 from onnxq.graph.traverse import with_subgraphs
 
@@ -40,7 +41,8 @@ def load(source: ModelSource) -> ir.Model:
     Raises:
         ModelError: it is none of these; the file is missing, is a folder, is cut short or is not ONNX; external data is
             missing, too short or outside the model's folder; a node reads an undefined name; a cycle; a name defined
-            twice; no outputs; too few or too many inputs, or an attribute of another type than its operator's.
+            twice; no outputs; an input or output that holds maps; too few or too many inputs, or an attribute of
+            another type than its operator's.
     """
     if isinstance(source, ir.Model):
         model = _from_ir(source)
@@ -138,6 +140,7 @@ def _check_fields(message: Any) -> None:
 def _from_proto(proto: onnx.ModelProto, folders: list[Path]) -> ir.Model:
     _check_fields(proto)
     check_definitions(proto.graph)
+    refuse_maps(proto.graph)
     _densify(proto)
     try:
         model = ir.serde.deserialize_model(proto)

@@ -278,3 +278,19 @@ def test_bytes_of_something_else(source: bytes) -> None:
 def test_what_is_no_model_at_all() -> None:
     with pytest.raises(ModelError, match="an object of type int is no model"):
         load(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("op", ["ZipMap", "Identity"])
+def test_maps_are_refused_with_the_way_to_do_without(op: str) -> None:
+    """As of a classifier of scikit-learn: its probabilities go out as a sequence of maps."""
+    model = build("(float[2, 2] x) => (float[2, 2] p) { s = Softmax (x)\n p = Identity (s) }")
+    tensor = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, None)
+    maps = onnx.helper.make_sequence_type_proto(onnx.helper.make_map_type_proto(onnx.TensorProto.INT64, tensor))
+    model.graph.output[0].type.CopyFrom(maps)
+    model.graph.node[1].op_type = op
+    with pytest.raises(ModelError) as caught:
+        load(model)
+    assert caught.value.where == "output 'p'"
+    assert "it is a sequence of maps" in str(caught.value)
+    assert ("{'zipmap': False} in skl2onnx" in str(caught.value)) == (op == "ZipMap")
+    assert "creating a PR" not in str(caught.value)
