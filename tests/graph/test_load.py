@@ -283,7 +283,7 @@ def test_what_is_no_model_at_all() -> None:
 @pytest.mark.parametrize("op", ["ZipMap", "Identity"])
 def test_maps_are_refused_with_the_way_to_do_without(op: str) -> None:
     """As of a classifier of scikit-learn: its probabilities go out as a sequence of maps."""
-    model = build("(float[2, 2] x) => (float[2, 2] p) { s = Softmax (x)\n p = Identity (s) }")
+    model = build("agraph (float[2, 2] x) => (float[2, 2] p) { s = Softmax (x)\n p = Identity (s) }")
     tensor = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, None)
     maps = onnx.helper.make_sequence_type_proto(onnx.helper.make_map_type_proto(onnx.TensorProto.INT64, tensor))
     model.graph.output[0].type.CopyFrom(maps)
