@@ -63,20 +63,32 @@ class _Score:
         """SQNR in dB of the worst output."""
         return min(self.sqnr.values(), default=math.inf)
 
-    def better_than(self, other: _Score) -> bool:
-        """Whether the worst output gains, by more than chance would give, and the outputs on average do not lose."""
+    def no_better_than(self, other: _Score) -> str | None:
+        """Why this is no better than another, empty where the worst output tells; ``None`` where it is better.
+
+        Better is where the worst output gains, by more than chance would give, and the outputs on average do not lose.
+        """
         if not self.noise or not other.noise or not math.isfinite(self.worst):
-            return False
+            return "it gives no numbers to compare" if self.noise and other.noise else ""
         mine, theirs = self.sqnr, other.sqnr
         worst = min(theirs, key=theirs.__getitem__)
         floor = np.finfo(np.float64).tiny  # a sample without noise
         saved = 10.0 * np.log10(np.maximum(other.noise[worst], floor) / np.maximum(self.noise[worst], floor))
+        mean = float(saved.mean())
         chance = float(saved.std(ddof=1)) / math.sqrt(len(saved)) if len(saved) > 1 else 0.0
-        return (
-            self.worst >= other.worst + _LEAST_GAIN
-            and float(saved.mean()) > _DEVIATIONS * chance
-            and sum(mine.values()) >= sum(theirs.values())
-        )
+        gain = self.worst - other.worst
+        if gain < _LEAST_GAIN:
+            return f"{gain:.2f} dB, less than {_LEAST_GAIN:g} dB is no gain" if gain > 0 else ""
+        if mean <= _DEVIATIONS * chance:
+            return (
+                f"within chance: {mean:.1f} dB a sample at {worst!r}, with a standard error of {chance:.1f} dB over "
+                f"{len(saved)} samples"
+            )
+        if sum(mine.values()) < sum(theirs.values()):
+            most = min(theirs, key=lambda name: mine[name] - theirs[name])
+            lost = theirs[most] - mine[most]
+            return f"output {most!r} loses {lost:.1f} dB, and the outputs together more than is gained"
+        return None
 
 
 def improve(
@@ -105,10 +117,11 @@ def improve(
                 notes.append(f"{TRIED}{name} failed: {error}")
                 advance(done)
                 continue
-            better = trial.score.better_than(state.score)
+            why = trial.score.no_better_than(state.score)
             gain = trial.score.worst - state.score.worst
-            notes.append(f"{TRIED}{name} {gain:+.1f} dB" + ("" if better else ", undone"))
-            if better:
+            undone = "" if why is None else f", undone: {why}" if why else ", undone"
+            notes.append(f"{TRIED}{name} {gain:+.1f} dB{undone}")
+            if why is None:
                 state = trial
             advance(done)
     return state.quantized, [*notes, *state.said]

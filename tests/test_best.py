@@ -10,6 +10,7 @@ import pytest
 
 import onnxq
 from onnxq import Options
+from onnxq.best import _Score as Score
 from onnxq.errors import ModelError
 from onnxq.metrics import ErrorMeter
 from tests.models import build, normal
@@ -77,6 +78,7 @@ def test_a_gain_that_chance_may_give_is_not_believed() -> None:
     data = [{"x": sample.astype(np.float32)} for sample in x]
     best = onnxq.quantize(net(), data, options=Options(placement="all", range="minmax", weight_bits=8, effort="best"))
     assert best.recipe[0] == "minmax"
+    assert any("undone: 0.0" in note and note.endswith("is no gain") for note in best.notes)
 
 
 def test_a_step_that_is_no_better_is_undone_and_said() -> None:
@@ -86,6 +88,22 @@ def test_a_step_that_is_no_better_is_undone_and_said() -> None:
     best = onnxq.quantize(net(), data, options=Options(placement="all", effort="best"))
     tried = [note for note in best.notes if note.startswith("best: ")]
     assert len(tried) >= 3 and any(note.endswith("undone") for note in tried)
+
+
+def score(**noise: list[float]) -> Score:
+    return Score({name: np.array(ratios) for name, ratios in noise.items()})
+
+
+def test_of_what_is_undone_the_reason_is_said() -> None:
+    start = score(y=[0.1, 0.1, 0.1, 0.1], z=[0.01] * 4)
+    assert score(y=[0.05] * 4, z=[0.01] * 4).no_better_than(start) is None
+    assert score(y=[0.2] * 4, z=[0.01] * 4).no_better_than(start) == "", "its figure tells"
+    assert score(y=[0.0999] * 4, z=[0.01] * 4).no_better_than(start) == "0.00 dB, less than 0.1 dB is no gain"
+    assert score(y=[np.inf] * 4, z=[0.01] * 4).no_better_than(start) == "it gives no numbers to compare"
+    chance = score(y=[0.001, 0.1, 0.15, 0.1], z=[0.01] * 4).no_better_than(start)
+    assert chance == "within chance: 4.6 dB a sample at 'y', with a standard error of 5.2 dB over 4 samples"
+    lost = score(y=[0.09] * 4, z=[0.02] * 4).no_better_than(start)
+    assert lost == "output 'z' loses 3.0 dB, and the outputs together more than is gained"
 
 
 def test_an_algorithm_that_fails_loses_nothing_and_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
