@@ -78,7 +78,7 @@ class _Score:
         chance = float(saved.std(ddof=1)) / math.sqrt(len(saved)) if len(saved) > 1 else 0.0
         gain = self.worst - other.worst
         if gain < _LEAST_GAIN:
-            return f"{gain:.2f} dB, less than {_LEAST_GAIN:g} dB is no gain" if gain > 0 else ""
+            return "too little" if gain > 0 else ""
         if mean <= _DEVIATIONS * chance:
             return (
                 f"within chance: {mean:.1f} dB a sample at {worst!r}, with a standard error of {chance:.1f} dB over "
