@@ -13,6 +13,7 @@ from onnxq.final_check import Verification
 from onnxq.metrics import Errors
 from onnxq.options import Options
 from onnxq.plan import Plan
+from tests.models import build, normal
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "tvm"])
@@ -99,3 +100,18 @@ def test_what_was_compared_with_merged_statistics_is_compared() -> None:
     merged.merge(alone)
     said = onnxq.quantize(model, statistics=merged, options=options).report()["verification"]["warnings"]
     assert not any("not compared with the float model" in text for text in said)
+
+
+def test_a_model_in_float64_is_told_once_to_be_exported_in_float32() -> None:
+    model = build(
+        "(double[2, 16] x) => (double[2, 8] y) { h = MatMul (x, w)\n r = Relu (h)\n y = Gemm (r, v) }",
+        w=normal(16, 16, seed=1).astype(np.float64),
+        v=normal(16, 8, seed=2).astype(np.float64),
+    )
+    made = onnxq.quantize(model, [{"x": np.random.default_rng(i).standard_normal((2, 16))} for i in range(12)])
+    assert made.verification is not None
+    said = "1 MatMul, 1 Relu, 1 Gemm: numbers in double: export the model in float32 to quantize it"
+    assert [w for w in made.verification.warnings if "float" in w] == [
+        f"nothing was quantized: the result is the float model; {said}"
+    ]
+    assert {kept.op for kept in made.plan.kept_float} == {"MatMul", "Relu", "Gemm"}

@@ -48,6 +48,9 @@ def _why_not(asked: Question, decided: Decisions, node: ir.Node, group: str | No
         return asked.keep_float[node.name]
     if any(v is not None and _is_dequantized(v) for v in node.inputs):
         return "already quantized in the input model"
+    touched = (value for value in (*node.inputs, *node.outputs) if value is not None)
+    if node.op_type != "Cast" and any(value.dtype is ir.DataType.DOUBLE for value in touched):
+        return "numbers in double: export the model in float32 to quantize it"
     if group is not None:
         return f"part of a {group}, kept whole"
     if rule is None and is_standard(node) and node.op_type in backend.absorbed:
