@@ -136,8 +136,8 @@ class Backend:
         activation: spec of activations. Where it is symmetric the target has no zero points: options that ask for them
             are refused, and so are models to deploy that have them.
         weight: spec of weights; its granularity is replaced by the operator's channel axis where ``per_channel``.
-        rules: rows by operator type; ``"Gather:constant"`` where the first input is a constant, ``"MatMul:product"``
-            where no weight is.
+        rules: rows by operator type, ``"DOMAIN::OP"`` of another domain; ``"Gather:constant"`` where the first input is
+            a constant, ``"MatMul:product"`` where no weight is.
         formats: ways to write the result by name, the target's default first.
         bias: ``"int32"`` (scale of data times scale of weight), ``"float"``, or a spec of its own.
         per_channel: weights have a scale for each output channel where their row has a ``weight_axis``, unless the

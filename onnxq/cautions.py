@@ -10,7 +10,7 @@ from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.reasons import by_reason, counts
 
-__all__ = ["cautions"]
+__all__ = ["cautions", "poor"]
 
 _HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """What people quantize a model for."""
@@ -53,6 +53,11 @@ def cautions(plan: Plan, verification: Verification, options: Options, statistic
                 f"output {name!r} differs much from sample to sample, and these figures are of "
                 f"{verification.samples} of {samples}: onnxq compare runs them all"
             )
+    yield from poor(verification, options)
+
+
+def poor(verification: Verification, options: Options) -> Iterator[str]:
+    """A warning where a result is below the floor."""
     worst = verification.worst
     if worst is not None and worst[1].sqnr < options.min_sqnr:
         yield (

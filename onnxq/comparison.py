@@ -22,8 +22,8 @@ class TensorErrors:
         op: that node's operator type, ``"Input"`` for a model input.
         quantized: it is quantized itself; else only what comes before it is.
         errors: how far it is from the float one.
-        drop: dB lost at this node: the lowest SQNR of what it is computed from, at most 40, less its own; NaN if that
-            is unknown.
+        drop: dB lost at this node: the lowest SQNR of what it is computed from, at most 40 (model inputs and constants
+            have that), less its own; NaN for a model input.
     """
 
     tensor: str

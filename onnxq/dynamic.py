@@ -1,57 +1,67 @@
 """Dynamic quantization as ``--algorithm dynamic``: int8 weights, and ranges of activations taken at each run.
 
-The work is done by ``onnxruntime.quantization.quantize_dynamic``. Around it come what every result of onnxq has: the
-input stays untouched, names stay, what stays float is said with its reason, the result is checked and, where there is
-data, measured, and nothing half-written is left. For transformers on a CPU, whose activations vary too much from one
-input to the next for fixed ranges.
+The plan, the numbers and the rendering are those of onnxruntime's own target, with a table in which every weight is
+only stored; layers that onnxruntime computes in integers with ranges taken at each run are then rewritten, see
+:mod:`onnxq.render.ranges_at_run`. Tables of embeddings and the weights of layers that stay float are stored as integers
+as they are by default. For transformers and LSTMs on a CPU, whose activations vary too much from one input to the next
+for fixed ranges, or that have no integer kernel with those.
 """
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import os
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
+from onnxq.backend import Backend, Kind, OpRule
 from onnxq.calibration.data import open_data
 from onnxq.calibration.statistics import KeptSample
-from onnxq.errors import ModelError, OutputError, VerificationError
+from onnxq.calibration.weights import weight_range
+from onnxq.cautions import poor
+from onnxq.errors import OutputError
 from onnxq.final_check import final_check
-from onnxq.graph.load import load
 from onnxq.graph.region import ELEMENTWISE
-from onnxq.graph.save import MAX_PROTO_BYTES, save, serialized_size
+from onnxq.graph.save import save
 from onnxq.graph.shapes import forget_shapes
-from onnxq.graph.split_gemm import split_gemm
-from onnxq.graph.traverse import all_nodes, subgraphs
-from onnxq.graph.values import is_constant
+from onnxq.graph.traverse import all_graphs, all_nodes
+from onnxq.graph.values import constant_array, is_constant
+from onnxq.numbers import unusable_constants
 from onnxq.options import ImageOptions, Options
-from onnxq.plan import Kept
-from onnxq.prepare import Prepared
+from onnxq.placement import elements
+from onnxq.plan import Kept, Plan
+from onnxq.planner import settled_plan
+from onnxq.planning.rows import is_standard
+from onnxq.prepare import Prepared, backend_named
 from onnxq.progress import Reporter, Silent
-from onnxq.rewritten import Rewritten, refuse_unused
+from onnxq.qparams import QParams, from_range
+from onnxq.quantized import Quantized
+from onnxq.render.ranges_at_run import MICROSOFT, take_ranges_at_run
+from onnxq.rewritten import HOME, Rewritten, refuse_unused
 from onnxq.selection import Selection
 from onnxq.session import Session, inputs_of
 
-__all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "require", "rewrite"]
+__all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "require", "rewrite", "runs_in_integers"]
 
 NAME = "dynamic"
-TITLE = "int8 weights, ranges of activations taken at each run: for transformers on a CPU; needs no data"
+TITLE = "int8 weights, ranges of activations taken at each run: for transformers and LSTMs on a CPU; needs no data"
 STAGE = "model"
 PARAMETERS: Mapping[str, object] = {"per_channel": True, "reduce_range": False}
 
 _USED = ("include", "exclude", "samples", "opset", "simplify", "providers", "custom_op_library")
 _HINTS = {"per_channel": "Write dynamic:per_channel={value}"}
-_OPS = ("MatMul", "Gemm", "LSTM", "Attention", "EmbedLayerNormalization")
+_OPS = ("MatMul", "Gemm", "LSTM", "Attention")
 """What is faster so. Conv can be asked for by ``include``; its integer kernel is slower than the float one."""
 _SAMPLES = 8
-_PREPROCESSED = ("onnx.infer", "onnxruntime.quant")
-"""Metadata by which onnxruntime knows a model that is normalized already."""
+_LEAST_STORED = 1024
+"""Elements from which the weight of a layer that stays float is stored as integers."""
 _LEAST = 2
+_ATTENTION_INPUTS = 5
+"""Inputs of an Attention that QAttention has as well: data, weight, bias, mask, past."""
 
 
 def require(options: Options) -> None:
@@ -93,7 +103,7 @@ def rewrite(
 
     Raises:
         OptionError: an option has no effect here, or a pattern matches nothing.
-        ModelError: the model is unreadable, or onnxruntime's quantizer does not manage it.
+        ModelError: the model is unreadable.
         OutputError: the result cannot be written.
         VerificationError: the result cannot be loaded or run, or has other inputs or outputs.
     """
@@ -104,27 +114,114 @@ def rewrite(
     float_model = prepared.at_opset(prepared.model.opset_imports.get("", 14), options.opset)
     kept = _samples(prepared.model, data, options, image, reporter)
     chosen, refused = _choose(float_model, options)
-    with reporter.phase("quantize", total=1, unit="models") as advance:
-        result = _quantize(float_model, chosen, per_channel=per_channel, reduce_range=reduce_range)
-        advance(1)
-    _restore(result, float_model)
-    done = _quantized(result, chosen)
-    for name, op in chosen.items():
-        if name not in done:
-            refused.append(Kept(name, op, "onnxruntime's quantize_dynamic leaves it float"))
+    table = _table(per_channel=per_channel, reduce_range=reduce_range)
+    plan, lacking = _plan(float_model, table, options, chosen)
+    numbers = _numbers(float_model, plan, reporter)
+    result = Quantized(float_model, plan, numbers, table, version=metadata.version("onnxq")).qdq()
+    done = take_ranges_at_run(result, chosen.keys() & plan.stored.keys())
+    finish = backend_named(HOME).finish
+    if finish is not None:
+        finish(result, plan)
+    refused += [
+        Kept(name, op, lacking.get(name) or "its weights are computed at run time, or not float32")
+        for name, op in chosen.items()
+        if name not in done
+    ]
     forget_shapes(result)
-    checked = final_check(
-        prepared.model,
-        result,
-        kept,
-        float_bytes=prepared.bytes,
-        providers=options.providers,
-        custom_op_library=options.custom_op_library,
-    )
+    with reporter.phase("check", total=1, unit="models") as advance:
+        checked = final_check(
+            prepared.model,
+            result,
+            kept,
+            float_bytes=prepared.bytes,
+            providers=options.providers,
+            custom_op_library=options.custom_op_library,
+        )
+        advance(1)
+    checked = replace(checked, warnings=(*checked.warnings, *poor(checked, options)))
     files = save(result, output)
+    quantized = {name: op for name, op in chosen.items() if name in done}
+    stored = {name: op for name, op in plan.stored.items() if name not in done}
     notes = [] if done else ["nothing is quantized: the model has no constant weights that can be"]
     title = f"dynamic: int8 weights per {'channel' if per_channel else 'tensor'}{', 7 bits' if reduce_range else ''}"
-    return Rewritten(title, files, done, refused, notes, prepared.notes, checked)
+    return Rewritten(title, files, quantized, refused, notes, prepared.notes, checked, stored)
+
+
+def runs_in_integers(model: ir.Model, options: Options) -> dict[str, str]:
+    """Node name → operator of what would run in integers.
+
+    Args:
+        model: a normalized model.
+        options: ``include`` and ``exclude`` count.
+    """
+    return _choose(model, options)[0]
+
+
+def _table(*, per_channel: bool, reduce_range: bool) -> Backend:
+    """onnxruntime's table, all weights in it only stored, and what is left to do with a rendered model undone."""
+    home = backend_named(HOME)
+    weight = replace(home.weight, bits=7) if reduce_range else home.weight
+    own = (
+        OpRule(f"{MICROSOFT}::Attention", Kind.WEIGHT_ONLY, weights=(1,), weight_axis=_columns, when=_attention),
+        OpRule(f"{MICROSOFT}::EmbedLayerNormalization", Kind.WEIGHT_ONLY, data=(), weights=(2, 3, 4)),
+    )
+    rules = [replace(rule, kind=Kind.WEIGHT_ONLY, bias=None) for rule in (*home.rules.values(), *own) if rule.weights]
+    return replace(
+        home,
+        rules={rule.op: rule for rule in rules},
+        weight=weight,
+        per_channel=per_channel,
+        whole=frozenset(),
+        stored_because={},
+        finish=None,
+    )
+
+
+def _columns(node: ir.Node, position: int) -> int | None:
+    """Output channels of an Attention's weight (inputs, 3 * hidden)."""
+    return 1
+
+
+def _attention(node: ir.Node) -> str | None:
+    """An Attention that QAttention can stand for."""
+    more = any(value is not None for value in node.inputs[_ATTENTION_INPUTS:])
+    unknown = more or "qkv_hidden_sizes" in node.attributes
+    return "onnxruntime's QAttention has not all of its inputs or attributes" if unknown else None
+
+
+def _plan(model: ir.Model, table: Backend, options: Options, chosen: Mapping[str, str]) -> tuple[Plan, dict[str, str]]:
+    """Whose weights are stored: of all that is to run in integers, of the others where they are large; and why not."""
+    nodes = {node.name or "": node for node in all_nodes(model)}
+
+    def lacking(plan: Plan) -> dict[str, str]:
+        bad = unusable_constants(model, plan)
+        sizes: dict[str, int] = {}
+        found: dict[str, str] = {}
+        for site in plan.sites:
+            for edge in site.readers:
+                value = nodes[edge.node].inputs[edge.index]
+                sizes[edge.node] = max(sizes.get(edge.node, 0), elements(value) if value is not None else 0)
+                if site.tensor in bad:
+                    found[edge.node] = bad[site.tensor]
+        small = {n: "too few weights to store as integers" for n, size in sizes.items() if size < _LEAST_STORED}
+        return {**{n: why for n, why in small.items() if n not in chosen}, **found}
+
+    wanted = Options(include=options.include, exclude=options.exclude, placement="all")
+    plan = settled_plan(model, table, wanted, lacking)
+    return plan, {k.node: k.reason for k in plan.kept_float if k.node not in plan.stored}
+
+
+def _numbers(model: ir.Model, plan: Plan, reporter: Reporter) -> dict[str, QParams]:
+    """The scale of every weight, one weight at a time in memory."""
+    constants = {name: value for graph in all_graphs(model) for name, value in graph.initializers.items()}
+    numbers: dict[str, QParams] = {}
+    with reporter.phase("quantize", total=len(plan.sites), unit="weights") as advance:
+        for count, site in enumerate(plan.sites, 1):
+            array = constant_array(constants[site.tensor])
+            assert array is not None
+            numbers[site.name] = from_range(*weight_range(array, site.spec), site.spec)
+            advance(count)
+    return numbers
 
 
 def _require_target(output: str | os.PathLike[str], model: Any) -> None:
@@ -142,9 +239,9 @@ def _samples(
     if data is None:
         return []
     feeds = open_data(data, inputs_of(model), image=image, samples=min(options.samples or _SAMPLES, _SAMPLES))
-    session = Session(model, providers=options.providers, custom_op_library=options.custom_op_library)
     kept = []
     with reporter.phase("run float", total=feeds.length) as advance:
+        session = Session(model, providers=options.providers, custom_op_library=options.custom_op_library)
         for position, feed in enumerate(feeds):
             kept.append(KeptSample(feeds.index_of(position), feed, session.run(feed)))
             advance(position + 1)
@@ -177,13 +274,17 @@ def _refusal(node: ir.Node, selection: Selection) -> str | None:
         return "not among those to be quantized"
     if node.op_type == "Conv" and not selection.forced(node):
         return "slower with ranges taken at run time than in float (--include quantizes it all the same)"
-    if node.op_type not in (*_OPS, "Conv"):
-        return "onnxruntime has no dynamically quantized kernel for it"
+    if node.op_type not in (*_OPS, "Conv") or is_standard(node) == (node.op_type == "Attention"):
+        return "onnxruntime has no kernel for it that takes ranges at run time"
     if node.op_type in ("MatMul", "Gemm") and not is_constant(node.inputs[1]):
         return "it has no constant weight on the right"
     factors = (node.attributes.get_float("alpha", 1.0), node.attributes.get_float("beta", 1.0))
     if node.op_type == "Gemm" and (factors != (1.0, 1.0) or node.attributes.get_int("transA", 0) == 1):
         return "its alpha, beta or transA is set"
+    if node.op_type == "LSTM" and node.attributes.get_int("layout", 0) == 1:
+        return "its layout is that of batches first"
+    if node.op_type == "Attention":
+        return _attention(node)
     return None
 
 
@@ -191,95 +292,3 @@ def _is_weight(value: ir.Value | None) -> bool:
     if value is None or value.const_value is None or value.const_value.dtype != ir.DataType.FLOAT:
         return False
     return sum(n > 1 for n in value.const_value.shape.numpy()) >= _LEAST
-
-
-def _quantize(model: ir.Model, chosen: Mapping[str, str], *, per_channel: bool, reduce_range: bool) -> ir.Model:
-    """onnxruntime's quantizer, by way of files in a folder of its own.
-
-    Raises:
-        ModelError: it raises anything.
-    """
-    if not chosen:
-        return model.clone()
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    large = serialized_size(model) > MAX_PROTO_BYTES
-    marked = model.clone()
-    split_gemm(marked)  # onnxruntime's own way of doing this leaves stale shapes behind, over which it then stumbles
-    marked.metadata_props[_PREPROCESSED[0]] = _PREPROCESSED[1]
-    nested = any(True for node in model.graph for _ in subgraphs(node))
-    with tempfile.TemporaryDirectory(prefix="onnxq-") as folder, _quiet():
-        source, made = Path(folder, "float.onnx"), Path(folder, "int8.onnx")
-        save(marked, source)
-        try:
-            quantize_dynamic(
-                source,
-                made,
-                op_types_to_quantize=sorted({"MatMul" if op == "Gemm" else op for op in chosen.values()}),
-                per_channel=per_channel,
-                reduce_range=reduce_range,
-                weight_type=QuantType.QInt8,
-                nodes_to_quantize=list(chosen),
-                use_external_data_format=large,
-                extra_options={"EnableSubgraph": nested},
-            )
-        except Exception as error:  # whatever it raises: it is a boundary
-            text = next(iter(str(error).strip().splitlines()), "")
-            raise ModelError(
-                f"onnxruntime's quantize_dynamic does not manage it ({type(error).__name__}: {text})",
-                where="algorithm dynamic",
-                hint="Leave out what it names with --exclude, or quantize without --algorithm dynamic",
-            ) from error
-        result = load(made)
-        if large:  # the folder is about to go
-            for value in result.graph.initializers.values():
-                if isinstance(value.const_value, ir.ExternalTensor):
-                    value.const_value = ir.Tensor(value.const_value.numpy().copy(), name=value.name)
-        return result
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """onnxruntime's quantizer logs to the root logger, what it says is reported here in other words."""
-    root = logging.getLogger()
-    before = root.level, list(root.handlers)
-    root.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        root.setLevel(before[0])
-        root.handlers[:] = before[1]
-
-
-def _restore(result: ir.Model, model: ir.Model) -> None:
-    """Give the result the name, the metadata and the signature of the float model.
-
-    Raises:
-        VerificationError: its inputs or outputs have other names.
-    """
-    for word, ours, theirs in (
-        ("inputs", model.graph.inputs, result.graph.inputs),
-        ("outputs", model.graph.outputs, result.graph.outputs),
-    ):
-        names = [value.name for value in ours]
-        if names != [value.name for value in theirs]:
-            raise VerificationError(
-                f"the {word} are called {_listed(theirs)} in place of {_listed(ours)}", where="algorithm dynamic"
-            )
-        for value, other in zip(ours, theirs, strict=True):
-            other.type, other.shape, other.doc_string = value.type, value.shape, value.doc_string
-    result.graph.name, result.graph.doc_string = model.graph.name, model.graph.doc_string
-    result.producer_name, result.producer_version = model.producer_name, model.producer_version
-    result.domain, result.model_version, result.doc_string = model.domain, model.model_version, model.doc_string
-    result.metadata_props.clear()
-    result.metadata_props.update(model.metadata_props)
-
-
-def _listed(values: Sequence[ir.Value]) -> str:
-    return ", ".join(str(value.name) for value in values)
-
-
-def _quantized(result: ir.Model, chosen: Mapping[str, str]) -> dict[str, str]:
-    """Node name → operator of what is no float operator any more."""
-    left = {node.name for node in all_nodes(result) if node.op_type in (*_OPS, "Conv")}
-    return {name: op for name, op in chosen.items() if name not in left}

@@ -130,7 +130,7 @@ class InnerTensors:
         for name, errors in found.items():
             node = self._producers[name].producer()
             before = [found[n].sqnr for n in self._before(node, found)] if node is not None else []
-            drop = min(_USUAL, *before) - errors.sqnr if before else math.nan
+            drop = min([_USUAL, *before]) - errors.sqnr if node is not None else math.nan
             quantized = self._pairs[name] != name or name in self._quantized
             op = node.op_type if node is not None else "Input"
             result.append(TensorErrors(name, node.name or "" if node is not None else "", op, quantized, errors, drop))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class Rewritten:
         notes: what a user should know of how it went.
         details: what the passes did, in order.
         verification: what running the result showed.
+        stored: node name → operator, of the nodes that compute in float and whose weights are stored as integers.
     """
 
     algorithm: str
@@ -43,6 +44,7 @@ class Rewritten:
     notes: Sequence[str]
     details: Sequence[str]
     verification: Verification
+    stored: Mapping[str, str] = field(default_factory=dict)
 
     def report(self) -> dict[str, Any]:
         """JSON-ready data: counts, every node that stayed float and why, and the verification."""
@@ -54,6 +56,7 @@ class Rewritten:
             "files": [str(path) for path in self.files],
             "quantized_nodes": len(self.quantized),
             "quantized_ops": dict(sorted(ops.items())),
+            "stored_nodes": len(self.stored),
             "kept_float": [{"node": k.node, "op": k.op, "reason": k.reason} for k in self.kept_float],
             "notes": [*self.details, *self.notes],
             "verification": self.verification.to_dict(),
@@ -101,15 +104,15 @@ def refuse_unused(options: Options, name: str, used: Sequence[str], hints: Mappi
         OptionError: an option has another value than its default, and no effect.
     """
     default = Options()
-    for field in fields(Options):
-        if field.name in (*used, "algorithms", "min_sqnr", "seed"):
+    for one in fields(Options):
+        if one.name in (*used, "algorithms", "min_sqnr", "seed"):
             continue
-        value = getattr(options, field.name)
-        if value != getattr(default, field.name):
+        value = getattr(options, one.name)
+        if value != getattr(default, one.name):
             raise OptionError(
                 f"has no effect on the algorithm {name!r}",
-                where=field.name,
-                hint=hints.get(field.name, "Leave it out").replace("{value}", str(value).lower()),
+                where=one.name,
+                hint=hints.get(one.name, "Leave it out").replace("{value}", str(value).lower()),
             )
 
 

@@ -9,7 +9,8 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from onnxq import ModelError, OptionError, Options, OutputError, dynamic
+import onnxq
+from onnxq import OptionError, Options, OutputError, VerificationError, dynamic
 from onnxq.cli import main
 from onnxq.metrics import sqnr
 from tests.models import build, feeds_for, normal, renamed
@@ -110,7 +111,6 @@ def test_nothing_to_quantize(tmp_path: Path) -> None:
 
 
 def test_failures_are_told_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import onnxruntime.quantization
 
     source, output = tmp_path / "m.onnx", tmp_path / "q.onnx"
     onnx.save(_model(), source)
@@ -120,12 +120,163 @@ def test_failures_are_told_and_leave_nothing(tmp_path: Path, monkeypatch: pytest
         dynamic.rewrite(source, output=tmp_path / "no" / "q.onnx")
 
     def fail(*args: object, **kwargs: object) -> None:
-        raise ValueError("Unable to find data type for weight_name='a'")
+        raise VerificationError("the quantized model failed its final check")
 
-    monkeypatch.setattr(onnxruntime.quantization, "quantize_dynamic", fail)
-    with pytest.raises(ModelError, match=r"does not manage it \(ValueError: Unable to find data type.*--exclude"):
+    monkeypatch.setattr(dynamic, "final_check", fail)
+    with pytest.raises(VerificationError, match="failed its final check"):
         dynamic.rewrite(source, output=output)
     assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_tables_and_weights_of_float_layers_are_stored_as_integers(tmp_path: Path) -> None:
+    """As by default: a table of embeddings, a GRU, a Conv; what is small stays as it is."""
+    proto = build(
+        """(int64[N] ids) => (float[N, 1, 1, 8] y, float[1, 8, N, 32] z) {
+            [rows] e = Gather (table, ids)
+            u = Unsqueeze (e, one)
+            [recurrent] s, h = GRU <hidden_size = 24> (u, w, r)
+            [head] y = MatMul (s, m)
+            v = Unsqueeze (e, axes)
+            [image] z = Conv <pads = [1, 1, 1, 1]> (v, kernel)
+            [rest] unused = Conv (z, few)
+        }""",
+        table=normal(1000, 32),
+        one=np.array([1]),
+        axes=np.array([0, 1]),
+        w=normal(1, 72, 32, seed=1),
+        r=normal(1, 72, 24, seed=2),
+        m=normal(24, 8, seed=3),
+        kernel=normal(8, 1, 3, 3, seed=4).repeat(16, 0)[:8],
+        few=normal(2, 8, 1, 1, seed=5),
+    )
+    source, output = tmp_path / "m.onnx", tmp_path / "q.onnx"
+    onnx.save(proto, source)
+    feeds = [{"ids": np.arange(k, k + 20)} for k in range(8)]
+    result = dynamic.rewrite(source, feeds, output=output)
+    assert dict(result.quantized) == {"head": "MatMul"}
+    assert dict(result.stored) == {"rows": "Gather", "recurrent": "GRU"}
+    assert result.report()["stored_nodes"] == 2
+    made = onnx.load(output)
+    large = [t for t in made.graph.initializer if np.prod(t.dims) >= 1024]
+    assert len(large) == 3 and {t.data_type for t in large} == {onnx.TensorProto.INT8}
+    assert output.stat().st_size < source.stat().st_size / 3
+    worst = result.verification.worst
+    assert worst is not None and worst[1].sqnr > 30
+    default = onnxq.quantize(source, feeds)
+    assert set(result.stored) == set(default.plan.stored)
+
+
+@pytest.mark.parametrize("per_channel", [True, False])
+@pytest.mark.parametrize("reduce_range", [True, False])
+def test_every_kind_of_layer_computes_what_the_float_one_does(
+    per_channel: bool, reduce_range: bool, tmp_path: Path
+) -> None:
+    proto = build(
+        """(float[6, 2, 32] x, float[1, 4, 8, 8] image) => (float[6, 2, 64] y, float[1, 8, 8, 8] z, float[2, 6, 32] a) {
+            [recurrent] s, h, c = LSTM <hidden_size = 32, direction = "bidirectional"> (x, w, r, b)
+            t = Transpose <perm = [0, 2, 1, 3]> (s)
+            y = Reshape (t, shape)
+            [image] z = Conv <pads = [1, 1, 1, 1]> (image, kernel, bias)
+            d = Transpose <perm = [1, 0, 2]> (x)
+            [attention] a = com.microsoft.Attention <num_heads = 4> (d, qkv, qkv_bias)
+        }""",
+        w=normal(2, 128, 32),
+        r=normal(2, 128, 32, seed=1),
+        b=normal(2, 256, seed=2),
+        shape=np.array([6, 2, 64]),
+        kernel=normal(8, 4, 3, 3, seed=3),
+        bias=normal(8, seed=4, scale=1.0),
+        qkv=normal(32, 96, seed=5),
+        qkv_bias=normal(96, seed=6),
+    )
+    proto.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    source, output = tmp_path / "m.onnx", tmp_path / "q.onnx"
+    onnx.save(proto, source)
+    feeds = [{"x": normal(6, 2, 32, seed=k, scale=1.0), "image": normal(1, 4, 8, 8, seed=k)} for k in range(4)]
+    result = dynamic.rewrite(
+        source, feeds, output=output, per_channel=per_channel, reduce_range=reduce_range,
+        options=Options(include=("LSTM", "Conv", "Attention")),
+    )  # fmt: skip
+    assert dict(result.quantized) == {"recurrent": "LSTM", "image": "Conv", "attention": "Attention"}
+    made = onnx.load(output)
+    kinds = {node.op_type for node in made.graph.node}
+    assert {"DynamicQuantizeLSTM", "ConvInteger", "QAttention"} <= kinds and not kinds & {"LSTM", "Conv", "Attention"}
+    for name, errors in result.verification.outputs.items():
+        assert errors.sqnr > (25 if reduce_range else 30), name
+    most = max(np.abs(onnx.numpy_helper.to_array(t)).max() for t in made.graph.initializer if t.data_type == 3)
+    assert most == (63 if reduce_range else 127)
+
+
+def test_it_is_as_accurate_as_onnxruntimes_own(tmp_path: Path) -> None:
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    proto = build(
+        """(float[N, 64] x) => (float[N, 16] y) {
+            a = MatMul (x, u)
+            r = Relu (a)
+            y = Gemm (r, v, b)
+        }""",
+        u=normal(64, 128),
+        v=normal(128, 16, seed=1),
+        b=normal(16, seed=2),
+    )
+    source, output, theirs = tmp_path / "m.onnx", tmp_path / "q.onnx", tmp_path / "ort.onnx"
+    onnx.save(proto, source)
+    feeds = [{"x": normal(4, 64, seed=k, scale=1.0)} for k in range(8)]
+    dynamic.rewrite(source, feeds, output=output)
+    quantize_dynamic(source, theirs, per_channel=True, weight_type=QuantType.QInt8)
+    want = np.stack([_run(source, f)["y"] for f in feeds])
+    ours, other = (sqnr(want, np.stack([_run(path, f)["y"] for f in feeds])) for path in (output, theirs))
+    assert ours > other - 0.5
+
+
+def test_what_cannot_be_stored_stays_float_with_the_reason(tmp_path: Path) -> None:
+    broken = normal(32, 32)
+    broken[3, 4] = np.inf
+    proto = build(
+        """(float[N, 32] x, float[N, 4, 32] s) => (float[N, 32] y, float[N, 4, 1, 8] z) {
+            [broken] y = MatMul (x, w)
+            [recurrent] z, h, c = LSTM <hidden_size = 8, layout = 1> (s, u, r)
+        }""",
+        w=broken,
+        u=normal(1, 32, 32, seed=1),
+        r=normal(1, 32, 8, seed=2),
+    )
+    source = tmp_path / "m.onnx"
+    onnx.save(proto, source)
+    result = _planned(source)
+    assert not result[0] and "holds NaN or infinite" in result[1]["broken"]
+    assert "batches first" in result[1]["recurrent"]
+
+
+def _planned(source: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """What runs in integers, and the reasons of the rest, without running a model that onnxruntime cannot run."""
+    prepared = dynamic.Prepared(source, Options())
+    chosen, refused = dynamic._choose(prepared.model, Options())
+    plan, lacking = dynamic._plan(
+        prepared.model, dynamic._table(per_channel=True, reduce_range=False), Options(), chosen
+    )
+    reasons = {**{k.node: k.reason for k in refused}, **{n: lacking[n] for n in chosen if n in lacking}}
+    return {n: op for n, op in chosen.items() if n in plan.stored}, reasons
+
+
+def test_a_poor_result_is_warned_of_and_its_layers_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One column a million times larger than the others, which the weight takes out again."""
+    weight = normal(32, 16)
+    weight[7] = 0.0
+    proto = build("(float[1, 32] x) => (float[1, 16] y) { [lost] a = MatMul (x, w)\n y = Relu (a) }", w=weight)
+    source, output = tmp_path / "m.onnx", tmp_path / "q.onnx"
+    onnx.save(proto, source)
+    feeds = [{"x": normal(1, 32, seed=k, scale=1.0)} for k in range(4)]
+    for feed in feeds:
+        feed["x"][:, 7] = 1e6
+    result = dynamic.rewrite(source, feeds, output=output)
+    assert any("below the floor of 10 dB" in warning for warning in result.verification.warnings)
+    np.savez(tmp_path / "d.npz", x=np.stack([f["x"] for f in feeds]))
+    arguments = ["quantize", str(source), "--data", str(tmp_path / "d.npz"), "--algorithm", "dynamic"]
+    assert main([*arguments, "-o", str(output)]) == 3
+    text = capsys.readouterr().out
+    assert "Most is lost at:" in text and "Try --exclude 'lost', or --algorithm dynamic left out." in text
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,10 +18,13 @@ def is_standard(node: ir.Node) -> bool:
 
 
 def row(backend: Backend, node: ir.Node) -> OpRule | None:
-    """The row for a node: the one for a constant first input (``"Gather:constant"``) where there is one."""
-    if not is_standard(node):
-        return None
+    """The row for a node: the one for a constant first input (``"Gather:constant"``) where there is one.
+
+    Rows for operators of another domain are named with it, ``"com.microsoft::Attention"``.
+    """
     rules = backend.rules
+    if not is_standard(node):
+        return rules.get(f"{node.domain}::{node.op_type}")
     if node.inputs and is_constant(node.inputs[0]) and f"{node.op_type}:constant" in rules:
         return rules[f"{node.op_type}:constant"]
     return rules.get(node.op_type)

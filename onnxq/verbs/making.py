@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import onnxq
@@ -13,6 +15,7 @@ from onnxq.algorithms.choice import Choice
 from onnxq.compare import TensorErrors
 from onnxq.errors import OnnxqError, OptionError
 from onnxq.exit_codes import ExitCode
+from onnxq.graph.save import MAX_PROTO_BYTES
 from onnxq.locations import artifact_path, made_folder, require_folder
 from onnxq.quantized import Quantized
 from onnxq.rewritten import HOME, pipeline_of, require_home, samples_of
@@ -48,7 +51,7 @@ def quantize(args: argparse.Namespace, screen: Screen) -> Answer:
     seconds = time.perf_counter() - start
     worst = result.verification.worst if result.verification else None
     below = worst is not None and worst[1].sqnr < args.options.min_sqnr
-    suspects = _suspects(args, result) if below else []
+    suspects = _suspects(args, result, {*result.plan.quantized, *result.plan.absorbed}) if below else []
     if shows(args):
         views.quantized(screen, args.model, args.output, result, seconds, verbose=args.verbose)
         if below and worst is not None:
@@ -59,8 +62,16 @@ def quantize(args: argparse.Namespace, screen: Screen) -> Answer:
     return (ExitCode.BELOW if below else ExitCode.OK), document
 
 
-def _suspects(args: argparse.Namespace, result: Quantized) -> list[TensorErrors]:
-    """Where the error of a bad result arises, on a few samples; empty if they cannot be had."""
+def _suspects(
+    args: argparse.Namespace, result: Quantized | Path, integer: Collection[str | None]
+) -> list[TensorErrors]:
+    """Where the error of a bad result arises, on a few samples; empty if they cannot be had.
+
+    Args:
+        args: the model and its data.
+        result: what was made of it.
+        integer: names of nodes that run in integers.
+    """
     data: Any = args.data
     if args.statistics is not None:
         data = [kept.feeds for kept in onnxq.Statistics.load(args.statistics).kept]
@@ -76,7 +87,6 @@ def _suspects(args: argparse.Namespace, result: Quantized) -> list[TensorErrors]
         )
     except OnnxqError:
         return []  # the result and its figure stand without it
-    integer = {*result.plan.quantized, *result.plan.absorbed}
     return [t for t in found.largest_drops(50) if t.quantized or t.node in integer][:5]
 
 
@@ -126,12 +136,16 @@ def _rewrite(args: argparse.Namespace, screen: Screen, whole: Choice) -> Answer:
     seconds = time.perf_counter() - start
     worst = result.verification.worst
     below = worst is not None and worst[1].sqnr < args.options.min_sqnr
+    cheap = result.verification.float_bytes < MAX_PROTO_BYTES  # others are made without being loaded whole
+    suspects = _suspects(args, result.files[0], result.quantized.keys()) if below and cheap else []
     if shows(args):
         views.rewritten(screen, args.model, args.output, result, seconds, verbose=args.verbose)
         if below and worst is not None:
-            views.below_floor(screen, worst[0], worst[1].sqnr, args.options.min_sqnr, [])
+            views.below_floor(screen, worst[0], worst[1].sqnr, args.options.min_sqnr, suspects, whole=whole.name)
     document = {"model": args.model, "output": args.output, "seconds": round(seconds, 3), **result.report()}
-    return (ExitCode.BELOW if below else ExitCode.OK), {**document, "below_floor": below}
+    document["below_floor"] = below
+    document["suspects"] = [t.tensor for t in suspects]
+    return (ExitCode.BELOW if below else ExitCode.OK), document
 
 
 def _search(args: argparse.Namespace, screen: Screen) -> Answer:

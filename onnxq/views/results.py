@@ -140,7 +140,10 @@ def rewritten(screen: Screen, source: str, output: str, result: Rewritten, secon
     """The summary of ``onnxq quantize`` with an algorithm that is a pipeline of its own."""
     check = result.verification
     heading(screen, f"{source} → {output}", f"{result.algorithm}, {seconds:.1f} s")
-    rows = [("quantized", counts(result.quantized.values()) or "nothing"), *kept_rows(result.kept_float, verbose)]
+    rows = [("quantized", counts(result.quantized.values()) or "nothing")]
+    if result.stored:
+        rows.append(("weights", f"stored as integers, unpacked to float at load: {counts(result.stored.values())}"))
+    rows += kept_rows(result.kept_float, verbose)
     rows += labelled("note", result.notes)
     rows += labelled("SQNR", _sqnr_texts(check))
     rows.append(("size", smaller(check.float_bytes, check.quantized_bytes)))
@@ -153,8 +156,19 @@ def rewritten(screen: Screen, source: str, output: str, result: Rewritten, secon
     note_lines(screen, result.details if verbose else ())
 
 
-def below_floor(screen: Screen, output: str, sqnr: float, floor: float, suspects: Sequence[TensorErrors]) -> None:
-    """Says loudly that a result is bad, and where it goes wrong."""
+def below_floor(
+    screen: Screen, output: str, sqnr: float, floor: float, suspects: Sequence[TensorErrors], *, whole: str = ""
+) -> None:
+    """Says loudly that a result is bad, and where it goes wrong.
+
+    Args:
+        screen: where to say it.
+        output: the worst output.
+        sqnr: its SQNR in dB.
+        floor: what was asked for, in dB.
+        suspects: tensors where most is lost.
+        whole: name of the algorithm that is a pipeline of its own, where one made the result.
+    """
     screen.line()
     screen.line(
         screen.style(f"BELOW THE FLOOR: {output} has {decibels(sqnr)}, {floor:g} dB are asked for", "bold", "red")
@@ -163,9 +177,15 @@ def below_floor(screen: Screen, output: str, sqnr: float, floor: float, suspects
         screen.line("Most is lost at:")
         drops_table(screen, suspects)
         name = suspects[0].node or suspects[0].tensor
-        screen.line(f"Try --exclude '{name}', --override '{name}=bits=16', another --range, or more data.")
+        other = (
+            f"or --algorithm {whole} left out"
+            if whole
+            else f"--override '{name}=bits=16', another --range, or more data"
+        )
+        screen.line(f"Try --exclude '{name}', {other}.")
     else:
-        screen.line("Try 'onnxq compare' to see where, --act-bits 16, another --range, or more data.")
+        other = f"or --algorithm {whole} left out" if whole else "--act-bits 16, another --range, or more data"
+        screen.line(f"Try 'onnxq compare' to see where, {other}.")
 
 
 def agreement(screen: Screen, found: Agreement, *, verbose: bool) -> None:
