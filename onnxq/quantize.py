@@ -191,11 +191,12 @@ class _Job:
         target, options, choices = self.target, self.options, self.choices
         float_model, notes = fitted[0], [*prepared.notes, *fitted[1]]
         keep_float: dict[str, str] = {}
+        told: list[str] = []
         stages = {choice.stage for choice in choices}
         if stages & {"float", "options"}:
             draft = FloatDraft(float_model.clone(), target, options, statistics, reporter)
             run(choices, draft)
-            statistics, keep_float, options = draft.statistics, draft.keep_float, draft.options
+            statistics, keep_float, options, told = draft.statistics, draft.keep_float, draft.options, draft.warnings
             float_model, more = prepared.raised(draft.model, needed_opset(target, options))
             notes += [*draft.notes, *more]
         version = metadata.version("onnxq")
@@ -221,7 +222,7 @@ class _Job:
             decider.notes += [note for note in tried if note not in decider.notes]
             verification = _verified(quantized, prepared, statistics, options)
         filled = {value.name for node in all_nodes(quantized.model) for value in node.outputs if is_filled(value)}
-        told = statistics.warnings(set(quantized.plan.observed()) - filled)
+        told += statistics.warnings(set(quantized.plan.observed()) - filled)
         told += [*prepared.warnings, *decider.warnings, *verification.warnings]
         if target.rewrite is not None:
             told += rewrite_cost(fitted[0], target.name, verification, statistics.kept, options)

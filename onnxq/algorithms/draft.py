@@ -57,6 +57,7 @@ class FloatDraft:
         statistics: of this model; kept true by :meth:`observe_again`.
         reporter: shows progress.
         notes: what was done, and what was skipped and why.
+        warnings: what a user should know of it.
         keep_float: node name → reason, for nodes that an algorithm wants to stay float.
     """
 
@@ -66,6 +67,7 @@ class FloatDraft:
     statistics: Statistics
     reporter: Reporter = field(default_factory=Silent)
     notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     keep_float: dict[str, str] = field(default_factory=dict)
 
     def plan(self) -> Plan:

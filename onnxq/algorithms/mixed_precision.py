@@ -80,7 +80,8 @@ def apply(
         sqnr: budget: SQNR to reach at the worst output, dB, with the smallest weights as stored; where there is a
             choice for activations, with the fewest bits over all multiply-accumulates.
         budget: or any budget as ``KIND:AMOUNT``, see :data:`onnxq.algorithms.budget.KINDS`.
-        bits: widths of weights to choose from, as in ``3-8`` or ``4/8/float``; by the budget where empty.
+        bits: widths of weights to choose from, as in ``3-8`` or ``4/8/float``; where empty, by the budget, of those
+            that the target stores in fewer bits than the next wider one.
         act_bits: widths of activations to choose from, as in ``8/16``; that of the options where empty.
         first_last: bits of the weights of layers with no other layer before or behind them; 0: no rule.
         save: where to write a configuration file with the choice.
@@ -91,7 +92,7 @@ def apply(
         StatisticsError: there are no samples to measure with.
     """
     wanted = _budget(avg_bits, sqnr, budget)
-    widths = parse_widths(bits) if bits else wanted.widths
+    widths = _asked(bits, draft) if bits else _useful(wanted.widths, draft)
     act_widths = parse_widths(act_bits) if act_bits else (draft.target.bits(draft.options)[1],)
     _require_integers(draft, (*widths, first_last or widths[0]), act_widths)
     kept = draft.statistics.kept
@@ -131,6 +132,8 @@ def apply(
     changes = _overrides(choice, draft)
     draft.options = replace(draft.options, override=(*draft.options.override, *changes))
     draft.notes.append(f"{NAME}: {wanted}: {_said(choice)}; {told}")
+    if wasted := _wasted(choice, draft):
+        draft.warnings.append(wasted)
     _observe_missing(draft)
     if save:
         _save(Path(save), draft.options, choice, wanted)
@@ -144,9 +147,51 @@ def _budget(avg_bits: float, sqnr: float, budget: str) -> Budget:
     return parse_budget(given[0])
 
 
+def _holds_integers(draft: FloatDraft) -> bool:
+    """Whether weights are stored as the integers that ONNX has; else in as many bits as they are given."""
+    return draft.target.format_named(draft.options.format).integers
+
+
+def _asked(bits: str, draft: FloatDraft) -> tuple[int, ...]:
+    """Widths that the user gives.
+
+    Raises:
+        OptionError: the target has no weights of one.
+    """
+    widths, known = parse_widths(bits), draft.target.weight_bits
+    for width in widths:
+        if width != FLOAT and width not in known:
+            hint = f"It has those of {', '.join(map(str, sorted(known)))} bits"
+            raise OptionError(f"{draft.target.name} has no weights of {width} bits", where=f"{NAME} bits", hint=hint)
+    return widths
+
+
+def _useful(widths: Sequence[int], draft: FloatDraft) -> tuple[int, ...]:
+    """Of widths, those that the target has, and of those stored alike the widest: it costs no more, and errs least."""
+    known = [bits for bits in widths if bits == FLOAT or bits in draft.target.weight_bits]
+    if _holds_integers(draft):
+        known = list({stored_bits(bits): bits for bits in known}.values())
+    return tuple(known or (draft.target.weight.bits,))
+
+
+def _wasted(choice: BitChoice, draft: FloatDraft) -> str:
+    """What to say of layers in widths that save nothing; empty where there are none."""
+    if not _holds_integers(draft):
+        return ""
+    kinds = Counter(s.bits for s in choice.layers if s.bits < stored_bits(s.bits) in draft.target.weight_bits)
+    said = ", ".join(f"{count} of {bits} bits stored in {stored_bits(bits)}" for bits, count in sorted(kinds.items()))
+    every = "/".join(map(str, sorted({stored_bits(bits) for bits in kinds})))
+    return (
+        f"{NAME}: {sum(kinds.values())} of {len(choice.layers)} layers have widths that save nothing here ({said}): "
+        f"{every} bits are no larger or slower, and more accurate. Leave out bits= to choose among widths that do"
+        if kinds
+        else ""
+    )
+
+
 def _require_integers(draft: FloatDraft, widths: Sequence[int], act_widths: Sequence[int]) -> None:
     options = draft.options
-    if not draft.target.format_named(options.format).integers:
+    if not _holds_integers(draft):
         return
     wide = [bits for bits in (*widths, *act_widths) if stored_bits(bits) in (4, 16)]
     if wide and options.opset is not None and options.opset < 21:
@@ -170,7 +215,7 @@ def _better(
             other = problem.level(equal, judge)
             name = "float" if bits == FLOAT else f"{bits} bits"
             if other > level:
-                return equal, f"{name} throughout is better on samples held back, {other:.1f} against {level:.1f} dB"
+                return equal, f"{other:.1f} dB on samples held back, better than the best mixture with {level:.1f} dB"
             return choice, f"{level:.1f} dB on samples held back, {other:.1f} dB with {name} throughout"
     return choice, f"{level:.1f} dB on samples held back"
 

@@ -16,6 +16,7 @@ import pytest
 import onnxq
 from onnxq import OptionError, Options, OutputError
 from onnxq.algorithms.allocate import allocate
+from onnxq.algorithms.bit_choice import Problem
 from onnxq.algorithms.budget import FLOAT, parse_budget, parse_widths
 from onnxq.algorithms.choice import chosen
 from onnxq.config import to_toml
@@ -109,11 +110,11 @@ def test_the_solver_says_where_nothing_fits_and_takes_no_broken_option() -> None
 
 
 def test_average_bits_are_kept_and_beat_equal_bits() -> None:
-    mixed = quantized("avg_bits=5")
+    mixed = quantized("avg_bits=5", format="fake-quantize")
     equal = onnxq.quantize(
         net(),
         images(1, 8, 6, 6, samples=32),
-        options=Options(placement="all", weight_bits=5, keep=16),
+        options=Options(placement="all", weight_bits=5, keep=16, format="fake-quantize"),
     )
     bits = weights(mixed)
     assert average(bits) <= 5.0
@@ -121,6 +122,51 @@ def test_average_bits_are_kept_and_beat_equal_bits() -> None:
     assert sqnr(mixed) > sqnr(equal) + 1.0
     assert any("mixed_precision: avg_bits:5" in note for note in mixed.notes)
     assert any(note.startswith("bias_correction") for note in mixed.notes), "what the effort does is still done"
+
+
+def test_integers_are_of_widths_that_make_the_file_smaller(tmp_path: Path) -> None:
+    """ONNX has no integers between 4 and 8 bits: 6 bits err more than 8, in a file no smaller."""
+    mixed, equal = quantized("avg_bits=6"), quantized("avg_bits=8")
+    assert set(weights(mixed).values()) == {4, 8} and average(weights(mixed)) <= 6.0
+    assert set(weights(equal).values()) == {8}
+    mixed.save(tmp_path / "mixed.onnx")
+    equal.save(tmp_path / "equal.onnx")
+    assert (tmp_path / "mixed.onnx").stat().st_size < (tmp_path / "equal.onnx").stat().st_size
+    assert not [text for text in said(mixed) if "mixed_precision" in text]
+
+
+def said(q: onnxq.Quantized) -> list[str]:
+    return list(q.report()["verification"]["warnings"])
+
+
+def test_widths_asked_for_that_save_nothing_are_said() -> None:
+    (text,) = (text for text in said(quantized("avg_bits=6,bits=6")) if "mixed_precision" in text)
+    assert text.startswith(
+        "mixed_precision: 5 of 5 layers have widths that save nothing here (5 of 6 bits stored in 8)"
+    )
+    assert "8 bits are no larger" in text
+    fake = quantized("avg_bits=6,bits=6", format="fake-quantize")
+    assert set(weights(fake).values()) == {6} and not [t for t in said(fake) if "mixed_precision" in t]
+
+
+def test_a_target_is_given_no_width_that_it_has_not() -> None:
+    def on_tensorrt(budget: str) -> onnxq.Quantized:
+        asked = Options(algorithms=(f"mixed_precision:{budget}",), keep=16)
+        return onnxq.quantize(net(), images(1, 8, 6, 6, samples=32), backend="tensorrt", options=asked)
+
+    with pytest.raises(OptionError, match=r"tensorrt has no weights of 4 bits\. It has those of 8 bits"):
+        on_tensorrt("avg_bits=6,bits=4/8")
+    with pytest.raises(OptionError, match=r"costs 1\.33 times what the budget allows"):
+        on_tensorrt("avg_bits=6")
+    assert set(weights(on_tensorrt("avg_bits=8")).values()) == {8}
+
+
+def test_the_better_of_a_mixture_and_equal_bits_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    levels = iter([10.0, 12.0])
+    monkeypatch.setattr(Problem, "level", lambda *_: next(levels))
+    equal = quantized("avg_bits=5", format="fake-quantize")
+    assert set(weights(equal).values()) == {5}
+    assert any("12.0 dB on samples held back, better than the best mixture with 10.0 dB" in n for n in equal.notes)
 
 
 def test_a_share_of_the_size_is_that_of_the_integers_stored(tmp_path: Path) -> None:
@@ -142,7 +188,7 @@ def test_a_level_is_reached_with_less_than_most_bits() -> None:
 
 
 def test_first_and_last_layers_keep_their_bits() -> None:
-    bits = weights(quantized("avg_bits=4,first_last=8"))
+    bits = weights(quantized("avg_bits=4,first_last=8", format="fake-quantize"))
     assert bits["w0"] == bits["w4"] == 8
     assert average(bits) <= 4.0
 
