@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.backend import Backend
-from onnxq.carried import left_while_running
+from onnxq.carried import left_while_running, nothing_to_deploy
 from onnxq.errors import BackendError
 from onnxq.final_check import final_check
 from onnxq.fitted import fit_to_target
@@ -76,13 +76,10 @@ def deploy(
     source, unquantized = _source(model, target, options)
     warnings = left_while_running(source, target.format_named(options.format))
     if not source.qparams:
-        raise BackendError("the model carries no quantizers", hint="Use 'onnxq quantize' for a float model")
+        raise nothing_to_deploy(source)
     plan, numbers, notes = _adopt(source, unquantized, target, options)
     if not plan.quantized:
-        raise BackendError(
-            f"{target.name} quantizes none of what this model quantizes",
-            hint=f"See 'onnxq plan' for what {target.name} quantizes",
-        )
+        raise nothing_to_deploy(source)
     made = Quantized(
         source.model,
         plan,

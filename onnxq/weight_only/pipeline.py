@@ -246,5 +246,6 @@ def _title(recipe: Recipe) -> str:
 def _remarks(made: Sequence[tuple[Matrix, Parts]], recipe: Recipe) -> list[str]:
     tables = sum(matrix.gathered for matrix, _ in made)
     if tables and recipe.format == "qdq" and recipe.bits < 8:
-        return [f"{tables} tables that rows are picked from take 8 bits: standard Gather has no 4-bit integers"]
+        take = "table that rows are picked from takes" if tables == 1 else "tables that rows are picked from take"
+        return [f"{tables} {take} 8 bits: standard Gather has no 4-bit integers"]
     return []
