@@ -15,6 +15,7 @@ from onnxq.calibration.usable import Usable
 from onnxq.errors import DataError, OnnxqError, OptionError
 from onnxq.findings import Finding, of_error
 from onnxq.fingerprint import fingerprint
+from onnxq.graph.dependence import inputs_behind
 from onnxq.options import ImageOptions, Options
 from onnxq.session import InputInfo, Session
 
@@ -64,7 +65,7 @@ def check_data(
         for index, outputs in runs.items():
             usable.look(few[index], _arrays(outputs), index)
         findings += looker.broken(usable.error is not None) + _outputs(runs)
-        findings += constant_outputs(list(few.values()), list(runs.values()))
+        findings += constant_outputs(model, list(few.values()), list(runs.values()))
         remembered = fingerprint(model)
         findings += remembered.compare(few.values(), options) if remembered is not None else []
     except OnnxqError as error:
@@ -200,10 +201,13 @@ def _arrays(outputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {name: y for name, y in outputs.items() if isinstance(y, np.ndarray)}
 
 
-def constant_outputs(feeds: Sequence[Mapping[str, np.ndarray]], outputs: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    """Outputs of the float model that are the same whatever it is given.
+def constant_outputs(
+    model: ir.Model, feeds: Sequence[Mapping[str, np.ndarray]], outputs: Sequence[Mapping[str, Any]]
+) -> list[Finding]:
+    """Outputs of the float model that are the same whatever the inputs that they depend on hold.
 
     Args:
+        model: the float model.
         feeds: some samples.
         outputs: output name to what the float model gave, for each of them.
     """
@@ -212,10 +216,13 @@ def constant_outputs(feeds: Sequence[Mapping[str, np.ndarray]], outputs: Sequenc
         for name, y in _arrays(given).items():
             if y.dtype.kind == "f":
                 seen.setdefault(name, set()).add(y.tobytes())
-    distinct = len({b"".join(np.ascontiguousarray(x).tobytes() for x in feed.values()) for feed in feeds})
-    what = f"the float model gives the same on {distinct} different samples"
-    return [
-        Finding("warning", f"output {name!r}", what, "Is the data what the model expects?")
-        for name, values in seen.items()
-        if len(values) == 1 and distinct > 1
-    ]
+    found = []
+    for value in model.graph.outputs:
+        if len(seen.get(value.name or "", ())) != 1:
+            continue
+        needed = inputs_behind(value)
+        distinct = len({tuple(np.asarray(feed[n]).tobytes() for n in feed if n in needed) for feed in feeds})
+        if distinct > 1:
+            what = f"the float model gives the same on {distinct} different samples"
+            found.append(Finding("warning", f"output {value.name!r}", what, "Is the data what the model expects?"))
+    return found

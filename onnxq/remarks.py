@@ -51,7 +51,7 @@ def remarks(
     if remembered is None:  # which would tell whether the model was trained on them
         own = {f"input {v.name!r}" for v in model.graph.inputs if _is_scaled(v)}
         said += [f for f in found if f.what == UNSCALED and f.where not in own]
-    found = constant_outputs([sample.feeds for sample in kept], [sample.outputs for sample in kept])
+    found = constant_outputs(model, [sample.feeds for sample in kept], [sample.outputs for sample in kept])
     if remembered is not None:
         with suppress(ExecutionError):  # it is cut from the model as it came, which onnxruntime may be too new for
             found += remembered.compare([sample.feeds for sample in kept[:_RUN]], options)

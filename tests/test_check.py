@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper, parser
 
+import onnxq
 from onnxq.check import check
 from onnxq.demo.data import MODEL, load_digits
 from onnxq.findings import Finding
@@ -169,3 +170,38 @@ def test_the_model_is_left_unchanged() -> None:
     before = model.SerializeToString(deterministic=True)
     check(model, data=pairs.data())
     assert model.SerializeToString(deterministic=True) == before
+
+
+def two_branches() -> onnx.ModelProto:
+    """An output of ``x``, and one of ``t``, which reads the shape of ``x`` only."""
+    return parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[2, 4] x, float[1] t) => (float[2, 4] y, float[2, 4] te) {
+            y = Relu (x)
+            e = Sin (t)
+            size = Shape (x)
+            te = Expand (e, size)
+        }"""
+    )
+
+
+def test_an_output_of_an_input_that_rests_is_no_news() -> None:
+    rng = np.random.default_rng(0)
+    feeds = [{"x": rng.normal(size=(2, 4)).astype(np.float32), "t": np.ones(1, np.float32)} for _ in range(12)]
+    assert not any("gives the same" in f.what for f in check(two_branches(), data=feeds))
+    made = onnxq.calibrate(two_branches(), feeds)
+    assert not any("gives the same" in text for text in made.warnings())
+
+
+def test_an_output_that_is_the_same_whatever_its_input_is() -> None:
+    rng = np.random.default_rng(0)
+    feeds = [
+        {"x": -rng.uniform(1, 2, size=(2, 4)).astype(np.float32), "t": rng.normal(size=1).astype(np.float32)}
+        for _ in range(12)
+    ]
+    found = only(check(two_branches(), data=feeds), "gives the same")
+    assert (found.where, found.what) == ("output 'y'", "the float model gives the same on 4 different samples")
+    assert any(
+        text.startswith("output 'y': the float model gives the same")
+        for text in onnxq.calibrate(two_branches(), feeds).warnings()
+    )
