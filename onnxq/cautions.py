@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from onnxq.calibration.statistics import Statistics
 from onnxq.final_check import Verification
 from onnxq.options import Options
 from onnxq.plan import Plan
-from onnxq.reasons import by_reason, counts
+from onnxq.reasons import by_reason, counts, to_exclude
 
 __all__ = ["cautions", "poor"]
 
@@ -45,7 +46,7 @@ def cautions(plan: Plan, verification: Verification, options: Options, statistic
     if plan.quantized and speed is not None and seconds is not None and speed < _SLOW and seconds > _LONG:
         yield (
             f"it runs at {speed:.2f} of the float model's speed here ({1000 * seconds:.1f} ms, one thread): "
-            "conversions cost more than integers gain. --exclude Conv, say, leaves operators in float"
+            f"conversions cost more than integers gain. {to_exclude(Counter(plan.quantized.values()))}"
         )
     for name, errors in verification.outputs.items():
         if errors.worst < errors.sqnr - _APART and verification.samples < samples:

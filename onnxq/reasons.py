@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from onnxq.plan import Kept
 
-__all__ = ["by_reason", "counts"]
+__all__ = ["by_reason", "counts", "to_exclude"]
 
 
 _OF_MANY = {"is none of ": "not among ", "has no ": "no ", "is ": ""}
@@ -36,3 +36,13 @@ def counts(ops: Iterable[str], most: int = 6) -> str:
     most = len(found) if len(found) <= most + 1 else most
     rest = f" and {sum(n for _, n in found[most:])} others" if len(found) > most else ""
     return ", ".join(f"{count} {op}" for op, count in found[:most]) + rest
+
+
+def to_exclude(ops: Mapping[str, int]) -> str:
+    """What to do about a result that is slow, naming the operator type that is quantized most often.
+
+    Args:
+        ops: type → quantized nodes of it.
+    """
+    named = f" {max(ops, key=ops.__getitem__)}, say," if ops else ""
+    return f"--exclude{named} leaves operators in float"

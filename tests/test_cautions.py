@@ -76,9 +76,11 @@ def test_few_samples_that_differ_much(worst: float, samples: int, said: bool) ->
 @pytest.mark.parametrize(("speed", "seconds", "said"), [(0.6, 0.02, True), (0.6, 1e-4, False), (0.95, 0.02, False)])
 def test_a_result_slower_than_the_float_model(speed: float, seconds: float, said: bool) -> None:
     run = Verification(samples=8, speedup=speed, float_seconds=seconds)
-    found = list(cautions(Plan("onnxruntime", (), {"c": "Conv"}), run, Options(), Statistics("", samples=8)))
+    plan = Plan("onnxruntime", (), {"a": "Add", "m": "MatMul", "n": "MatMul"})
+    found = list(cautions(plan, run, Options(), Statistics("", samples=8)))
     slow = [text for text in found if text.startswith("it runs at 0.60 of the float model's speed here (20.0 ms, one")]
     assert len(slow) == said
+    assert all(text.endswith("--exclude MatMul, say, leaves operators in float") for text in slow), "what there is"
 
 
 def test_what_was_compared_with_merged_statistics_is_compared() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from onnxq.reasons import to_exclude
 from onnxq.search.attempt import SLOWER
 from onnxq.terminal import Screen, bytes_text, plural
 
@@ -51,7 +52,7 @@ def searched(screen: Screen, source: str, output: str, found: Search, seconds: f
     if found.best is not None and found.met:
         screen.line(f"  {screen.style('written', 'green')}  {found.best.name}, {_faster(found.best.time)}")
         if found.best.time is not None and found.best.time > SLOWER:
-            said = "it is slower than the float model. --exclude Conv, say, leaves operators in float"
+            said = f"it is slower than the float model. {to_exclude(found.report.get('quantized_ops', {}))}"
             screen.line(f"  {screen.style('warning', 'yellow')}  {said}")
     elif found.best is not None:
         screen.line()

@@ -11,12 +11,15 @@ from onnxq.search.run import Search
 from onnxq.search.view import searched
 from onnxq.terminal import Screen
 
+REPORT = {"quantized_ops": {"Add": 1, "MatMul": 3}}
+
 
 @pytest.mark.parametrize(("time", "warned"), [(1.2, True), (1.02, False), (0.5, False), (None, False)])
 def test_what_is_slower_than_the_float_model_is_warned_of(time: float | None, warned: bool) -> None:
     best = Attempt(1, "range", "mse", metric=1.0, drop=0.0, time=time, meets=True)
-    found = Search("agreement", "", 1.0, 0.1, (best,), best, stopped=False, resumed=0, files=(), report={})
+    found = Search("agreement", "", 1.0, 0.1, (best,), best, stopped=False, resumed=0, files=(), report=REPORT)
     stream = io.StringIO()
     searched(Screen(stream), "net.onnx", "q.onnx", found, 1.0)
     assert "written" in stream.getvalue()
     assert ("it is slower than the float model" in stream.getvalue()) == warned
+    assert ("--exclude MatMul, say," in stream.getvalue()) == warned, "what there is most of"
