@@ -13,6 +13,7 @@ import onnxq
 from onnxq import OptionError, Options, OutputError, VerificationError, dynamic
 from onnxq.cli import main
 from onnxq.metrics import sqnr
+from onnxq.prepare import Prepared
 from tests.models import build, feeds_for, normal, renamed
 
 
@@ -251,7 +252,7 @@ def test_what_cannot_be_stored_stays_float_with_the_reason(tmp_path: Path) -> No
 
 def _planned(source: Path) -> tuple[dict[str, str], dict[str, str]]:
     """What runs in integers, and the reasons of the rest, without running a model that onnxruntime cannot run."""
-    prepared = dynamic.Prepared(source, Options())
+    prepared = Prepared(source, Options())
     chosen, refused = dynamic._choose(prepared.model, Options())
     plan, lacking = dynamic._plan(
         prepared.model, dynamic._table(per_channel=True, reduce_range=False), Options(), chosen

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
+import onnx_ir as ir
+
+from onnxq.algorithms.choice import whole_model
+from onnxq.backend import Backend
+from onnxq.errors import OptionError
 from onnxq.options import Options
+from onnxq.planner import make_plan
+from onnxq.prepare import Prepared
+from onnxq.rewritten import HOME
 from onnxq.search.attempt import Candidate
 
-__all__ = ["algorithms", "default", "ranges"]
+__all__ = ["algorithms", "default", "ranges", "whole"]
 
 _RANGES = ("minmax", "percentile:99.99", "percentile:99.9", "entropy", "lsq")
 _OTHER_RANGES = ("mse", "std", "ema")
@@ -26,6 +35,10 @@ _ALGORITHMS = (
     ("adaquant",),
     ("reconstruct",),
 )
+
+
+_WHOLE = ("dynamic",)
+"""Pipelines of their own, as quick as the default, that run in integers what it may leave float."""
 
 
 def default(options: Options) -> Candidate:
@@ -64,3 +77,48 @@ def algorithms(options: Options, installed: Collection[str]) -> list[Candidate]:
     if options.effort != "best":
         found.append(Candidate("algorithm", "effort best", replace(options, effort="best")))
     return found
+
+
+def whole(
+    options: Options, installed: Collection[str], prepared: Prepared, target: Backend
+) -> tuple[list[Candidate], bool]:
+    """Algorithms that are pipelines of their own, where they quantize anything of the model.
+
+    None where the user named algorithms, or an option that has no effect on them, or the target is not theirs.
+
+    Args:
+        options: what the user asked for.
+        installed: names of algorithms.
+        prepared: the model.
+        target: what the default plans for.
+
+    Returns:
+        The candidates, and whether one of them runs in integers what the default's plan leaves float: it may be faster
+        then even where the default is accurate enough.
+    """
+    found, gains = list[Candidate](), False
+    for name in _WHOLE if target.name == HOME and not options.algorithms else ():
+        plain = replace(options, algorithms=(name,), keep=None, samples=None, effort=Options().effort)
+        choice = whole_model(plain.algorithms) if name in installed else None
+        if choice is None or not _heeds(choice.algorithm, plain):
+            continue
+        runs = choice.algorithm.runs_in_integers(prepared.model, plain)
+        if runs:
+            found.append(Candidate("algorithm", name, plain))
+            gains = gains or not runs.keys().isdisjoint(
+                _left_float(prepared.for_target(target, options)[0], target, options)
+            )
+    return found, gains
+
+
+def _heeds(algorithm: Any, options: Options) -> bool:
+    """Whether no option would be given in vain."""
+    try:
+        algorithm.require(options)
+    except OptionError:
+        return False
+    return True
+
+
+def _left_float(model: ir.Model, target: Backend, options: Options) -> set[str]:
+    return {kept.node for kept in make_plan(model, target, options).kept_float}

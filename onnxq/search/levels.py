@@ -23,8 +23,9 @@ class _TimeIsUpError(Exception):
 class Hunt:
     """Goes through the levels until one holds a model that meets the target.
 
-    Range methods and algorithms mostly leave speed as it is; where one that meets the target is slower than the default
-    (more nodes stay float), the rest of its level is tried as well.
+    A pipeline of its own is as quick to try as the default: it is tried next where the default is not accurate enough,
+    or may be slower. Range methods and algorithms mostly leave speed as it is; where one that meets the target is
+    slower than the default (more nodes stay float), the rest of its level is tried as well.
 
     Attributes:
         trials: makes attempts, and knows those of an earlier run.
@@ -33,6 +34,8 @@ class Hunt:
         algorithms: algorithms that are installed.
         blame: measures what layers do to the outputs.
         tell: called with each attempt.
+        whole: algorithms that are pipelines of their own.
+        gains: these run in integers what the default leaves float.
         deadline: by ``time.monotonic``, after which nothing is begun; None without end.
         done: the attempts, in order.
         stopped: the deadline was met.
@@ -44,6 +47,8 @@ class Hunt:
     algorithms: Sequence[str]
     blame: Callable[[], list[Blame]]
     tell: Callable[[Attempt], None]
+    whole: Sequence[Candidate] = ()
+    gains: bool = False
     deadline: float | None = None
     done: list[Attempt] = field(default_factory=list)
     stopped: bool = False
@@ -60,16 +65,18 @@ class Hunt:
 
     def _levels(self) -> Attempt | None:
         first = self._attempt(candidates.default(self.options))
-        if first.meets:
-            return first
+        tried = [self._attempt(c) for c in self.whole] if self.gains or not first.meets else []
+        enough = [made for made in (first, *tried) if made.meets]
+        if first.meets or any(_as_fast(made, first) for made in enough):
+            return fastest(enough)
         for list_of, installed in ((candidates.ranges, self.ranges), (candidates.algorithms, self.algorithms)):
             if (found := self._level(list_of(self._best(), installed), first)) is not None:
-                return found
+                return fastest([*enough, found])
         if self.trials.state.blame is None:
             self._check_time()
         records, base = self.blame(), self._best()
         climbs = [layers.climb(*ladder(base, records), self._attempt) for ladder in (layers.wide, layers.in_float)]
-        return fastest([made for made in climbs if made is not None])
+        return fastest([*enough, *(made for made in climbs if made is not None)])
 
     def _level(self, level: Sequence[Candidate], first: Attempt) -> Attempt | None:
         """The fastest attempt of a level that meets the target; the first such as fast as the default ends it."""
@@ -78,7 +85,7 @@ class Hunt:
             made = self._attempt(candidate)
             if made.meets:
                 found.append(made)
-                if made.time is None or first.time is None or made.time <= first.time * SLOWER:
+                if _as_fast(made, first):
                     break
         return fastest(found)
 
@@ -89,15 +96,21 @@ class Hunt:
                 self._check_time()
             made = self.trials.make(candidate)
         self.done.append(made)
-        self._options[made.number] = candidate.options
+        if candidate not in self.whole:
+            self._options[made.number] = candidate.options
         self.tell(made)
         return made
 
     def _best(self) -> Options:
-        """The options of the attempt of the highest metric."""
-        top = best(self.done)
+        """The options of the attempt of the highest metric, of those that have a plan."""
+        top = best([made for made in self.done if made.number in self._options])
         return self.options if top is None else self._options[top.number]
 
     def _check_time(self) -> None:
         if self.deadline is not None and time.monotonic() >= self.deadline:
             raise _TimeIsUpError
+
+
+def _as_fast(made: Attempt, first: Attempt) -> bool:
+    """Whether an attempt is not clearly slower than the default, as far as is known."""
+    return made.time is None or first.time is None or made.time <= first.time * SLOWER

@@ -28,7 +28,7 @@ from onnxq.prepare import Prepared, Source, backend_named
 from onnxq.progress import Reporter, Silent
 from onnxq.quantize import calibrate
 from onnxq.rescue import Blame
-from onnxq.search import layers
+from onnxq.search import candidates, layers
 from onnxq.search.attempt import Attempt
 from onnxq.search.builtin import Arrays, agreement_metric
 from onnxq.search.levels import Hunt
@@ -64,7 +64,7 @@ class Search:
         stopped: time ran out before all was tried.
         resumed: attempts that an earlier, interrupted run had made.
         files: the files written.
-        report: of the best model, see ``Quantized.report``.
+        report: of the best model, see ``Quantized.report``; for ``dynamic``, ``Rewritten.report``.
     """
 
     metric: str
@@ -119,10 +119,11 @@ def search(
 ) -> Search:
     """Find the fastest model whose metric is at most ``max_drop`` below the float model's, and write it.
 
-    Tried in this order, until a level holds a model that meets the target: what the options ask for; other range
-    methods; algorithms on the best range; then 16-bit activations and float for as few of the most harmful layers as
-    will do, whichever is faster. Speed is measured in onnxruntime, on one thread, in turn with the float model; times
-    within 5 % count as equal, and then the earlier attempt wins.
+    Tried in this order, until a level holds a model that meets the target: what the options ask for, with ranges taken
+    at each run in its place (``dynamic``) where that may be faster or more accurate; other range methods; algorithms on
+    the best range; then 16-bit activations and float for as few of the most harmful layers as will do, whichever is
+    faster. Speed is measured in onnxruntime, on one thread, in turn with the float model; times within 5 % count as
+    equal, and then the earlier attempt wins.
 
     Every attempt is noted in a folder, so that after an interruption the same call goes on where it was. The folder
     beside the output is removed when the search has ended; one that was named stays.
@@ -166,7 +167,9 @@ def search(
     if statistics is not None:
         statistics.require_of(digest)
     ranges = plugins.names("onnxq.ranges")
-    algorithms = [found.NAME for found in installed_algorithms() if found.STAGE in _STAGES]
+    installed = {found.NAME: found.STAGE for found in installed_algorithms()}
+    algorithms = [name for name, stage in installed.items() if stage in _STAGES]
+    whole, gains = candidates.whole(options, installed, prepared, target)
     state = State(
         place.with_name(f"{place.name}.search") if folder is None else folder,
         {
@@ -176,7 +179,7 @@ def search(
             "metric": f"{judge.name} {judge.digest}" if judge else "agreement",
             "target": f"{backend}, max_drop {max_drop:g}",
             "options": text_digest(options, image or eval_image),
-            "installed range methods or algorithms": text_digest(ranges, algorithms),
+            "installed range methods or algorithms": text_digest(ranges, algorithms, [found.what for found in whole]),
             "name of the output": place.name,
         },
     )
@@ -201,7 +204,7 @@ def search(
             state.save()
         return state.blame
 
-    hunt = Hunt(trials, options, ranges, algorithms, blame, tell or _nobody, deadline)
+    hunt = Hunt(trials, options, ranges, algorithms, blame, tell or _nobody, whole, gains, deadline)
     winner = hunt.run()
     written: list[Path] = []
     report: dict[str, Any] = {}

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
+
+from onnxq.algorithms.choice import whole_model
 from onnxq.calibration.statistics import Statistics
 from onnxq.effort import samples_to_verify
 from onnxq.errors import OnnxqError, OutputError
@@ -18,7 +21,7 @@ from onnxq.graph.shapes import forget_shapes
 from onnxq.options import Options
 from onnxq.progress import Reporter
 from onnxq.quantize import quantize
-from onnxq.quantized import Quantized
+from onnxq.rewritten import Rewritten
 from onnxq.search.attempt import Attempt, Candidate, best
 from onnxq.search.latency import share_of_time, structure
 from onnxq.search.state import State, file_digest
@@ -32,6 +35,15 @@ _MODEL = "model.onnx"
 _ROUNDING = 1e-9
 """Drops are differences of floats: 0.95 - 0.945 is more than 0.005."""
 _log = logging.getLogger("onnxq")
+
+
+@dataclass(frozen=True, eq=False)
+class _Made:
+    """A candidate's files, the report on them, and what they compute as ONNX."""
+
+    files: list[Path]
+    report: dict[str, Any]
+    rendered: ir.Model
 
 
 @dataclass(eq=False)
@@ -77,14 +89,7 @@ class Trials:
         folder = self.state.place(number)
         attempt = Attempt(number, candidate.level, candidate.what)
         try:
-            quantized = quantize(
-                self.model,
-                backend=self.backend,
-                statistics=self.statistics,
-                options=replace(candidate.options, samples=None),  # that has been heeded
-                reporter=self.reporter,
-            )
-            files = quantized.save(folder / self.name)
+            made = self._model_of(candidate, folder)
         except OutputError:
             raise  # a full disk is no property of the candidate
         except Exception as error:  # of another's plugin, too: one bad candidate must not end hours of work
@@ -95,28 +100,40 @@ class Trials:
             _log.warning("%s failed: %s", attempt.name, said)
             attempt = replace(attempt, failed=said or type(error).__name__)
         else:
-            attempt = self._measured(attempt, quantized, files, candidate.options, folder)
+            attempt = self._measured(attempt, made, candidate.options, folder)
         attempt = replace(attempt, seconds=round(time.perf_counter() - start, 3))
-        made = [*self.state.attempts.values(), attempt]
-        top = best(made)
-        self.state.add(attempt, [a for a in made if a.meets or a is top])
+        tried = [*self.state.attempts.values(), attempt]
+        top = best(tried)
+        self.state.add(attempt, [a for a in tried if a.meets or a is top])
         return attempt
 
-    def _measured(
-        self, attempt: Attempt, quantized: Quantized, files: list[Path], options: Options, folder: Path
-    ) -> Attempt:
-        (folder / REPORT).write_text(json.dumps(quantized.report()), encoding="utf-8")
-        model = files[0]
+    def _model_of(self, candidate: Candidate, folder: Path) -> _Made:
+        options = replace(candidate.options, samples=None)  # that has been heeded
+        path = folder / self.name
+        choice = whole_model(options.algorithms)
+        if choice is not None:
+            feeds = [sample.feeds for sample in self.statistics.kept]
+            done: Rewritten = choice.algorithm.rewrite(
+                self.model, feeds, output=path, options=options, reporter=self.reporter, **choice.parameters
+            )
+            return _Made(list(done.files), done.report(), load(done.files[0]))
+        quantized = quantize(
+            self.model, backend=self.backend, statistics=self.statistics, options=options, reporter=self.reporter
+        )
+        return _Made(quantized.save(path), quantized.report(), quantized.rendered())
+
+    def _measured(self, attempt: Attempt, made: _Made, options: Options, folder: Path) -> Attempt:
+        (folder / REPORT).write_text(json.dumps(made.report), encoding="utf-8")
+        files, model, digest = made.files, made.files[0], structure(made.rendered)
         if model.suffix != ".onnx":  # the artifact is of another kind: judge the model it was made from
-            rendered = quantized.rendered()
-            forget_shapes(rendered)
-            model = save(rendered, folder / _MODEL)[0]
+            forget_shapes(made.rendered)
+            model = save(made.rendered, folder / _MODEL)[0]
         attempt = replace(
             attempt,
             files=tuple(str(path.relative_to(folder.resolve())) for path in (p.resolve() for p in files)),
             bytes=sum(path.stat().st_size for path in files),
             digest=file_digest(files),
-            structure=structure(quantized.rendered()),
+            structure=digest,
         )
         earlier = list(self.state.attempts.values())
         twin = next((a for a in earlier if a.digest == attempt.digest and a.metric is not None), None)

@@ -134,3 +134,57 @@ def test_time_runs_out_between_attempts() -> None:
     hunt = Hunt(cast(Trials, trials), Options(), ["minmax"], [], list, lambda attempt: None, deadline=0.0)
     assert hunt.run() is hunt.done[0]
     assert hunt.stopped and trials.asked == ["default"]
+
+
+WHOLE = [Candidate("algorithm", "dynamic", Options(algorithms=("dynamic",)))]
+
+
+@pytest.mark.parametrize(
+    ("gains", "results", "asked", "winner"),
+    [
+        (False, {"default": (True, 0.5)}, ["default"], "default"),
+        (True, {"default": (True, 1.0), "algorithm dynamic": (True, 0.6)}, ["default", "dynamic"], "dynamic"),
+        (True, {"default": (True, 1.0), "algorithm dynamic": (True, 1.2)}, ["default", "dynamic"], "default"),
+        (True, {"default": (True, 1.0), "algorithm dynamic": (False, 0.6)}, ["default", "dynamic"], "default"),
+        (False, {"algorithm dynamic": (True, 1.0)}, ["default", "dynamic"], "dynamic"),
+        (
+            False,
+            {"algorithm dynamic": (True, 1.5), "range minmax": (True, 1.0)},
+            ["default", "dynamic", "minmax"],
+            "minmax",
+        ),
+        (
+            False,
+            {"algorithm dynamic": (True, 1.2), "16 bits 1 worst: a": (True, 1.5)},
+            ["default", "dynamic", "minmax", "effort best", "1 worst: a"],
+            "dynamic",
+        ),
+    ],
+)
+def test_a_pipeline_of_its_own_is_tried_second(
+    gains: bool, results: dict[str, tuple[bool, float]], asked: list[str], winner: str
+) -> None:
+    """Where it may be faster than a default that is accurate enough, or where that is not; a slow one may win late."""
+    trials, told = Scripted(results), list[Attempt]()
+    records = [Blame(("a",), 0.5, 1.0)]
+    installed = ["minmax"], list[str]()
+    hunt = Hunt(cast(Trials, trials), Options(), *installed, lambda: records, told.append, WHOLE, gains)
+    found = hunt.run()
+    short = [text.removeprefix("algorithm ").removeprefix("range ") for text in trials.asked]
+    assert [text.removeprefix("16 bits ").removeprefix("float ") for text in short][: len(asked)] == asked
+    assert found is not None and short[found.number - 1] == winner
+
+
+def test_numbers_are_searched_on_a_plan_not_on_a_pipeline_of_its_own() -> None:
+    """Though it has the highest metric, its options are none to try range methods with."""
+
+    class Better(Scripted):
+        def make(self, candidate: Candidate) -> Attempt:
+            assert candidate.level == "default" or candidate in WHOLE or candidate.options.algorithms != ("dynamic",)
+            attempt = super().make(candidate)
+            return dataclasses.replace(attempt, metric=0.9 if candidate in WHOLE else 0.5)
+
+    trials = Better({})
+    hunt = Hunt(cast(Trials, trials), Options(), ["minmax"], ["gptq"], list, lambda attempt: None, WHOLE)
+    found = hunt.run()
+    assert found is not None and found.number == 2, "nothing meets the target: the best is written"

@@ -152,6 +152,60 @@ def test_the_same_bytes_give_the_same_metric_without_asking(model: Path) -> None
     assert len(calls) == 1 + len({a.digest for a in found.attempts if a.digest})
 
 
+@pytest.fixture
+def recurrent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An LSTM, with ranges at each run among the algorithms and a time that counts what runs in float."""
+    proto = build(
+        """(float[6, 1, 32] x) => (float[6, 1, 1, 8] y) {
+            s, h, c = LSTM <hidden_size = 24> (x, w, r)
+            y = MatMul (s, m)
+        }""",
+        w=normal(1, 96, 32),
+        r=normal(1, 96, 24, seed=1),
+        m=normal(24, 8, seed=2),
+    )
+    onnx.save(proto, tmp_path / "m.onnx")
+    names = ("bias_correction", "dynamic")
+    monkeypatch.setattr(
+        search_run, "installed_algorithms", lambda: [a for a in onnxq.installed_algorithms() if a.NAME in names]
+    )
+
+    def time(self: trial.Trials, model: Path, options: Options) -> float:
+        return 1.0 if "LSTM" in {node.op_type for node in onnx.load(model).graph.node} else 0.6
+
+    monkeypatch.setattr(trial.Trials, "_time", time)
+    return tmp_path / "m.onnx"
+
+
+def test_ranges_at_each_run_win_where_the_default_leaves_the_work_float(recurrent: Path) -> None:
+    data = [{"x": normal(6, 1, 32, seed=k, scale=1.0)} for k in range(8)]
+    output, kept = recurrent.with_name("q.onnx"), recurrent.with_name("kept")
+    found = onnxq.search(recurrent, data, output=output, max_drop=0.01, folder=kept)
+    assert [a.name for a in found.attempts] == ["default", "algorithm dynamic"]
+    assert found.met and found.best is not None and found.best.what == "dynamic"
+    assert "DynamicQuantizeLSTM" in {node.op_type for node in onnx.load(output).graph.node}
+    assert found.report["quantized_ops"] == {"LSTM": 1, "MatMul": 1}
+    again = onnxq.search(recurrent, data, output=output, max_drop=0.01, folder=kept)
+    assert again.resumed == 2 and again.best == found.best
+
+
+@pytest.mark.parametrize(
+    ("options", "backend"),
+    [
+        (Options(act_bits=16), "onnxruntime"),
+        (Options(range="minmax"), "onnxruntime"),
+        (Options(algorithms=("bias_correction",)), "onnxruntime"),
+        (Options(), "tvm"),
+    ],
+)
+def test_ranges_at_each_run_are_not_what_was_asked_for(recurrent: Path, options: Options, backend: str) -> None:
+    data = [{"x": normal(6, 1, 32, seed=k, scale=1.0)} for k in range(8)]
+    found = onnxq.search(
+        recurrent, data, output=recurrent.with_name("q.onnx"), max_drop=0.5, options=options, backend=backend
+    )
+    assert [a.name for a in found.attempts] == ["default"]
+
+
 def test_an_interrupted_search_goes_on_and_ends_the_same(model: Path) -> None:
     options = Options(placement="all", algorithms=("bias_correction",))
     whole = find(model, 45.0, options=options)
