@@ -3,8 +3,9 @@
 The plan, the numbers and the rendering are those of onnxruntime's own target, with a table in which every weight is
 only stored; layers that onnxruntime computes in integers with ranges taken at each run are then rewritten, see
 :mod:`onnxq.render.ranges_at_run`. Tables of embeddings and the weights of layers that stay float are stored as integers
-as they are by default. For transformers and LSTMs on a CPU, whose activations vary too much from one input to the next
-for fixed ranges, or that have no integer kernel with those.
+as they are by default, but for those of convolutions, which need their biases corrected on data then. For transformers
+and LSTMs on a CPU, whose activations vary too much from one input to the next for fixed ranges, or that have no integer
+kernel with those.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ _OPS = ("MatMul", "Gemm", "LSTM", "Attention")
 _SAMPLES = 8
 _LEAST_STORED = 1024
 """Elements from which the weight of a layer that stays float is stored as integers."""
+_CONVOLUTIONS = ("Conv", "ConvTranspose")
+_UNCORRECTED = "rounded weights of a convolution need its bias corrected on data"
 _LEAST = 2
 _ATTENTION_INPUTS = 5
 """Inputs of an Attention that QAttention has as well: data, weight, bias, mask, past."""
@@ -143,6 +146,8 @@ def rewrite(
     quantized = {name: op for name, op in chosen.items() if name in done}
     stored = {name: op for name, op in plan.stored.items() if name not in done}
     notes = [] if done else ["nothing is quantized: the model has no constant weights that can be"]
+    if stored and not done:
+        notes = ["nothing runs in integers: weights are stored as integers alone"]
     title = f"dynamic: int8 weights per {'channel' if per_channel else 'tensor'}{', 7 bits' if reduce_range else ''}"
     return Rewritten(title, files, quantized, refused, notes, prepared.notes, checked, stored)
 
@@ -203,6 +208,7 @@ def _plan(model: ir.Model, table: Backend, options: Options, chosen: Mapping[str
                 sizes[edge.node] = max(sizes.get(edge.node, 0), elements(value) if value is not None else 0)
                 if site.tensor in bad:
                     found[edge.node] = bad[site.tensor]
+        found |= {n: _UNCORRECTED for n, op in plan.stored.items() if op in _CONVOLUTIONS and n not in chosen}
         small = {n: "too few weights to store as integers" for n, size in sizes.items() if size < _LEAST_STORED}
         return {**{n: why for n, why in small.items() if n not in chosen}, **found}
 
