@@ -1,9 +1,8 @@
-"""More inputs out of few: pictures are turned, cropped, flipped, blurred and coloured, samples are mixed. The float
-model judges them all.
+"""More inputs out of few: pictures are turned, cropped, flipped and coloured, samples are mixed. The float model judges
+them all.
 
 A network learns a teacher's function from crops of very few pictures where these vary strongly enough (Asano and Saeed,
-The Augmented Image Prior, 2023: crops of 8 % and more of the area, turns, colours, CutMix). Crops are sharp or softer
-than the picture; small pictures that were made larger are softer still, so that some are reduced and enlarged again.
+The Augmented Image Prior, 2023: crops of 8 % and more of the area, turns, colours, CutMix).
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ _LEAST_AREA = 0.08
 _ASPECT = math.log(4 / 3)
 """Largest logarithm of how much wider or higher a crop is than the picture."""
 _TURN = math.radians(20)
-_BLURRED, _REDUCTION = 0.3, 8.0
-"""Share of the pictures that are blurred, and by how much a side is reduced for it at most."""
 _GAIN, _SHIFT = 0.3, 0.15
 """Largest logarithm of a colour's gain, and largest shift in parts of the picture's range."""
 
@@ -35,8 +32,7 @@ def vary(
 ) -> dict[str, Tensor]:
     """A sample, or with a probability one made from it.
 
-    Inputs of four axes with three colours, (N, 3, H, W) or (N, H, W, 3), are turned, cropped, flipped, blurred and
-    coloured;
+    Inputs of four axes with three colours, (N, 3, H, W) or (N, H, W, 3), are turned, cropped, flipped and coloured;
     where all inputs are float, the sample is mixed with another one of the same shapes: of pictures a rectangle of the
     other takes its place in half of the cases (CutMix, Yun et al., 2019), else both are added up in shares (mixup,
     Zhang et al., 2018).
@@ -77,9 +73,9 @@ def _seen(x: Tensor, share: float, generator: torch.Generator) -> Tensor:
     axes = _axes(x)
     if axes is None or _uniform(generator) >= share:
         return x
-    first = x if axes == (2, 3) else x.permute(0, 3, 1, 2)
-    made = _coloured(_blurred(_cropped(first, generator), generator), generator)
-    return made if axes == (2, 3) else made.permute(0, 2, 3, 1)
+    if axes == (2, 3):
+        return _coloured(_cropped(x, generator), generator)
+    return _coloured(_cropped(x.permute(0, 3, 1, 2), generator), generator).permute(0, 2, 3, 1)
 
 
 def _cropped(x: Tensor, generator: torch.Generator) -> Tensor:
@@ -96,17 +92,6 @@ def _cropped(x: Tensor, generator: torch.Generator) -> Tensor:
     moved = torch.tensor([rows] * x.shape[0], dtype=x.dtype, device=x.device)
     grid = torch.nn.functional.affine_grid(moved, list(x.shape), align_corners=False)
     return torch.nn.functional.grid_sample(x, grid, padding_mode="reflection", align_corners=False)
-
-
-def _blurred(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Reduced and enlarged again, in some of the cases; (N, C, H, W)."""
-    if _uniform(generator) >= _BLURRED:
-        return x
-    factor = _REDUCTION ** _uniform(generator)
-    small = [max(round(side / factor), _LEAST_SIDE) for side in x.shape[2:]]
-    reduced = torch.nn.functional.interpolate(x, small, mode="area")
-    enlarged = torch.nn.functional.interpolate(reduced, x.shape[2:], mode="bicubic", align_corners=False)
-    return enlarged.clamp(x.amin(), x.amax())
 
 
 def _coloured(x: Tensor, generator: torch.Generator) -> Tensor:
