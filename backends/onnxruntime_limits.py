@@ -13,12 +13,13 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes, subgraphs
 from onnxq.graph.values import set_constant
 from onnxq.numbers import fit_biases
+from onnxq.rows import plain_average_pool
 
 if TYPE_CHECKING:
     from onnxq.plan import Plan, Site
     from onnxq.qparams import QParams
 
-__all__ = ["adjust", "certain", "keep_layout", "several"]
+__all__ = ["adjust", "certain", "keep_layout", "keep_pools", "several"]
 
 _MEANS = ("AveragePool", "GlobalAveragePool")
 _SOFTMAX_STEPS = 148.0
@@ -59,6 +60,31 @@ def certain(model: ir.Model) -> None:
         shape, axis = data.shape, node.attributes.get_int("axis", -1)
         if shape is not None and -len(shape) <= axis < len(shape) and shape[axis] == 1:
             node.op_type = "Hardmax"
+
+
+def keep_pools(model: ir.Model) -> None:
+    """Put a Sum of one term, which onnxruntime leaves in place, behind an AveragePool that has to stay float.
+
+    onnxruntime 1.31 makes a QLinearAveragePool of any that stands between quantizers, planned so or not, and that
+    kernel divides by other counts in some of their forms, see :func:`onnxq.rows.plain_average_pool`. It moves a
+    QuantizeLinear in front of a Reshape, so that one would not keep them apart.
+    """
+    namer: Namer | None = None
+    for node in list(all_nodes(model)):
+        if node.op_type != "AveragePool" or node.domain or not _is_dequantized(node.inputs[0]):
+            continue
+        y = node.outputs[0]
+        readers = [use for use in y.uses() if use.node.op_type == "QuantizeLinear"]
+        if not readers or plain_average_pool(node) is None or not isinstance(node.graph, ir.Graph):
+            continue
+        namer = namer or Namer(model)
+        alone = ir.node("Sum", [y], name=namer.node(f"{y.name}_Sum"))
+        made = alone.outputs[0]
+        made.name, made.type = namer.fresh(f"{y.name}_alone"), y.type
+        made.shape = y.shape.copy() if y.shape is not None else None
+        node.graph.insert_after(node, [alone])
+        for reader, index in readers:
+            reader.replace_input_with(index, made)
 
 
 def keep_layout(model: ir.Model) -> None:

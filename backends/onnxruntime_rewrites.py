@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxq.backends.onnxruntime_limits import certain, keep_layout
+from onnxq.backends.onnxruntime_limits import certain, keep_layout, keep_pools
 from onnxq.backends.onnxruntime_weights import (
     has_float_data,
     is_stored,
@@ -173,6 +173,7 @@ def finish(model: ir.Model, plan: Plan) -> None:
     widen_at_load(model)
     unpack_late(model)
     keep_layout(model)
+    keep_pools(model)
     _shield_bodies(model)
     _hoist_dequantizers(model)
     _write_signed_pairs(model)

@@ -51,7 +51,8 @@ def hints(model: ir.Model, plan: Plan, target: Backend, sizes: Mapping[str, int]
 def _macs(node: ir.Node, weights: tuple[int, ...], sizes: Mapping[str, int]) -> int:
     """Multiply-accumulates of a layer, about: what moves rows has none."""
     found = [v for p in weights if p < len(node.inputs) and is_constant(v := node.inputs[p])]
-    dims = [list(v.shape.numpy()) for v in found if v is not None and v.shape is not None and len(v.shape) > 1]
+    tensors = [v.const_value for v in found if v is not None and v.const_value is not None]
+    dims = [list(tensor.shape.numpy()) for tensor in tensors if len(tensor.shape) > 1]
     if not dims or node.op_type == "Gather":
         return 0
     count = sum(math.prod(d) for d in dims)

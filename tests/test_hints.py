@@ -50,3 +50,13 @@ def test_nothing_is_said_where_it_does_little_or_was_left_out() -> None:
     assert onnxq.quantize(_model(4096), _feeds()).hints == ()
     assert onnxq.quantize(_model(16), _feeds(), options=Options(exclude=("LSTM",))).hints == ()
     assert onnxq.quantize(_model(16), _feeds(), backend="tvm").hints == (), "no target without such a way"
+
+
+def test_weights_of_a_free_declared_shape() -> None:
+    """An input that is a constant as well may be declared with names for sizes."""
+    model = _model(16)
+    model.ir_version = 3
+    for tensor in model.graph.initializer:
+        dims = [f"{tensor.name}_{axis}" for axis in range(len(tensor.dims))]
+        model.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, onnx.TensorProto.FLOAT, dims))
+    assert len(onnxq.quantize(model, _feeds()).hints) == 1

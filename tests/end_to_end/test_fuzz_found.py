@@ -266,3 +266,17 @@ def test_a_float_model_that_onnxruntimes_optimizations_break() -> None:
     made = quantize(model, images(1, 1, 4, 5), options=ALL)
     assert made.verification is not None and made.verification.speedup is None
     assert made.verification.worst is not None and made.verification.worst[1].sqnr > 30
+
+
+def test_a_mean_pool_that_stays_float_between_quantizers() -> None:
+    """onnxruntime made a QLinearAveragePool of it, which divides by other counts beyond the padding."""
+    model = build(
+        """(float[1, 3, 8, 9] x) => (float[1, 3, 4, 9] y) {
+            m = MaxPool <kernel_shape = [2, 1]> (x)
+            a = AveragePool <ceil_mode = 1, count_include_pad = 1, kernel_shape = [2, 3], strides = [2, 1]> (m)
+            y = Conv <group = 3, kernel_shape = [3, 1], pads = [1, 1, 1, 1]> (a, w)
+        }""",
+        w=normal(3, 1, 3, 1),
+    )
+    made = quantize_checked(model, images(1, 3, 8, 9), options=ALL)
+    assert [kept.op for kept in made.plan.kept_float] == ["AveragePool"]
