@@ -278,5 +278,6 @@ def test_a_mean_pool_that_stays_float_between_quantizers() -> None:
         }""",
         w=normal(3, 1, 3, 1),
     )
-    made = quantize_checked(model, images(1, 3, 8, 9), options=ALL)
-    assert [kept.op for kept in made.plan.kept_float] == ["AveragePool"]
+    feeds = images(1, 3, 8, 9)
+    quantize_checked(model, feeds, options=ALL)
+    assert [kept.op for kept in quantize(model, feeds, options=ALL).plan.kept_float] == ["AveragePool"]
