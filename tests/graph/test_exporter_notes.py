@@ -15,7 +15,7 @@ from onnxq.graph.load import load
 from tests.contract import ALL, quantize_checked
 from tests.models import build, images, normal
 
-TRACE = 'File "/home/someone/secret/model.py", line 12, in forward\n' * 40
+TRACE = 'File "C:\\secret\\model.py", line 12, in forward\n' * 40
 
 
 def note(thing: onnx.NodeProto | onnx.ValueInfoProto | onnx.GraphProto, **more: str) -> None:
