@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 
@@ -10,8 +9,7 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import is_constant
-from onnxq.placement import elements
+from onnxq.macs import multiply_accumulates
 from onnxq.plan import Plan
 from onnxq.planning.rows import row
 
@@ -37,7 +35,7 @@ def hints(model: ir.Model, plan: Plan, target: Backend, sizes: Mapping[str, int]
     for node in all_nodes(model):
         rule = row(target, node)
         if rule is not None and rule.kind in (Kind.COMPUTE, Kind.WEIGHT_ONLY):
-            macs = _macs(node, rule.weights, sizes)
+            macs = multiply_accumulates(node, sizes)
             total += macs
             of_op[kept.get(node.name or "", "")] += macs
     number = Counter(kept.values())
@@ -46,21 +44,3 @@ def hints(model: ir.Model, plan: Plan, target: Backend, sizes: Mapping[str, int]
         for op in number
         if of_op[op] >= _MUCH * total > 0
     )
-
-
-def _macs(node: ir.Node, weights: tuple[int, ...], sizes: Mapping[str, int]) -> int:
-    """Multiply-accumulates of a layer, about: what moves rows has none."""
-    found = [v for p in weights if p < len(node.inputs) and is_constant(v := node.inputs[p])]
-    tensors = [v.const_value for v in found if v is not None and v.const_value is not None]
-    dims = [list(tensor.shape.numpy()) for tensor in tensors if len(tensor.shape) > 1]
-    if not dims or node.op_type == "Gather":
-        return 0
-    count = sum(math.prod(d) for d in dims)
-    if node.op_type == "Conv":
-        return _size(node.outputs[0], sizes) // max(dims[0][0], 1) * count
-    inner = {"MatMul": -2, "ConvTranspose": 0, "Gemm": -1 if node.attributes.get_int("transB", 0) else 0}
-    return _size(node.inputs[0], sizes) // max(dims[0][inner.get(node.op_type, -1)], 1) * count
-
-
-def _size(value: ir.Value | None, sizes: Mapping[str, int]) -> int:
-    return 0 if value is None else sizes.get(value.name or "") or elements(value)

@@ -11,8 +11,7 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind
 from onnxq.errors import OptionError
-from onnxq.graph.values import constant_array
-from onnxq.placement import elements
+from onnxq.macs import multiply_accumulates, size_of
 from onnxq.probe import Part
 from onnxq.spec import QuantSpec
 from onnxq.suggest import nearest
@@ -124,7 +123,7 @@ class Costs:
             return float(part.elements * stored_bits(bits))
         if self.kind == "macs_bits":
             data = FLOAT if bits == FLOAT else act_bits
-            return float(sum(self._macs(name) for name in part.nodes) * bits * data)
+            return float(sum(multiply_accumulates(self._nodes[name], self.sizes) for name in part.nodes) * bits * data)
         return math.fsum(self._latency(name, bits, act_bits) for name in part.nodes)
 
     def limit(self, parts: Sequence[Part], amount: float) -> float:
@@ -138,21 +137,6 @@ class Costs:
             return amount * sum(part.elements for part in parts)
         return amount * math.fsum(self.of(part, 8) for part in parts)
 
-    def _macs(self, name: str) -> int:
-        """Multiply-accumulates of a layer for a sample; one for each weight where that is not known."""
-        node = self._nodes[name]
-        if node.op_type == "Gather":
-            return 0
-        weight = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
-        if weight is None or node.op_type not in ("Conv", "Gemm", "MatMul", "ConvTranspose"):
-            found = [a for v in node.inputs if v is not None and (a := constant_array(v)) is not None]
-            return sum(int(array.size) for array in found if array.ndim > 1)
-        if node.op_type == "ConvTranspose":
-            return self._size(node.inputs[0]) * int(weight.size) // max(int(weight.shape[0]), 1)
-        first = node.op_type == "Conv" or node.attributes.get_int("transB", 0) == 1
-        outputs = weight.shape[0] if first else weight.shape[-1]
-        return self._size(node.outputs[0]) * int(weight.size) // max(int(outputs), 1)
-
     def _latency(self, name: str, bits: int, act_bits: int) -> float:
         """Integer kernels take 8-bit data and weights stored in at most 8; the rest runs float between conversions."""
         node = self._nodes[name]
@@ -160,16 +144,11 @@ class Costs:
         if rule is None or rule.kind is not Kind.COMPUTE:
             return 0.0
         as_float, as_integer = rule.costs(node)
-        count = self._size(node.outputs[0])
+        count = size_of(node.outputs[0], self.sizes)
         if stored_bits(bits) <= 8 and act_bits <= 8:
             return as_integer * count
-        around = self.target.dequantize_cost * self._size(node.inputs[0]) + self.target.quantize_cost * count
+        around = self.target.dequantize_cost * size_of(node.inputs[0], self.sizes) + self.target.quantize_cost * count
         return as_float * count + around
-
-    def _size(self, value: ir.Value | None) -> int:
-        if value is None:
-            return 0
-        return self.sizes.get(value.name or "") or elements(value)
 
 
 def stored_bits(bits: int) -> int:
