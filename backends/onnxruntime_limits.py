@@ -78,13 +78,10 @@ def keep_pools(model: ir.Model) -> None:
         if not readers or plain_average_pool(node) is None or not isinstance(node.graph, ir.Graph):
             continue
         namer = namer or Namer(model)
-        alone = ir.node("Sum", [y], name=namer.node(f"{y.name}_Sum"))
-        made = alone.outputs[0]
-        made.name, made.type = namer.fresh(f"{y.name}_alone"), y.type
-        made.shape = y.shape.copy() if y.shape is not None else None
+        alone = _like(y, ir.node("Sum", [y], name=namer.node(f"{y.name}_Sum")), namer.fresh(f"{y.name}_alone"))
         node.graph.insert_after(node, [alone])
         for reader, index in readers:
-            reader.replace_input_with(index, made)
+            reader.replace_input_with(index, alone.outputs[0])
 
 
 def keep_layout(model: ir.Model) -> None:
@@ -115,8 +112,13 @@ def keep_layout(model: ir.Model) -> None:
 
 def _reshape(x: ir.Value, shape: ir.Value, namer: Namer) -> ir.Node:
     node = ir.node("Reshape", [x, shape], name=namer.node(f"{x.name}_Reshape"))
+    return _like(x, node, namer.fresh(f"{x.name}_reshaped"))
+
+
+def _like(x: ir.Value, node: ir.Node, name: str) -> ir.Node:
+    """A node whose output, of a name, is of the type and shape of a tensor."""
     made = node.outputs[0]
-    made.name, made.type = namer.fresh(f"{x.name}_reshaped"), x.type
+    made.name, made.type = name, x.type
     made.shape = x.shape.copy() if x.shape is not None else None
     return node
 

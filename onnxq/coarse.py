@@ -50,10 +50,9 @@ def coarse_weights(
         rows = [s.means[data.name] for s in samples if data is not None and data.name in s.means]
         if weight is None or not rows:
             continue
-        matrix = weight.T if node.attributes.get_int("transB", 0) else weight
         error = fake_quantize(weight, qp) - weight
-        noise = _power(np.array(rows) @ (error.T if matrix is not weight else error))
-        signal = _power(np.array(rows) @ matrix)
+        turned = node.attributes.get_int("transB", 0) == 1
+        signal, noise = (_power(np.array(rows) @ (matrix.T if turned else matrix)) for matrix in (weight, error))
         left = 10 * math.log10(signal / noise) if signal > 0 and noise > 0 else math.inf
         if left < _LEAST - _BIT * (_BITS - qp.spec.bits):
             why = f"{qp.spec.bits}-bit weights would leave {left:.0f} dB of its output"
