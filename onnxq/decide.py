@@ -13,9 +13,9 @@ from onnxq.algorithms.draft import Draft
 from onnxq.amplifiers import noise_amplifiers
 from onnxq.backend import Backend, Kind
 from onnxq.branches import lost_branches
+from onnxq.calibration.roles import few
 from onnxq.calibration.statistics import Statistics
 from onnxq.coarse import coarse_weights
-from onnxq.effort import few
 from onnxq.graph.shapes import sizes_at
 from onnxq.graph.traverse import all_nodes
 from onnxq.masks import find_masks

@@ -57,8 +57,8 @@ class Options:
         effort: ``"fast"`` (ranges only), ``"default"``, or ``"best"`` (minutes: algorithms are tried and kept where
             they are better on samples held back).
         algorithms: ``NAME`` or ``NAME:key=value,key=value``, run in this order instead of what ``effort`` runs.
-        keep: samples to hold back in the statistics for algorithms to learn from; None holds 8, and 64 where the effort
-            or the algorithms need them.
+        keep: samples to hold back in the statistics, to verify with and for algorithms to learn from; None holds 16,
+            and 64 where the effort or the algorithms need them.
 
     Raises:
         OptionError: a value is of the wrong kind or out of range.

@@ -15,10 +15,11 @@ from onnxq.algorithms.choice import Choice, chosen, run
 from onnxq.algorithms.draft import FloatDraft
 from onnxq.best import improve
 from onnxq.calibration.ranges import check_range
+from onnxq.calibration.roles import samples_to_verify, to_judge_by
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.cautions import cautions
 from onnxq.decide import Decider
-from onnxq.effort import algorithms_of, samples_to_verify, to_judge_by
+from onnxq.effort import algorithms_of
 from onnxq.errors import OptionError, OutputError
 from onnxq.final_check import Verification, final_check
 from onnxq.graph.fold_quantized_batchnorm import fold_quantized_batchnorm

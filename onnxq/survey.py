@@ -16,6 +16,7 @@ from onnxq.algorithms.bias_correction import correct_biases
 from onnxq.algorithms.capture import capture
 from onnxq.algorithms.layers import QuantizedLayer, quantized_layers
 from onnxq.backend import Backend
+from onnxq.calibration.roles import few
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.decide import Decider
 from onnxq.effort import algorithms_of
@@ -71,7 +72,7 @@ def make_probe(
     if any(text.startswith("bias_correction") for text in algorithms_of(options)):
         correct = partial(
             correct_biases,
-            samples=statistics.kept,
+            samples=few(statistics.kept),
             sizes=sizes_at(model, {n: a.shape for n, a in samples[0].feeds.items()}),
             providers=options.providers,
             custom_op_library=options.custom_op_library,

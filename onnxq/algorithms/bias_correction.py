@@ -18,9 +18,9 @@ from onnxq.algorithms.draft import Draft
 from onnxq.algorithms.empirical import correct_empirically
 from onnxq.calibration.collect import channel_means
 from onnxq.calibration.measured import Measured
+from onnxq.calibration.roles import few
 from onnxq.calibration.statistics import KeptSample
 from onnxq.calibration.taps import tap
-from onnxq.effort import few
 from onnxq.errors import OptionError
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array, is_constant

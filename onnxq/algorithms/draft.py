@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend
 from onnxq.calibration.collect import collect
+from onnxq.calibration.roles import held_back, to_learn_from
 from onnxq.calibration.statistics import KeptSample, Statistics
-from onnxq.effort import held_back, to_learn_from
 from onnxq.graph.shapes import sizes_at
 from onnxq.options import Options
 from onnxq.plan import Plan

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from onnxq.algorithms.choice import chosen
 from onnxq.algorithms.draft import FloatDraft
+from onnxq.calibration.roles import held_back, to_learn_from
 from onnxq.calibration.statistics import KeptSample
 from onnxq.decide import Decider
-from onnxq.effort import algorithms_of, held_back, to_learn_from
+from onnxq.effort import algorithms_of
 from onnxq.noise import output_noise
 from onnxq.quantized import Quantized
 

@@ -173,7 +173,7 @@ def add_runtime(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--providers", dest="opt_providers", type=_words, metavar="A,B", help="e.g. cuda (default cpu)")
     group.add_argument("--custom-op-library", dest="opt_custom_op_library", metavar="FILE", help="custom operators")
     group.add_argument(
-        "--keep", dest="opt_keep", type=int, metavar="N", help="samples to hold back for algorithms (default 8 or 64)"
+        "--keep", dest="opt_keep", type=int, metavar="N", help="samples to hold back for algorithms (default 16 or 64)"
     )
     group.add_argument("--simplify", dest="opt_simplify", action="store_const", const=True, help="run onnxsim first")
     group.add_argument("--seed", dest="opt_seed", type=int, metavar="N", help="of everything random (default 0)")

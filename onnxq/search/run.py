@@ -15,9 +15,10 @@ from onnxq import plugins
 from onnxq.algorithms.choice import chosen
 from onnxq.calibration.data import open_data
 from onnxq.calibration.ranges import check_range
+from onnxq.calibration.roles import to_judge_by
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.catalog import installed_algorithms
-from onnxq.effort import algorithms_of, to_judge_by
+from onnxq.effort import algorithms_of
 from onnxq.errors import DataError, OptionError, OutputError
 from onnxq.graph.load import load
 from onnxq.graph.save import save

@@ -12,8 +12,8 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxq.algorithms.choice import whole_model
+from onnxq.calibration.roles import samples_to_verify
 from onnxq.calibration.statistics import Statistics
-from onnxq.effort import samples_to_verify
 from onnxq.errors import OnnxqError, OutputError
 from onnxq.graph.load import ModelSource, load
 from onnxq.graph.save import save

@@ -1,0 +1,54 @@
+"""Who gets which of the samples held back: all efforts verify on the same ones, which nothing was decided by."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from onnxq.calibration.keep import Keeper
+from onnxq.calibration.roles import few, held_back, samples_to_verify, to_judge_by, to_learn_from
+from onnxq.calibration.statistics import KeptSample
+from onnxq.effort import samples_to_keep
+from onnxq.options import Options
+
+TOTALS = (1, 2, 3, 7, 8, 9, 10, 15, 16, 17, 24, 31, 32, 33, 40, 48, 63, 64, 65, 100, 128, 129, 300, 1000)
+_BYTES = 4 * 100
+
+
+def _kept(total: int, most: int, most_bytes: int = 1 << 30) -> list[KeptSample]:
+    keeper = Keeper(most, most_bytes, total)
+    for index in range(total):
+        if keeper.wants(index):
+            keeper.offer(index, {"x": np.zeros(100, np.float32)}, {})
+    return keeper.kept
+
+
+def _indices(samples: object) -> set[int]:
+    assert isinstance(samples, list)
+    return {sample.index for sample in samples}
+
+
+@pytest.mark.parametrize("most_bytes", (1 << 30, 40 * _BYTES, 16 * _BYTES, 9 * _BYTES, 5 * _BYTES, _BYTES))
+@pytest.mark.parametrize("total", TOTALS)
+def test_all_efforts_decide_and_verify_on_the_same_samples(total: int, most_bytes: int) -> None:
+    default = _kept(total, samples_to_keep(Options()), most_bytes)
+    best = _kept(total, samples_to_keep(Options(effort="best")), most_bytes)
+    assert len(best) >= len(default) >= 1
+    assert _indices(few(default)) == _indices(few(best))
+    assert _indices(samples_to_verify(default)) == _indices(samples_to_verify(best))
+    assert min(total, most_bytes // _BYTES, 8) // 2 <= len(samples_to_verify(best)) <= 8
+
+
+@pytest.mark.parametrize("total", TOTALS)
+def test_nobody_is_judged_by_what_it_has_learned_from(total: int) -> None:
+    kept = _kept(total, 64)
+    learned, guards, judges, decided = (_indices(list(of(kept))) for of in (to_learn_from, held_back, to_judge_by, few))
+    assert learned and guards and judges and decided
+    verified = _indices(samples_to_verify(kept))
+    if len(kept) > 1:
+        assert not learned & guards and not learned & judges
+    if len(kept) > 8:
+        assert verified <= judges and not verified & decided and not verified & learned
+    if len(kept) > 16:
+        assert not guards & judges and learned | guards | judges == _indices(kept)
+        assert len(learned) == len(kept) // 2
