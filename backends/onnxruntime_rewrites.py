@@ -17,6 +17,7 @@ from onnxq.backends.onnxruntime_weights import (
     unpack_late,
     widen_at_load,
 )
+from onnxq.graph.halves import store_in_half
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, is_constant, set_constant
@@ -177,3 +178,4 @@ def finish(model: ir.Model, plan: Plan) -> None:
     _shield_bodies(model)
     _hoist_dequantizers(model)
     _write_signed_pairs(model)
+    store_in_half(model)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from onnxq.backend import Backend
 from onnxq.errors import ModelError
+from onnxq.graph.halves import widen_halves
 from onnxq.graph.namer import Namer
 from onnxq.graph.prune import KEPT, remove_dead
 from onnxq.graph.traverse import all_nodes, describe
@@ -75,6 +76,7 @@ class _Found:
 class _Reader:
     def __init__(self, model: ir.Model, backend: Backend) -> None:
         self.model, self.backend = model.clone(), backend
+        widen_halves(self.model)
         self.namer = Namer(self.model)
         self.found: list[_Found] = []
         self.lifted: dict[tuple[object, ...], _Found] = {}  # stored integers and their parameters -> the float constant
