@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
+from onnxq.graph.cancel_transposes import cancel_transposes
 from onnxq.graph.constants import fold_constants, lift_constants
 from onnxq.graph.defaults import drop_initializer_inputs
 from onnxq.graph.exporter_notes import drop_exporter_notes
@@ -67,6 +68,7 @@ def normalize(
     ]
     changes = [
         *scalar_ranges(model),
+        *cancel_transposes(model),
         *fold_pad(model),
         *remove_dead(model),
         *fuse_hardswish(model),
