@@ -41,7 +41,7 @@ from onnxq.prepare import Prepared, backend_named
 from onnxq.progress import Reporter, Silent
 from onnxq.qparams import QParams, from_range
 from onnxq.quantized import Quantized
-from onnxq.render.ranges_at_run import MICROSOFT, take_ranges_at_run
+from onnxq.render.ranges_at_run import MICROSOFT, take_ranges_at_run, unsaid
 from onnxq.rewritten import HOME, Rewritten, refuse_unused
 from onnxq.selection import Selection
 from onnxq.session import Session, inputs_of
@@ -189,9 +189,9 @@ def _columns(node: ir.Node, position: int) -> int | None:
 
 def _attention(node: ir.Node) -> str | None:
     """An Attention that QAttention can stand for."""
-    more = any(value is not None for value in node.inputs[_ATTENTION_INPUTS:])
-    unknown = more or "qkv_hidden_sizes" in node.attributes
-    return "onnxruntime's QAttention has not all of its inputs or attributes" if unknown else None
+    if any(value is not None for value in node.inputs[_ATTENTION_INPUTS:]):
+        return "onnxruntime's QAttention has not all of its inputs"
+    return unsaid(node)
 
 
 def _plan(model: ir.Model, table: Backend, options: Options, chosen: Mapping[str, str]) -> tuple[Plan, dict[str, str]]:
@@ -287,11 +287,7 @@ def _refusal(node: ir.Node, selection: Selection) -> str | None:
     factors = (node.attributes.get_float("alpha", 1.0), node.attributes.get_float("beta", 1.0))
     if node.op_type == "Gemm" and (factors != (1.0, 1.0) or node.attributes.get_int("transA", 0) == 1):
         return "its alpha, beta or transA is set"
-    if node.op_type == "LSTM" and node.attributes.get_int("layout", 0) == 1:
-        return "its layout is that of batches first"
-    if node.op_type == "Attention":
-        return _attention(node)
-    return None
+    return _attention(node) if node.op_type == "Attention" else unsaid(node)
 
 
 def _is_weight(value: ir.Value | None) -> bool:

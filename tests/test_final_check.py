@@ -72,6 +72,22 @@ def test_a_result_that_does_not_run_is_refused() -> None:
         final_check(loaded(float_model()), loaded(result), kept(float_model(), data()), float_bytes=0)
 
 
+def test_a_node_that_onnxruntime_refuses_is_named_with_what_keeps_it_float() -> None:
+    result = float_model()
+    node = result.graph.node[0]
+    node.name, node.op_type, node.domain = "the layer", "DynamicQuantizeLSTM", "com.microsoft"
+    result.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    original = float_model()
+    original.graph.node[0].name = "the layer"
+    with pytest.raises(VerificationError) as caught:
+        final_check(loaded(original), loaded(result), [], float_bytes=0)
+    said = str(caught.value)
+    assert "node 'the layer' (DynamicQuantizeLSTM): " in said and "has input size 2" in said
+    assert said.endswith("Keep that node float with --exclude 'the layer'") and "tensor(" not in said
+    with pytest.raises(VerificationError, match="Keep the layers around it float"):
+        final_check(loaded(float_model()), loaded(result), [], float_bytes=0)
+
+
 def test_a_total_that_hides_the_usual_sample_is_said() -> None:
     reference = build("(float[4, 8] x) => (float[4, 8] y) { y = Identity (x) }")
     result = build(

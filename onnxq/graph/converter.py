@@ -26,11 +26,13 @@ def convert(proto: onnx.ModelProto, opset: int, types: Mapping[str | None, ir.Da
         Exception: whatever onnx raises for what it cannot convert.
     """
     _ease(proto.graph)
+    said = _said(proto.graph)
     shown = _show_outside(proto.graph)
     converted: onnx.ModelProto = onnx.version_converter.convert_version(proto, opset)
     _hide_again(converted.graph, set(shown))
     _tell_apart(converted.graph, set())
     _retype_pads(converted.graph, types)
+    _unsay(converted.graph, said, opset)
     return converted
 
 
@@ -50,6 +52,38 @@ def _ease(graph: onnx.GraphProto) -> None:
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 _ease(attribute.g)
+
+
+def _said(graph: onnx.GraphProto) -> dict[tuple[str, ...], set[str]]:
+    """Outputs of a node → the names of its attributes, in a graph and those inside."""
+    found = {tuple(node.output): {a.name for a in node.attribute} for node in graph.node}
+    for body in (a.g for node in graph.node for a in node.attribute if a.HasField("g")):
+        found |= _said(body)
+    return found
+
+
+def _unsay(graph: onnx.GraphProto, said: Mapping[tuple[str, ...], set[str]], opset: int) -> None:
+    """Takes away, in place, attributes that the converter wrote though their value is the default.
+
+    They are of newer operators: whoever reads the model may not know them.
+    """
+    for node in graph.node:
+        before = said.get(tuple(node.output))
+        if before is not None and node.domain == "" and onnx.defs.has(node.op_type):
+            declared = onnx.defs.get_schema(node.op_type, opset).attributes
+            kept = [a for a in node.attribute if a.name in before or not _is_default(a, declared)]
+            del node.attribute[:]
+            node.attribute.extend(kept)
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _unsay(attribute.g, said, opset)
+
+
+def _is_default(attribute: onnx.AttributeProto, declared: Mapping[str, onnx.defs.OpSchema.Attribute]) -> bool:
+    default = declared[attribute.name].default_value if attribute.name in declared else None
+    if default is None or default.type != attribute.type:
+        return False
+    return bool(onnx.helper.get_attribute_value(attribute) == onnx.helper.get_attribute_value(default))
 
 
 def _show_outside(graph: onnx.GraphProto) -> dict[str, str]:

@@ -18,9 +18,35 @@ from onnxq.graph.prune import remove_dead
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, is_constant, remove_nodes, rename_output, set_constant
 
-__all__ = ["MICROSOFT", "take_ranges_at_run"]
+__all__ = ["MICROSOFT", "take_ranges_at_run", "unsaid"]
 
 MICROSOFT = "com.microsoft"
+
+_OWN = {"LSTM": "DynamicQuantizeLSTM", "Attention": "QAttention"}
+"""Operators that another of onnxruntime's takes the place of, with the attributes that both have."""
+_ALIKE = {
+    "LSTM": ["activation_alpha", "activation_beta", "activations", "clip", "direction", "hidden_size", "input_forget"],
+    "Attention": [
+        "do_rotary",
+        "mask_filter_value",
+        "num_heads",
+        "past_present_share_buffer",
+        "scale",
+        "unidirectional",
+    ],
+}
+
+
+def unsaid(node: ir.Node) -> str | None:
+    """Why onnxruntime's own operator in integers cannot stand for a node: an attribute that it does not have.
+
+    Zero is what such an attribute means where it is absent: it need not be said.
+    """
+    if node.op_type not in _OWN:
+        return None
+    others = [name for name in node.attributes if name not in _ALIKE[node.op_type]]
+    lost = [name for name in others if node.attributes[name].value != 0]
+    return f"onnxruntime's {_OWN[node.op_type]} has no attribute {lost[0]!r}, which is set" if lost else None
 
 
 def take_ranges_at_run(model: ir.Model, names: Collection[str]) -> set[str]:
@@ -29,7 +55,7 @@ def take_ranges_at_run(model: ir.Model, names: Collection[str]) -> set[str]:
     Args:
         model: a rendered QDQ model.
         names: of Conv, Gemm, MatMul, LSTM and Attention. Of these, such are rewritten whose weights are all constant
-            8-bit integers of zero point 0 behind a DequantizeLinear.
+            8-bit integers of zero point 0 behind a DequantizeLinear, and whose attributes can all be said.
 
     Returns:
         The names of those rewritten.
@@ -49,6 +75,8 @@ class _Writer:
 
     def rewrite(self, node: ir.Node) -> bool:
         """Whether a node was one of those, and now is in integers."""
+        if unsaid(node) is not None:
+            return False
         how = {"Conv": self._conv, "Gemm": self._gemm, "MatMul": self._matmul}.get(node.op_type)
         if how is not None and (stored := _stored(node, 1)) is not None:
             self._take_over(node, how(node, *stored))
@@ -100,14 +128,14 @@ class _Writer:
                 self._constant(node, f"scale_{position}", scale),
                 self._constant(node, f"zero_point_{position}", np.zeros(scale.shape, np.int8)),
             ]
-        self._replace(node, "DynamicQuantizeLSTM", inputs)
+        self._replace(node, inputs)
 
     def _attention(self, node: ir.Node, weight: ir.Value, scale: NDArray[np.float32]) -> None:
         data, step, zero = self._quantized(node)
         rest = [*node.inputs[2:], None, None, None][:3]  # bias, mask, past
         w_step = self._constant(node, "scale", scale)
         w_zero = self._constant(node, "zero_point", np.zeros(scale.shape, np.int8))
-        self._replace(node, "QAttention", [data, weight, rest[0], step, w_step, rest[1], zero, w_zero, rest[2]])
+        self._replace(node, [data, weight, rest[0], step, w_step, rest[1], zero, w_zero, rest[2]])
 
     # -- pieces
 
@@ -158,9 +186,10 @@ class _Writer:
         remove_nodes([node])
         last.name = name
 
-    def _replace(self, node: ir.Node, op: str, inputs: list[ir.Value | None]) -> None:
-        """Another operator in a node's place, with its attributes and outputs."""
-        made = ir.Node(MICROSOFT, op, inputs, node.attributes.values(), num_outputs=len(node.outputs))
+    def _replace(self, node: ir.Node, inputs: list[ir.Value | None]) -> None:
+        """Another operator in a node's place, with the attributes that both have, and its outputs."""
+        attributes = [node.attributes[name] for name in node.attributes if name in _ALIKE[node.op_type]]
+        made = ir.Node(MICROSOFT, _OWN[node.op_type], inputs, attributes, num_outputs=len(node.outputs))
         self._home(node).insert_before(node, [made])
         for old, new in zip(node.outputs, made.outputs, strict=True):
             rename_output(new, old)

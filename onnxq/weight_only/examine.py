@@ -10,8 +10,8 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxq.calibration.statistics import KeptSample
-from onnxq.errors import ExecutionError, ModelError, VerificationError
-from onnxq.final_check import Verification, final_check
+from onnxq.errors import ExecutionError, ModelError
+from onnxq.final_check import Verification, failed, final_check
 from onnxq.graph.check import check
 from onnxq.graph.load import load
 from onnxq.graph.save import file_size, serialized_size
@@ -86,10 +86,7 @@ def examine(
         Session(written, optimize=False, prepack=False, **runtime)
         outputs = _errors(result, kept, runtime)
     except (ExecutionError, ModelError) as error:
-        raise VerificationError(
-            f"the quantized model failed its final check ({error})",
-            hint="Nothing was written. Keep the nodes named above float with --exclude",
-        ) from error
+        raise failed(error, model) from error
     return Verification(outputs=outputs, samples=len(kept), float_bytes=float_bytes, quantized_bytes=file_size(result))
 
 

@@ -10,6 +10,7 @@ from onnxq.errors import ModelError, OptionError
 from onnxq.graph.load import load
 from onnxq.graph.note import Note
 from onnxq.graph.opset import raise_opset
+from onnxq.graph.traverse import all_nodes
 from tests.graph.helpers import apply, build, ops, random
 
 REDUCE = "g (float[2,3] x) => (float[2,8] y) { s = ReduceSum<axes = [1], keepdims = 1>(x) \n y = MatMul(s, w) }"
@@ -154,3 +155,17 @@ def test_scan_of_opset_8_is_refused() -> None:
     proto.graph.node[0].input.insert(0, "")
     with pytest.raises(ModelError, match="Scan of opset 8"):
         raise_opset(load(proto))
+
+
+def test_the_converter_says_nothing_that_is_the_default() -> None:
+    """An LSTM of opset 12 has no layout; onnx's converter writes ``layout = 0``, which not every reader knows."""
+    text = """g (float[4,1,3] x, bool c) => (float[4,1,1,2] y, float[4,1] m, float[4,1,1,2] z) {
+        y = LSTM <hidden_size = 2> (x, w, r)
+        m = ReduceSum <axes = [2], keepdims = 0> (x)
+        z = If (c) <then_branch = a () => (float[4,1,1,2] p) { p = LSTM <hidden_size = 2> (x, w, r) },
+                    else_branch = b () => (float[4,1,1,2] q) { q = Neg (y) }>
+    }"""
+    proto = build(text, opset=12, w=random(1, 8, 3), r=random(1, 8, 2))
+    model, _ = apply(raised, proto, {"x": random(4, 1, 3), "c": np.array(True)})
+    layers = [node for node in all_nodes(model) if node.op_type == "LSTM"]
+    assert [set(node.attributes) for node in layers] == [{"hidden_size"}] * 2
