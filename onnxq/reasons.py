@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -12,14 +13,36 @@ __all__ = ["by_reason", "counts", "to_exclude"]
 
 _OF_MANY = {"is none of ": "not among ", "has no ": "no ", "is ": ""}
 """How a sentence about one operator goes on → the same said of several nodes, behind a colon."""
+_DECIBELS = re.compile(r"(-?(?:\d+(?:\.\d+)?|inf)) dB")
 
 
 def by_reason(kept: Iterable[Kept]) -> list[tuple[str, list[Kept]]]:
-    """Reason → nodes, most frequent first. Reasons that differ only in the operator they begin with are one."""
+    """Reason → nodes, most frequent first.
+
+    Reasons that differ only in the operator they begin with are one; so are those that differ only in figures in dB, of
+    which the lowest and the highest are said.
+    """
     groups: dict[str, list[Kept]] = {}
+    said: dict[str, list[str]] = {}
     for item in kept:
-        groups.setdefault(_of_many(item), []).append(item)
-    return sorted(groups.items(), key=lambda pair: -len(pair[1]))
+        reason = _of_many(item)
+        key = _DECIBELS.sub("dB", reason)
+        groups.setdefault(key, []).append(item)
+        said.setdefault(key, []).append(reason)
+    found = [(_of_all(said[key]), members) for key, members in groups.items()]
+    return sorted(found, key=lambda pair: -len(pair[1]))
+
+
+def _of_all(reasons: list[str]) -> str:
+    """What reasons say that differ at most in their decibels."""
+    columns = zip(*(_DECIBELS.findall(reason) for reason in reasons), strict=True)
+    spans = iter([(min(column, key=float), max(column, key=float)) for column in columns])
+
+    def span(match: re.Match[str]) -> str:
+        low, high = next(spans)
+        return f"{low} dB" if low == high else f"{low} to {high} dB"
+
+    return _DECIBELS.sub(span, reasons[0])
 
 
 def _of_many(item: Kept) -> str:

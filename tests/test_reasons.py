@@ -19,6 +19,18 @@ def test_a_reason_is_said_of_any_number_of_nodes() -> None:
     assert [reason for reason, _ in by_reason(kept)] == ["not among the operators that x quantizes", "is slow"]
 
 
+def test_reasons_that_differ_in_decibels_are_one_line() -> None:
+    alone = "quantized alone it leaves {} dB at the outputs"
+    kept = [Kept(name, "Conv", alone.format(sqnr)) for name, sqnr in zip("abc", (9, -1, "-inf"), strict=True)]
+    kept += [Kept("d", "Conv", "slow"), Kept("e", "Add", "its integers cost output 'y' 3 dB of 20 dB")]
+    kept += [Kept("f", "Add", "its integers cost output 'y' 5 dB of 20 dB")]
+    assert [(reason, len(group)) for reason, group in by_reason(kept)] == [
+        ("quantized alone it leaves -inf to 9 dB at the outputs", 3),
+        ("its integers cost output 'y' 3 to 5 dB of 20 dB", 2),
+        ("slow", 1),
+    ]
+
+
 def test_counts() -> None:
     assert counts([]) == ""
     assert counts(["Conv", "Add", "Conv"]) == "2 Conv, 1 Add"
