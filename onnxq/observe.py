@@ -24,7 +24,7 @@ from onnxq.session import inputs_of
 __all__ = ["observable", "observe", "require_one"]
 
 _KEEP_BYTES = 256 << 20
-"""Bytes of the samples held back in statistics."""
+"""Bytes of the samples held back in statistics; four of large ones may take four times as many."""
 
 
 def observable(model: ir.Model, options: Options) -> list[str]:

@@ -12,6 +12,9 @@ from onnxq.calibration.statistics import KeptSample
 
 __all__ = ["Keeper"]
 
+_FEW, _MORE = 4, 4
+"""So many samples may take so many times the bytes: what a single one shows decides badly."""
+
 
 class Keeper:
     """Keeps every ``stride``-th sample; when there are too many, every second one goes and the stride doubles.
@@ -20,7 +23,7 @@ class Keeper:
 
     Args:
         most: how many samples to hold at most; none are held if it is 0.
-        most_bytes: bytes of all arrays held together.
+        most_bytes: bytes of all arrays held together; up to four samples may take four times as many.
         expected: how many samples there will be, where it is known: those that would go again are not held at all.
 
     Attributes:
@@ -58,10 +61,13 @@ class Keeper:
         if not all(_storable(array) for part in (sample.feeds, sample.outputs) for array in part.values()):
             return
         self.kept.append(sample)
-        while len(self.kept) > 1 and (len(self.kept) > self._most or self._bytes() > self._most_bytes):
+        while len(self.kept) > 1 and (len(self.kept) > self._most or self._bytes() > self._allowed()):
             self.kept = self.kept[::2]
             self._stride *= 2
         self._due = (index // self._stride + 1) * self._stride
+
+    def _allowed(self) -> int:
+        return self._most_bytes * (_MORE if len(self.kept) <= _FEW else 1)
 
     def _bytes(self) -> int:
         return sum(sample.nbytes for sample in self.kept)
