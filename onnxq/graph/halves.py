@@ -22,6 +22,8 @@ __all__ = ["store_in_half", "widen_halves"]
 
 _LEAST = 1024
 """Elements from which a constant is worth a Cast."""
+_GLANCE = 4096
+"""Elements that show of most constants that half precision does not hold them."""
 _BFLOAT16_OPSET = 13
 """From here on a Cast takes bfloat16."""
 _QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear"})
@@ -84,10 +86,14 @@ def widen_halves(model: ir.Model) -> None:
 
 def _exact(array: NDArray[Any], *, bfloat16: bool) -> NDArray[Any] | None:
     """The numbers in half precision, where every one of them has the bits that it had when it comes back."""
-    bits = np.ascontiguousarray(array).view(np.uint32)
+    flat = np.ascontiguousarray(array).reshape(-1)
     for kind in (np.float16, ml_dtypes.bfloat16) if bfloat16 else (np.float16,):
-        with np.errstate(over="ignore", invalid="ignore"):
-            half = array.astype(kind)
-            if np.array_equal(half.astype(np.float32).view(np.uint32), bits):
-                return half
+        half = flat[:0]
+        for part in (flat[:_GLANCE], flat):
+            with np.errstate(over="ignore", invalid="ignore"):
+                half = part.astype(kind)
+                if not np.array_equal(half.astype(np.float32).view(np.uint32), part.view(np.uint32)):
+                    break
+        else:
+            return half.reshape(array.shape)
     return None
