@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from onnxq.calibration.statistics import Statistics
 from onnxq.final_check import Verification
+from onnxq.metrics import kept_signal
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.reasons import by_reason, counts, to_exclude
@@ -58,10 +59,17 @@ def cautions(plan: Plan, verification: Verification, options: Options, statistic
 
 
 def poor(verification: Verification, options: Options) -> Iterator[str]:
-    """A warning where a result is below the floor."""
-    worst = verification.worst
-    if worst is not None and worst[1].sqnr < options.min_sqnr:
+    """A warning where a result is below the floor, or what varies in it is."""
+    worst, floor = verification.worst, options.min_sqnr
+    if worst is not None and worst[1].sqnr < floor:
         yield (
-            f"output {worst[0]!r} has {worst[1].sqnr:.1f} dB, below the floor of {options.min_sqnr:g} dB: "
+            f"output {worst[0]!r} has {worst[1].sqnr:.1f} dB, below the floor of {floor:g} dB: "
             "onnxq compare shows where it is lost"
         )
+    for name, errors in verification.outputs.items():
+        if kept_signal(errors) < floor <= errors.sqnr:
+            yield (
+                f"output {name!r} has {errors.sqnr:.1f} dB, but {errors.sqnr_centred:.1f} dB with its mean removed, "
+                f"below the floor of {floor:g} dB: a constant part hides what is lost of the rest, and onnxq compare "
+                "shows where"
+            )

@@ -15,11 +15,23 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ErrorMeter", "Errors", "cosine", "errors_of", "jsonable", "sqnr", "worst_output", "worst_sqnr"]
+__all__ = [
+    "ErrorMeter",
+    "Errors",
+    "cosine",
+    "errors_of",
+    "jsonable",
+    "kept_signal",
+    "sqnr",
+    "worst_output",
+    "worst_sqnr",
+]
 
 _CHUNK = 1 << 15
 _CANCELLED = 1e-6
 """Share of the sum of squares below which subtracting the mean has cost too many digits."""
+_CONSTANT = 40.0
+"""dB between the plain and the mean-removed SQNR, from which on a signal that varies so little counts as constant."""
 _SENTINEL = 1e30  # larger magnitudes stand for "masked", not for numbers
 
 
@@ -248,6 +260,16 @@ def worst_output(outputs: Mapping[str, Errors]) -> tuple[str, Errors] | None:
     """The output with the lowest SQNR and its errors, None where none is float."""
     scored = [(name, errors) for name, errors in outputs.items() if not math.isnan(errors.sqnr)]
     return min(scored, key=lambda pair: pair[1].sqnr) if scored else None
+
+
+def kept_signal(errors: Errors) -> float:
+    """The SQNR in dB of what varies in an output: the mean-removed one where that is lower.
+
+    Of an output that is constant but for rounding, nothing varies that could be lost: the plain one.
+    """
+    if errors.sqnr - errors.sqnr_centred > _CONSTANT:
+        return errors.sqnr
+    return min(errors.sqnr, errors.sqnr_centred)
 
 
 def errors_of(

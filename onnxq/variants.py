@@ -18,7 +18,7 @@ from onnxq.errors import ExecutionError
 from onnxq.graph.pieces import difference, piece, reads
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.values import constant_array
-from onnxq.metrics import errors_of
+from onnxq.metrics import Errors, errors_of, kept_signal
 from onnxq.session import Session, open_anyhow
 
 __all__ = ["Variants"]
@@ -70,7 +70,14 @@ class Variants:
             variant: see :meth:`outputs`.
         """
         try:
-            return min(self._measured(variant).values(), default=math.inf)
+            return min((errors.sqnr for errors in self._measured(variant).values()), default=math.inf)
+        except ExecutionError:
+            return float("-inf")
+
+    def kept_signal(self, variant: ir.Model) -> float:
+        """As :meth:`sqnr`, of what varies: a constant part of an output that is much larger hides no error."""
+        try:
+            return min((kept_signal(errors) for errors in self._measured(variant).values()), default=math.inf)
         except ExecutionError:
             return float("-inf")
 
@@ -83,11 +90,11 @@ class Variants:
             variant: its inputs and outputs are those of the base; its shapes are forgotten.
         """
         try:
-            return self._measured(variant)
+            return {name: errors.sqnr for name, errors in self._measured(variant).items()}
         except ExecutionError:
             return {}
 
-    def _measured(self, variant: ir.Model) -> dict[str, float]:
+    def _measured(self, variant: ir.Model) -> dict[str, Errors]:
         forget_shapes(variant)
         nodes = list(variant.graph)
         same, behind = difference(self._nodes, nodes)
@@ -107,8 +114,7 @@ class Variants:
             return constants | self._from(last, _step(session, before, self._needed[last]))
 
         pairs = zip(self._before, (sample.outputs for sample in self._samples), strict=True)
-        found = {name: errors.sqnr for name, errors in errors_of(run, pairs).items()}
-        return {name: sqnr for name, sqnr in found.items() if not math.isnan(sqnr)}
+        return {name: errors for name, errors in errors_of(run, pairs).items() if not math.isnan(errors.sqnr)}
 
     def _has(self, chunk: int, nodes: Sequence[ir.Node]) -> bool:
         """Whether all that nodes of a variant read from in front of a chunk is there: the base may have no more use."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnxq.metrics import ErrorMeter, cosine, sqnr, worst_sqnr
+from onnxq.metrics import ErrorMeter, Errors, cosine, kept_signal, sqnr, worst_sqnr
 
 
 def meter(*pairs: tuple[np.ndarray, np.ndarray]) -> ErrorMeter:
@@ -120,3 +120,12 @@ def test_the_worst_output_over_samples() -> None:
     made = {"fine": np.full(4, 1.01), "coarse": np.full(4, 1.1), "label": np.array([5])}
     assert worst_sqnr(lambda feeds: made, [({}, exact), ({}, exact)]) == pytest.approx(20.0)
     assert worst_sqnr(lambda feeds: made, [({}, {"label": exact["label"]})]) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("plain", "centred", "expected"),
+    [(12.7, 3.9, 3.9), (20.0, 25.0, 20.0), (30.0, -30.0, 30.0), (30.0, -math.inf, 30.0), (math.inf, math.inf, math.inf)],
+)
+def test_what_varies_counts_beside_a_constant(plain: float, centred: float, expected: float) -> None:
+    """A lost spectrum beside its offset, an error that is a shift, and outputs that are constant."""
+    assert kept_signal(Errors(sqnr=plain, sqnr_centred=centred)) == expected
