@@ -14,7 +14,7 @@ from tests.models import build, f32, images, normal
 
 
 def powers() -> onnx.ModelProto:
-    """A layer that takes 8 bits well, a filter bank whose filters differ much in size, the logarithm of their powers."""
+    """A layer that takes 8 bits well, filters that differ much in size, and the logarithm of their powers."""
     bank = normal(32, 32, 3, 3) * np.geomspace(1, 3e-3, 32)[:, None, None, None]
     return build(
         """(float[1, 32, 24, 24] x) => (float[1, 32, 24, 24] y) {

@@ -124,7 +124,7 @@ def test_the_worst_output_over_samples() -> None:
 
 @pytest.mark.parametrize(
     ("plain", "centred", "expected"),
-    [(12.7, 3.9, 3.9), (20.0, 25.0, 20.0), (30.0, -30.0, 30.0), (30.0, -math.inf, 30.0), (math.inf, math.inf, math.inf)],
+    [(12.7, 3.9, 3.9), (20.0, 25.0, 20.0), (30.0, -30.0, 30.0), (30.0, -math.inf, 30.0)],
 )
 def test_what_varies_counts_beside_a_constant(plain: float, centred: float, expected: float) -> None:
     """A lost spectrum beside its offset, an error that is a shift, and outputs that are constant."""
