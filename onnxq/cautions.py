@@ -16,7 +16,7 @@ __all__ = ["cautions", "poor"]
 
 _HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """What people quantize a model for."""
-_SLOW, _LONG = 0.85, 5e-4
+_SLOW, _LONG = 0.85, 1e-4
 """Of the float model's speed, below which it is worth a warning; seconds that a model must take for that to matter."""
 _APART = 10.0
 """dB between all samples and the worst of them, from which on few samples say little."""
@@ -44,11 +44,12 @@ def cautions(plan: Plan, verification: Verification, options: Options, statistic
             why += ". --placement all quantizes what can be all the same"
         yield f"nothing was quantized: the result is the float model{stored}{why}"
     speed, seconds = verification.speedup, verification.float_seconds
-    if plan.quantized and speed is not None and seconds is not None and speed < _SLOW and seconds > _LONG:
-        yield (
-            f"it runs at {speed:.2f} of the float model's speed here ({1000 * seconds:.1f} ms, one thread): "
-            f"conversions cost more than integers gain. {to_exclude(Counter(plan.quantized.values()))}"
-        )
+    if speed is not None and seconds is not None and speed < _SLOW and seconds > _LONG:
+        slow = f"it runs at {speed:.2f} of the float model's speed here ({1000 * seconds:.1f} ms, one thread): "
+        if plan.quantized:
+            yield f"{slow}conversions cost more than integers gain. {to_exclude(Counter(plan.quantized.values()))}"
+        elif "Gather" in plan.stored.values():
+            yield f"{slow}rows of a table are unpacked as they are read. --exclude Gather leaves tables in float"
     for name, errors in verification.outputs.items():
         if errors.worst < errors.sqnr - _APART and verification.samples < samples:
             yield (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from onnxq.session import Session
 from onnxq.terminal import Screen
 from onnxq.verify import can_be_read
 from onnxq.views import quantized
-from tests.models import build, feeds_for, normal
+from tests.models import build, feeds_for, images, normal
 from tests.targets import branches, residual
 
 ALL = Options(placement="all")
@@ -71,6 +72,32 @@ def test_the_command_line(artifact: Path, tmp_path: Path, capsys: pytest.Capture
         assert word in out
     assert main(["verify", str(artifact), *data, "--min-sqnr", "300", "--json"]) == 3
     assert json.loads(capsys.readouterr().out)["below_floor"] is True
+
+
+@pytest.mark.parametrize("how", [[], ["--simulation"]])
+def test_integer_outputs_have_the_figure_of_quantize(
+    how: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = build(
+        """(float[1, 4, 8, 8] x) => (float[1, 6, 8, 8] y, int64[1, 8, 8] top) {
+            y = Conv <pads = [1, 1, 1, 1]> (x, w)
+            top = ArgMax <axis = 1, keepdims = 0> (y)
+        }""",
+        w=normal(6, 4, 3, 3),
+    )
+    source, output, data = (str(tmp_path / name) for name in ("m.onnx", "q.onnx", "d.npz"))
+    onnx.save(model, source)
+    np.savez(data, x=np.stack([f["x"] for f in images(1, 4, 8, 8)]))
+    assert main(["quantize", source, "--data", data, "-o", output, "--placement", "all"]) == 0
+    (made,) = re.findall(r"agreement +top: (\d+\.\d\d% of [\d,]+ values equal)", capsys.readouterr().out)
+    assert main(["verify", output, "--data", data, "--backend", "onnxruntime", *how]) == 0
+    out = capsys.readouterr().out
+    (seen,) = re.findall(r"top: (\d+\.\d\d% of [\d,]+ values equal)", out)
+    assert ": -" not in out
+    if how:
+        assert float(made.partition("%")[0]) < 100 and re.search(r"agreement +top: ", out)
+    else:
+        assert seen.startswith("100.00%")
 
 
 def test_few_bits_are_no_disagreement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,9 +7,11 @@ import onnx_ir as ir
 from onnxq.graph.namer import Namer
 from onnxq.graph.values import constant_array, is_constant, only_reader, remove_nodes, rename_output
 
-__all__ = ["unpack_early"]
+__all__ = ["scale_early", "unpack_early"]
 
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
+_TABLE = 2
+"""Axes of a table: rows and columns."""
 
 
 def unpack_early(dq: ir.Node, namer: Namer) -> ir.Node | None:
@@ -51,6 +53,44 @@ def unpack_early(dq: ir.Node, namer: Namer) -> ir.Node | None:
     graph.insert_before(dq, [unpack, late])
     rename_output(late.outputs[0], dq.outputs[0])
     remove_nodes([dq, gather])
+    return unpack
+
+
+def scale_early(product: ir.Node, namer: Namer) -> ir.Node | None:
+    """Let a Cast and a Mul of rows that a Gather takes from stored integers stand in front of the Gather.
+
+    Args:
+        product: the Mul, with a scale for each column; replaced by a Gather of its name where it is such a one.
+        namer: of the model.
+
+    Returns:
+        The Mul of the whole table; None where the rows are not a constant's, or something else reads them too.
+    """
+    cast = product.inputs[0].producer() if product.inputs[0] is not None else None
+    rows = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else None
+    gather = rows.producer() if rows is not None else None
+    if rows is None or cast is None or gather is None or gather.op_type != "Gather" or gather.domain not in _DOMAINS:
+        return None
+    (table, indices), scale, graph = gather.inputs, product.inputs[1], product.graph
+    if only_reader(rows) is not cast or only_reader(cast.outputs[0]) is not product or not isinstance(graph, ir.Graph):
+        return None
+    numbers = constant_array(scale)
+    if table is None or not _is_stored(table) or table.shape is None or len(table.shape) != _TABLE or numbers is None:
+        return None
+    if numbers.shape != table.shape.numpy()[1:]:
+        return None
+    if gather.graph is not graph or cast.graph is not graph or gather.attributes.get_int("axis", 0) != 0:
+        return None
+    wide = ir.node("Cast", [table], {"to": cast.attributes["to"].as_int()}, name=namer.node(f"{table.name}_Cast"))
+    unpack = ir.node("Mul", [wide.outputs[0], scale], name=namer.node(f"{table.name}_unpacked"))
+    for node, word in ((wide, "cast"), (unpack, "unpacked")):
+        node.outputs[0].name = namer.fresh(f"{table.name}_{word}")
+        node.outputs[0].type, node.outputs[0].shape = product.outputs[0].type, table.shape
+    late = ir.node("Gather", [unpack.outputs[0], indices], {"axis": 0}, name=product.name)
+    late.outputs[0].type, late.outputs[0].shape = product.outputs[0].type, product.outputs[0].shape
+    graph.insert_before(product, [wide, unpack, late])
+    rename_output(late.outputs[0], product.outputs[0])
+    remove_nodes([product, cast, gather])
     return unpack
 
 

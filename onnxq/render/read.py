@@ -31,7 +31,7 @@ from onnxq.planning.rows import row
 from onnxq.qparams import QParams, dequantize
 from onnxq.quantized import Quantized
 from onnxq.render import fake_quantize, nnie_quantize
-from onnxq.render.early_unpacking import unpack_early
+from onnxq.render.early_unpacking import scale_early, unpack_early
 from onnxq.render.qoperator.expand import expand
 from onnxq.render.read_nodes import sort_nodes
 from onnxq.render.read_parameters import (
@@ -93,7 +93,7 @@ class _Reader:
             elif node.op_type == "DequantizeLinear" and node.domain in _DOMAINS:
                 self._stored(unpack_early(node, self.namer) or node)
             elif node.op_type == "Mul" and node.domain in _DOMAINS:
-                self._unpacked(node)
+                self._unpacked(scale_early(node, self.namer) or node)
             elif (node.domain, node.op_type) == (fake_quantize.DOMAIN, fake_quantize.NAME):
                 self._fake(node)
                 if "fake-quantize" in self.backend.formats:
@@ -153,7 +153,7 @@ class _Reader:
     def _unpacked(self, node: ir.Node) -> None:
         """Integers times a scale: the weight of a float layer, unpacked when the model is loaded."""
         cast = node.inputs[0].producer() if node.inputs[0] is not None else None
-        stored = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else None
+        stored = _before_widening(cast.inputs[0]) if cast is not None and cast.op_type == "Cast" else None
         scale, array = constant_array(node.inputs[1]), constant_array(stored)
         if stored is None or scale is None or array is None:
             return

@@ -91,12 +91,13 @@ def unpacked_parameters(stored: ir.Value, array: NDArray[Any], scale: NDArray[An
     Args:
         stored: the integers.
         array: theirs.
-        scale: one number, or one for each index of the first axis.
+        scale: one number, or one for each index of an axis.
     """
-    if stored.dtype not in (ir.DataType.INT4, ir.DataType.INT8, ir.DataType.INT16):
+    if stored.dtype not in (ir.DataType.INT4, ir.DataType.INT8, ir.DataType.INT16) or scale.ndim > array.ndim:
         return None
-    axes = [k for k, size in enumerate(scale.shape) if size != 1]
-    if len(axes) > 1 or (axes and scale.shape[axes[0]] != array.shape[axes[0]]):
+    shape: tuple[int, ...] = (1,) * (array.ndim - scale.ndim) + scale.shape  # as it is broadcast
+    axes = [k for k, size in enumerate(shape) if size != 1]
+    if len(axes) > 1 or (axes and shape[axes[0]] != array.shape[axes[0]]):
         return None
     bits, signed = _BITS[stored.dtype]
     narrow = bool(array.size) and int(array.min()) > -(1 << (bits - 1))

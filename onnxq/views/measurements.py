@@ -16,6 +16,7 @@ from onnxq.views.parts import (
     ROWS,
     drops_table,
     heading,
+    is_counted,
     kept_rows,
     labelled,
     more_line,
@@ -108,7 +109,7 @@ def _errors_table(screen: Screen, title: str, rows: Mapping[str, Errors]) -> Non
     head = (title, "SQNR dB", "centred", "median", "worst", "sample", "cosine", "max error", "of peak")
     cells = []
     for name, e in rows.items():
-        if math.isnan(e.sqnr) and not math.isnan(e.agreement):
+        if is_counted(e):
             cells.append((name, f"{e.agreement:.2%} equal", *[""] * 7))
             continue
         sample = "" if e.worst_sample is None else str(e.worst_sample)

@@ -16,6 +16,7 @@ __all__ = [
     "accuracy_text",
     "drops_table",
     "heading",
+    "is_counted",
     "kept_rows",
     "labelled",
     "more_line",
@@ -62,7 +63,9 @@ def _some(names: Sequence[str]) -> list[str]:
 
 
 def accuracy_text(errors: Errors) -> str:
-    """SQNR over all samples, of the worst and of the median one."""
+    """SQNR over all samples, of the worst and of the median one; of integers, the share that is equal."""
+    if is_counted(errors):
+        return f"{errors.agreement:.2%} of {errors.elements:,} values equal"
     if errors.sqnr == math.inf:
         return "exact"
     text = decibels(errors.sqnr)
@@ -70,6 +73,11 @@ def accuracy_text(errors: Errors) -> str:
         text += f", worst sample {decibels(errors.worst)} (sample {errors.worst_sample})"
         text += f", median {decibels(errors.median)}"
     return text
+
+
+def is_counted(errors: Errors) -> bool:
+    """Whether equal values are all there is to measure: of integers, booleans and strings."""
+    return math.isnan(errors.sqnr) and not math.isnan(errors.agreement)
 
 
 def of_kinds(ops: Iterable[str]) -> str:

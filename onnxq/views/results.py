@@ -18,6 +18,7 @@ from onnxq.views.parts import (
     accuracy_text,
     drops_table,
     heading,
+    is_counted,
     kept_rows,
     labelled,
     note_lines,
@@ -54,7 +55,7 @@ def quantized(
         rows.append(("by", ", ".join((f"{first} ranges" if known else first, *rest))))
     rows += [("tried", note.removeprefix(TRIED)) for note in result.notes if note.startswith(TRIED)]
     if plan.stored:
-        rows.append(("weights", f"stored as integers, unpacked to float at load: {counts(plan.stored.values())}"))
+        rows.append(("weights", _stored(plan.stored)))
     rows += kept_rows(plan.kept_float, verbose)
     if check is not None:
         texts = _sqnr_texts(check)
@@ -62,8 +63,8 @@ def quantized(
         if len(texts) > _MANY_OUTPUTS and not verbose:
             rows.append(("", f"{len(texts) - _MANY_OUTPUTS} better outputs (-v lists them)"))
         for name, errors in check.outputs.items():
-            if math.isnan(errors.sqnr) and not math.isnan(errors.agreement):
-                rows.append(("agreement", f"{name}: {errors.agreement:.1%} of {errors.elements:,} values equal"))
+            if is_counted(errors):
+                rows.append(("agreement", f"{name}: {accuracy_text(errors)}"))
         rows.append(("size", smaller(check.float_bytes, check.quantized_bytes)))
         if check.speedup is not None:
             speed = f"{check.speedup:.2f} times as fast as float, one thread of this machine"
@@ -82,6 +83,15 @@ def _sqnr_texts(check: Verification) -> list[str]:
     scored = [(name, errors) for name, errors in check.outputs.items() if not math.isnan(errors.sqnr)]
     scored.sort(key=lambda pair: pair[1].sqnr)
     return [f"{name}: {accuracy_text(errors)}" if len(scored) > 1 else accuracy_text(errors) for name, errors in scored]
+
+
+def _stored(stored: Mapping[str, str]) -> str:
+    """Which weights are stored as integers, and when they become float."""
+    rows = [op for op in stored.values() if op == "Gather"]
+    others = [op for op in stored.values() if op != "Gather"]
+    parts = [f"unpacked to float at load: {counts(others)}"] if others else []
+    parts += [f"unpacked row by row as they are read: {counts(rows)}"] if rows else []
+    return f"stored as integers, {'; '.join(parts)}"
 
 
 def _checked(result: Quantized, check: Verification) -> str:
@@ -142,7 +152,7 @@ def rewritten(screen: Screen, source: str, output: str, result: Rewritten, secon
     heading(screen, f"{source} → {output}", f"{result.algorithm}, {seconds:.1f} s")
     rows = [("quantized", counts(result.quantized.values()) or "nothing")]
     if result.stored:
-        rows.append(("weights", f"stored as integers, unpacked to float at load: {counts(result.stored.values())}"))
+        rows.append(("weights", _stored(result.stored)))
     rows += kept_rows(result.kept_float, verbose)
     rows += labelled("note", result.notes)
     rows += labelled("SQNR", _sqnr_texts(check))
@@ -196,10 +206,16 @@ def agreement(screen: Screen, found: Agreement, *, verbose: bool) -> None:
     if found.integer or found.floating:  # not every runtime tells
         rows.append(("integer", f"{plural(len(found.integer), 'operator')}{_kinds(found.integer)}"))
         rows.append(("float", f"{plural(len(found.floating), 'operator')}{_kinds(found.floating)}"))
-    for position, (name, errors) in enumerate(sorted(found.outputs.items(), key=lambda pair: pair[1].sqnr)):
+    scored = {name: errors for name, errors in found.outputs.items() if not is_counted(errors)}
+    texts = []
+    for name, errors in sorted(scored.items(), key=lambda pair: pair[1].sqnr):
         steps = f", at most {found.lsb[name]:.2g} steps of its quantizer" if name in found.lsb else ""
-        label = "SQNR" if found.simulated else "agreement"
-        rows.append(("" if position else label, f"{name}: {accuracy_text(errors)}{steps}"))
+        texts.append(f"{name}: {accuracy_text(errors)}{steps}")
+    counted = [f"{name}: {accuracy_text(errors)}" for name, errors in found.outputs.items() if is_counted(errors)]
+    if found.simulated:
+        rows += [*labelled("SQNR", texts), *labelled("agreement", counted)]
+    else:
+        rows += labelled("agreement", [*texts, *counted])
     rows.append(("compared", found.compared if found.outputs else "nothing: give --data"))
     rows += labelled("layers", _layers(found.layers, verbose))
     rows += labelled("remark", found.remarks)

@@ -14,7 +14,7 @@ import onnxq
 from onnxq import Options
 from onnxq.session import Session
 from tests.models import build, images, normal
-from tests.test_planner import recurrent, residual, table, transformer
+from tests.test_planner import recurrent, residual, transformer
 
 ALL = Options(placement="all")
 
@@ -65,19 +65,6 @@ def test_stored_weights_are_unpacked_once(tmp_path: Path) -> None:
     kinds = {t.name: t.data_type for t in onnx.load(path).graph.initializer}
     assert kinds["w_quantized"] == kinds["r_quantized"] == onnx.TensorProto.INT8
     assert "w" not in kinds
-
-
-def test_rows_of_a_table_are_dequantized_behind_the_gather(tmp_path: Path) -> None:
-    path = tmp_path / "q.onnx"
-    rng = np.random.default_rng(0)
-    feeds = [{"x": rng.integers(0, 1000, (1, 8))} for _ in range(4)]
-    q = onnxq.quantize(table(), feeds, output=path)
-    assert q.plan.stored["Gather"] == "Gather"
-    model = onnx.load(path)
-    gather = next(n for n in model.graph.node if n.op_type == "Gather")
-    assert {t.name: t.data_type for t in model.graph.initializer}[gather.input[0]] == onnx.TensorProto.INT8
-    assert q.verification is not None and q.verification.worst is not None
-    assert q.verification.worst[1].sqnr > 35
 
 
 @pytest.mark.parametrize("channels", [3, 64])

@@ -1,0 +1,48 @@
+"""When stored integers are unpacked in onnxruntime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxq
+from onnxq.cli import main
+from tests.backends.test_onnxruntime import optimized
+from tests.models import build, normal
+from tests.test_planner import table
+
+
+def test_rows_of_a_table_are_dequantized_behind_the_gather(tmp_path: Path) -> None:
+    path = tmp_path / "q.onnx"
+    rng = np.random.default_rng(0)
+    feeds = [{"x": rng.integers(0, 1000, (1, 8))} for _ in range(4)]
+    q = onnxq.quantize(table(), feeds, output=path)
+    assert q.plan.stored["Gather"] == "Gather"
+    model = onnx.load(path)
+    gather = next(n for n in model.graph.node if n.op_type == "Gather")
+    assert {t.name: t.data_type for t in model.graph.initializer}[gather.input[0]] == onnx.TensorProto.INT8
+    assert q.verification is not None and q.verification.worst is not None
+    assert q.verification.worst[1].sqnr > 35
+
+
+def test_rows_of_a_table_are_unpacked_without_quantizers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A DequantizeLinear with a scale for each column is slow, and onnxruntime puts a pair behind the Transpose too."""
+    path = tmp_path / "q.onnx"
+    model = build(
+        """(int64[1, 6] i) => (float[6, 1, 32] y) {
+            r = Gather (t, i)
+            s = Transpose <perm = [1, 0, 2]> (r)
+            y = Neg (s)
+        }""",
+        t=normal(1000, 32) * np.linspace(0.1, 2, 32, dtype=np.float32),
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", i=np.stack([np.arange(6)[None] * k for k in range(4)]))
+    assert main(["quantize", str(tmp_path / "m.onnx"), "--data", str(tmp_path / "d.npz"), "-o", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "stored as integers, unpacked row by row as they are read: 1 Gather" in out
+    assert optimized(path) == ["Gather", "Cast", "Mul", "Transpose", "Neg"]
+    assert onnxq.compare(tmp_path / "m.onnx", path, tmp_path / "d.npz").outputs["y"].sqnr > 35
