@@ -12,6 +12,7 @@ from onnxq.plan import Kept, Plan
 from onnxq.planning.absorption import absorb
 from onnxq.planning.assignment import assign
 from onnxq.planning.candidates import find_candidates
+from onnxq.planning.carry import carry
 from onnxq.planning.question import Question
 from onnxq.planning.sites import make_sites
 
@@ -44,6 +45,7 @@ def make_plan(
     decided = find_candidates(asked)
     absorb(asked, decided)
     assign(asked, decided)
+    carry(asked, decided, kernels=True)
     sites = make_sites(asked, decided)
     return Plan(
         backend=backend.name,

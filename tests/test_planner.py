@@ -207,8 +207,10 @@ def test_symmetry_asked_for_that_is_there_changes_nothing() -> None:
 
 def test_moved_data_of_other_bits_has_a_scale_of_its_own() -> None:
     override = (("p", Override(act_bits=16)),)
-    sites = onnxq.plan(residual(), options=Options(placement="all", override=override)).by_name
-    assert sites["p"].spec.bits == 16 and sites["p"].tied_to is None
+    plan = onnxq.plan(residual(), options=Options(placement="all", override=override))
+    moved = plan.by_name["p"]
+    assert moved.spec.bits == plan.root(moved).spec.bits == 16
+    assert plan.root(moved).tensor == "t", "what is moved is as fine as what is asked for"
     assert onnxq.plan(residual(), options=ALL).by_name["p"].tied_to == "t"
 
 

@@ -8,6 +8,7 @@ from onnxq.backend import Kind, OpRule
 from onnxq.carried import QUANTIZERS, is_in_integers
 from onnxq.graph.groups import find_groups
 from onnxq.graph.values import is_constant
+from onnxq.planning.carry import carry, without_kernel
 from onnxq.planning.question import Decisions, Question
 from onnxq.planning.rows import is_standard, positions, row
 from onnxq.planning.specs import activation_spec
@@ -34,6 +35,13 @@ def find_candidates(asked: Question) -> Decisions:
             found.kept[node] = verdict
         else:
             found.rules[node] = verdict
+    carry(asked, found)
+    while narrow := without_kernel(found):
+        for node in narrow:
+            bits = found.carried[node].bits
+            found.kept[node] = f"{node.op_type} has no integer kernel for {bits} bits on {asked.backend.name}"
+            del found.rules[node]
+        carry(asked, found)
     return found
 
 

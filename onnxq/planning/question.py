@@ -12,6 +12,7 @@ from onnxq.graph.groups import Group
 from onnxq.options import Options
 from onnxq.placement import elements
 from onnxq.selection import Selection
+from onnxq.spec import QuantSpec
 
 __all__ = ["Decisions", "Question"]
 
@@ -92,6 +93,7 @@ class Decisions:
         absorbs: the same, the other way round.
         kept: float nodes → the reason.
         groups: nodes that together compute one function.
+        carried: nodes that hand on numbers finer than the options ask of them → how, see :mod:`onnxq.planning.carry`.
     """
 
     rules: dict[ir.Node, OpRule] = field(default_factory=dict)
@@ -100,6 +102,7 @@ class Decisions:
     absorbs: dict[ir.Node, ir.Node] = field(default_factory=dict)
     kept: dict[ir.Node, str] = field(default_factory=dict)
     groups: list[Group] = field(default_factory=list)
+    carried: dict[ir.Node, QuantSpec] = field(default_factory=dict)
 
     def output(self, node: ir.Node) -> ir.Value:
         """The tensor behind a node and the activation function it absorbed."""

@@ -11,7 +11,7 @@ from onnxq.planning.question import Decisions, Question
 from onnxq.selection import with_symmetry
 from onnxq.spec import PerChannel, PerTensor, QuantSpec
 
-__all__ = ["activation_spec", "bias_spec", "weight_spec"]
+__all__ = ["activation_spec", "bias_spec", "default_spec", "weight_spec"]
 
 
 def weight_spec(
@@ -33,15 +33,25 @@ def activation_spec(
 ) -> QuantSpec:
     """The spec of the tensor ``value`` that a node reads or writes; ``own``: what its row says instead of the target's.
 
-    The width is that of :func:`_least_bits` where the node reads the tensor.
+    The width is that of :func:`_least_bits` where the node reads the tensor; numbers that a node only hands on are
+    quantized as :mod:`onnxq.planning.carry` has found.
     """
-    options, read = asked.options, value in node.inputs
-    bits = _least_bits(asked, decided, asked.act_bits, node) if read else asked.act_bits
-    spec = replace(own or asked.backend.activation, bits=bits, range=options.range)
-    if options.symmetric is not None:
-        spec = with_symmetry(spec, options.symmetric)
-    spec = asked.selection.activation(spec, node, value)
+    if node in decided.carried:
+        return decided.carried[node]
+    bits = _least_bits(asked, decided, asked.act_bits, node) if value in node.inputs else asked.act_bits
+    spec = asked.selection.activation(_asked_of_all(asked, own or asked.backend.activation, bits), node, value)
     return replace(spec, signed=False) if asked.backend.unsigned else spec
+
+
+def default_spec(asked: Question) -> QuantSpec:
+    """The spec of activations of which the options and the target's rows say nothing in particular."""
+    spec = _asked_of_all(asked, asked.backend.activation, asked.act_bits)
+    return replace(spec, signed=False) if asked.backend.unsigned else spec
+
+
+def _asked_of_all(asked: Question, spec: QuantSpec, bits: int) -> QuantSpec:
+    spec = replace(spec, bits=bits, range=asked.options.range)
+    return spec if asked.options.symmetric is None else with_symmetry(spec, asked.options.symmetric)
 
 
 def bias_spec(weight: QuantSpec, bias: ir.Value) -> QuantSpec:
