@@ -18,8 +18,8 @@ _HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """What people quantize a model for."""
 _SLOW, _LONG = 0.85, 1e-4
 """Of the float model's speed, below which it is worth a warning; seconds that a model must take for that to matter."""
-_APART = 10.0
-"""dB between all samples and the worst of them, from which on few samples say little."""
+_VAGUE = 2.5
+"""dB that a figure may be off by for the samples it is of, by its standard error, before that is said."""
 
 
 def cautions(plan: Plan, verification: Verification, options: Options, statistics: Statistics) -> Iterator[str]:
@@ -51,7 +51,7 @@ def cautions(plan: Plan, verification: Verification, options: Options, statistic
         elif "Gather" in plan.stored.values():
             yield f"{slow}rows of a table are unpacked as they are read. --exclude Gather leaves tables in float"
     for name, errors in verification.outputs.items():
-        if errors.worst < errors.sqnr - _APART and verification.samples < samples:
+        if errors.uncertainty > _VAGUE and verification.samples < samples:
             yield (
                 f"output {name!r} differs much from sample to sample, and these figures are of "
                 f"{verification.samples} of {samples}: onnxq compare runs them all"

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
+
+from onnxq.moments import Moments, dot
 
 __all__ = [
     "ErrorMeter",
@@ -28,8 +29,6 @@ __all__ = [
 ]
 
 _CHUNK = 1 << 15
-_CANCELLED = 1e-6
-"""Share of the sum of squares below which subtracting the mean has cost too many digits."""
 _CONSTANT = 40.0
 """dB between the plain and the mean-removed SQNR, from which on a signal that varies so little counts as constant."""
 _SENTINEL = 1e30  # larger magnitudes stand for "masked", not for numbers
@@ -54,6 +53,8 @@ class Errors:
         worst: lowest SQNR of a sample, dB.
         worst_sample: index of that sample.
         median: median of the samples' SQNR, dB.
+        uncertainty: standard error of ``sqnr`` in dB, by how much the samples differ: what as many others would give.
+            It is at most some 4 dB, where one sample has all the noise; others may then give anything. NaN for one.
         cosine: cosine of the angle between all reference and all result elements.
         max_error: largest |r - g|.
         max_error_sample: index of the sample that has it.
@@ -71,6 +72,7 @@ class Errors:
     worst: float = math.nan
     worst_sample: int | None = None
     median: float = math.nan
+    uncertainty: float = math.nan
     cosine: float = math.nan
     max_error: float = math.nan
     max_error_sample: int | None = None
@@ -94,38 +96,12 @@ def jsonable(value: object) -> object:
     return value
 
 
-def _dot(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
-    """Sum of products, by one thread: BLAS would wake its others for each chunk."""
-    return float(np.einsum("i,i->", x, y))
-
-
-@dataclass
-class _Moments:
-    """Count, mean and centred sum of squares, merged by Chan, Golub & LeVeque (1979)."""
-
-    count: int = 0
-    mean: float = 0.0
-    centred: float = 0.0
-
-    def add(self, x: NDArray[np.float64], squares: float) -> None:
-        """Adds numbers whose sum of squares is known."""
-        mean = float(x.mean())
-        centred = squares - x.size * mean * mean
-        if centred < _CANCELLED * squares:
-            deviation = x - mean
-            centred = _dot(deviation, deviation)
-        delta, total = mean - self.mean, self.count + x.size
-        self.centred += centred + delta * delta * self.count * x.size / total
-        self.mean += delta * x.size / total
-        self.count = total
-
-
 @dataclass
 class ErrorMeter:
     """Takes pairs of tensors, one sample at a time; memory does not grow but for one number a sample."""
 
-    _signal: _Moments = field(default_factory=_Moments)
-    _noise: _Moments = field(default_factory=_Moments)
+    _signal: Moments = field(default_factory=Moments)
+    _noise: Moments = field(default_factory=Moments)
     _rr: float = 0.0
     _gg: float = 0.0
     _rg: float = 0.0
@@ -139,7 +115,7 @@ class ErrorMeter:
     _broken: int = 0
     _reshaped: int = 0
     _float: bool = True
-    _by_sample: list[tuple[int, float]] = field(default_factory=list)
+    _by_sample: list[tuple[int, float, float, float]] = field(default_factory=list)
     _samples: int = 0
 
     def update(self, reference: np.ndarray, result: np.ndarray, sample: int | None = None) -> None:
@@ -181,13 +157,13 @@ class ErrorMeter:
                     continue
                 peak, worst = float(np.abs(r).max()), float(np.abs(e).max())
             compared += r.size
-            chunk_rr, chunk_ee = _dot(r, r), _dot(e, e)
+            chunk_rr, chunk_ee = dot(r, r), dot(e, e)
             self._signal.add(r, chunk_rr)
             self._noise.add(e, chunk_ee)
             rr += chunk_rr
             ee += chunk_ee
-            self._gg += _dot(g, g)
-            self._rg += _dot(r, g)
+            self._gg += dot(g, g)
+            self._rg += dot(r, g)
             self._equal += r.size - int(np.count_nonzero(e))
             self._peak = max(self._peak, peak)
             if worst > self._max_error or self._max_error_sample is None:
@@ -197,7 +173,7 @@ class ErrorMeter:
         self._broken += broken
         self._elements += compared + broken
         if compared or broken:
-            self._by_sample.append((sample, -math.inf if broken else _decibel(rr, ee)))
+            self._by_sample.append((sample, -math.inf if broken else _decibel(rr, ee), rr, ee))
 
     def result(self) -> Errors:
         """The figures over all samples so far."""
@@ -213,7 +189,7 @@ class ErrorMeter:
         agreement = self._equal / self._elements
         if not self._float:
             return Errors(**counts, agreement=agreement)
-        worst_sample, worst = min(self._by_sample, key=lambda pair: pair[1])
+        worst_sample, worst, _, _ = min(self._by_sample, key=lambda sample: sample[1])
         norm = math.sqrt(self._rr) * math.sqrt(self._gg)
         both_zero = self._rr == 0.0 and self._gg == 0.0
         return Errors(
@@ -222,13 +198,23 @@ class ErrorMeter:
             sqnr_centred=-math.inf if self._broken else _decibel(self._signal.centred, self._noise.centred),
             worst=worst,
             worst_sample=worst_sample,
-            median=_median([value for _, value in self._by_sample]),
+            median=_median([value for _, value, _, _ in self._by_sample]),
+            uncertainty=math.nan if self._broken else self._uncertainty(),
             cosine=1.0 if both_zero else self._rg / norm if norm else 0.0,
             max_error=math.inf if self._broken else self._max_error,
             max_error_sample=worst_sample if self._broken else self._max_error_sample,
             peak=self._peak,
             agreement=agreement,
         )
+
+    def _uncertainty(self) -> float:
+        """Standard error of the ratio of noise to signal (Cochran, Sampling Techniques, 1977, equation 2.39), in dB."""
+        count = len(self._by_sample)
+        if count < 2 or not self._rr or not self._ee:
+            return math.nan
+        ratio = self._ee / self._rr
+        squares = sum((ee - ratio * rr) ** 2 for _, _, rr, ee in self._by_sample)
+        return 10 / math.log(10) * math.sqrt(count / (count - 1) * squares) / self._ee
 
 
 def _median(values: list[float]) -> float:

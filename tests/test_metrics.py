@@ -129,3 +129,24 @@ def test_the_worst_output_over_samples() -> None:
 def test_what_varies_counts_beside_a_constant(plain: float, centred: float, expected: float) -> None:
     """A lost spectrum beside its offset, an error that is a shift, and outputs that are constant."""
     assert kept_signal(Errors(sqnr=plain, sqnr_centred=centred)) == expected
+
+
+def metered(noises: list[float]) -> Errors:
+    """Samples of one signal, and of errors of these sizes."""
+    meter = ErrorMeter()
+    for noise in noises:
+        meter.update(np.ones(100), np.ones(100) + noise * np.tile([1, -1], 50))
+    return meter.result()
+
+
+def test_the_uncertainty_says_what_other_samples_would_give() -> None:
+    rng = np.random.default_rng(0)
+    found = [metered(list(rng.uniform(0.01, 0.03, size=8))) for _ in range(200)]
+    spread = float(np.std([errors.sqnr for errors in found]))
+    assert np.mean([errors.uncertainty for errors in found]) == pytest.approx(spread, rel=0.15)
+
+
+def test_the_uncertainty_is_largest_where_one_sample_has_all_the_noise() -> None:
+    assert metered([1e-6] * 7 + [0.1]).uncertainty == pytest.approx(10 / math.log(10), rel=0.01)
+    assert metered([0.1] * 8).uncertainty == pytest.approx(0, abs=1e-6)
+    assert math.isnan(metered([0.1]).uncertainty) and math.isnan(metered([0.0, 0.0]).uncertainty)
