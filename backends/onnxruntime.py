@@ -5,8 +5,9 @@ table (``tools/op_costs.py``: time per output element on one thread, QuantizeLin
 QLinearConv only where the quantizer follows the Conv directly; uint8 activations let Relu and Clip vanish into the
 zero point. ConvTranspose and recurrent layers have no integer kernel for static quantization: their weights are
 stored as integers only (an LSTM has one for ranges taken at each run: ``--algorithm dynamic``). A SiLU between integer
-convolutions runs as QLinearSigmoid and QLinearMul. A GELU falls apart there into its operators, since each reader of a
-tensor has a DequantizeLinear of its own: such convolutions mostly stay float.
+convolutions runs as QLinearSigmoid and QLinearMul. A GELU written as a chain of operators would fall apart there,
+since each reader of a tensor has a DequantizeLinear of its own: behind a convolution it is written as Gelu, which takes
+opset 20.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ import onnx_ir as ir
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.backends.onnxruntime_limits import adjust, several
 from onnxq.backends.onnxruntime_rewrites import finish
+from onnxq.graph.fuse_gelu import GELU_OPSET, fuse_gelu, has_gelu_chain
 from onnxq.graph.fuse_gemm import fuse_gemm
 from onnxq.graph.groups import KINDS
+from onnxq.graph.note import Note
 from onnxq.graph.values import only_reader
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.render.microsoft import QDQ_MICROSOFT
@@ -43,6 +46,8 @@ __all__ = ["BACKEND"]
 _LEAST_TABLE = 1 << 14
 """Elements from which a table of embeddings is stored in integers."""
 _LSTM = "in integers only with --algorithm dynamic, which takes the ranges of activations at each run"
+_BEFORE_GELU = ("Conv",)
+"""Whose integers a GELU may have to read; a product of matrices leaves floats."""
 _QUANTIZE_NS = 0.22
 """Nanoseconds a QuantizeLinear takes for an element: the unit of all costs."""
 
@@ -123,6 +128,15 @@ def _movement(op: str, cost: float = 0.27) -> OpRule:
     return OpRule(op, Kind.MOVEMENT, cost=(0.9, cost))
 
 
+def _rewrite(model: ir.Model) -> list[Note]:
+    """GELU in one operator has one reader of its input, and one kernel behind integers too."""
+    return [*fuse_gemm(model), *fuse_gelu(model, behind=_BEFORE_GELU)]
+
+
+def _rewrite_opset(model: ir.Model) -> int:
+    return GELU_OPSET if has_gelu_chain(model, behind=_BEFORE_GELU) else 0
+
+
 _RULES = (
     OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, bias=2, cost=_conv_cost),
     OpRule(
@@ -192,7 +206,8 @@ BACKEND = Backend(
     stores_weights=True,
     stored_because={"LSTM": _LSTM},
     runtime="onnxruntime",
-    rewrite=fuse_gemm,
+    rewrite=_rewrite,
+    rewrite_opset=_rewrite_opset,
     adjust=adjust,
     finish=finish,
     artifacts="model.onnx (QDQ)",

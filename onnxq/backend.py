@@ -174,6 +174,8 @@ class Backend:
             in this table; called before any work.
         rewrite: brings the float model into the form that the target wants, in place, before it is planned. Tensors
             that are left keep names and (to rounding, or as the target computes them) numbers; gives notes.
+        rewrite_opset: the opset that ``rewrite`` makes use of for a model; the model is raised to it unless the user
+            asks for one.
         adjust: makes numbers fit the target's limits, in place, whenever numbers were chosen or given; gives notes.
         lacks: what of a float model the target cannot run, for ``onnxq check``.
         quantize_cost: cost per element of entering integers, in the unit of ``OpRule.cost``.
@@ -225,6 +227,7 @@ class Backend:
     act_bits: frozenset[int] = _ANY_BITS
     refuses: Callable[[Options], None] | None = None
     rewrite: Callable[[ir.Model], list[Note]] | None = None
+    rewrite_opset: Callable[[ir.Model], int] | None = None
     adjust: Callable[[ir.Model, Plan, MutableMapping[str, QParams]], list[str]] | None = None
     lacks: Callable[[ir.Model], list[Finding]] | None = None
     quantize_cost: float = 1.0

@@ -82,7 +82,10 @@ class Prepared:
             OptionError: an opset is asked for that the result cannot have.
             ModelError: the format asked for cannot hold the model.
         """
-        model, notes = self.raised(self.model, needed_opset(target, options), options.opset)
+        least = needed_opset(target, options)
+        if target.rewrite_opset is not None and options.opset is None:
+            least = max(least, target.rewrite_opset(self.model))
+        model, notes = self.raised(self.model, least, options.opset)
         opset = model.opset_imports.get("", 0)
         if target.max_opset is not None and opset > target.max_opset:
             raise OptionError(
