@@ -18,6 +18,7 @@ from onnxq.calibration.statistics import Statistics
 from onnxq.coarse import coarse_weights
 from onnxq.graph.shapes import sizes_at
 from onnxq.graph.traverse import all_nodes
+from onnxq.idle import idle_bodies
 from onnxq.least_float import least_float
 from onnxq.masks import find_masks
 from onnxq.numbers import MADE, choose_numbers, unusable_constants, unusable_tensors
@@ -86,6 +87,7 @@ class Decider:
         self._samples = samples = few(statistics.kept)
         outputs = (value for node in all_nodes(model) for value in node.outputs)
         self._masks = find_masks(model, statistics.tensors)
+        self._idle = idle_bodies(model, statistics.tensors)
         self._made_tensors = {value.name for value in outputs if value.name and value.meta.get(MADE)}
         self._sizes = sizes_at(model, {n: a.shape for n, a in samples[0].feeds.items()}) if samples else {}
 
@@ -243,6 +245,7 @@ class Decider:
             plan = make_plan(model, self.target, options, keep_float=keep, unusable=self._unusable, sizes=self._sizes)
             bad = self._masks.to_avoid(mixes=self.target.mixes, everything=options.placement == "all")
             bad |= {**unusable_tensors(plan, statistics, self._made_tensors), **unusable_constants(model, plan)}
+            bad |= {tensor: why for tensor, why in self._idle.items() if tensor in bad}
             more = _nodes_touching(model, plan, bad)
             if not more:
                 break
