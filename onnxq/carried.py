@@ -70,7 +70,7 @@ def nothing_to_deploy(source: Quantized) -> BackendError:
     nodes = list(all_nodes(source.model))
     found = [node.op_type for node in nodes if node.op_type in _PACKED or node.op_type == "DequantizeLinear"]
     stored = len({site.tensor for site in source.plan.sites})
-    parts = [*([counts(found)] if found else []), *([plural(stored, "constant with scales")] if stored else [])]
+    parts = [*([counts(found)] if found else []), *([f"{plural(stored, 'constant')} with scales"] if stored else [])]
     if not parts:
         return BackendError("the model carries no quantizers", hint="Use 'onnxq quantize' for a float model")
     what = f"only weights are quantized in the model ({', '.join(parts)}), and {name} needs scales of activations"

@@ -54,7 +54,7 @@ def check(
         loaded = load(model)
     except OnnxqError as error:
         return [of_error(error, "model")]
-    prepared = _prepared(model, options)
+    prepared = _prepared(loaded, options)
     findings = _validity(loaded, mended=prepared is not None) + _operators(loaded, options) + check_weights(loaded)
     if prepared is not None:
         findings += [*prepared.random, *(Finding("note", "model", said) for said in prepared.lost)]
@@ -67,7 +67,7 @@ def check(
         if data is not None:
             findings += check_data(loaded, session, data, options, image)
     alone = _alone(backend, options)
-    findings += alone if alone else _plan(model, backend, options) + _lacks(model, backend, options)
+    findings += alone if alone else _plan(loaded, backend, options) + _lacks(loaded, backend, options)
     unique = list({(f.where, f.what): f for f in findings}.values())
     return sorted(unique, key=lambda f: _ORDER[f.level])
 
@@ -88,7 +88,7 @@ def _opened(model: ir.Model, options: Options) -> tuple[Session | None, Finding 
         return plain, Finding("warning", "onnxruntime", f"it runs without graph optimizations only; with them: {what}")
 
 
-def _prepared(model: ModelSource, options: Options) -> Prepared | None:
+def _prepared(model: ir.Model, options: Options) -> Prepared | None:
     """The model as it will be calibrated; None where it cannot be, which the plan says."""
     try:
         return Prepared(model, options)
@@ -154,7 +154,7 @@ def _alone(backend: str, options: Options) -> list[Finding]:
     return [Finding("note", f"algorithm {whole.name!r}", what)]
 
 
-def _lacks(model: ModelSource, backend: str, options: Options) -> list[Finding]:
+def _lacks(model: ir.Model, backend: str, options: Options) -> list[Finding]:
     """What the target cannot run, or cannot be given at all."""
     try:
         target = backend_named(backend)
@@ -164,7 +164,7 @@ def _lacks(model: ModelSource, backend: str, options: Options) -> list[Finding]:
     return target.lacks(fitted) if target.lacks else []
 
 
-def _plan(model: ModelSource, backend: str, options: Options) -> list[Finding]:
+def _plan(model: ir.Model, backend: str, options: Options) -> list[Finding]:
     """What will be quantized, and what stays float."""
     try:
         made = plan(model, backend=backend, options=options)

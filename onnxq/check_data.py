@@ -18,6 +18,8 @@ from onnxq.fingerprint import fingerprint
 from onnxq.graph.dependence import inputs_behind
 from onnxq.options import ImageOptions, Options
 from onnxq.session import InputInfo, Session
+from onnxq.states import states
+from onnxq.terminal import plural
 
 __all__ = ["Looker", "check_data", "constant_outputs"]
 
@@ -44,7 +46,7 @@ def check_data(
         image: how pictures are read.
     """
     limit = min(options.samples or LOOKED_AT, LOOKED_AT)
-    looker = Looker(session.inputs)
+    looker = Looker(session.inputs, states(model))
     few: dict[int, Mapping[str, np.ndarray]] = {}
     try:
         whole = open_data(data, session.inputs, image=image, samples=options.samples)
@@ -70,7 +72,7 @@ def check_data(
         findings += remembered.compare(few.values(), options) if remembered is not None else []
     except OnnxqError as error:
         findings.append(of_error(error, "running the float model"))
-    what = f"{known} samples" if whole.length is not None else f"at least {known} samples"
+    what = plural(known, "sample") if whole.length is not None else f"at least {plural(known, 'sample')}"
     return [*findings, Finding("note", "calibration data", f"{what} ({whole.kind}); {looker.shapes()}")]
 
 
@@ -88,13 +90,14 @@ class Looker:
 
     Args:
         inputs: the inputs of the model that are looked at.
+        states: those that may carry a state, see :func:`onnxq.states.states`: it is at rest where a sequence begins.
 
     Attributes:
         samples: feeds seen.
     """
 
-    def __init__(self, inputs: Sequence[InputInfo]) -> None:
-        self._inputs = inputs
+    def __init__(self, inputs: Sequence[InputInfo], states: Mapping[str, bool]) -> None:
+        self._inputs, self._states = inputs, states
         self.samples = 0
         self._hashes: dict[str, set[bytes]] = {info.name: set() for info in inputs}
         self._shapes: dict[str, dict[tuple[int, ...], int]] = {info.name: {} for info in inputs}
@@ -120,7 +123,8 @@ class Looker:
             if not finite.size:
                 continue
             low, high = float(finite.min()), float(finite.max())
-            if low == high and x.size > 1:
+            at_rest = low == 0.0 and name in self._states
+            if low == high and x.size > 1 and not at_rest:
                 self._flat[name].append(index)
             self._low[name], self._high[name] = min(low, self._low[name]), max(high, self._high[name])
             self._whole[name] = self._whole[name] and bool(np.all(finite == np.rint(finite)))
@@ -152,10 +156,12 @@ class Looker:
             low, high, flat = self._low[name], self._high[name], self._flat[name]
             big = any(np.prod(shape) > 1 for shape in self._shapes[name])
             if big and low == high:
-                # an input beside others may well rest: a state, a flag
-                level: Literal["warning", "note"] = "warning" if len(self._inputs) == 1 else "note"
+                # an input beside others may well rest: a flag, a mask
+                state = self._states.get(name, False)
+                level: Literal["warning", "note"] = "warning" if len(self._inputs) == 1 or state else "note"
                 what = "all values are zero" if low == 0.0 else f"all values are {low:g}"
-                found.append(Finding(level, place, what, "Is this the right data?"))
+                hint = "A state: feed also what the model gives back." if state else "Is this the right data?"
+                found.append(Finding(level, place, what, hint))
             elif flat:
                 found.append(Finding("warning", place, f"all values are the same in {_samples(flat)}"))
             if big and low != high and self.samples > 1:

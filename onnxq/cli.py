@@ -111,10 +111,14 @@ def _run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _log_to(screen: Screen, level: int) -> Iterator[None]:
-    """Send the library's warnings to stderr, one line each, for as long as the command runs."""
+    """Send the library's warnings to stderr, one line each and each once, for as long as the command runs."""
+    said: set[str] = set()
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
+            if record.getMessage() in said:  # a model is loaded, or data opened, for more than one purpose
+                return
+            said.add(record.getMessage())
             screen.line(f"{screen.style(record.levelname.lower(), 'yellow')}: {record.getMessage()}")
 
     logger = logging.getLogger("onnxq")

@@ -17,6 +17,7 @@ from onnxq.errors import ExecutionError
 from onnxq.fingerprint import Fingerprint
 from onnxq.options import Options
 from onnxq.session import inputs_of
+from onnxq.states import states
 
 __all__ = ["remarks"]
 
@@ -42,7 +43,7 @@ def remarks(
         options: providers, custom-op library, samples to hold back.
     """
     kept = statistics.kept[:: max(-(-len(statistics.kept) // _LOOKED_AT), 1)]
-    looker = Looker(inputs_of(model))
+    looker = Looker(inputs_of(model), states(model))
     for sample in kept:
         looker.look(sample.feeds, sample.index)
     zero = {f"input {t.name!r}" for t in statistics.tensors.values() if t.count and t.min == t.max == 0.0}

@@ -116,5 +116,5 @@ def number(value: float) -> str:
 
 
 def plural(count: int, word: str) -> str:
-    """``1 node``, ``2 nodes``."""
+    """``1 node``, ``2 nodes``; a word alone, what follows it is put behind."""
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"

@@ -49,13 +49,21 @@ def test_weights_in_blocks(form: str, bits: int, found: str, backend: str, tmp_p
     assert f"Quantize the float model for {backend}" in said
 
 
-def test_weights_with_a_scale_for_each_channel() -> None:
+@pytest.mark.parametrize(("count", "found"), [(1, "1 constant with scales"), (2, "2 constants with scales")])
+def test_weights_with_a_scale_for_each_channel(count: int, found: str) -> None:
+    other = "q" if count > 1 else "p"
     model = build(
-        "(float[4, 16] x) => (float[4, 8] y) { w = DequantizeLinear <axis = 1> (q, s)\n y = MatMul (x, w) }",
-        q=np.random.default_rng(0).integers(-127, 128, (16, 8)).astype(np.int8),
+        f"""(float[4, 16] x) => (float[4, 8] y, float[4, 8] z) {{
+            w = DequantizeLinear <axis = 1> (p, s)
+            y = MatMul (x, w)
+            v = DequantizeLinear <axis = 1> ({other}, s)
+            z = MatMul (x, v)
+        }}""",
+        p=np.full((16, 8), 3, np.int8),
+        q=np.full((16, 8), 5, np.int8),
         s=np.full(8, 0.01, np.float32),
     )
-    assert "only weights are quantized in the model (1 constant with scales)" in refused(model, "tensorrt")
+    assert f"only weights are quantized in the model ({found})" in refused(model, "tensorrt")
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino", "tensorrt"])

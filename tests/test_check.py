@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper, parser
 
 import onnxq
 from onnxq.check import check
+from onnxq.cli import main
 from onnxq.demo.data import MODEL, load_digits
 from onnxq.findings import Finding
 from onnxq.options import Options
@@ -205,3 +206,46 @@ def test_an_output_that_is_the_same_whatever_its_input_is() -> None:
         text.startswith("output 'y': the float model gives the same")
         for text in onnxq.calibrate(two_branches(), feeds).warnings()
     )
+
+
+def recurrent() -> onnx.ModelProto:
+    return parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1, 4] x, float[1, 8] h, float[1, 4] mask) => (float[1, 4] y, float[1, 8] hn) {
+            y = Mul (x, mask)
+            hn = Tanh (h)
+        }"""
+    )
+
+
+def test_a_state_is_at_rest_where_a_sequence_begins() -> None:
+    """Not worth a word, unless the data has no other: then the ranges are those of beginnings."""
+    rng = np.random.default_rng(0)
+    feeds = [{name: rng.normal(size=(1, n)).astype(np.float32) for name, n in (("x", 4), ("h", 8), ("mask", 4))}
+             for _ in range(12)]  # fmt: skip
+    for k in (0, 6):
+        feeds[k]["h"] = np.zeros((1, 8), np.float32)
+    assert not any("input" in text for text in problems(check(recurrent(), data=feeds)))
+    assert onnxq.calibrate(recurrent(), feeds).warnings() == []
+    rests = [{**feed, "h": np.zeros((1, 8), np.float32)} for feed in feeds]
+    found = only(check(recurrent(), data=rests), "all values are zero")
+    assert (found.level, found.where) == ("warning", "input 'h'") and "what the model gives back" in found.hint
+    assert sum("'h'" in text for text in onnxq.calibrate(recurrent(), rests).warnings()) == 1
+    masks = [{**feed, "mask": np.zeros((1, 4), np.float32)} for feed in feeds]
+    assert only(check(recurrent(), data=masks), "all values are zero").level == "note"
+    feeds[3]["x"] = np.full((1, 4), 0.5, np.float32)
+    assert only(check(recurrent(), data=feeds), "the same in sample 3").level == "warning"
+
+
+def test_nodes_out_of_order_are_warned_of_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    model = two_branches()
+    first = model.graph.node.pop(1)
+    model.graph.node.append(first)
+    check(model)
+    assert [record.message for record in caplog.records] == ["nodes out of order: sorted"]
+    onnx.save(model, tmp_path / "m.onnx")
+    for verb in ("check", "plan"):
+        main([verb, str(tmp_path / "m.onnx")])
+        assert capsys.readouterr().err.count("out of order") == 1

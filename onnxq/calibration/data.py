@@ -21,6 +21,7 @@ from onnxq.errors import DataError
 from onnxq.options import ImageOptions
 from onnxq.session import InputInfo
 from onnxq.suggest import nearest_file
+from onnxq.terminal import plural
 from onnxq.user_code import function_of, split_name
 
 __all__ = ["Samples", "of_pictures", "open_data"]
@@ -140,7 +141,7 @@ def _from_folder(
     if not present:
         raise DataError("no samples", where=where, hint="The folder has no .npz, .npy or picture files.")
     if len(present) > 1:
-        counts = ", ".join(f"{len(kinds[kind])} {kind} files" for kind in present)
+        counts = ", ".join(plural(len(kinds[kind]), f"{kind} file") for kind in present)
         raise DataError(f"the folder mixes {counts}", where=where, hint="Keep one kind in a folder.")
     found = kinds[present[0]]
     read: Callable[[Path], Any] = load_feed

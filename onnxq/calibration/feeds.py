@@ -15,6 +15,7 @@ import numpy as np
 from onnxq.errors import DataError
 from onnxq.session import InputInfo
 from onnxq.suggest import nearest
+from onnxq.terminal import plural
 
 __all__ = ["Fitter", "shape_text"]
 
@@ -84,7 +85,9 @@ class Fitter:
             return {str(name): value for name, value in item.items()}
         if isinstance(item, (tuple, list)) and item and all(self._is_array(part) for part in item[: len(self._inputs)]):
             if len(item) < len(self._inputs):
-                wrong = f"the data gives {len(item)} arrays, the model has {len(self._inputs)} inputs"
+                wrong = (
+                    f"the data gives {plural(len(item), 'array')}, the model has {plural(len(self._inputs), 'input')}"
+                )
                 raise DataError(wrong, where=where, hint="Give a dict by input name, or a tuple in the inputs' order.")
             return {info.name: part for info, part in zip(self._inputs, item, strict=False)}
         if len(self._inputs) != 1:

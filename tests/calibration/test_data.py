@@ -365,7 +365,7 @@ def test_missing_and_unknown_kinds(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="no calibration data"):
             feeds(nothing)
     np.savez(tmp_path / "d.npz", x=IMAGES)
-    with pytest.raises(DataError, match=r"mixes 1 npz files, 1 npy files"):
+    with pytest.raises(DataError, match=r"mixes 1 npz file, 1 npy file"):
         feeds(tmp_path)
 
 
