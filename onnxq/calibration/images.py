@@ -71,6 +71,7 @@ class ImageReader:
         self._mean, self._std = (self._per_channel(name, getattr(options, name), expected) for name in ("mean", "std"))
         self._dtype: np.dtype[Any] = np.dtype(np.float32) if is_float else info.dtype
         self._remark = self._beyond_pixels()
+        self._free = f"input {info.name!r}" if self._resize is None and self._crop is None else ""
 
     def _beyond_pixels(self) -> str:
         """What to say of a mean that no pixel reaches: it is meant for another scale."""
@@ -104,6 +105,13 @@ class ImageReader:
         except (OSError, ValueError, SyntaxError, self._pil.DecompressionBombError) as error:
             raise DataError(f"is no readable picture ({error})", where=str(path)) from error
         picture = self._fit(picture, path)
+        if self._free:
+            _log.warning(
+                "%s leaves height or width free: pictures keep their own, %dx%d is that of the first. "
+                "--image-resize HxW gives all of them the size of real use",
+                self._free, picture.height, picture.width,
+            )  # fmt: skip
+            self._free = ""
         x = np.asarray(picture, np.float32).reshape(picture.height, picture.width, -1)
         if x.shape[2] == 1 and self._channels != "gray":
             x = np.repeat(x, 3, axis=2)

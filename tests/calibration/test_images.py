@@ -42,6 +42,19 @@ def test_defaults_follow_the_models_input(folder: Path) -> None:
     assert x.flags.c_contiguous
 
 
+def test_a_size_that_is_free_is_said(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Once, and not where the size is given by the model or the user."""
+    assert first(folder, info("N", 3, "h", "w")).shape == (1, 3, 4, 6)
+    (said,) = caplog.messages
+    assert said.startswith("input 'x' leaves height or width free") and "4x6 is that of the first" in said
+    assert "--image-resize" in said
+    caplog.clear()
+    first(folder, info("N", 3, 8, 10))
+    first(folder, info("N", 3, "h", "w"), resize="8x10")
+    first(folder, info("N", 3, "h", "w"), crop="2x2")
+    assert not caplog.messages
+
+
 def test_channels_last_is_seen_in_the_shape(folder: Path) -> None:
     x = first(folder, info(1, 8, 10, 3))
     assert x.shape == (1, 8, 10, 3)
