@@ -16,6 +16,7 @@ from onnxq.carried import quantizing
 from onnxq.comparison import Comparison, TensorErrors
 from onnxq.errors import ExecutionError, ModelError, OnnxqError
 from onnxq.graph.load import ModelSource, load
+from onnxq.graph.traverse import all_nodes
 from onnxq.inner_tensors import InnerTensors
 from onnxq.metrics import ErrorMeter
 from onnxq.options import ImageOptions, Options
@@ -70,7 +71,7 @@ def compare(
     (first, base), other = _base(first, options, custom_op_library), open_anyhow(second, optimize=home, **options)
     feeds = open_data(data, base.inputs, image=image, samples=samples)
     meters = {info.name: ErrorMeter() for info in base.outputs}
-    inner = InnerTensors(first, second, options, optimize=home) if tensors else None
+    inner = InnerTensors(_alike(first, second, custom_op_library), second, options, optimize=home) if tensors else None
     count = 0
     with (reporter or Silent()).phase("compare", total=feeds.length) as advance:
         for count, feed in enumerate(feeds, 1):
@@ -97,6 +98,26 @@ def _base(model: ir.Model, options: Mapping[str, Any], library: str | None) -> t
         except OnnxqError:
             raise error from None
         return prepared, Session(prepared, **options)
+
+
+def _alike(first: ir.Model, second: ir.Model, library: str | None) -> ir.Model:
+    """The float model with the tensors that the other was made with: as it is, or prepared as for quantizing.
+
+    What was between Transposes that undo each other has other names then, its axes being in another order.
+    """
+    made = _tensors(second)
+    shared = made & _tensors(first)
+    if shared == made:
+        return first
+    try:
+        prepared = Prepared(first, Options(custom_op_library=library)).model
+    except OnnxqError:
+        return first
+    return prepared if len(made & _tensors(prepared)) > len(shared) else first
+
+
+def _tensors(model: ir.Model) -> set[str]:
+    return {value.name for node in all_nodes(model) for value in node.outputs if value.name}
 
 
 def _swapped(first: ir.Model, second: ir.Model) -> tuple[str, ...]:

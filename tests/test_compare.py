@@ -12,14 +12,15 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from onnxq import inner_tensors
+import onnxq
+from onnxq import Options, inner_tensors
 from onnxq.cli import main
 from onnxq.compare import compare
 from onnxq.errors import DataError, ExecutionError, ModelError
 from onnxq.metrics import sqnr
 from onnxq.session import Session
 from tests import pairs
-from tests.models import build
+from tests.models import build, images, normal
 
 
 def by_hand() -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -183,3 +184,26 @@ def test_models_that_look_swapped(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert main(["compare", *(str(tmp_path / f"{n}") for n in ("int8.onnx", "float.onnx")), "--data",
                  str(tmp_path / "d.npz")]) == 0  # fmt: skip
     assert "look swapped" in capsys.readouterr().out
+
+
+def test_tensors_between_transposes_that_were_taken_out_are_compared(tmp_path: Path) -> None:
+    """Their axes are in another order then, and their names are others."""
+    model = build(
+        """(float[1, 8, 9, 9] x) => (float[1, 8, 9, 9] y) {
+            a = Conv (x, w)
+            t = Transpose <perm = [0, 2, 3, 1]> (a)
+            s = Mul (t, scale)
+            r = Relu (s)
+            u = Transpose <perm = [0, 3, 1, 2]> (r)
+            b = Conv (u, w)
+            y = Neg (b)
+        }""",
+        w=normal(8, 8, 1, 1),
+        scale=np.linspace(0.5, 2, 8, dtype=np.float32),
+    )
+    path = tmp_path / "q.onnx"
+    onnxq.quantize(model, images(1, 8, 9, 9), output=path, options=Options(placement="all"))
+    made = onnxq.compare(model, path, images(1, 8, 9, 9))
+    compared = {tensor.tensor for tensor in made.tensors}
+    assert "b" in compared and "r_permuted" in compared
+    assert all(tensor.errors.sqnr > 25 for tensor in made.tensors)
