@@ -17,7 +17,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.permuted import can_permute, keeps_order, permute, rank_of
 from onnxq.graph.traverse import all_graphs
-from onnxq.graph.values import remove_nodes, rename_output, replace_value
+from onnxq.graph.values import remove_nodes, rename_output, replace_value, stand_for
 
 __all__ = ["cancel_transposes"]
 
@@ -203,6 +203,7 @@ class _Region:
                 for position, output in enumerate(self.graph.outputs):
                     if output is value:
                         self.graph.outputs[position] = behind
+        stand_for(maker, [maker])  # patterns may have named it by what it wrote
         value.name = namer.fresh(f"{old}_permuted")
         if readers:
             made.outputs[0].name = old

@@ -9,6 +9,7 @@ from onnxq.graph.load import load
 from onnxq.graph.normalize import normalize
 from onnxq.graph.note import Note
 from onnxq.graph.shapes import infer_shapes
+from onnxq.patterns import match, names_of
 from tests.graph.helpers import apply, build, i64, ops, random
 
 
@@ -108,6 +109,16 @@ def test_the_output_is_what_was_transposed_back() -> None:
     body = f"{LAST}\n r = Relu (t)\n y = Transpose <perm = [0, 3, 1, 2]> (r)"
     model, _ = apply(cancelled, build(f"g (float[2, 3, 4, 5] x) => (float[2, 3, 4, 5] y) {{ {body} }}"), FEED)
     assert ops(model) == ["Relu"]
+
+
+def test_patterns_that_name_a_tensor_still_find_its_node() -> None:
+    body = f"{LAST}\n r = Relu (t)\n n = Neg (r)\n y = Transpose <perm = [0, 3, 1, 2]> (n)"
+    model, _ = apply(cancelled, build(f"g (float[2, 3, 4, 5] x) => (float[2, 3, 4, 5] y) {{ {body} }}"), FEED)
+    relu = model.graph[0]
+    relu.name = "relu"
+    assert relu.outputs[0].name == "r_permuted"
+    (found,) = match(["r"], names_of(model))
+    assert found.nodes == {"relu"}
 
 
 def test_another_order_behind_it_is_composed() -> None:
