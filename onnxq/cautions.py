@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 
+from onnxq.calibration.roles import samples_to_verify
 from onnxq.calibration.statistics import Statistics
 from onnxq.final_check import Verification
+from onnxq.judging import lifts
 from onnxq.metrics import kept_signal
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.reasons import by_reason, counts, to_exclude
+from onnxq.terminal import bytes_text
 
 __all__ = ["cautions", "poor"]
 
@@ -20,6 +24,11 @@ _SLOW, _LONG = 0.85, 1e-4
 """Of the float model's speed, below which it is worth a warning; seconds that a model must take for that to matter."""
 _VAGUE = 2.5
 """dB that a figure may be off by for the samples it is of, by its standard error, before that is said."""
+_FAINT, _UNSURE = 10.0, 20.0
+"""dB that an output is louder over all the data than in the samples compared, from which on an SQNR below 20 dB may be
+that of nothing."""
+_LARGE = 1 << 20
+"""Bytes from which on a result larger than the model is worth a warning: quantizers take some of a small one."""
 
 
 def cautions(plan: Plan, verification: Verification, options: Options, statistics: Statistics) -> Iterator[str]:
@@ -50,6 +59,15 @@ def cautions(plan: Plan, verification: Verification, options: Options, statistic
             yield f"{slow}conversions cost more than integers gain. {to_exclude(Counter(plan.quantized.values()))}"
         elif "Gather" in plan.stored.values():
             yield f"{slow}rows of a table are unpacked as they are read. --exclude Gather leaves tables in float"
+    if verification.quantized_bytes > verification.float_bytes >= _LARGE:
+        sizes = f"{bytes_text(verification.float_bytes)} → {bytes_text(verification.quantized_bytes)}"
+        yield f"the file is larger than the model given, {sizes}: too little of it is stored in 8 bits"
+    unsure = {n for n, errors in verification.outputs.items() if errors.sqnr < _UNSURE}
+    louder = lifts(samples_to_verify(statistics.kept), statistics) if unsure else {}
+    for name in verification.outputs:
+        if name in unsure and louder.get(name, 0.0) >= _FAINT:
+            below = f"{louder[name]:.0f} dB below all the data" if louder[name] < math.inf else "all zero"
+            yield f"output {name!r} is next to nothing in the samples compared ({below}): its SQNR says little"
     for name, errors in verification.outputs.items():
         if errors.uncertainty > _VAGUE and verification.samples < samples:
             yield (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from typing import TypedDict
 
 import onnx_ir as ir
@@ -14,7 +14,7 @@ from onnxq.amplifiers import noise_amplifiers
 from onnxq.backend import Backend, Kind
 from onnxq.branches import lost_branches
 from onnxq.calibration.roles import few
-from onnxq.calibration.statistics import Statistics
+from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.coarse import coarse_weights
 from onnxq.graph.shapes import sizes_at
 from onnxq.graph.traverse import all_nodes
@@ -28,11 +28,10 @@ from onnxq.planner import make_plan
 from onnxq.progress import Reporter, Silent
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
-from onnxq.relief import cheap_in_float, costly_in_integers
-from onnxq.rescue import FEW, Blame, blame, groups, to_keep_float
+from onnxq.rescue import FEW
 from onnxq.variants import Variants
 
-__all__ = ["Decider"]
+__all__ = ["Decider", "Runtime"]
 
 _ROUNDS = 3
 """How often noise is looked for again after nodes were kept float."""
@@ -40,7 +39,9 @@ _LARGEST_SHARE = 0.5
 """Largest share of the quantized nodes' cost that may be kept float because of amplified noise."""
 
 
-class _Runtime(TypedDict):
+class Runtime(TypedDict):
+    """Options of :class:`onnxq.session.Session`."""
+
     providers: tuple[str, ...]
     custom_op_library: str | None
 
@@ -64,6 +65,7 @@ class Decider:
     Attributes:
         notes: what was decided.
         warnings: what a user should know of the result.
+        hints: what might be tried next.
     """
 
     def __init__(
@@ -82,7 +84,9 @@ class Decider:
         self.choices, self.version = choices, version
         self.notes: list[str] = []
         self.warnings: list[str] = []
+        self.hints: list[str] = []
         self._keep: dict[str, str] = dict(keep_float or {})
+        self._store: set[str] = set()
         self._unusable: dict[str, str] = {}
         self._samples = samples = few(statistics.kept)
         outputs = (value for node in all_nodes(model) for value in node.outputs)
@@ -115,11 +119,11 @@ class Decider:
                 self._samples,
                 broken=forced,
                 optimize=self.target.at_home,
-                **self._runtime,
+                **self.runtime,
             )
             if not noisy:
                 break
-            costs = self._costs(quantized.plan)
+            costs = self.costs(quantized.plan)
             share = sum(costs[n] for n in noisy) / max(sum(costs.values()), 1e-12)
             if share > _LARGEST_SHARE and not forced:
                 part = self._least_float(quantized, list(noisy), costs)
@@ -141,73 +145,31 @@ class Decider:
         if not self._samples:
             return []
         variants = Variants(
-            quantized.simulated(), self._samples[:FEW], fuse_quantizers=not quantized.is_simulated, **self._runtime
+            quantized.simulated(), self._samples[:FEW], fuse_quantizers=not quantized.is_simulated, **self.runtime
         )
 
         def measure(kept: Iterable[str]) -> float:
             made = self._attempt({**self._keep, **dict.fromkeys(kept, "")})[0]
-            return variants.kept_signal(made.simulated()) if self._layers(made.plan) else -math.inf
+            return variants.kept_signal(made.simulated()) if self.layers(made.plan) else -math.inf
 
         named = set(nodes)
         in_order = [node.name for node in all_nodes(self.model) if node.name in named]
-        return least_float(in_order, self._layers(quantized.plan), costs, measure)
+        return least_float(in_order, self.layers(quantized.plan), costs, measure)
 
-    def _layers(self, plan: Plan) -> dict[str, float]:
+    def layers(self, plan: Plan) -> dict[str, float]:
         """The multiply-accumulates that are quantized, with their costs."""
         rules = self.target.rules
-        costs = self._costs(plan)
+        costs = self.costs(plan)
         return {name: cost for name, cost in costs.items() if rules[plan.quantized[name]].kind is Kind.COMPUTE}
 
-    def relieve(self, quantized: Quantized, reporter: Reporter) -> Quantized | None:
-        """The model with cheap arithmetic kept float that costs the result much, or ``None`` where there is none."""
-        samples, budget = self._samples, sum(self._costs(quantized.plan).values())
-        pieces = cheap_in_float(self.model, quantized.plan, self.target, self._sizes, budget)
-        if not pieces or not samples:
-            return None
-        variants = Variants(
-            quantized.simulated(), samples[:FEW], fuse_quantizers=not quantized.is_simulated, **self._runtime
-        )
+    def keep_float(self, reasons: Mapping[str, str], *, store: bool = False) -> None:
+        """Keep nodes float from now on; ``store``: with their weights stored as integers."""
+        self._keep.update(reasons)
+        self._store.update(reasons if store else ())
 
-        def measure(kept: Iterable[str]) -> dict[str, float]:
-            return variants.outputs(self._attempt({**self._keep, **dict.fromkeys(kept, "")})[0].simulated())
-
-        count = len(groups([piece[0] for piece in pieces]))
-        with reporter.phase("find what hurts", total=count, unit="groups") as advance:
-            found = costly_in_integers(pieces, measure, advance)
-        self._keep.update(found)
-        return self.again()[0] if found else None
-
-    def rescue(self, quantized: Quantized, reporter: Reporter) -> Quantized | None:
-        """For a poor result: the model with the layers to blame kept float, or ``None`` where that would not help."""
-        records, rest = self.blame(quantized, reporter, in_hope=True)
-        chosen = to_keep_float(records, rest)
-        if not chosen:
-            return None
-        noise = {name: record.noise for record in records for name in record.nodes}
-        for name in chosen:
-            sqnr = -10 * math.log10(noise[name]) if noise[name] > 0 else math.inf
-            self._keep[name] = f"quantized alone it leaves {sqnr:.0f} dB at the outputs"
-        return self.again()[0]
-
-    def blame(self, quantized: Quantized, reporter: Reporter, *, in_hope: bool = False) -> tuple[list[Blame], float]:
-        """What each layer does to the outputs when it alone is quantized, see :func:`onnxq.rescue.blame`."""
-        samples = self._samples
-        layers = self._layers(quantized.plan)
-        if not layers or not samples:
-            return [], 0.0
-
-        def quantized_without(kept: Iterable[str]) -> ir.Model:
-            return self._attempt({**self._keep, **dict.fromkeys(kept, "")})[0].simulated()
-
-        variants = Variants(
-            quantized_without(layers), samples[:FEW], fuse_quantizers=not quantized.is_simulated, **self._runtime
-        )
-
-        def attempt(kept: Iterable[str]) -> float:
-            return variants.sqnr(quantized_without(kept))
-
-        with reporter.phase("find what hurts", total=len(groups(list(layers))), unit="groups") as advance:
-            return blame(layers, attempt, advance, in_hope=in_hope)
+    def without(self, kept: Iterable[str]) -> Quantized:
+        """The model with more nodes float, by the algorithms that are quick."""
+        return self._attempt({**self._keep, **dict.fromkeys(kept, "")})[0]
 
     def variant(
         self,
@@ -220,11 +182,23 @@ class Decider:
         """A decider that keeps float what this one does, for other algorithms, ranges, or an equal float model."""
         other = Decider(model, self.target, options, statistics, choices, self.version)
         other._keep, other._unusable = {**self._keep, **(keep_float or {})}, dict(self._unusable)
+        other._store = set(self._store)
         return other
 
-    def again(self) -> tuple[Quantized, list[str]]:
-        """The quantized model with what is known to be kept float, and what the algorithms say."""
-        return self._attempt(self._keep, final=True)
+    def again(self, more: Mapping[str, str] | None = None, *, store: bool = False) -> tuple[Quantized, list[str]]:
+        """The quantized model with what is known to be kept float, and what the algorithms say.
+
+        Args:
+            more: node name → reason, for nodes to keep float this time.
+            store: with their weights stored as integers.
+        """
+        more = more or {}
+        return self._attempt({**self._keep, **more}, final=True, store={*self._store, *(more if store else ())})
+
+    @property
+    def samples(self) -> Sequence[KeptSample]:
+        """The few samples that decide."""
+        return self._samples
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -232,17 +206,28 @@ class Decider:
         return self._sizes
 
     @property
-    def _runtime(self) -> _Runtime:
+    def runtime(self) -> Runtime:
+        """How onnxruntime is opened."""
         return {"providers": self.options.providers, "custom_op_library": self.options.custom_op_library}
 
-    def _attempt(self, keep: Mapping[str, str], *, final: bool = False) -> tuple[Quantized, list[str]]:
+    def _attempt(
+        self, keep: Mapping[str, str], *, final: bool = False, store: Collection[str] | None = None
+    ) -> tuple[Quantized, list[str]]:
         """Plan and numbers, algorithms applied, with what these say; what the data rules out is noted as unusable.
 
         Algorithms that take long run on the final plan only.
         """
         model, options, statistics = self.model, self.options, self.statistics
         while True:
-            plan = make_plan(model, self.target, options, keep_float=keep, unusable=self._unusable, sizes=self._sizes)
+            plan = make_plan(
+                model,
+                self.target,
+                options,
+                keep_float=keep,
+                unusable=self._unusable,
+                sizes=self._sizes,
+                store=self._store if store is None else store,
+            )
             bad = self._masks.to_avoid(mixes=self.target.mixes, everything=options.placement == "all")
             bad |= {**unusable_tensors(plan, statistics, self._made_tensors), **unusable_constants(model, plan)}
             bad |= {tensor: why for tensor, why in self._idle.items() if tensor in bad}
@@ -270,7 +255,7 @@ class Decider:
             model, plan, numbers, self.target, format=self.options.format or "", version=self.version, recipe=recipe
         )
 
-    def _costs(self, plan: Plan) -> dict[str, float]:
+    def costs(self, plan: Plan) -> dict[str, float]:
         """Float cost of each quantized node, in the target's unit."""
         costs: dict[str, float] = {}
         for node in self.model.graph.all_nodes():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 
 import onnx_ir as ir
 
@@ -10,7 +10,7 @@ from onnxq.backend import Backend
 from onnxq.options import Options
 from onnxq.plan import Kept, Plan
 from onnxq.planning.absorption import absorb
-from onnxq.planning.assignment import assign
+from onnxq.planning.assignment import assign, store_weights
 from onnxq.planning.candidates import find_candidates
 from onnxq.planning.carry import carry
 from onnxq.planning.question import Question
@@ -27,6 +27,7 @@ def make_plan(
     keep_float: Mapping[str, str] | None = None,
     unusable: Mapping[str, str] | None = None,
     sizes: Mapping[str, int] | None = None,
+    store: Container[str | None] = (),
 ) -> Plan:
     """Decide what is quantized how, what is tied, and what stays float and why.
 
@@ -37,6 +38,7 @@ def make_plan(
         keep_float: node name → reason, for nodes that data has shown to be hurt by quantization; ``include`` wins.
         unusable: node name → reason, for nodes that have no numbers to be quantized with, asked for or not.
         sizes: tensor name → number of elements, where data has shown it; else the shapes in the model are used.
+        store: names among ``keep_float`` whose weights are stored as integers all the same, where the target does so.
 
     Raises:
         OptionError: a pattern of the options matches nothing.
@@ -45,6 +47,7 @@ def make_plan(
     decided = find_candidates(asked)
     absorb(asked, decided)
     assign(asked, decided)
+    store_weights(asked, decided, store)
     carry(asked, decided, kernels=True)
     sites = make_sites(asked, decided)
     return Plan(

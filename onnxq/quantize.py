@@ -35,12 +35,11 @@ from onnxq.planner import make_plan
 from onnxq.prepare import Prepared, Source, backend_named, needed_opset
 from onnxq.progress import Reporter, Silent
 from onnxq.quantized import Quantized
-from onnxq.relief import FINE
 from onnxq.render.read import read as read_quantizers
 from onnxq.render.read_nodes import sort_nodes
-from onnxq.rescue import POOR
 from onnxq.rewrite_cost import rewrite_cost
 from onnxq.several import for_each_target
+from onnxq.what_hurts import mend
 
 __all__ = ["calibrate", "plan", "quantize", "quantize_all", "read"]
 
@@ -204,20 +203,15 @@ class _Job:
         decider = Decider(float_model, target, options, statistics, choices, version, keep_float, reporter)
         quantized = decider.decide()
         verification = _verified(quantized, prepared, statistics, options)
-        searching = options.placement != "all" and target.mixes and min(target.bits(options)) >= 8
+        searching = options.placement != "all" and options.effort != "fast" and target.mixes
+        searching = searching and min(target.bits(options)) >= 8
         searching = searching and "options" not in stages  # bits under a budget, which float layers would break
-        worst = verification.worst
-        if searching and target.by_cost and worst is not None and worst[1].sqnr < FINE:
-            relieved = decider.relieve(quantized, reporter)
-            if relieved is not None:
-                quantized, verification = relieved, _verified(relieved, prepared, statistics, options)
-                worst = verification.worst
-        if searching and worst is not None and worst[1].sqnr < POOR:
-            rescued = decider.rescue(quantized, reporter)
-            if rescued is not None:
-                better = _verified(rescued, prepared, statistics, options)
-                if better.worst is not None and better.worst[1].sqnr > worst[1].sqnr:
-                    quantized, verification = rescued, better
+        if searching:
+
+            def verify(other: Quantized) -> Verification:
+                return _verified(other, prepared, statistics, options)
+
+            quantized, verification = mend(decider, quantized, verification, verify, reporter)
         if options.effort == "best" and not options.algorithms and statistics.kept:
             quantized, tried = improve(quantized, decider, to_judge_by(statistics.kept), reporter)
             decider.notes += [note for note in tried if note not in decider.notes]
@@ -231,7 +225,7 @@ class _Job:
         verification = replace(verification, warnings=tuple(told))
         say = target.format_named(options.format).notes
         unsaid = say(quantized) if say is not None else []
-        advice = hints(float_model, quantized.plan, target, decider.sizes)
+        advice = (*hints(float_model, quantized.plan, target, decider.sizes), *decider.hints)
         return replace(quantized, verification=verification, notes=(*notes, *decider.notes, *unsaid), hints=advice)
 
 

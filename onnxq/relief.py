@@ -19,7 +19,7 @@ from onnxq.placement import elements
 from onnxq.plan import Plan
 from onnxq.planning.rows import row
 from onnxq.planning.sites import REORDERINGS
-from onnxq.rescue import groups
+from onnxq.rescue import GROUPS, groups
 
 __all__ = ["FINE", "cheap_in_float", "costly_in_integers"]
 
@@ -143,31 +143,35 @@ def costly_in_integers(
     pieces: Iterable[Piece],
     measure: Callable[[Iterable[str]], Mapping[str, float]],
     advance: Callable[[int], None] = lambda steps: None,
+    *,
+    most: int = GROUPS,
 ) -> dict[str, str]:
     """The pieces that cost an output much of what it could have.
 
     Args:
-        pieces: names of nodes, see :func:`cheap_in_float`; neighbours are measured together where there are many.
+        pieces: names of nodes, see :func:`cheap_in_float`.
         measure: nodes kept float → SQNR in dB of each float output.
         advance: told how many measurements are done.
+        most: groups to measure, at most; neighbours are measured together where there are more pieces.
 
     Returns:
         Node name → reason to keep it float; empty where no output would gain 3 dB, or another lose 1 dB.
     """
     by_first = {piece[0]: piece for piece in pieces}
+    together = groups(list(by_first), most)
     names = [name for piece in by_first.values() for name in piece]
     if not names:
         return {}
     now, best = measure(()), measure(names)
     hurt = _gaining(now, best)
     found: dict[str, str] = {}
-    for done, group in enumerate(groups(list(by_first)) if hurt else [], start=1):
+    for done, group in enumerate(together if hurt else [], start=1):
         nodes = [name for first in group for name in by_first[first]]
         alone = now if len(nodes) == len(names) else measure(name for name in names if name not in nodes)
         left = {output: alone.get(output, -math.inf) for output in hurt}
         worst = max(hurt, key=lambda output: _added(left[output], best[output]))
         if _added(left[worst], best[worst]) > _AUDIBLE:
-            why = f"its integers take output {worst!r} from {best[worst]:.0f} dB to {left[worst]:.0f} dB"
+            why = f"its integers leave output {worst!r} {left[worst]:.0f} dB of {best[worst]:.0f} dB"
             found.update(dict.fromkeys(nodes, f"{why}, and it takes next to no time in float"))
         advance(done)
     return found if len(found) == len(names) or (found and _gaining(now, measure(found))) else {}

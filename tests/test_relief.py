@@ -53,7 +53,7 @@ def test_a_concat_that_drowns_the_row_that_counts_stays_float() -> None:
     assert result.verification is not None and result.verification.worst is not None
     assert result.verification.worst[1].sqnr > 30
     reasons = {kept.node: kept.reason for kept in result.plan.kept_float}
-    assert "its integers take output 'y' from" in reasons["join"] and reasons["join"] == reasons["place"]
+    assert "its integers leave output 'y'" in reasons["join"] and reasons["join"] == reasons["place"]
     assert list(result.plan.quantized.values()).count("MatMul") == 2
 
 
@@ -70,7 +70,7 @@ def test_a_concat_that_costs_nothing_is_left_in_integers() -> None:
 
 def test_what_is_dear_in_float_is_not_even_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onnxq.relief._SHARE", 0.001)
-    monkeypatch.setattr("onnxq.decide.costly_in_integers", None)
+    monkeypatch.setattr("onnxq.what_hurts.costly_in_integers", None)
     assert {"join", "place"} <= onnxq.quantize(tower(0.1), DATA).plan.quantized.keys()
 
 
@@ -97,7 +97,7 @@ def test_only_the_pieces_to_blame_stay_float() -> None:
 def test_an_output_may_be_helped_that_is_not_the_worst() -> None:
     outputs = Outputs({"a": {"y": 0.03}, "b": {"y": 0.0}}, {"y": 1e-3, "z": 0.1})
     found = costly_in_integers([("a",), ("b",)], outputs)
-    assert list(found) == ["a"] and "output 'y' from 30 dB to 15 dB" in found["a"]
+    assert list(found) == ["a"] and "output 'y' 15 dB of 30 dB" in found["a"]
 
 
 def test_without_a_gain_two_measurements_are_all() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import onnx_ir as ir
 
-from onnxq.backend import Kind
+from onnxq.backend import Kind, OpRule
 from onnxq.graph.values import is_constant
 from onnxq.placement import cheapest, elements
 from onnxq.planning.question import Decisions, Question
+from onnxq.planning.rows import row
 from onnxq.planning.specs import activation_spec
 
-__all__ = ["assign"]
+__all__ = ["assign", "store_weights"]
 
 _LEAST_STORED = 1024
 """Elements from which the weight of a float layer is stored as integers."""
@@ -53,6 +56,20 @@ def assign(asked: Question, decided: Decisions) -> None:
     decided.rules = {n: r for n, r in rules.items() if n in chosen}
 
 
+def store_weights(asked: Question, decided: Decisions, names: Container[str | None]) -> None:
+    """Store the weights of layers that data keeps float as integers, where that makes the file smaller.
+
+    Args:
+        asked: the question.
+        decided: after the assignment; changed in place.
+        names: the layers; those that run in integers all the same are left alone.
+    """
+    for node in asked.nodes:
+        rule = row(asked.backend, node) if node.name in names and node in decided.kept else None
+        if rule is not None:
+            _store(asked, decided, node, rule)
+
+
 def _why_float(asked: Question, kind: Kind, *, makes_output: bool) -> str:
     if asked.placement == "compute":
         return "not a multiply-accumulate with constant weights (placement 'compute')"
@@ -65,13 +82,16 @@ def _why_float(asked: Question, kind: Kind, *, makes_output: bool) -> str:
 
 def _keep(asked: Question, decided: Decisions, node: ir.Node, reason: str) -> None:
     """Keep a node's arithmetic float, and store its weights as integers where that makes the file smaller."""
-    rule = decided.rules[node]
+    _store(asked, decided, node, decided.rules[node])
+    decided.kept[node] = reason
+
+
+def _store(asked: Question, decided: Decisions, node: ir.Node, rule: OpRule) -> None:
     weights = [v for p in rule.weights if p < len(node.inputs) and is_constant(v := node.inputs[p])]
     least = 0 if asked.placement == "all" or asked.selection.forced(node) else _LEAST_STORED
     large = any(elements(v) >= least for v in weights if v is not None)
     if large and asked.backend.stores_weights:
         decided.stored[node] = rule
-    decided.kept[node] = reason
 
 
 def _fused_in_float(asked: Question, decided: Decisions) -> set[ir.Node]:

@@ -14,8 +14,12 @@ from onnxq.prepare import Prepared
 from onnxq.progress import Reporter
 from onnxq.rescue import Blame
 from onnxq.search.attempt import Attempt, Candidate
+from onnxq.what_hurts import blame_layers
 
-__all__ = ["climb", "in_float", "measure", "wide"]
+__all__ = ["LEVELS", "climb", "in_float", "measure", "wide"]
+
+LEVELS = ("16 bits", "float")
+"""What :func:`wide` and :func:`in_float` try."""
 
 _LEAST_IN_INTEGERS = 0.25
 """Share of the layers' cost that stays in integers: with less the result would be the float model."""
@@ -30,23 +34,29 @@ def measure(
     """What each layer does to the outputs alone, weights rounded to nearest; the most harm for its cost first."""
     plain = replace(options, algorithms=(), effort="fast")
     decider = Decider(prepared.for_target(target, plain)[0], target, plain, statistics, (), "")
-    records, _ = decider.blame(decider.decide(), reporter)
+    records, _ = blame_layers(decider, decider.decide(), reporter)
     return sorted((r for r in records if r.noise > 0), key=lambda r: -r.noise / max(r.cost, 1e-12))
 
 
-def wide(options: Options, records: Sequence[Blame]) -> tuple[int, Rung]:
-    """How many groups of layers there are to widen, and the candidate with the worst ``k`` at 16-bit activations."""
+def wide(options: Options, records: Sequence[Blame], basis: str = "") -> tuple[int, Rung]:
+    """How many groups of layers there are to widen, and the candidate with the worst ``k`` at 16-bit activations.
+
+    Args:
+        options: for the other layers.
+        records: what layers do to the outputs, the worst first.
+        basis: name of the attempt that has these options, for candidates whose names are to tell.
+    """
 
     def rung(k: int) -> Candidate:
         names = _names(records[:k])
         override = (*options.override, *((name, Override(act_bits=_WIDE)) for name in names))
-        return Candidate("16 bits", _layers(names), replace(options, override=override))
+        return Candidate(LEVELS[0], _layers(names, basis), replace(options, override=override))
 
     return (len(records) if (options.act_bits or 8) < _WIDE else 0), rung
 
 
-def in_float(options: Options, records: Sequence[Blame]) -> tuple[int, Rung]:
-    """How many groups of layers may stay float, and the candidate with the worst ``k`` float."""
+def in_float(options: Options, records: Sequence[Blame], basis: str = "") -> tuple[int, Rung]:
+    """How many groups of layers may stay float, and the candidate with the worst ``k`` float; see :func:`wide`."""
     room = (1.0 - _LEAST_IN_INTEGERS) * sum(r.cost for r in records)
     spent, chosen = 0.0, list[Blame]()
     for record in records:
@@ -56,7 +66,7 @@ def in_float(options: Options, records: Sequence[Blame]) -> tuple[int, Rung]:
 
     def rung(k: int) -> Candidate:
         names = _names(chosen[:k])
-        return Candidate("float", _layers(names), replace(options, exclude=(*options.exclude, *names)))
+        return Candidate(LEVELS[1], _layers(names, basis), replace(options, exclude=(*options.exclude, *names)))
 
     return len(chosen), rung
 
@@ -94,6 +104,7 @@ def _names(records: Sequence[Blame]) -> list[str]:
     return [name for record in records for name in record.nodes]
 
 
-def _layers(names: Sequence[str]) -> str:
+def _layers(names: Sequence[str], basis: str) -> str:
     shown = ", ".join(names[:2])
-    return f"{len(names)} worst: {shown}" + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return f"{len(names)} worst: {shown}{more}{', on ' if basis else ''}{basis}"
