@@ -1,8 +1,8 @@
-"""What is tried at the speed of the default: other range methods, then algorithms, each from cheap to dear."""
+"""What is tried at the speed of the default: other range methods, then algorithms, quick ones and those that train."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -17,20 +17,22 @@ from onnxq.prepare import Prepared
 from onnxq.rewritten import HOME
 from onnxq.search.attempt import Candidate
 
-__all__ = ["algorithms", "default", "ranges", "whole"]
+__all__ = ["algorithms", "default", "ranges", "trained", "whole"]
 
 _RANGES = ("minmax", "percentile:99.99", "percentile:99.9", "entropy", "lsq")
 _OTHER_RANGES = ("mse", "std", "ema")
 """Installed, and left out: the default, and two that are hardly ever better than those tried."""
 
-# Numbers first, which cost no speed; then what may add operators; then what takes minutes.
-_ALGORITHMS = (
+# Numbers first, which cost no speed; then what may add operators.
+_QUICK = (
     ("equalize", "bias_correction"),
     ("seqmse", "bias_correction"),
     ("gptq", "bias_correction"),
     ("equalize", "gptq", "bias_correction"),
     ("smoothquant", "bias_correction"),
     ("outliers", "bias_correction"),
+)
+_TRAINED = (
     ("adaround", "bias_correction"),
     ("adaquant",),
     ("reconstruct",),
@@ -62,21 +64,28 @@ def ranges(options: Options, installed: Collection[str]) -> list[Candidate]:
 
 
 def algorithms(options: Options, installed: Collection[str]) -> list[Candidate]:
-    """Algorithms, alone and together; none where the user named some. Those not installed are left out.
+    """Algorithms that take little longer than the default, alone and together; none where the user named some.
 
     Args:
         options: the best so far.
-        installed: names of algorithms.
+        installed: names of algorithms; the others are left out.
     """
-    if options.algorithms:
-        return []
-    known = {name for names in _ALGORITHMS for name in names}
-    wanted = [names for names in _ALGORITHMS if set(names) <= set(installed)]
-    wanted += [(name,) for name in sorted(set(installed) - known)]
-    found = [Candidate("algorithm", ", ".join(names), replace(options, algorithms=names)) for names in wanted]
-    if options.effort != "best":
+    return _algorithms(options, _QUICK, installed)
+
+
+def trained(options: Options, installed: Collection[str]) -> list[Candidate]:
+    """Algorithms that take minutes, and those of others; see :func:`algorithms`."""
+    known = {name for names in (*_QUICK, *_TRAINED) for name in names}
+    others = [(name,) for name in sorted(set(installed) - known)]
+    found = _algorithms(options, [*_TRAINED, *others], installed)
+    if options.effort != "best" and not options.algorithms:
         found.append(Candidate("algorithm", "effort best", replace(options, effort="best")))
     return found
+
+
+def _algorithms(options: Options, listed: Iterable[tuple[str, ...]], installed: Collection[str]) -> list[Candidate]:
+    wanted = [names for names in listed if set(names) <= set(installed) and not options.algorithms]
+    return [Candidate("algorithm", ", ".join(names), replace(options, algorithms=names)) for names in wanted]
 
 
 def whole(

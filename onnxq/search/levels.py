@@ -14,6 +14,9 @@ from onnxq.search.trial import Trials
 
 __all__ = ["Hunt"]
 
+_FEW = 4
+"""Groups of layers that are widened or kept float before algorithms are tried that train."""
+
 
 class _TimeIsUpError(Exception):
     """Nothing more may be begun."""
@@ -25,7 +28,8 @@ class Hunt:
 
     A pipeline of its own is as quick to try as the default: it is tried next where the default is not accurate enough,
     or may be slower. Range methods and algorithms mostly leave speed as it is; where one that meets the target is
-    slower than the default (more nodes stay float), the rest of its level is tried as well.
+    slower than the default (more nodes stay float), the rest of its level is tried as well. A few layers at 16 bits or
+    in float come before algorithms that train, which take minutes; as many as it takes come last.
 
     Attributes:
         trials: makes attempts, and knows those of an earlier run.
@@ -53,6 +57,7 @@ class Hunt:
     done: list[Attempt] = field(default_factory=list)
     stopped: bool = False
     _options: dict[int, Options] = field(default_factory=dict)
+    _made: dict[tuple[str, str], Attempt] = field(default_factory=dict)
 
     def run(self) -> Attempt | None:
         """The winner: the fastest of the first level that meets the target, else the one of the highest metric."""
@@ -72,11 +77,30 @@ class Hunt:
         for list_of, installed in ((candidates.ranges, self.ranges), (candidates.algorithms, self.algorithms)):
             if (found := self._level(list_of(self._best(), installed), first)) is not None:
                 return fastest([*enough, found])
+        before = self._top()
+        if (found := self._climbs(_FEW)) is not None:
+            return fastest([*enough, found])
+        if (found := self._level(candidates.trained(self._best(), self.algorithms), first)) is not None:
+            return fastest([*enough, found])
+        top = self._top()
+        found = self._climbs(None, "" if top is before or top is None else top.name)
+        return fastest([*enough, *([found] if found is not None else [])])
+
+    def _climbs(self, most: int | None, basis: str = "") -> Attempt | None:
+        """The fastest attempt with layers at 16 bits, or in float, that meets the target.
+
+        Args:
+            most: groups of layers, at most; None for as many as there are.
+            basis: name of the attempt whose options the others have, where it is not that of an earlier climb.
+        """
         if self.trials.state.blame is None:
             self._check_time()
         records, base = self.blame(), self._best()
-        climbs = [layers.climb(*ladder(base, records), self._attempt) for ladder in (layers.wide, layers.in_float)]
-        return fastest([*enough, *(made for made in climbs if made is not None)])
+        found = []
+        for ladder in (layers.wide, layers.in_float):
+            count, rung = ladder(base, records, basis)
+            found.append(layers.climb(count if most is None else min(most, count), rung, self._attempt))
+        return fastest([made for made in found if made is not None])
 
     def _level(self, level: Sequence[Candidate], first: Attempt) -> Attempt | None:
         """The fastest attempt of a level that meets the target; the first such as fast as the default ends it."""
@@ -90,21 +114,27 @@ class Hunt:
         return fastest(found)
 
     def _attempt(self, candidate: Candidate) -> Attempt:
+        if (again := self._made.get((candidate.level, candidate.what))) is not None:
+            return again  # a rung of the climb before
         made = self.trials.known(candidate)
         if made is None:
             if self.done:
                 self._check_time()
             made = self.trials.make(candidate)
         self.done.append(made)
-        if candidate not in self.whole:
+        self._made[candidate.level, candidate.what] = made
+        if candidate not in self.whole and candidate.level not in layers.LEVELS:
             self._options[made.number] = candidate.options
         self.tell(made)
         return made
 
     def _best(self) -> Options:
-        """The options of the attempt of the highest metric, of those that have a plan."""
-        top = best([made for made in self.done if made.number in self._options])
+        """The options of the attempt of the highest metric, of those that have a plan, and all layers in it."""
+        top = self._top()
         return self.options if top is None else self._options[top.number]
+
+    def _top(self) -> Attempt | None:
+        return best([made for made in self.done if made.number in self._options])
 
     def _check_time(self) -> None:
         if self.deadline is not None and time.monotonic() >= self.deadline:

@@ -121,10 +121,10 @@ def search(
     """Find the fastest model whose metric is at most ``max_drop`` below the float model's, and write it.
 
     Tried in this order, until a level holds a model that meets the target: what the options ask for, with ranges taken
-    at each run in its place (``dynamic``) where that may be faster or more accurate; other range methods; algorithms on
-    the best range; then 16-bit activations and float for as few of the most harmful layers as will do, whichever is
-    faster. Speed is measured in onnxruntime, on one thread, in turn with the float model; times within 5 % count as
-    equal, and then the earlier attempt wins.
+    at each run in its place (``dynamic``) where that may be faster or more accurate; other range methods; quick
+    algorithms on the best range; 16-bit activations and float for a few of the most harmful layers, whichever is
+    faster; algorithms that train; then as many such layers as it takes. Speed is measured in onnxruntime, on one
+    thread, in turn with the float model; times within 5 % count as equal, and then the earlier attempt wins.
 
     Every attempt is noted in a folder, so that after an interruption the same call goes on where it was. The folder
     beside the output is removed when the search has ended; one that was named stays.

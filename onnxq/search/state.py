@@ -20,7 +20,7 @@ from onnxq.search.attempt import Attempt
 
 __all__ = ["State", "file_digest"]
 
-_FORMAT, _VERSION = "onnxq search", 1
+_FORMAT, _VERSION = "onnxq search", 2
 _NAME, _STATISTICS, _ATTEMPTS = "state.json", "statistics.npz", "attempts"
 _START = "Give another --resume-dir, or remove this folder to start anew"
 

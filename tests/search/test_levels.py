@@ -46,13 +46,17 @@ def test_ranges_and_algorithms_that_are_installed() -> None:
     assert [c.options.range for c in listed] == ["minmax", "entropy", "mine"]
     assert all(c.options.keep == 4 for c in listed)
     names = [c.options.algorithms for c in candidates.algorithms(options, ["bias_correction", "gptq", "zz"])]
-    assert names == [("gptq", "bias_correction"), ("zz",), ()]
-    assert [c.what for c in candidates.algorithms(options, [])] == ["effort best"]
+    assert names == [("gptq", "bias_correction")]
+    last = [c.options.algorithms for c in candidates.trained(options, ["adaround", "bias_correction", "gptq", "zz"])]
+    assert last == [("adaround", "bias_correction"), ("zz",), ()]
+    assert [c.what for c in candidates.trained(options, [])] == ["effort best"]
 
 
 def test_what_the_user_named_stays() -> None:
     assert candidates.ranges(Options(range="minmax"), ["entropy", "minmax"]) == []
     assert candidates.algorithms(Options(algorithms=("gptq",)), ["bias_correction", "gptq"]) == []
+    assert candidates.trained(Options(algorithms=("gptq",)), ["adaround", "bias_correction"]) == []
+    assert candidates.trained(Options(effort="best"), ["bias_correction", "gptq"]) == []
     listed = candidates.algorithms(Options(effort="best"), ["bias_correction", "gptq"])
     assert [c.options.algorithms for c in listed] == [("gptq", "bias_correction")]
 
@@ -115,9 +119,9 @@ class Scripted:
         ({"range minmax": (True, 1.3), "algorithm gptq, bias_correction": (True, 1.0)}, 3, 1),
         ({"range minmax": (True, 1.3), "range entropy": (True, 1.2)}, 3, 2),
         ({"algorithm gptq, bias_correction": (True, 1.0)}, 4, 3),
-        ({"algorithm effort best": (True, 1.2)}, 5, 4),
-        ({"float 1 worst: a": (True, 1.5), "16 bits 1 worst: a": (True, 1.4)}, 7, 5),
-        ({"float 1 worst: a": (True, 1.3), "16 bits 1 worst: a": (True, 1.4)}, 7, 6),
+        ({"float 1 worst: a": (True, 1.5), "16 bits 1 worst: a": (True, 1.4)}, 6, 4),
+        ({"float 1 worst: a": (True, 1.3), "16 bits 1 worst: a": (True, 1.4)}, 6, 5),
+        ({"algorithm effort best": (True, 1.2)}, 8, 7),
     ],
 )
 def test_what_is_asked_and_who_wins(results: dict[str, tuple[bool, float]], asked: int, winner: int) -> None:
@@ -127,6 +131,36 @@ def test_what_is_asked_and_who_wins(results: dict[str, tuple[bool, float]], aske
     found = Hunt(cast(Trials, trials), Options(), *names, lambda: records, told.append).run()
     assert len(trials.asked) == len(told) == asked, trials.asked
     assert found is told[winner]
+
+
+def test_what_trains_comes_behind_a_few_layers_and_before_many() -> None:
+    """Of eight layers four are tried first; those that were tried are not tried again."""
+    records = [Blame((f"n{k}",), 0.5, 1.0) for k in range(8)]
+    installed = ["adaround", "bias_correction"]
+    for enough, winner in ((4, "float 4 worst: n0, n1 and 2 more"), (6, "float 6 worst: n0, n1 and 4 more")):
+        meets = {f"float {k} worst: n0, n1 and {k - 2} more": (True, 1.0) for k in range(enough, 9)}
+        trials, told = Scripted(meets), list[Attempt]()
+        found = Hunt(cast(Trials, trials), Options(), [], installed, lambda: records, told.append).run()
+        assert found is not None and trials.asked[found.number - 1] == winner
+        assert len(set(trials.asked)) == len(trials.asked) == len(told)
+        trains = [text for text in trials.asked if text.startswith("algorithm")]
+        assert trains == (["algorithm adaround, bias_correction", "algorithm effort best"] if enough > 4 else [])
+
+
+def test_layers_are_tried_anew_on_what_training_gained() -> None:
+    """With names that tell: a search that goes on must not take the one for the other."""
+
+    class Gains(Scripted):
+        def make(self, candidate: Candidate) -> Attempt:
+            attempt = super().make(candidate)
+            metric = 0.9 if "adaround, bias_correction" in candidate.what else 0.5
+            return dataclasses.replace(attempt, metric=metric, level=candidate.level, what=candidate.what)
+
+    trials = Gains({"float 1 worst: a, on algorithm adaround, bias_correction": (True, 1.0)})
+    records, installed = [Blame(("a",), 0.5, 1.0), Blame(("b",), 0.1, 1.0)], ["adaround", "bias_correction"]
+    found = Hunt(cast(Trials, trials), Options(), [], installed, lambda: records, lambda attempt: None).run()
+    assert found is not None and trials.asked[found.number - 1].endswith("a, on algorithm adaround, bias_correction")
+    assert trials.asked.count("float 1 worst: a") == 1
 
 
 def test_time_runs_out_between_attempts() -> None:
@@ -156,7 +190,7 @@ WHOLE = [Candidate("algorithm", "dynamic", Options(algorithms=("dynamic",)))]
         (
             False,
             {"algorithm dynamic": (True, 1.2), "16 bits 1 worst: a": (True, 1.5)},
-            ["default", "dynamic", "minmax", "effort best", "1 worst: a"],
+            ["default", "dynamic", "minmax", "1 worst: a"],
             "dynamic",
         ),
     ],
