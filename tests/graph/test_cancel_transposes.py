@@ -10,7 +10,7 @@ from onnxq.graph.normalize import normalize
 from onnxq.graph.note import Note
 from onnxq.graph.shapes import infer_shapes
 from onnxq.patterns import match, names_of
-from tests.graph.helpers import apply, build, i64, ops, random
+from tests.graph.helpers import Array, apply, build, f32, i64, ops, random
 
 
 def cancelled(model: ir.Model) -> list[Note]:
@@ -46,9 +46,9 @@ def test_what_is_between_computes_in_the_other_order(body: str) -> None:
         {LAST}
         {body}
         y = Transpose <perm = [0, 3, 1, 2]> (y0) }}"""
-    constants = {"c": random(6), "row": random(5, 1, seed=1), "table": random(1, 4, 5, 6, seed=2)}
-    constants |= {"low": np.float32(-0.5), "high": np.float32(0.7), "wide": random(2, 4, 5, 2)}
-    indices = {"spatial": i64([1, 2]), "pads": i64([0, 1, 0, 2, 0, 0, 3, 1])}
+    constants: dict[str, Array] = {"c": random(6), "row": random(5, 1, seed=1), "table": random(1, 4, 5, 6, seed=2)}
+    constants |= {"low": f32(-0.5), "high": f32(0.7), "wide": random(2, 4, 5, 2)}
+    indices: dict[str, Array] = {"spatial": i64([1, 2]), "pads": i64([0, 1, 0, 2, 0, 0, 3, 1])}
     indices |= {"starts": i64([1, 0]), "ends": i64([3, 4]), "sliced": i64([-2, 1])}
     proto = build(text, **{n: a for n, a in {**constants, **indices}.items() if f"{n})" in text or f"{n}," in text})
     model, notes = apply(cancelled, proto, {"x": random(2, 6, 4, 5), "one": random(1)})
