@@ -142,8 +142,13 @@ class _Trainer:
         batch = [vary(self.fitting, index, self.settings.vary, self.generator) for index in order]
         if self.joined:
             batch = [{n: torch.cat([sample[n] for sample in batch]) for n in batch[0]}]
+        constants = self.student.constants()
+        ends = {name: c.detach().requires_grad_(c.requires_grad) for name, c in constants.items()}
         for feeds in map(_laid_out, batch):
-            (self._loss(feeds) / len(batch)).backward()  # type: ignore[no-untyped-call]
+            (self._loss(feeds, ends) / len(batch)).backward()  # type: ignore[no-untyped-call]
+        reached = [(constants[name], end.grad) for name, end in ends.items() if end.grad is not None]
+        if reached:
+            torch.autograd.backward([c for c, _ in reached], [grad for _, grad in reached])
         self.adam.step()
 
     def error(self) -> float:
@@ -152,8 +157,9 @@ class _Trainer:
         signal: dict[str, float] = {}
         custom = 0.0
         with torch.no_grad():
+            constants = self.student.constants()
             for feeds, want in zip(self.held, self.exact, strict=True):
-                got = self.student.run(feeds)
+                got = self.student.run(feeds, constants)
                 if self.loss is not None:
                     custom += float(self.loss(self._outputs(got), want))
                     continue
@@ -176,10 +182,10 @@ class _Trainer:
     def _outputs(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: found[name] for name in self.student.outputs}
 
-    def _loss(self, feeds: Mapping[str, Tensor]) -> Tensor:
+    def _loss(self, feeds: Mapping[str, Tensor], constants: Mapping[str, Tensor]) -> Tensor:
         with torch.no_grad():
             want = self.teacher.run(feeds)
-        got = self.student.run(feeds)
+        got = self.student.run(feeds, constants)
         inner = [name for name in want if name not in self.student.outputs]
         total = torch.zeros((), device=self.student.device)
         if self.loss is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +13,7 @@ from onnxq.errors import ModelError
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.numbers import fit_biases
+from onnxq.placement import elements
 from onnxq.plan import Edge, Plan, Site
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
@@ -27,13 +28,16 @@ Tensor = torch.Tensor
 
 _WIDEST = 16
 """Bits up to which float32 holds every integer of a grid."""
+_LARGEST_TABLE = 1 << 20
+"""Numbers of a table up to which its rows are learned."""
 
 
 class Student:
     """What training changes of a quantized model, and how it runs in torch.
 
     A weight that one layer reads, its scales, that layer's bias and the scales of activations are learned; zero points,
-    scales that are powers of two, fixed ranges and weights that are shared stay as they are.
+    scales that are powers of two, fixed ranges and weights that are shared stay as they are, and so do large tables
+    that a Gather reads: few of their rows occur in a sample, and all of them would be computed with in each step.
 
     Args:
         quantized: where the training starts; left unchanged.
@@ -67,7 +71,7 @@ class Student:
                 self._take(site, quantized.qparams[site.name])
         self._biases_of(plan, list(all_nodes(model)))
         edges, behind = quantized_places(model, plan)
-        self._edges = {edge: self.grids[root] for edge, root in edges.items() if root in self.grids}
+        self._edges = self._quantizers(edges)
         self._behind = {tensor: self.grids[root] for tensor, root in behind.items() if root in self.grids}
         seen = {s.tensor: plan.root(s).name for s in reversed(plan.sites) if s.role == "activation"}
         self._cut = {name: self.grids[seen[name]] for name in features if seen.get(name) in self.grids}
@@ -84,14 +88,19 @@ class Student:
             "biases": [move for _, _, move in self._biases.values()],
         }
 
-    def run(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def constants(self) -> dict[str, Tensor]:
+        """Weights and biases as the model computes with them now, differentiable; of use for several runs."""
+        constants = {name: weight.value() for name, weight in self.weights.items()}
+        return constants | {name: self._rounded(name, bias) for name, bias in self._present_biases().items()}
+
+    def run(self, feeds: Mapping[str, Tensor], constants: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """Outputs and features of the quantized model, differentiable.
 
         Args:
             feeds: input name → tensor.
+            constants: what :meth:`constants` gave, or tensors in their place.
         """
-        constants = {name: weight.value() for name, weight in self.weights.items()}
-        constants |= {name: self._rounded(name, bias) for name, bias in self._present_biases().items()}
+        constants = self.constants() if constants is None else constants
         found = self.executor.run(feeds, weights=constants, quantizers=self._edges)
         found |= {n: self._behind[n](found[n]) for n in self.outputs if n in self._behind}
         return found | {name: grid.saturated(found[name]) for name, grid in self._cut.items()}
@@ -141,7 +150,12 @@ class Student:
         if site.role == "weight":
             value = self._constants[site.tensor]
             tied = site.tied_to is not None or any(s.tied_to == site.name for s in plan.sites)
-            if len(value.uses()) == 1 and not tied and not isinstance(qp.spec.granularity, PerBlock):
+            if (
+                len(value.uses()) == 1
+                and not tied
+                and not _is_large_table(value)
+                and not isinstance(qp.spec.granularity, PerBlock)
+            ):
                 array = constant_array(value)
                 assert array is not None
                 self.weights[site.tensor] = FreeWeight(np.asarray(array, np.float32), qp, self.device)
@@ -152,6 +166,21 @@ class Student:
             group = [s for s in plan.sites if plan.root(s).name == root.name]
             learn = all(s.role == "activation" and s.fixed is None for s in group)
             self.grids[root.name] = ActivationGrid(qp, learn=learn, device=self.device)
+
+    def _quantizers(self, edges: Mapping[Edge, str]) -> dict[Edge, Callable[[Tensor], Tensor]]:
+        """What is done to the tensors that nodes read; constants that are not learned are quantized once."""
+        nodes = {node.name: node for node in all_nodes(self.quantized.model)}
+        once: dict[tuple[str, str], _Once] = {}
+        found: dict[Edge, Callable[[Tensor], Tensor]] = {}
+        for edge, root in edges.items():
+            grid, node = self.grids.get(root), nodes.get(edge.node)
+            value = node.inputs[edge.index] if node is not None else None
+            if grid is None:
+                continue
+            found[edge] = grid
+            if value is not None and value.name in self._constants and value.is_initializer() and grid.stretch is None:
+                found[edge] = once.setdefault((root, value.name), _Once(grid))
+        return found
 
     def _biases_of(self, plan: Plan, nodes: Sequence[ir.Node]) -> None:
         """Biases of the layers whose weights are learned, where nothing else reads them."""
@@ -175,6 +204,26 @@ class Student:
             unit = np.broadcast_to(unit.reshape(-1), (array.size,)).reshape(array.shape)
             move = torch.zeros_like(start, requires_grad=True)
             self._biases[bias.name or ""] = (start, tensor_of(np.array(unit)).to(self.device), move)
+
+
+def _is_large_table(value: ir.Value) -> bool:
+    return elements(value) > _LARGEST_TABLE and all(use.node.op_type == "Gather" for use in value.uses())
+
+
+class _Once:
+    """A quantizer of one tensor that does not change."""
+
+    def __init__(self, grid: ActivationGrid) -> None:
+        self._grid = grid
+        self._seen: tuple[Tensor, Tensor] | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.requires_grad:
+            return self._grid(x)
+        if self._seen is None or self._seen[0] is not x:
+            with torch.no_grad():
+                self._seen = x, self._grid(x)
+        return self._seen[1]
 
 
 def _row_noise(weight: FreeWeight) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
