@@ -68,6 +68,7 @@ def unpack_late(model: ir.Model) -> None:
         remove_nodes([node])
         if not table.uses() and not table.is_graph_output():
             remove_nodes([unpack])
+    remove_dead(model)
 
 
 def _scaled_columns(gather: ir.Node, unpack: ir.Node, namer: Namer) -> list[ir.Node] | None:

@@ -45,4 +45,6 @@ def test_rows_of_a_table_are_unpacked_without_quantizers(tmp_path: Path, capsys:
     out = capsys.readouterr().out
     assert "stored as integers, unpacked row by row as they are read: 1 Gather" in out
     assert optimized(path) == ["Gather", "Cast", "Mul", "Transpose", "Neg"]
+    made = onnx.load(path).graph
+    assert {t.name for t in made.initializer} <= {name for node in made.node for name in node.input}, "nothing unread"
     assert onnxq.compare(tmp_path / "m.onnx", path, tmp_path / "d.npz").outputs["y"].sqnr > 35
