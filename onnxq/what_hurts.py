@@ -22,7 +22,7 @@ from onnxq.metrics import Errors, errors_of
 from onnxq.progress import Reporter
 from onnxq.quantized import Quantized
 from onnxq.relief import FINE, cheap_in_float, costly_in_integers
-from onnxq.rescue import POOR, TARGET, Blame, blame, extent, groups, to_keep_float
+from onnxq.rescue import POOR, Blame, blame, extent, groups, to_keep_float
 from onnxq.simulation import simulation
 from onnxq.variants import Variants
 
@@ -31,7 +31,7 @@ __all__ = ["blame_layers", "mend"]
 _STEP = "find what hurts"
 _MANY_OUTPUTS = 4
 _WORTH = 1.0
-"""dB that weights left in float must gain over weights stored as integers, where the result is poor with these."""
+"""dB that weights left in float must gain over weights stored as integers."""
 
 Verify = Callable[[Quantized], Verification]
 
@@ -136,8 +136,7 @@ def _may_store(decider: Decider, reasons: Mapping[str, str]) -> bool:
             return -math.inf
         return _worst(errors, louder)
 
-    stored = score(True)
-    return stored >= TARGET or stored > score(False) - _WORTH
+    return score(True) > score(False) - _WORTH
 
 
 def _measure(

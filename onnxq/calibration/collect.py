@@ -56,8 +56,8 @@ def collect(
         samples: how many to run at most, all if None.
         expected: how many there will be, where it is known.
         keep: how many samples to hold back with the model's outputs, evenly spaced.
-        keep_bytes: bytes that these may take, up to four of them four times as many (one is held back in any case); samples with
-            a NaN are not held back.
+        keep_bytes: bytes that these may take, up to four of them four times as many (one is held back in any case);
+            samples with a NaN are not held back.
         providers: execution providers, see :class:`onnxq.session.Session`.
         custom_op_library: shared library with custom operators.
         memory_budget: bytes of the observed tensors of one sample.
