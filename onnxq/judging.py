@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from onnxq.calibration.statistics import SENTINEL, KeptSample, Statistics
 
@@ -53,8 +51,8 @@ def _power(samples: Iterable[KeptSample], name: str) -> float:
     """Mean square of an output, of what is a number and no mask."""
     total, count = 0.0, 0
     for sample in samples:
-        values: NDArray[Any] = sample.outputs.get(name, np.zeros(0, np.float32)).reshape(-1)
-        usual = values[np.isfinite(values) & (np.abs(values) <= SENTINEL)].astype(np.float64)
+        values = sample.outputs.get(name, np.zeros(0)).reshape(-1).astype(np.float64)
+        usual = values[np.isfinite(values) & (np.abs(values) <= SENTINEL)]
         total += float(np.einsum("i,i->", usual, usual))
         count += usual.size
     return total / count if count else 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from typing import Any
 
@@ -10,8 +9,7 @@ import onnx_ir as ir
 import pytest
 
 import onnxq
-from onnxq import Options
-from onnxq import decide as decide_module
+from onnxq import Options, what_hurts
 from onnxq.calibration.statistics import KeptSample
 from onnxq.graph.load import load
 from onnxq.graph.shapes import infer_shapes
@@ -137,14 +135,16 @@ def test_blame_is_that_of_whole_models(backend: str, monkeypatch: pytest.MonkeyP
     found: list[tuple[float, float]] = []
 
     class Both(Variants):
-        def sqnr(self, variant: ir.Model) -> float:
+        def outputs(self, variant: ir.Model) -> dict[str, float]:
             reference = Session(variant.clone(), fuse_quantizers=self._options["fuse_quantizers"])
             exact = worst_sqnr(reference.run, ((s.feeds, s.outputs) for s in self._samples))
-            found.append((super().sqnr(variant), exact))
-            return found[-1][0]
+            measured = super().outputs(variant)
+            found.append((measured["y"], exact))
+            return measured
 
-    monkeypatch.setattr(decide_module, "Variants", Both)
-    monkeypatch.setattr(importlib.import_module("onnxq.quantize"), "POOR", 1000.0)
+    monkeypatch.setattr(what_hurts, "Variants", Both)
+    monkeypatch.setattr(what_hurts, "POOR", 1000.0)
+    monkeypatch.setattr(what_hurts, "FINE", 1000.0)
     monkeypatch.setattr("onnxq.rescue._LEAST_GAIN", -1000.0)  # measure in any case
     onnxq.quantize(build(text, **constants), images(1, 8, 6, 6), backend=backend, options=Options())
     assert len(found) == 8, "with none of the layers quantized, with all, and with each"
