@@ -118,12 +118,12 @@ class _Region:
         inside = set(self.nodes)
         gained = 0
         for entry in self.entries:
-            if not self._others(entry.outputs[0], inside):
+            if not self._needed(entry.outputs[0], inside):
                 gained += _elements(entry.outputs[0])
         for value in (*(entry.outputs[0] for entry in self.entries), *self._values()):
             gained += sum(_elements(use.node.outputs[0]) for use in value.uses() if self._undoes(use.node))
         for value in self._values():
-            if self._others(value, inside):
+            if self._needed(value, inside):
                 gained -= _elements(value)
         return gained
 
@@ -145,11 +145,11 @@ class _Region:
             for node, index in list(behind.uses()):
                 if node in inside or node in followers:
                     node.replace_input_with(index, source)
-        outside = {value: self._others(value, inside) for value in values}
+        outside = {value: self._others(value, inside) for value in values if self._needed(value, inside)}
         for node in self.nodes:
             permute(node, self.perm, ordered.__contains__, self.graph, namer)
         for value in values:
-            self._reorder(value, outside[value], namer)
+            self._reorder(value, outside.get(value), namer)
         for node in dict.fromkeys(followers):
             own = _perm(node)
             assert own is not None
@@ -174,10 +174,13 @@ class _Region:
         """What the nodes write in the order of what they read."""
         return (value for node in self.nodes if keeps_order(node) for value in node.outputs)
 
+    def _needed(self, value: ir.Value, inside: set[ir.Node]) -> bool:
+        """Whether someone needs the order of a tensor: a reader, or who takes the graph's output."""
+        return value.is_graph_output() or bool(self._others(value, inside))
+
     def _others(self, value: ir.Value, inside: set[ir.Node]) -> list[tuple[ir.Node, int]]:
-        """Who reads a tensor and needs its order; a graph output has a reader that is not listed."""
-        read = [(use.node, use.idx) for use in value.uses() if use.node not in inside and not self._follows(use.node)]
-        return read or ([(self.entries[0], -1)] if value.is_graph_output() else [])
+        """Readers of a tensor that need its order, with the input that it is."""
+        return [(use.node, use.idx) for use in value.uses() if use.node not in inside and not self._follows(use.node)]
 
     def _follows(self, node: ir.Node) -> bool:
         return _perm(node) is not None and node.graph is self.graph
@@ -186,29 +189,31 @@ class _Region:
         own = _perm(node)
         return own is not None and self._follows(node) and _sorted(tuple(self.perm[axis] for axis in own))
 
-    def _reorder(self, value: ir.Value, readers: Sequence[tuple[ir.Node, int]], namer: Namer) -> None:
-        """Give a tensor its new shape and a new name; who needs the former order reads it behind a Transpose."""
-        old, shape = value.name or "", value.shape
-        maker = value.producer()
+    def _reorder(self, value: ir.Value, readers: Sequence[tuple[ir.Node, int]] | None, namer: Namer) -> None:
+        """Give a tensor its new shape and a new name.
+
+        Args:
+            value: the tensor.
+            readers: who reads it behind a Transpose, which then has its former name; None where it needs none.
+            namer: names it.
+        """
+        old, shape, maker = value.name or "", value.shape, value.producer()
         assert shape is not None and maker is not None
-        if readers:
-            made = ir.node("Transpose", [value], {"perm": list(self.perm)}, name=namer.node(f"{old}_Transpose"))
-            behind = made.outputs[0]
-            self.graph.insert_after(maker, [made])
-            behind.type, behind.shape = value.type, shape
-            for node, index in readers:
-                if index >= 0:
-                    node.replace_input_with(index, behind)
-            if value.is_graph_output():
-                for position, output in enumerate(self.graph.outputs):
-                    if output is value:
-                        self.graph.outputs[position] = behind
         stand_for(maker, [maker])  # patterns may have named it by what it wrote
         value.name = namer.fresh(f"{old}_permuted")
-        if readers:
-            made.outputs[0].name = old
         dims = [dim for _, dim in sorted(zip(self.perm, shape, strict=True), key=lambda pair: pair[0])]
         value.shape = ir.Shape(dims)
+        if readers is None:
+            return
+        made = ir.node("Transpose", [value], {"perm": list(self.perm)}, name=namer.node(f"{old}_Transpose"))
+        behind = made.outputs[0]
+        behind.name, behind.type, behind.shape = old, value.type, shape
+        self.graph.insert_after(maker, [made])
+        for node, index in readers:
+            node.replace_input_with(index, behind)
+        for position, output in enumerate(self.graph.outputs):
+            if output is value:
+                self.graph.outputs[position] = behind
 
 
 def _does_nothing(node: ir.Node) -> bool:
