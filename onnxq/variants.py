@@ -63,19 +63,14 @@ class Variants:
         self._reached = 0
         self._before: list[Tensors] = []
 
-    def sqnr(self, variant: ir.Model) -> float:
-        """SQNR in dB of the worst float output; ``-inf`` where the variant does not run.
+    def kept_signal(self, variant: ir.Model) -> float:
+        """SQNR in dB of what varies in the worst float output; ``-inf`` where the variant does not run.
+
+        A constant part of an output that is much larger hides no error then.
 
         Args:
             variant: see :meth:`outputs`.
         """
-        try:
-            return min((errors.sqnr for errors in self._measured(variant).values()), default=math.inf)
-        except ExecutionError:
-            return float("-inf")
-
-    def kept_signal(self, variant: ir.Model) -> float:
-        """As :meth:`sqnr`, of what varies: a constant part of an output that is much larger hides no error."""
         try:
             return min((kept_signal(errors) for errors in self._measured(variant).values()), default=math.inf)
         except ExecutionError:

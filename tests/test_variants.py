@@ -47,12 +47,17 @@ def whole(model: ir.Model, samples: list[KeptSample]) -> float:
     return worst_sqnr(Session(model).run, ((s.feeds, s.outputs) for s in samples))
 
 
+def lowest(variants: Variants, variant: ir.Model) -> float:
+    """SQNR of the worst output; what does not run has none."""
+    return min(variants.outputs(variant).values(), default=-math.inf)
+
+
 def test_the_figures_are_those_of_whole_models() -> None:
     samples = kept(deep())
     variants = Variants(deep(), samples)
     for k in (0, 1, 5, 11, 12, 3, 23, 22):  # back again, too
         variant = deep(bent=k, by=0.05)
-        assert variants.sqnr(variant.clone()) == pytest.approx(whole(variant, samples), abs=1e-3), k
+        assert lowest(variants, variant.clone()) == pytest.approx(whole(variant, samples), abs=1e-3), k
 
 
 def test_a_variant_may_read_what_the_base_has_no_more_use_for() -> None:
@@ -60,12 +65,12 @@ def test_a_variant_may_read_what_the_base_has_no_more_use_for() -> None:
     variants = Variants(deep(), samples)
     for k in (20, 9):
         variant = deep(bent=k, early=True)
-        assert variants.sqnr(variant.clone()) == pytest.approx(whole(variant, samples), abs=1e-3), k
+        assert lowest(variants, variant.clone()) == pytest.approx(whole(variant, samples), abs=1e-3), k
 
 
 def test_the_base_itself_is_as_good_as_equal() -> None:
     samples = kept(deep())
-    assert Variants(deep(), samples).sqnr(deep()) > 100
+    assert lowest(Variants(deep(), samples), deep()) > 100
 
 
 def test_a_constant_may_be_an_output_of_the_model() -> None:
@@ -78,7 +83,7 @@ def test_a_constant_may_be_an_output_of_the_model() -> None:
     variants = Variants(shown(), samples)
     for k in (3, 20):
         variant = shown(bent=k, by=0.05)
-        assert variants.sqnr(variant.clone()) == pytest.approx(whole(variant, samples), abs=1e-3), k
+        assert lowest(variants, variant.clone()) == pytest.approx(whole(variant, samples), abs=1e-3), k
 
 
 def test_only_what_differs_is_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +98,7 @@ def test_only_what_differs_is_loaded_again(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Session, "__init__", count)
     variants = Variants(deep(), samples)
     for k in range(LAYERS):
-        variants.sqnr(deep(bent=k, by=0.05))
+        lowest(variants, deep(bent=k, by=0.05))
     nodes = len(list(deep().graph))
     assert sum(loaded) < 10 * nodes, "not once for each of 24 variants"
 
@@ -103,7 +108,7 @@ def test_what_does_not_run_is_infinitely_bad() -> None:
     variant = deep()
     matmul = next(node for node in variant.graph if node.name == variant.graph.node(30).name)
     matmul.op_type = "NoSuchOperator"
-    assert Variants(deep(), samples).sqnr(variant) == -math.inf
+    assert lowest(Variants(deep(), samples), variant) == -math.inf
 
 
 def test_only_usual_tensors_go_from_chunk_to_chunk() -> None:
@@ -113,7 +118,7 @@ def test_only_usual_tensors_go_from_chunk_to_chunk() -> None:
     text += "\n".join(lines) + "\n one = Constant <value_int = 1> ()\n b = SequenceAt (s, one)\n y = Add (a40, b) }"
     model = load(build(text))
     samples = kept_of(model, images(2, 3, samples=2))
-    assert Variants(load(build(text)), samples).sqnr(model) > 100
+    assert lowest(Variants(load(build(text)), samples), model) > 100
 
 
 def kept_of(model: ir.Model, feeds: list[dict[str, Any]]) -> list[KeptSample]:
