@@ -24,11 +24,11 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.errors import BackendError
+from onnxq.graph.files.load_named import load_named
+from onnxq.graph.files.save import save
 from onnxq.graph.layer import replace_constant
-from onnxq.graph.load_named import load_named
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
-from onnxq.graph.save import save
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, is_constant

@@ -11,8 +11,8 @@ Quantized are layer inputs only; the output of a layer is the input of the next 
 for which MQBench writes no entry, and convolutions with groups, which would need a value for each group.
 
 Known from documents only (MQBench's NNIE page, fake quantizer and deployment code): no mapper was at hand, and how it
-takes up the table is not public. The arithmetic (:mod:`onnxq.logarithmic`) is checked against exact numbers. The grid
-of 16 bits that the hardware has as well is not described there, and absent here.
+takes up the table is not public. The arithmetic (:mod:`onnxq.grids.logarithmic`) is checked against exact numbers. The
+grid of 16 bits that the hardware has as well is not described there, and absent here.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnxq import logarithmic
 from onnxq.backend import Backend, Format, Kind, OpRule
+from onnxq.checks.findings import Finding
 from onnxq.errors import BackendError
-from onnxq.findings import Finding
-from onnxq.graph.load_named import load_named
-from onnxq.graph.save import save
+from onnxq.graph.files.load_named import load_named
+from onnxq.graph.files.save import save
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array, is_constant, static_shape
+from onnxq.grids import logarithmic
 from onnxq.options import Options
 from onnxq.plan import Plan, Site
-from onnxq.planner import make_plan
+from onnxq.planning.planner import make_plan
 from onnxq.qparams import QParams, from_range
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE
-from onnxq.render.planned import NO_ENTRY, planned
+from onnxq.render.reading.planned import NO_ENTRY, planned
 from onnxq.render.sidecar import take_apart, write_json
 from onnxq.render.tables import read_json
 from onnxq.rows import plain_gemm, plain_max_pool

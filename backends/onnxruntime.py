@@ -19,10 +19,10 @@ import onnx_ir as ir
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.backends.onnxruntime_limits import adjust, several
 from onnxq.backends.onnxruntime_rewrites import finish
-from onnxq.graph.fuse_gelu import GELU_OPSET, fuse_gelu, has_gelu_chain
-from onnxq.graph.fuse_gemm import fuse_gemm
-from onnxq.graph.groups import KINDS
 from onnxq.graph.note import Note
+from onnxq.graph.passes.fuse_gelu import GELU_OPSET, fuse_gelu, has_gelu_chain
+from onnxq.graph.passes.fuse_gemm import fuse_gemm
+from onnxq.graph.recognition.groups import KINDS
 from onnxq.graph.values import only_reader
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.render.microsoft import QDQ_MICROSOFT

@@ -17,8 +17,8 @@ from onnxq.backends.onnxruntime_weights import (
     unpack_late,
     widen_at_load,
 )
-from onnxq.graph.halves import store_in_half
 from onnxq.graph.namer import Namer
+from onnxq.graph.passes.halves import store_in_half
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, is_constant, set_constant
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.graph.namer import Namer
-from onnxq.graph.prune import remove_dead
+from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, is_constant, only_reader, remove_nodes, rename_output, set_constant
 

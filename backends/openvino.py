@@ -31,7 +31,7 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.errors import OptionError
-from onnxq.graph.signs import cannot_be_negative
+from onnxq.graph.recognition.signs import cannot_be_negative
 from onnxq.graph.values import is_constant
 from onnxq.options import Options
 from onnxq.plan import Plan

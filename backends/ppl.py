@@ -18,8 +18,8 @@ import numpy as np
 
 from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.errors import BackendError
-from onnxq.graph.load_named import load_named
-from onnxq.graph.save import save
+from onnxq.graph.files.load_named import load_named
+from onnxq.graph.files.save import save
 from onnxq.graph.shapes import forget_shapes
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized

@@ -19,8 +19,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
-from onnxq.findings import Finding
-from onnxq.graph.groups import KINDS
+from onnxq.checks.findings import Finding
+from onnxq.graph.recognition.groups import KINDS
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ

@@ -31,8 +31,8 @@ from onnxq.backend import Backend, Format, Kind
 from onnxq.backends.qnn import RULES
 from onnxq.backends.qnn.limits import keep_to_limits
 from onnxq.errors import BackendError
-from onnxq.graph.load_named import load_named
-from onnxq.graph.save import save
+from onnxq.graph.files.load_named import load_named
+from onnxq.graph.files.save import save
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs
 from onnxq.quantized import Quantized

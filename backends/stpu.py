@@ -30,16 +30,16 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.errors import BackendError
-from onnxq.graph.groups import KINDS
-from onnxq.graph.load_named import load_named
-from onnxq.graph.save import save
+from onnxq.graph.files.load_named import load_named
+from onnxq.graph.files.save import save
+from onnxq.graph.recognition.groups import KINDS
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.plan import Site
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE
-from onnxq.render.planned import planned
+from onnxq.render.reading.planned import planned
 from onnxq.render.sidecar import Parts, take_apart, write_json
 from onnxq.render.tables import float32s, read_json, symmetric_only
 from onnxq.rows import nearest, plain_gemm, plain_max_pool

@@ -23,11 +23,11 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Format, Kind, OpRule
+from onnxq.checks.findings import Finding
 from onnxq.errors import BackendError
-from onnxq.findings import Finding
-from onnxq.graph.load_named import load_named
+from onnxq.graph.files.load_named import load_named
+from onnxq.graph.files.save import save
 from onnxq.graph.note import Note
-from onnxq.graph.save import save
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array, is_constant, stand_for

@@ -19,10 +19,10 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend
 from onnxq.backends.onnxruntime import BACKEND as ONNXRUNTIME
-from onnxq.graph.constants import fold_constants
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
-from onnxq.graph.prune import remove_dead
+from onnxq.graph.passes.constants import fold_constants
+from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.values import constant_array, replace_value, set_constant
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from onnxq.catalog import backends, installed_algorithms
     from onnxq.check import Finding, check
     from onnxq.compare import Comparison, compare
+    from onnxq.console.progress import make_reporter
     from onnxq.deploy import deploy
     from onnxq.errors import (
         BackendError,
@@ -30,19 +31,18 @@ if TYPE_CHECKING:
         StatisticsError,
         VerificationError,
     )
-    from onnxq.final_check import Verification
     from onnxq.finetune import finetune
-    from onnxq.layerwise import LayerAgreement
+    from onnxq.measuring.final_check import Verification
+    from onnxq.measuring.layerwise import LayerAgreement
     from onnxq.options import ImageOptions, Options, Override
+    from onnxq.ort.session import Session
     from onnxq.plan import Plan, Site
-    from onnxq.progress import make_reporter
     from onnxq.qparams import QParams
     from onnxq.quantize import calibrate, plan, quantize, quantize_all, read
     from onnxq.quantized import Quantized
     from onnxq.search.attempt import Attempt
     from onnxq.search.run import Search, search
     from onnxq.sensitivity import Sensitivity, SensitivityRow, sensitivity
-    from onnxq.session import Session
     from onnxq.show import show
     from onnxq.spec import PerBlock, PerChannel, PerTensor, QuantSpec
     from onnxq.verify import Agreement, verify
@@ -115,21 +115,21 @@ _MODULES = {
     "deploy": ("deploy",),
     "errors": tuple(name for name in __all__ if name.endswith("Error")),
     "finetune": ("finetune",),
-    "layerwise": ("LayerAgreement",),
+    "measuring.layerwise": ("LayerAgreement",),
     "options": ("ImageOptions", "Options", "Override"),
     "plan": ("Plan", "Site"),
-    "progress": ("make_reporter",),
+    "console.progress": ("make_reporter",),
     "qparams": ("QParams",),
     "quantize": ("calibrate", "plan", "quantize", "quantize_all", "read"),
     "quantized": ("Quantized",),
     "search.attempt": ("Attempt",),
     "search.run": ("Search", "search"),
     "sensitivity": ("Sensitivity", "SensitivityRow", "sensitivity"),
-    "session": ("Session",),
+    "ort.session": ("Session",),
     "show": ("show",),
     "spec": ("PerBlock", "PerChannel", "PerTensor", "QuantSpec"),
     "verify": ("Agreement", "verify"),
-    "final_check": ("Verification",),
+    "measuring.final_check": ("Verification",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

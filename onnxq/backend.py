@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Literal
 import onnx_ir as ir
 
 from onnxq.errors import OptionError
-from onnxq.graph.groups import KINDS
+from onnxq.graph.recognition.groups import KINDS
 from onnxq.spec import QuantSpec
 
 if TYPE_CHECKING:
-    from onnxq.findings import Finding
+    from onnxq.checks.findings import Finding
     from onnxq.graph.note import Note
     from onnxq.options import Options
     from onnxq.plan import Plan
@@ -160,7 +160,8 @@ class Backend:
             the same bounds.
         complete_units: every quantized operator has a quantizer directly behind it: in front of an absorbed activation
             function too, where that cannot be taken out.
-        whole: kinds of :func:`onnxq.graph.groups.find_groups` whose nodes stay float, none of them quantized.
+        whole: kinds of :func:`onnxq.graph.recognition.groups.find_groups` whose nodes stay float, none of them
+        quantized.
         by_cost: placement ``auto`` weighs the costs below; else it quantizes all that the table allows.
         mixes: float nodes may stand among integer ones, so that data may keep float what 8 bits would destroy; else
             only the table and the user decide.

@@ -17,12 +17,12 @@ from onnxq import plugins
 from onnxq.algorithms.choice import chosen, run
 from onnxq.algorithms.draft import FloatDraft
 from onnxq.calibration.statistics import KeptSample
-from onnxq.decide import Decider
+from onnxq.console.progress import Reporter
+from onnxq.deciding.decide import Decider
 from onnxq.effort import TRIED, algorithms_of
 from onnxq.errors import OnnxqError
-from onnxq.noise import output_noise
+from onnxq.measuring.noise import output_noise
 from onnxq.plan import Plan
-from onnxq.progress import Reporter
 from onnxq.quantized import Quantized
 from onnxq.spec import PerTensor
 

@@ -9,19 +9,19 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxq.carried import quantizing
-from onnxq.check_data import check_data
-from onnxq.check_weights import check_weights
+from onnxq.checks.data import check_data
+from onnxq.checks.findings import Finding, of_error
+from onnxq.checks.weights import check_weights
 from onnxq.errors import ExecutionError, ModelError, OnnxqError, OptionError
-from onnxq.findings import Finding, of_error
-from onnxq.graph.check import check as check_model
-from onnxq.graph.load import ModelSource, load
+from onnxq.given.carried import quantizing
+from onnxq.graph.files.check import check as check_model
+from onnxq.graph.files.load import ModelSource, load
+from onnxq.notes.reasons import by_reason, counts
 from onnxq.options import ImageOptions, Options
+from onnxq.ort.session import Session
 from onnxq.prepare import Prepared, backend_named
 from onnxq.quantize import plan
-from onnxq.reasons import by_reason, counts
 from onnxq.rewritten import pipeline_of, require_home
-from onnxq.session import Session
 
 __all__ = ["Finding", "check"]
 

@@ -14,11 +14,11 @@ from typing import Any
 
 from onnxq.arguments.parser import make_parser
 from onnxq.arguments.settled import UsageError, settle
-from onnxq.collector import keep_loaded, seldom_collecting
-from onnxq.deferred import defer_imports
+from onnxq.console.collector import keep_loaded, seldom_collecting
+from onnxq.console.deferred import defer_imports
+from onnxq.console.exit_codes import ExitCode
+from onnxq.console.terminal import Screen
 from onnxq.errors import OnnxqError
-from onnxq.exit_codes import ExitCode
-from onnxq.terminal import Screen
 
 __all__ = ["main"]
 

@@ -1,7 +1,7 @@
 """Float model against quantized model on data: how far every output is, and where in the graph the error arises.
 
 The outputs come from the two models as they are; for the tensors in between both run once more, see
-:mod:`onnxq.inner_tensors`.
+:mod:`onnxq.measuring.inner_tensors`.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxq.calibration.data import open_data
-from onnxq.carried import quantizing
-from onnxq.comparison import Comparison, TensorErrors
+from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import ExecutionError, ModelError, OnnxqError
-from onnxq.graph.load import ModelSource, load
+from onnxq.given.carried import quantizing
+from onnxq.graph.files.load import ModelSource, load
 from onnxq.graph.traverse import all_nodes
-from onnxq.inner_tensors import InnerTensors
-from onnxq.metrics import ErrorMeter
+from onnxq.measuring.comparison import Comparison, TensorErrors
+from onnxq.measuring.inner_tensors import InnerTensors
+from onnxq.measuring.metrics import ErrorMeter
+from onnxq.notes.reasons import counts
 from onnxq.options import ImageOptions, Options
+from onnxq.ort.session import Session, open_anyhow
 from onnxq.prepare import Prepared
-from onnxq.progress import Reporter, Silent
 from onnxq.quantized import Quantized
-from onnxq.reasons import counts
-from onnxq.session import Session, open_anyhow
 
 __all__ = ["Comparison", "TensorErrors", "compare"]
 

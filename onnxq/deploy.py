@@ -15,24 +15,24 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.backend import Backend
-from onnxq.carried import left_while_running, nothing_to_deploy
 from onnxq.errors import BackendError
-from onnxq.final_check import final_check
-from onnxq.fitted import fit_to_target
-from onnxq.graph.save import file_size
+from onnxq.given.carried import left_while_running, nothing_to_deploy
+from onnxq.given.fitted import fit_to_target
+from onnxq.given.unfolded import unfolded
+from onnxq.graph.files.save import file_size
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_nodes
 from onnxq.locations import artifact_path, require_folder
+from onnxq.measuring.final_check import final_check
 from onnxq.numbers import fit_biases
 from onnxq.options import Options
 from onnxq.plan import Edge, Plan, Role, Site
-from onnxq.planner import settled_plan
+from onnxq.planning.planner import settled_plan
 from onnxq.prepare import Prepared, Source, backend_named, needed_opset
 from onnxq.qparams import QParams, from_range
 from onnxq.quantize import read
 from onnxq.quantized import Quantized
 from onnxq.spec import PerTensor, QuantSpec
-from onnxq.unfolded import unfolded
 
 __all__ = ["deploy"]
 

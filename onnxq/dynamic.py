@@ -23,28 +23,28 @@ from onnxq.backend import Backend, Kind, OpRule
 from onnxq.calibration.data import open_data
 from onnxq.calibration.statistics import KeptSample
 from onnxq.calibration.weights import weight_range
-from onnxq.cautions import poor
+from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import OutputError
-from onnxq.final_check import final_check
-from onnxq.graph.region import ELEMENTWISE
-from onnxq.graph.save import save
+from onnxq.graph.files.save import save
+from onnxq.graph.recognition.region import ELEMENTWISE
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array, is_constant
+from onnxq.measuring.final_check import final_check
+from onnxq.notes.cautions import poor
 from onnxq.numbers import unusable_constants
 from onnxq.options import ImageOptions, Options
-from onnxq.placement import elements
+from onnxq.options.selection import Selection
+from onnxq.ort.session import Session, inputs_of
 from onnxq.plan import Kept, Plan
-from onnxq.planner import settled_plan
+from onnxq.planning.placement import elements
+from onnxq.planning.planner import settled_plan
 from onnxq.planning.rows import is_standard
 from onnxq.prepare import Prepared, backend_named
-from onnxq.progress import Reporter, Silent
 from onnxq.qparams import QParams, from_range
 from onnxq.quantized import Quantized
 from onnxq.render.ranges_at_run import MICROSOFT, take_ranges_at_run, unsaid
 from onnxq.rewritten import HOME, Rewritten, refuse_unused
-from onnxq.selection import Selection
-from onnxq.session import Session, inputs_of
 
 __all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "require", "rewrite", "runs_in_integers"]
 

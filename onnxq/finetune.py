@@ -22,18 +22,18 @@ from numpy.typing import NDArray
 from onnxq.calibration.data import open_data
 from onnxq.calibration.rows import BROKEN
 from onnxq.calibration.statistics import KeptSample
+from onnxq.console.progress import Reporter, Silent
+from onnxq.console.terminal import decibel, decibels
 from onnxq.errors import DataError, ModelError, OptionError
-from onnxq.final_check import final_check
 from onnxq.graph.shapes import forget_shapes
 from onnxq.locations import artifact_path, require_folder
-from onnxq.metrics import worst_sqnr
+from onnxq.measuring.final_check import final_check
+from onnxq.measuring.metrics import worst_sqnr
 from onnxq.options import ImageOptions, Options
+from onnxq.ort.session import Session, inputs_of
 from onnxq.prepare import Prepared, Source
-from onnxq.progress import Reporter, Silent
 from onnxq.quantize import read
 from onnxq.quantized import Quantized
-from onnxq.session import Session, inputs_of
-from onnxq.terminal import decibel, decibels
 
 __all__ = ["finetune"]
 

@@ -11,15 +11,15 @@ from onnxq.calibration.collect import collect
 from onnxq.calibration.data import open_data
 from onnxq.calibration.statistics import Statistics
 from onnxq.catalog import backends
+from onnxq.console.progress import Reporter
 from onnxq.effort import samples_to_keep
 from onnxq.errors import ModelError, OptionError
 from onnxq.graph.traverse import all_graphs, all_nodes
+from onnxq.notes.remarks import remarks
 from onnxq.options import ImageOptions, Options
-from onnxq.planner import make_plan
+from onnxq.ort.session import inputs_of
+from onnxq.planning.planner import make_plan
 from onnxq.prepare import Prepared
-from onnxq.progress import Reporter
-from onnxq.remarks import remarks
-from onnxq.session import inputs_of
 
 __all__ = ["observable", "observe", "require_one"]
 

@@ -9,23 +9,23 @@ import onnx_ir as ir
 
 from onnxq import plugins
 from onnxq.backend import Backend
-from onnxq.check_random import check_random
+from onnxq.checks.fingerprint import fingerprint
+from onnxq.checks.randomness import check_random
+from onnxq.console.terminal import plural
 from onnxq.errors import OptionError
-from onnxq.fingerprint import fingerprint
-from onnxq.graph.check import check
+from onnxq.graph.files.check import check
+from onnxq.graph.files.load import load
+from onnxq.graph.files.save import file_size
 from onnxq.graph.foreign import infer_foreign
-from onnxq.graph.load import load
-from onnxq.graph.normalize import normalize
-from onnxq.graph.save import file_size
-from onnxq.graph.simplify import simplify
+from onnxq.graph.passes.normalize import normalize
+from onnxq.graph.passes.simplify import simplify
+from onnxq.graph.passes.upcast import upcast
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.upcast import upcast
 from onnxq.numbers import MADE
 from onnxq.options import Options
+from onnxq.ort.session import require_library
 from onnxq.render import fake_quantize, nnie_quantize
-from onnxq.session import require_library
 from onnxq.spec import QuantSpec
-from onnxq.terminal import plural
 
 __all__ = ["Prepared", "Source", "backend_named", "needed_opset"]
 

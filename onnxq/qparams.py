@@ -5,8 +5,8 @@ Everything here is bit-equal to ONNX QuantizeLinear and DequantizeLinear (operat
     q = saturate(round_half_even(x / scale) + zero_point)        x / scale in float32
     x = (q - zero_point) * scale                                 in float32
 
-A logarithmic grid has a clip value in place of a scale; its arithmetic is that of :mod:`onnxq.logarithmic`. That of
-8-bit floating-point numbers is in :mod:`onnxq.float8`.
+A logarithmic grid has a clip value in place of a scale; its arithmetic is that of :mod:`onnxq.grids.logarithmic`. That
+of 8-bit floating-point numbers is in :mod:`onnxq.grids.float8`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from onnxq import float8, logarithmic
 from onnxq.errors import BackendError, ModelError
+from onnxq.grids import float8, logarithmic
 from onnxq.spec import PerBlock, PerChannel, QuantSpec, Scheme
 
 __all__ = [

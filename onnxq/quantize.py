@@ -17,29 +17,29 @@ from onnxq.best import improve
 from onnxq.calibration.ranges import check_range
 from onnxq.calibration.roles import samples_to_verify, to_judge_by
 from onnxq.calibration.statistics import Statistics, model_digest
-from onnxq.cautions import cautions
-from onnxq.decide import Decider
+from onnxq.console.progress import Reporter, Silent
+from onnxq.deciding.decide import Decider
+from onnxq.deciding.what_hurts import mend
 from onnxq.effort import algorithms_of
 from onnxq.errors import OptionError, OutputError
-from onnxq.final_check import Verification, final_check
-from onnxq.graph.fold_quantized_batchnorm import fold_quantized_batchnorm
-from onnxq.graph.load_named import load_named
+from onnxq.graph.files.load_named import load_named
+from onnxq.graph.passes.fold_quantized_batchnorm import fold_quantized_batchnorm
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.values import all_nodes, is_filled
-from onnxq.hints import hints
 from onnxq.locations import artifact_path, is_folder, require_folder
+from onnxq.measuring.final_check import Verification, final_check
+from onnxq.measuring.rewrite_cost import rewrite_cost
+from onnxq.notes.cautions import cautions
+from onnxq.notes.hints import hints
 from onnxq.observe import observe, require_one
 from onnxq.options import ImageOptions, Options
 from onnxq.plan import Plan
-from onnxq.planner import make_plan
+from onnxq.planning.planner import make_plan
 from onnxq.prepare import Prepared, Source, backend_named, needed_opset
-from onnxq.progress import Reporter, Silent
 from onnxq.quantized import Quantized
-from onnxq.render.read import read as read_quantizers
-from onnxq.render.read_nodes import sort_nodes
-from onnxq.rewrite_cost import rewrite_cost
+from onnxq.render.reading.nodes import sort_nodes
+from onnxq.render.reading.read import read as read_quantizers
 from onnxq.several import for_each_target
-from onnxq.what_hurts import mend
 
 __all__ = ["calibrate", "plan", "quantize", "quantize_all", "read"]
 
@@ -258,7 +258,7 @@ def read(model: Source, *, backend: str = "onnxruntime") -> Quantized:
         backend: the target it will be rendered for.
 
     Batch normalizations behind quantized weights are folded into their integers and scales, exactly, see
-    :func:`onnxq.graph.fold_quantized_batchnorm.fold_quantized_batchnorm`.
+    :func:`onnxq.graph.passes.fold_quantized_batchnorm.fold_quantized_batchnorm`.
 
     Returns:
         The float model, a site for every quantizer found, and their numbers; ``notes`` say what was folded, and what

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Format
+from onnxq.console.terminal import plural
 from onnxq.errors import OutputError
 from onnxq.plan import Plan
 from onnxq.qparams import QParams
-from onnxq.terminal import plural
 
 if TYPE_CHECKING:
     from torch.nn import Module
 
-    from onnxq.final_check import Verification
+    from onnxq.measuring.final_check import Verification
     from onnxq.torch.graph_module import GraphModule
 
 __all__ = ["Quantized"]
@@ -36,7 +36,7 @@ class Quantized:
         qparams: numbers by site name.
         backend: the target.
         notes: what the passes did, and what data showed, in order.
-        hints: what might be tried next, see :mod:`onnxq.hints`.
+        hints: what might be tried next, see :mod:`onnxq.notes.hints`.
         verification: what running the result showed, once it was run.
         format: how it is written, one of the backend's formats; its default where empty.
         version: of onnxq, written into the result.

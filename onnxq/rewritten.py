@@ -10,7 +10,7 @@ from typing import Any
 from onnxq.algorithms.choice import Choice, whole_model
 from onnxq.calibration.statistics import Statistics
 from onnxq.errors import OptionError
-from onnxq.final_check import Verification
+from onnxq.measuring.final_check import Verification
 from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
 from onnxq.plan import Kept

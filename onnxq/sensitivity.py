@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from onnxq.calibration.statistics import Statistics, model_digest
+from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import OptionError, OutputError, StatisticsError
 from onnxq.locations import require_folder
-from onnxq.metrics import jsonable
+from onnxq.measuring.metrics import jsonable
+from onnxq.measuring.probe import Role, Setting, parts_of
 from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
+from onnxq.options.values import check_bits, check_int
 from onnxq.prepare import Prepared, Source, backend_named
-from onnxq.probe import Role, Setting, parts_of
-from onnxq.progress import Reporter, Silent
 from onnxq.quantize import calibrate
 from onnxq.spec import Scheme
 from onnxq.survey import Record, local_noise, make_probe, runs_needed, survey
-from onnxq.values import check_bits, check_int
 from onnxq.writing import hint_for
 
 __all__ = ["Sensitivity", "SensitivityRow", "sensitivity"]

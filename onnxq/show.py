@@ -18,9 +18,9 @@ import onnx_ir as ir
 
 from onnxq.calibration.statistics import Statistics, TensorStatistics
 from onnxq.errors import ModelError
-from onnxq.graph.load import load
+from onnxq.graph.files.load import load
 from onnxq.graph.values import constant_array, is_constant
-from onnxq.metrics import jsonable
+from onnxq.measuring.metrics import jsonable
 
 __all__ = ["ModelView", "QuantizedTensor", "StatisticsView", "show"]
 

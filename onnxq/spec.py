@@ -36,9 +36,9 @@ class Scheme(enum.Enum):
 
     UNIFORM = "uniform"
     LOGARITHMIC = "logarithmic"
-    """Powers of ``2**(1/16)`` with a sign, 8 bits, symmetric: see :mod:`onnxq.logarithmic`."""
+    """Powers of ``2**(1/16)`` with a sign, 8 bits, symmetric: see :mod:`onnxq.grids.logarithmic`."""
     FLOAT8 = "float8"
-    """Floating-point numbers E4M3FN times a scale, symmetric: see :mod:`onnxq.float8`."""
+    """Floating-point numbers E4M3FN times a scale, symmetric: see :mod:`onnxq.grids.float8`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,11 @@ from onnxq.algorithms.layers import QuantizedLayer, quantized_layers
 from onnxq.backend import Backend
 from onnxq.calibration.roles import few
 from onnxq.calibration.statistics import KeptSample, Statistics
-from onnxq.decide import Decider
+from onnxq.deciding.decide import Decider
 from onnxq.effort import algorithms_of
 from onnxq.graph.shapes import sizes_at
+from onnxq.measuring.probe import Part, Probe, Setting
 from onnxq.options import Options
-from onnxq.probe import Part, Probe, Setting
 from onnxq.qparams import QParams, fake_quantize
 
 __all__ = ["Record", "local_noise", "make_probe", "runs_needed", "survey"]

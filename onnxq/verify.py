@@ -18,26 +18,26 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq import plugins
-from onnxq.artifact import no_quantizers, readers_of, rewritten_before, written_file
 from onnxq.backend import Backend
 from onnxq.calibration.data import open_data
+from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import BackendError, OnnxqError, OptionError
-from onnxq.graph.load import load
+from onnxq.given.artifact import no_quantizers, readers_of, rewritten_before, written_file
+from onnxq.given.unfolded import unfolded
+from onnxq.graph.files.load import load
 from onnxq.graph.shapes import forget_shapes
-from onnxq.layerwise import LayerAgreement, compare_layers, require_layers
 from onnxq.locations import find_artifact
-from onnxq.metrics import ErrorMeter, Errors, jsonable, worst_output
+from onnxq.measuring.layerwise import LayerAgreement, compare_layers, require_layers
+from onnxq.measuring.metrics import ErrorMeter, Errors, jsonable, worst_output
 from onnxq.options import ImageOptions
+from onnxq.ort.session import Session, inputs_of
 from onnxq.prepare import backend_named
-from onnxq.progress import Reporter, Silent
 from onnxq.quantize import read
 from onnxq.quantized import Quantized
 from onnxq.render.formats import write_rendered
 from onnxq.runtimes.child import examine
 from onnxq.runtimes.runtime import Examination, Runtime
-from onnxq.session import Session, inputs_of
 from onnxq.spec import Scheme
-from onnxq.unfolded import unfolded
 
 __all__ = ["Agreement", "can_be_read", "verify"]
 

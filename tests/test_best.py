@@ -12,7 +12,7 @@ import onnxq
 from onnxq import Options
 from onnxq.best import _Score as Score
 from onnxq.errors import ModelError
-from onnxq.metrics import ErrorMeter
+from onnxq.measuring.metrics import ErrorMeter
 from tests.models import build, normal
 
 Feeds = list[dict[str, np.ndarray[Any, np.dtype[Any]]]]

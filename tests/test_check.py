@@ -12,9 +12,9 @@ from onnx import helper, numpy_helper, parser
 
 import onnxq
 from onnxq.check import check
+from onnxq.checks.findings import Finding
 from onnxq.cli import main
 from onnxq.demo.data import MODEL, load_digits
-from onnxq.findings import Finding
 from onnxq.options import Options
 from tests import pairs
 

@@ -13,12 +13,13 @@ import pytest
 from onnx import numpy_helper
 
 import onnxq
-from onnxq import Options, inner_tensors
+from onnxq import Options
 from onnxq.cli import main
 from onnxq.compare import compare
 from onnxq.errors import DataError, ExecutionError, ModelError
-from onnxq.metrics import sqnr
-from onnxq.session import Session
+from onnxq.measuring import inner_tensors
+from onnxq.measuring.metrics import sqnr
+from onnxq.ort.session import Session
 from tests import pairs
 from tests.models import build, images, normal
 

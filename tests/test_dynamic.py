@@ -12,7 +12,7 @@ import pytest
 import onnxq
 from onnxq import OptionError, Options, OutputError, VerificationError, dynamic
 from onnxq.cli import main
-from onnxq.metrics import sqnr
+from onnxq.measuring.metrics import sqnr
 from onnxq.prepare import Prepared
 from tests.models import build, feeds_for, normal, renamed
 

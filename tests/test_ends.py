@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxq import DataError, ExecutionError, Options, check, compare, quantize
-from onnxq.session import Session
+from onnxq.ort.session import Session
 from tests.contract import ALL
 from tests.models import build
 

@@ -9,7 +9,7 @@ import onnxq
 from onnxq import Options
 from onnxq.qparams import dequantize, quantize
 from tests.models import build, f32, images, normal
-from tests.test_planner import residual
+from tests.planning.test_planner import residual
 
 ALL = Options(placement="all", bias_correction=False)
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from onnxq.errors import BackendError, ModelError
+from onnxq.ort.session import Session
 from onnxq.qparams import MIN_SCALE, QParams, dequantize, fake_quantize, from_range, quantize, spread
-from onnxq.session import Session
 from onnxq.spec import PerBlock, PerChannel, QuantSpec, Scheme
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)

@@ -12,10 +12,10 @@ import pytest
 
 import onnxq
 from onnxq import Options, Quantized, views
+from onnxq.console.terminal import Screen
 from onnxq.errors import OutputError
-from onnxq.terminal import Screen
 from tests.models import images
-from tests.test_planner import residual
+from tests.planning.test_planner import residual
 
 
 @pytest.fixture(scope="module")

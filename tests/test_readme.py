@@ -14,8 +14,8 @@ import onnxq
 from onnxq import plugins
 from onnxq.calibration.ranges import select_range
 from onnxq.calibration.statistics import TensorStatistics
-from onnxq.config import Config
 from onnxq.demo.data import MODEL, load_digits
+from onnxq.options.config import Config
 from onnxq.spec import QuantSpec
 from tests.tool import load_tool
 

@@ -13,8 +13,8 @@ import pytest
 import onnxq
 from onnxq import Options
 from onnxq.cli import main
+from onnxq.console.exit_codes import ExitCode
 from onnxq.errors import OnnxqError, OptionError
-from onnxq.exit_codes import ExitCode
 from tests.models import feeds_for, renamed
 from tests.targets import TARGETS, residual
 

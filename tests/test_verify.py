@@ -17,14 +17,14 @@ from onnxruntime.quantization import quantize_dynamic
 import onnxq
 from onnxq import Options
 from onnxq.cli import main
+from onnxq.console.terminal import Screen
 from onnxq.errors import BackendError, OptionError, OutputError, VerificationError
-from onnxq.graph.load import load
+from onnxq.graph.files.load import load
 from onnxq.locations import find_artifact
+from onnxq.ort.session import Session
 from onnxq.prepare import backend_named
 from onnxq.runtimes.child import examine, interpreter, missing
 from onnxq.runtimes.runtime import Runtime
-from onnxq.session import Session
-from onnxq.terminal import Screen
 from onnxq.verify import can_be_read
 from onnxq.views import quantized
 from tests.models import build, feeds_for, images, normal

@@ -24,7 +24,7 @@ from onnx import TensorProto
 from onnxq import Options, Quantized, check, plan, quantize
 from onnxq.errors import OnnxqError, VerificationError
 from onnxq.options import Placement
-from onnxq.session import Session
+from onnxq.ort.session import Session
 from tests.contract import assert_contract
 from tests.foreign import Case, Feed
 from tests.verdict_verbs import assert_planned, assert_verbs

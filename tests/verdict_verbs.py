@@ -21,7 +21,7 @@ import onnx_ir as ir
 from onnxq import Quantized, compare, deploy, show, verify
 from onnxq.cli import main
 from onnxq.errors import OnnxqError, VerificationError
-from onnxq.session import Session
+from onnxq.ort.session import Session
 
 __all__ = ["VERBS", "assert_planned", "assert_verbs"]
 

@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.fuzz_bytes import KINDS, prepare  # noqa: E402
+from tests.fuzzing.bytes import KINDS, prepare  # noqa: E402
 
 
 def main() -> int:

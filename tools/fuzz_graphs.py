@@ -4,7 +4,7 @@
     python tools/fuzz_graphs.py 0 300 --backend tensorrt --backend qnn:all --keep found/
 
 Each graph is judged in one of a few worker processes, which are started again after a crash or a hang; what a graph
-must satisfy is in ``tests/fuzz_judge.py``. Where onnxruntime itself ends the process on the float model, while the
+must satisfy is in ``tests/fuzzing/judge.py``. Where onnxruntime itself ends the process on the float model, while the
 graph is made, there is no graph, and neither a run nor a breach: the seed is named at the end. A breach is printed with
 the smallest graph that shows it still, and kept as a model with its data where ``--keep`` names a folder. The exit code
 is 1 where there are breaches. ``--write`` puts the counts of the run into a page's table; a run of the same target and
@@ -34,9 +34,9 @@ import onnx
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.fuzz import Case, generate  # noqa: E402
-from tests.fuzz_judge import judge  # noqa: E402
-from tests.fuzz_shrink import kind, shrink  # noqa: E402
+from tests.fuzzing.graphs import Case, generate  # noqa: E402
+from tests.fuzzing.judge import judge  # noqa: E402
+from tests.fuzzing.shrink import kind, shrink  # noqa: E402
 from tests.verdict import Verdict  # noqa: E402
 
 _SECONDS = 120.0

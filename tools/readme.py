@@ -26,7 +26,7 @@ from pathlib import Path
 
 from onnxq.arguments.flags import SEARCH
 from onnxq.arguments.parser import make_parser
-from onnxq.exit_codes import ExitCode
+from onnxq.console.exit_codes import ExitCode
 from onnxq.options import ImageOptions, Options
 
 README = Path(__file__).resolve().parent.parent / "README.md"

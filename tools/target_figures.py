@@ -21,8 +21,8 @@ from typing import Any
 
 from onnxq import plugins
 from onnxq.catalog import backends
+from onnxq.console.terminal import plural
 from onnxq.prepare import backend_named
-from onnxq.terminal import plural
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "targets" / "figures.md"
 MODELS = ("mnist_cnn", "mnist_unet", "fashion_vit", "effnet_lite0", "ppocr_det")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from tests.planning.test_planner import CASES, GOLDEN, text_of
 from tests.targets import GRAPHS, TARGETS, plan_text
-from tests.test_planner import CASES, GOLDEN, text_of
 
 
 def main() -> None:

@@ -43,8 +43,8 @@ import onnx_ir as ir
 from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.backends.qnn.limits import keep_to_limits
 from onnxq.backends.qnn.rewrites import gather_is_right, mean_is_right, product_is_flat, resize_is_right, rewrite
+from onnxq.checks.findings import Finding
 from onnxq.errors import ModelError, VerificationError
-from onnxq.findings import Finding
 from onnxq.graph.traverse import all_nodes, describe
 from onnxq.graph.values import static_shape
 from onnxq.options import Options

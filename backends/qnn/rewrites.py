@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxq.graph.flatten_products import flatten_products, is_deep_product
-from onnxq.graph.fuse_gelu import fuse_gelu
-from onnxq.graph.fuse_layernorm import fuse_layernorm
-from onnxq.graph.nearest_gathers import is_nearest, nearest_gathers
 from onnxq.graph.note import Note
-from onnxq.graph.plain_means import plain_means, rounds_up
-from onnxq.graph.positive_indices import counts_from_the_end, positive_indices
+from onnxq.graph.passes.flatten_products import flatten_products, is_deep_product
+from onnxq.graph.passes.fuse_gelu import fuse_gelu
+from onnxq.graph.passes.fuse_layernorm import fuse_layernorm
+from onnxq.graph.passes.nearest_gathers import is_nearest, nearest_gathers
+from onnxq.graph.passes.plain_means import plain_means, rounds_up
+from onnxq.graph.passes.positive_indices import counts_from_the_end, positive_indices
 from onnxq.graph.values import constant_array, static_shape
 
 __all__ = ["gather_is_right", "mean_is_right", "product_is_flat", "resize_is_right", "rewrite"]

@@ -19,7 +19,7 @@ from onnxq.backend import Backend, Kind, OpRule
 from onnxq.backends.vitis.fix_positions import FIX_POSITIONS
 from onnxq.backends.vitis.positions import adjust
 from onnxq.backends.vitis.rewrites import bounds_of, factor, is_dpu_hard_sigmoid, rewrite, scalar_of
-from onnxq.graph.groups import KINDS
+from onnxq.graph.recognition.groups import KINDS
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.rows import each, nearest, plain_gemm, plain_max_pool
 from onnxq.spec import QuantSpec

@@ -19,10 +19,10 @@ import onnx_ir as ir
 from onnxq.backend import Backend, Format
 from onnxq.backends.vitis.rewrites import rewrite, without_factors
 from onnxq.errors import BackendError
-from onnxq.graph.constants import lift_constants
-from onnxq.graph.load import load
+from onnxq.graph.files.load import load
+from onnxq.graph.files.save import save
 from onnxq.graph.namer import unique_names
-from onnxq.graph.save import save
+from onnxq.graph.passes.constants import lift_constants
 from onnxq.graph.shapes import forget_shapes, infer_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.qparams import QParams

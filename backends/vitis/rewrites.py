@@ -16,9 +16,9 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.graph.groups import find_groups
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
+from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, remove_nodes, rename_output, set_constant

@@ -25,9 +25,9 @@ from onnxq.errors import OptionError
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array, is_constant
 from onnxq.numbers import fit_biases
+from onnxq.ort.session import Session, open_anyhow
 from onnxq.plan import Plan
 from onnxq.qparams import QParams, fake_quantize
-from onnxq.session import Session, open_anyhow
 
 __all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check", "correct_biases", "quick"]
 

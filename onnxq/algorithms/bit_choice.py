@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from onnxq.algorithms.allocate import allocate
 from onnxq.algorithms.budget import FLOAT, Costs
 from onnxq.errors import OptionError
+from onnxq.measuring.probe import Part, Probe, Setting
 from onnxq.plan import Plan
-from onnxq.probe import Part, Probe, Setting
 
 __all__ = ["BitChoice", "Item", "Problem", "items_of"]
 

@@ -13,7 +13,7 @@ from onnxq.algorithms.blocks import Block
 from onnxq.algorithms.draft import Draft
 from onnxq.calibration.statistics import KeptSample
 from onnxq.calibration.taps import observe
-from onnxq.session import open_anyhow
+from onnxq.ort.session import open_anyhow
 
 if TYPE_CHECKING:
     from onnxq.torch.fit import Samples

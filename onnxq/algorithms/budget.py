@@ -11,8 +11,8 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind
 from onnxq.errors import OptionError
-from onnxq.macs import multiply_accumulates, size_of
-from onnxq.probe import Part
+from onnxq.measuring.probe import Part
+from onnxq.planning.macs import multiply_accumulates, size_of
 from onnxq.spec import QuantSpec
 from onnxq.suggest import nearest
 

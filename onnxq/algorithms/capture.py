@@ -12,7 +12,7 @@ from onnxq.calibration.groups import share_out
 from onnxq.calibration.statistics import KeptSample
 from onnxq.calibration.taps import observe
 from onnxq.options import Options
-from onnxq.session import Session, open_anyhow
+from onnxq.ort.session import Session, open_anyhow
 
 __all__ = ["capture"]
 

@@ -17,12 +17,12 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq import float8, logarithmic
 from onnxq.algorithms.capture import capture
 from onnxq.algorithms.pairs import channel_rows
 from onnxq.calibration.statistics import SENTINEL, KeptSample
 from onnxq.calibration.weights import weight_range
 from onnxq.graph.layer import Layer
+from onnxq.grids import float8, logarithmic
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.qparams import fake_quantize, from_range

@@ -12,11 +12,11 @@ from onnxq.backend import Backend
 from onnxq.calibration.collect import collect
 from onnxq.calibration.roles import held_back, to_learn_from
 from onnxq.calibration.statistics import KeptSample, Statistics
+from onnxq.console.progress import Reporter, Silent
 from onnxq.graph.shapes import sizes_at
 from onnxq.options import Options
 from onnxq.plan import Plan
-from onnxq.planner import make_plan
-from onnxq.progress import Reporter, Silent
+from onnxq.planning.planner import make_plan
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 

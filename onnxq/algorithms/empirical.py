@@ -18,10 +18,10 @@ from onnxq.algorithms.draft import Draft
 from onnxq.algorithms.layers import QuantizedLayer, is_behind, quantized_layers
 from onnxq.algorithms.own_biases import give_biases, remove_zero_biases
 from onnxq.calibration.statistics import KeptSample
+from onnxq.deciding.rescue import output_sqnr
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.numbers import fit_biases
-from onnxq.rescue import output_sqnr
 
 __all__ = ["correct_empirically"]
 

@@ -1,9 +1,10 @@
 """Mixed precision: bits for each layer, those of least noise at the outputs within a budget.
 
 The noise of each layer's weights at each width is measured at the outputs, that layer alone quantized. Noise of
-different layers adds up (see :mod:`onnxq.rescue`), so the best choice under a budget is a multiple-choice knapsack,
-solved exactly (as HAWQ-V3 does, Yao et al. 2021, there with Hessian traces in the place of measured noise). The result
-are overrides by node, which the quantization that follows obeys, and which can be saved, edited and used again.
+different layers adds up (see :mod:`onnxq.deciding.rescue`), so the best choice under a budget is a multiple-choice
+knapsack, solved exactly (as HAWQ-V3 does, Yao et al. 2021, there with Hessian traces in the place of measured noise).
+The result are overrides by node, which the quantization that follows obeys, and which can be saved, edited and used
+again.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from onnxq.algorithms.bit_choice import BitChoice, Problem, items_of
 from onnxq.algorithms.budget import FLOAT, KINDS, Budget, Costs, parse_budget, parse_widths, stored_bits
 from onnxq.algorithms.draft import FloatDraft
 from onnxq.algorithms.part_noise import part_noise
-from onnxq.config import to_toml
 from onnxq.errors import OptionError, OutputError, StatisticsError
+from onnxq.measuring.probe import Probe, end_layers, parts_of
 from onnxq.options import Options, Override
-from onnxq.probe import Probe, end_layers, parts_of
+from onnxq.options.config import to_toml
 from onnxq.spec import QuantSpec
 from onnxq.survey import make_probe
 

@@ -1,7 +1,7 @@
 """Mask values in front of a softmax (-1e4, -65504) stay out of integers: one grid for them and the scores loses these.
 
-Nodes that read or write such a tensor stay float, see :mod:`onnxq.masks`, where the user or the target wants all
-quantized as well.
+Nodes that read or write such a tensor stay float, see :mod:`onnxq.deciding.masks`, where the user or the target wants
+all quantized as well.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import onnx_ir as ir
 
 from onnxq.algorithms.draft import FloatDraft
 from onnxq.algorithms.trial import keep_what_helps
+from onnxq.deciding.masks import find_masks
 from onnxq.graph.traverse import all_nodes
-from onnxq.masks import find_masks
 from onnxq.plan import Plan
 
 __all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "apply"]

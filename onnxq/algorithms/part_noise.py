@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from onnxq.algorithms.budget import FLOAT
-from onnxq.probe import Part, Probe
-from onnxq.progress import Reporter
+from onnxq.console.progress import Reporter
+from onnxq.measuring.probe import Part, Probe
 from onnxq.survey import Record, runs_needed, survey
 
 __all__ = ["part_noise"]

@@ -23,11 +23,11 @@ from onnxq.algorithms.tally import Tally
 from onnxq.errors import ExecutionError, OptionError
 from onnxq.graph.traverse import all_graphs
 from onnxq.graph.values import constant_array
-from onnxq.metrics import worst_sqnr
+from onnxq.measuring.metrics import worst_sqnr
+from onnxq.measuring.simulation import simulation
 from onnxq.numbers import fit_biases
 from onnxq.plan import Edge
 from onnxq.qparams import fake_quantize
-from onnxq.simulation import simulation
 
 if TYPE_CHECKING:
     from onnxq.torch.fit import Unit

@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.algorithms.pairs import scale_output
-from onnxq.graph.groups import find_groups
 from onnxq.graph.layer import Channels, Layer, Refusal, find_layer, replace_constant
 from onnxq.graph.namer import Namer
+from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, is_constant, only_reader, set_constant
 
@@ -49,7 +49,8 @@ class Divisor:
     """Finds out how tensors of a model can be divided by folding the division into what makes them.
 
     Args:
-        model: normalized, left unchanged. Groups of nodes (see :mod:`onnxq.graph.groups`) are looked for once.
+        model: normalized, left unchanged. Groups of nodes (see :mod:`onnxq.graph.recognition.groups`) are looked for
+    once.
     """
 
     def __init__(self, model: ir.Model) -> None:

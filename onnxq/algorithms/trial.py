@@ -14,9 +14,9 @@ from onnxq.algorithms.choice import chosen
 from onnxq.algorithms.draft import FloatDraft
 from onnxq.calibration.roles import held_back, to_learn_from
 from onnxq.calibration.statistics import KeptSample
-from onnxq.decide import Decider
+from onnxq.deciding.decide import Decider
 from onnxq.effort import algorithms_of
-from onnxq.noise import output_noise
+from onnxq.measuring.noise import output_noise
 from onnxq.quantized import Quantized
 
 __all__ = ["Change", "Outcome", "fitting", "held", "keep_what_helps"]

@@ -20,7 +20,7 @@ from onnxq.arguments.flags import (
     add_statistics,
 )
 from onnxq.arguments.settled import UsageError
-from onnxq.exit_codes import ExitCode
+from onnxq.console.exit_codes import ExitCode
 
 __all__ = ["make_parser"]
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from onnxq.arguments.flags import SEARCH
-from onnxq.config import Config
 from onnxq.errors import OptionError
 from onnxq.options import ImageOptions, Options
-from onnxq.values import check_amount
+from onnxq.options.config import Config
+from onnxq.options.values import check_amount
 
 __all__ = ["UsageError", "settle"]
 

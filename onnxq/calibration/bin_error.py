@@ -10,7 +10,7 @@ The error of rounding ``u = x / scale`` to the nearest integer and saturating in
 
 since every whole cell adds ``1/12`` (the integral of ``t**2`` from -1/2 to 1/2) and everything beyond an end adds a
 parabola. The mean error of a bin ``[a, b]`` is ``scale**2 * (G(b) - G(a)) / (b - a)``. Of a logarithmic grid the
-integral is :func:`onnxq.logarithmic.integral`.
+integral is :func:`onnxq.grids.logarithmic.integral`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.calibration.statistics import TensorStatistics
-from onnxq.logarithmic import integral
+from onnxq.grids.logarithmic import integral
 from onnxq.qparams import QParams, fake_quantize
 from onnxq.spec import Scheme
 

@@ -18,7 +18,7 @@ from onnxq.calibration.statistics import Statistics, TensorStatistics, model_dig
 from onnxq.calibration.taps import observe
 from onnxq.calibration.usable import Usable
 from onnxq.errors import DataError, ExecutionError, OnnxqError
-from onnxq.session import Session, open_anyhow
+from onnxq.ort.session import Session, open_anyhow
 
 __all__ = ["channel_means", "collect"]
 
@@ -58,7 +58,7 @@ def collect(
         keep: how many samples to hold back with the model's outputs, evenly spaced.
         keep_bytes: bytes that these may take, up to four of them four times as many (one is held back in any case);
             samples with a NaN are not held back.
-        providers: execution providers, see :class:`onnxq.session.Session`.
+        providers: execution providers, see :class:`onnxq.ort.session.Session`.
         custom_op_library: shared library with custom operators.
         memory_budget: bytes of the observed tensors of one sample.
         progress: called after each sample with the number of samples done.

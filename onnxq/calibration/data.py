@@ -17,11 +17,11 @@ from onnxq.calibration.feeds import Fitter
 from onnxq.calibration.images import SUFFIXES, ImageReader
 from onnxq.calibration.rows import RowArray, load_feed, open_npy, open_npz
 from onnxq.calibration.samples import Pick, Samples
+from onnxq.console.terminal import plural
 from onnxq.errors import DataError
 from onnxq.options import ImageOptions
-from onnxq.session import InputInfo
+from onnxq.ort.session import InputInfo
 from onnxq.suggest import nearest_file
-from onnxq.terminal import plural
 from onnxq.user_code import function_of, split_name
 
 __all__ = ["Samples", "of_pictures", "open_data"]

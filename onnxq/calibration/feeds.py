@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from onnxq.console.terminal import plural
 from onnxq.errors import DataError
-from onnxq.session import InputInfo
+from onnxq.ort.session import InputInfo
 from onnxq.suggest import nearest
-from onnxq.terminal import plural
 
 __all__ = ["Fitter", "shape_text"]
 

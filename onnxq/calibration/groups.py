@@ -10,7 +10,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.calibration.taps import observe
-from onnxq.session import open_anyhow
+from onnxq.ort.session import open_anyhow
 
 __all__ = ["known_bytes", "share_out", "tensor_bytes"]
 
@@ -52,7 +52,7 @@ def tensor_bytes(
         model: the model, not modified.
         tensors: tensor names.
         feeds: input name to array, a sample.
-        **session_options: passed on to :class:`onnxq.session.Session`.
+        **session_options: passed on to :class:`onnxq.ort.session.Session`.
 
     Returns:
         Tensor name to bytes; unobservable ones are missing.

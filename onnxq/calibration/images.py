@@ -10,7 +10,7 @@ import numpy as np
 
 from onnxq.errors import DataError, OptionError
 from onnxq.options import ImageOptions
-from onnxq.session import InputInfo
+from onnxq.ort.session import InputInfo
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from onnxq.calibration.digest import model_digest
 from onnxq.calibration.measured import Measured
 from onnxq.calibration.tensor_statistics import EMA_MOMENTUM, SENTINEL, TensorStatistics
+from onnxq.console.terminal import plural
 from onnxq.errors import StatisticsError
 from onnxq.spec import QuantSpec
-from onnxq.terminal import plural
 
 __all__ = ["EMA_MOMENTUM", "SENTINEL", "KeptSample", "Statistics", "TensorStatistics", "model_digest"]
 

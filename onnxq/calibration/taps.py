@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from onnxq.calibration.workbench import Workbench
 from onnxq.errors import ModelError
-from onnxq.graph.prune import remove_unread
+from onnxq.graph.passes.prune import remove_unread
 from onnxq.graph.values import constant_array, remove_nodes
 
 __all__ = ["Tapped", "observe", "tap"]

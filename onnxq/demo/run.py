@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from onnxq.console.progress import Reporter
 from onnxq.demo.data import MODEL, load_digits
 from onnxq.options import Options
-from onnxq.progress import Reporter
+from onnxq.ort.session import Session
 from onnxq.quantize import quantize
 from onnxq.quantized import Quantized
-from onnxq.session import Session
 
 __all__ = ["DemoResult", "demo"]
 

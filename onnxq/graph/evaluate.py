@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxq.errors import ExecutionError
 from onnxq.graph.values import AnyArray, constant_array
-from onnxq.session import Session
+from onnxq.ort.session import Session
 
 __all__ = ["evaluate", "piece"]
 

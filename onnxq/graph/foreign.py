@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnxq.errors import OnnxqError
 from onnxq.graph.note import Note
 from onnxq.graph.shapes import infer_shapes
-from onnxq.session import Session
+from onnxq.ort.session import Session
 
 __all__ = ["infer_foreign"]
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import onnx
 import onnx_ir as ir
 
-from onnxq.graph.exact_pools import exact_pools
 from onnxq.graph.note import Note
+from onnxq.graph.passes.exact_pools import exact_pools
 from onnxq.graph.skeleton import skeleton
 from onnxq.graph.traverse import all_graphs, all_nodes
 

@@ -1,8 +1,9 @@
-"""How a plan is made, a step a file; :func:`onnxq.planner.make_plan` is the row of steps.
+"""How a plan is made, a step a file; :func:`onnxq.planning.planner.make_plan` is the row of steps.
 
 ``Question`` (what is asked: graph, target, options) and ``Decisions`` (what each node came to) are the two types that
 all steps speak of. :mod:`candidates` asks the target's rows which nodes have an integer kernel and what keeps the
 others float; :mod:`absorption` pairs activation functions with the operator before them; :mod:`assignment` chooses
-which candidates run in integers; :mod:`sites` gives the tensors of those nodes quantizers and ties them, with the specs
-of :mod:`specs`. A step imports ``question``, ``rows`` and ``specs`` at most, and no other step.
+which candidates run in integers, at least cost by :mod:`placement`; :mod:`carry` finds what hands on finer numbers than
+asked; :mod:`sites` gives the tensors of those nodes quantizers and ties them, with the specs of :mod:`specs`. A step
+imports ``question``, ``rows``, ``specs``, ``placement`` and ``carry`` at most, and no other step.
 """

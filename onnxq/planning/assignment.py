@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from onnxq.backend import Kind, OpRule
 from onnxq.graph.values import is_constant
-from onnxq.placement import cheapest, elements
+from onnxq.planning.placement import cheapest, elements
 from onnxq.planning.question import Decisions, Question
 from onnxq.planning.rows import row
 from onnxq.planning.specs import activation_spec

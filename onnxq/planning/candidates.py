@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.backend import Kind, OpRule
-from onnxq.carried import QUANTIZERS, is_in_integers
-from onnxq.graph.groups import find_groups
+from onnxq.given.carried import QUANTIZERS, is_in_integers
+from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.values import is_constant
 from onnxq.planning.carry import carry, without_kernel
 from onnxq.planning.question import Decisions, Question

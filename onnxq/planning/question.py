@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from onnxq.backend import Backend, OpRule
-from onnxq.graph.groups import Group
+from onnxq.graph.recognition.groups import Group
 from onnxq.options import Options
-from onnxq.placement import elements
-from onnxq.selection import Selection
+from onnxq.options.selection import Selection
+from onnxq.planning.placement import elements
 from onnxq.spec import QuantSpec
 
 __all__ = ["Decisions", "Question"]
@@ -55,7 +55,7 @@ class Question:
         unusable: Mapping[str, str],
         sizes: Mapping[str, int],
     ) -> Question:
-        """The question behind the arguments of :func:`onnxq.planner.make_plan`.
+        """The question behind the arguments of :func:`onnxq.planning.planner.make_plan`.
 
         Raises:
             OptionError: a pattern of the options matches nothing.

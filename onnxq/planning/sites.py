@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from onnxq.backend import Kind, OpRule
 from onnxq.graph.values import SAME_NUMBERS, constant_array, is_constant, static_shape
-from onnxq.placement import elements
 from onnxq.plan import Edge, Role, Site
+from onnxq.planning.placement import elements
 from onnxq.planning.question import Decisions, Question
 from onnxq.planning.rows import is_standard, positions, row
 from onnxq.planning.specs import activation_spec, bias_spec, weight_spec

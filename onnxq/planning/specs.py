@@ -7,8 +7,8 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from onnxq.backend import OpRule
+from onnxq.options.selection import with_symmetry
 from onnxq.planning.question import Decisions, Question
-from onnxq.selection import with_symmetry
 from onnxq.spec import PerChannel, PerTensor, QuantSpec
 
 __all__ = ["activation_spec", "bias_spec", "default_spec", "weight_spec"]

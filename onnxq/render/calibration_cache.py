@@ -36,12 +36,12 @@ import numpy as np
 from onnxq.backend import Backend
 from onnxq.calibration.weights import weight_range
 from onnxq.errors import BackendError
-from onnxq.graph.save import save
+from onnxq.graph.files.save import save
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.options import Options
 from onnxq.plan import Plan
-from onnxq.planner import settled_plan
+from onnxq.planning.planner import settled_plan
 from onnxq.prepare import Prepared
 from onnxq.qparams import QParams, from_range
 from onnxq.quantized import Quantized

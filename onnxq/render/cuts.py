@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import describe
 from onnxq.qparams import QParams
-from onnxq.render.read_parameters import pair_parameters
+from onnxq.render.reading.parameters import pair_parameters
 
 __all__ = ["Cut", "find_cuts", "showing", "taken_apart"]
 

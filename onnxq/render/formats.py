@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from onnxq.backend import Format
-from onnxq.graph.save import save
+from onnxq.graph.files.save import save
 from onnxq.graph.shapes import forget_shapes
 from onnxq.quantized import Quantized
 

@@ -1,7 +1,7 @@
 """``onnxq::NNIEQuantize``: the logarithmic grid as a model-local ONNX function of standard operators.
 
 It runs in plain onnxruntime with no custom-op library, from opset 13 on, and gives the numbers of
-:mod:`onnxq.logarithmic` bit for bit::
+:mod:`onnxq.grids.logarithmic` bit for bit::
 
     NNIEQuantize(x, data_max)        x float32 of any shape, data_max the clip value, a float32 scalar
 
@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.logarithmic import STEPS, TOP, ZERO
+from onnxq.grids.logarithmic import STEPS, TOP, ZERO
 from onnxq.render.fake_quantize import DOMAIN, VERSION
 
 __all__ = ["NAME", "node", "register"]

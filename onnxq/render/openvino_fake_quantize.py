@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 
 from onnxq.backend import Format, Kind
 from onnxq.errors import BackendError
-from onnxq.graph.load_named import load_named
+from onnxq.graph.files.load_named import load_named
+from onnxq.graph.files.save import save
 from onnxq.graph.namer import Namer
-from onnxq.graph.prune import remove_unread
-from onnxq.graph.save import save
+from onnxq.graph.passes.prune import remove_unread
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array, is_constant
@@ -38,7 +38,7 @@ from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.render import fake_quantize as function
 from onnxq.render.formats import write_rendered
-from onnxq.render.read import read as read_quantizers
+from onnxq.render.reading.read import read as read_quantizers
 from onnxq.spec import PerChannel, PerTensor, QuantSpec
 
 __all__ = ["DOMAIN", "FORMAT", "OPENVINO_FAKE_QUANTIZE", "QDQ_ONCE", "once", "read", "render", "write"]

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.graph.namer import Namer
-from onnxq.graph.prune import remove_unread
+from onnxq.graph.passes.prune import remove_unread
 from onnxq.graph.values import is_constant, remove_nodes, rename_output
 from onnxq.plan import Site
 from onnxq.qparams import QParams, quantize

@@ -22,13 +22,13 @@ import onnx_ir as ir
 from onnxq.backend import Backend
 from onnxq.errors import BackendError, OutputError
 from onnxq.graph.namer import Namer
-from onnxq.graph.prune import remove_unread
+from onnxq.graph.passes.prune import remove_unread
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.plan import Edge, Plan, Role, Site
 from onnxq.qparams import QParams, ends, fake_quantize
 from onnxq.quantized import Quantized
-from onnxq.render.read_numbers import check_table_numbers
+from onnxq.render.reading.numbers import check_table_numbers
 
 __all__ = ["Parts", "put_together", "take_apart", "write_json", "write_text"]
 

@@ -25,7 +25,7 @@ class Runtime:
         requirements: what ``pip install`` needs, besides numpy.
         runs: it computes outputs; else it only compiles the artifact.
         options: what the script takes, name → default.
-        in_parts: options for a model taken apart at its quantizers, see :mod:`onnxq.layerwise`.
+        in_parts: options for a model taken apart at its quantizers, see :mod:`onnxq.measuring.layerwise`.
         reads_codes: it takes integers from graph inputs as they are; else the parts quantize floats.
     """
 

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.errors import DataError
-from onnxq.metrics import ErrorMeter
-from onnxq.session import InputInfo
-from onnxq.user_metric import Metric, Run
+from onnxq.measuring.metrics import ErrorMeter
+from onnxq.ort.session import InputInfo
+from onnxq.search.user_metric import Metric, Run
 
 __all__ = ["agreement_metric", "is_classifier"]
 

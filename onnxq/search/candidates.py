@@ -12,7 +12,7 @@ from onnxq.algorithms.choice import whole_model
 from onnxq.backend import Backend
 from onnxq.errors import OptionError
 from onnxq.options import Options
-from onnxq.planner import make_plan
+from onnxq.planning.planner import make_plan
 from onnxq.prepare import Prepared
 from onnxq.rewritten import HOME
 from onnxq.search.attempt import Candidate

@@ -9,7 +9,7 @@ from typing import Any
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.session import Session
+from onnxq.ort.session import Session
 
 __all__ = ["share_of_time", "structure"]
 

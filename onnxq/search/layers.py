@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from onnxq.backend import Backend
 from onnxq.calibration.statistics import Statistics
-from onnxq.decide import Decider
+from onnxq.console.progress import Reporter
+from onnxq.deciding.decide import Decider
+from onnxq.deciding.rescue import Blame
+from onnxq.deciding.what_hurts import blame_layers
 from onnxq.options import Options
-from onnxq.override import Override
+from onnxq.options.override import Override
 from onnxq.prepare import Prepared
-from onnxq.progress import Reporter
-from onnxq.rescue import Blame
 from onnxq.search.attempt import Attempt, Candidate
-from onnxq.what_hurts import blame_layers
 
 __all__ = ["LEVELS", "climb", "in_float", "measure", "wide"]
 

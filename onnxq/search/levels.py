@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from onnxq.deciding.rescue import Blame
 from onnxq.options import Options
-from onnxq.rescue import Blame
 from onnxq.search import candidates, layers
 from onnxq.search.attempt import SLOWER, Attempt, Candidate, best, fastest
 from onnxq.search.trial import Trials

@@ -18,17 +18,19 @@ from onnxq.calibration.ranges import check_range
 from onnxq.calibration.roles import to_judge_by
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.catalog import installed_algorithms
+from onnxq.console.progress import Reporter, Silent
+from onnxq.deciding.rescue import Blame
 from onnxq.effort import algorithms_of
 from onnxq.errors import DataError, OptionError, OutputError
-from onnxq.graph.load import load
-from onnxq.graph.save import save
+from onnxq.graph.files.load import load
+from onnxq.graph.files.save import save
 from onnxq.locations import artifact_path, require_folder
 from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
+from onnxq.options.values import check_amount
+from onnxq.ort.session import Session, inputs_of
 from onnxq.prepare import Prepared, Source, backend_named
-from onnxq.progress import Reporter, Silent
 from onnxq.quantize import calibrate
-from onnxq.rescue import Blame
 from onnxq.search import candidates, layers
 from onnxq.search.attempt import Attempt
 from onnxq.search.builtin import Arrays, agreement_metric
@@ -36,9 +38,7 @@ from onnxq.search.levels import Hunt
 from onnxq.search.sources import digest_of_data, images_for, text_digest
 from onnxq.search.state import State, file_digest
 from onnxq.search.trial import REPORT, Trials, run_of
-from onnxq.session import Session, inputs_of
-from onnxq.user_metric import Metric, Run, load_metric
-from onnxq.values import check_amount
+from onnxq.search.user_metric import Metric, Run, load_metric
 
 __all__ = ["Search", "search"]
 
@@ -134,8 +134,8 @@ def search(
         data: calibration data, see :func:`onnxq.calibration.data.open_data`; not needed with ``statistics``.
         output: where to write the result: a file, or a folder for ``<model>_<backend>.onnx``.
         max_drop: in units of the metric, 0 or more.
-        metric: ``"FILE.py:FUNCTION"`` or a function, see :mod:`onnxq.user_metric`; None measures agreement with the
-            float model, see :mod:`onnxq.search.builtin`.
+        metric: ``"FILE.py:FUNCTION"`` or a function, see :mod:`onnxq.search.user_metric`; None measures agreement with
+            the float model, see :mod:`onnxq.search.builtin`.
         eval_data: data for the agreement; None takes calibration samples held back, which algorithms do not learn from
             (range methods do).
         backend: name of the target.

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from onnxq.deciding.rescue import Blame
 from onnxq.errors import OptionError, OutputError
-from onnxq.rescue import Blame
 from onnxq.search.attempt import Attempt
 
 __all__ = ["State", "file_digest"]

@@ -14,19 +14,19 @@ import onnx_ir as ir
 from onnxq.algorithms.choice import whole_model
 from onnxq.calibration.roles import samples_to_verify
 from onnxq.calibration.statistics import Statistics
+from onnxq.console.progress import Reporter
 from onnxq.errors import OnnxqError, OutputError
-from onnxq.graph.load import ModelSource, load
-from onnxq.graph.save import save
+from onnxq.graph.files.load import ModelSource, load
+from onnxq.graph.files.save import save
 from onnxq.graph.shapes import forget_shapes
 from onnxq.options import Options
-from onnxq.progress import Reporter
+from onnxq.ort.session import Session
 from onnxq.quantize import quantize
 from onnxq.rewritten import Rewritten
 from onnxq.search.attempt import Attempt, Candidate, best
 from onnxq.search.latency import share_of_time, structure
 from onnxq.search.state import State, file_digest
-from onnxq.session import Session
-from onnxq.user_metric import Metric, Run
+from onnxq.search.user_metric import Metric, Run
 
 __all__ = ["REPORT", "Trials", "run_of"]
 

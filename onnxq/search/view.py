@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onnxq.reasons import to_exclude
+from onnxq.console.terminal import Screen, bytes_text, plural
+from onnxq.notes.reasons import to_exclude
 from onnxq.search.attempt import SLOWER
-from onnxq.terminal import Screen, bytes_text, plural
 
 if TYPE_CHECKING:
     from onnxq.search.attempt import Attempt

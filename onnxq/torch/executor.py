@@ -12,15 +12,15 @@ from onnxq.errors import ModelError
 from onnxq.graph.traverse import all_graphs, describe, subgraphs
 from onnxq.graph.values import array_of
 from onnxq.plan import Edge
-from onnxq.torch import ops_layers, ops_math, ops_recurrent, ops_resize, ops_shape
 from onnxq.torch.attributes import DTYPES
+from onnxq.torch.ops import layers, math, recurrent, resize, shape
 
 __all__ = ["Executor", "supported_operators", "unsupported_nodes"]
 
 Tensor = torch.Tensor
 Quantizer = Callable[[Tensor], Tensor]
 
-_OPS = {**ops_math.OPS, **ops_shape.OPS, **ops_layers.OPS, **ops_resize.OPS, **ops_recurrent.OPS}
+_OPS = {**math.OPS, **shape.OPS, **layers.OPS, **resize.OPS, **recurrent.OPS}
 _CONTROL = ("Constant", "If", "Loop")
 _STANDARD = ("", "ai.onnx")
 _LISTED = 8
@@ -39,7 +39,7 @@ def unsupported_nodes(nodes: Iterable[ir.Node]) -> list[str]:
         if not standard or (node.op_type not in _OPS and node.op_type not in _CONTROL):
             found.append(describe(node))
             continue
-        for module in (ops_layers, ops_resize, ops_recurrent):
+        for module in (layers, resize, recurrent):
             reason = module.unsupported(node)
             if reason is not None:
                 found.append(f"{describe(node)} with {reason}")

@@ -12,15 +12,15 @@ import onnx_ir as ir
 import torch
 
 from onnxq.errors import OutputError, VerificationError
-from onnxq.graph.load import load
+from onnxq.graph.files.load import load
+from onnxq.graph.files.save import save
 from onnxq.graph.namer import Namer, unique_names
-from onnxq.graph.normalize import normalize
-from onnxq.graph.prune import remove_dead
-from onnxq.graph.save import save
+from onnxq.graph.passes.normalize import normalize
+from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, rename_output, set_constant
+from onnxq.ort.session import Session
 from onnxq.render import fake_quantize, nnie_quantize
-from onnxq.session import Session
 from onnxq.spec import Scheme
 from onnxq.torch.insertion import map_tensors
 from onnxq.torch.marks import to_onnx

@@ -8,10 +8,10 @@ import onnx_ir as ir
 import torch
 
 from onnxq.errors import OptionError
-from onnxq.final_check import final_check
-from onnxq.fitted import fit_to_target
-from onnxq.graph.save import file_size
+from onnxq.given.fitted import fit_to_target
+from onnxq.graph.files.save import file_size
 from onnxq.graph.shapes import forget_shapes
+from onnxq.measuring.final_check import final_check
 from onnxq.numbers import fit_biases
 from onnxq.quantized import Quantized
 from onnxq.torch.graph_module import GraphModule, constants_of

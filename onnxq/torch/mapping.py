@@ -13,7 +13,7 @@ from onnxq.errors import ModelError
 from onnxq.graph.traverse import all_nodes
 from onnxq.options import Options
 from onnxq.plan import Edge, Plan, Site
-from onnxq.planner import make_plan
+from onnxq.planning.planner import make_plan
 from onnxq.prepare import Prepared
 from onnxq.spec import PerChannel, PerTensor, QuantSpec
 from onnxq.torch.marks import Marked, Marker, Place, without_marks

@@ -15,7 +15,7 @@ import onnx_ir as ir
 import torch
 
 from onnxq.errors import ModelError
-from onnxq.graph.load import load
+from onnxq.graph.files.load import load
 from onnxq.graph.namer import Namer, unique_names
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, is_constant, remove_nodes, replace_value, set_constant

@@ -13,8 +13,8 @@ from onnxq.errors import ModelError
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.numbers import fit_biases
-from onnxq.placement import elements
 from onnxq.plan import Edge, Plan, Site
+from onnxq.planning.placement import elements
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.spec import PerBlock, PerChannel, Scheme

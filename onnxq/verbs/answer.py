@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from onnxq.progress import Reporter, make_reporter
+from onnxq.console.progress import Reporter, make_reporter
 
 __all__ = ["Answer", "reporter", "shows"]
 

@@ -7,9 +7,9 @@ import math
 
 import onnxq
 from onnxq import views
-from onnxq.exit_codes import ExitCode
+from onnxq.console.exit_codes import ExitCode
+from onnxq.console.terminal import Screen
 from onnxq.prepare import backend_named
-from onnxq.terminal import Screen
 from onnxq.verbs.answer import Answer, reporter, shows
 
 __all__ = ["algorithms", "backends", "demo", "show"]

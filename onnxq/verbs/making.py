@@ -13,14 +13,14 @@ import onnxq
 from onnxq import views
 from onnxq.algorithms.choice import Choice
 from onnxq.compare import TensorErrors
+from onnxq.console.exit_codes import ExitCode
+from onnxq.console.terminal import Screen
 from onnxq.errors import OnnxqError, OptionError
-from onnxq.exit_codes import ExitCode
-from onnxq.graph.save import MAX_PROTO_BYTES
+from onnxq.graph.files.save import MAX_PROTO_BYTES
 from onnxq.locations import artifact_path, made_folder, require_folder
 from onnxq.quantized import Quantized
 from onnxq.rewritten import HOME, pipeline_of, require_home, samples_of
 from onnxq.search import view as search_view
-from onnxq.terminal import Screen
 from onnxq.verbs.answer import Answer, reporter, shows
 
 __all__ = ["quantize"]

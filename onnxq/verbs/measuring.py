@@ -8,8 +8,8 @@ from pathlib import Path
 
 import onnxq
 from onnxq import views
-from onnxq.exit_codes import ExitCode
-from onnxq.terminal import Screen
+from onnxq.console.exit_codes import ExitCode
+from onnxq.console.terminal import Screen
 from onnxq.verbs.answer import Answer, reporter, shows
 
 __all__ = ["calibrate", "check", "compare", "plan", "sensitivity"]

@@ -7,11 +7,11 @@ import time
 
 import onnxq
 from onnxq import views
+from onnxq.console.exit_codes import ExitCode
+from onnxq.console.terminal import Screen
 from onnxq.errors import OptionError
-from onnxq.exit_codes import ExitCode
 from onnxq.locations import artifact_path, is_folder, require_folder
 from onnxq.several import for_each_target
-from onnxq.terminal import Screen
 from onnxq.verbs.answer import Answer, reporter, shows
 
 __all__ = ["deploy", "finetune", "verify"]

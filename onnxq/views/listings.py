@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from onnxq.backend import Backend
+from onnxq.console.terminal import Screen, bytes_text, decibels, number
 from onnxq.quantized import Quantized
 from onnxq.show import ModelView, QuantizedTensor, StatisticsView
 from onnxq.spec import QuantSpec, Scheme
-from onnxq.terminal import Screen, bytes_text, decibels, number
 from onnxq.views.parts import (
     ROWS,
     heading,

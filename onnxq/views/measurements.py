@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from onnxq.calibration.statistics import Statistics
+from onnxq.checks.findings import Finding
 from onnxq.compare import Comparison
-from onnxq.findings import Finding
-from onnxq.metrics import Errors
+from onnxq.console.terminal import Screen, bytes_text, decibel, decibels, number, plural
+from onnxq.measuring.metrics import Errors
 from onnxq.plan import Plan
-from onnxq.terminal import Screen, bytes_text, decibel, decibels, number, plural
 from onnxq.views.parts import (
     ROWS,
     drops_table,

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 
 from onnxq.compare import TensorErrors
-from onnxq.metrics import Errors
+from onnxq.console.terminal import Screen, bytes_text, decibels
+from onnxq.measuring.metrics import Errors
+from onnxq.notes.reasons import by_reason, counts
 from onnxq.plan import Kept
-from onnxq.reasons import by_reason, counts
-from onnxq.terminal import Screen, bytes_text, decibels
 
 __all__ = [
     "ROWS",

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from onnxq import plugins
 from onnxq.compare import TensorErrors
+from onnxq.console.terminal import Screen, decibels, plural
 from onnxq.effort import TRIED
-from onnxq.final_check import Verification
+from onnxq.measuring.final_check import Verification
+from onnxq.notes.reasons import counts
 from onnxq.quantized import Quantized
-from onnxq.reasons import counts
-from onnxq.terminal import Screen, decibels, plural
 from onnxq.views.parts import (
     accuracy_text,
     drops_table,
@@ -28,7 +28,7 @@ from onnxq.views.parts import (
 )
 
 if TYPE_CHECKING:
-    from onnxq.layerwise import LayerAgreement
+    from onnxq.measuring.layerwise import LayerAgreement
     from onnxq.rewritten import Rewritten
     from onnxq.verify import Agreement
 

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from onnxq.console.progress import Reporter
 from onnxq.options import ImageOptions, Options
-from onnxq.progress import Reporter
 from onnxq.rewritten import Rewritten, refuse_unused
 from onnxq.weight_only.pipeline import rewrite_weights
 from onnxq.weight_only.recipe import Recipe

@@ -11,13 +11,13 @@ import onnx_ir as ir
 
 from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import ExecutionError, ModelError
-from onnxq.final_check import Verification, failed, final_check
-from onnxq.graph.check import check
-from onnxq.graph.load import load
-from onnxq.graph.save import file_size, serialized_size
-from onnxq.metrics import ErrorMeter
+from onnxq.graph.files.check import check
+from onnxq.graph.files.load import load
+from onnxq.graph.files.save import file_size, serialized_size
+from onnxq.measuring.final_check import Verification, failed, final_check
+from onnxq.measuring.metrics import ErrorMeter
 from onnxq.options import Options
-from onnxq.session import Session
+from onnxq.ort.session import Session
 from onnxq.weight_only.activations import Activations
 from onnxq.weight_only.segments import SegmentedModel
 from onnxq.weight_only.tensors import in_memory

@@ -17,7 +17,7 @@ from typing import BinaryIO
 import onnx_ir as ir
 
 from onnxq.errors import OutputError
-from onnxq.graph.save import MAX_PROTO_BYTES, save, serialized_size
+from onnxq.graph.files.save import MAX_PROTO_BYTES, save, serialized_size
 from onnxq.graph.traverse import with_subgraphs
 from onnxq.writing import hint_for
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxq.graph.region import ELEMENTWISE
+from onnxq.graph.recognition.region import ELEMENTWISE
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import is_constant
 from onnxq.options import Options
+from onnxq.options.selection import Selection
 from onnxq.plan import Kept
-from onnxq.selection import Selection
 
 __all__ = ["Matrix", "find"]
 

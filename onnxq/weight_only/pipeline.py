@@ -12,15 +12,15 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.calibration.data import open_data
+from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import OptionError
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_nodes
 from onnxq.options import ImageOptions, Options
+from onnxq.ort.session import inputs_of
 from onnxq.plan import Kept
 from onnxq.prepare import Prepared
-from onnxq.progress import Reporter, Silent
 from onnxq.rewritten import Rewritten
-from onnxq.session import inputs_of
 from onnxq.weight_only.activations import Activations
 from onnxq.weight_only.examine import Reference, examine
 from onnxq.weight_only.files import Output

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from onnxq.errors import OptionError
+from onnxq.options.values import check_choice, check_flag
 from onnxq.spec import PerBlock, QuantSpec
-from onnxq.values import check_choice, check_flag
 
 __all__ = ["BLOCKS", "FORMATS", "METHODS", "Recipe"]
 

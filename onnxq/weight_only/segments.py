@@ -16,7 +16,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.graph.pieces import reads as reads_of
-from onnxq.session import Session
+from onnxq.ort.session import Session
 from onnxq.weight_only.activations import Activations
 from onnxq.weight_only.memory import give_back
 from onnxq.weight_only.tensors import in_memory

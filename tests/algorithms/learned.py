@@ -14,7 +14,7 @@ from onnxq.algorithms.draft import Draft
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.graph.shapes import sizes_at
 from onnxq.numbers import choose_numbers
-from onnxq.planner import make_plan
+from onnxq.planning.planner import make_plan
 from onnxq.prepare import Prepared, backend_named
 from onnxq.quantize import calibrate
 from tests.contract import infer, sqnr

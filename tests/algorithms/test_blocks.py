@@ -7,7 +7,7 @@ import onnx_ir as ir
 from onnxq import Options
 from onnxq.algorithms.blocks import Block, find_blocks, single_layers
 from onnxq.algorithms.layers import QuantizedLayer, quantized_layers
-from onnxq.planner import make_plan
+from onnxq.planning.planner import make_plan
 from onnxq.prepare import Prepared, backend_named
 from tests.models import build, normal
 

@@ -19,7 +19,7 @@ from onnxq.algorithms.allocate import allocate
 from onnxq.algorithms.bit_choice import Problem
 from onnxq.algorithms.budget import FLOAT, parse_budget, parse_widths
 from onnxq.algorithms.choice import chosen
-from onnxq.config import to_toml
+from onnxq.options.config import to_toml
 from tests.models import build, images, normal
 
 SIZES = (8, 32, 64, 32, 16, 8)

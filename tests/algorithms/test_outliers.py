@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import onnxq
 from onnxq import Options
 from onnxq.calibration.statistics import TensorStatistics
-from onnxq.masks import mask_value
+from onnxq.deciding.masks import mask_value
 from tests.contract import ALL, quantize_checked
 from tests.models import build, images, normal
 

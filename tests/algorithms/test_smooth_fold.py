@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from onnxq.algorithms.smooth_fold import Divisor, divide
-from onnxq.graph.groups import find_groups
+from onnxq.graph.files.load import load
+from onnxq.graph.files.save import to_proto
 from onnxq.graph.layer import Refusal
-from onnxq.graph.load import load
 from onnxq.graph.namer import Namer
-from onnxq.graph.save import to_proto
+from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.shapes import infer_shapes
 from tests.contract import infer
 from tests.models import build, f32, feeds_for, normal

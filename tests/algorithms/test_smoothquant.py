@@ -15,8 +15,8 @@ from onnxq import OptionError, Options
 from onnxq.algorithms.draft import FloatDraft
 from onnxq.algorithms.smoothquant import apply, smoothing_scale
 from onnxq.calibration.collect import collect
-from onnxq.graph.load import load
-from onnxq.graph.normalize import normalize
+from onnxq.graph.files.load import load
+from onnxq.graph.passes.normalize import normalize
 from onnxq.observe import observable
 from onnxq.prepare import backend_named
 from tests.contract import infer, quantize_checked, sqnr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 
 import onnxq
-from onnxq.layerwise import compare_layers
+from onnxq.measuring.layerwise import compare_layers
 from onnxq.runtimes.runtime import Runtime
 from tests.models import feeds_for
 

@@ -10,10 +10,10 @@ import pytest
 
 import onnxq
 from onnxq import Options
-from onnxq.session import Session
+from onnxq.ort.session import Session
 from tests.models import build, images, normal
+from tests.planning.test_planner import table
 from tests.targets import attention, residual
-from tests.test_planner import table
 
 WIDTHS = [(4, 4), (2, 8), (3, 16), (5, 7), (16, 2)]
 

@@ -12,9 +12,9 @@ import pytest
 
 import onnxq
 from onnxq import Options
-from onnxq.session import Session
+from onnxq.ort.session import Session
 from tests.models import build, images, normal
-from tests.test_planner import recurrent, residual, transformer
+from tests.planning.test_planner import recurrent, residual, transformer
 
 ALL = Options(placement="all")
 

@@ -12,7 +12,7 @@ import onnxq
 from onnxq.cli import main
 from tests.backends.test_onnxruntime import optimized
 from tests.models import build, normal
-from tests.test_planner import table
+from tests.planning.test_planner import table
 
 
 def test_rows_of_a_table_are_dequantized_behind_the_gather(tmp_path: Path) -> None:

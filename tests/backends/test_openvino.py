@@ -18,8 +18,8 @@ from onnxq.errors import OptionError
 from onnxq.plan import Plan, Site
 from tests.contract import infer
 from tests.models import build, f32, feeds_for, normal
+from tests.planning.test_planner import concat, residual
 from tests.targets import GRAPHS
-from tests.test_planner import concat, residual
 
 Array = NDArray[Any]
 

@@ -21,8 +21,8 @@ from onnxq.runtimes.runtime import Examination
 from tests.backends.layers import all_but_ties_agree
 from tests.contract import infer
 from tests.models import build, feeds_for, images, normal
+from tests.planning.test_planner import concat, residual, transformer
 from tests.targets import GRAPHS
-from tests.test_planner import concat, residual, transformer
 
 _WHY = missing(RUNTIME)
 pytestmark = [pytest.mark.runtime, pytest.mark.skipif(_WHY is not None, reason=f"no OpenVINO: {_WHY}")]

@@ -12,8 +12,8 @@ import pytest
 import onnxq
 from onnxq import Options
 from onnxq.errors import BackendError, OptionError
+from onnxq.ort.session import Session
 from onnxq.prepare import backend_named
-from onnxq.session import Session
 from tests.models import build, f32, images
 from tests.targets import branches, residual
 

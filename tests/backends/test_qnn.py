@@ -17,10 +17,10 @@ import onnxq
 from onnxq import Options
 from onnxq.backends.qnn import BACKEND
 from onnxq.errors import ModelError, OptionError, VerificationError
-from onnxq.session import Session
+from onnxq.ort.session import Session
 from tests.contract import sqnr
 from tests.models import build, f32, feeds_for, images, normal
-from tests.test_planner import residual, transformer
+from tests.planning.test_planner import residual, transformer
 
 GELU = """(float[1, 8, 32] x) => (float[1, 8, 16] y) {
     m = ReduceMean <axes = [-1]> (x)

@@ -13,14 +13,14 @@ import pytest
 import onnxq
 from onnxq import Options
 from onnxq.errors import VerificationError
-from onnxq.layerwise import compare_layers
+from onnxq.measuring.layerwise import compare_layers
+from onnxq.ort.session import Session
 from onnxq.runtimes.child import examine, missing
 from onnxq.runtimes.qnn import RUNTIME
-from onnxq.session import Session
 from tests.backends.test_qnn import block
 from tests.contract import sqnr
 from tests.models import build, f32, feeds_for, images, normal
-from tests.test_planner import residual
+from tests.planning.test_planner import residual
 
 WHY = missing(RUNTIME)
 pytestmark = [pytest.mark.runtime, pytest.mark.skipif(WHY is not None, reason=f"no onnxruntime-qnn: {WHY}")]

@@ -15,10 +15,10 @@ import onnxq
 from onnxq import Options
 from onnxq.backends.snpe import BACKEND
 from onnxq.errors import BackendError
+from onnxq.ort.session import Session
 from onnxq.qparams import QParams
-from onnxq.session import Session
 from tests.models import build, images, normal
-from tests.test_planner import residual
+from tests.planning.test_planner import residual
 
 FORMATS = tuple(name for name, form in BACKEND.formats.items() if form.read is not None)
 FEEDS = images(1, 16, 8, 8, samples=2)

@@ -11,9 +11,9 @@ import pytest
 import onnxq
 from onnxq import Options
 from onnxq.errors import VerificationError
+from onnxq.ort.session import Session
 from onnxq.runtimes.child import examine, missing
 from onnxq.runtimes.snpe import RUNTIME
-from onnxq.session import Session
 from tests.backends.test_qnn import block
 from tests.backends.test_snpe import FEEDS, FORMATS, net
 from tests.models import feeds_for

@@ -17,7 +17,7 @@ import onnxq
 from onnxq import Options
 from onnxq.backends.stpu import BACKEND, biased_exponent, table_path
 from onnxq.errors import BackendError, OptionError
-from onnxq.session import Session
+from onnxq.ort.session import Session
 from tests.contract import infer, sqnr
 from tests.models import build, f32, images, normal
 

@@ -15,10 +15,10 @@ from onnx import numpy_helper
 import onnxq
 from onnxq import Options
 from onnxq.errors import BackendError, ModelError
+from onnxq.ort.session import Session
 from onnxq.prepare import backend_named
 from onnxq.qparams import QParams, fake_quantize, from_range
 from onnxq.render.tengine_weights import as_the_tool_sees, for_the_tool
-from onnxq.session import Session
 from onnxq.spec import QuantSpec
 from tests.models import build, f32, images, normal, renamed
 

@@ -18,7 +18,7 @@ from onnxq.plan import Plan
 from onnxq.spec import PerChannel, PerTensor
 from tests.contract import infer, sqnr
 from tests.models import build, f32, images, normal
-from tests.test_planner import concat, conv_relu, residual, transformer
+from tests.planning.test_planner import concat, conv_relu, residual, transformer
 
 Array = NDArray[Any]
 

@@ -15,7 +15,7 @@ from onnxq.errors import OptionError
 from onnxq.spec import PerChannel, Scheme
 from tests.contract import infer, sqnr
 from tests.models import build, images, normal
-from tests.test_planner import transformer
+from tests.planning.test_planner import transformer
 
 
 def net() -> onnx.ModelProto:

@@ -9,7 +9,7 @@ import onnx
 from numpy.typing import NDArray
 
 import onnxq
-from onnxq.graph.save import to_proto
+from onnxq.graph.files.save import to_proto
 from tests.backends.test_tensorrt import plan, quantized_inputs, reasons
 from tests.contract import infer, sqnr
 from tests.models import build, normal

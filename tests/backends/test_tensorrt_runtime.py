@@ -17,7 +17,7 @@ from onnxq.weight_only.algorithm import rewrite
 from tests.backends.test_tensorrt import detector, ints, mlp, packed
 from tests.backends.test_tensorrt_nlp import encoder
 from tests.models import build, feeds_for, images, normal
-from tests.test_planner import residual, transformer
+from tests.planning.test_planner import residual, transformer
 
 _WHY = missing(RUNTIME)
 pytestmark = [pytest.mark.runtime, pytest.mark.skipif(_WHY is not None, reason=f"no TensorRT-RTX: {_WHY}")]

@@ -12,11 +12,11 @@ import pytest
 
 from onnxq.backends import tensorrt
 from onnxq.errors import BackendError
-from onnxq.graph.save import to_proto
+from onnxq.graph.files.save import to_proto
 from tests.backends.test_tensorrt import constants, detector, reasons, written
 from tests.contract import infer, sqnr
 from tests.models import images
-from tests.test_planner import conv_relu, residual
+from tests.planning.test_planner import conv_relu, residual
 
 
 def rewritten_cache(path: Path, text: str) -> None:

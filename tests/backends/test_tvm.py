@@ -15,7 +15,7 @@ from onnxq import Options
 from onnxq.errors import OptionError
 from tests.contract import infer, sqnr
 from tests.models import build, feeds_for, images, normal
-from tests.test_planner import residual
+from tests.planning.test_planner import residual
 
 INTEGERS = {TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16, TensorProto.INT32}
 

@@ -21,7 +21,7 @@ from onnxq.backends.vitis.positions import position
 from onnxq.backends.vitis.rewrites import factor
 from onnxq.calibration.weights import weight_range
 from onnxq.errors import BackendError, OptionError
-from onnxq.graph.load import load
+from onnxq.graph.files.load import load
 from onnxq.prepare import Prepared
 from onnxq.qparams import QParams, fake_quantize, from_range
 from tests.contract import infer, sqnr

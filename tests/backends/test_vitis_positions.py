@@ -12,7 +12,7 @@ import onnxq
 from onnxq import Options
 from onnxq.backends.vitis import BACKEND
 from onnxq.backends.vitis.positions import adjust, position
-from onnxq.planner import make_plan
+from onnxq.planning.planner import make_plan
 from onnxq.prepare import Prepared
 from onnxq.qparams import QParams
 from tests.models import build, normal

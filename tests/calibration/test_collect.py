@@ -12,7 +12,7 @@ from onnxq.calibration import collect as module
 from onnxq.calibration.collect import collect
 from onnxq.calibration.statistics import Statistics, TensorStatistics, model_digest
 from onnxq.errors import DataError, ExecutionError, ModelError
-from onnxq.session import Session
+from onnxq.ort.session import Session
 
 TEXT = """
     <ir_version: 8, opset_import: ["" : 17]>

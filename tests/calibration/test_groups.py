@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.calibration.groups import share_out, tensor_bytes
-from onnxq.session import Session
+from onnxq.ort.session import Session
 
 TEXT = """
     <ir_version: 8, opset_import: ["" : 17]>

@@ -10,7 +10,7 @@ import pytest
 
 from onnxq.calibration.taps import observe, tap
 from onnxq.errors import ModelError
-from onnxq.session import Session
+from onnxq.ort.session import Session
 
 TOP = """
     <ir_version: 8, opset_import: ["" : 17]>
@@ -212,8 +212,8 @@ def test_a_real_network_inside_nested_branches() -> None:
     folder = os.environ.get("ONNXQ_ZOO")
     if not folder:
         pytest.skip("ONNXQ_ZOO is not set")
-    from onnxq.graph.load import load
-    from onnxq.graph.normalize import normalize
+    from onnxq.graph.files.load import load
+    from onnxq.graph.passes.normalize import normalize
 
     model = load(Path(folder) / "models" / "silero_vad" / "model.onnx")
     normalize(model)

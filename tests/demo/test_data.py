@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 
 from onnxq.demo.data import MODEL, load_digits, upscale
-from onnxq.session import Session
+from onnxq.ort.session import Session
 
 
 def test_the_model_is_small_and_unfolded() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tests.fuzz_bytes import KINDS, Bench, damaged, prepare
+from tests.fuzzing.bytes import KINDS, Bench, damaged, prepare
 
 _SEEDS = 12
 

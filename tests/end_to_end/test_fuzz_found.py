@@ -9,8 +9,8 @@ import pytest
 
 from onnxq import ModelError, Options, calibrate, check, quantize
 from tests.contract import ALL, infer, quantize_checked, sqnr
-from tests.fuzz import generate
-from tests.fuzz_judge import judge
+from tests.fuzzing.graphs import generate
+from tests.fuzzing.judge import judge
 from tests.models import build, f32, images, normal, renamed
 
 

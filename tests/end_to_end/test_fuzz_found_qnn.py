@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from onnxq import Options, Quantized, check, quantize
 from onnxq.options import Placement
 from tests.contract import ALL, infer, sqnr
-from tests.fuzz import Case
-from tests.fuzz_judge import judge
-from tests.fuzz_noise import explained
-from tests.fuzz_tengine import as_tengine
+from tests.fuzzing.graphs import Case
+from tests.fuzzing.judge import judge
+from tests.fuzzing.noise import explained
+from tests.fuzzing.tengine import as_tengine
 from tests.models import build, f32, images, normal
 
 Feeds = list[dict[str, NDArray[Any]]]

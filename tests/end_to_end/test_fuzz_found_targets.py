@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from onnxq import Options, Quantized, plan, quantize
 from onnxq.backends.vitis.positions import position
 from tests.contract import infer, sqnr
-from tests.fuzz import Case
-from tests.fuzz_dpu import as_dpu
-from tests.fuzz_judge import judge
-from tests.fuzz_targets import steps_of
+from tests.fuzzing.dpu import as_dpu
+from tests.fuzzing.graphs import Case
+from tests.fuzzing.judge import judge
+from tests.fuzzing.targets import steps_of
 from tests.models import build, normal
 
 ALL = Options(placement="all")
@@ -238,7 +238,7 @@ def test_the_verdict_still_sees_a_scale_that_cuts_off(backend: str, monkeypatch:
         acts = {site.name for site in made.plan.sites if site.role == "activation"}
         return replace(made, qparams={n: small[n] if n in acts else qp for n, qp in made.qparams.items()}, _made=[])
 
-    monkeypatch.setattr("tests.fuzz_judge.quantize", narrow)
+    monkeypatch.setattr("tests.fuzzing.judge.quantize", narrow)
     verdict = judge(case, backend)
     assert verdict.outcome == "FAULT" and "where noise of a step gives" in verdict.text
 

@@ -12,9 +12,9 @@ import pytest
 from onnxq import Quantized
 from onnxq.options import Placement
 from tests.contract import infer, sqnr
-from tests.fuzz import Case, generate
-from tests.fuzz_judge import judge
-from tests.fuzz_noise import explained
+from tests.fuzzing.graphs import Case, generate
+from tests.fuzzing.judge import judge
+from tests.fuzzing.noise import explained
 from tests.models import build, f32, images, normal
 
 
@@ -89,7 +89,7 @@ def test_the_judge_sees_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("a bug")
 
     for replaced, words in ((coarse, "where noise of a step gives"), (crash, "RuntimeError: a bug")):
-        monkeypatch.setattr("tests.fuzz_judge.quantize", replaced)
+        monkeypatch.setattr("tests.fuzzing.judge.quantize", replaced)
         verdict = judge(case)
         assert verdict.outcome == "FAULT" and words in verdict.text, verdict
     assert infer(case.model, case.feeds, optimize=True)

@@ -12,10 +12,10 @@ import onnx_ir as ir
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from onnxq.graph.check import check
-from onnxq.graph.load import load
+from onnxq.graph.files.check import check
+from onnxq.graph.files.load import load
+from onnxq.graph.files.save import to_proto
 from onnxq.graph.note import Note
-from onnxq.graph.save import to_proto
 from onnxq.graph.traverse import all_nodes
 
 Array = NDArray[Any]

@@ -10,13 +10,13 @@ import onnx
 import pytest
 
 from onnxq.backends.onnxruntime import BACKEND
-from onnxq.graph.fold_quantized_batchnorm import fold_quantized_batchnorm
-from onnxq.graph.load_named import load_named
+from onnxq.graph.files.load_named import load_named
+from onnxq.graph.passes.fold_quantized_batchnorm import fold_quantized_batchnorm
+from onnxq.ort.session import Session
 from onnxq.plan import Plan
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
-from onnxq.render.read import read
-from onnxq.session import Session
+from onnxq.render.reading.read import read
 from tests.models import build, f32, images, normal
 
 NORM: dict[str, Any] = {

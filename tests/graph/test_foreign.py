@@ -3,9 +3,9 @@ from __future__ import annotations
 import onnx_ir as ir
 import pytest
 
+from onnxq.graph.files.load import load
 from onnxq.graph.foreign import infer_foreign
-from onnxq.graph.load import load
-from onnxq.graph.normalize import normalize
+from onnxq.graph.passes.normalize import normalize
 from tests.models import build, normal
 
 

@@ -12,10 +12,10 @@ import pytest
 
 import onnxq
 from onnxq.graph.note import Note
-from onnxq.graph.plain_means import plain_means
-from onnxq.graph.positive_indices import positive_indices
+from onnxq.graph.passes.plain_means import plain_means
+from onnxq.graph.passes.positive_indices import positive_indices
 from onnxq.graph.shapes import infer_shapes
-from onnxq.session import Session
+from onnxq.ort.session import Session
 from tests.models import build, feeds_for
 
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.graph.load import load
+from onnxq.graph.files.load import load
+from onnxq.graph.files.save import to_proto
 from onnxq.graph.namer import Namer, unique_names
-from onnxq.graph.save import to_proto
 from onnxq.graph.traverse import all_graphs, all_nodes
 from tests.graph.helpers import apply, build, f32, run
 

@@ -6,9 +6,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxq.graph.load import load
+from onnxq.graph.files.load import load
 from onnxq.graph.pieces import difference, piece, reads
-from onnxq.session import Session
+from onnxq.ort.session import Session
 from tests.models import build, f32
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from onnxq.graph.load import load
+from onnxq.graph.files.load import load
 from onnxq.graph.values import is_filled
 from tests.graph.helpers import build, i64, random
 

@@ -8,7 +8,7 @@ import onnxq
 from onnxq import Options
 from onnxq.spec import PerChannel
 from tests.models import build, normal
-from tests.render.test_read import equal_outputs
+from tests.render.reading.test_read import equal_outputs
 
 
 @pytest.mark.parametrize("bits", [8, 4])

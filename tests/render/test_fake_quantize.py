@@ -9,9 +9,9 @@ import onnx_ir as ir
 import pytest
 from numpy.typing import NDArray
 
+from onnxq.ort.session import Session
 from onnxq.qparams import QParams, fake_quantize, from_range
 from onnxq.render import fake_quantize as function
-from onnxq.session import Session
 from onnxq.spec import PerChannel, PerTensor, QuantSpec
 
 

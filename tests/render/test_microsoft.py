@@ -13,7 +13,7 @@ import onnxq
 from onnxq import Options
 from tests.contract import infer
 from tests.models import images
-from tests.test_planner import recurrent, residual
+from tests.planning.test_planner import recurrent, residual
 
 NETS = {"residual": (residual, (1, 16, 8, 8)), "recurrent": (recurrent, (7, 2, 32))}
 

@@ -18,8 +18,8 @@ from onnxq.errors import BackendError
 from onnxq.prepare import backend_named
 from tests.contract import infer
 from tests.models import build, f32, feeds_for, images, normal
+from tests.planning.test_planner import residual
 from tests.targets import GRAPHS
-from tests.test_planner import residual
 
 Array = NDArray[Any]
 FQ = "openvino-fake-quantize"

@@ -12,8 +12,8 @@ import pytest
 import onnxq
 from onnxq import Options, Quantized
 from onnxq.options import Override
+from onnxq.ort.session import Session
 from onnxq.qparams import dequantize, fake_quantize, quantize
-from onnxq.session import Session
 from tests.models import build, f32, images, normal
 
 ALL = Options(placement="all")

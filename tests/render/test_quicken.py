@@ -9,8 +9,8 @@ import pytest
 
 import onnxq
 from onnxq import Options
+from onnxq.ort.session import Session
 from onnxq.render.quicken import quicken
-from onnxq.session import Session
 from tests.models import build, images, normal
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from onnxq.ort.session import Session
 from onnxq.search.latency import share_of_time, structure
-from onnxq.session import Session
 from tests.models import build, f32, normal
 
 

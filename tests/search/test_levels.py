@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from onnxq import Options
-from onnxq.rescue import Blame
+from onnxq.deciding.rescue import Blame
 from onnxq.search import candidates
 from onnxq.search.attempt import Attempt, Candidate, best, fastest
 from onnxq.search.layers import climb, in_float, wide

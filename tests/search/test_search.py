@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 import onnxq
 from onnxq import DataError, MetricError, OptionError, Options, Search
 from onnxq.cli import main
-from onnxq.metrics import sqnr
+from onnxq.measuring.metrics import sqnr
 from onnxq.search import run as search_run
 from onnxq.search import trial
-from onnxq.user_metric import Run
+from onnxq.search.user_metric import Run
 from tests.models import build, images, normal
 
 Array = NDArray[Any]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from onnxq import OptionError, OutputError
-from onnxq.rescue import Blame
+from onnxq.deciding.rescue import Blame
 from onnxq.search.attempt import Attempt
 from onnxq.search.sources import digest_of_data
 from onnxq.search.state import State, file_digest

@@ -6,10 +6,10 @@ import io
 
 import pytest
 
+from onnxq.console.terminal import Screen
 from onnxq.search.attempt import Attempt
 from onnxq.search.run import Search
 from onnxq.search.view import searched
-from onnxq.terminal import Screen
 
 REPORT = {"quantized_ops": {"Add": 1, "MatMul": 3}}
 

@@ -18,7 +18,7 @@ pytest.importorskip("torch", reason="the extra torch is not installed")
 import torch
 
 from onnxq.torch.executor import Executor, supported_operators, unsupported_nodes
-from tests.torch.ops import case
+from tests.torch.ops.helpers import case
 
 X = normal(2, 4, scale=1.0)
 CHAIN = "(float[2, 4] x) => (float[2, 3] y) { a = MatMul (x, w)\n b = Relu (a)\n c = Sigmoid (b)\n y = MatMul (c, v) }"

@@ -11,14 +11,14 @@ import pytest
 
 from onnxq.errors import ExecutionError, ModelError
 from onnxq.options import Options
+from onnxq.ort.session import Session
 from onnxq.prepare import Prepared
-from onnxq.session import Session
 from tests.foreign import Case, cases
 
 pytest.importorskip("torch", reason="the extra torch is not installed")
 
 from onnxq.torch.executor import Executor, unsupported_nodes
-from tests.torch.ops import assert_same
+from tests.torch.ops.helpers import assert_same
 
 GROUPS = ("simple", "pytorch-operator", "pytorch-converted", "light")
 LACKING = ("test_gradient", "test_sequence_model", "test_strnorm_model")

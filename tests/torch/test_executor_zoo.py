@@ -21,9 +21,9 @@ pytest.importorskip("torch", reason="the extra torch is not installed")
 
 import torch
 
-from onnxq.session import Session
+from onnxq.ort.session import Session
 from onnxq.torch.executor import Executor
-from tests.torch.ops import assert_same
+from tests.torch.ops.helpers import assert_same
 
 Array = NDArray[Any]
 

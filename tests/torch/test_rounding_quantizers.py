@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onnxq import logarithmic
 from onnxq.errors import OptionError
+from onnxq.grids import logarithmic
 from onnxq.qparams import fake_quantize, from_range
 from onnxq.spec import PerChannel, QuantSpec, Scheme
 

@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from onnxq import OptionError, Options, OutputError, quantize
 from onnxq.cli import main
 from onnxq.errors import VerificationError
-from onnxq.metrics import sqnr
+from onnxq.measuring.metrics import sqnr
 from onnxq.weight_only import quantize_weights
 from onnxq.weight_only.grid import decode, nearest
 from onnxq.weight_only.recipe import Recipe

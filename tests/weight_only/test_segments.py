@@ -4,8 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxq.graph.load import load
-from onnxq.session import Session
+from onnxq.graph.files.load import load
+from onnxq.ort.session import Session
 from onnxq.weight_only import segments
 from onnxq.weight_only.activations import Activations
 from onnxq.weight_only.segments import SegmentedModel

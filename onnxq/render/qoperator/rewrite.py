@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.graph.namer import Namer
-from onnxq.graph.prune import remove_dead
+from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, only_reader, remove_nodes, rename_output, replace_value, set_constant
 from onnxq.render.limits import bounds

@@ -1,4 +1,4 @@
-"""The logarithmic grid of 8 bits (HiSilicon's GFPQ), with the arithmetic of :mod:`onnxq.logarithmic`, bit for bit.
+"""The logarithmic grid of 8 bits (HiSilicon's GFPQ), with the arithmetic of :mod:`onnxq.grids.logarithmic`.
 
 The gradient passes straight through where values are within the grid, those rounded to 0 included, and stops beyond
 the clip value, where the quantized value no longer changes.
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from onnxq.logarithmic import HIGHEST, LOWEST, STEPS, TOP
+from onnxq.grids.logarithmic import HIGHEST, LOWEST, STEPS, TOP
 from onnxq.spec import Scheme
 from onnxq.torch.quantizers.base import Tensor
 from onnxq.torch.quantizers.ema import EMA

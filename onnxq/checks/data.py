@@ -1,0 +1,235 @@
+"""Does the calibration data look like what the model was made for? Cheap questions on a few samples."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.calibration.data import open_data
+from onnxq.calibration.feeds import shape_text
+from onnxq.calibration.usable import Usable
+from onnxq.checks.findings import Finding, of_error
+from onnxq.checks.fingerprint import fingerprint
+from onnxq.checks.states import states
+from onnxq.console.terminal import plural
+from onnxq.errors import DataError, OnnxqError, OptionError
+from onnxq.graph.recognition.dependence import inputs_behind
+from onnxq.options import ImageOptions, Options
+from onnxq.ort.session import InputInfo, Session
+
+__all__ = ["Looker", "check_data", "constant_outputs"]
+
+LOOKED_AT = 32
+"""Samples that are looked at, evenly spaced where the data allows it."""
+RUN = 4
+"""Samples that are run through the model."""
+FEW = 10
+"""Fewer samples give a warning."""
+UNSCALED = "whole numbers from 0 to 255, as in pictures that were not scaled"
+"""What is found of an input of bytes."""
+
+
+def check_data(
+    model: ir.Model, session: Session, data: Any, options: Options, image: ImageOptions | None
+) -> list[Finding]:
+    """Look at a few samples and run some.
+
+    Args:
+        model: the float model, as the user gave it.
+        session: that model, loaded.
+        data: see `onnxq.calibration.data.open_data`.
+        options: number of samples, providers, custom-op library.
+        image: how pictures are read.
+    """
+    limit = min(options.samples or LOOKED_AT, LOOKED_AT)
+    looker = Looker(session.inputs, states(model))
+    few: dict[int, Mapping[str, np.ndarray]] = {}
+    try:
+        whole = open_data(data, session.inputs, image=image, samples=options.samples)
+        samples = open_data(data, session.inputs, image=image, samples=limit) if whole.repeatable else whole
+        for index, feed in enumerate(samples):
+            if index >= limit:
+                break
+            looker.look(feed, samples.index_of(index))
+            if index < RUN:
+                few[samples.index_of(index)] = feed
+    except (DataError, OptionError) as error:
+        return [of_error(error, "calibration data")]
+    known = whole.length if whole.length is not None else looker.samples
+    findings = [*_number(known), *looker.findings()]
+    try:
+        runs = {index: session.run(feed) for index, feed in few.items()}
+        usable = Usable()
+        for index, outputs in runs.items():
+            usable.look(few[index], _arrays(outputs), index)
+        findings += looker.broken(usable.error is not None) + _outputs(runs)
+        findings += constant_outputs(model, list(few.values()), list(runs.values()))
+        remembered = fingerprint(model)
+        findings += remembered.compare(few.values(), options) if remembered is not None else []
+    except OnnxqError as error:
+        findings.append(of_error(error, "running the float model"))
+    what = plural(known, "sample") if whole.length is not None else f"at least {plural(known, 'sample')}"
+    return [*findings, Finding("note", "calibration data", f"{what} ({whole.kind}); {looker.shapes()}")]
+
+
+def _number(samples: int) -> list[Finding]:
+    where = "calibration data"
+    if samples == 1:
+        return [Finding("warning", where, "only one sample, so the ranges rest on it alone", "Give 32 or more.")]
+    if samples < FEW:
+        return [Finding("warning", where, f"only {samples} samples", "Give 32 or more, like those in use.")]
+    return []
+
+
+class Looker:
+    """What a few feeds have in common.
+
+    Args:
+        inputs: the inputs of the model that are looked at.
+        states: those that may carry a state, see :func:`onnxq.checks.states.states`: it is at rest where a sequence
+        begins.
+
+    Attributes:
+        samples: feeds seen.
+    """
+
+    def __init__(self, inputs: Sequence[InputInfo], states: Mapping[str, bool]) -> None:
+        self._inputs, self._states = inputs, states
+        self.samples = 0
+        self._hashes: dict[str, set[bytes]] = {info.name: set() for info in inputs}
+        self._shapes: dict[str, dict[tuple[int, ...], int]] = {info.name: {} for info in inputs}
+        self._low = {info.name: np.inf for info in inputs}
+        self._high = {info.name: -np.inf for info in inputs}
+        self._whole = {info.name: True for info in inputs}
+        self._flat: dict[str, list[int]] = {info.name: [] for info in inputs}
+        self._bad: dict[str, list[int]] = {info.name: [] for info in inputs}
+
+    def look(self, feed: Mapping[str, np.ndarray], index: int) -> None:
+        """Take in one feed."""
+        self.samples += 1
+        for name, x in feed.items():
+            if name not in self._shapes:
+                continue
+            self._shapes[name][x.shape] = self._shapes[name].get(x.shape, 0) + 1
+            if x.dtype.kind not in "fiu" or not x.size:
+                continue
+            self._hashes[name].add(hashlib.sha256(np.ascontiguousarray(x).tobytes()).digest())
+            finite = x[np.isfinite(x)] if x.dtype.kind == "f" else x
+            if finite.size < x.size:
+                self._bad[name].append(index)
+            if not finite.size:
+                continue
+            low, high = float(finite.min()), float(finite.max())
+            at_rest = low == 0.0 and name in self._states
+            if low == high and x.size > 1 and not at_rest:
+                self._flat[name].append(index)
+            self._low[name], self._high[name] = min(low, self._low[name]), max(high, self._high[name])
+            self._whole[name] = self._whole[name] and bool(np.all(finite == np.rint(finite)))
+
+    def broken(self, unusable: bool) -> list[Finding]:
+        """Values that are no numbers.
+
+        Args:
+            unusable: the model makes nothing of the samples that it was run on.
+        """
+        found = []
+        for info in self._inputs:
+            bad = self._bad[info.name]
+            if unusable and len(bad) == self.samples:
+                what, hint = f"NaN or infinity in all {self.samples} samples looked at", "Look at where it is made."
+                found.append(Finding("error", f"input {info.name!r}", what, hint))
+            elif bad:
+                what, hint = f"NaN or infinity in {_samples(bad)}", "These values are left out of every range."
+                found.append(Finding("warning", f"input {info.name!r}", what, hint))
+        return found
+
+    def findings(self) -> list[Finding]:
+        """What is suspicious of the numbers."""
+        found: list[Finding] = []
+        for info in self._inputs:
+            name, place = info.name, f"input {info.name!r}"
+            if info.dtype.kind != "f" or self._low[name] > self._high[name]:
+                continue
+            low, high, flat = self._low[name], self._high[name], self._flat[name]
+            big = any(np.prod(shape) > 1 for shape in self._shapes[name])
+            if big and low == high:
+                # an input beside others may well rest: a flag, a mask
+                state = self._states.get(name, False)
+                level: Literal["warning", "note"] = "warning" if len(self._inputs) == 1 or state else "note"
+                what = "all values are zero" if low == 0.0 else f"all values are {low:g}"
+                hint = "A state: feed also what the model gives back." if state else "Is this the right data?"
+                found.append(Finding(level, place, what, hint))
+            elif flat:
+                found.append(Finding("warning", place, f"all values are the same in {_samples(flat)}"))
+            if big and low != high and self.samples > 1:
+                if len(self._hashes[name]) == 1:
+                    found.append(Finding("warning", place, "all samples are identical", "Give different samples."))
+                elif len(self._hashes[name]) <= self.samples // 2:
+                    what = f"only {len(self._hashes[name])} of {self.samples} samples differ"
+                    found.append(Finding("warning", place, what))
+            if self._whole[name] and low >= 0 and 32 < high <= 255 and len(info.shape or ()) == 4:
+                found.append(Finding("note", place, UNSCALED, "Right only if the model was trained on such values."))
+        return found
+
+    def shapes(self) -> str:
+        """The shapes seen, e.g. ``x 1x3x224x224``."""
+        parts = []
+        for name, seen in self._shapes.items():
+            texts = [shape_text(shape) for shape in list(seen)[:3]]
+            parts.append(f"{name} {', '.join(texts)}{', ...' if len(seen) > 3 else ''}")
+        return "; ".join(parts)
+
+
+def _samples(indices: Sequence[int]) -> str:
+    if len(indices) == 1:
+        return f"sample {indices[0]}"
+    return f"samples {', '.join(map(str, indices[:4]))}{f' and {len(indices) - 4} more' if len(indices) > 4 else ''}"
+
+
+def _outputs(runs: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
+    """Does the float model give numbers?"""
+    bad: dict[str, list[int]] = {}
+    for index, outputs in runs.items():
+        for name, y in _arrays(outputs).items():
+            if y.dtype.kind == "f" and not np.isfinite(y).all():
+                bad.setdefault(name, []).append(index)
+    return [
+        Finding("warning", f"output {name!r}", f"the float model gives NaN or infinity on {_samples(indices)}")
+        for name, indices in bad.items()
+    ]
+
+
+def _arrays(outputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Those outputs that are tensors."""
+    return {name: y for name, y in outputs.items() if isinstance(y, np.ndarray)}
+
+
+def constant_outputs(
+    model: ir.Model, feeds: Sequence[Mapping[str, np.ndarray]], outputs: Sequence[Mapping[str, Any]]
+) -> list[Finding]:
+    """Outputs of the float model that are the same whatever the inputs that they depend on hold.
+
+    Args:
+        model: the float model.
+        feeds: some samples.
+        outputs: output name to what the float model gave, for each of them.
+    """
+    seen: dict[str, set[bytes]] = {}
+    for given in outputs:
+        for name, y in _arrays(given).items():
+            if y.dtype.kind == "f":
+                seen.setdefault(name, set()).add(y.tobytes())
+    found = []
+    for value in model.graph.outputs:
+        if len(seen.get(value.name or "", ())) != 1:
+            continue
+        needed = inputs_behind(value)
+        distinct = len({tuple(np.asarray(feed[n]).tobytes() for n in feed if n in needed) for feed in feeds})
+        if distinct > 1:
+            what = f"the float model gives the same on {distinct} different samples"
+            found.append(Finding("warning", f"output {value.name!r}", what, "Is the data what the model expects?"))
+    return found

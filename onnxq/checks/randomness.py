@@ -1,0 +1,61 @@
+"""Does a model give the same twice? One exported in training mode does not, nor one that draws numbers."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxq.checks.findings import Finding
+from onnxq.console.terminal import plural
+from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import constant_array
+from onnxq.notes.reasons import counts
+
+__all__ = ["check_random", "is_random"]
+
+_DRAWS = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
+_FIGURES = "outputs are random, so figures of accuracy compare two draws"
+_EVAL = "Export the model after model.eval()."
+
+
+def check_random(model: ir.Model) -> list[Finding]:
+    """A warning for what is in training mode, and for what draws random numbers.
+
+    Args:
+        model: normalized, so that what is constant is known to be; left unchanged.
+    """
+    nodes = list(all_nodes(model))
+    dropouts = sum(map(_drops, nodes))
+    batches = sum(node.op_type == "BatchNormalization" and _trains(node) for node in nodes)
+    draws = [node.op_type for node in nodes if node.domain == "" and node.op_type in _DRAWS]
+    found = []
+    if dropouts:
+        what = f"{plural(dropouts, 'Dropout node')} {'has' if dropouts == 1 else 'have'} training_mode=true: {_FIGURES}"
+        found.append(Finding("warning", "model", what, _EVAL))
+    if batches:
+        have = "has training_mode=1: it normalizes" if batches == 1 else "have training_mode=1: they normalize"
+        what = f"{plural(batches, 'BatchNormalization node')} {have} by the batch at hand, not by what training found"
+        found.append(Finding("warning", "model", what, _EVAL))
+    if draws:
+        what = f"{counts(draws)} {'draws' if len(draws) == 1 else 'draw'} random numbers: {_FIGURES}"
+        found.append(Finding("warning", "model", what, "Make them an input, so that both models get the same."))
+    return found
+
+
+def is_random(model: ir.Model) -> bool:
+    """Whether a normalized model gives something else each time it runs."""
+    return any(_drops(node) or (node.domain == "" and node.op_type in _DRAWS) for node in all_nodes(model))
+
+
+def _trains(node: ir.Node) -> bool:
+    return node.domain == "" and node.attributes.get_int("training_mode", 0) == 1
+
+
+def _drops(node: ir.Node) -> bool:
+    """Whether a node is a Dropout that is known to drop something."""
+    if node.op_type != "Dropout" or node.domain != "" or len(node.inputs) < 3:
+        return False
+    ratio, training = constant_array(node.inputs[1]), constant_array(node.inputs[2])
+    keeps = ratio is not None and not float(ratio.reshape(-1)[0])
+    return training is not None and bool(training.reshape(-1)[0]) and not keeps

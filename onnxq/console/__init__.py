@@ -1,0 +1,1 @@
+"""What belongs to a program on a terminal: its text, its progress, its end."""

@@ -1,0 +1,118 @@
+"""Masks in front of a softmax that no grid holds beside the scores, seen in the data or not.
+
+Statistics leave out what is infinite or beyond 1e30. A mask may be milder (-1e4, -65504): values crowd together far
+from all others, and one grid for them and the scores loses these. Data without padding shows a mask as zeros, or not
+at all: quantized by that, it would mask nothing in use. Only tensors that a Softmax sees are looked at, since large
+numbers elsewhere are numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.calibration.statistics import SENTINEL, TensorStatistics
+from onnxq.console.terminal import plural
+from onnxq.graph.recognition.masks import before_softmax, behind, largest_mask, put_in_place
+from onnxq.graph.values import is_filled
+from onnxq.plan import Plan
+
+__all__ = ["Masks", "find_masks", "mask_value"]
+
+_HINT = "pad some calibration samples if padding is possible in use"
+_CROWD = 1.5
+"""Largest over smallest of the values that stand for "masked", the scores added to them included."""
+_LEAST = 50.0
+"""Smallest magnitude of a mask value: e**-50 is nothing beside 1."""
+_FAR = 16.0
+"""Their magnitude over that of all other values, at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """Tensors with masks, each with the reason why nodes that touch it should stay float.
+
+    Attributes:
+        beyond: they hold, or can hold, what is infinite or beyond 1e30: no grid holds them.
+        unseen: the data shows nothing of a mask that they can hold.
+        seen: the data shows milder masks (-1e4, -65504): a grid that holds them loses the scores.
+    """
+
+    beyond: Mapping[str, str]
+    unseen: Mapping[str, str]
+    seen: Mapping[str, str]
+
+    def to_avoid(self, *, mixes: bool, everything: bool) -> dict[str, str]:
+        """The tensors that no quantized node may touch, with the reasons.
+
+        Args:
+            mixes: the target runs float nodes among integer ones.
+            everything: the user wants quantized what can be.
+        """
+        some = self.unseen if mixes else {}
+        return {**(self.seen if mixes and not everything else {}), **some, **self.beyond}
+
+    def ignored(self, plan: Plan) -> list[str]:
+        """What to say of a plan that quantizes tensors by data that shows nothing of their masks."""
+        observed = set(plan.observed())
+        tensors = [tensor for tensor in self.unseen if tensor in observed]  # the nearest to the softmax first
+        if not tensors:
+            return []
+        more = f" (and {plural(len(tensors) - 1, 'more tensor')} beside it)" if len(tensors) > 1 else ""
+        return [f"{self.unseen[tensors[0]]}{more}: {plan.backend} quantizes it, and would ignore what it masks"]
+
+
+def find_masks(model: ir.Model, statistics: Mapping[str, TensorStatistics]) -> Masks:
+    """The tensors in front of a softmax that mask some of it, as the data shows or the graph.
+
+    Args:
+        model: left unchanged.
+        statistics: of its tensors, by name.
+    """
+    beyond: dict[str, str] = {}
+    unseen: dict[str, str] = {}
+    mild: dict[str, str] = {}
+    values = before_softmax(model)
+    inside = set(values)
+    for value in values:
+        name, stats = value.name or "", statistics.get(value.name or "")
+        if stats is not None and (stats.sentinels or stats.inf):
+            beyond.setdefault(name, f"tensor {name!r} holds mask values (infinite, or beyond 1e30) among its numbers")
+        elif stats is not None and (low := mask_value(stats)) is not None:
+            mild[name] = f"tensor {name!r} holds mask values ({low:g}) among its numbers"
+        is_zero = stats is not None and stats.count and stats.min == stats.max == 0.0 and not is_filled(value)
+        mask = largest_mask(value) if is_zero else put_in_place(value)
+        if mask is None and not is_zero:
+            continue
+        touched = [v for v in behind(value) if v in inside]
+        if mask is not None and any(_shows(statistics.get(v.name or ""), mask) for v in touched):
+            continue
+        what = "is zero" if is_zero else "shows nothing of its mask"
+        where = "in front of a Softmax, as masks are" if mask is None else f"and {mask:.2g} in use where it masks"
+        kind = beyond if mask is not None and abs(mask) > SENTINEL else unseen
+        for other in touched:
+            kind.setdefault(other.name or "", f"tensor {name!r} {what} on all of the data, {where}; {_HINT}")
+    return Masks(beyond, {name: why for name, why in unseen.items() if name not in beyond}, mild)
+
+
+def mask_value(stats: TensorStatistics) -> float | None:
+    """The lowest value of a tensor if it stands for "masked": far below zero, and nothing between it and the others."""
+    if not stats.count or stats.min > -_LEAST:
+        return None
+    lower, upper, _ = stats.edges()
+    others = upper > stats.min / _CROWD
+    if not others.any():
+        return None
+    rest = float(max(np.abs(lower[others]).max(), np.abs(upper[others]).max()))
+    return stats.min if -stats.min / _CROWD >= _FAR * rest else None
+
+
+def _shows(stats: TensorStatistics | None, mask: float) -> bool:
+    """Whether the data shows a mask value in a tensor."""
+    if stats is None:
+        return False
+    far = stats.min <= mask / 2 if mask < 0 else stats.max >= mask / 2
+    return bool(stats.inf or stats.sentinels or (stats.count and far))

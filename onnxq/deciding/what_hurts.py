@@ -1,0 +1,161 @@
+"""Where a result is poor: what of it hurts the outputs is found by measuring, and stays float.
+
+Below 20 dB that is arithmetic between layers which float makes next to no dearer (:mod:`onnxq.deciding.relief`), below
+12 dB the layers to blame (:mod:`onnxq.deciding.rescue`). An output's error is held against its signal over all the data
+(:mod:`onnxq.measuring.judging`), and the worst output decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from onnxq.calibration.roles import samples_to_verify
+from onnxq.calibration.statistics import KeptSample
+from onnxq.console.progress import Reporter
+from onnxq.deciding.decide import Decider
+from onnxq.deciding.relief import FINE, cheap_in_float, costly_in_integers
+from onnxq.deciding.rescue import POOR, Blame, blame, extent, groups, to_keep_float
+from onnxq.errors import ExecutionError
+from onnxq.graph.traverse import all_nodes
+from onnxq.measuring.final_check import Verification
+from onnxq.measuring.judging import judged, lifts
+from onnxq.measuring.metrics import Errors, errors_of
+from onnxq.measuring.simulation import simulation
+from onnxq.measuring.variants import Variants
+from onnxq.planning.macs import multiply_accumulates
+from onnxq.quantized import Quantized
+
+__all__ = ["blame_layers", "mend"]
+
+_STEP = "find what hurts"
+_MANY_OUTPUTS = 4
+_WORTH = 1.0
+"""dB that weights left in float must gain over weights stored as integers."""
+
+Verify = Callable[[Quantized], Verification]
+
+
+def mend(
+    decider: Decider, quantized: Quantized, verification: Verification, verify: Verify, reporter: Reporter
+) -> tuple[Quantized, Verification]:
+    """A result with as much of it in float as makes it good enough; itself where it is, or where nothing helps.
+
+    Args:
+        decider: what made it; keeps float from now on what the result does.
+        quantized: the result.
+        verification: of it.
+        verify: verifies another.
+        reporter: shows progress.
+    """
+    worst = verification.worst
+    if worst is None or worst[1].sqnr >= FINE:
+        return quantized, verification
+    louder = lifts(samples_to_verify(decider.statistics.kept), decider.statistics)
+
+    def score(of: Verification) -> float:
+        return _worst(of.outputs, louder)
+
+    if decider.target.by_cost and score(verification) < FINE:
+        reasons = _relieved(decider, quantized, reporter)
+        if reasons:
+            decider.keep_float(reasons)
+            quantized = decider.again()[0]
+            verification = verify(quantized)
+    if score(verification) < POOR:
+        reasons = _rescued(decider, quantized, reporter)
+        store = bool(reasons) and _may_store(decider, reasons)
+        rescued = decider.again(reasons, store=store)[0] if reasons else None
+        better = verify(rescued) if rescued is not None else None
+        if rescued is not None and better is not None and score(better) > score(verification):
+            quantized, verification = rescued, better
+            decider.keep_float(reasons, store=store)
+            if len(louder) >= _MANY_OUTPUTS:
+                decider.hints.append(
+                    f"{len(louder)} outputs are judged, and the worst of them decides what stays float: those that "
+                    "nobody reads are best taken out of the model first (onnx.utils.extract_model)"
+                )
+    return quantized, verification
+
+
+def blame_layers(
+    decider: Decider, quantized: Quantized, reporter: Reporter, *, in_hope: bool = False
+) -> tuple[list[Blame], float]:
+    """What each layer does to the outputs when it alone is quantized, see :func:`onnxq.deciding.rescue.blame`."""
+    layers, (most, samples) = decider.layers(quantized.plan), _extent(decider)
+    if not layers or not samples:
+        return [], 0.0
+    measure = _measure(decider, decider.without(layers), samples)
+
+    def attempt(kept: Iterable[str]) -> float:
+        found = measure(kept)
+        return min(found.values()) if found else -math.inf
+
+    if not any(values.dtype.kind == "f" for sample in samples for values in sample.outputs.values()):
+        return [], 0.0
+    with reporter.phase(_STEP, total=len(groups(list(layers), most)), unit="groups") as advance:
+        return blame(layers, attempt, advance, in_hope=in_hope, most=most)
+
+
+def _relieved(decider: Decider, quantized: Quantized, reporter: Reporter) -> dict[str, str]:
+    """Cheap arithmetic that costs the result much in integers, with the reasons."""
+    (most, samples), budget = _extent(decider), sum(decider.costs(quantized.plan).values())
+    pieces = cheap_in_float(decider.model, quantized.plan, decider.target, decider.sizes, budget)
+    if not pieces or not samples:
+        return {}
+    measure = _measure(decider, quantized, samples)
+    with reporter.phase(_STEP, total=len(groups([p[0] for p in pieces], most)), unit="groups") as advance:
+        return costly_in_integers(pieces, measure, advance, most=most)
+
+
+def _rescued(decider: Decider, quantized: Quantized, reporter: Reporter) -> dict[str, str]:
+    """The layers to blame for a poor result, with the reasons."""
+    records, rest = blame_layers(decider, quantized, reporter, in_hope=True)
+    by_node = {name: record for record in records for name in record.nodes}
+    reasons = {}
+    for name in to_keep_float(records, rest):
+        record = by_node[name]
+        alone = "quantized alone" if len(record.nodes) == 1 else "quantized alone with the layers beside it,"
+        left = -10 * math.log10(record.noise) if record.noise > 0 else math.inf
+        reasons[name] = f"{alone} it leaves {left:.0f} dB at the outputs"
+    return reasons
+
+
+def _may_store(decider: Decider, reasons: Mapping[str, str]) -> bool:
+    """Whether layers to keep float may have their weights stored as integers: it was their inputs that hurt."""
+    if not decider.target.stores_weights:
+        return False
+    samples = _extent(decider)[1]
+    louder = lifts(samples, decider.statistics)
+
+    def score(store: bool) -> float:
+        try:
+            session = simulation(decider.again(reasons, store=store)[0], **decider.runtime)
+            errors = errors_of(session.run, ((sample.feeds, sample.outputs) for sample in samples))
+        except ExecutionError:
+            return -math.inf
+        return _worst(errors, louder)
+
+    return score(True) > score(False) - _WORTH
+
+
+def _measure(
+    decider: Decider, base: Quantized, samples: Sequence[KeptSample]
+) -> Callable[[Iterable[str]], dict[str, float]]:
+    """Nodes kept float → SQNR in dB of each float output; empty where the model does not run."""
+    fuse, louder = not base.is_simulated, lifts(samples, decider.statistics)
+    variants = Variants(base.simulated(), samples, fuse_quantizers=fuse, **decider.runtime)
+    return lambda kept: judged(variants.outputs(decider.without(kept).simulated()), louder)
+
+
+def _extent(decider: Decider) -> tuple[int, Sequence[KeptSample]]:
+    """Groups to measure, at most, and the samples to do so on."""
+    macs = sum(multiply_accumulates(node, decider.sizes) for node in all_nodes(decider.model))
+    most, count = extent(macs, decider.statistics.samples)
+    return most, decider.samples[:count]
+
+
+def _worst(outputs: Mapping[str, Errors], louder: Mapping[str, float]) -> float:
+    """SQNR in dB of the worst float output, infinite where there is none."""
+    known = {name: errors.sqnr for name, errors in outputs.items() if not math.isnan(errors.sqnr)}
+    return min(judged(known, louder).values(), default=math.inf)

@@ -1,0 +1,82 @@
+"""Which operators of a model quantize, or compute with integers: whether it was quantized already, and how."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from onnxq.console.terminal import plural
+from onnxq.errors import BackendError
+from onnxq.graph.traverse import all_nodes
+from onnxq.notes.reasons import counts
+
+if TYPE_CHECKING:
+    from onnxq.backend import Format
+    from onnxq.quantized import Quantized
+
+__all__ = ["QUANTIZERS", "is_in_integers", "left_while_running", "nothing_to_deploy", "quantizing"]
+
+QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", "FakeQuantize", "NNIEQuantize"})
+_WHILE_RUNNING = frozenset(
+    {"ConvInteger", "DynamicQuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul"}
+    | {"MatMulInteger", "MatMulIntegerToFloat"}
+)
+"""What finds scales of activations while it runs, or computes with those."""
+_PACKED = frozenset({"GatherBlockQuantized", "MatMulBnb4", "MatMulNBits"})
+"""What reads weights in integers, and activations in float."""
+_OTHERS = frozenset({"QAttention", "QGemm", "Quant"}) | _PACKED
+
+
+def is_in_integers(op: str) -> bool:
+    """Whether an operator type computes with integers, as those do whose names begin with QLinear."""
+    return op in _WHILE_RUNNING or op in _OTHERS or op.startswith("QLinear")
+
+
+def quantizing(model: ir.Model) -> list[str]:
+    """Operator types of all nodes that quantize, dequantize, or compute with integers, in the order of the graph."""
+    return [node.op_type for node in all_nodes(model) if node.op_type in QUANTIZERS or is_in_integers(node.op_type)]
+
+
+def left_while_running(source: Quantized, form: Format) -> list[str]:
+    """What to say of operators that find scales while they run, which a model deployed keeps as they are.
+
+    Args:
+        source: what was read from the model given.
+        form: what is to be written.
+
+    Raises:
+        BackendError: the format has no way to say them, or no activation has a scale that is known before.
+    """
+    target, known = source.backend, _quantizes_activations(source)
+    left = [node.op_type for node in all_nodes(source.model) if node.op_type in _WHILE_RUNNING]
+    if not left or (target.at_home and known):
+        return []
+    what = f"{counts(left)} in the model find scales while they run, and deploy takes over those that are known before"
+    hint = f"Quantize the float model for {target.name}"
+    if target.at_home:
+        hint += f", or take the model given: {target.title} runs it as it is"
+    if not known or not form.integers:
+        raise BackendError(what, hint=hint)
+    return [f"{what}: it is not known whether {target.name} runs what is left as it is. {hint}"]
+
+
+def nothing_to_deploy(source: Quantized) -> BackendError:
+    """The error for a model of which a target takes over nothing: what was found in it, and what to do."""
+    name = source.backend.name
+    if _quantizes_activations(source):
+        what = f"{name} quantizes none of what this model quantizes"
+        return BackendError(what, hint=f"See 'onnxq plan' for what {name} quantizes")
+    nodes = list(all_nodes(source.model))
+    found = [node.op_type for node in nodes if node.op_type in _PACKED or node.op_type == "DequantizeLinear"]
+    stored = len({site.tensor for site in source.plan.sites})
+    parts = [*([counts(found)] if found else []), *([f"{plural(stored, 'constant')} with scales"] if stored else [])]
+    if not parts:
+        return BackendError("the model carries no quantizers", hint="Use 'onnxq quantize' for a float model")
+    what = f"only weights are quantized in the model ({', '.join(parts)}), and {name} needs scales of activations"
+    hint = f"Quantize the float model for {name}; runtimes that know these operators run this one as it is"
+    return BackendError(what, hint=hint)
+
+
+def _quantizes_activations(source: Quantized) -> bool:
+    return any(site.role == "activation" for site in source.plan.sites)

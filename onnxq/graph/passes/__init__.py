@@ -1,0 +1,1 @@
+"""Passes on the graph, a file each: what is rewritten, folded or fused, with every output the same."""

@@ -1,0 +1,84 @@
+"""Mul, Div, Add and Sub with a constant for each channel fold into the linear layer before them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.graph.layer import Channels, Layer, Refusal, Shared, find_layer, per_channel
+from onnxq.graph.namer import Namer
+from onnxq.graph.note import Note
+from onnxq.graph.passes.affine import fold_into_previous
+from onnxq.graph.traverse import all_graphs
+from onnxq.graph.values import AnyArray, constant_array
+
+__all__ = ["fold_affine"]
+
+
+def fold_affine(model: ir.Model) -> list[Note]:
+    """Folds per-channel arithmetic with constants into Conv, ConvTranspose, Gemm or MatMul before it.
+
+    Frozen batch normalizations written as Mul and Add, a bias added after the convolution, a division by a constant.
+    An Add after a MatMul is its bias and stays, and what follows it folds into both. Element-wise arithmetic that
+    varies within a channel, or on an output that others read too, is no part of a layer and stays without a note.
+
+    Args:
+        model: changed in place. Constants must be folded; ranks known for MatMul.
+
+    Returns:
+        A note of how many were folded, and one with the reason for each that was not for its numbers.
+    """
+    notes: list[Note] = []
+    folded = 0
+    namer = Namer(model)
+    for graph in all_graphs(model):
+        for node in list(graph):
+            if node.op_type not in ("Mul", "Div", "Add", "Sub") or node.domain != "" or len(node.inputs) != 2:
+                continue
+            try:
+                folded += _fold(node, namer)
+            except Shared:
+                continue  # part of an activation function that reads the layer's output more than once
+            except Refusal as reason:
+                notes.append(Note("fold_affine", node.name or "", f"not folded: {reason}"))
+    if folded:
+        notes.insert(0, Note("fold_affine", "", f"{folded} element-wise nodes folded into layers"))
+    return notes
+
+
+def _fold(node: ir.Node, namer: Namer) -> bool:
+    for index in (0, 1):
+        array = constant_array(node.inputs[1 - index]) if node.inputs[1 - index] is not None else None
+        if array is None or node.inputs[index] is None:
+            continue
+        layer = find_layer(node.inputs[index])
+        if layer is None or layer.node is node or layer.add is node:
+            continue
+        if layer.node.op_type == "MatMul" and layer.add is None and node.op_type in ("Add", "Sub"):
+            continue  # that is the bias of the MatMul
+        affine = _affine(node.op_type, index, array, layer)
+        if affine is None:
+            continue
+        fold_into_previous(layer, node, *affine, namer)
+        return True
+    return False
+
+
+def _affine(op: str, index: int, array: AnyArray, layer: Layer) -> tuple[Channels, Channels] | None:
+    """Scale and shift, each (M,) float64, when the layer's output is input ``index`` of the operator."""
+    constant = per_channel(array, layer)
+    if constant is None:
+        return None
+    ones, zeros = np.ones_like(constant), np.zeros_like(constant)
+    match op, index:
+        case "Mul", _:
+            return constant, zeros
+        case "Add", _:
+            return ones, constant
+        case "Sub", 0:
+            return ones, -constant
+        case "Sub", 1:
+            return -ones, constant
+        case "Div", 0 if np.all(constant != 0):
+            return 1.0 / constant, zeros
+    return None

@@ -1,0 +1,183 @@
+"""Batch normalization behind a layer whose weight is quantized folds into the integers and scales of that weight."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.graph.layer import Channels, Layer, Refusal, find_layer
+from onnxq.graph.namer import Namer
+from onnxq.graph.note import Note
+from onnxq.graph.passes.affine import fold_into_previous
+from onnxq.graph.passes.fold_batchnorm import batchnorm_affine
+from onnxq.graph.passes.prune import remove_dead
+from onnxq.graph.traverse import all_graphs, describe
+from onnxq.graph.values import constant_array, set_constant
+from onnxq.plan import Plan, Site
+from onnxq.qparams import QParams, dequantize, quantize
+from onnxq.spec import PerBlock, PerChannel, PerTensor, Scheme
+
+__all__ = ["fold_quantized_batchnorm"]
+
+_PASS = "fold_quantized_batchnorm"
+
+
+def fold_quantized_batchnorm(
+    model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]
+) -> tuple[Plan, dict[str, QParams], list[Note]]:
+    """Fold batch normalizations into quantized layers before them, exactly.
+
+    With ``g = gamma / sqrt(variance + epsilon)`` the scale of channel c becomes ``s |g|``; where g is negative, the
+    integers change their sign (asymmetric: ``q' = qmin + qmax - q``, and the zero point with them). No integer is
+    rounded anew, so the layer computes what it did up to float32 rounding. A scale of the whole tensor becomes one a
+    channel unless all ``|g|`` are equal.
+
+    Not folded, with a note: what :func:`onnxq.graph.passes.fold_batchnorm.fold_batchnorm` refuses, a quantizer between
+    layer and normalization, a scale a block, scales that are no powers of two afterwards, and symmetric integers at the
+    lowest end of a full range in a channel whose sign changes.
+
+    Args:
+        model: float, its quantizers taken out; changed in place.
+        plan: with the sites that the quantizers were.
+        numbers: of the sites.
+
+    Returns:
+        The plan and the numbers with the sites of the folded layers changed, and notes.
+    """
+    namer, found, notes, folded = Namer(model), dict(numbers), [], 0
+    sites = {site.name: site for site in plan.sites}
+    for graph in all_graphs(model):
+        for node in list(graph):
+            if node.op_type != "BatchNormalization" or node.domain != "":
+                continue
+            try:
+                folded += _fold(node, namer, sites, found)
+            except Refusal as reason:
+                notes.append(Note(_PASS, node.name or "", f"not folded: {reason}"))
+    if folded:
+        remove_dead(model)
+        notes.insert(0, Note(_PASS, "", f"{folded} batch normalizations folded into quantized weights"))
+    return replace(plan, sites=tuple(sites.values())), found, notes
+
+
+def _fold(node: ir.Node, namer: Namer, sites: dict[str, Site], numbers: dict[str, QParams]) -> bool:
+    layer = find_layer(node.inputs[0])
+    if layer is None:
+        return False
+    name = layer.node.name or ""
+    site = next((s for s in sites.values() if any((e.node, e.index) == (name, 1) for e in s.readers)), None)
+    if site is None or site.role == "activation":
+        return False
+    scale, shift = batchnorm_affine(node)
+    if any(s.tensor in (layer.output.name, layer.node.outputs[0].name) for s in sites.values()):
+        raise Refusal(f"what {describe(layer.node)} makes is quantized before it")
+    if not layer.is_conv and layer.rank() != 2:
+        raise Refusal("its channels are not the last axis of what it reads")
+    if layer.out_channels() != scale.size:
+        raise Refusal(f"it has {scale.size} channels, {describe(layer.node)} makes {layer.out_channels()}")
+    weight, made = _scaled(layer, numbers[site.name], scale)
+    shared = len(layer.weight.uses()) > 1
+    before = layer.weight.const_value
+    graph = layer.node.graph
+    assert before is not None and isinstance(graph, ir.Graph)
+    on_grid = dequantize(quantize(_array(layer.weight), numbers[site.name]), numbers[site.name])
+    if shared:
+        layer.node.replace_input_with(1, set_constant(graph, namer, f"{name}_weight", on_grid))
+    else:
+        layer.weight.const_value = ir.Tensor(on_grid, name=layer.weight.name)
+    now = layer.node.inputs[1]
+    assert now is not None
+    try:
+        fold_into_previous(replace(layer, weight=now), node, scale, shift, namer)
+    except Refusal:
+        if shared:
+            layer.node.replace_input_with(1, layer.weight)
+        else:
+            layer.weight.const_value = before
+        raise
+    now.const_value = ir.Tensor(weight, name=now.name)
+    _exchange(site, name, now.name or "", made, sites, numbers)
+    return True
+
+
+def _exchange(
+    site: Site, node: str, tensor: str, made: QParams, sites: dict[str, Site], numbers: dict[str, QParams]
+) -> None:
+    """Give a folded layer a site of its own where others read the weight as well; forget that of its old bias."""
+    own = tuple(e for e in site.readers if e.node == node)
+    if tensor == site.tensor:
+        sites[site.name], numbers[site.name] = replace(site, spec=made.spec, tied_to=None), made
+    else:
+        sites[site.name] = replace(site, readers=tuple(e for e in site.readers if e.node != node))
+        sites[tensor] = replace(site, name=tensor, tensor=tensor, spec=made.spec, readers=own, tied_to=None)
+        numbers[tensor] = made
+    for other in list(sites.values()):
+        if other.role == "bias" and any(e.node == node for e in other.readers):
+            del sites[other.name], numbers[other.name]  # another bias now, whose numbers the target makes anew
+
+
+def _scaled(layer: Layer, qp: QParams, factor: Channels) -> tuple[NDArray[np.float32], QParams]:
+    """The weight on its new grid, and the grid.
+
+    Raises:
+        Refusal: the grid cannot be scaled so.
+    """
+    spec, axis = qp.spec, _axis(layer)
+    if isinstance(spec.granularity, PerBlock) or spec.scheme is not Scheme.UNIFORM:
+        raise Refusal(
+            "its weight has a scale a block" if spec.scheme is Scheme.UNIFORM else f"its grid is {spec.scheme.value}"
+        )
+    if isinstance(spec.granularity, PerChannel) and spec.granularity.axis != axis:
+        raise Refusal("the scales of its weight are not those of its output channels")
+    array = _array(layer.weight)
+    shape = [1] * array.ndim
+    shape[axis] = -1
+    codes = quantize(array, qp).astype(np.int64)
+    scale = np.broadcast_to(qp.scale.astype(np.float64), factor.shape)
+    zero = np.broadcast_to(qp.zero_point, factor.shape)
+    size = np.where(factor == 0.0, 1.0, np.abs(factor))
+    mirrored = 2 * zero.reshape(shape) - codes
+    new_zero = zero
+    if ((mirrored < spec.qmin) | (mirrored > spec.qmax))[
+        np.broadcast_to((factor < 0).reshape(shape), codes.shape)
+    ].any():
+        if spec.symmetric:
+            raise Refusal(f"its weight holds {spec.qmin}, which has no negative on its grid; use a narrow range")
+        new_zero = np.where(factor < 0, spec.qmin + spec.qmax - zero, zero)
+        mirrored = spec.qmin + spec.qmax - codes
+    sign = np.sign(factor).reshape(shape)
+    codes = np.where(sign < 0, mirrored, np.where(sign == 0, zero.reshape(shape), codes))
+    new_scale = (scale * size).astype(np.float32)
+    if spec.power_of_two and not np.array_equal(np.frexp(new_scale)[0], np.full(new_scale.shape, np.float32(0.5))):
+        raise Refusal("its scales would no longer be powers of two")
+    if isinstance(spec.granularity, PerTensor) and len({*new_scale.tolist()}) == len({*new_zero.tolist()}) == 1:
+        made = QParams(spec, new_scale[:1].reshape(()), np.array(new_zero[0], np.int64))
+    else:
+        made = QParams(replace(spec, granularity=PerChannel(axis)), new_scale, np.array(new_zero, np.int64))
+    return dequantize(codes, made), made
+
+
+def _axis(layer: Layer) -> int:
+    """Axis of the output channels in the weight."""
+    match layer.node.op_type:
+        case "Conv":
+            return 0
+        case "ConvTranspose":
+            if layer.groups > 1:
+                raise Refusal("the groups of a transposed convolution share the scales of its weight")
+            return 1
+        case "Gemm" if layer.node.attributes.get_int("transB", 0):
+            return 0
+        case _:
+            return len(layer.array_shape()) - 1
+
+
+def _array(value: ir.Value) -> NDArray[np.float32]:
+    array = constant_array(value)
+    if array is None or array.dtype != np.float32:
+        raise Refusal("its weight is no float32 constant")
+    return np.asarray(array, np.float32)

@@ -1,0 +1,113 @@
+"""Layer normalization written as a chain of operators becomes the operator LayerNormalization."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.graph.namer import Namer
+from onnxq.graph.note import Note
+from onnxq.graph.recognition.groups import Group, find_groups
+from onnxq.graph.recognition.region import axes_of, compute, scalar
+from onnxq.graph.values import remove_nodes, rename_output, set_constant, stand_for
+
+__all__ = ["fuse_layernorm"]
+
+_OPSET = 17
+_TOLERANCE = 1e-6
+_SPREADS = (1e-3, 3e-2, 0.3, 1.0, 3.0, 30.0)
+"""Standard deviations of the numbers fed: the small ones tell one epsilon from another."""
+_MOST = 1 << 16
+"""Elements of the largest scale looked at."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What LayerNormalization needs: the first axis it normalizes, the variance's offset, scale and bias (dims,)."""
+
+    axis: int
+    epsilon: float
+    scale: Floats
+    bias: Floats
+
+
+def fuse_layernorm(model: ir.Model) -> list[Note]:
+    """Replace ``(x - mean) / sqrt(variance + epsilon) * scale + bias`` by LayerNormalization (opset 17).
+
+    Replaced are chains over the last axes, all of known size, whose scale and bias vary over those axes only.
+
+    Args:
+        model: changed in place; the tensors in front of and behind a chain keep their names.
+
+    Returns:
+        One note with the number of chains replaced, if any.
+    """
+    if model.opset_imports.get("", 0) < _OPSET:
+        return []
+    namer = Namer(model)
+    done = 0
+    for group in find_groups(model):
+        start, end = group.inputs[0], group.outputs[0]
+        last = group.nodes[-1]
+        graph = last.graph
+        if group.kind != "layernorm" or start.dtype is not ir.DataType.FLOAT or not isinstance(graph, ir.Graph):
+            continue
+        form = _form(group)
+        if form is None:
+            continue
+        scale, bias = (
+            set_constant(graph, namer, f"{end.name}_{what}", np.asarray(array, np.float32))
+            for what, array in (("scale", form.scale), ("bias", form.bias))
+        )
+        node = ir.node(
+            "LayerNormalization",
+            [start, scale, bias],
+            {"axis": form.axis, "epsilon": form.epsilon},
+            name=last.name,
+        )
+        stand_for(node, group.nodes)
+        graph.insert_before(last, [node])
+        rename_output(node.outputs[0], end)
+        remove_nodes(reversed(group.nodes))
+        done += 1
+    return [Note("fuse_layernorm", "", f"{done} chains replaced by LayerNormalization")] if done else []
+
+
+def _form(group: Group) -> _Form | None:
+    """The operator's parameters, found by feeding the chain numbers; None where it does something else besides."""
+    start, end = group.inputs[0], group.outputs[0]
+    if start.shape is None or end.shape is None or len(end.shape) != len(start.shape):
+        return None
+    rank = len(start.shape)
+    reduced = [node for node in group.nodes if node.op_type in ("ReduceMean", "ReduceSum")]
+    axes = {axis % rank for node in reduced for axis in axes_of(node) or range(rank)} if rank else set()
+    if not axes or axes != set(range(min(axes), rank)):
+        return None
+    dims = tuple(d for d in start.shape[min(axes) :] if isinstance(d, int))
+    if len(dims) != len(axes) or not 2 <= int(np.prod(dims)) <= _MOST:
+        return None
+    random = np.random.default_rng(0)
+    fed = [random.normal(0.0, spread, dims) for spread in _SPREADS]
+    made: list[Floats] = []
+    for x in fed:
+        whole = x.reshape((1,) * min(axes) + dims)
+        values = compute(list(group.nodes), {start: whole})
+        result = values.get(end) if values is not None else None
+        if result is None or result.shape != whole.shape:
+            return None
+        made.append(result.reshape(dims))
+    wanted = np.stack(made)
+    added = {scalar(value) for node in group.nodes if node.op_type in ("Add", "Max") for value in node.inputs}
+    for epsilon in sorted({0.0, *(number for number in added if number is not None and number > 0)}):
+        normalized = np.stack([(x - x.mean()) / np.sqrt(x.var() + epsilon) for x in fed])
+        centred = normalized - normalized.mean(axis=0)
+        scale = (centred * (wanted - wanted.mean(axis=0))).sum(axis=0) / (centred**2).sum(axis=0)
+        bias = wanted.mean(axis=0) - scale * normalized.mean(axis=0)
+        if np.abs(scale * normalized + bias - wanted).max() <= _TOLERANCE * max(1.0, float(np.abs(wanted).max())):
+            return _Form(min(axes), epsilon, scale, bias)
+    return None

@@ -1,0 +1,291 @@
+"""How far a tensor is from its reference: SQNR, cosine, maximum error, agreement. Streaming, float64.
+
+SQNR = 10·log10(Σ r² / Σ (r - g)²) in dB, for reference r and result g (signal-to-quantization-noise ratio; e.g.
+Widrow & Kollár, Quantization Noise, 2008, ch. 1). The mean-removed SQNR takes both after subtracting their own means:
+10·log10(var r / var (r - g)). Higher than the plain one says that the error is mostly a shift; much lower says that a
+constant offset of the signal hides the error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from onnxq.measuring.moments import Moments, dot
+
+__all__ = [
+    "ErrorMeter",
+    "Errors",
+    "cosine",
+    "errors_of",
+    "jsonable",
+    "kept_signal",
+    "sqnr",
+    "worst_output",
+    "worst_sqnr",
+]
+
+_CHUNK = 1 << 15
+_CONSTANT = 40.0
+"""dB between the plain and the mean-removed SQNR, from which on a signal that varies so little counts as constant."""
+_SENTINEL = 1e30  # larger magnitudes stand for "masked", not for numbers
+
+
+def _decibel(signal: float, noise: float) -> float:
+    """10·log10(signal / noise); +inf without noise, -inf with noise but no signal."""
+    if noise == 0.0:
+        return math.inf
+    return 10.0 * (math.log10(signal) - math.log10(noise)) if signal > 0.0 else -math.inf
+
+
+@dataclass(frozen=True)
+class Errors:
+    """What `ErrorMeter` found. Decibels may be ±inf; fields that do not apply are NaN (or None for an index).
+
+    Attributes:
+        samples: number of samples compared.
+        elements: number of elements compared, summed over samples.
+        sqnr: of all elements of all samples together, dB.
+        sqnr_centred: the same after removing means, dB.
+        worst: lowest SQNR of a sample, dB.
+        worst_sample: index of that sample.
+        median: median of the samples' SQNR, dB.
+        uncertainty: standard error of ``sqnr`` in dB, by how much the samples differ: what as many others would give.
+            It is at most some 4 dB, where one sample has all the noise; others may then give anything. NaN for one.
+        cosine: cosine of the angle between all reference and all result elements.
+        max_error: largest |r - g|.
+        max_error_sample: index of the sample that has it.
+        peak: largest |r|.
+        agreement: share of elements that are equal; the only measure of integer, boolean and string tensors.
+        skipped: elements whose reference is NaN, infinite or a mask sentinel (|r| > 1e30); left out.
+        broken: elements that are NaN or infinite in the result only; they make the SQNR -inf.
+        reshaped: samples whose result has another shape than the reference; left out.
+    """
+
+    samples: int = 0
+    elements: int = 0
+    sqnr: float = math.nan
+    sqnr_centred: float = math.nan
+    worst: float = math.nan
+    worst_sample: int | None = None
+    median: float = math.nan
+    uncertainty: float = math.nan
+    cosine: float = math.nan
+    max_error: float = math.nan
+    max_error_sample: int | None = None
+    peak: float = math.nan
+    agreement: float = math.nan
+    skipped: int = 0
+    broken: int = 0
+    reshaped: int = 0
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON: NaN becomes None, infinities the strings ``"inf"`` and ``"-inf"``."""
+        return {name: jsonable(value) for name, value in vars(self).items()}
+
+
+def jsonable(value: object) -> object:
+    """A number as strict JSON has it: NaN → None, infinities → ``"inf"``, ``"-inf"``; numpy scalars → Python's."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
+
+
+@dataclass
+class ErrorMeter:
+    """Takes pairs of tensors, one sample at a time; memory does not grow but for one number a sample."""
+
+    _signal: Moments = field(default_factory=Moments)
+    _noise: Moments = field(default_factory=Moments)
+    _rr: float = 0.0
+    _gg: float = 0.0
+    _rg: float = 0.0
+    _ee: float = 0.0
+    _peak: float = 0.0
+    _max_error: float = 0.0
+    _max_error_sample: int | None = None
+    _equal: int = 0
+    _elements: int = 0
+    _skipped: int = 0
+    _broken: int = 0
+    _reshaped: int = 0
+    _float: bool = True
+    _by_sample: list[tuple[int, float, float, float]] = field(default_factory=list)
+    _samples: int = 0
+
+    def update(self, reference: np.ndarray, result: np.ndarray, sample: int | None = None) -> None:
+        """Compare one sample.
+
+        Args:
+            reference: the float model's tensor, any shape and type.
+            result: the quantized model's, of the same shape.
+            sample: index of the sample; counted from 0 if None.
+        """
+        reference, result = np.asarray(reference), np.asarray(result)
+        sample = self._samples if sample is None else sample
+        self._samples += 1
+        if reference.shape != result.shape:
+            self._reshaped += 1
+            return
+        if not _is_float(reference.dtype):
+            self._float = False
+            self._equal += int(np.count_nonzero(reference == result))
+            self._elements += reference.size
+            return
+        r_flat, g_flat = reference.reshape(-1), result.reshape(-1)
+        rr = ee = 0.0
+        broken = compared = 0
+        for start in range(0, r_flat.size, _CHUNK):
+            r = r_flat[start : start + _CHUNK].astype(np.float64)
+            g = g_flat[start : start + _CHUNK].astype(np.float64)
+            with np.errstate(invalid="ignore"):  # infinities on both sides, sorted out below
+                e = r - g
+            peak, worst = float(np.abs(r).max()), float(np.abs(e).max())
+            if not (peak <= _SENTINEL and math.isfinite(worst)):
+                use = np.isfinite(r) & (np.abs(r) <= _SENTINEL)
+                bad = use & ~np.isfinite(g)
+                broken += int(np.count_nonzero(bad))
+                self._skipped += int(r.size - np.count_nonzero(use))
+                use &= ~bad
+                r, g, e = r[use], g[use], e[use]
+                if not r.size:
+                    continue
+                peak, worst = float(np.abs(r).max()), float(np.abs(e).max())
+            compared += r.size
+            chunk_rr, chunk_ee = dot(r, r), dot(e, e)
+            self._signal.add(r, chunk_rr)
+            self._noise.add(e, chunk_ee)
+            rr += chunk_rr
+            ee += chunk_ee
+            self._gg += dot(g, g)
+            self._rg += dot(r, g)
+            self._equal += r.size - int(np.count_nonzero(e))
+            self._peak = max(self._peak, peak)
+            if worst > self._max_error or self._max_error_sample is None:
+                self._max_error, self._max_error_sample = worst, sample
+        self._rr += rr
+        self._ee += ee
+        self._broken += broken
+        self._elements += compared + broken
+        if compared or broken:
+            self._by_sample.append((sample, -math.inf if broken else _decibel(rr, ee), rr, ee))
+
+    def result(self) -> Errors:
+        """The figures over all samples so far."""
+        counts = {
+            "samples": self._samples,
+            "elements": self._elements,
+            "skipped": self._skipped,
+            "broken": self._broken,
+            "reshaped": self._reshaped,
+        }
+        if not self._elements:
+            return Errors(**counts)
+        agreement = self._equal / self._elements
+        if not self._float:
+            return Errors(**counts, agreement=agreement)
+        worst_sample, worst, _, _ = min(self._by_sample, key=lambda sample: sample[1])
+        norm = math.sqrt(self._rr) * math.sqrt(self._gg)
+        both_zero = self._rr == 0.0 and self._gg == 0.0
+        return Errors(
+            **counts,
+            sqnr=-math.inf if self._broken else _decibel(self._rr, self._ee),
+            sqnr_centred=-math.inf if self._broken else _decibel(self._signal.centred, self._noise.centred),
+            worst=worst,
+            worst_sample=worst_sample,
+            median=_median([value for _, value, _, _ in self._by_sample]),
+            uncertainty=math.nan if self._broken else self._uncertainty(),
+            cosine=1.0 if both_zero else self._rg / norm if norm else 0.0,
+            max_error=math.inf if self._broken else self._max_error,
+            max_error_sample=worst_sample if self._broken else self._max_error_sample,
+            peak=self._peak,
+            agreement=agreement,
+        )
+
+    def _uncertainty(self) -> float:
+        """Standard error of the ratio of noise to signal (Cochran, Sampling Techniques, 1977, equation 2.39), in dB."""
+        count = len(self._by_sample)
+        if count < 2 or not self._rr or not self._ee:
+            return math.nan
+        ratio = self._ee / self._rr
+        squares = sum((ee - ratio * rr) ** 2 for _, _, rr, ee in self._by_sample)
+        return 10 / math.log(10) * math.sqrt(count / (count - 1) * squares) / self._ee
+
+
+def _median(values: list[float]) -> float:
+    """The median; of an even number the lower middle one when an infinity is involved."""
+    ordered = sorted(values)
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return (low + high) / 2 if math.isfinite(low) and math.isfinite(high) else low
+
+
+def _is_float(dtype: np.dtype) -> bool:
+    return dtype.kind == "f" or dtype.name.startswith(("bfloat16", "float8"))
+
+
+def sqnr(reference: np.ndarray, result: np.ndarray) -> float:
+    """SQNR of one pair of tensors in dB; see the head of this module."""
+    meter = ErrorMeter()
+    meter.update(reference, result)
+    return meter.result().sqnr
+
+
+def cosine(reference: np.ndarray, result: np.ndarray) -> float:
+    """Cosine of the angle between two tensors, 1 if both are zero."""
+    meter = ErrorMeter()
+    meter.update(reference, result)
+    return meter.result().cosine
+
+
+def worst_output(outputs: Mapping[str, Errors]) -> tuple[str, Errors] | None:
+    """The output with the lowest SQNR and its errors, None where none is float."""
+    scored = [(name, errors) for name, errors in outputs.items() if not math.isnan(errors.sqnr)]
+    return min(scored, key=lambda pair: pair[1].sqnr) if scored else None
+
+
+def kept_signal(errors: Errors) -> float:
+    """The SQNR in dB of what varies in an output: the mean-removed one where that is lower.
+
+    Of an output that is constant but for rounding, nothing varies that could be lost: the plain one.
+    """
+    if errors.sqnr - errors.sqnr_centred > _CONSTANT:
+        return errors.sqnr
+    return min(errors.sqnr, errors.sqnr_centred)
+
+
+def errors_of(
+    run: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]],
+    samples: Iterable[tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]],
+) -> dict[str, Errors]:
+    """The errors of each float output of a model.
+
+    Args:
+        run: the model.
+        samples: feeds, and the outputs that they should give.
+    """
+    meters: dict[str, ErrorMeter] = {}
+    for index, (feeds, wanted) in enumerate(samples):
+        got = run(feeds)
+        for name, values in wanted.items():
+            if values.dtype.kind == "f":
+                meters.setdefault(name, ErrorMeter()).update(values, got[name], index)
+    return {name: meter.result() for name, meter in meters.items()}
+
+
+def worst_sqnr(
+    run: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]],
+    samples: Iterable[tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]],
+) -> float:
+    """The lowest SQNR in dB of a model's float outputs, infinite where it has none.
+
+    Args:
+        run: the model.
+        samples: feeds, and the outputs that they should give.
+    """
+    worst = worst_output(errors_of(run, samples))
+    return math.inf if worst is None else worst[1].sqnr

@@ -1,0 +1,94 @@
+"""What a user should be told of a finished result: that it is poor, no quantized model, or tried on little."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+from onnxq.calibration.roles import samples_to_verify
+from onnxq.calibration.statistics import Statistics
+from onnxq.console.terminal import bytes_text
+from onnxq.measuring.final_check import Verification
+from onnxq.measuring.judging import lifts
+from onnxq.measuring.metrics import kept_signal
+from onnxq.notes.reasons import by_reason, counts, to_exclude
+from onnxq.options import Options
+from onnxq.plan import Plan
+
+__all__ = ["cautions", "poor"]
+
+_HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+"""What people quantize a model for."""
+_SLOW, _LONG = 0.85, 1e-4
+"""Of the float model's speed, below which it is worth a warning; seconds that a model must take for that to matter."""
+_VAGUE = 2.5
+"""dB that a figure may be off by for the samples it is of, by its standard error, before that is said."""
+_FAINT, _UNSURE = 10.0, 20.0
+"""dB that an output is louder over all the data than in the samples compared, from which on an SQNR below 20 dB may be
+that of nothing."""
+_LARGE = 1 << 20
+"""Bytes from which on a result larger than the model is worth a warning: quantizers take some of a small one."""
+
+
+def cautions(plan: Plan, verification: Verification, options: Options, statistics: Statistics) -> Iterator[str]:
+    """Warnings of a result, as sentences.
+
+    Args:
+        plan: where it is quantized.
+        verification: what running it showed.
+        options: the floor.
+        statistics: of the calibration data.
+    """
+    samples = statistics.samples
+    if samples and not statistics.kept and options.keep != 0:
+        nan = any(tensor.nan for tensor in statistics.tensors.values())
+        why = "a NaN turns up in every sample" if nan else "none of the samples could be held back"
+        yield f"{why}: the result was not compared with the float model"
+    if not plan.quantized:
+        stored = f", but for the weights of {counts(plan.stored.values())}" if plan.stored else ""
+        reasons = sorted(by_reason(plan.kept_float), key=lambda found: -sum(k.op in _HEAVY for k in found[1]))
+        why = f"; {counts(k.op for k in reasons[0][1])}: {reasons[0][0]}" if reasons else ""
+        if reasons and reasons[0][0].startswith("slower") and options.placement == "auto":
+            why += ". --placement all quantizes what can be all the same"
+        yield f"nothing was quantized: the result is the float model{stored}{why}"
+    speed, seconds = verification.speedup, verification.float_seconds
+    if speed is not None and seconds is not None and speed < _SLOW and seconds > _LONG:
+        slow = f"it runs at {speed:.2f} of the float model's speed here ({1000 * seconds:.1f} ms, one thread): "
+        if plan.quantized:
+            yield f"{slow}conversions cost more than integers gain. {to_exclude(Counter(plan.quantized.values()))}"
+        elif "Gather" in plan.stored.values():
+            yield f"{slow}rows of a table are unpacked as they are read. --exclude Gather leaves tables in float"
+    if verification.quantized_bytes > verification.float_bytes >= _LARGE:
+        sizes = f"{bytes_text(verification.float_bytes)} → {bytes_text(verification.quantized_bytes)}"
+        yield f"the file is larger than the model given, {sizes}: too little of it is stored in 8 bits"
+    unsure = {n for n, errors in verification.outputs.items() if errors.sqnr < _UNSURE}
+    louder = lifts(samples_to_verify(statistics.kept), statistics) if unsure else {}
+    for name in verification.outputs:
+        if name in unsure and louder.get(name, 0.0) >= _FAINT:
+            below = f"{louder[name]:.0f} dB below all the data" if louder[name] < math.inf else "all zero"
+            yield f"output {name!r} is next to nothing in the samples compared ({below}): its SQNR says little"
+    for name, errors in verification.outputs.items():
+        if errors.uncertainty > _VAGUE and verification.samples < samples:
+            yield (
+                f"output {name!r} differs much from sample to sample, and these figures are of "
+                f"{verification.samples} of {samples}: onnxq compare runs them all"
+            )
+    yield from poor(verification, options)
+
+
+def poor(verification: Verification, options: Options) -> Iterator[str]:
+    """A warning where a result is below the floor, or what varies in it is."""
+    worst, floor = verification.worst, options.min_sqnr
+    if worst is not None and worst[1].sqnr < floor:
+        yield (
+            f"output {worst[0]!r} has {worst[1].sqnr:.1f} dB, below the floor of {floor:g} dB: "
+            "onnxq compare shows where it is lost"
+        )
+    for name, errors in verification.outputs.items():
+        if kept_signal(errors) < floor <= errors.sqnr:
+            yield (
+                f"output {name!r} has {errors.sqnr:.1f} dB, but {errors.sqnr_centred:.1f} dB with its mean removed, "
+                f"below the floor of {floor:g} dB: a constant part hides what is lost of the rest, and onnxq compare "
+                "shows where"
+            )

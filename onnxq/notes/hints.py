@@ -1,0 +1,46 @@
+"""What a user of a finished result might try next: where most of the arithmetic runs otherwise than it could."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from onnxq.backend import Backend, Kind
+from onnxq.graph.traverse import all_nodes
+from onnxq.plan import Plan
+from onnxq.planning.macs import multiply_accumulates
+from onnxq.planning.rows import row
+
+__all__ = ["hints"]
+
+_MUCH = 0.5
+"""Share of the multiply-accumulates from which on a reason is worth a line of its own."""
+
+
+def hints(model: ir.Model, plan: Plan, target: Backend, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """What to say of layers that do most of a model's arithmetic in float, where the target's table says why.
+
+    Args:
+        model: the float model that was planned.
+        plan: where it is quantized.
+        target: its rows give the reasons, see ``Backend.stored_because``.
+        sizes: tensor name → number of elements, where data has shown it; else the shapes in the model are used.
+    """
+    kept = {k.node: k.op for k in plan.kept_float if target.stored_because.get(k.op) == k.reason}
+    if not kept:
+        return ()
+    total, of_op = 0, Counter[str]()
+    for node in all_nodes(model):
+        rule = row(target, node)
+        if rule is not None and rule.kind in (Kind.COMPUTE, Kind.WEIGHT_ONLY):
+            macs = multiply_accumulates(node, sizes)
+            total += macs
+            of_op[kept.get(node.name or "", "")] += macs
+    number = Counter(kept.values())
+    return tuple(
+        f"{number[op]} {op}, {of_op[op] / total:.0%} of the arithmetic: {target.stored_because[op]}"
+        for op in number
+        if of_op[op] >= _MUCH * total > 0
+    )

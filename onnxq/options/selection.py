@@ -1,0 +1,93 @@
+"""What the options ask of single nodes and tensors: exclusions, inclusions and overrides, resolved on one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from onnxq.options import Options, Override, patterns
+from onnxq.spec import QuantSpec
+
+__all__ = ["Selection", "with_symmetry"]
+
+
+def with_symmetry(spec: QuantSpec, symmetric: bool) -> QuantSpec:
+    """An activation's spec made symmetric (signed, zero point 0) or asymmetric (unsigned); unchanged if it is so."""
+    return spec if spec.symmetric == symmetric else replace(spec, symmetric=symmetric, signed=symmetric)
+
+
+class Selection:
+    """The patterns of the options, matched.
+
+    Args:
+        model: a normalized model.
+        nodes: its nodes, subgraphs included.
+        options: the options.
+
+    Attributes:
+        excluded: node → the pattern that keeps it float.
+        included: the nodes named by ``include``; ``None`` where nothing was named and all are meant.
+
+    Raises:
+        OptionError: a pattern matches nothing.
+    """
+
+    def __init__(self, model: ir.Model, nodes: Sequence[ir.Node], options: Options) -> None:
+        self.excluded: dict[ir.Node, str] = {}
+        self.included: set[ir.Node] | None = None
+        self._overrides: list[tuple[patterns.Match, Override]] = []
+        if not (options.exclude or options.include or options.override):
+            return
+        names = patterns.names_of(model)
+        for match in patterns.match(options.exclude, names, option="exclude"):
+            self._exclude(match, nodes)
+        if options.include:
+            matches = patterns.match(options.include, names, option="include")
+            self.included = {n for n in nodes if any(m.node(n) for m in matches)}
+        found = patterns.match([pattern for pattern, _ in options.override], names, option="override")
+        for match, (_, change) in zip(found, options.override, strict=True):
+            if change.float:
+                self._exclude(match, nodes)
+            self._overrides.append((match, change))
+
+    def _exclude(self, match: patterns.Match, nodes: Sequence[ir.Node]) -> None:
+        for node in nodes:
+            if match.node(node) or any(v is not None and v.name in match.tensors for v in node.inputs):
+                self.excluded.setdefault(node, match.pattern)
+
+    def forced(self, node: ir.Node) -> bool:
+        """Whether the node was asked for by name, and so is quantized whatever it costs."""
+        return self.included is not None and node in self.included
+
+    def weight(self, spec: QuantSpec, node: ir.Node, value: ir.Value) -> QuantSpec:
+        """The spec of a node's weight with the overrides that match the node or the tensor; the last one wins."""
+        for match, change in self._overrides:
+            if change.weight_bits is not None and _names(match, node, value):
+                spec = replace(spec, bits=change.weight_bits)
+        return spec
+
+    def per_channel(self, default: bool, node: ir.Node, value: ir.Value) -> bool:
+        """Whether a node's weight has a scale per channel."""
+        for match, change in self._overrides:
+            if change.per_channel is not None and _names(match, node, value):
+                default = change.per_channel
+        return default
+
+    def activation(self, spec: QuantSpec, node: ir.Node, value: ir.Value) -> QuantSpec:
+        """The spec of a tensor that a node reads or writes, with the overrides that match either."""
+        for match, change in self._overrides:
+            if _names(match, node, value):
+                if change.act_bits is not None:
+                    spec = replace(spec, bits=change.act_bits)
+                if change.range is not None:
+                    spec = replace(spec, range=change.range)
+                if change.symmetric is not None:
+                    spec = with_symmetry(spec, change.symmetric)
+        return spec
+
+
+def _names(match: patterns.Match, node: ir.Node, value: ir.Value) -> bool:
+    """Whether a pattern names the node, by its name or op type, or the tensor."""
+    return node.name in match.nodes or value.name in match.tensors

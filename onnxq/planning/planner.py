@@ -1,0 +1,89 @@
+"""Graph and table in, plan out: candidates by the target's rows, assignment by cost, then sites and ties."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+
+import onnx_ir as ir
+
+from onnxq.backend import Backend
+from onnxq.options import Options
+from onnxq.plan import Kept, Plan
+from onnxq.planning.absorption import absorb
+from onnxq.planning.assignment import assign, store_weights
+from onnxq.planning.candidates import find_candidates
+from onnxq.planning.carry import carry
+from onnxq.planning.question import Question
+from onnxq.planning.sites import make_sites
+
+__all__ = ["make_plan", "settled_plan"]
+
+
+def make_plan(
+    model: ir.Model,
+    backend: Backend,
+    options: Options | None = None,
+    *,
+    keep_float: Mapping[str, str] | None = None,
+    unusable: Mapping[str, str] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    store: Container[str | None] = (),
+) -> Plan:
+    """Decide what is quantized how, what is tied, and what stays float and why.
+
+    Args:
+        model: a normalized model (see :func:`onnxq.graph.passes.normalize.normalize`).
+        backend: the target.
+        options: bits, symmetry, granularity, exclusions and placement.
+        keep_float: node name → reason, for nodes that data has shown to be hurt by quantization; ``include`` wins.
+        unusable: node name → reason, for nodes that have no numbers to be quantized with, asked for or not.
+        sizes: tensor name → number of elements, where data has shown it; else the shapes in the model are used.
+        store: names among ``keep_float`` whose weights are stored as integers all the same, where the target does so.
+
+    Raises:
+        OptionError: a pattern of the options matches nothing.
+    """
+    asked = Question.of(model, backend, options or Options(), keep_float or {}, unusable or {}, sizes or {})
+    decided = find_candidates(asked)
+    absorb(asked, decided)
+    assign(asked, decided)
+    store_weights(asked, decided, store)
+    carry(asked, decided, kernels=True)
+    sites = make_sites(asked, decided)
+    return Plan(
+        backend=backend.name,
+        sites=sites,
+        quantized={n.name or "": n.op_type for n in asked.nodes if n in decided.rules},
+        stored={n.name or "": n.op_type for n in asked.nodes if n in decided.stored},
+        absorbed={n.name or "": into.name or "" for n, into in decided.absorbed.items()},
+        kept_float=tuple(Kept(n.name or "", n.op_type, why) for n in asked.nodes if (why := decided.kept.get(n))),
+    )
+
+
+def settled_plan(
+    model: ir.Model,
+    backend: Backend,
+    options: Options,
+    lacking: Callable[[Plan], Mapping[str, str]],
+    unusable: Mapping[str, str] | None = None,
+) -> Plan:
+    """The plan in which every node has the numbers that it needs; nodes that lack some stay float.
+
+    Args:
+        model: a normalized model.
+        backend: the target.
+        options: as for :func:`make_plan`.
+        lacking: nodes of a plan that lack numbers, with the reasons. What stays float for one node's sake may leave
+            another without numbers, so it is asked until it finds nothing new.
+        unusable: nodes that stay float in any case, with the reasons.
+
+    Raises:
+        OptionError: a pattern of the options matches nothing.
+    """
+    reasons = dict(unusable or {})
+    while True:
+        plan = make_plan(model, backend, options, unusable=reasons)
+        more = lacking(plan)
+        if not more.keys() - reasons.keys():
+            return plan
+        reasons = {**more, **reasons}

@@ -1,0 +1,1 @@
+"""The way back: files of quantized models, and tables of numbers, become a Quantized again."""

@@ -1,0 +1,158 @@
+"""The numbers of a quantizer, from its node in a model: scale, zero point and the grid they stand for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.graph.values import constant_array
+from onnxq.qparams import QParams, from_range
+from onnxq.render.reading.numbers import check_numbers
+from onnxq.spec import PerChannel, PerTensor, QuantSpec, Scheme
+
+__all__ = [
+    "fake_parameters",
+    "logarithmic_parameters",
+    "narrowed",
+    "pair_parameters",
+    "same_parameters",
+    "unpacked_parameters",
+]
+
+_BITS = {
+    ir.DataType.INT4: (4, True),
+    ir.DataType.UINT4: (4, False),
+    ir.DataType.INT8: (8, True),
+    ir.DataType.UINT8: (8, False),
+    ir.DataType.INT16: (16, True),
+    ir.DataType.UINT16: (16, False),
+    ir.DataType.INT32: (32, True),
+}
+
+
+def pair_parameters(node: ir.Node, dtype: ir.DataType | None) -> QParams | str:
+    """The numbers of a QuantizeLinear or DequantizeLinear, or why they cannot be had.
+
+    Args:
+        node: the quantizer.
+        dtype: of its integers, where it has no zero point that tells.
+
+    Raises:
+        ModelError: see :func:`onnxq.render.reading.numbers.check_numbers`.
+    """
+    scale = constant_array(node.inputs[1])
+    zero_value = node.inputs[2] if len(node.inputs) > 2 else None
+    zero = constant_array(zero_value) if zero_value is not None else None
+    dtype = zero_value.dtype if zero_value is not None else (dtype or ir.DataType.UINT8)
+    if scale is None or (zero_value is not None and zero is None) or dtype not in (*_BITS, ir.DataType.FLOAT8E4M3FN):
+        return f"the parameters of '{node.name}' are not constant integers: left as they are"
+    if node.attributes.get_int("block_size", 0):
+        return f"'{node.name}' has a scale a block: left as it is"
+    bits, signed = _BITS.get(dtype, (8, True))
+    points = np.zeros(scale.shape, np.int64) if zero is None else zero.astype(np.int64)
+    value = node.inputs[0]
+    rank = len(value.shape) if value is not None and value.shape is not None else 0
+    axis = node.attributes.get_int("axis", 1)
+    if scale.size == points.size == 1:
+        scale, points = scale.reshape(()), points.reshape(())
+    granularity = PerChannel(axis % rank if rank else axis) if scale.ndim else PerTensor()
+    spec = QuantSpec(bits, signed, signed and not points.any(), granularity)
+    if dtype is ir.DataType.FLOAT8E4M3FN:
+        if points.any():
+            return f"the zero point of '{node.name}' is not 0: left as it is"
+        spec = replace(spec, scheme=Scheme.FLOAT8)
+    check_numbers(node, spec, scale, points, stored=node.op_type == "DequantizeLinear")
+    return QParams(spec, scale.astype(np.float32), points)
+
+
+def narrowed(qparams: QParams, stored: ir.Value, array: NDArray[Any], widened: bool) -> QParams:
+    """The numbers of stored integers, whose grid may be narrower than what the quantizer reads.
+
+    Args:
+        qparams: as the quantizer says.
+        stored: the integers.
+        array: theirs.
+        widened: a Cast lies between the integers and the quantizer.
+    """
+    if widened and stored.dtype is not None:
+        qparams = replace(qparams, spec=replace(qparams.spec, bits=_BITS[stored.dtype][0]))
+    if qparams.spec.symmetric and qparams.spec.bits < 32 and array.size and array.min() > qparams.spec.qmin:
+        qparams = replace(qparams, spec=replace(qparams.spec, narrow_range=True))
+    return qparams
+
+
+def unpacked_parameters(stored: ir.Value, array: NDArray[Any], scale: NDArray[Any]) -> QParams | None:
+    """The numbers of integers that are cast and multiplied with a scale; None where that is no grid.
+
+    Args:
+        stored: the integers.
+        array: theirs.
+        scale: one number, or one for each index of an axis.
+    """
+    if stored.dtype not in (ir.DataType.INT4, ir.DataType.INT8, ir.DataType.INT16) or scale.ndim > array.ndim:
+        return None
+    shape: tuple[int, ...] = (1,) * (array.ndim - scale.ndim) + scale.shape  # as it is broadcast
+    axes = [k for k, size in enumerate(shape) if size != 1]
+    if len(axes) > 1 or (axes and shape[axes[0]] != array.shape[axes[0]]):
+        return None
+    bits, signed = _BITS[stored.dtype]
+    narrow = bool(array.size) and int(array.min()) > -(1 << (bits - 1))
+    spec = QuantSpec(bits, signed, True, PerChannel(axes[0]) if axes else PerTensor(), narrow_range=narrow)
+    if not ((scale > 0) & (scale <= np.finfo(np.float32).max / (1 << (bits - 1)))).all():
+        return None
+    flat = scale.astype(np.float32).reshape(-1 if axes else ())
+    return QParams(spec, flat, np.zeros(flat.shape, np.int64))
+
+
+def fake_parameters(node: ir.Node) -> QParams | None:
+    """The numbers of an ``onnxq::FakeQuantize`` call, None where they are not constant.
+
+    Raises:
+        ModelError: see :func:`onnxq.render.reading.numbers.check_numbers`.
+    """
+    scale, zero = constant_array(node.inputs[1]), constant_array(node.inputs[2])
+    if scale is None or zero is None:
+        return None
+    low, high = node.attributes.get_int("quant_min", 0), node.attributes.get_int("quant_max", 0)
+    signed = low < 0
+    narrow = low == (-high if signed else 1)
+    bits = high.bit_length() + 1 if signed else high.bit_length()
+    axis = node.attributes.get_int("axis", -1)
+    check_numbers(node, QuantSpec(bits, signed, False), scale.reshape(-1), zero.reshape(-1))
+    flat: NDArray[np.float32] = scale.reshape(-1).astype(np.float32)
+    granularity = PerChannel(axis) if axis >= 0 and flat.size > 1 else PerTensor()
+    points: NDArray[np.int64] = np.rint(zero.reshape(-1)).astype(np.int64)
+    if isinstance(granularity, PerTensor):
+        flat, points = flat.reshape(()), points.reshape(())
+    symmetric = signed and not points.any()
+    spec = QuantSpec(bits, signed, symmetric, granularity, narrow_range=narrow)
+    return QParams(spec, flat, points)
+
+
+def logarithmic_parameters(node: ir.Node) -> QParams | None:
+    """The numbers of an ``onnxq::NNIEQuantize`` call, None where its clip value is no constant number."""
+    clip = constant_array(node.inputs[1])
+    if clip is None or clip.size != 1:
+        return None
+    end = abs(float(clip.reshape(())))
+    return from_range(-end, end, QuantSpec(scheme=Scheme.LOGARITHMIC))
+
+
+def same_parameters(q: ir.Node, dq: ir.Node) -> bool:
+    """Whether a Q and a DQ have the same scale, zero point and axis."""
+    scale = constant_array(q.inputs[1])
+    if scale is not None and scale.size > 1 and q.attributes.get_int("axis", 1) != dq.attributes.get_int("axis", 1):
+        return False
+    for position in (1, 2):
+        a = q.inputs[position] if position < len(q.inputs) else None
+        b = dq.inputs[position] if position < len(dq.inputs) else None
+        if a is b:
+            continue
+        x, y = constant_array(a), constant_array(b)
+        if x is None or y is None or x.dtype != y.dtype or not np.array_equal(x, y):
+            return False
+    return True

@@ -1,0 +1,288 @@
+"""The way back: a model with Q/DQ pairs or calls of onnxq's functions → the same :class:`Quantized` that renders it.
+
+Read are: a QuantizeLinear that only DequantizeLinears with the same parameters read (an activation, or a float
+constant), a DequantizeLinear of a stored integer constant (weight, bias, constant operand), integers cast and scaled
+(the weight of a float layer), FakeQuantize and NNIEQuantize calls with constant parameters, and QOperators. Anything
+else that quantizes (a lone Q or DQ) is part of the float model as far as this reader goes, and named in the notes.
+Where a tensor is quantized twice in a row, or a model output would lose its name, an Identity keeps the two tensors
+apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.backend import Backend
+from onnxq.errors import ModelError
+from onnxq.graph.namer import Namer
+from onnxq.graph.passes.halves import widen_halves
+from onnxq.graph.passes.prune import KEPT, remove_dead
+from onnxq.graph.traverse import all_nodes, describe
+from onnxq.graph.values import constant_array, is_constant, rename_output
+from onnxq.plan import Edge, Plan, Role, Site
+from onnxq.planning.rows import row
+from onnxq.qparams import QParams, dequantize
+from onnxq.quantized import Quantized
+from onnxq.render import fake_quantize, nnie_quantize
+from onnxq.render.early_unpacking import scale_early, unpack_early
+from onnxq.render.qoperator.expand import expand
+from onnxq.render.reading.nodes import sort_nodes
+from onnxq.render.reading.parameters import (
+    fake_parameters,
+    logarithmic_parameters,
+    narrowed,
+    pair_parameters,
+    same_parameters,
+    unpacked_parameters,
+)
+from onnxq.render.reading.relations import related
+from onnxq.spec import Scheme
+
+__all__ = ["read"]
+
+_DOMAINS = ("", "ai.onnx", "com.microsoft")
+_QUANTIZERS = ("QuantizeLinear", fake_quantize.NAME, nnie_quantize.NAME)
+
+
+def read(model: ir.Model, backend: Backend) -> Quantized:
+    """Take the quantizers out of a model.
+
+    Args:
+        model: normalized, names unique (see :func:`onnxq.graph.passes.normalize.normalize`); left unchanged.
+        backend: the target it will be rendered for.
+
+    Returns:
+        The float model, a plan with a site for every quantizer found, and their numbers.
+    """
+    return _Reader(model, backend).run()
+
+
+@dataclass(slots=True)
+class _Found:
+    value: ir.Value
+    role: Role
+    qparams: QParams
+    readers: list[tuple[ir.Node, int]]
+    produced: bool = False
+
+
+class _Reader:
+    def __init__(self, model: ir.Model, backend: Backend) -> None:
+        self.model, self.backend = model.clone(), backend
+        widen_halves(self.model)
+        self.namer = Namer(self.model)
+        self.found: list[_Found] = []
+        self.lifted: dict[tuple[object, ...], _Found] = {}  # stored integers and their parameters -> the float constant
+        self.notes: list[str] = []
+        self.format = ""
+
+    def run(self) -> Quantized:
+        self.notes += expand(self.model)
+        for node in list(all_nodes(self.model)):
+            if node.graph is None:
+                continue
+            if node.op_type == "QuantizeLinear" and node.domain in _DOMAINS:
+                self._pair(node)
+            elif node.op_type == "DequantizeLinear" and node.domain in _DOMAINS:
+                self._stored(unpack_early(node, self.namer) or node)
+            elif node.op_type == "Mul" and node.domain in _DOMAINS:
+                self._unpacked(scale_early(node, self.namer) or node)
+            elif (node.domain, node.op_type) == (fake_quantize.DOMAIN, fake_quantize.NAME):
+                self._fake(node)
+                if "fake-quantize" in self.backend.formats:
+                    self.format = "fake-quantize"
+            elif (node.domain, node.op_type) == (fake_quantize.DOMAIN, nnie_quantize.NAME):
+                self._logarithmic(node)
+        remove_dead(self.model)
+        for found in self.found:
+            found.readers = [(node, index) for node, index in found.readers if node.graph is not None]
+        self.found = [found for found in self.found if found.value.graph is not None]
+        if not any(node.domain == fake_quantize.DOMAIN for node in all_nodes(self.model)):
+            for name in (fake_quantize.NAME, nnie_quantize.NAME):
+                self.model.functions.pop((fake_quantize.DOMAIN, name, ""), None)
+            self.model.opset_imports.pop(fake_quantize.DOMAIN, None)
+        sites, numbers = self._sites()
+        return Quantized(
+            model=self.model,
+            plan=sort_nodes(self.model, self.backend, Plan(self.backend.name, sites, {})),
+            qparams=numbers,
+            backend=self.backend,
+            notes=tuple(self.notes),
+            format=self.format,
+            version=metadata.version("onnxq"),
+        )
+
+    def _pair(self, q: ir.Node) -> None:
+        value = q.inputs[0]
+        readers = [use.node for use in q.outputs[0].uses()]
+        same = all(r.op_type == "DequantizeLinear" and same_parameters(q, r) and r.domain in _DOMAINS for r in readers)
+        if value is None or not readers or not same or q.outputs[0].is_graph_output():
+            self.notes.append(f"read: '{q.name}' is no pair with a DequantizeLinear: left as it is")
+            return
+        qparams = self._qparams(q, q.outputs[0].dtype)
+        if qparams is None:
+            return
+        self._take_out(value, [dq.outputs[0] for dq in readers], qparams)
+
+    def _stored(self, dq: ir.Node) -> None:
+        stored = _before_widening(dq.inputs[0])
+        if stored is None or not is_constant(stored):
+            producer = stored.producer() if stored is not None else None
+            if producer is None or producer.op_type != "QuantizeLinear":
+                self.notes.append(f"read: '{dq.name}' reads integers computed at run time: left as it is")
+            return
+        qparams = self._qparams(dq, stored.dtype)
+        array = constant_array(stored)
+        if qparams is None or array is None:
+            return
+        if array.dtype.kind == "f":
+            raise ModelError("it dequantizes numbers that are no integers", where=describe(dq))
+        if qparams.spec.scheme is Scheme.FLOAT8:
+            array = array.view(np.uint8)
+        else:
+            qparams = narrowed(qparams, stored, array, widened=stored is not dq.inputs[0])
+        self._lift(stored, array, qparams, dq.outputs[0], tuple(dq.inputs))
+
+    def _unpacked(self, node: ir.Node) -> None:
+        """Integers times a scale: the weight of a float layer, unpacked when the model is loaded."""
+        cast = node.inputs[0].producer() if node.inputs[0] is not None else None
+        stored = _before_widening(cast.inputs[0]) if cast is not None and cast.op_type == "Cast" else None
+        scale, array = constant_array(node.inputs[1]), constant_array(stored)
+        if stored is None or scale is None or array is None:
+            return
+        qparams = unpacked_parameters(stored, array, scale)
+        if qparams is not None:
+            self._lift(stored, array, qparams, node.outputs[0], (stored, node.inputs[1]))
+
+    def _fake(self, node: ir.Node) -> None:
+        value, qparams = node.inputs[0], fake_parameters(node)
+        if value is None or qparams is None:
+            self.notes.append(f"read: the parameters of '{node.name}' are not constant: left as it is")
+            return
+        self._take_out(value, [node.outputs[0]], qparams)
+
+    def _logarithmic(self, node: ir.Node) -> None:
+        value, qparams = node.inputs[0], logarithmic_parameters(node)
+        if value is None or qparams is None:
+            self.notes.append(f"read: the clip value of '{node.name}' is no constant: left as it is")
+            return
+        self._take_out(value, [node.outputs[0]], qparams)
+
+    def _take_out(self, value: ir.Value, results: Sequence[ir.Value], qparams: QParams) -> None:
+        """Note a site of a tensor, and let the readers of its quantizer's results read the tensor itself."""
+        constant = is_constant(value)
+        alone = len(value.uses()) == 1 and not value.is_graph_output() and value.producer() is not None
+        edges = [edge for result in results for edge in self._bypass(result, value, alone)]
+        role: Role = self._constant_role(edges, qparams) if constant else "activation"
+        self.found.append(_Found(value, role, qparams, edges, produced=alone))
+
+    def _lift(
+        self,
+        stored: ir.Value,
+        array: NDArray[Any],
+        qparams: QParams,
+        result: ir.Value,
+        key: tuple[object, ...],
+    ) -> None:
+        """Note a site of the float constant that stored integers stand for: one, however often they are unpacked."""
+        found = self.lifted.get(key)
+        if found is None or found.qparams != qparams:
+            base = (stored.name or "constant").removesuffix("_quantized")
+            value = self._initializer(stored, base, dequantize(array.astype(np.int64), qparams))
+            found = self.lifted[key] = _Found(value, "constant", qparams, [])
+            self.found.append(found)
+        found.readers += self._bypass(result, found.value, alone=False)
+        found.role = self._constant_role(found.readers, qparams)
+
+    def _bypass(self, quantized: ir.Value, value: ir.Value, alone: bool) -> list[tuple[ir.Node, int]]:
+        """Let the readers of a quantizer's result read the float tensor, which ``alone`` the quantizer reads."""
+        edges: list[tuple[ir.Node, int]] = []
+        for use in quantized.uses():
+            reader, index = use.node, use.idx
+            if index == 0 and reader.op_type in _QUANTIZERS and reader.graph is not None:
+                same = self._same_again(value, f"{quantized.name}_again")
+                reader.graph.insert_before(reader, [same])
+                reader.replace_input_with(0, same.outputs[0])
+                edges.append((same, 0))
+            else:
+                reader.replace_input_with(index, value)
+                edges.append((reader, index))
+        if quantized.is_graph_output():
+            last = value
+            if not alone or value.is_graph_output() or value.graph is not quantized.graph:
+                same = self._same_again(value, f"{quantized.name}_same")
+                producer = quantized.producer()
+                assert producer is not None and isinstance(producer.graph, ir.Graph)
+                producer.graph.insert_after(producer, [same])
+                edges.append((same, 0))
+                last = same.outputs[0]
+            rename_output(last, quantized)
+        return edges
+
+    def _same_again(self, value: ir.Value, base: str) -> ir.Node:
+        node = ir.node("Identity", [value], name=self.namer.node(f"{base}_Identity"))
+        node.metadata_props[KEPT] = "between two quantizers"
+        node.outputs[0].name = self.namer.fresh(base)
+        node.outputs[0].type = value.type
+        node.outputs[0].shape = value.shape.copy() if value.shape is not None else None
+        return node
+
+    def _qparams(self, node: ir.Node, dtype: ir.DataType | None) -> QParams | None:
+        found = pair_parameters(node, dtype)
+        if isinstance(found, str):
+            self.notes.append(f"read: {found}")
+            return None
+        return found
+
+    def _constant_role(self, edges: list[tuple[ir.Node, int]], qparams: QParams) -> Role:
+        if qparams.spec.bits == 32:
+            return "bias"
+        for node, index in edges:
+            rule = row(self.backend, node)
+            if rule is not None and index in rule.weights:
+                return "weight"
+        return "constant"
+
+    def _initializer(self, like: ir.Value, base: str, array: NDArray[np.float32]) -> ir.Value:
+        graph = like.graph
+        assert isinstance(graph, ir.Graph)
+        name = self.namer.fresh(base)
+        value = ir.Value(
+            name=name,
+            type=ir.TensorType(ir.DataType.FLOAT),
+            shape=ir.Shape(array.shape),
+            const_value=ir.tensor(array, name=name),
+        )
+        graph.register_initializer(value)
+        return value
+
+    def _sites(self) -> tuple[tuple[Site, ...], dict[str, QParams]]:
+        sites: list[Site] = []
+        numbers: dict[str, QParams] = {}
+        for found in self.found:
+            tensor = found.value.name or ""
+            name, count = tensor, 1
+            while name in numbers:
+                count += 1
+                name = f"{tensor}#{count}"
+            numbers[name] = found.qparams
+            edges = tuple(Edge(n.name or "", i) for n, i in found.readers)
+            sites.append(Site(name, tensor, found.role, found.qparams.spec, edges, produced=found.produced))
+        return related(self.model, self.backend, sites, numbers), numbers
+
+
+def _before_widening(value: ir.Value | None) -> ir.Value | None:
+    """The 4-bit integers that a Cast widens to 8 bits of the same sign; any other value as it is."""
+    cast = value.producer() if value is not None else None
+    narrow = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else None
+    kinds = {ir.DataType.INT4: ir.DataType.INT8, ir.DataType.UINT4: ir.DataType.UINT8}
+    if value is None or narrow is None or narrow.dtype not in kinds or value.dtype is not kinds[narrow.dtype]:
+        return value
+    return narrow if is_constant(narrow) else value

@@ -1,0 +1,1 @@
+"""ONNX operators as torch computes them, a family a file."""

@@ -1,0 +1,83 @@
+"""Models exported in training mode, and models that draw numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxq
+from onnxq.checks.randomness import is_random
+from onnxq.graph.files.load import load
+from onnxq.prepare import Prepared
+from tests.models import build, f32, images, normal
+
+TWICE = "outputs are random, so figures of accuracy compare two draws"
+
+
+def net(between: str) -> onnx.ModelProto:
+    return build(
+        f"""(float[2, 16] x) => (float[2, 8] y) {{
+            h = MatMul (x, w)
+            {between}
+            y = MatMul (d, v) }}""",
+        w=normal(16, 16, seed=1),
+        v=normal(16, 8, seed=2),
+        ratio=np.float32(0.5),
+        none=np.float32(0.0),
+        yes=np.array(True),
+        no=np.array(False),
+        s=f32(np.ones(16)),
+        b=f32(np.zeros(16)),
+    )
+
+
+DROPOUT = "d = Dropout (h, ratio, yes)"
+
+
+@pytest.mark.parametrize(
+    ("between", "said"),
+    [
+        (DROPOUT, f"1 Dropout node has training_mode=true: {TWICE}"),
+        (
+            f"e = Dropout (h, ratio, yes)\n {DROPOUT.replace('(h', '(e')}",
+            f"2 Dropout nodes have training_mode=true: {TWICE}",
+        ),
+        ("d = Dropout (h, , yes)", f"1 Dropout node has training_mode=true: {TWICE}"),
+        (
+            "d, mean, var = BatchNormalization <training_mode = 1> (h, s, b, b, s)",
+            "1 BatchNormalization node has training_mode=1: it normalizes by the batch at hand, "
+            "not by what training found",
+        ),
+        ("r = RandomNormalLike (h)\n d = Add (h, r)", f"1 RandomNormalLike draws random numbers: {TWICE}"),
+    ],
+)
+def test_what_is_random_is_said_by_check_and_by_quantize(between: str, said: str) -> None:
+    model = net(between)
+    assert said in [f.what for f in onnxq.check(model) if f.level == "warning"]
+    made = onnxq.quantize(model, images(2, 16), backend="qnn")
+    assert made.verification is not None
+    (warning,) = [w for w in made.verification.warnings if w.startswith(said)]
+    assert not any("what was rewritten" in w for w in made.verification.warnings)
+    assert ("model.eval()" in warning) == ("training" in said)
+
+
+@pytest.mark.parametrize("between", ["d = Dropout (h, ratio, no)", "d = Dropout (h, none, yes)", "d = Dropout (h)"])
+def test_what_drops_nothing_is_no_news(between: str) -> None:
+    model = net(between)
+    assert not any("training" in f.what for f in onnxq.check(model))
+    assert not is_random(Prepared(model, onnxq.Options()).model)
+
+
+def test_what_the_caller_decides_is_no_news() -> None:
+    model = net(DROPOUT.replace("yes", "flag"))
+    model.graph.input.append(onnx.helper.make_tensor_value_info("flag", onnx.TensorProto.BOOL, []))
+    assert not is_random(load(model))
+
+
+def test_a_poor_result_of_random_outputs_is_not_blamed_on_rewriting() -> None:
+    made = onnxq.quantize(net(DROPOUT), images(2, 16))
+    assert made.verification is not None
+    assert made.verification.worst is not None
+    assert made.verification.worst[1].sqnr < 12.0
+    assert not any("what was rewritten" in w for w in made.verification.warnings)

@@ -1,0 +1,73 @@
+"""Text for people: aligned, shortened only on a terminal, readable numbers."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import pytest
+
+from onnxq.console.terminal import Screen, bytes_text, decibel, decibels, number, plural
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Utf8(io.StringIO):
+    encoding = "utf-8"
+
+
+def test_columns_are_aligned() -> None:
+    stream = Utf8()
+    Screen(stream).table(("a", "bb"), [("xyz", "1"), ("日本", "100")], right=(1,))
+    assert stream.getvalue() == "  a      bb\n  xyz     1\n  日本  100\n"
+
+
+def test_a_pipe_gets_whole_names_and_a_terminal_shortened_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    row = ("n" * 100, "12.5")
+    pipe, terminal = Utf8(), Terminal()
+    Screen(pipe).table(("name", "dB"), [row])
+    Screen(terminal).table(("name", "dB"), [row])
+    assert row[0] in pipe.getvalue()
+    line = terminal.getvalue().splitlines()[1]
+    assert len(line) <= 40
+    assert "…" in line
+    assert line.endswith("12.5")
+
+
+def test_colour_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert Screen(Terminal()).style("x", "bold") == "\x1b[1mx\x1b[0m"
+    assert Screen(Utf8()).style("x", "bold") == "x"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert Screen(Terminal()).style("x", "bold") == "x"
+
+
+def test_a_stream_without_unicode_gets_ascii() -> None:
+    class Ascii(io.StringIO):
+        encoding = "ascii"
+
+    stream = Ascii()
+    Screen(stream).line("a → b ü")
+    assert stream.getvalue() == "a -> b \\xfc\n"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 KB"), (96_500, "96.5 KB"), (2_100_000_000, "2.1 GB"), (123_456, "123 KB")],
+)
+def test_sizes(count: int, text: str) -> None:
+    assert bytes_text(count) == text
+
+
+def test_numbers() -> None:
+    assert [decibel(v) for v in (12.34, math.inf, -math.inf, math.nan)] == ["12.3", "exact", "-inf", "-"]
+    assert [decibels(v) for v in (12.34, math.inf, -math.inf, math.nan)] == ["12.3 dB", "exact", "-inf dB", "-"]
+    assert [number(v) for v in (0.000123456, 1e9, math.nan)] == ["0.0001235", "1e+09", "-"]
+    assert [plural(n, "node") for n in (0, 1, 1200)] == ["0 nodes", "1 node", "1,200 nodes"]

@@ -1,0 +1,88 @@
+"""Which float nodes are said to amplify noise, and which quantized nodes are blamed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxq
+from onnxq import Options, Quantized
+from onnxq.calibration.statistics import KeptSample
+from onnxq.deciding.amplifiers import noise_amplifiers
+from tests.models import build, f32, feeds_for, normal, renamed
+
+ALL = Options(placement="all", bias_correction=False)
+
+
+def suspects(model: onnx.ModelProto, options: Options = ALL, **more: Any) -> tuple[Quantized, dict[str, str]]:
+    """A model quantized everywhere, and what is found in it."""
+    feeds = [{**feed, **more} for feed in feeds_for(model)]
+    q = onnxq.quantize(model, feeds, options=options)
+    samples = [KeptSample(i, feed, {}) for i, feed in enumerate(feeds)]
+    return q, noise_amplifiers(q.model, q.rendered, q.plan, samples)
+
+
+def log_power(last: str = "y = Log (p)") -> onnx.ModelProto:
+    """Powers over ten decades: eight bits hold the largest only."""
+    return build(
+        f"""(float[8, 16] x) => (float[8, 32] y) {{
+            [filter] a = MatMul (x, w)
+            [square] s = Mul (a, a)
+            p = Max (s, low)
+            {last}
+        }}""",
+        w=(normal(16, 32) * np.geomspace(1, 1e-5, 32)).astype(np.float32),
+        low=f32(1e-20),
+    )
+
+
+def test_what_stands_before_a_logarithm_is_named() -> None:
+    _, found = suspects(log_power())
+    assert set(found) == {"filter", "square"}
+    assert all("Log" in reason and "dB" in reason for reason in found.values())
+
+
+def test_the_same_in_functions() -> None:
+    _, found = suspects(log_power(), Options(placement="all", format="fake-quantize"))
+    assert set(found) == {"filter", "square"}
+
+
+def test_a_harmless_function_is_not_named() -> None:
+    assert not suspects(log_power("y = Sqrt (p)"))[1]
+
+
+def test_names_that_a_rendering_would_choose_do_not_mislead() -> None:
+    model = renamed(log_power(), {"a": "s_dequantized", "s": "s", "p": "p_quantized"})
+    assert set(suspects(model)[1]) == {"filter", "square"}
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_nodes_inside_a_branch_are_seen_from_behind_it(flag: bool) -> None:
+    model = build(
+        """(float[8, 16] x, bool c) => (float[8, 32] y) {
+            p = If (c) <
+                then_branch = yes () => (float[8, 32] t) { [inside] a = MatMul (x, w)
+                    [square] s = Mul (a, a)
+                    t = Max (s, low) },
+                else_branch = no () => (float[8, 32] e) { e = Exp (z) }
+            >
+            y = Log (p)
+        }""",
+        w=(normal(16, 32) * np.geomspace(1, 1e-5, 32)).astype(np.float32),
+        low=f32(1e-20),
+        z=normal(8, 32),
+    )
+    assert ({"inside", "square"} <= set(suspects(model, c=np.array(flag))[1])) == flag
+
+
+def test_nothing_is_rendered_without_suspects() -> None:
+    model = build("(float[8, 16] x) => (float[8, 32] y) { y = MatMul (x, w) }", w=normal(16, 32))
+    q = onnxq.quantize(model, feeds_for(model), options=ALL)
+
+    def render() -> Any:
+        raise AssertionError("rendered")
+
+    assert not noise_amplifiers(q.model, render, q.plan, [KeptSample(0, feeds_for(model)[0], {})])

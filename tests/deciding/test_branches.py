@@ -1,0 +1,115 @@
+"""Branches of a Concat against noise computed by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxq
+from onnxq import Options
+from onnxq.calibration.statistics import Statistics
+from onnxq.deciding.branches import lost_branches
+from onnxq.ort.session import Session
+from onnxq.qparams import fake_quantize, from_range
+from tests.models import build, feeds_for, normal
+
+ALL = Options(placement="all", range="minmax")
+
+
+def concat(ratio: float) -> onnx.ModelProto:
+    return build(
+        """(float[64, 16] x) => (float[64, 8] y) {
+            [big] a = MatMul (x, w)
+            [small] b = MatMul (x, v)
+            [join] c = Concat <axis = 1> (a, b)
+            [read] y = MatMul (c, u)
+        }""",
+        w=normal(16, 16),
+        v=(normal(16, 16, seed=1) / ratio).astype(np.float32),
+        u=normal(32, 8, seed=2),
+    )
+
+
+def statistics(model: onnx.ModelProto) -> Statistics:
+    return onnxq.calibrate(model, feeds_for(model))
+
+
+def test_the_noise_is_what_quantizing_the_tensor_gives() -> None:
+    model = concat(300.0)
+    known = statistics(model)
+    q = onnxq.quantize(model, statistics=known, options=ALL)
+    (lost,) = lost_branches(q.model, q.plan, q.qparams, known)
+    assert (lost.concat, lost.branch, lost.nodes) == ("join", "b", ("join", "read"))
+    weight = (normal(16, 16, seed=1) / 300.0).astype(np.float32)
+    b = np.concatenate([feed["x"] @ weight for feed in feeds_for(model)])
+    for qparams, said in ((q.qparams["c"], lost.sqnr), (from_range(b.min(), b.max(), q.qparams["c"].spec), lost.own)):
+        noise = np.square(fake_quantize(b, qparams).astype(np.float64) - b).sum()
+        measured = 10 * np.log10(np.square(b.astype(np.float64)).sum() / noise)
+        assert said == pytest.approx(measured, abs=1.0)  # statistics know values to 1/128 of an octave
+    assert "'b'" in str(lost) and "'join'" in str(lost)
+
+
+@pytest.mark.parametrize("ratio", [1.0, 5.0])
+def test_branches_that_are_near_each_other_are_fine(ratio: float) -> None:
+    model = concat(ratio)
+    known = statistics(model)
+    q = onnxq.quantize(model, statistics=known, options=ALL)
+    assert not lost_branches(q.model, q.plan, q.qparams, known)
+
+
+def test_a_branch_of_zeros_is_not_lost() -> None:
+    model = concat(1.0)
+    weight = next(t for t in model.graph.initializer if t.name == "v")
+    weight.CopyFrom(onnx.numpy_helper.from_array(np.zeros((16, 16), np.float32), "v"))
+    known = statistics(model)
+    q = onnxq.quantize(model, statistics=known, options=ALL)
+    assert not lost_branches(q.model, q.plan, q.qparams, known)
+
+
+def test_of_a_float_concat_the_readers_are_named() -> None:
+    model = concat(300.0)
+    known = statistics(model)
+    q = onnxq.quantize(model, statistics=known, options=replace(ALL, exclude=("join",)))
+    assert "join" not in q.plan.quantized and "read" in q.plan.quantized
+    assert [lost.nodes for lost in lost_branches(q.model, q.plan, q.qparams, known)] == [("read",)]
+
+
+def test_what_its_own_scale_would_not_hold_either_is_not_lost() -> None:
+    model = build(
+        "(float[64, 256] x, float[64, 256] z) => (float[64, 8] y) { c = Concat <axis = 1> (x, z)\n y = MatMul (c, u) }",
+        u=normal(512, 8),
+    )
+    feeds = feeds_for(model)
+    for name in ("x", "z"):
+        feeds[0][name][0, 0] = 600.0  # the others lie within two steps of an 8-bit scale
+    known = onnxq.calibrate(model, feeds)
+    q = onnxq.quantize(model, statistics=known, options=ALL)
+    noise = np.concatenate([fake_quantize(f["x"], q.qparams["c"]).astype(np.float64) - f["x"] for f in feeds])
+    signal = sum(float(np.square(f["x"].astype(np.float64)).sum()) for f in feeds)
+    assert 10 * np.log10(signal / np.square(noise).sum()) < 15, "poor"
+    assert not lost_branches(q.model, q.plan, q.qparams, known)
+
+
+@pytest.mark.parametrize(("ratio", "warned"), [(3000.0, True), (3.0, False)])
+def test_a_scale_of_the_inputs_alone_loses_a_branch_too(ratio: float, warned: bool) -> None:
+    model = build(
+        """(float[1, 4, 8, 8] x) => (float[1, 8, 8, 8] y) {
+            [big] a = Conv (x, w)
+            [small] b = Conv (x, v)
+            [join] y = Concat <axis = 1> (a, b)
+        }""",
+        w=normal(4, 4, 1, 1),
+        v=(normal(4, 4, 1, 1, seed=1) / ratio).astype(np.float32),
+    )
+    q = onnxq.quantize(model, feeds_for(model), backend="nnie")
+    assert "join" in q.plan.quantized and "y" not in {site.tensor for site in q.plan.sites}
+    assert q.verification is not None
+    found = [text for text in q.verification.warnings if "branch 'b' of Concat 'join'" in text]
+    assert len(found) == warned
+    small = q.rendered()  # both branches come out of one tensor: the figure is that of the second half
+    exact, got = (np.concatenate([Session(m).run(f)["y"][:, 4:] for f in feeds_for(model)]) for m in (q.model, small))
+    sqnr = 10 * np.log10(np.square(exact).sum() / np.square(got - exact).sum())
+    assert (sqnr < 15) == warned

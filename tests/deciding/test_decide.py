@@ -1,0 +1,139 @@
+"""What the data decides: noise amplifiers, lost branches of a Concat, layers that hurt."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxq
+from onnxq import Options
+from onnxq.deciding.rescue import Blame, blame, to_keep_float
+from tests.models import build, f32, images, normal
+
+Feeds = list[dict[str, np.ndarray[Any, np.dtype[Any]]]]
+
+
+def spectrum() -> onnx.ModelProto:
+    """A filter bank as a convolution, log power, then a layer: most power sits in the first filter."""
+    bank = normal(64, 16, 3, 3) * np.geomspace(1, 1e-3, 64, dtype=np.float32)[:, None, None, None]
+    return build(
+        """(float[1, 16, 32, 32] x) => (float[1, 64, 32, 32] y) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, bank)
+            p = Mul (a, a)
+            e = Add (p, eps)
+            l = Log (e)
+            n = Mul (l, tenth)
+            b = Conv <pads = [1, 1, 1, 1]> (n, w)
+            r = Relu (b)
+            y = Conv <pads = [1, 1, 1, 1]> (r, v)
+        }""",
+        bank=bank.astype(np.float32),
+        eps=f32(1e-12),
+        tenth=f32(0.1),
+        w=normal(64, 64, 3, 3, seed=1),
+        v=normal(64, 64, 3, 3, seed=2),
+    )
+
+
+def test_what_stands_before_a_noise_amplifier_stays_float() -> None:
+    q = onnxq.quantize(spectrum(), images(1, 16, 32, 32))
+    reasons = {k.node: k.reason for k in q.plan.kept_float}
+    first = next(n.name for n in q.model.graph if n.op_type == "Conv")
+    assert first in reasons and "amplifies" in reasons[first] and "Log" in reasons[first]
+    assert "Conv" in q.plan.quantized.values(), "what stands behind it is quantized"
+    assert q.verification is not None and q.verification.worst is not None
+    assert q.verification.worst[1].sqnr > 25
+
+
+def test_placement_all_leaves_float_what_would_give_infinite_values() -> None:
+    q = onnxq.quantize(spectrum(), images(1, 16, 32, 32), options=Options(placement="all"))
+    reasons = {k.node: k.reason for k in q.plan.kept_float}
+    first = next(n.name or "" for n in q.model.graph if n.op_type == "Conv")
+    assert "infinite" in reasons[first] and "Log" in reasons[first]
+    assert q.verification is not None and q.verification.worst is not None
+    assert q.verification.worst[1].sqnr > 25
+
+
+def far_apart(ratio: float) -> onnx.ModelProto:
+    return build(
+        """(float[1, 32, 16, 16] x) => (float[1, 32, 16, 16] y) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, w1)
+            b = Conv <pads = [1, 1, 1, 1]> (x, w2)
+            c = Concat <axis = 1> (a, b)
+            y = Conv <pads = [1, 1, 1, 1]> (c, w3)
+        }""",
+        w1=normal(32, 32, 3, 3),
+        w2=(normal(32, 32, 3, 3, seed=1) / ratio).astype(np.float32),
+        w3=normal(32, 64, 3, 3, seed=2),
+    )
+
+
+@pytest.mark.parametrize(("ratio", "lost"), [(1.0, False), (4.0, False), (1000.0, True)])
+def test_a_small_branch_of_a_concat_is_not_lost(ratio: float, lost: bool) -> None:
+    q = onnxq.quantize(far_apart(ratio), images(1, 32, 16, 16))
+    assert ("Concat" not in q.plan.quantized.values()) == lost
+    assert any("branch 'b'" in k.reason for k in q.plan.kept_float) == lost
+    forced = onnxq.quantize(far_apart(ratio), images(1, 32, 16, 16), options=Options(placement="all"))
+    assert forced.verification is not None
+    assert any("branch 'b'" in w for w in forced.verification.warnings) == lost
+
+
+def test_blame_is_measured_one_group_at_a_time() -> None:
+    noise = {"a": 0.001, "b": 0.1, "c": 0.002}
+    tried: list[set[str]] = []
+
+    def attempt(kept: Any) -> float:
+        tried.append(set(kept))
+        return -10 * math.log10(0.0005 + sum(v for k, v in noise.items() if k not in tried[-1]))
+
+    records, rest = blame({"a": 1.0, "b": 1.0, "c": 4.0}, attempt)
+    assert [r.nodes for r in records] == [("a",), ("b",), ("c",)]
+    assert [r.noise for r in records] == pytest.approx([0.001, 0.1, 0.002])
+    assert rest == pytest.approx(0.0005)
+    assert to_keep_float(records, rest) == ["b"]
+
+
+def test_nothing_is_kept_where_it_would_not_help() -> None:
+    even = [Blame((f"n{k}",), 0.01, 1.0) for k in range(40)]
+    assert to_keep_float(even[:1]) == []
+    chosen = to_keep_float(even)
+    assert len(chosen) <= 20, "never more than half of the cost"
+
+
+def test_many_layers_are_measured_in_groups() -> None:
+    records, _ = blame({f"n{k}": 1.0 for k in range(100)}, lambda kept: 30.0)
+    assert len(records) <= 40
+    assert [n for r in records for n in r.nodes] == [f"n{k}" for k in range(100)]
+
+
+def test_a_layer_that_ruins_the_result_is_found() -> None:
+    weight = normal(32, 32, 1, 1)
+    weight[:, 0] *= 1e-4  # the first channel holds huge values that matter little
+    model = build(
+        """(float[1, 32, 24, 24] x) => (float[1, 32, 24, 24] y) {
+            h = Mul (x, s)
+            a = Conv (h, w)
+            r = Relu (a)
+            b = Conv <pads = [1, 1, 1, 1]> (r, v)
+            q = Relu (b)
+            y = Conv <pads = [1, 1, 1, 1]> (q, u)
+        }""",
+        s=f32([1e4] + [1] * 31).reshape(1, 32, 1, 1),
+        w=weight,
+        v=normal(32, 32, 3, 3, seed=1),
+        u=normal(32, 32, 3, 3, seed=2),
+    )
+    q = onnxq.quantize(model, images(1, 32, 24, 24))
+    kept = {k.node: k.reason for k in q.plan.kept_float if k.op == "Conv"}
+    assert len(kept) == 1 and "quantized alone it leaves" in next(iter(kept.values()))
+    assert q.verification is not None and q.verification.worst is not None
+    assert q.verification.worst[1].sqnr > 18
+
+
+def test_placement_all_does_as_told() -> None:
+    q = onnxq.quantize(far_apart(1000.0), images(1, 32, 16, 16), options=Options(placement="all"))
+    assert sorted(q.plan.quantized.values()) == ["Concat", "Conv", "Conv", "Conv"] and not q.plan.kept_float

@@ -1,0 +1,115 @@
+"""Cheap arithmetic in integers that costs much of a result: found, priced, and left in float."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxq
+from onnxq import Options
+from onnxq.deciding.relief import costly_in_integers
+from tests.models import build, images, normal
+
+WIDTH, DEEP, SIDE, PATCH = 96, 2304, 96, 8
+TOKENS = (SIDE // PATCH) ** 2
+
+
+def tower(token: float) -> onnx.ModelProto:
+    """An image tower: one row in front of those of the patches, normalized, is all that the output sees."""
+    return build(
+        f"""(float[1, 3, {SIDE}, {SIDE}] x) => (float[1, {WIDTH}] y) {{
+            [patches] p = Conv <kernel_shape = [{PATCH}, {PATCH}], strides = [{PATCH}, {PATCH}]> (x, w)
+            r = Reshape (p, rows)
+            t = Transpose <perm = [0, 2, 1]> (r)
+            [join] c = Concat <axis = 1> (token, t)
+            [place] a = Add (c, position)
+            n = LayerNormalization <axis = -1> (a, one, zero)
+            h = MatMul (n, wide)
+            g = Relu (h)
+            m = MatMul (g, narrow)
+            y = Gather <axis = 1> (m, first)
+        }}""",
+        w=normal(WIDTH, 3, PATCH, PATCH),
+        rows=np.array([1, WIDTH, TOKENS]),
+        token=normal(1, 1, WIDTH, scale=token),
+        position=normal(1, TOKENS + 1, WIDTH, scale=0.02, seed=1),
+        one=np.ones(WIDTH, np.float32),
+        zero=np.zeros(WIDTH, np.float32),
+        wide=normal(WIDTH, DEEP, seed=2),
+        narrow=normal(DEEP, WIDTH, seed=3),
+        first=np.array(0, np.int64),
+    )
+
+
+DATA = images(1, 3, SIDE, SIDE)
+
+
+def test_a_concat_that_drowns_the_row_that_counts_stays_float() -> None:
+    """Of the tensor as a whole next to nothing is lost, and the output is not poor enough for a search of layers."""
+    result = onnxq.quantize(tower(0.1), DATA)
+    assert result.verification is not None and result.verification.worst is not None
+    assert result.verification.worst[1].sqnr > 30
+    reasons = {kept.node: kept.reason for kept in result.plan.kept_float}
+    assert "its integers leave output 'y'" in reasons["join"] and reasons["join"] == reasons["place"]
+    assert list(result.plan.quantized.values()).count("MatMul") == 2
+
+
+def test_what_was_asked_for_in_integers_stays_in_integers() -> None:
+    asked = onnxq.quantize(tower(0.1), DATA, options=Options(include=("join", "place")))
+    assert {"join", "place"} <= asked.plan.quantized.keys()
+    everything = onnxq.quantize(tower(0.1), DATA, options=Options(placement="all"))
+    assert {"join", "place"} <= everything.plan.quantized.keys()
+
+
+def test_a_concat_that_costs_nothing_is_left_in_integers() -> None:
+    assert {"join", "place"} <= onnxq.quantize(tower(1.0), DATA).plan.quantized.keys()
+
+
+def test_what_is_dear_in_float_is_not_even_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxq.deciding.relief._SHARE", 0.001)
+    monkeypatch.setattr("onnxq.deciding.what_hurts.costly_in_integers", None)
+    assert {"join", "place"} <= onnxq.quantize(tower(0.1), DATA).plan.quantized.keys()
+
+
+class Outputs:
+    """SQNR by noise that adds up: node → output → noise in integers."""
+
+    def __init__(self, noise: dict[str, dict[str, float]], rest: dict[str, float]) -> None:
+        self.noise, self.rest = noise, rest
+        self.asked: list[set[str]] = []
+
+    def __call__(self, kept: Iterable[str]) -> dict[str, float]:
+        self.asked.append(set(kept))
+        loud = [found for node, found in self.noise.items() if node not in self.asked[-1]]
+        sums = {out: rest + sum(found.get(out, 0.0) for found in loud) for out, rest in self.rest.items()}
+        return {out: float(-10 * np.log10(noise)) for out, noise in sums.items()}
+
+
+def test_only_the_pieces_to_blame_stay_float() -> None:
+    outputs = Outputs({"a": {"y": 0.03}, "b": {"y": 1e-5}, "c": {"y": 0.02}}, {"y": 1e-3})
+    assert costly_in_integers([("a",), ("b",), ("c",)], outputs).keys() == {"a", "c"}
+    assert outputs.asked[-1] == {"a", "c"}, "the choice is measured"
+
+
+def test_an_output_may_be_helped_that_is_not_the_worst() -> None:
+    outputs = Outputs({"a": {"y": 0.03}, "b": {"y": 0.0}}, {"y": 1e-3, "z": 0.1})
+    found = costly_in_integers([("a",), ("b",)], outputs)
+    assert list(found) == ["a"] and "output 'y' 15 dB of 30 dB" in found["a"]
+
+
+def test_without_a_gain_two_measurements_are_all() -> None:
+    outputs = Outputs({"a": {"y": 1e-3}, "b": {"y": 1e-3}}, {"y": 0.1})
+    assert costly_in_integers([("a",), ("b",)], outputs) == {} and len(outputs.asked) == 2
+
+
+def test_no_other_output_may_pay_for_it() -> None:
+    outputs = Outputs({"a": {"y": 0.03, "z": -0.05}}, {"y": 1e-3, "z": 0.1})
+    assert costly_in_integers([("a",)], outputs) == {}
+
+
+def test_what_does_not_run_helps_nobody() -> None:
+    assert costly_in_integers([("a",)], lambda kept: {} if set(kept) else {"y": 10.0}) == {}
+    assert costly_in_integers([], lambda kept: {}) == {}

@@ -1,0 +1,103 @@
+"""The cheapest set of layers to keep float, and how blame is measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+import onnxq
+from onnxq import Options
+from onnxq.calibration.statistics import KeptSample
+from onnxq.deciding.rescue import Blame, blame, output_sqnr, to_keep_float
+from tests.models import build, images, normal
+
+
+def records(*pairs: tuple[float, float]) -> list[Blame]:
+    """Layers ``n0``, ``n1`` … of a noise and a cost."""
+    return [Blame((f"n{k}",), noise, cost) for k, (noise, cost) in enumerate(pairs)]
+
+
+def test_most_noise_for_the_least_cost_comes_first() -> None:
+    assert to_keep_float(records((0.1, 5.0), (0.1, 1.0), (0.001, 10.0))) == ["n1", "n0"]
+    assert to_keep_float(records((0.02, 1.0), (0.2, 1.0), (0.001, 1.0), (0.001, 1.0))) == ["n1", "n0"]
+
+
+def test_it_stops_where_the_target_is_met() -> None:
+    """18 dB is a noise of 0.0158."""
+    assert to_keep_float(records((0.2, 1.0), (0.008, 1.0), (0.007, 1.0))) == ["n0"]
+
+
+def test_never_more_than_half_of_the_cost() -> None:
+    assert to_keep_float(records((0.09, 6.0), (0.001, 4.0))) == []
+    assert to_keep_float(records((0.09, 5.0), (0.001, 5.0))) == ["n0"]
+
+
+def test_a_layer_that_alone_leaves_less_than_10_db_stays_float_whatever_it_costs() -> None:
+    assert to_keep_float(records((0.2, 6.0), (0.001, 4.0))) == ["n0"]
+    assert to_keep_float(records((0.2, 1.0))) == ["n0"]
+    assert to_keep_float(records((0.2, 6.0), (0.09, 3.0), (0.01, 4.0))) == ["n0", "n1"]
+
+
+def test_a_gain_below_3_db_is_not_worth_it() -> None:
+    assert to_keep_float(records((0.09, 5.0), (0.095, 5.0))) == ["n1"]
+    assert to_keep_float(records((0.09, 6.0), (0.08, 4.0))) == []
+
+
+def test_a_layer_that_gives_no_numbers_in_integers_is_kept() -> None:
+    assert to_keep_float(records((math.inf, 1.0), (0.001, 5.0))) == ["n0"]
+    assert to_keep_float(records((math.inf, 6.0), (0.001, 4.0))) == ["n0"]
+
+
+def test_nothing_to_blame() -> None:
+    assert to_keep_float([]) == []
+    assert to_keep_float(records((0.0, 1.0), (0.0, 1.0))) == []
+
+
+def test_blame_quantizes_one_group_alone() -> None:
+    names = {f"n{i}" for i in range(81)}
+    kept: list[set[str]] = []
+    steps: list[int] = []
+
+    def attempt(floats: Iterable[str]) -> float:
+        kept.append(set(floats))
+        return 20.0 if kept[-1] != names else 30.0
+
+    found, rest = blame({f"n{k}": float(k) for k in range(81)}, attempt, steps.append)
+    assert [len(r.nodes) for r in found] == [3] * 27 and steps == list(range(1, 28))
+    assert kept.pop(0) == names and rest == pytest.approx(0.001)
+    assert all(k | set(r.nodes) == names for k, r in zip(kept, found, strict=True))
+    assert all(not k & set(r.nodes) for k, r in zip(kept, found, strict=True))
+    assert [r.noise for r in found] == pytest.approx([0.009] * 27)
+    assert found[1].cost == 3 + 4 + 5
+
+
+def test_layers_are_not_to_blame_for_what_is_quantized_besides_them() -> None:
+    """Every one of them alone leaves 12 dB, and so does none of them."""
+    tried: list[set[str]] = []
+
+    def attempt(floats: Iterable[str]) -> float:
+        tried.append(set(floats))
+        return 12.0 - 0.1 * (4 - len(tried[-1]))
+
+    layers = {f"n{k}": 1.0 for k in range(4)}
+    found, rest = blame(layers, attempt)
+    assert to_keep_float(found, rest) == [] and len(tried) == 5
+    tried.clear()
+    assert blame(layers, attempt, in_hope=True)[0] == []
+    assert tried == [set(layers), set()]
+
+
+def test_output_sqnr_is_that_of_the_worst_output() -> None:
+    model = build(
+        "(float[4, 8] x) => (float[4, 8] y, float[4, 8] z) { y = MatMul (x, w)\n z = Neg (x) }", w=normal(8, 8)
+    )
+    q = onnxq.quantize(model, images(4, 8), options=Options(placement="all"))
+    samples = [
+        KeptSample(i, feed, {"y": feed["x"] @ normal(8, 8), "z": -feed["x"]}) for i, feed in enumerate(images(4, 8))
+    ]
+    assert q.verification is not None
+    assert output_sqnr(q, samples[:4]) == pytest.approx(q.verification.outputs["y"].sqnr, abs=2.0)
+    assert output_sqnr(q, [KeptSample(0, {"x": np.zeros((3, 3, 3), np.float32)}, {})]) == -math.inf, "does not run"

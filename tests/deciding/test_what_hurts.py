@@ -1,0 +1,119 @@
+"""A poor result is mended by what is measured: who judges, how far is searched, and what becomes of the weights."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxq
+from onnxq import Options
+from onnxq.deciding.rescue import FEW, GROUPS, Blame, extent, to_keep_float
+from onnxq.notes.reasons import by_reason
+from tests.models import build, f32, images, normal
+
+HUGE = f32([1e4] + [1] * 31).reshape(1, 32, 1, 1)
+DATA = [{"x": feed["x"] * HUGE} for feed in images(1, 32, 24, 24)]
+
+
+def ruined(heeded: float = 0.0) -> onnx.ModelProto:
+    """The first channel holds huge values, ``heeded`` little or not at all: integers of the input lose all others."""
+    weight = normal(32, 32, 3, 3)
+    weight[:, 0] *= heeded
+    return build(
+        """(float[1, 32, 24, 24] x) => (float[1, 32, 24, 24] y) {
+            [first] a = Conv <pads = [1, 1, 1, 1]> (x, w)
+            r = Relu (a)
+            [second] b = Conv <pads = [1, 1, 1, 1]> (r, v)
+            q = Relu (b)
+            y = Conv <pads = [1, 1, 1, 1]> (q, u)
+        }""",
+        w=weight,
+        v=normal(32, 32, 3, 3, seed=1),
+        u=normal(32, 32, 3, 3, seed=2),
+    )
+
+
+def worst(result: onnxq.Quantized) -> float:
+    assert result.verification is not None and result.verification.worst is not None
+    return result.verification.worst[1].sqnr
+
+
+def test_effort_fast_takes_ranges_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module("onnxq.quantize"), "mend", None)
+    poor = onnxq.quantize(ruined(), DATA, options=Options(effort="fast"))
+    assert worst(poor) < 12 and "first" in poor.plan.quantized
+
+
+def test_a_layer_kept_float_has_its_weight_stored_where_its_input_is_to_blame() -> None:
+    result = onnxq.quantize(ruined(), DATA)
+    kept = {k.node: k.reason for k in result.plan.kept_float}
+    assert "quantized alone it leaves" in kept["first"] and worst(result) > 18
+    assert result.plan.stored == {"first": "Conv"}
+    assert onnxq.quantize(ruined(1e-4), DATA).plan.stored == {}, "a scale cannot hold what reads huge values and small"
+    assert onnxq.quantize(ruined(), DATA, backend="openvino").plan.stored == {}, "that target stores none"
+
+
+def dark() -> tuple[onnx.ModelProto, list[dict[str, np.ndarray]]]:
+    """Two branches; what the second reads is next to nothing in every second sample, those that decide among them."""
+    model = build(
+        """(float[1, 32, 24, 24] x, float[1, 32, 24, 24] z) => (float[1, 32, 24, 24] y, float[1, 32, 24, 24] side) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, w)
+            r = Relu (a)
+            y = Conv <pads = [1, 1, 1, 1]> (r, v)
+            [dark] b = Conv <pads = [1, 1, 1, 1]> (z, w2)
+            q = Relu (b)
+            [darker] side = Conv <pads = [1, 1, 1, 1]> (q, v2)
+        }""",
+        w=normal(32, 32, 3, 3),
+        v=normal(32, 32, 3, 3, seed=1),
+        w2=normal(32, 32, 3, 3, seed=2),
+        v2=normal(32, 32, 3, 3, seed=3),
+    )
+    rng = np.random.default_rng(0)
+    noise = rng.standard_normal((32, 2, 1, 32, 24, 24)).astype(np.float32)
+    scale = [1e-3 if k % 2 == 0 else 1.0 for k in range(32)]
+    return model, [{"x": a, "z": b * np.float32(s)} for (a, b), s in zip(noise, scale, strict=True)]
+
+
+def test_an_output_that_is_dark_in_the_samples_decides_nothing() -> None:
+    model, data = dark()
+    result = onnxq.quantize(model, data)
+    assert {"dark", "darker"} <= result.plan.quantized.keys()
+    assert worst(result) < 10, "the report says what was measured"
+    assert result.verification is not None
+    (said,) = [text for text in result.verification.warnings if "next to nothing" in text]
+    assert said.startswith("output 'side' is next to nothing in the samples compared (57 dB below all the data)")
+
+
+def test_heavy_models_are_searched_in_fewer_groups_on_fewer_samples() -> None:
+    assert extent(10**9, 16) == (GROUPS, FEW), "a light one, however little was calibrated"
+    assert extent(10**12, 128) == (GROUPS, FEW), "calibration took longer"
+    assert extent(10**12, 8) == (8, 2)
+    assert extent(10**12, 1) == (8, 2), "not fewer"
+    groups, samples = extent(10**12, 30)
+    assert 8 < groups < GROUPS and groups * samples <= 2 * 30, "calibration takes two runs a sample"
+
+
+def test_layers_that_leave_40_db_alone_are_never_to_blame() -> None:
+    records = [Blame(("loud",), 0.09, 10.0), Blame(("louder",), 0.095, 9.0)]
+    quiet = [Blame((f"quiet{k}",), 9e-5, 1e-9) for k in range(8)]
+    assert to_keep_float([*records, *quiet]) == ["louder"]
+
+
+def test_neighbours_measured_together_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxq.deciding.what_hurts.extent", lambda macs, calibrated: (2, 2))
+    result = onnxq.quantize(ruined(), DATA)
+    reasons = [reason for reason, _ in by_reason(result.plan.kept_float)]
+    assert any(r.startswith("quantized alone with the layers beside it, it leaves") for r in reasons), reasons
+
+
+def test_many_outputs_are_said_to_decide() -> None:
+    model = ruined()
+    for name in ("y1", "y2", "y3", "y4"):
+        model.graph.node.append(onnx.helper.make_node("Neg", ["y"], [name]))
+        model.graph.output.append(onnx.helper.make_tensor_value_info(name, 1, [1, 32, 24, 24]))
+    (hint,) = onnxq.quantize(model, DATA).hints
+    assert hint.startswith("5 outputs are judged, and the worst of them decides what stays float")

@@ -1,0 +1,93 @@
+"""Models whose activations have no scales: deploy says what it found in them, and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnxruntime.quantization import quantize_dynamic
+
+import onnxq
+from onnxq import BackendError
+from onnxq.given.carried import quantizing
+from onnxq.graph.files.load import load
+from onnxq.weight_only import quantize_weights
+from tests.models import build, normal
+
+
+def embedding() -> onnx.ModelProto:
+    """Rows of a table, and a layer."""
+    return build(
+        "(int64[1, 6] i) => (float[1, 6, 64] y) { e = Gather (table, i)\n r = Relu (e)\n y = MatMul (r, w) }",
+        table=normal(100, 64, seed=1, scale=1.0),
+        w=normal(64, 64, seed=2),
+    )
+
+
+def refused(model: Path | onnx.ModelProto, backend: str) -> str:
+    with pytest.raises(BackendError) as caught:
+        onnxq.deploy(model, backend=backend)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "tensorrt"])
+@pytest.mark.parametrize(
+    ("form", "bits", "found"),
+    [
+        ("qdq", 4, "2 DequantizeLinear"),
+        ("qdq", 8, "2 DequantizeLinear"),
+        ("matmulnbits", 4, "1 GatherBlockQuantized, 1 MatMulNBits"),
+    ],
+)
+def test_weights_in_blocks(form: str, bits: int, found: str, backend: str, tmp_path: Path) -> None:
+    onnx.save(embedding(), tmp_path / "m.onnx")
+    quantize_weights(tmp_path / "m.onnx", tmp_path / "w.onnx", bits=bits, format=form)
+    said = refused(tmp_path / "w.onnx", backend)
+    assert f"only weights are quantized in the model ({found}), and {backend} needs scales of activations" in said
+    assert f"Quantize the float model for {backend}" in said
+
+
+@pytest.mark.parametrize(("count", "found"), [(1, "1 constant with scales"), (2, "2 constants with scales")])
+def test_weights_with_a_scale_for_each_channel(count: int, found: str) -> None:
+    other = "q" if count > 1 else "p"
+    model = build(
+        f"""(float[4, 16] x) => (float[4, 8] y, float[4, 8] z) {{
+            w = DequantizeLinear <axis = 1> (p, s)
+            y = MatMul (x, w)
+            v = DequantizeLinear <axis = 1> ({other}, s)
+            z = MatMul (x, v)
+        }}""",
+        p=np.full((16, 8), 3, np.int8),
+        q=np.full((16, 8), 5, np.int8),
+        s=np.full(8, 0.01, np.float32),
+    )
+    assert f"only weights are quantized in the model ({found})" in refused(model, "tensorrt")
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino", "tensorrt"])
+def test_scales_that_are_found_while_it_runs(backend: str, tmp_path: Path) -> None:
+    """The table has a scale that is known before; what computes has not."""
+    onnx.save(embedding(), tmp_path / "m.onnx")
+    quantize_dynamic(tmp_path / "m.onnx", tmp_path / "d.onnx")
+    said = refused(tmp_path / "d.onnx", backend)
+    assert "1 DynamicQuantizeLinear, 1 MatMulInteger in the model find scales while they run" in said
+    assert f"Quantize the float model for {backend}" in said
+    assert ("runs it as it is" in said) == (backend == "onnxruntime")
+
+
+def test_a_float_model_has_nothing_of_it() -> None:
+    assert "the model carries no quantizers. Use 'onnxq quantize'" in refused(embedding(), "tensorrt")
+
+
+def test_packed_tables_are_not_quantized_again(tmp_path: Path) -> None:
+    onnx.save(embedding(), tmp_path / "m.onnx")
+    quantize_weights(tmp_path / "m.onnx", tmp_path / "w.onnx", bits=4, format="matmulnbits")
+    assert sorted(quantizing(load(tmp_path / "w.onnx"))) == ["GatherBlockQuantized", "MatMulNBits"]
+
+
+def test_one_table_is_one(tmp_path: Path) -> None:
+    onnx.save(embedding(), tmp_path / "m.onnx")
+    notes = quantize_weights(tmp_path / "m.onnx", tmp_path / "w.onnx", bits=4).notes
+    assert "1 table that rows are picked from takes 8 bits: standard Gather has no 4-bit integers" in notes

@@ -1,0 +1,85 @@
+"""Relu and Clip that only quantizers compute come back when the quantizers are taken out."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import onnxq
+from onnxq import Options
+from onnxq.given.unfolded import unfolded
+from tests.contract import infer, sqnr
+from tests.models import build, images, normal
+
+
+def net() -> onnx.ModelProto:
+    """A Relu and a Relu6 with an Add between, which not every target quantizes, and an output that is a Relu's."""
+    return build(
+        """(float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, w1, b1)
+            r = Relu (a)
+            c = Conv <pads = [1, 1, 1, 1]> (r, w2, b2)
+            d = Clip (c, zero, six)
+            s = Add (d, r)
+            e = Conv (s, w3)
+            y = Relu (e)
+        }""",
+        w1=normal(4, 3, 3, 3),
+        b1=normal(4, seed=1, scale=0.1),
+        w2=normal(4, 4, 3, 3, seed=2, scale=2.0),
+        b2=normal(4, seed=3, scale=0.1),
+        w3=normal(4, 4, 1, 1, seed=4),
+        zero=np.float32(0).reshape(()),
+        six=np.float32(6).reshape(()),
+    )
+
+
+FEEDS = images(1, 3, 8, 8)
+
+
+@pytest.fixture(scope="module")
+def folded() -> onnx.ModelProto:
+    """What onnxruntime runs: no Relu and no Clip, all of it by the bounds of uint8."""
+    made = onnxq.quantize(net(), FEEDS, options=Options(placement="all"))
+    model: onnx.ModelProto = ir.serde.serialize_model(made.rendered())
+    assert not {"Relu", "Clip"} & {node.op_type for node in model.graph.node}
+    return model
+
+
+def test_the_functions_are_written_out_under_the_names_of_their_tensors(folded: onnx.ModelProto) -> None:
+    read = onnxq.read(folded)
+    made = unfolded(read)
+    functions = [n for n in made.model.graph if n.op_type in ("Relu", "Clip")]
+    assert [(n.op_type, n.outputs[0].name) for n in functions] == [("Relu", "r"), ("Clip", "d"), ("Relu", "y")]
+    assert [v.name for v in made.model.graph.outputs] == ["y"]
+    assert not [n for n in read.model.graph if n.op_type in ("Relu", "Clip")], "what was given is left as it is"
+    inside = ir.serde.serialize_model(made.model)
+    assert sqnr(infer(net(), FEEDS, optimize=False)["y"], infer(inside, FEEDS, optimize=False)["y"]) > 30
+    assert "3 Relu or Clip" in made.notes[-1]
+    assert unfolded(made) is made
+
+
+@pytest.mark.parametrize("backend", ["academic", "openvino", "rknn", "snpe", "onnxruntime"])
+def test_a_target_that_quantizes_less_computes_the_same(folded: onnx.ModelProto, backend: str) -> None:
+    made = onnxq.deploy(folded, backend=backend, options=Options(exclude=("Add",)))
+    result = ir.serde.serialize_model(made.rendered())
+    assert sqnr(infer(folded, FEEDS, optimize=False)["y"], infer(result, FEEDS, optimize=False)["y"]) > 25
+
+
+def test_grids_that_begin_below_zero_and_tensors_that_cannot_be_negative_get_none() -> None:
+    model = build(
+        """(float[1, 3, 8, 8] x) => (float[1, 4, 4, 4] y) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, w1)
+            p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (a)
+            s = Sigmoid (p)
+            y = Add (s, s)
+        }""",
+        w1=normal(4, 3, 3, 3),
+    )
+    made = onnxq.quantize(model, FEEDS, options=Options(placement="all"))
+    read = onnxq.read(made.rendered())
+    starts = {s.tensor: int(read.qparams[s.name].zero_point) for s in read.plan.sites if s.role == "activation"}
+    assert starts["a"] > 0 and starts["s"] == starts["y"] == 0
+    assert unfolded(read) is read

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from onnxq.errors import OutputError
+from onnxq.graph.files import save as module
+from onnxq.graph.files.load import load
+from onnxq.graph.files.save import file_size, save, serialized_size, to_proto
+from tests.graph.helpers import build, random, run
+
+
+def model(size: int = 64) -> ir.Model:
+    text = f"g (float[1,{size}] x) => (float[1,8] y) {{ m = MatMul(x, w) \n y = Add(m, b) }}"
+    return load(build(text, w=random(size, 8), b=random(8, seed=1)))
+
+
+FEEDS = {"x": random(1, 64, seed=2)}
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    assert save(model(), path) == [path]
+    assert path.read_bytes() == to_proto(model()).SerializeToString(deterministic=True)
+    assert os.listdir(tmp_path) == ["m.onnx"]
+
+
+def test_external_data(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    source = model()
+    assert save(source, path, external_data=True) == [path, tmp_path / "m.onnx.data"]
+    proto = onnx.load(path, load_external_data=False)
+    located = {t.name: t.data_location for t in proto.graph.initializer}
+    assert located == {"w": onnx.TensorProto.EXTERNAL, "b": onnx.TensorProto.DEFAULT}
+    expected = run(to_proto(source), FEEDS)
+    np.testing.assert_array_equal(run(onnx.load(path), FEEDS)[0], expected[0])
+    assert not isinstance(source.graph.initializers["w"].const_value, ir.ExternalTensor)
+
+
+def test_external_data_by_itself_above_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PROTO_BYTES", 1000)
+    assert len(save(model(), tmp_path / "m.onnx")) == 2
+    with pytest.raises(OutputError, match="too many for one protobuf"):
+        to_proto(model())
+
+
+@pytest.mark.parametrize("external_data", [True, False])
+def test_output_is_the_input_being_read(tmp_path: Path, external_data: bool) -> None:
+    path = tmp_path / "m.onnx"
+    save(model(), path, external_data=True)
+    lazy = load(path)
+    assert isinstance(lazy.graph.initializers["w"].const_value, ir.ExternalTensor)
+    save(lazy, path, external_data=external_data)
+    np.testing.assert_array_equal(run(onnx.load(path), FEEDS)[0], run(to_proto(model()), FEEDS)[0])
+    # The model in memory still reads the old data, which the rename has not pulled away under it.
+    np.testing.assert_array_equal(np.asarray(lazy.graph.initializers["w"].const_value), random(64, 8))
+
+
+def test_external_input_becomes_standalone(tmp_path: Path) -> None:
+    source, target = tmp_path / "a", tmp_path / "b"
+    source.mkdir()
+    target.mkdir()
+    save(model(), source / "m.onnx", external_data=True)
+    assert save(load(source / "m.onnx"), target / "m.onnx") == [target / "m.onnx"]
+    np.testing.assert_array_equal(run(onnx.load(target / "m.onnx"), FEEDS)[0], run(to_proto(model()), FEEDS)[0])
+
+
+def test_same_bytes_each_time(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        save(model(), tmp_path / name / "m.onnx", external_data=True)
+    for file in ("m.onnx", "m.onnx.data"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+def test_link_is_followed_not_replaced(tmp_path: Path) -> None:
+    real = tmp_path / "real.onnx"
+    save(model(8), real)
+    link = tmp_path / "link.onnx"
+    link.symlink_to(real)
+    save(model(), link)
+    assert link.is_symlink()
+    assert real.read_bytes() == to_proto(model()).SerializeToString(deterministic=True)
+
+
+def test_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="does not exist"):
+        save(model(), tmp_path / "none" / "m.onnx")
+
+
+def test_path_is_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="folder"):
+        save(model(), tmp_path)
+
+
+@pytest.mark.parametrize("external_data", [True, False])
+def test_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, external_data: bool) -> None:
+    path = tmp_path / "m.onnx"
+    save(model(8), path)
+    before = path.read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutputError, match=r"m\.onnx.*No space left on device; about \d+ bytes are needed"):
+        save(model(), path, external_data=external_data)
+    assert os.listdir(tmp_path) == ["m.onnx"]
+    assert path.read_bytes() == before
+
+
+def test_interrupt_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save(model(), tmp_path / "m.onnx", external_data=True)
+    assert os.listdir(tmp_path) == []
+
+
+def test_serialized_size_is_close(tmp_path: Path) -> None:
+    large = model(4096)
+    exact = len(to_proto(large).SerializeToString())
+    assert exact <= serialized_size(large) <= 1.1 * exact
+
+
+@pytest.mark.parametrize("size", [8, 40, 64, 700])
+def test_file_size_is_exact(size: int) -> None:
+    """Above and below the size from which tensors are left unread; a length needs one byte, two or three."""
+    proto = to_proto(model(size))
+    proto.doc_string, proto.graph.initializer[0].doc_string = "d" * size, "some words"
+    source = ir.serde.deserialize_model(proto)
+    assert file_size(source) == len(proto.SerializeToString())
+    weight = source.graph.initializers["w"]
+    assert weight.const_value is not None
+    weight.const_value = ir.Tensor(weight.const_value.numpy(), name="w", doc_string="other words")
+    weight.const_value.metadata_props["k"] = "v"
+    assert file_size(source) == len(to_proto(source).SerializeToString())
+
+
+def test_file_size_reads_no_big_tensor() -> None:
+    def never() -> ir.TensorProtocol:
+        raise AssertionError("read")
+
+    source = model()
+    weight = source.graph.initializers["w"]
+    size = file_size(source)
+    weight.const_value = ir.LazyTensor(never, dtype=ir.DataType.FLOAT, shape=ir.Shape([64, 8]), name="w")
+    assert file_size(source) == size

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from onnxq.graph.files.load import load
+from onnxq.graph.files.save import to_proto
+from onnxq.graph.note import Note
+from onnxq.graph.passes import constants as module
+from onnxq.graph.passes.constants import fold_constants, lift_constants
+from onnxq.graph.shapes import infer_shapes
+from tests.graph.helpers import Array, apply, build, f32, i64, ops, random
+
+X = {"x": random(4)}
+
+
+def fold(model: ir.Model) -> list[Note]:
+    return [*lift_constants(model), *infer_shapes(model), *fold_constants(model)]
+
+
+def constant(model: ir.Model, name: str) -> Array:
+    tensor = model.graph.initializers[name].const_value
+    assert tensor is not None
+    return tensor.numpy()
+
+
+@pytest.mark.parametrize(
+    ("attribute", "expected"),
+    [
+        ("value = float[2] {1.5, 2.5}", f32([1.5, 2.5])),
+        ("value_float = 1.5", np.float32(1.5)),
+        ("value_floats = [1.5, 2.5]", f32([1.5, 2.5])),
+        ("value_int = 3", np.int64(3)),
+        ("value_ints = [3, 4]", i64([3, 4])),
+    ],
+)
+def test_constant_nodes_become_initializers(attribute: str, expected: Array) -> None:
+    text = (
+        f"g (float[4] x) => (float[4] y) {{ c = Constant<{attribute}>() \n s = Shape(c) \n "
+        f"t = Cast<to = 1>(s) \n r = ReduceSum(t) \n y = Add(x, r) }}"
+    )
+    model, _ = apply(lift_constants, build(text), X)
+    assert "Constant" not in ops(model)
+    np.testing.assert_array_equal(constant(model, "c"), expected)
+    assert constant(model, "c").dtype == expected.dtype
+
+
+@pytest.mark.parametrize(("attribute", "shape"), [('value_string = "a"', ()), ('value_strings = ["a", "bc"]', (2,))])
+def test_strings(attribute: str, shape: tuple[int, ...]) -> None:
+    text = f"g (string[2] x) => (bool[2] y) {{ c = Constant<{attribute}>() \n y = Equal(x, c) }}"
+    proto = build(text, opset=19, ir_version=9)
+    model, _ = apply(lift_constants, proto, {"x": np.array(["a", "bc"], dtype=object)})
+    assert constant(model, "c").shape == shape
+
+
+def test_sparse_constant() -> None:
+    proto = build("g (float[4] x) => (float[4] y) { c = Constant<value_float = 1.0>() \n y = Add(x, c) }")
+    values = onnx.numpy_helper.from_array(f32([5, 7]), "v")
+    indices = onnx.numpy_helper.from_array(i64([[1], [3]]), "i")
+    sparse = onnx.helper.make_sparse_tensor(values, indices, [4])
+    proto.graph.node[0].attribute[0].CopyFrom(onnx.helper.make_attribute("sparse_value", sparse))
+    model = load(proto)
+    lift_constants(model)
+    np.testing.assert_array_equal(constant(model, "c"), [0, 5, 0, 7])
+
+
+def test_constant_that_is_an_output_stays_a_node() -> None:
+    text = "g (float[4] x) => (float[4] y, float c) { c = Constant<value_float = 2.0>() \n y = Mul(x, c) }"
+    model, _ = apply(fold, build(text), X)
+    assert ops(model) == ["Constant", "Mul"]
+
+
+def test_whole_chain_at_once() -> None:
+    text = """g (float[4] x) => (float[4] y) {
+        a = Transpose(w) \n b = Cast<to = 11>(a) \n c = Cast<to = 1>(b) \n s = Constant<value_ints = [4]>()
+        d = Reshape(c, s) \n e = Mul(d, d) \n y = Add(x, e) }"""
+    w = random(2, 2)
+    model, notes = apply(fold, build(text, w=w), X)
+    assert ops(model) == ["Add"]
+    assert set(model.graph.initializers) >= {"e"}
+    np.testing.assert_array_equal(constant(model, "e"), w.T.reshape(4) * w.T.reshape(4))
+    assert notes[-1].message == "5 nodes computed from constants alone"
+
+
+def test_constants_hidden_behind_castlike_and_expand() -> None:
+    text = """g (float[4] x) => (float[4] y) {
+        one = Constant<value_int = 1>() \n f = CastLike(one, x0) \n s = Constant<value_ints = [4]>() \n w = Expand(f, s)
+        y = Mul(x, w) }"""
+    model, _ = apply(fold, build(text, x0=np.zeros(1, np.float32)), X)
+    assert ops(model) == ["Mul"]
+
+
+def test_shapes_that_are_known() -> None:
+    text = (
+        "g (float[2,3] x) => (float[6] y) { a = Neg(x) \n s = Shape(a) \n "
+        "p = ReduceProd<keepdims = 1>(s) \n y = Reshape(a, p) }"
+    )
+    model, _ = apply(fold, build(text), {"x": random(2, 3)})
+    assert ops(model) == ["Neg", "Reshape"]
+    np.testing.assert_array_equal(constant(model, "p"), [6])
+
+
+def test_shape_with_start_and_size() -> None:
+    text = (
+        "g (float[2,3] x) => (int64 y, int64[1] z) { a = Size(x) \n y = Neg(a) \n "
+        "b = Shape<start = -1>(x) \n z = Neg(b) }"
+    )
+    model, _ = apply(fold, build(text), {"x": random(2, 3)})
+    assert ops(model) == ["Neg", "Neg"]
+
+
+def test_shapes_that_vary_stay() -> None:
+    text = "g (float[n,3] x) => (float[m] y) { s = Shape(x) \n p = ReduceProd<keepdims = 1>(s) \n y = Reshape(x, p) }"
+    model, _ = apply(fold, build(text), {"x": random(2, 3)})
+    assert ops(model) == ["Shape", "ReduceProd", "Reshape"]
+
+
+def test_stale_shapes_are_not_folded() -> None:
+    text = "g (float[n,3] x) => (int64[2] y) <float[1,3] a> { a = Neg(x) \n s = Shape(a) \n y = Neg(s) }"
+    model, _ = apply(fold, build(text), {"x": random(2, 3)})
+    assert "Shape" in ops(model)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "r = RandomNormalLike<seed = 1.0>(w) \n z = Mul(r, zero) \n y = Add(x, z)",
+        "d = DequantizeLinear(q, s) \n e = Neg(d) \n y = Add(x, e)",
+    ],
+)
+def test_never_folded(body: str) -> None:
+    constants = {"w": random(4), "q": np.array([1, -2, 3, 4], np.int8), "s": np.float32(0.1), "zero": np.float32(0)}
+    proto = build(f"g (float[4] x) => (float[4] y) {{ {body} }}", **constants)
+    model, _ = apply(fold, proto, X)
+    assert len(ops(model)) == 3
+
+
+def test_quantized_constant_becomes_integers() -> None:
+    text = "g (float[4] x) => (float[4] y) { q = QuantizeLinear(w, s) \n d = DequantizeLinear(q, s) \n y = Add(x, d) }"
+    model, _ = apply(fold, build(text, w=random(4), s=np.float32(0.1)), X)
+    assert ops(model) == ["DequantizeLinear", "Add"]
+    assert model.graph.initializers["q"].dtype == ir.DataType.UINT8
+    assert "w" not in model.graph.initializers or not model.graph.initializers["w"].uses()
+
+
+def test_constant_quantized_to_4_bits_stays() -> None:
+    body = "q = QuantizeLinear(w, s, z) \n d = DequantizeLinear(q, s, z) \n y = Add(x, d)"
+    text = f"g (float[4] x) => (float[4] y) {{ {body} }}"
+    proto = build(text, opset=21, ir_version=10, w=random(4), s=np.float32(0.1))
+    proto.graph.initializer.append(onnx.helper.make_tensor("z", onnx.TensorProto.INT4, [], [0]))
+    model, _ = apply(fold, proto, X)
+    assert ops(model) == ["QuantizeLinear", "DequantizeLinear", "Add"]
+
+
+def test_overridable_initializer_is_no_constant() -> None:
+    text = "g (float[4] x, float[4] w) => (float[4] y) { a = Neg(w) \n y = Add(x, a) }"
+    model, _ = apply(fold, build(text, w=random(4)), {**X, "w": random(4, seed=3)})
+    assert ops(model) == ["Neg", "Add"]
+
+
+@pytest.mark.parametrize(
+    "node", ["Expand(one, big)", "ConstantOfShape(big)", "Tile(one, big)", "Range(zero, count, step)"]
+)
+def test_bombs_are_not_built(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("nothing here may be computed")
+
+    monkeypatch.setattr(module, "evaluate", never)
+    proto = build(
+        (
+            f"g (float[1] x) => (float s) {{ a = {node} \n b = Cast<to = 1>(a) \n "
+            f"c = ReduceSum<keepdims = 0>(b) \n d = ReduceSum<keepdims = 0>(x) \n s = Add(c, d) }}"
+        ),
+        one=np.ones(1, np.float32),
+        big=i64([1 << 34]),
+        zero=np.int64(0),
+        count=np.int64(1 << 34),
+        step=np.int64(1),
+    )
+    model = load(proto)
+    notes = fold(model)
+    assert len(ops(model)) == 5
+    assert f"{(1 << 34) * (8 if 'Range' in node else 4)} bytes" in notes[-1].message
+    assert len(to_proto(model).SerializeToString()) < 2000
+
+
+def test_large_result_of_large_inputs_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_RESULT_BYTES", 100)
+    text = "g (float[64,64] x) => (float[64,64] y) { a = Transpose(w) \n y = Add(x, a) }"
+    model, _ = apply(fold, build(text, w=random(64, 64)), {"x": random(64, 64)})
+    assert ops(model) == ["Add"]
+
+
+def test_results_do_not_grow_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_RESULT_BYTES", 1000)
+    text = """g (float[1] x) => (float[800] y) {
+        a = Expand(one, n) \n b = Tile(a, two) \n c = Tile(b, two) \n y = Mul(x, c) }"""
+    model = load(build(text, one=f32([1]), n=i64([200]), two=i64([2])))
+    notes = fold(model)
+    assert ops(model) == ["Tile", "Tile", "Mul"]
+    assert "its result has 1600 bytes" in notes[-1].message
+
+
+def test_size_known_only_from_numbers_computed_first() -> None:
+    text = """g (float[4] x) => (float[4] y) {
+        n = Cast<to = 7>(four) \n i = Range(zero, n, step) \n f = Cast<to = 1>(i) \n y = Add(x, f) }"""
+    proto = build(text, four=np.float32(4), zero=np.int64(0), step=np.int64(1))
+    model, _ = apply(fold, proto, X)
+    assert ops(model) == ["Add"]
+
+
+def test_what_onnxruntime_cannot_compute_is_left_alone() -> None:
+    # There is no kernel for BitShift of int16: the rest is folded all the same.
+    text = """g (float[4] x) => (float[4] y) {
+        a = BitShift<direction = "LEFT">(i, i) \n b = Cast<to = 1>(a) \n c = Neg(w)
+        d = Add(x, c) \n y = Add(d, b) }"""
+    model = load(build(text, i=np.ones(4, np.int16), w=random(4)))
+    notes = fold(model)
+    assert ops(model) == ["BitShift", "Cast", "Add", "Add"]
+    assert any("cannot compute" in note.message for note in notes)
+
+
+def test_inside_branches_with_outer_constants() -> None:
+    text = """g (float[4] x, bool c) => (float[4] y) {
+        y = If (c) <then_branch = a () => (float[4] p) { k = Neg(w) \n p = Add(x, k) },
+                    else_branch = b () => (float[4] q) { l = Constant<value_float = 2.0>() \n q = Mul(x, l) }> }"""
+    model, _ = apply(fold, build(text, w=random(4)), {**X, "c": np.array(True)})
+    assert sorted(ops(model)) == ["Add", "If", "Mul"]

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxq.errors import OptionError
+from onnxq.graph.files.check import check
+from onnxq.graph.files.load import load
+from onnxq.graph.files.save import save, to_proto
+from onnxq.graph.passes.normalize import normalize
+from tests.graph.helpers import Array, apply, build, f32, i64, ops, random, run, signature
+
+BN = {"s": 1 + random(6, seed=1), "b": random(6, seed=2), "mean": random(6, seed=3), "var": 1 + random(6, seed=4) ** 2}
+
+
+def test_exporter_style_graph() -> None:
+    text = """g (float[n,4,8,8] x) => (float[n,6] y) {
+        i = Identity(x)
+        c = Conv<pads = [1,1,1,1]>(i, w)
+        n1 = BatchNormalization(c, s, b, mean, var)
+        k = Constant<value_float = 2.0>() \n k2 = Mul(k, k)
+        d = Div(n1, k2)
+        r = Relu(d)
+        p = GlobalAveragePool(r)
+        sh = Shape(p) \n zero = Constant<value_int = 0>() \n one = Constant<value_ints = [-1]>()
+        ax = Constant<value_ints = [0]>()
+        n0 = Gather(sh, zero) \n n00 = Unsqueeze(n0, ax) \n to = Concat<axis = 0>(n00, one)
+        y = Reshape(p, to) }"""
+    proto = build(text, opset=13, w=random(6, 4, 3, 3), **BN)
+    model, _ = apply(normalize, proto, {"x": random(2, 4, 8, 8)}, tolerance=5e-6)
+    assert "Constant" not in ops(model)
+    assert "BatchNormalization" not in ops(model)
+    assert "Div" not in ops(model)
+    assert model.opset_imports == {"": 17}
+
+
+def test_affine_and_batchnorm_in_turns() -> None:
+    text = """g (float[1,4,8,8] x) => (float[1,6,6,6] y) {
+        c = Conv(x, w) \n d = Add(c, bias) \n e = BatchNormalization(d, s, b, mean, var) \n f = Mul(e, bias)
+        g1 = BatchNormalization(f, s, b, mean, var) \n y = Sub(g1, bias) }"""
+    proto = build(text, w=random(6, 4, 3, 3), bias=random(1, 6, 1, 1, seed=9), **BN)
+    model, _ = apply(normalize, proto, {"x": random(1, 4, 8, 8)}, tolerance=5e-6)
+    assert ops(model) == ["Conv"]
+    assert model.graph[0].outputs[0].name == "y"
+
+
+def test_input_that_is_an_output_and_output_that_is_read() -> None:
+    proto = build("g (float[4] x) => (float[4] a, float[4] y) { a = Identity(x) \n y = Relu(a) }")
+    info = onnx.ValueInfoProto()
+    info.CopyFrom(proto.graph.input[0])
+    proto.graph.output.append(info)
+    model = load(proto)
+    normalize(model)
+    check(model)
+    assert signature(to_proto(model)) == signature(proto)
+    for got in run(to_proto(model), {"x": f32([1, -1, 2, 0])})[::2]:
+        np.testing.assert_array_equal(got, [1, -1, 2, 0])
+
+
+def test_opset_is_never_lowered() -> None:
+    with pytest.raises(OptionError, match="never lowered"):
+        normalize(load(build("g (float[4] x) => (float[4] y) { y = Relu(x) }", opset=18)), opset=17)
+
+
+def test_custom_operator_between_two_layers() -> None:
+    text = """g (float[1,4,8,8] x) => (float[1,6,8,8] y) {
+        c = Conv<pads = [1,1,1,1]>(x, w) \n n = BatchNormalization(c, s, b, mean, var) \n t = Relu(n)
+        y = Conv(t, v) }"""
+    proto = build(text, opset=13, w=random(6, 4, 3, 3), v=random(6, 6, 1, 1), **BN)
+    proto.graph.node[2].op_type, proto.graph.node[2].domain = "Thing", "com.example"
+    proto.opset_import.add(domain="com.example", version=1)
+    model = load(proto)
+    normalize(model)
+    check(model)
+    assert ops(model) == ["Conv", "Thing", "Conv"]
+    assert model.opset_imports == {"": 17, "com.example": 1}
+
+
+def test_unused_optional_outputs_run() -> None:
+    text = "g (float[1,1,4] x) => (float[1,1,2] y) { m, i = MaxPool<kernel_shape=[2], strides=[2]>(x) \n y = Relu(m) }"
+    proto = build(text)
+    proto.graph.node[0].output[1] = ""
+    apply(normalize, proto, {"x": random(1, 1, 4)})
+
+
+def test_shape_that_is_known_only_once_numbers_are_computed() -> None:
+    text = """g (float[2,4] x) => (int64[3] y) {
+        h = Cast<to = 7>(two) \n t = Concat<axis = 0>(h, h, h1) \n r = Reshape(x, t) \n s = Shape(r) \n y = Neg(s) }"""
+    proto = build(text, two=f32([2]), h1=i64([2]))
+    model, _ = apply(normalize, proto, {"x": random(2, 4)})
+    assert ops(model) == ["Neg"]
+
+
+def chain(length: int) -> onnx.ModelProto:
+    constants: dict[str, Array] = {"w": random(4, 4, 1, 1), **{name: array[:4] for name, array in BN.items()}}
+    lines, last = [], "x"
+    for i in range(length):
+        lines.append(
+            f"c{i} = Conv({last}, w) \n n{i} = BatchNormalization(c{i}, s, b, mean, var) \n s{i} = Sigmoid(n{i})"
+        )
+        lines.append(f"k{i} = Constant<value_float = 0.5>() \n l{i} = Neg(k{i}) \n y{i} = Mul(s{i}, l{i})")
+        last = f"y{i}"
+    return build(f"g (float[1,4,2,2] x) => (float[1,4,2,2] {last}) {{ {' '.join(lines)} }}", **constants)
+
+
+def seconds(length: int) -> float:
+    model = load(chain(length))
+    start = time.process_time()
+    normalize(model)
+    return time.process_time() - start
+
+
+def test_time_grows_with_the_nodes_and_no_faster() -> None:
+    seconds(20)
+    assert seconds(800) < 10 * max(seconds(200), 0.02)
+
+
+ZOO = Path(os.environ.get("ONNXQ_ZOO", ""))
+
+
+@pytest.mark.zoo
+@pytest.mark.skipif("ONNXQ_ZOO" not in os.environ, reason="ONNXQ_ZOO names no folder of models")
+@pytest.mark.parametrize(
+    "path", sorted(ZOO.glob("models/*/model.onnx")) if "ONNXQ_ZOO" in os.environ else [], ids=lambda p: p.parent.name
+)
+def test_real_models(path: Path, tmp_path: Path) -> None:
+    model = load(path)
+    normalize(model)
+    check(model)
+    save(model, tmp_path / "once.onnx")
+    normalize(model)
+    save(model, tmp_path / "twice.onnx")
+    assert (tmp_path / "once.onnx").read_bytes() == (tmp_path / "twice.onnx").read_bytes()
+    original = onnx.load(path)
+    assert signature(onnx.load(tmp_path / "once.onnx")) == signature(original)
+    data = np.load(path.with_name("calib.npz"))
+    feeds = {info.name: np.asarray(data[info.name][0]) for info in original.graph.input}
+    for before, after in zip(run(original, feeds), run((tmp_path / "once.onnx").read_bytes(), feeds), strict=True):
+        scale = float(np.abs(before).max())
+        np.testing.assert_allclose(after, before, rtol=0, atol=1e-4 * scale)

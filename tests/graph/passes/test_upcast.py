@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onnxq.graph.files.check import check
+from onnxq.graph.files.load import load
+from onnxq.graph.files.save import to_proto
+from onnxq.graph.note import Note
+from onnxq.graph.passes.upcast import upcast
+from onnxq.graph.traverse import all_graphs
+from tests.graph.helpers import Feeds, apply, build, i64, ops, random, run, signature
+
+HALF = np.float16
+
+
+def dtypes(model: ir.Model) -> set[ir.DataType]:
+    ends = {*model.graph.inputs, *model.graph.outputs}
+    values = (
+        v for g in all_graphs(model) for v in (*g.inputs, *g.initializers.values(), *(o for n in g for o in n.outputs))
+    )
+    return {v.dtype for v in values if v not in ends and v.dtype is not None}
+
+
+def test_half_model_computes_in_float32() -> None:
+    text = """g (float16[2,4] x, int64[2] i) => (float16[2,3] y, int64[2] j) {
+        m = MatMul(x, w) \n a = Add(m, b) \n y = Relu(a) \n j = Neg(i) }"""
+    proto = build(text, w=random(4, 3).astype(HALF), b=random(3, seed=1).astype(HALF))
+    feeds: Feeds = {"x": random(2, 4, seed=2).astype(HALF), "i": i64([1, 2])}
+    model, notes = apply(upcast, proto, feeds, tolerance=2e-3)
+    assert ops(model) == ["Cast", "MatMul", "Add", "Relu", "Neg", "Cast"]
+    assert dtypes(model) == {ir.DataType.FLOAT}
+    assert "float32 in place of BFLOAT16, FLOAT16" in notes[0].message
+
+
+def test_bfloat16() -> None:
+    proto = build("g (bfloat16[4] x) => (bfloat16[4] y) { a = Mul(x, x) \n y = Neg(a) }")
+    model = load(proto)
+    upcast(model)
+    check(model)
+    assert ops(model) == ["Cast", "Mul", "Neg", "Cast"]
+    assert [v.dtype for v in (*model.graph.inputs, *model.graph.outputs)] == [ir.DataType.BFLOAT16] * 2
+
+
+def test_types_in_attributes_and_branches() -> None:
+    text = """g (float[4] x, bool c) => (float[4] y) {
+        h = Cast<to = 10>(x)
+        s = Shape(x)
+        k = ConstantOfShape<value = float16[1] {2}>(s)
+        z = If (c) <then_branch = a () => (float16[4] p) { l = Constant<value = float16[1] {3}>() \n p = Mul(h, l) },
+                    else_branch = b () => (float16[4] q) { q = Mul(h, w) }>
+        o = Add(z, k)
+        y = Cast<to = 1>(o) }"""
+    proto = build(text, w=np.ones(1, HALF))
+    for branch in proto.graph.node[3].attribute:
+        for node in branch.g.node:
+            for attribute in node.attribute:
+                if attribute.name == "value":
+                    attribute.t.CopyFrom(onnx.numpy_helper.from_array(np.array([3], HALF)))
+    proto.graph.node[2].attribute[0].t.CopyFrom(onnx.numpy_helper.from_array(np.array([2], HALF)))
+    model, _ = apply(upcast, proto, {"x": random(4), "c": np.array(True)}, tolerance=2e-3)
+    assert ir.DataType.FLOAT16 not in dtypes(model)
+
+
+def test_output_that_others_read_and_input_that_is_an_output() -> None:
+    proto = build("g (float16[4] x) => (float16[4] a, float16[4] y) { a = Neg(x) \n y = Relu(a) }")
+    info = onnx.ValueInfoProto()
+    info.CopyFrom(proto.graph.input[0])
+    proto.graph.output.append(info)
+    original = signature(proto)
+    model = load(proto)
+    upcast(model)
+    check(model)
+    assert signature(to_proto(model)) == original
+    x = random(4).astype(HALF)
+    got = run(to_proto(model), {"x": x})
+    np.testing.assert_array_equal(got[0], -x)
+    np.testing.assert_array_equal(got[1], np.maximum(-x, 0))
+    np.testing.assert_array_equal(got[2], x)
+
+
+def test_double_by_request() -> None:
+    def change(model: ir.Model) -> list[Note]:
+        return upcast(model, {ir.DataType.DOUBLE})
+
+    proto = build("g (double[2,4] x) => (double[2,3] y) { m = MatMul(x, w) \n y = Max(m, low) }",
+                  w=random(4, 3).astype(np.float64), low=np.float64(-1e300))  # fmt: skip
+    feeds = {"x": random(2, 4, seed=1).astype(np.float64)}
+    model, _ = apply(change, proto, feeds, tolerance=1e-6)
+    assert dtypes(model) == {ir.DataType.FLOAT}
+    low = model.graph.initializers["low"].const_value
+    assert low is not None
+    assert float(low.numpy()) == -float(np.finfo(np.float32).max)
+
+
+def test_float32_model_is_untouched() -> None:
+    model, notes = apply(upcast, build("g (float[4] x) => (float[4] y) { y = Relu(x) }"), {"x": random(4)})
+    assert ops(model) == ["Relu"]
+    assert notes == []
+
+
+def test_operator_of_another_domain_refuses() -> None:
+    proto = build("g (float16[4] x) => (float16[4] y) { a = Thing(x) \n y = Neg(a) }")
+    proto.graph.node[0].domain, proto.graph.node[0].name = "mine", "n1"
+    proto.opset_import.add(domain="mine", version=1)
+    model = load(proto)
+    notes = upcast(model)
+    assert notes[-1].node == "n1"
+    assert notes[-1].message.startswith("refused: mine::Thing touches 'x'")
+    assert [n.op_type for n in model.graph] == ["Thing", "Neg"]
+    assert [v.dtype for v in model.graph.inputs] == [ir.DataType.FLOAT16]
+
+
+def test_sequence_input_refuses() -> None:
+    proto = build("g (seq(float16[4]) s) => (float16[4] y) { y = SequenceAt(s, i) }", i=np.int64(0))
+    model = load(proto)
+    assert "inside a sequence" in upcast(model)[-1].message
+
+
+def test_constant_that_is_an_output() -> None:
+    proto = build("g (float16[4] x) => (float16[4] y) { y = Add(x, w) }", w=random(4).astype(HALF))
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT16, [4]))
+    model, _ = apply(upcast, proto, {"x": random(4, seed=1).astype(HALF)}, tolerance=2e-3)
+    assert model.graph.outputs[1].dtype == ir.DataType.FLOAT16

@@ -1,0 +1,111 @@
+"""The last check: what is measured, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from onnxq.calibration.statistics import KeptSample
+from onnxq.errors import VerificationError
+from onnxq.measuring.final_check import Verification, final_check
+from onnxq.ort.session import Session
+from tests.models import build, f32, images, normal
+from tests.pairs import data, float_model, quantized_model
+
+
+def loaded(model: onnx.ModelProto) -> ir.Model:
+    return ir.serde.deserialize_model(model)
+
+
+def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray[Any, np.dtype[Any]]]) -> dict[str, Any]:
+    evaluator = ReferenceEvaluator(model)
+    return dict(zip(evaluator.output_names, evaluator.run(None, feeds), strict=True))
+
+
+def kept(model: onnx.ModelProto, feeds: list[dict[str, np.ndarray[Any, np.dtype[Any]]]]) -> list[KeptSample]:
+    return [KeptSample(3 * k, feed, run(model, feed)) for k, feed in enumerate(feeds)]
+
+
+def test_errors_are_those_of_the_outputs() -> None:
+    reference, result = float_model(), quantized_model()
+    samples = kept(reference, data())
+    found = final_check(loaded(reference), loaded(result), samples, float_bytes=1234)
+    want = np.concatenate([s.outputs["y"] for s in samples]).astype(np.float64)
+    session = Session(result.SerializeToString(), optimize=False)
+    got = np.concatenate([session.run(s.feeds)["y"] for s in samples]).astype(np.float64)
+    sqnr = 10 * np.log10(np.square(want).sum() / np.square(want - got).sum())
+    assert found.outputs["y"].sqnr == pytest.approx(sqnr, abs=0.1)  # codes at ties may differ
+    assert found.worst is not None and found.worst[0] == "y"
+    assert found.outputs["y"].worst_sample in {3 * k for k in range(6)}, "indices of the data, not of the kept samples"
+    assert found.outputs["top"].agreement >= 0.5
+    assert (found.samples, found.float_bytes) == (6, 1234)
+    assert found.speedup is not None and found.speedup > 0
+    assert found.plain_sqnr is not None and found.plain_sqnr > 30
+    size = len(result.SerializeToString())
+    assert size * 0.8 < found.quantized_bytes < size * 1.2
+
+
+def test_without_samples_it_is_checked_and_loaded_only() -> None:
+    found = final_check(loaded(float_model()), loaded(quantized_model()), [], float_bytes=0)
+    assert found.worst is None and found.speedup is None and found.plain_sqnr is None and not found.outputs
+
+
+def test_an_invalid_result_is_refused() -> None:
+    result = quantized_model()
+    result.graph.node[0].input[1] = "nowhere"
+    with pytest.raises(VerificationError, match="final check"):
+        final_check(loaded(float_model()), loaded(result), [], float_bytes=0)
+
+
+def test_a_result_that_does_not_run_is_refused() -> None:
+    result = build(
+        "(float[N, 3] x) => (float[N, 4] y, int64[N] top) { y = Reshape (x, s)\n top = ArgMax (y) }",
+        s=np.array([-1, 7]),
+    )
+    with pytest.raises(VerificationError, match="final check"):
+        final_check(loaded(float_model()), loaded(result), kept(float_model(), data()), float_bytes=0)
+
+
+def test_a_node_that_onnxruntime_refuses_is_named_with_what_keeps_it_float() -> None:
+    result = float_model()
+    node = result.graph.node[0]
+    node.name, node.op_type, node.domain = "the layer", "DynamicQuantizeLSTM", "com.microsoft"
+    result.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    original = float_model()
+    original.graph.node[0].name = "the layer"
+    with pytest.raises(VerificationError) as caught:
+        final_check(loaded(original), loaded(result), [], float_bytes=0)
+    said = str(caught.value)
+    assert "node 'the layer' (DynamicQuantizeLSTM): " in said and "has input size 2" in said
+    assert said.endswith("Keep that node float with --exclude 'the layer'") and "tensor(" not in said
+    with pytest.raises(VerificationError, match="Keep the layers around it float"):
+        final_check(loaded(float_model()), loaded(result), [], float_bytes=0)
+
+
+def test_a_total_that_hides_the_usual_sample_is_said() -> None:
+    reference = build("(float[4, 8] x) => (float[4, 8] y) { y = Identity (x) }")
+    result = build(
+        "(float[4, 8] x) => (float[4, 8] y) { q = QuantizeLinear (x, s, z)\n y = DequantizeLinear (q, s, z) }",
+        s=f32(1.0),
+        z=np.int8(0),
+    )
+    feeds = images(4, 8, samples=5)
+    feeds[2] = {"x": normal(4, 8, scale=40.0)}
+    found = final_check(loaded(reference), loaded(result), kept(reference, feeds), float_bytes=0)
+    assert found.outputs["y"].sqnr > 12 > found.outputs["y"].median
+    assert len(found.warnings) == 1 and "median sample" in found.warnings[0] and "'y'" in found.warnings[0]
+    fine = final_check(loaded(reference), loaded(result), kept(reference, feeds[2:3]), float_bytes=0)
+    assert not fine.warnings
+
+
+def test_it_can_be_written_as_json() -> None:
+    found = final_check(loaded(float_model()), loaded(quantized_model()), kept(float_model(), data()), float_bytes=10)
+    again = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert again["samples"] == 6 and again["outputs"]["y"]["sqnr"] == pytest.approx(found.outputs["y"].sqnr)
+    assert json.dumps(Verification().to_dict(), allow_nan=False)

@@ -1,0 +1,159 @@
+"""Variants of a model, measured in pieces, against sessions of the whole models."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import onnx_ir as ir
+import pytest
+
+import onnxq
+from onnxq import Options
+from onnxq.calibration.statistics import KeptSample
+from onnxq.deciding import what_hurts
+from onnxq.graph.files.load import load
+from onnxq.graph.shapes import infer_shapes
+from onnxq.measuring.metrics import worst_sqnr
+from onnxq.measuring.variants import Variants
+from onnxq.ort.session import Session
+from tests.models import build, f32, images, normal
+
+LAYERS = 24
+
+
+def deep(*, bent: int = -1, by: float = 0.0, early: bool = False) -> ir.Model:
+    """A chain of layers with a shortcut around each pair; one may have other weights, or read an earlier tensor."""
+    lines: list[str] = []
+    constants: dict[str, Any] = {}
+    last = "x"
+    for k in range(LAYERS):
+        constants[f"w{k}"] = normal(8, 8, seed=k, scale=0.3) + (by if k == bent else 0.0)
+        source = "r0" if early and k == bent else last
+        lines += [f"m{k} = MatMul ({source}, w{k})", f"t{k} = Tanh (m{k})", f"r{k} = Add (t{k}, {last})"]
+        last = f"r{k}"
+    lines.append(f"y = Identity ({last})")
+    text = "(float[N, 8] x) => (float[N, 8] y, float[N, 8] r3) { " + "\n".join(lines) + " }"
+    model = load(build(text, **constants))
+    infer_shapes(model)
+    return model
+
+
+def kept(model: ir.Model) -> list[KeptSample]:
+    session = Session(model)
+    return [KeptSample(i, feeds, session.run(feeds)) for i, feeds in enumerate(images(5, 8, samples=3))]
+
+
+def whole(model: ir.Model, samples: list[KeptSample]) -> float:
+    return worst_sqnr(Session(model).run, ((s.feeds, s.outputs) for s in samples))
+
+
+def lowest(variants: Variants, variant: ir.Model) -> float:
+    """SQNR of the worst output; what does not run has none."""
+    return min(variants.outputs(variant).values(), default=-math.inf)
+
+
+def test_the_figures_are_those_of_whole_models() -> None:
+    samples = kept(deep())
+    variants = Variants(deep(), samples)
+    for k in (0, 1, 5, 11, 12, 3, 23, 22):  # back again, too
+        variant = deep(bent=k, by=0.05)
+        assert lowest(variants, variant.clone()) == pytest.approx(whole(variant, samples), abs=1e-3), k
+
+
+def test_a_variant_may_read_what_the_base_has_no_more_use_for() -> None:
+    samples = kept(deep())
+    variants = Variants(deep(), samples)
+    for k in (20, 9):
+        variant = deep(bent=k, early=True)
+        assert lowest(variants, variant.clone()) == pytest.approx(whole(variant, samples), abs=1e-3), k
+
+
+def test_the_base_itself_is_as_good_as_equal() -> None:
+    samples = kept(deep())
+    assert lowest(Variants(deep(), samples), deep()) > 100
+
+
+def test_a_constant_may_be_an_output_of_the_model() -> None:
+    def shown(**how: Any) -> ir.Model:
+        model = deep(**how)
+        model.graph.outputs.append(model.graph.initializers["w3"])
+        return model
+
+    samples = kept(shown())
+    variants = Variants(shown(), samples)
+    for k in (3, 20):
+        variant = shown(bent=k, by=0.05)
+        assert lowest(variants, variant.clone()) == pytest.approx(whole(variant, samples), abs=1e-3), k
+
+
+def test_only_what_differs_is_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[int] = []
+    opened = Session.__init__
+
+    def count(self: Session, model: Any, **options: Any) -> None:
+        loaded.append(len(list(model.graph)))
+        opened(self, model, **options)
+
+    samples = kept(deep())
+    monkeypatch.setattr(Session, "__init__", count)
+    variants = Variants(deep(), samples)
+    for k in range(LAYERS):
+        lowest(variants, deep(bent=k, by=0.05))
+    nodes = len(list(deep().graph))
+    assert sum(loaded) < 10 * nodes, "not once for each of 24 variants"
+
+
+def test_what_does_not_run_is_infinitely_bad() -> None:
+    samples = kept(deep())
+    variant = deep()
+    matmul = next(node for node in variant.graph if node.name == variant.graph.node(30).name)
+    matmul.op_type = "NoSuchOperator"
+    assert lowest(Variants(deep(), samples), variant) == -math.inf
+
+
+def test_only_usual_tensors_go_from_chunk_to_chunk() -> None:
+    """A sequence lives from the start to the end: there is nowhere to cut."""
+    lines = [f"a{k + 1} = Tanh (a{k})" for k in range(40)]
+    text = "(float[2, 3] x) => (float[2, 3] y) { s = SequenceConstruct (x, x)\n a0 = Neg (x)\n"
+    text += "\n".join(lines) + "\n one = Constant <value_int = 1> ()\n b = SequenceAt (s, one)\n y = Add (a40, b) }"
+    model = load(build(text))
+    samples = kept_of(model, images(2, 3, samples=2))
+    assert lowest(Variants(load(build(text)), samples), model) > 100
+
+
+def kept_of(model: ir.Model, feeds: list[dict[str, Any]]) -> list[KeptSample]:
+    session = Session(model)
+    return [KeptSample(i, f, session.run(f)) for i, f in enumerate(feeds)]
+
+
+@pytest.mark.parametrize("backend", ["tensorrt", "onnx_qnn", "ppl", "openvino"])
+def test_blame_is_that_of_whole_models(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the rescue measures in pieces, against sessions of each variant."""
+    lines: list[str] = []
+    constants: dict[str, Any] = {}
+    for k in range(6):
+        constants |= {f"w{k}": normal(8, 8, 3, 3, seed=k), f"b{k}": normal(8, seed=k + 50)}
+        source = "x" if k == 0 else f"s{k - 1}"
+        lines += [f"c{k} = Conv <pads = [1, 1, 1, 1]> ({source}, w{k}, b{k})", f"q{k} = Relu (c{k})"]
+        lines.append(f"s{k} = Add (q{k}, {source})")
+    text = "(float[1, 8, 6, 6] x) => (float[1, 8, 6, 6] y) { " + "\n".join(lines) + "\n y = Neg (s5) }"
+    found: list[tuple[float, float]] = []
+
+    class Both(Variants):
+        def outputs(self, variant: ir.Model) -> dict[str, float]:
+            reference = Session(variant.clone(), fuse_quantizers=self._options["fuse_quantizers"])
+            exact = worst_sqnr(reference.run, ((s.feeds, s.outputs) for s in self._samples))
+            measured = super().outputs(variant)
+            found.append((measured["y"], exact))
+            return measured
+
+    monkeypatch.setattr(what_hurts, "Variants", Both)
+    monkeypatch.setattr(what_hurts, "POOR", 1000.0)
+    monkeypatch.setattr(what_hurts, "FINE", 1000.0)
+    monkeypatch.setattr("onnxq.deciding.rescue._LEAST_GAIN", -1000.0)  # measure in any case
+    onnxq.quantize(build(text, **constants), images(1, 8, 6, 6), backend=backend, options=Options())
+    assert len(found) == 8, "with none of the layers quantized, with all, and with each"
+    for got, exact in found:
+        assert got == pytest.approx(exact, abs=0.05)
+    assert f32([g for g, _ in found[2:]]).std() > 0.1, "the layers differ"

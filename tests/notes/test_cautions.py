@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+import onnxq
+from onnxq.calibration.statistics import KeptSample, Statistics
+from onnxq.demo.data import MODEL, load_digits
+from onnxq.measuring.final_check import Verification
+from onnxq.measuring.metrics import Errors
+from onnxq.notes.cautions import cautions
+from onnxq.options import Options
+from onnxq.plan import Plan
+from tests.models import build, normal
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "tvm"])
+def test_nothing_was_quantized(backend: str) -> None:
+    data = load_digits().calibration[:16]
+    result = onnxq.quantize(MODEL, data, backend=backend, options=Options(exclude=("*",)))
+    said = result.report()["verification"]["warnings"]
+    assert len(said) == 1
+    assert said[0].startswith("nothing was quantized: the result is the float model; 3 Conv,")
+    assert said[0].endswith("excluded by '*'")
+    assert onnxq.quantize(MODEL, data, backend=backend).report()["verification"]["warnings"] == []
+
+
+def test_the_reason_is_that_of_what_computes() -> None:
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1, 2, 6, 6] x, float[4, 2, 3, 3] w) => (float[1, 4, 4, 4] y) {
+            a = Conv (x, w)
+            b = Sin (a)
+            c = Cos (b)
+            y = Sin (c)
+        }"""
+    )
+    rng = np.random.default_rng(0)
+    feeds = [{"x": rng.normal(size=(1, 2, 6, 6)), "w": rng.normal(size=(4, 2, 3, 3))} for _ in range(12)]
+    given = [{name: array.astype(np.float32) for name, array in feed.items()} for feed in feeds]
+    result = onnxq.quantize(model, given)
+    assert result.verification is not None
+    assert any(text.endswith("1 Conv: its weight is computed at run time") for text in result.verification.warnings)
+
+
+def test_what_is_slower_can_be_had_all_the_same() -> None:
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1, 8] x) => (float[1, 4] y) { [m] y = MatMul (x, w) }"""
+    )
+    rng = np.random.default_rng(0)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(rng.normal(size=(8, 4)).astype(np.float32), "w"))
+    data = rng.normal(size=(16, 8)).astype(np.float32)
+    (said,) = onnxq.quantize(model, data).report()["verification"]["warnings"]
+    assert said.startswith("nothing was quantized: the result is the float model; 1 MatMul: slower")
+    assert said.endswith(". --placement all quantizes what can be all the same")
+    assert onnxq.quantize(model, data, options=Options(placement="all")).plan.quantized == {"m": "MatMul"}
+
+
+@pytest.mark.parametrize(
+    ("uncertainty", "samples", "said"),
+    [(4.3, 128, True), (4.3, 8, False), (1.2, 128, False), (math.nan, 128, False)],
+)
+def test_few_samples_that_differ_much(uncertainty: float, samples: int, said: bool) -> None:
+    """Figures of a wake word detector: 42.6 dB over 8 samples, and 29.9 dB over all 128."""
+    errors = Errors(samples=8, elements=8, sqnr=42.6, worst=34.5, worst_sample=48, median=43.6, uncertainty=uncertainty)
+    run = Verification({"y": errors}, samples=8)
+    seen = Statistics("", samples=samples, kept=[KeptSample(0, {}, {})])
+    found = list(cautions(Plan("onnxruntime", (), {"c": "Conv"}), run, Options(), seen))
+    expected = "output 'y' differs much from sample to sample, and these figures are of 8 of 128: "
+    assert found == ([expected + "onnxq compare runs them all"] if said else [])
+
+
+@pytest.mark.parametrize(("speed", "seconds", "said"), [(0.6, 0.02, True), (0.6, 1e-4, False), (0.95, 0.02, False)])
+def test_a_result_slower_than_the_float_model(speed: float, seconds: float, said: bool) -> None:
+    run = Verification(samples=8, speedup=speed, float_seconds=seconds)
+    plan = Plan("onnxruntime", (), {"a": "Add", "m": "MatMul", "n": "MatMul"})
+    found = list(cautions(plan, run, Options(), Statistics("", samples=8)))
+    slow = [text for text in found if text.startswith("it runs at 0.60 of the float model's speed here (20.0 ms, one")]
+    assert len(slow) == said
+    assert all(text.endswith("--exclude MatMul, say, leaves operators in float") for text in slow), "what there is"
+
+
+@pytest.mark.parametrize(("op", "said"), [("Gather", True), ("GRU", False)])
+def test_rows_that_are_unpacked_at_every_run(op: str, said: bool) -> None:
+    """A recurrent layer's weights are unpacked once: a slow run has another cause then, noise most likely."""
+    run = Verification(samples=8, speedup=0.7, float_seconds=2e-4)
+    found = list(cautions(Plan("onnxruntime", (), {}, stored={"t": op}), run, Options(), Statistics("", samples=8)))
+    slow = [text for text in found if text.startswith("it runs at 0.70 of the float model's speed here (0.2 ms, one")]
+    assert len(slow) == said
+    assert all("--exclude Gather" in text for text in slow)
+
+
+def test_what_was_compared_with_merged_statistics_is_compared() -> None:
+    """A part of the data that holds nothing back says nothing of a result from all of it."""
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1, 8] x) => (float[1, 8] y) { a = Log (x)
+            b = Neg (a)
+            y = Add (a, b) }"""
+    )
+    good = np.full((4, 1, 8), 2.0, np.float32) + np.arange(4, dtype=np.float32)[:, None, None]
+    bad = good.copy()
+    bad[:, :, 0] = -1.0  # its logarithm is no number
+    alone = onnxq.calibrate(model, bad)
+    options = Options(placement="all")
+    said = onnxq.quantize(model, statistics=alone, options=options).report()["verification"]["warnings"]
+    assert any("not compared with the float model" in text for text in said)
+    merged = onnxq.calibrate(model, good)
+    merged.merge(alone)
+    said = onnxq.quantize(model, statistics=merged, options=options).report()["verification"]["warnings"]
+    assert not any("not compared with the float model" in text for text in said)
+
+
+def test_a_model_in_float64_is_told_once_to_be_exported_in_float32() -> None:
+    model = build(
+        "(double[2, 16] x) => (double[2, 8] y) { h = MatMul (x, w)\n r = Relu (h)\n y = Gemm (r, v) }",
+        w=normal(16, 16, seed=1).astype(np.float64),
+        v=normal(16, 8, seed=2).astype(np.float64),
+    )
+    made = onnxq.quantize(model, [{"x": np.random.default_rng(i).standard_normal((2, 16))} for i in range(12)])
+    assert made.verification is not None
+    said = "1 MatMul, 1 Relu, 1 Gemm: numbers in double: export the model in float32 to quantize it"
+    assert [w for w in made.verification.warnings if "float" in w] == [
+        f"nothing was quantized: the result is the float model; {said}"
+    ]
+    assert {kept.op for kept in made.plan.kept_float} == {"MatMul", "Relu", "Gemm"}
+
+
+def test_a_file_that_grew() -> None:
+    plan, few = Plan("onnxruntime", (), {"m": "MatMul"}), Statistics("", samples=2, kept=[KeptSample(0, {}, {})])
+    grew = Verification(float_bytes=2_000_000, quantized_bytes=3_000_000)
+    (said,) = cautions(plan, grew, Options(), few)
+    assert said.startswith("the file is larger than the model given, 2.0 MB → 3.0 MB")
+    small = Verification(float_bytes=2_000, quantized_bytes=3_000)
+    assert not list(cautions(plan, small, Options(), few)), "quantizers of a small model take some bytes"

@@ -1,0 +1,136 @@
+"""What calibration says of the data, through every verb that calibrates; measured against what `onnxq.check` says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+import onnxq
+from onnxq.calibration.statistics import Statistics
+from onnxq.checks.fingerprint import fingerprint
+from onnxq.demo.data import MODEL, load_digits
+from onnxq.graph.files.load import load
+from onnxq.options import Options
+
+WRONG = "does not look like the training data: the first BatchNormalization sees"
+
+
+def digits(count: int = 16) -> np.ndarray:
+    return load_digits().calibration[:count]
+
+
+def warnings(result: onnxq.Quantized) -> list[str]:
+    assert result.verification is not None
+    return list(result.verification.warnings)
+
+
+def test_data_like_the_training_data_gives_no_warning() -> None:
+    assert onnxq.calibrate(MODEL, digits()).warnings() == []
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32])
+def test_pictures_that_were_not_scaled(dtype: type, tmp_path: Path) -> None:
+    """By every way to a result; the figure is that of `onnxq.check`, which runs the whole model as it came."""
+    data: Any = (digits() * 255).astype(dtype)
+    made = onnxq.calibrate(MODEL, data, output=tmp_path / "s.npz", options=Options(keep=4))
+    (said,) = made.warnings()
+    assert WRONG in said
+    assert said.endswith("RGB or BGR?).")
+    first = [sample.feeds["image"][0] for sample in made.kept]
+    assert said in [f"{f.where}: {f.what}. {f.hint}" for f in onnxq.check(MODEL, data=first)]
+    loaded = Statistics.load(tmp_path / "s.npz")
+    assert loaded.warnings() == [said]
+    assert said in warnings(onnxq.quantize(MODEL, statistics=loaded))
+    several = onnxq.quantize_all(MODEL, data, backends=["onnxruntime", "tvm"], options=Options(keep=4))
+    assert all(said in warnings(result) for result in several.values())
+
+
+def test_remarks_of_halves_are_said_once() -> None:
+    data = digits() * 255
+    first, second = (onnxq.calibrate(MODEL, part, options=Options(keep=4)) for part in (data, data.copy()))
+    first.merge(second)
+    assert len(first.warnings()) == 1
+
+
+def test_samples_that_are_all_the_same() -> None:
+    texts = onnxq.calibrate(MODEL, np.repeat(digits(1), 16, axis=0)).warnings()
+    assert "input 'image': all samples are identical. Give different samples." in texts
+
+
+def test_zeros_are_said_once_of_the_input() -> None:
+    texts = onnxq.calibrate(MODEL, np.zeros_like(digits())).warnings()
+    assert [text for text in texts if "zero" in text] == ["always zero on this data: 'image'"]
+
+
+def test_the_part_in_front_of_the_first_batchnormalization_is_small() -> None:
+    found = fingerprint(load(MODEL), most_nodes=8)
+    assert found is not None
+    assert [node.op_type for node in found.model.graph] == ["Conv"]
+    assert found.mean.shape == found.variance.shape == (32,)
+    assert fingerprint(load(MODEL), most_nodes=0) is None
+
+
+def net(weight: float, bias: float = 0.0) -> onnx.ModelProto:
+    """A convolution with one odd weight, and an Add of a constant, as masks are added."""
+    made = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1, 2, 6, 6] x) => (float[1, 4, 4, 4] y) {
+            [first] a = Conv (x, w)
+            [second] y = Add (a, b)
+        }"""
+    )
+    w = np.random.default_rng(0).normal(size=(4, 2, 3, 3)).astype(np.float32)
+    w[0, 0, 0, 0] = weight
+    made.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    made.graph.initializer.append(onnx.numpy_helper.from_array(np.array([bias], np.float32), "b"))
+    return made
+
+
+X = np.random.default_rng(1).normal(size=(16, 2, 6, 6)).astype(np.float32)
+
+
+@pytest.mark.parametrize(("weight", "what"), [(np.nan, "1 NaN"), (np.inf, "1 infinite value")])
+def test_a_weight_that_is_no_number(weight: float, what: str) -> None:
+    said = f"node 'first' (Conv): its constant 'w' holds {what}"
+    found = [f for f in onnxq.check(net(weight)) if f.level == "warning"]
+    assert [f"{f.where}: {f.what}" for f in found if "constant" in f.what] == [said]
+    texts = warnings(onnxq.quantize(net(weight), X))
+    assert any(text.startswith(said) for text in texts)
+    if np.isnan(weight):
+        assert any("was not compared with the float model" in text for text in texts)
+
+
+def test_infinity_in_a_mask_is_on_purpose() -> None:
+    assert not any("constant" in f.what for f in onnxq.check(net(1.0, -np.inf)))
+
+
+def test_nan_in_some_samples_is_a_warning() -> None:
+    data = X.copy()
+    data[:8] = np.nan
+    made = onnxq.calibrate(net(1.0), data)
+    assert any(text.startswith("NaN in tensor 'x'") for text in made.warnings())
+    assert made.kept
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_bytes_where_nothing_is_remembered_are_said_as_by_check(dtype: type) -> None:
+    data: np.ndarray = np.random.default_rng(2).integers(0, 256, (16, 2, 6, 6)).astype(dtype)
+    (said,) = [text for text in onnxq.calibrate(net(1.0), data).warnings() if "0 to 255" in text]
+    assert said in [f"{f.where}: {f.what}. {f.hint}" for f in onnxq.check(net(1.0), data=data)]
+    assert said in warnings(onnxq.quantize(net(1.0), data))
+    small: np.ndarray = (data / 32).astype(dtype)  # labels, counts
+    assert not any("0 to 255" in text for text in onnxq.calibrate(net(1.0), small).warnings())
+
+
+def test_bytes_that_the_model_scales_itself_are_fine() -> None:
+    model = net(1.0)
+    model.graph.node[0].input[0] = "scaled"
+    model.graph.node.insert(0, onnx.helper.make_node("Div", ["x", "top"], ["scaled"]))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(255.0).reshape(()), "top"))
+    data = np.random.default_rng(2).integers(0, 256, (16, 2, 6, 6)).astype(np.uint8)
+    assert not any("0 to 255" in text for text in onnxq.calibrate(model, data).warnings())

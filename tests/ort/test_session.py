@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from onnxq.errors import ExecutionError, OptionError
+from onnxq.ort.session import InputInfo, Session, available_providers
+
+TEXT = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    agraph (float[N, 3] x, int64[] k) => (float[N, 3] y, int64[] j) {
+        y = Relu(x)
+        j = Identity(k)
+    }"""
+
+
+def _big() -> ir.Model:
+    model = ir.from_onnx_text("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        agraph (float[N, 64] x) => (float[N, 64] y) { y = MatMul(x, w) }""")
+    array = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    weight = next(v for n in model.graph for v in n.inputs if v is not None and v.name == "w")
+    weight.const_value = ir.tensor(array, name="w")
+    weight.type, weight.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([64, 64])
+    model.graph.register_initializer(weight)
+    return model
+
+
+def test_inputs_outputs_and_run() -> None:
+    session = Session(ir.from_onnx_text(TEXT))
+    assert session.inputs == [
+        InputInfo("x", np.dtype(np.float32), ("N", 3)),
+        InputInfo("k", np.dtype(np.int64), ()),
+    ]
+    assert [info.name for info in session.outputs] == ["y", "j"]
+    x = np.array([[-1.0, 0.0, 2.0]], np.float32)
+    got = session.run({"x": x, "k": np.asarray(7)})
+    assert list(got) == ["y", "j"] and got["j"] == 7
+    assert np.array_equal(got["y"], np.maximum(x, 0))
+    assert list(session.run({"x": x, "k": np.asarray(7)}, ["j"])) == ["j"]
+
+
+@pytest.mark.parametrize("optimize", [True, False])
+def test_big_initializers_are_handed_over_and_the_model_is_left_alone(optimize: bool) -> None:
+    model = _big()
+    weight = model.graph.initializers["w"]
+    before = weight.const_value
+    session = Session(model, optimize=optimize)
+    assert weight.const_value is before and before is not None
+    x = np.random.default_rng(1).standard_normal((2, 64)).astype(np.float32)
+    expected = x.astype(np.float64) @ before.numpy().astype(np.float64)
+    assert np.abs(session.run({"x": x})["y"] - expected).max() < 1e-4
+
+
+def test_bytes_and_paths(tmp_path: Path) -> None:
+    data = ir.to_proto(_big()).SerializeToString()
+    path = tmp_path / "m o.onnx"
+    path.write_bytes(data)
+    x = np.ones((1, 64), np.float32)
+    results = [Session(source).run({"x": x})["y"] for source in (_big(), data, path, str(path))]
+    assert all(np.array_equal(results[0], other) for other in results[1:])
+
+
+def test_overridable_initializer_stays_overridable() -> None:
+    model = _big()
+    model.graph.inputs.append(model.graph.initializers["w"])
+    session = Session(model)
+    assert [info.name for info in session.inputs] == ["x"]
+    x = np.ones((1, 64), np.float32)
+    assert np.array_equal(session.run({"x": x, "w": np.zeros((64, 64), np.float32)})["y"], np.zeros((1, 64)))
+    assert session.run({"x": x})["y"].any()
+
+
+def test_unknown_provider() -> None:
+    with pytest.raises(OptionError, match=r"no provider 'TPU'.*CPUExecutionProvider"):
+        Session(_big(), providers=["TPU"])
+    assert "CPUExecutionProvider" in available_providers()
+    for name in ("CPU", "cpu", "CPUExecutionProvider"):
+        Session(_big(), providers=[name])
+
+
+def test_missing_or_wrong_custom_op_library(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="does not exist"):
+        Session(_big(), custom_op_library=tmp_path / "none.so")
+    wrong = tmp_path / "wrong.so"
+    wrong.write_bytes(b"no library")
+    with pytest.raises(OptionError, match=r"wrong\.so.*cannot be loaded"):
+        Session(_big(), custom_op_library=wrong)
+
+
+def test_unknown_operator_is_named() -> None:
+    model = ir.from_onnx_text("""
+        <ir_version: 8, opset_import: ["" : 17, "my.ops" : 1]>
+        agraph (float[2] x) => (float[2] y) { y = my.ops.Wobble(x) }""")
+    with pytest.raises(ExecutionError, match=r"my\.ops:Wobble.*--custom-op-library"):
+        Session(model)
+
+
+def test_broken_file_and_wrong_feeds(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "broken.onnx"
+    path.write_bytes(b"\x00\x01nonsense")
+    with pytest.raises(ExecutionError, match=r"broken\.onnx.*cannot load"):
+        Session(path)
+    session = Session(ir.from_onnx_text(TEXT))
+    x, k = np.zeros((1, 3), np.float32), np.asarray(1)
+    for feeds in ({"x": x}, {"x": x, "k": k, "z": x}, {"x": x[0], "k": k}, {"x": x.astype(np.float64), "k": k}):
+        with pytest.raises(ExecutionError):
+            session.run(feeds)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_failing_node_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+    model = ir.from_onnx_text("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        agraph (float[N] x) => (float[2, 2] y)
+        <int64[2] shape = {2, 2}> { [fold_it] y = Reshape(x, shape) }""")
+    with pytest.raises(ExecutionError, match="fold_it"):
+        Session(model).run({"x": np.zeros(5, np.float32)})
+    assert capfd.readouterr().err == ""
+
+
+def test_profile(tmp_path: Path) -> None:
+    session = Session(_big(), profile=tmp_path / "profile")
+    session.run({"x": np.ones((1, 64), np.float32)})
+    path = session.end_profiling()
+    assert path.parent == tmp_path and path.stat().st_size > 0
+
+
+def test_quantizers_computed_as_they_are_written() -> None:
+    """Fused, a sum between quantizers is an integer kernel, which rounds once in place of each tensor."""
+    model = ir.from_onnx_text("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        agraph (float[64] x) => (float[64] y) <float s = {0.1}, float t = {0.07}, uint8 z = {128}> {
+            a = QuantizeLinear (x, s, z)
+            b = DequantizeLinear (a, s, z)
+            c = Add (b, b)
+            d = QuantizeLinear (c, t, z)
+            y = DequantizeLinear (d, t, z)
+        }""")
+    x = {"x": np.random.default_rng(0).standard_normal(64).astype(np.float32)}
+    plain = Session(model, optimize=False).run(x)["y"]
+    assert np.array_equal(Session(model, fuse_quantizers=False).run(x)["y"], plain)
