@@ -24,6 +24,7 @@ from onnxq.graph.traverse import all_nodes
 from onnxq.numbers import MADE
 from onnxq.options import Options
 from onnxq.ort.session import require_library
+from onnxq.planning.uneven import too_uneven
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.spec import QuantSpec
 
@@ -63,7 +64,7 @@ class Prepared:
         self.remembered = fingerprint(model, most_nodes=_FIRST_NODES)
         before = [value.name for value in model.graph.inputs] if model.ir_version >= 4 else []  # older ones must list
         base = BASE_OPSET if options.opset is None else min(BASE_OPSET, options.opset)
-        self.notes += map(str, normalize(model, min_opset=base, keep=_KEEP))
+        self.notes += map(str, normalize(model, min_opset=base, keep=_KEEP, unfit=too_uneven))
         self.notes += map(str, infer_foreign(model, options.custom_op_library))
         check(model)
         self.model = model
@@ -117,7 +118,8 @@ class Prepared:
         if wanted is None and model.opset_imports.get("", 0) >= least:
             return model, []
         model = model.clone()
-        return model, [str(note) for note in normalize(model, min_opset=least, opset=wanted, keep=_KEEP)]
+        notes = normalize(model, min_opset=least, opset=wanted, keep=_KEEP, unfit=too_uneven)
+        return model, [str(note) for note in notes]
 
 
 def _inputs_lost(before: list[str | None], model: ir.Model) -> list[str]:

@@ -22,8 +22,8 @@ from onnxq.deciding.decide import Decider
 from onnxq.deciding.what_hurts import mend
 from onnxq.effort import algorithms_of
 from onnxq.errors import OptionError, OutputError
+from onnxq.given.fold_batchnorm import fold_quantized_batchnorm
 from onnxq.graph.files.load_named import load_named
-from onnxq.graph.passes.fold_quantized_batchnorm import fold_quantized_batchnorm
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.values import all_nodes, is_filled
 from onnxq.locations import artifact_path, is_folder, require_folder
@@ -258,7 +258,7 @@ def read(model: Source, *, backend: str = "onnxruntime") -> Quantized:
         backend: the target it will be rendered for.
 
     Batch normalizations behind quantized weights are folded into their integers and scales, exactly, see
-    :func:`onnxq.graph.passes.fold_quantized_batchnorm.fold_quantized_batchnorm`.
+    :func:`onnxq.given.fold_batchnorm.fold_quantized_batchnorm`.
 
     Returns:
         The float model, a site for every quantizer found, and their numbers; ``notes`` say what was folded, and what

@@ -20,6 +20,7 @@ from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, rename_output, set_constant
 from onnxq.ort.session import Session
+from onnxq.planning.uneven import too_uneven
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.spec import Scheme
 from onnxq.torch.insertion import map_tensors
@@ -127,7 +128,7 @@ def export(
     unique_names(model)
     _plain_names(model)
     _register(model)
-    normalize(model, min_opset=OPSET, keep=_FUNCTIONS)
+    normalize(model, min_opset=OPSET, keep=_FUNCTIONS, unfit=too_uneven)
     _move_first(model)
     _register(model)
     _compare(model, example_inputs, wanted)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx_ir as ir
 
@@ -12,23 +14,23 @@ from onnxq.graph.passes.affine import fold_into_next, fold_into_previous
 from onnxq.graph.traverse import all_graphs, describe
 from onnxq.graph.values import constant_array, only_reader
 
-__all__ = ["batchnorm_affine", "fold_batchnorm"]
+__all__ = ["Unfit", "batchnorm_affine", "fold_batchnorm"]
 
-_COARSEST = 32.0
-"""How many times as much noise (a power, 15 dB) rounding a weight may make for a normalization folded into it."""
+Unfit = Callable[[Layer, ir.Node, Channels], str | None]
+"""A layer, the normalization in front of it and its scale, (C,): why it should not fold into the layer's weight."""
 
 
-def fold_batchnorm(model: ir.Model) -> list[Note]:
+def fold_batchnorm(model: ir.Model, unfit: Unfit | None = None) -> list[Note]:
     """Folds batch normalization into the Conv, ConvTranspose, Gemm or MatMul before it or after it.
 
     y = gamma (x - mean) / sqrt(variance + epsilon) + beta, computed in float64 and rounded once. A variance of 0 is
     exact with epsilon; a negative one is refused. Not folded are training mode, statistics that are read, parameters
     computed at run time, a layer output that others read or that is a graph output, and, towards the layer after it,
-    a shift in front of zero padding, and channels of so different sizes (a table's columns in their own units) that
-    the weight would have to undo them: no one scale then fits what one output sums up.
+    a shift in front of zero padding, and what ``unfit`` gives a reason against.
 
     Args:
         model: changed in place. Constants must be folded; ranks known for MatMul.
+        unfit: asked before a normalization folds into the layer after it.
 
     Returns:
         A note of how many were folded, and one with the reason for each that was not.
@@ -41,7 +43,7 @@ def fold_batchnorm(model: ir.Model) -> list[Note]:
             if node.op_type != "BatchNormalization" or node.domain != "":
                 continue
             try:
-                _fold(node, namer)
+                _fold(node, namer, unfit)
                 folded += 1
             except Refusal as reason:
                 notes.append(Note("fold_batchnorm", node.name or "", f"not folded: {reason}"))
@@ -74,7 +76,7 @@ def batchnorm_affine(node: ir.Node) -> tuple[Channels, Channels]:
     return scale, beta - mean * scale
 
 
-def _fold(node: ir.Node, namer: Namer) -> None:
+def _fold(node: ir.Node, namer: Namer, unfit: Unfit | None) -> None:
     scale, shift = batchnorm_affine(node)
     source = node.inputs[0]
     layer = find_layer(source)
@@ -98,31 +100,9 @@ def _fold(node: ir.Node, namer: Namer) -> None:
     rank = len(source.shape) if source is not None and source.shape is not None else None
     if not following.is_conv and rank != 2:
         raise Refusal(f"{before}; its channels are not the axis that {describe(following.node)} sums over")
+    if unfit is not None and (why := unfit(following, node, scale)) is not None:
+        raise Refusal(f"{before}; {why}")
     try:
-        _require_even(following, node, scale)
         fold_into_next(following, node, scale, shift, namer)
     except Refusal as reason:
         raise Refusal(f"{before}; {reason}") from None
-
-
-def _require_even(layer: Layer, node: ir.Node, scale: Channels) -> None:
-    """Refuses channels whose sizes differ so much that the weight would be rounded too coarsely for most of them.
-
-    Rounding to a share of each output's largest weight makes noise of that share for every channel, in proportion to
-    the channel's size: ``variance`` before the normalization, ``gamma`` squared behind it.
-    """
-    gamma, variance = (constant_array(node.inputs[index]) for index in (1, 4))
-    if layer.groups > 1 or gamma is None or variance is None:
-        return
-    outputs = layer.out_axis()
-    largest = [
-        np.square(np.abs(w).max(axis=tuple(axis for axis in range(w.ndim) if axis != outputs)))
-        for w in (layer.array(), layer.scaled_inputs(scale))
-    ]
-    sizes = [np.square(gamma.astype(np.float64)).sum(), variance.astype(np.float64).sum()]
-    before, after = (float(np.median(w) * size) for w, size in zip(largest, sizes, strict=True))
-    if after > _COARSEST * before > 0:
-        raise Refusal(
-            f"its channels are of sizes so different that the weight of {describe(layer.node)} would be "
-            f"{10 * np.log10(after / before):.0f} dB coarser"
-        )

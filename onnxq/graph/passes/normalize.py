@@ -13,7 +13,7 @@ from onnxq.graph.passes.cancel_transposes import cancel_transposes
 from onnxq.graph.passes.constants import fold_constants, lift_constants
 from onnxq.graph.passes.defaults import drop_initializer_inputs
 from onnxq.graph.passes.fold_affine import fold_affine
-from onnxq.graph.passes.fold_batchnorm import fold_batchnorm
+from onnxq.graph.passes.fold_batchnorm import Unfit, fold_batchnorm
 from onnxq.graph.passes.fold_pad import fold_pad
 from onnxq.graph.passes.fuse_hardswish import fuse_hardswish
 from onnxq.graph.passes.gemm import fold_gemm
@@ -30,7 +30,12 @@ __all__ = ["normalize"]
 
 
 def normalize(
-    model: ir.Model, *, opset: int | None = None, min_opset: int = 17, keep: Collection[tuple[str, str]] = ()
+    model: ir.Model,
+    *,
+    opset: int | None = None,
+    min_opset: int = 17,
+    keep: Collection[tuple[str, str]] = (),
+    unfit: Unfit | None = None,
 ) -> list[Note]:
     """Brings a model into normal form.
 
@@ -46,6 +51,7 @@ def normalize(
         opset: the version of the standard operators to raise to; None means at least ``min_opset``.
         min_opset: used when ``opset`` is None.
         keep: (domain, name) of functions that stay functions.
+        unfit: see :func:`onnxq.graph.passes.fold_batchnorm.fold_batchnorm`.
 
     Returns:
         What was done, and what was left alone for which reason.
@@ -74,7 +80,7 @@ def normalize(
         *fuse_hardswish(model),
         *fold_gemm(model),
         *vector_products(model),
-        *_fold_layers(model),
+        *_fold_layers(model, unfit),
         *remove_dead(model),
         *share_constants(model),
     ]
@@ -94,11 +100,11 @@ def _compute_constants(model: ir.Model) -> list[Note]:
             return done + [note for note in notes if note.node]
 
 
-def _fold_layers(model: ir.Model) -> list[Note]:
+def _fold_layers(model: ir.Model, unfit: Unfit | None) -> list[Note]:
     """Arithmetic and batch normalizations in any order: each folded one may bring the next beside its layer."""
     done: list[Note] = []
     while True:
-        notes = [*fold_affine(model), *fold_batchnorm(model)]
+        notes = [*fold_affine(model), *fold_batchnorm(model, unfit)]
         folded = [note for note in notes if not note.node]
         done += folded
         if not folded:

@@ -10,8 +10,8 @@ import onnx
 import pytest
 
 from onnxq.backends.onnxruntime import BACKEND
+from onnxq.given.fold_batchnorm import fold_quantized_batchnorm
 from onnxq.graph.files.load_named import load_named
-from onnxq.graph.passes.fold_quantized_batchnorm import fold_quantized_batchnorm
 from onnxq.ort.session import Session
 from onnxq.plan import Plan
 from onnxq.qparams import QParams

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 import onnxq
 from onnxq.backends.onnxruntime import BACKEND
+from onnxq.given.fold_batchnorm import fold_quantized_batchnorm
 from onnxq.given.unfolded import unfolded
 from onnxq.graph.files.load_named import load_named
-from onnxq.graph.passes.fold_quantized_batchnorm import fold_quantized_batchnorm
 from onnxq.ort.session import Session
 from onnxq.qparams import quantize
 from onnxq.render.reading.read import read
