@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import re
 import sys
 from pathlib import Path
 
@@ -56,7 +57,7 @@ def pages() -> dict[Path, str]:
 def page(target: Backend) -> str:
     """The page of one target."""
     module = inspect.getmodule(plugins.find("onnxq.backends", target.name))
-    text = inspect.cleandoc((module.__doc__ if module else "") or "")
+    text = _markdown(inspect.cleandoc((module.__doc__ if module else "") or ""))
     bits = "" if len(target.weight_bits) > 10 else f"; bits {_numbers(target.weight_bits)}"
     act_bits = "" if len(target.act_bits) > 10 else f"; bits {_numbers(target.act_bits)}"
     bias = target.bias if isinstance(target.bias, str) else str(target.bias)
@@ -95,6 +96,11 @@ def page(target: Backend) -> str:
         f"- from documents only: {target.unverified or 'nothing'}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _markdown(docstring: str) -> str:
+    """A docstring as Markdown: its roles and its double backticks are those of reStructuredText."""
+    return re.sub(r"(?::\w+:)?(`+)([^`]+)\1", r"`\2`", docstring)
 
 
 def _order(rule: OpRule) -> tuple[int, str]:
