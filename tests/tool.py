@@ -17,6 +17,8 @@ def load_tool(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"tools_{name}", _TOOLS / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    if str(_TOOLS) not in sys.path:
+        sys.path.append(str(_TOOLS))  # where a program finds those beside it
     sys.modules[spec.name] = module  # its dataclasses ask for it
     spec.loader.exec_module(module)
     return module

@@ -11,6 +11,7 @@ All of it in an empty folder.
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import dataclasses
 import io
@@ -23,6 +24,8 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from docstrings import markdown
 
 from onnxq.arguments.flags import SEARCH
 from onnxq.arguments.parser import make_parser
@@ -112,7 +115,7 @@ def play(text: str, folder: Path) -> Iterator[tuple[Block, list[tuple[str, int, 
 
 def tables(text: str) -> str:
     """The text with its generated tables made anew."""
-    made = {"options": _options, "exit codes": _exit_codes}
+    made = {"options": _options, "exit codes": _exit_codes, "packages": _packages}
     return _TABLE.sub(lambda m: m[1] + made[m["name"]]() + m[3], text)
 
 
@@ -149,6 +152,15 @@ def _exit_codes() -> str:
     """The exit codes as ``onnxq --help`` lists them."""
     rows = (f"| {code:d} | {code.meaning} |" for code in ExitCode)
     return "\n".join(["| code | |", "|--:|---|", *rows]) + "\n"
+
+
+def _packages() -> str:
+    """What is in each package of the source, by its docstring's first sentence."""
+    rows = []
+    for path in sorted(README.parent.glob("onnxq/*/__init__.py")):
+        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        rows.append(f"| `{path.parent.name}` | {markdown(docstring.splitlines()[0])} |")
+    return "\n".join(["| in `onnxq/` | |", "|---|---|", *rows]) + "\n"
 
 
 def refreshed(text: str) -> str:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import re
 import sys
 from pathlib import Path
+
+from docstrings import markdown
 
 from onnxq import plugins
 from onnxq.backend import Backend, Kind, OpRule
@@ -57,7 +58,7 @@ def pages() -> dict[Path, str]:
 def page(target: Backend) -> str:
     """The page of one target."""
     module = inspect.getmodule(plugins.find("onnxq.backends", target.name))
-    text = _markdown(inspect.cleandoc((module.__doc__ if module else "") or ""))
+    text = markdown(inspect.cleandoc((module.__doc__ if module else "") or ""))
     bits = "" if len(target.weight_bits) > 10 else f"; bits {_numbers(target.weight_bits)}"
     act_bits = "" if len(target.act_bits) > 10 else f"; bits {_numbers(target.act_bits)}"
     bias = target.bias if isinstance(target.bias, str) else str(target.bias)
@@ -96,11 +97,6 @@ def page(target: Backend) -> str:
         f"- from documents only: {target.unverified or 'nothing'}",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _markdown(docstring: str) -> str:
-    """A docstring as Markdown: its roles and its double backticks are those of reStructuredText."""
-    return re.sub(r"(?::\w+:)?(`+)([^`]+)\1", r"`\2`", docstring)
 
 
 def _order(rule: OpRule) -> tuple[int, str]:
