@@ -57,21 +57,26 @@ def _conv_cost(node: ir.Node) -> tuple[float, float]:
 
     Both kinds of kernels compute blocks of 16 output channels; float ones are slower where the input channels do not
     fill blocks. Integer kernels copy the input of each kernel tap, which is slow for three channels: first layers of
-    image models are faster in float. Depthwise kernels gain nothing in integers.
+    image models are faster in float. Depthwise kernels gain nothing in integers. With groups of more channels, those
+    for one channel in and several out included, every kernel tap is copied for each group alone, and float kernels are
+    slower as well.
     """
     weight = node.inputs[1]
     dims = [d if isinstance(d, int) else 16 for d in weight.shape] if weight is not None and weight.shape else [16, 16]
     group = node.attributes.get_int("group", 1)
     outputs, inputs, taps = max(dims[0] // group, 1), dims[1], math.prod(dims[2:])
-    if inputs == 1 and group > 1:
+    if inputs == outputs == 1 and group > 1:
         return 0.3 + 0.09 * taps, 0.8 + 0.1 * taps
     macs = inputs * taps
     padded = -(-outputs // 16) * 16
     as_float = (0.010 if inputs % 16 == 0 else 0.0155) * macs * padded + 0.22 * outputs
     as_integer = 0.0029 * macs * padded + 0.06 * outputs + 5.0
-    if taps > 1:
+    if group > 1:
+        as_float *= 1.5 if taps > 1 else 1.0
+        as_integer += taps * (8.0 if inputs == 1 else 5.0) if taps > 1 else 0.35 * inputs
+    elif taps > 1:
         as_integer += taps * (3.2 if inputs % 4 else 1.2)
-    if outputs < 16:
+    if outputs < 16 and group == 1:
         as_integer += 14.0
     return as_float / outputs / _QUANTIZE_NS, as_integer / outputs / _QUANTIZE_NS
 
