@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.recognition.groups import Group, find_groups
-from onnxq.graph.recognition.region import axes_of, compute, scalar
+from onnxq.graph.recognition.region import REDUCTIONS, axes_of, compute, scalar
 from onnxq.graph.values import remove_nodes, rename_output, set_constant, stand_for
 
 __all__ = ["fuse_layernorm"]
@@ -84,7 +84,7 @@ def _form(group: Group) -> _Form | None:
     if start.shape is None or end.shape is None or len(end.shape) != len(start.shape):
         return None
     rank = len(start.shape)
-    reduced = [node for node in group.nodes if node.op_type in ("ReduceMean", "ReduceSum")]
+    reduced = [node for node in group.nodes if node.op_type in REDUCTIONS]
     axes = {axis % rank for node in reduced for axis in axes_of(node) or range(rank)} if rank else set()
     if not axes or axes != set(range(min(axes), rank)):
         return None

@@ -128,7 +128,7 @@ def _match_softmax(
     shifted = start.producer() if start is not None else None
     if shifted is not None and shifted.op_type == "Sub" and shifted.domain == "":
         peak = _through_views(shifted.inputs[1])
-        if peak is not None and peak.op_type == "ReduceMax" and peak.inputs[0] is shifted.inputs[0]:
+        if peak is not None and peak.op_type in ("GlobalMaxPool", "ReduceMax") and peak.inputs[0] is shifted.inputs[0]:
             start = shifted.inputs[0]
     axes = axes_of(total)
     if start is None or axes is None:

@@ -16,7 +16,18 @@ from numpy.typing import NDArray
 
 from onnxq.graph.values import constant_array, is_constant
 
-__all__ = ["ELEMENTWISE", "VIEWS", "axes_of", "backward", "compute", "is_side_input", "leaks", "open_values", "scalar"]
+__all__ = [
+    "ELEMENTWISE",
+    "REDUCTIONS",
+    "VIEWS",
+    "axes_of",
+    "backward",
+    "compute",
+    "is_side_input",
+    "leaks",
+    "open_values",
+    "scalar",
+]
 
 Array = NDArray[np.float64]
 
@@ -27,7 +38,9 @@ ELEMENTWISE = frozenset(
     }
 )  # fmt: skip
 
-REDUCTIONS = frozenset({"ReduceMax", "ReduceMean", "ReduceSum"})
+_POOLS = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}
+"""Reductions over all axes behind the second, and what they are otherwise called."""
+REDUCTIONS = frozenset({"ReduceMax", "ReduceMean", "ReduceSum", *_POOLS})
 
 VIEWS = frozenset({"Cast", "Expand", "Reshape", "Squeeze", "Unsqueeze"})
 """Where they only put back the axes that a reduction took away, they change no number."""
@@ -74,7 +87,10 @@ def is_side_input(node: ir.Node, index: int) -> bool:
 
 
 def axes_of(node: ir.Node) -> tuple[int, ...] | None:
-    """Axes of a reduction, as written, () for all; None when they are computed at run time."""
+    """Axes of a reduction, as written, () for all; None when they are computed at run time or unknown."""
+    if node.op_type in _POOLS:
+        shape = node.inputs[0].shape if node.inputs[0] is not None else None
+        return tuple(range(2, len(shape))) if shape is not None and len(shape) > 2 else None
     if "axes" in node.attributes:
         return tuple(node.attributes["axes"].as_ints())
     if len(node.inputs) > 1 and node.inputs[1] is not None:
@@ -197,7 +213,7 @@ def _apply(node: ir.Node, x: Array, read: Callable[[ir.Value | None], Array | No
             axes = axes_of(node)
             if axes is None:
                 return None
-            function = {"ReduceMax": np.max, "ReduceMean": np.mean, "ReduceSum": np.sum}[op]
+            function = {"ReduceMax": np.max, "ReduceMean": np.mean, "ReduceSum": np.sum}[_POOLS.get(op, op)]
             return function(x, axis=axes or None, keepdims=True)  # type: ignore[operator]
     except ValueError:  # shapes that do not go together: not what it was taken for
         return None

@@ -95,6 +95,12 @@ NORMALIZATIONS = {
             "e = Add(v, eps) \n r = Sqrt(e) \n i = Reciprocal(r) \n s = Mul(i, gamma) \n "
             "xs = Mul(x, s) \n ms = Mul(m, s) \n o = Sub(beta, ms) \n t = Add(xs, o)"
         ),
+        # Keras's way through tf2onnx, where a mean over the last of three axes is a pool
+        (
+            "m = GlobalAveragePool(x) \n o = Neg(m) \n d = Sub(x, m) \n q = Mul(d, d) \n v = GlobalAveragePool(q) \n "
+            "e = Add(v, eps) \n r = Sqrt(e) \n i = Reciprocal(r) \n s = Mul(i, gamma) \n "
+            "xs = Mul(x, s) \n ms = Mul(o, s) \n b = Add(ms, beta) \n t = Add(xs, b)"
+        ),
         # JAX's way: E[x^2] - E[x]^2
         (
             "z = ReduceSum(x, axes) \n m = Mul(z, inv8) \n q = Mul(x, x) \n zq = ReduceSum(q, axes) \n "
@@ -112,10 +118,15 @@ NORMALIZATIONS = {
             "q = Mul(x, x) \n v = ReduceMean(q, axes) \n e = Add(v, eps) \n r = Sqrt(e) \n "
             "i = Reciprocal(r) \n n = Mul(x, i) \n t = Mul(gamma, n)"
         ),
+        (
+            "q = Mul(x, x) \n v = GlobalAveragePool(q) \n e = Add(v, eps) \n r = Sqrt(e) \n "
+            "i = Reciprocal(r) \n s = Mul(i, gamma) \n t = Mul(x, s)"
+        ),
     ],
     "softmax": [
         "m = ReduceMax(x, axes) \n d = Sub(x, m) \n e = Exp(d) \n s = ReduceSum(e, axes) \n t = Div(e, s)",
         "e = Exp(x) \n s = ReduceSum(e, axes) \n i = Reciprocal(s) \n t = Mul(e, i)",
+        "m = GlobalMaxPool(x) \n d = Sub(x, m) \n e = Exp(d) \n s = ReduceSum(e, axes) \n t = Div(e, s)",
     ],
     "logsoftmax": [
         (
@@ -151,6 +162,10 @@ def test_recognised_whole(kind: str, body: str) -> None:
             "e = Add(v, eps) \n t = Div(d, e)"
         ),
         "e = Exp(x) \n s = ReduceSum(e, axes) \n t = Sub(e, s)",
+        (
+            "m = GlobalMaxPool(x) \n d = Sub(x, m) \n q = Mul(d, d) \n v = GlobalAveragePool(q) \n e = Add(v, eps) \n "
+            "r = Sqrt(e) \n t = Div(d, r)"
+        ),
         "q = Mul(x, x) \n v = ReduceMean(q, axes) \n e = Add(v, eps) \n r = Sqrt(e) \n t = Div(u, r)",
     ],
 )
