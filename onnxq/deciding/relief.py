@@ -23,7 +23,7 @@ from onnxq.planning.sites import REORDERINGS
 
 __all__ = ["FINE", "cheap_in_float", "costly_in_integers"]
 
-FINE = 20.0
+FINE = 40.0
 """dB: where every output has as much, nothing is looked for."""
 _LEAST_GAIN = 3.0
 """dB that an output must gain."""

@@ -1,6 +1,6 @@
 """Where a result is poor: what of it hurts the outputs is found by measuring, and stays float.
 
-Below 20 dB that is arithmetic between layers which float makes next to no dearer (:mod:`onnxq.deciding.relief`), below
+Below 40 dB that is arithmetic between layers which float makes next to no dearer (:mod:`onnxq.deciding.relief`), below
 12 dB the layers to blame (:mod:`onnxq.deciding.rescue`). An output's error is held against its signal over all the data
 (:mod:`onnxq.measuring.judging`), and the worst output decides.
 """

@@ -65,7 +65,17 @@ def test_what_was_asked_for_in_integers_stays_in_integers() -> None:
 
 
 def test_a_concat_that_costs_nothing_is_left_in_integers() -> None:
-    assert {"join", "place"} <= onnxq.quantize(tower(1.0), DATA).plan.quantized.keys()
+    assert {"join", "place"} <= onnxq.quantize(tower(10.0), DATA).plan.quantized.keys()
+
+
+def test_decibels_that_cost_no_time_are_taken_of_good_results_too() -> None:
+    asked = onnxq.quantize(tower(0.3), DATA, options=Options(include=("join", "place")))
+    assert asked.verification is not None and asked.verification.worst is not None
+    given = asked.verification.worst[1].sqnr
+    assert given > 25
+    result = onnxq.quantize(tower(0.3), DATA)
+    assert result.verification is not None and result.verification.worst is not None
+    assert result.verification.worst[1].sqnr > given + 6 and "join" not in result.plan.quantized
 
 
 def test_what_is_dear_in_float_is_not_even_measured(monkeypatch: pytest.MonkeyPatch) -> None:
