@@ -45,13 +45,14 @@ from onnxq.spec import PerChannel, QuantSpec
 __all__ = ["BACKEND"]
 
 _MORE = (
-    *each(Kind.ELEMENTWISE, "Celu CumSum Erf Mish ReduceL2 ReduceProd Round Selu Softsign Tan ThresholdedRelu LRN Log"),
+    *each(Kind.ELEMENTWISE, "Celu CumSum Erf Mish ReduceL2 ReduceProd Reciprocal Round Selu Softsign Tan"),
+    *each(Kind.ELEMENTWISE, "ThresholdedRelu LRN Log"),
     *each(Kind.ELEMENTWISE, "GridSample PRelu", data=(0, 1)),
     *each(Kind.ELEMENTWISE, "ScatterElements ScatterND", data=(0, 2)),
     *each(Kind.ELEMENTWISE, "Einsum Sum", data=None),
     *each(Kind.MOVEMENT, "GatherND TopK Trilu"),
 )
-"""What the HTP has in float or not at all, and other processors that the converters serve may have."""
+"""What the HTP has in float, wrongly or not at all, and other processors that the converters serve may have."""
 
 
 def _write(version: Version, quantized: Quantized, path: Path) -> list[Path]:

@@ -27,8 +27,8 @@ length of a row: this target's scales, made for the results that there are, may 
 
 Verified on the HTP emulator of onnxruntime-qnn 2.7.0 (x86-64 Linux): each row of the table, in 8 and 16 bits. Left out
 as the emulator rejects them: Erf, Celu, Selu, Softsign, ThresholdedRelu, ReduceProd, Trilu, ScatterND, GridSample,
-RMSNormalization; as it computes them wrongly: CumSum, ScatterElements, Round of halves; as it computes them in float:
-Mish, Einsum, GatherND, TopK, Sum, ReduceL2, Tan.
+RMSNormalization; as it computes them wrongly: CumSum, ScatterElements, Round of halves, Reciprocal (becomes Div); as it
+computes them in float: Mish, Einsum, GatherND, TopK, Sum, ReduceL2, Tan.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ RULES = (
     OpRule("InstanceNormalization", Kind.ELEMENTWISE, weights=(1,), bias=2, weight=_GAMMA, weight_bits=_EIGHT),
     *each(Kind.ELEMENTWISE, "Relu Clip LeakyRelu Elu HardSigmoid HardSwish Gelu Softplus Sigmoid Tanh"),
     OpRule("Softmax", Kind.ELEMENTWISE, own_scale=True),  # the HTP writes it with the zero point 0, whatever is asked
-    *each(Kind.ELEMENTWISE, "LogSoftmax LpNormalization Abs Neg Exp Sqrt Reciprocal Sin Cos Asin Atan"),
+    *each(Kind.ELEMENTWISE, "LogSoftmax LpNormalization Abs Neg Exp Sqrt Sin Cos Asin Atan"),
     *each(Kind.ELEMENTWISE, "Floor Ceil Sign"),
     *each(Kind.ELEMENTWISE, "AveragePool GlobalAveragePool GlobalMaxPool ReduceMean ReduceSum ReduceMax ReduceMin"),
     OpRule("Pad", Kind.ELEMENTWISE, same_scale=True),  # the HTP copies codes, also where the border goes beyond them

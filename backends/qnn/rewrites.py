@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.graph.note import Note
+from onnxq.graph.passes.divisions_of_one import divisions_of_one
 from onnxq.graph.passes.flatten_products import flatten_products, is_deep_product
 from onnxq.graph.passes.fuse_gelu import fuse_gelu
 from onnxq.graph.passes.fuse_layernorm import fuse_layernorm
@@ -91,6 +92,9 @@ def gather_is_right(node: ir.Node) -> str | None:
 def rewrite(model: ir.Model) -> list[Note]:
     """Write GELU and layer normalization as the operators that the HTP has, and what it computes wrongly otherwise.
 
+    Of a Reciprocal onnxruntime-qnn makes a division of 1, with the 1 on the grid of the divisor: it divides 0.14 where
+    that grid ends at 0.14, and 0 where its step is above 2.
+
     Args:
         model: changed in place, tensors that are left keep their names.
     """
@@ -101,4 +105,5 @@ def rewrite(model: ir.Model) -> list[Note]:
         *nearest_gathers(model, takes_others),
         *plain_means(model),
         *positive_indices(model),
+        *divisions_of_one(model),
     ]

@@ -184,6 +184,15 @@ def test_chains_become_operators_and_scales_of_norms_are_unsigned() -> None:
     assert q.verification.worst[1].sqnr > 30
 
 
+def test_a_reciprocal_divides_a_one_of_its_own_grid() -> None:
+    model = build("(float[1, 8] x) => (float[1, 8] y) { y = Reciprocal (x) }")
+    q = onnxq.quantize(model, [{"x": np.linspace(0.01, 0.14, 8, dtype=np.float32)[None]}], backend="qnn")
+    (node,) = q.model.graph
+    assert (node.op_type, q.plan.kept_float) == ("Div", ())
+    one = q.qparams[node.inputs[0].name or ""]  # type: ignore[union-attr]
+    assert float(one.scale) * (255 - int(one.zero_point)) == pytest.approx(1)
+
+
 def test_matmul_has_one_scale_and_no_4_bits() -> None:
     model = build(
         "(float[2, 16] x) => (float[2, 8] y, float[2, 8] z) { y = MatMul (x, w)\n z = Gemm (x, v) }",

@@ -151,6 +151,16 @@ def test_what_is_written_otherwise(nodes: str, constants: dict[str, Any]) -> Non
     assert max(one.steps for one in compare_layers(q.qdq(), RUNTIME, feeds, timeout=120)) <= 1
 
 
+@pytest.mark.parametrize("least", [1e-4, 0.1, 30.0])
+def test_one_divided_by_small_and_large_numbers(least: float) -> None:
+    """onnxruntime-qnn takes the 1 of a Reciprocal on the grid of what divides it, which may end below 1."""
+    model = build("(float[1, 64] x) => (float[1, 64] y) { y = Reciprocal (x) }")
+    feeds = [{"x": np.linspace(least, 4 * least, 64, dtype=np.float32)[None]}]
+    q = onnxq.quantize(model, feeds, backend="qnn")
+    assert not q.plan.kept_float
+    assert max(one.steps for one in compare_layers(q.qdq(), RUNTIME, feeds, timeout=120)) <= 1
+
+
 @pytest.mark.parametrize("value", [-5.0, 0.5, 8.0])
 def test_a_border_beyond_the_range_of_what_is_padded(value: float) -> None:
     model = build(

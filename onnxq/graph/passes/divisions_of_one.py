@@ -1,0 +1,40 @@
+"""Reciprocals, as divisions of 1."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.graph.namer import Namer
+from onnxq.graph.note import Note
+from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import remove_nodes, rename_output, set_constant, stand_for
+
+__all__ = ["divisions_of_one"]
+
+
+def divisions_of_one(model: ir.Model) -> list[Note]:
+    """Replace Reciprocal by Div, whose 1 may then have a grid of its own; no number changes.
+
+    Args:
+        model: changed in place; nodes and tensors keep their names.
+
+    Returns:
+        One note with the number of nodes, if any.
+    """
+    namer = Namer(model)
+    count = 0
+    for node in list(all_nodes(model)):
+        data, graph = node.inputs[0] if node.inputs else None, node.graph
+        if node.op_type != "Reciprocal" or node.domain != "" or data is None or data.dtype is None:
+            continue
+        if not isinstance(graph, ir.Graph):
+            continue
+        one = set_constant(graph, namer, f"{node.outputs[0].name}_one", np.ones((), data.dtype.numpy()))
+        division = ir.node("Div", [one, data], name=node.name)
+        stand_for(division, [node])
+        graph.insert_before(node, [division])
+        rename_output(division.outputs[0], node.outputs[0])
+        remove_nodes([node])
+        count += 1
+    return [Note("divisions_of_one", "", f"{count} reciprocals divide 1")] if count else []
