@@ -8,6 +8,11 @@ convolution would run in float. Data movement and Concat keep one scale, and are
 integer operator. Of a residual Add the branch that no convolution computes for it alone is quantized, so that the block
 passes integers on.
 
+Where convolutions of kernel 1 with equal strides are all that reads a tensor (the first and the shortcut of a block of
+ResNet v1, say), OpenVINO takes these strides out and a MaxPool of kernel 1 in front, between DequantizeLinear and
+convolution: both would run in float, and with padding it computes another shape. The model is rewritten: the MaxPool
+stands in front of the QuantizeLinear.
+
 Scales are rounded to 16 significant bits (relative change 1e-5 at most): then both ends of a FakeQuantize's range are
 float32 numbers exactly, in both formats, and the scale can be read back.
 
@@ -31,6 +36,7 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.errors import OptionError
+from onnxq.graph.passes.strides_in_front import picks_elements, strides_in_front
 from onnxq.graph.recognition.signs import cannot_be_negative
 from onnxq.graph.values import is_constant
 from onnxq.options import Options
@@ -106,7 +112,7 @@ def _why_not_passed_on(node: ir.Node) -> str | None:
         return why
     if node.op_type == "MaxPool" and (why := plain_max_pool(node)) is not None:
         return why
-    if node.op_type in _PARTS and not _from_integers(node.inputs[0]):
+    if (node.op_type in _PARTS or picks_elements(node)) and not _from_integers(node.inputs[0]):
         return "only a part of its input is needed in integers: quantized behind it"
     wanted = False
     for reader, position, value in (r for output in node.outputs for r in _readers(output)):
@@ -240,6 +246,7 @@ BACKEND = Backend(
     act_bits=frozenset({8}),
     quantizer_bits=frozenset({8}),
     refuses=_refuse,
+    rewrite=strides_in_front,
     adjust=_adjust,
     runtime="openvino",
     artifacts="model.onnx (QDQ, or FakeQuantize of org.openvinotoolkit)",

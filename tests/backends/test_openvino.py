@@ -24,6 +24,25 @@ from tests.targets import GRAPHS
 Array = NDArray[Any]
 
 
+def shortcut_v1(pads: int = 0) -> onnx.ModelProto:
+    """A block of ResNet v1: two convolutions of kernel 1 with strides are all that reads a tensor."""
+    strided = f"strides = [2, 2], pads = [{', '.join([str(pads)] * 4)}]"
+    size = 4 + pads
+    return build(
+        f"""(float[1, 8, 8, 8] x) => (float[1, 8, {size}, {size}] y) {{
+            [a] a = Conv <pads = [1, 1, 1, 1]> (x, w)
+            r = Relu (a)
+            [b] b = Conv <{strided}> (r, v)
+            [c] c = Conv <{strided}> (r, u)
+            s = Add (b, c)
+            y = Relu (s)
+        }}""",
+        w=normal(8, 8, 3, 3),
+        v=normal(8, 8, 1, 1, seed=1),
+        u=normal(8, 8, 1, 1, seed=2),
+    )
+
+
 def quantized(model: onnx.ModelProto, path: Path | None = None, **options: Any) -> Quantized:
     return onnxq.quantize(model, feeds_for(model), backend="openvino", output=path, options=Options(**options))
 
@@ -224,3 +243,27 @@ def test_scales_have_16_significant_bits() -> None:
     for qp in q.qparams.values():
         mantissa, _ = np.frexp(qp.scale.astype(np.float64))
         assert (np.ldexp(mantissa, 16) % 1 == 0).all()
+
+
+def test_a_pool_takes_the_strides_of_convolutions_of_kernel_1(tmp_path: Path) -> None:
+    """Behind the DequantizeLinear, where OpenVINO would put it, both convolutions would run in float."""
+    model = shortcut_v1()
+    found = quantized(model, tmp_path / "q.onnx")
+    onnxq.quantize(model, feeds_for(model), backend="tvm", output=tmp_path / "given.onnx")
+    given = onnxq.deploy(tmp_path / "given.onnx", backend="openvino", output=tmp_path / "deployed.onnx")
+    for q, path in ((found, "q.onnx"), (given, "deployed.onnx")):
+        assert set(q.plan.quantized) >= {"a", "b", "c"}
+        written = onnx.load(tmp_path / path)
+        by = makers(written)
+        for node in (n for n in written.graph.node if n.name in ("b", "c")):
+            assert not any(step > 1 for a in node.attribute if a.name == "strides" for step in a.ints)
+            assert by[node.input[0]].op_type == "MaxPool"
+            assert by[by[node.input[0]].input[0]].op_type == "DequantizeLinear"
+
+
+def test_a_part_of_what_no_integers_make_is_quantized_behind_the_pool() -> None:
+    model = build(
+        "(float[1, 8, 8, 8] x) => (float[1, 8, 4, 4] y) { y = Conv <strides = [2, 2]> (x, w) }", w=normal(8, 8, 1, 1)
+    )
+    found = plan(model)
+    assert not sites(found, "x") and len(sites(found, "x_strided")) == 1

@@ -19,6 +19,7 @@ from onnxq.runtimes.child import examine, missing
 from onnxq.runtimes.openvino import RUNTIME
 from onnxq.runtimes.runtime import Examination
 from tests.backends.layers import all_but_ties_agree
+from tests.backends.test_openvino import shortcut_v1
 from tests.contract import infer
 from tests.models import build, feeds_for, images, normal
 from tests.planning.test_planner import concat, residual, transformer
@@ -30,6 +31,7 @@ pytestmark = [pytest.mark.runtime, pytest.mark.skipif(_WHY is not None, reason=f
 FORMATS = ("qdq", "openvino-fake-quantize")
 MULTIPLY = ("Convolution", "Deconvolution", "FullyConnected", "MatMul")
 MODELS = {**GRAPHS, "concat": concat, "joined residual": residual, "transformer": transformer}
+MODELS |= {"strided shortcut": shortcut_v1, "padded shortcut": lambda: shortcut_v1(pads=1)}
 
 
 def floating(seen: Examination) -> list[str]:
