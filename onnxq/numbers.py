@@ -93,7 +93,7 @@ def choose_numbers(model: ir.Model, plan: Plan, statistics: Statistics) -> dict[
     for site in plan.sites:
         if site.role == "activation" and site.tied_to is None:
             ranges = [site.fixed or _range(statistics, site.source, site.spec)]
-            ranges += [_range(statistics, tensor, site.spec) for tensor in site.spans]
+            ranges += [_extent(values, statistics, tensor, site.spec) for tensor in site.spans]
             lows, highs = zip(*ranges, strict=True)
             numbers[site.name] = from_range(min(lows), max(highs), site.spec)
         elif site.role in ("weight", "constant"):
@@ -107,6 +107,14 @@ def choose_numbers(model: ir.Model, plan: Plan, statistics: Statistics) -> dict[
             numbers[site.name] = replace(numbers[plan.root(site).name], spec=site.spec)
     fit_biases(model, plan, numbers)
     return numbers
+
+
+def _extent(
+    values: Mapping[str, ir.Value], statistics: Statistics, tensor: str, spec: QuantSpec
+) -> tuple[float, float]:
+    """The range of a tensor that a grid is to hold besides its own: of a constant, all of it."""
+    array = constant_array(values.get(tensor))
+    return _range(statistics, tensor, spec) if array is None else (array.min(initial=0.0), array.max(initial=0.0))
 
 
 def _range(statistics: Statistics, tensor: str, spec: QuantSpec) -> tuple[float, float]:

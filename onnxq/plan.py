@@ -39,7 +39,8 @@ class Site:
         factors: for a bias, the sites of data and weight; its scale is the product of theirs. ``None`` where that would
             overflow 32 bits (weights of more than 8 bits): the bias then has a scale of its own.
         source: for an activation, the tensor whose statistics it takes: itself, or the one it is a reordering of.
-        spans: tensors whose ranges this site's grid holds as well: what is tied to it, but not part of its tensor.
+        spans: tensors whose ranges this site's grid holds as well: what is tied to it, but not part of its tensor. Of
+            constants that is all of them.
     """
 
     name: str
@@ -109,7 +110,8 @@ class Plan:
         """Tensors whose statistics the plan needs, in the order of the graph, without repeats."""
         roots = [s for s in self.sites if s.role == "activation" and s.tied_to is None]
         names = ((*(() if s.fixed else (s.source,)), *s.spans) for s in roots)
-        return list(dict.fromkeys(name for group in names for name in group))
+        constants = {s.tensor for s in self.sites if s.role == "constant"}
+        return list(dict.fromkeys(name for group in names for name in group if name not in constants))
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON-ready data."""

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import onnx
 import pytest
+from numpy.typing import NDArray
 
 import onnxq
 from onnxq import Options
+from onnxq.backends.qnn import BACKEND
+from onnxq.graph.values import constant_array
+from onnxq.numbers import choose_numbers
+from onnxq.planning.planner import make_plan
+from onnxq.prepare import Prepared
 from onnxq.qparams import dequantize, quantize
 from tests.models import build, f32, images, normal
 from tests.planning.test_planner import residual
@@ -57,3 +68,51 @@ def test_fixed_ranges_follow_from_the_operator() -> None:
     q = onnxq.quantize(model, images(1, 16, 8, 8), options=ALL)
     assert float(q.qparams["s"].hi) == pytest.approx(1.0)
     assert int(q.qparams["s"].zero_point) == 0
+
+
+def embedding(joined: str = "y = Add (t, h)") -> tuple[onnx.ModelProto, list[dict[str, NDArray[Any]]]]:
+    """Rows of a table of which the last, the largest, is never asked for, beside data smaller than they are."""
+    table = normal(12, 8, scale=1.0)
+    table[-1] *= 9
+    model = build(
+        f"(float[4, 8] x, int64[4] k) => (float[n, 8] y) {{ h = MatMul (x, w)\n t = Gather (table, k)\n {joined} }}",
+        table=table,
+        w=normal(8, 8, scale=0.1),
+    )
+    rng = np.random.default_rng(3)
+    feeds: list[dict[str, NDArray[Any]]]
+    feeds = [{"x": normal(4, 8, seed=s, scale=1.0), "k": rng.integers(0, 9, 4)} for s in range(4)]
+    return model, feeds
+
+
+@pytest.mark.parametrize(("backend", "bits"), [("qnn", 8), ("qnn", 16), ("snpe", 8), ("snpe", 16), ("onnx_qnn", 8)])
+def test_rows_of_a_table_have_its_scale_and_nothing_of_it_is_clipped(backend: str, bits: int) -> None:
+    model, feeds = embedding()
+    q = onnxq.quantize(model, feeds, backend=backend, options=Options(act_bits=bits))
+    table, scale = constant_array(q.model.graph.initializers["table"]), float(q.qparams["table"].scale)
+    assert table is not None
+    assert q.plan.by_name["t"].tied_to == "table"
+    assert q.qparams["t"] == q.qparams["table"]
+    stored = dequantize(quantize(table, q.qparams["table"]), q.qparams["table"])
+    assert np.abs(stored - table).max() <= scale * 0.501
+
+
+def test_a_table_whose_rows_are_joined_with_one_scale_for_all_is_not_clipped() -> None:
+    model, feeds = embedding("y = Concat <axis = 0> (t, h)")
+    rows = {**BACKEND.rules, "Concat": replace(BACKEND.rules["Concat"], same_scale=True)}
+    target = replace(BACKEND, rules=rows)
+    prepared = Prepared(model, Options())
+    made, _ = prepared.for_target(target, Options())
+    plan = make_plan(made, target)
+    statistics = onnxq.calibrate(model, feeds)
+    numbers = choose_numbers(made, plan, statistics)
+    assert plan.root(plan.by_name["table"]).tensor == "y"
+    assert numbers["table"] == numbers["t"] == numbers["h"] == numbers["y"]
+    table = constant_array(made.graph.initializers["table"])
+    assert table is not None and float(numbers["y"].hi - numbers["y"].lo) >= np.ptp(table) * 0.99
+
+
+def test_what_is_read_back_still_ties_rows_to_their_table(tmp_path: Path) -> None:
+    model, feeds = embedding()
+    onnxq.quantize(model, feeds, backend="qnn", output=tmp_path / "q.onnx")
+    assert onnxq.read(tmp_path / "q.onnx", backend="qnn").plan.by_name["t"].tied_to == "table"

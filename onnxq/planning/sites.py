@@ -96,7 +96,7 @@ class _Drafts:
             if position in rule.weights and is_constant(value):
                 weights.append(self._add_weight(node, rule, position, value))
                 continue
-            role: Role = "constant" if is_constant(value) else "activation"
+            role = _role(value)
             if role == "constant" and not self._quantizes_constant(value):
                 continue
             own = rule.activation(value) if callable(rule.activation) else rule.activation
@@ -154,7 +154,7 @@ class _Drafts:
         draft.produced = not self._asked.backend.inputs_only
         draft.fixed, draft.own = rule.fixed, rule.own_scale
         if rule.kind is Kind.MOVEMENT and node.inputs[0] is not None:
-            draft.tied_to = self._made.get((node.inputs[0], "activation", spec, 0))
+            draft.tied_to = self._made.get((node.inputs[0], _role(node.inputs[0]), spec, 0))
         if rule.same_scale:
             self._share(node, rule, draft)
 
@@ -166,12 +166,12 @@ class _Drafts:
         """
         for position in positions(rule, node):
             value = node.inputs[position]
-            role: Role = "constant" if is_constant(value) else "activation"
-            draft = self._made.get((value, role, output.spec, 0)) if value is not None else None
+            draft = self._made.get((value, _role(value), output.spec, 0)) if value is not None else None
             if draft is not None and draft.root is not output.root and not draft.root.own:
                 before, root = draft.root, output.root
-                held = _reads_whole(node) and _source(before.tensor) is _source(draft.tensor)
-                root.spans += [*(() if held or before.role == "constant" else (before.tensor,)), *before.spans]
+                whole = _reads_whole(node) and _source(before.tensor) is _source(draft.tensor)
+                held = whole or draft.role == "constant"
+                root.spans += [*(() if held else (before.tensor,)), *before.spans]
                 before.tied_to, before.spans = root, []
 
     def sites(self) -> tuple[Site, ...]:
@@ -189,6 +189,11 @@ class _Drafts:
                 draft.name = f"{base}#{count}"
             taken.add(draft.name)
         return tuple(draft.site() for draft in drafts)
+
+
+def _role(value: ir.Value) -> Role:
+    """The role of what an operator reads as data."""
+    return "constant" if is_constant(value) else "activation"
 
 
 def _reads_whole(node: ir.Node) -> bool:

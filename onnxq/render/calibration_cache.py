@@ -164,7 +164,7 @@ def _together(path: Path, where: Path, backend: Backend, scales: Mapping[str, fl
         return {
             edge.node: f"'{where.name}' has no scale of tensor {plan.root(site).tensor!r}"
             for site in plan.sites
-            if site.role == "activation" and plan.root(site).tensor not in usable
+            if plan.root(site).role == "activation" and plan.root(site).tensor not in usable
             for edge in site.readers
         }
 
@@ -172,11 +172,11 @@ def _together(path: Path, where: Path, backend: Backend, scales: Mapping[str, fl
     constants = {n: v for graph in all_graphs(model) for n, v in graph.initializers.items()}
     numbers: dict[str, QParams] = {}
     for site in plan.sites:
-        if site.role == "activation":
-            scale = float32s(usable[plan.root(site).tensor])
-            numbers[site.name] = QParams(site.spec, scale, np.zeros((), np.int64))
+        root = plan.root(site)
+        if root.role == "activation":
+            numbers[site.name] = QParams(site.spec, float32s(usable[root.tensor]), np.zeros((), np.int64))
         else:
-            array = constant_array(constants[site.tensor])
+            array = constant_array(constants[root.tensor])
             assert array is not None
             numbers[site.name] = from_range(*weight_range(array, site.spec), site.spec)
     said = (*prepared.notes, *notes)

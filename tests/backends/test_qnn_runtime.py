@@ -151,6 +151,23 @@ def test_what_is_written_otherwise(nodes: str, constants: dict[str, Any]) -> Non
     assert max(one.steps for one in compare_layers(q.qdq(), RUNTIME, feeds, timeout=120)) <= 1
 
 
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize(("op", "rows"), [("Gather", (4,)), ("GatherElements", (4, 6))])
+def test_what_is_gathered_has_the_scale_of_its_table(tmp_path: Path, op: str, rows: tuple[int, ...], bits: int) -> None:
+    """With another one the HTP compiles no graph."""
+    table = normal(9, 6, scale=1.0)
+    table[-1] *= 4  # no sample asks for it
+    signature = f"(float[4, 6] x, int64[{', '.join(map(str, rows))}] i) => (float[4, 6] y)"
+    model = build(f"{signature} {{ t = {op} (table, i)\n y = Add (t, x) }}", table=table)
+    feeds: list[dict[str, Any]] = [{"x": normal(4, 6, scale=1.0), "i": np.random.default_rng(0).integers(0, 5, rows)}]
+    path = tmp_path / "q.onnx"
+    q = onnxq.quantize(model, feeds, backend="qnn", output=path, options=Options(act_bits=bits))
+    assert not q.plan.kept_float
+    (got,) = (seen["y"] for seen in examine(RUNTIME, path, feeds).outputs)
+    want = Session(q.qdq(), optimize=False).run(feeds[0])["y"]
+    assert np.abs(got - want).max() <= 1.01 * float(q.qparams["y"].scale)
+
+
 @pytest.mark.parametrize("least", [1e-4, 0.1, 30.0])
 def test_one_divided_by_small_and_large_numbers(least: float) -> None:
     """onnxruntime-qnn takes the 1 of a Reciprocal on the grid of what divides it, which may end below 1."""

@@ -39,18 +39,18 @@ def related(
 
 
 def _ties(model: ir.Model, backend: Backend, sites: Sequence[Site], numbers: Mapping[str, QParams]) -> dict[str, str]:
-    activations: dict[str, Site] = {}
+    data: dict[str, Site] = {}
     for site in sites:
-        if site.role == "activation":
-            activations.setdefault(site.tensor, site)
+        if site.role in ("activation", "constant"):
+            data.setdefault(site.tensor, site)
     ties: dict[str, str] = {}
     for node in all_nodes(model):
         rule = backend.rules.get(node.op_type)
-        source = activations.get(node.inputs[0].name or "") if node.inputs and node.inputs[0] is not None else None
+        source = data.get(node.inputs[0].name or "") if node.inputs and node.inputs[0] is not None else None
         if rule is None or rule.kind is not Kind.MOVEMENT or source is None:
             continue
         for value in node.outputs:
-            moved = activations.get(value.name or "")
+            moved = data.get(value.name or "")
             if moved is not None and numbers[moved.name] == numbers[source.name] and moved is not source:
                 ties[moved.name] = source.name
     return ties
