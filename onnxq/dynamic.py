@@ -20,8 +20,6 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
-from onnxq.calibration.data import open_data
-from onnxq.calibration.statistics import KeptSample
 from onnxq.calibration.weights import weight_range
 from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import OutputError
@@ -31,11 +29,11 @@ from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array, is_constant
 from onnxq.measuring.final_check import final_check
-from onnxq.notes.cautions import poor
+from onnxq.measuring.samples_to_judge import samples_to_judge
+from onnxq.notes.cautions import poor, vague
 from onnxq.numbers import unusable_constants
 from onnxq.options import ImageOptions, Options
 from onnxq.options.selection import Selection
-from onnxq.ort.session import Session, inputs_of
 from onnxq.plan import Kept, Plan
 from onnxq.planning.placement import elements
 from onnxq.planning.planner import settled_plan
@@ -57,7 +55,6 @@ _USED = ("include", "exclude", "samples", "opset", "simplify", "providers", "cus
 _HINTS = {"per_channel": "Write dynamic:per_channel={value}"}
 _OPS = ("MatMul", "Gemm", "LSTM", "Attention")
 """What is faster so. Conv can be asked for by ``include``; its integer kernel is slower than the float one."""
-_SAMPLES = 8
 _LEAST_STORED = 1024
 """Elements from which the weight of a layer that stays float is stored as integers."""
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
@@ -115,7 +112,7 @@ def rewrite(
     _require_target(output, model)
     prepared = Prepared(model, options)
     float_model = prepared.at_opset(prepared.model.opset_imports.get("", 14), options.opset)
-    kept = _samples(prepared.model, data, options, image, reporter)
+    kept, there = samples_to_judge(prepared.model, data, options, image, reporter)
     chosen, refused = _choose(float_model, options)
     table = _table(per_channel=per_channel, reduce_range=reduce_range)
     plan, lacking = _plan(float_model, table, options, chosen)
@@ -141,7 +138,8 @@ def rewrite(
             custom_op_library=options.custom_op_library,
         )
         advance(1)
-    checked = replace(checked, warnings=(*checked.warnings, *poor(checked, options)))
+    told = (*checked.warnings, *vague(checked, there), *poor(checked, options))
+    checked = replace(checked, warnings=told)
     files = save(result, output)
     quantized = {name: op for name, op in chosen.items() if name in done}
     stored = {name: op for name, op in plan.stored.items() if name not in done}
@@ -236,22 +234,6 @@ def _require_target(output: str | os.PathLike[str], model: Any) -> None:
         raise OutputError("the folder does not exist", where=str(path.parent), hint="Create it first")
     if isinstance(model, (str, os.PathLike)) and path.exists() and path.samefile(model):
         raise OutputError("this file is the model that is read", where=f"'{output}'", hint="Give another name")
-
-
-def _samples(
-    model: ir.Model, data: Any, options: Options, image: ImageOptions | None, reporter: Reporter
-) -> list[KeptSample]:
-    """At most 8 samples, evenly spaced, with what the float model makes of them."""
-    if data is None:
-        return []
-    feeds = open_data(data, inputs_of(model), image=image, samples=min(options.samples or _SAMPLES, _SAMPLES))
-    kept = []
-    with reporter.phase("run float", total=feeds.length) as advance:
-        session = Session(model, providers=options.providers, custom_op_library=options.custom_op_library)
-        for position, feed in enumerate(feeds):
-            kept.append(KeptSample(feeds.index_of(position), feed, session.run(feed)))
-            advance(position + 1)
-    return kept
 
 
 def _choose(model: ir.Model, options: Options) -> tuple[dict[str, str], list[Kept]]:

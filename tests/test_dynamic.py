@@ -64,10 +64,22 @@ def test_contract(per_channel: bool, tmp_path: Path) -> None:
         "MatMul: it has no constant weight on the right",
     ]
     told = result.verification.outputs["y"]
-    want = [_run(source, f)["y"] for f in feeds[:: len(feeds) // 8 or 1]]
-    got = [_run(output, f)["y"] for f in feeds[:: len(feeds) // 8 or 1]]
-    assert told.samples == 8 and told.sqnr > 25
-    assert sqnr(np.stack(want), np.stack(got)) == pytest.approx(told.sqnr, abs=3)
+    want, got = ([_run(path, f)["y"] for f in feeds] for path in (source, output))
+    assert told.samples == 12 and told.sqnr > 25
+    assert sqnr(np.stack(want), np.stack(got)) == pytest.approx(told.sqnr, abs=0.1)
+
+
+def test_figures_of_few_samples_that_differ_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxq.measuring.samples_to_judge._SECONDS", 0.0)
+    source, output = tmp_path / "m.onnx", tmp_path / "q.onnx"
+    weight = normal(64, 64)
+    weight[0] = 0
+    onnx.save(build("(float[1, 64] x) => (float[1, 64] y) { y = MatMul (x, w) }", w=weight), source)
+    data = np.random.default_rng(0).normal(size=(128, 64)).astype(np.float32)
+    data[16, 0] = 1e3  # leaves one step for all others
+    result = dynamic.rewrite(source, data, output=output)
+    (told,) = [text for text in result.verification.warnings if "differs much from sample to sample" in text]
+    assert "these figures are of 8 of 128: onnxq compare runs them all" in told
 
 
 def test_chosen_and_left_out(tmp_path: Path) -> None:

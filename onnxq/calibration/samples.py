@@ -25,6 +25,7 @@ class Samples:
 
     Attributes:
         length: number of samples, None if it is not known beforehand.
+        total: number of those that there are, used or not, likewise.
         repeatable: whether it can be iterated more than once.
         kind: what the source is, for people, e.g. ``"npz file"``.
     """
@@ -40,7 +41,7 @@ class Samples:
         seekable: bool = True,
         repeatable: bool = True,
     ) -> None:
-        self.kind, self.repeatable = kind, repeatable
+        self.kind, self.repeatable, self.total = kind, repeatable, total
         self._items, self._fitter, self._limit = items, fitter, samples
         self._indices: list[int] | None = None
         if total is not None and seekable:

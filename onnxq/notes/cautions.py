@@ -16,7 +16,7 @@ from onnxq.notes.reasons import by_reason, counts, to_exclude
 from onnxq.options import Options
 from onnxq.plan import Plan
 
-__all__ = ["cautions", "poor"]
+__all__ = ["cautions", "poor", "vague"]
 
 _HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """What people quantize a model for."""
@@ -68,13 +68,24 @@ def cautions(plan: Plan, verification: Verification, options: Options, statistic
         if name in unsure and louder.get(name, 0.0) >= _FAINT:
             below = f"{louder[name]:.0f} dB below all the data" if louder[name] < math.inf else "all zero"
             yield f"output {name!r} is next to nothing in the samples compared ({below}): its SQNR says little"
-    for name, errors in verification.outputs.items():
-        if errors.uncertainty > _VAGUE and verification.samples < samples:
-            yield (
-                f"output {name!r} differs much from sample to sample, and these figures are of "
-                f"{verification.samples} of {samples}: onnxq compare runs them all"
-            )
+    yield from vague(verification, samples)
     yield from poor(verification, options)
+
+
+def vague(verification: Verification, samples: int | None) -> Iterator[str]:
+    """A warning where other samples would give another figure.
+
+    Args:
+        verification: what running a result showed.
+        samples: how many there are; None where nobody knows.
+    """
+    for name, errors in verification.outputs.items():
+        if errors.uncertainty > _VAGUE and (samples is None or verification.samples < samples):
+            some = f"{verification.samples} samples" if samples is None else f"{verification.samples} of {samples}"
+            yield (
+                f"output {name!r} differs much from sample to sample, and these figures are of {some}: onnxq compare "
+                "runs them all"
+            )
 
 
 def poor(verification: Verification, options: Options) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import OptionError
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_nodes
+from onnxq.notes.cautions import poor, vague
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.session import inputs_of
 from onnxq.plan import Kept
@@ -135,6 +136,8 @@ def rewrite_weights(
         verification = examine(written, model, reference, options, float_bytes=prepared.bytes)
         made = files.finish()
     reference.close()
+    told = (*verification.warnings, *vague(verification, job.there), *poor(verification, options))
+    verification = replace(verification, warnings=told)
     notes = [*job.learner.notes(), *_remarks(job.made, recipe)]
     quantized = {node.name or "": node.op_type for matrix, _ in job.made for node in matrix.nodes}
     return Rewritten(_title(recipe), made, quantized, job.kept, notes, prepared.notes, verification)
@@ -142,7 +145,7 @@ def rewrite_weights(
 
 @dataclass(eq=False)
 class _Job:
-    """The work on one model: what was made so far."""
+    """The work on one model: what was made so far, and how many samples there are, where that is known."""
 
     model: ir.Model
     recipe: Recipe
@@ -151,6 +154,7 @@ class _Job:
     kept: list[Kept]
     reporter: Reporter
     made: list[tuple[Matrix, Parts]] = field(default_factory=list)
+    there: int | None = None
 
     def without_data(self, matrices: Sequence[Matrix]) -> Reference:
         """Quantize every matrix from its numbers alone."""
@@ -164,9 +168,8 @@ class _Job:
         self, matrices: Sequence[Matrix], data: Any, options: Options, image: ImageOptions | None
     ) -> Reference:
         """Run the float model segment by segment and quantize the matrices of each while its data is there."""
-        feeds = list(open_data(data, inputs_of(self.model), image=image, samples=options.samples or _SAMPLES))[
-            : options.samples or _SAMPLES
-        ]
+        opened = open_data(data, inputs_of(self.model), image=image, samples=options.samples or _SAMPLES)
+        feeds, self.there = list(opened), opened.total
         self.learner.fitting = range(0, len(feeds), 2)
         self.learner.held = range(1, len(feeds), 2) if len(feeds) > 1 else range(1)
         first = {matrix.nodes[0]: matrix for matrix in matrices}

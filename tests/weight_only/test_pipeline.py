@@ -142,6 +142,17 @@ def test_methods_on_data(method: str, external: bool, tmp_path: Path) -> None:
         assert "2 matrices" in note and "undone in" in note
 
 
+def test_figures_of_few_samples_that_differ_much(tmp_path: Path) -> None:
+    weight = normal(64, 64, scale=0.01)
+    weight[0] = 10  # leaves nothing of the rest of its block
+    source = _save(build("(float[1, 64] x) => (float[1, 64] y) { y = MatMul (x, w) }", w=weight), tmp_path / "m.onnx")
+    data = np.zeros((128, 64), np.float32)
+    data[:, 0] = np.linspace(1, 2, 128)
+    data[4, 1:] = 100  # the first sample but one of those that are used
+    result = quantize_weights(source, tmp_path / "q.onnx", data=data)
+    assert any("these figures are of 8 of 128: onnxq compare runs" in text for text in result.verification.warnings)
+
+
 def test_gptq_beats_nearest_at_the_output(tmp_path: Path) -> None:
     proto = build("(float[N, 128] x) => (float[N, 64] y) { y = MatMul (x, a) }", a=normal(128, 64))
     rng = np.random.default_rng(3)
