@@ -8,36 +8,35 @@ runtime computes, that simulation is compared with the float model inside the ar
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from onnxq import plugins
 from onnxq.backend import Backend
 from onnxq.calibration.data import open_data
 from onnxq.console.progress import Reporter, Silent
-from onnxq.errors import BackendError, OnnxqError, OptionError
+from onnxq.errors import BackendError, OnnxqError, OptionError, VerificationError
 from onnxq.given.artifact import no_quantizers, readers_of, rewritten_before, written_file
 from onnxq.given.unfolded import unfolded
 from onnxq.graph.files.load import load
 from onnxq.graph.shapes import forget_shapes
 from onnxq.locations import find_artifact
 from onnxq.measuring.layerwise import LayerAgreement, compare_layers, require_layers
-from onnxq.measuring.metrics import ErrorMeter, Errors, jsonable, worst_output
+from onnxq.measuring.metrics import Errors, jsonable, worst_output
+from onnxq.measuring.run_in_float import run_in_float
+from onnxq.measuring.side_by_side import errors_between, plain_outputs, steps_of
 from onnxq.options import ImageOptions
-from onnxq.ort.session import Session, inputs_of
+from onnxq.ort.session import inputs_of
 from onnxq.prepare import backend_named
 from onnxq.quantize import read
 from onnxq.quantized import Quantized
 from onnxq.render.formats import write_rendered
 from onnxq.runtimes.child import examine
 from onnxq.runtimes.runtime import Examination, Runtime
-from onnxq.spec import Scheme
 
 __all__ = ["Agreement", "can_be_read", "verify"]
 
@@ -63,6 +62,7 @@ class Agreement:
         remarks: what else the runtime said.
         tensors: number of tensors with a scale.
         layers: the integers of every tensor, each layer computed from equal ones; empty where not asked for.
+        layers_missing: why there are none though they were asked for: the runtime took too long over the parts, say.
     """
 
     backend: str
@@ -78,6 +78,7 @@ class Agreement:
     remarks: tuple[str, ...] = ()
     tensors: int = 0
     layers: tuple[LayerAgreement, ...] = ()
+    layers_missing: str | None = None
 
     @property
     def worst(self) -> tuple[str, Errors] | None:
@@ -100,6 +101,7 @@ class Agreement:
             "floating": list(self.floating),
             "remarks": list(self.remarks),
             "layers": [layer.to_dict() for layer in self.layers],
+            "layers_missing": self.layers_missing,
         }
 
 
@@ -128,7 +130,7 @@ def verify(
         image: how to read pictures, where the data is a folder of them.
         simulation: do not ask for the runtime, simulate only.
         layers: compare layer by layer as well, from equal integers. Over a whole network the differences of a step add
-            up, and the outputs say little about the arithmetic.
+            up, and the outputs say little about the arithmetic. A runtime that fails at the parts is no error.
         timeout: seconds for the runtime, for each of its two runs with ``layers``.
         reporter: shows progress.
 
@@ -164,24 +166,29 @@ def verify(
             seen = examine(runtime, path, feeds, timeout=timeout)
             advance(1)
     compared_layers: tuple[LayerAgreement, ...] = ()
+    missing = None
     if runtime is not None and layers:
         with reporter.phase(f"layer by layer in {runtime.title}", total=1, unit="models") as advance:
-            compared_layers = compare_layers(model, runtime, feeds, timeout=timeout)
+            try:
+                compared_layers = compare_layers(model, runtime, feeds, timeout=timeout)
+            except VerificationError as error:
+                missing = error.what
             advance(1)
     simulated = model if form == "onnx" else quantized.rendered()
     if form != "onnx":
         forget_shapes(simulated)
     with reporter.phase("run in onnxruntime", total=len(feeds)) as advance:
-        reference = _outputs(simulated, feeds, advance)
+        reference = plain_outputs(simulated, feeds, advance)
     computed = runtime is not None and runtime.runs
+    in_float = run_in_float(quantized.plan, runtime.title, seen.integer, seen.floating) if runtime is not None else []
     if runtime is not None and runtime.runs:
         compared = f"{runtime.title} against onnxruntime without optimizations"
-        errors, lsb = _errors(list(zip(reference, seen.outputs, strict=True)), _steps(quantized))
+        errors, lsb = errors_between(list(zip(reference, seen.outputs, strict=True)), steps_of(quantized))
     else:
         what = f"{runtime.title} compiled it, without running it; " if runtime is not None else ""
         compared = f"{what}simulated in onnxruntime, against the float model inside{rewritten_before(target)}"
-        inside = _outputs(quantized.model, feeds, lambda _: None)
-        errors, lsb = _errors(list(zip(inside, reference, strict=True)), {})
+        inside = plain_outputs(quantized.model, feeds, lambda _: None)
+        errors, lsb = errors_between(list(zip(inside, reference, strict=True)), {})
     return Agreement(
         backend=backend,
         artifact=path,
@@ -193,9 +200,10 @@ def verify(
         lsb=lsb,
         integer=seen.integer,
         floating=seen.floating,
-        remarks=(*seen.remarks, *no_quantizers(quantized, model)),
+        remarks=(*seen.remarks, *in_float, *no_quantizers(quantized, model)),
         tensors=len(quantized.qparams),
         layers=compared_layers,
+        layers_missing=missing,
     )
 
 
@@ -247,36 +255,3 @@ def can_be_read(quantized: Quantized) -> bool:
 
 def _has_integers(model: ir.Model) -> bool:
     return any(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in model.graph.all_nodes())
-
-
-def _outputs(model: ir.Model, feeds: Sequence[Mapping[str, NDArray[Any]]], advance: Any) -> list[dict[str, Any]]:
-    session = Session(model, optimize=False)
-    found = []
-    for done, sample in enumerate(feeds, 1):
-        found.append(dict(session.run(sample)))
-        advance(done)
-    return found
-
-
-def _steps(quantized: Quantized) -> dict[str, float]:
-    """Output → step of its quantizer, where it has steps of one size."""
-    names = {value.name for value in quantized.model.graph.outputs}
-    sites = [s for s in quantized.plan.sites if s.role == "activation" and s.produced and s.tensor in names]
-    sites = [s for s in sites if s.spec.scheme is Scheme.UNIFORM]
-    return {s.tensor: float(quantized.qparams[s.name].scale.max()) for s in sites}
-
-
-def _errors(
-    pairs: Sequence[tuple[Mapping[str, NDArray[Any]], Mapping[str, NDArray[Any]]]], steps: Mapping[str, float]
-) -> tuple[dict[str, Errors], dict[str, float]]:
-    meters: dict[str, ErrorMeter] = {}
-    lsb: dict[str, float] = {}
-    for index, (reference, got) in enumerate(pairs):
-        for name, values in reference.items():
-            if name not in got:
-                continue
-            meters.setdefault(name, ErrorMeter()).update(values, got[name].reshape(values.shape), index)
-            if name in steps and values.size:
-                most = float(np.abs(values.astype(np.float64) - got[name].reshape(values.shape)).max())
-                lsb[name] = max(lsb.get(name, 0.0), most / steps[name])
-    return {name: meter.result() for name, meter in meters.items()}, lsb

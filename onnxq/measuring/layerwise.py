@@ -12,9 +12,10 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.errors import OptionError
+from onnxq.errors import OptionError, VerificationError
 from onnxq.graph.files.save import save
 from onnxq.measuring.metrics import ErrorMeter, jsonable
+from onnxq.measuring.side_by_side import in_shape_of
 from onnxq.ort.session import Session
 from onnxq.qparams import dequantize
 from onnxq.render.cuts import Cut, find_cuts, showing, taken_apart
@@ -73,7 +74,7 @@ def compare_layers(
 
     Raises:
         OptionError: there is no sample, or nothing to take apart.
-        VerificationError: the runtime does not take the parts.
+        VerificationError: the runtime does not take the parts, or gives other tensors than they have.
     """
     cuts = require_layers(model, feeds)
     sizes = {name: array.shape for name, array in feeds[0].items()}
@@ -91,7 +92,7 @@ def compare_layers(
         parts = taken_apart(model, cuts, {**alike[0], **references[0]}, floats=not runtime.reads_codes)
         save(parts, path)
         seen = examine(runtime, path, given, timeout=timeout, **runtime.in_parts)
-    return tuple(_compared(cut, references, seen.outputs) for cut in cuts)
+    return tuple(_compared(cut, references, seen.outputs, runtime.title) for cut in cuts)
 
 
 def require_layers(model: ir.Model, feeds: Sequence[Arrays]) -> list[Cut]:
@@ -111,13 +112,18 @@ def require_layers(model: ir.Model, feeds: Sequence[Arrays]) -> list[Cut]:
     return cuts
 
 
-def _compared(cut: Cut, references: Sequence[Arrays], got: Sequence[Arrays]) -> LayerAgreement:
+def _compared(cut: Cut, references: Sequence[Arrays], got: Sequence[Arrays], title: str) -> LayerAgreement:
     meter = ErrorMeter()
     values = differing = steps = 0
     for index, (reference, result) in enumerate(zip(references, got, strict=True)):
         zero = int(cut.numbers.zero_point)
         mine = reference[cut.codes].astype(np.int32) - zero
-        other = result[cut.codes].reshape(mine.shape).astype(np.int32) - zero
+        found = in_shape_of(mine, result[cut.codes]) if cut.codes in result else None
+        if found is None or found.shape != mine.shape:
+            shape = "no integers" if found is None else f"integers of shape {found.shape}"
+            what = f"{title} gives {shape} for tensor '{cut.tensor}' of {cut.layer}"
+            raise VerificationError(f"{what}, which has shape {mine.shape}")
+        other = found.astype(np.int32) - zero
         distance = np.abs(mine - other)
         values += distance.size
         differing += int(np.count_nonzero(distance))

@@ -15,12 +15,13 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.graph.namer import Namer
-from onnxq.graph.traverse import describe
+from onnxq.graph.traverse import describe, subgraphs
 from onnxq.qparams import QParams
 from onnxq.render.reading.parameters import pair_parameters
 
 __all__ = ["Cut", "find_cuts", "showing", "taken_apart"]
 
+_SIZES = frozenset({"Shape", "Size"})
 _CODES = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16})
 
 
@@ -46,14 +47,18 @@ class Cut:
 def find_cuts(model: ir.Model) -> list[Cut]:
     """Where a model can be taken apart, in its order: quantizers of one scale, of 8 or 16 bits, in the main graph.
 
+    Left out are tensors that no data goes into, such as the zeros that a recurrent layer begins with: runtimes compute
+    them in advance, and some drop them from their outputs.
+
     Args:
         model: with QuantizeLinear and DequantizeLinear; left unchanged.
     """
-    namer = Namer(model)
+    namer, moving = Namer(model), _with_data(model)
     found = []
     for node in model.graph:
-        if node.op_type != "QuantizeLinear" or node.inputs[0] is None:
+        if node.op_type != "QuantizeLinear" or node.inputs[0] not in moving:
             continue
+        assert node.inputs[0] is not None
         codes, zero = node.outputs[0], node.inputs[2] if len(node.inputs) > 2 else None
         if codes.is_graph_output() or not codes.uses() or zero is None or zero.dtype not in _CODES:
             continue
@@ -68,6 +73,17 @@ def find_cuts(model: ir.Model) -> list[Cut]:
         shown = next((reader.outputs[0] for reader in readers if reader.outputs[0].is_graph_output()), node.inputs[0])
         name = codes.name or ""
         found.append(Cut(shown.name or "", name, namer.fresh(f"{name}_given"), layer, numbers))
+    return found
+
+
+def _with_data(model: ir.Model) -> set[ir.Value | None]:
+    """Tensors that depend on what inputs hold, not on their sizes alone."""
+    found: set[ir.Value | None] = {v for v in model.graph.inputs if v.name not in model.graph.initializers}
+    for node in model.graph:
+        read = {value for value in node.inputs if value is not None}
+        within = any(True for _ in subgraphs(node))
+        if within or (read & found and not (node.op_type in _SIZES and node.domain == "")):
+            found.update(node.outputs)
     return found
 
 

@@ -84,5 +84,6 @@ def verify(args: argparse.Namespace, screen: Screen) -> Answer:
     if floor is None and not found.layers:
         floor = args.options.min_sqnr if found.simulated else _AGREEMENT
     below = floor is not None and found.worst is not None and found.worst[1].sqnr < floor
-    below |= any(layer.steps > args.max_steps for layer in found.layers)
+    below |= any(layer.steps > args.max_steps for layer in found.layers) or found.layers_missing is not None
+    below |= not found.simulated and any(errors.reshaped for errors in found.outputs.values())
     return (ExitCode.BELOW if below else ExitCode.OK), {**found.to_dict(), "below_floor": below}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from onnxq.compare import TensorErrors
-from onnxq.console.terminal import Screen, bytes_text, decibels
+from onnxq.console.terminal import Screen, bytes_text, decibels, plural
 from onnxq.measuring.metrics import Errors
 from onnxq.notes.reasons import by_reason, counts
 from onnxq.plan import Kept
@@ -64,6 +65,10 @@ def _some(names: Sequence[str]) -> list[str]:
 
 def accuracy_text(errors: Errors) -> str:
     """SQNR over all samples, of the worst and of the median one; of integers, the share that is equal."""
+    if errors.reshaped:
+        others = replace(errors, reshaped=0)
+        rest = f"; of the others {accuracy_text(others)}" if errors.elements else ""
+        return f"another shape in {errors.reshaped} of {plural(errors.samples, 'sample')}{rest}"
     if is_counted(errors):
         return f"{errors.agreement:.2%} of {errors.elements:,} values equal"
     if errors.sqnr == math.inf:

@@ -28,6 +28,7 @@ from onnxq.views.parts import (
 )
 
 if TYPE_CHECKING:
+    from onnxq.measuring.against_source import SourceAgreement
     from onnxq.measuring.layerwise import LayerAgreement
     from onnxq.rewritten import Rewritten
     from onnxq.verify import Agreement
@@ -70,6 +71,8 @@ def quantized(
             speed = f"{check.speedup:.2f} times as fast as float, one thread of this machine"
             rows.append(("speed", screen.style(speed, "yellow") if check.speedup < _SLOWER else speed))
         rows.append(("checked", _checked(result, check)))
+        if check.against_source is not None:
+            rows.append(("as given", _as_given(check.against_source)))
     rows += labelled("hint", result.hints)
     rows += labelled("next", _next(result))
     screen.pairs(rows)
@@ -99,6 +102,18 @@ def _checked(result: Quantized, check: Verification) -> str:
         return f"valid, runs with optimizations on and off; {plural(check.samples, 'sample')}"
     ran = f"simulated in onnxruntime, {plural(check.samples, 'sample')}" if check.samples else "loads in onnxruntime"
     return f"valid, {ran}"
+
+
+def _as_given(found: SourceAgreement) -> str:
+    """How far a result is from the quantized model it was made of."""
+    if found.skipped:
+        return f"not compared with the model given: {found.skipped}"
+    worst = found.worst
+    if worst is not None:
+        text = "exact" if worst[1].sqnr == math.inf else decibels(worst[1].sqnr)
+    else:
+        text = "; ".join(f"{name}: {accuracy_text(errors)}" for name, errors in found.outputs.items())
+    return f"{text} to the model given, {plural(found.samples, 'random input')}"
 
 
 def _next(result: Quantized) -> list[str]:
@@ -218,6 +233,7 @@ def agreement(screen: Screen, found: Agreement, *, verbose: bool) -> None:
         rows += labelled("agreement", [*texts, *counted])
     rows.append(("compared", found.compared if found.outputs else "nothing: give --data"))
     rows += labelled("layers", _layers(found.layers, verbose))
+    rows += labelled("layers", [f"not compared: {found.layers_missing}"] if found.layers_missing else [])
     rows += labelled("remark", found.remarks)
     if verbose:
         rows += [("integer", name) for name in found.integer] + [("float", name) for name in found.floating]

@@ -14,7 +14,7 @@ import pytest
 import onnxq
 from onnxq import Options
 from onnxq.cli import main
-from onnxq.errors import OptionError
+from onnxq.errors import OptionError, VerificationError
 from onnxq.measuring.layerwise import compare_layers
 from onnxq.ort.session import Session
 from onnxq.qparams import dequantize
@@ -23,7 +23,7 @@ from onnxq.runtimes.child import examine
 from onnxq.runtimes.onnxruntime import RUNTIME
 from onnxq.runtimes.rknn import RUNTIME as RKNN
 from onnxq.runtimes.runtime import WORKERS, Runtime
-from tests.models import build, feeds_for, normal
+from tests.models import build, f32, feeds_for, normal
 from tests.targets import branches, residual
 
 ALL = Options(placement="all")
@@ -41,6 +41,8 @@ def run(request):
         found = dict(zip(names, session.run(None, feeds)))
         codes = found[request.options["name"]]
         codes.ravel()[:4] += request.options["by"]
+        if request.options.get("change"):
+            found[request.options["name"]] = codes[..., :1] if request.options["change"] == "cut" else []
         request.write(index, [found[n] for n in names])
     return {{"outputs": names}}
 
@@ -121,6 +123,62 @@ def test_free_dimensions_and_samples_of_several_sizes() -> None:
     feeds = [{"x": normal(n, 8, 6, 6, seed=n)} for n in (2, 3)]
     found = compare_layers(onnxq.quantize(source, feeds, options=ALL).qdq(), RUNTIME, feeds, timeout=60)
     assert {layer.tensor: layer.values for layer in found} == {"x": 2 * 8 * 36, "y": 2 * 4 * 36}
+
+
+def test_tensors_that_no_data_goes_into_are_left_out() -> None:
+    """Runtimes compute them in advance: RKNN-Toolkit2 drops them from the outputs, and all behind have other places."""
+    model = build(
+        """(float[N, 4] x) => (float[N, 4] y) {
+            shape = Shape (x)
+            filled = Expand (one, shape)
+            fq = QuantizeLinear (filled, scale, zero)
+            f = DequantizeLinear (fq, scale, zero)
+            twice = Add (f, f)
+            tq = QuantizeLinear (twice, scale, zero)
+            t = DequantizeLinear (tq, scale, zero)
+            xq = QuantizeLinear (x, scale, zero)
+            d = DequantizeLinear (xq, scale, zero)
+            s = Add (d, t)
+            sq = QuantizeLinear (s, scale, zero)
+            y = DequantizeLinear (sq, scale, zero)
+        }""",
+        one=f32([0.5]),
+        scale=f32(0.1),
+        zero=np.uint8(128),
+    )
+    assert [cut.codes for cut in find_cuts(ir.from_proto(model))] == ["xq", "sq"]
+
+
+@pytest.mark.parametrize(("change", "why"), [("cut", "integers of shape"), ("drop", "no integers")])
+def test_a_runtime_that_gives_other_tensors(model: ir.Model, tmp_path: Path, change: str, why: str) -> None:
+    cut = find_cuts(model)[2]
+    runtime = _off(tmp_path, name=cut.codes, by=0, change=change)
+    with pytest.raises(VerificationError, match=f"a runtime that is off gives {why}.*'{cut.tensor}'"):
+        compare_layers(model, runtime, feeds_for(residual(), samples=1), timeout=60)
+
+
+def test_what_was_measured_is_told_where_the_layers_take_too_long(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnxq.quantize(residual(), feeds_for(residual()), output=tmp_path / "q.onnx", options=ALL)
+    np.savez(tmp_path / "d.npz", x=np.stack([f["x"] for f in feeds_for(residual())]))
+    sleeping = tmp_path / "run_off.py"
+    sleeping.write_text("import time\ntime.sleep(60)")
+
+    class Off(Runtime):
+        worker = sleeping
+
+    def slow(_: Runtime, *args: Any, timeout: float, **rest: Any) -> Any:
+        return examine(Off("off", "a slow runtime", ("off",)), *args, timeout=0.2)
+
+    monkeypatch.setattr("onnxq.measuring.layerwise.examine", slow)
+    command = ["verify", str(tmp_path / "q.onnx"), "--data", str(tmp_path / "d.npz"), "--layers"]
+    assert main(command) == 3
+    out = " ".join(capsys.readouterr().out.split())
+    assert "agreement y: " in out and "layers not compared: a slow runtime took more than 0.2 s" in out
+    assert main([*command, "--json"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert found["layers"] == [] and "took more than" in found["layers_missing"] and found["outputs"]
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ def run(request: Request) -> dict[str, Any]:
     from rknn.api import RKNN
 
     model = onnx.load(str(request.model), load_external_data=False)
-    outputs = [value.name for value in model.graph.output]
+    outputs = with_data(model)
     samples = list(request.feeds())
     toolkit = RKNN(verbose=False)
 
@@ -49,10 +49,26 @@ def run(request: Request) -> dict[str, Any]:
             print("RKNN-Toolkit2 builds for one shape: give samples of equal shapes", file=sys.stderr)
             sys.exit(1)
         layouts = ["nchw"] * len(arrays)  # of no meaning but for arrays of four dimensions, which it takes for NHWC
-        request.write(index, toolkit.inference(inputs=arrays, data_format=layouts))
+        results = toolkit.inference(inputs=arrays, data_format=layouts)
+        if results is None or len(results) != len(outputs):
+            count = 0 if results is None else len(results)
+            print(f"RKNN-Toolkit2 gives {count} outputs of {len(outputs)}, and does not say which", file=sys.stderr)
+            sys.exit(1)
+        request.write(index, results)
     size = exported.stat().st_size
     toolkit.release()
     return {"outputs": outputs, "remarks": [f"model.rknn for {request.options['target_platform']}: {size} bytes"]}
+
+
+def with_data(model: Any) -> list[str]:
+    """Outputs that depend on what inputs hold, not on their sizes alone: the toolkit drops the others, constants."""
+    constants = {tensor.name for tensor in model.graph.initializer}
+    moving = {value.name for value in model.graph.input} - constants
+    for node in model.graph.node:
+        within = any(attribute.HasField("g") for attribute in node.attribute)
+        if within or (moving & set(node.input) and node.op_type not in ("Shape", "Size")):
+            moving.update(node.output)
+    return [value.name for value in model.graph.output if value.name in moving]
 
 
 if __name__ == "__main__":
