@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -62,12 +63,14 @@ def check(
     session, said = _opened(loaded if prepared is None else prepared.model, options)
     if said is not None and not any(f.level == "error" and f.where.startswith("node") for f in findings):
         findings.append(said)
+    shapes: dict[str, tuple[int, ...]] = {}
     if session is not None:
         findings += _inputs(session, data is not None)
         if data is not None:
-            findings += check_data(loaded, session, data, options, image)
+            seen, shapes = check_data(loaded, session, data, options, image)
+            findings += seen
     alone = _alone(backend, options)
-    findings += alone if alone else _plan(loaded, backend, options) + _lacks(loaded, backend, options)
+    findings += alone if alone else _plan(loaded, backend, options, shapes) + _lacks(loaded, backend, options)
     unique = list({(f.where, f.what): f for f in findings}.values())
     return sorted(unique, key=lambda f: _ORDER[f.level])
 
@@ -164,10 +167,10 @@ def _lacks(model: ir.Model, backend: str, options: Options) -> list[Finding]:
     return target.lacks(fitted) if target.lacks else []
 
 
-def _plan(model: ir.Model, backend: str, options: Options) -> list[Finding]:
-    """What will be quantized, and what stays float."""
+def _plan(model: ir.Model, backend: str, options: Options, shapes: Mapping[str, Sequence[int]]) -> list[Finding]:
+    """What will be quantized, and what stays float, of samples of some shapes."""
     try:
-        made = plan(model, backend=backend, options=options)
+        made = plan(model, backend=backend, options=options, shapes=shapes)
     except OnnxqError as error:
         return [of_error(error, f"backend {backend!r}")]
     nodes, total = made.done, made.total

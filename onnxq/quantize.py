@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -24,7 +24,7 @@ from onnxq.effort import algorithms_of
 from onnxq.errors import OptionError, OutputError
 from onnxq.given.fold_batchnorm import fold_quantized_batchnorm
 from onnxq.graph.files.load_named import load_named
-from onnxq.graph.shapes import forget_shapes
+from onnxq.graph.shapes import forget_shapes, shapes_of_one, sizes_at
 from onnxq.graph.values import all_nodes, is_filled
 from onnxq.locations import artifact_path, is_folder, require_folder
 from onnxq.measuring.final_check import Verification, final_check
@@ -44,17 +44,25 @@ from onnxq.several import for_each_target
 __all__ = ["calibrate", "plan", "quantize", "quantize_all", "read"]
 
 
-def plan(model: Source, *, backend: str = "onnxruntime", options: Options | None = None) -> Plan:
+def plan(
+    model: Source,
+    *,
+    backend: str = "onnxruntime",
+    options: Options | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Plan:
     """What will be quantized how, what is tied, what stays float and why. Needs no data.
 
     What data shows (a tensor never computed, a part that 8 bits destroy) can keep more nodes float later. An algorithm
-    that is a pipeline of its own plans for itself, and is refused here.
+    that is a pipeline of its own plans for itself, and is refused here. What gains in integers depends on sizes: where
+    inputs have free ones, give ``shapes`` of a sample by input name, or a free first dimension counts as 1.
     """
     options = Options.of(options)
     target = backend_named(backend)
     chosen(options.algorithms)
     target.require(options)
-    return make_plan(Prepared(model, options).for_target(target, options)[0], target, options)
+    fitted = Prepared(model, options).for_target(target, options)[0]
+    return make_plan(fitted, target, options, sizes=sizes_at(fitted, {**shapes_of_one(fitted), **(shapes or {})}))
 
 
 def calibrate(

@@ -17,6 +17,7 @@ from onnxq.cli import main
 from onnxq.demo.data import MODEL, load_digits
 from onnxq.options import Options
 from tests import pairs
+from tests.models import build, normal
 
 
 def digits() -> np.ndarray:
@@ -68,6 +69,24 @@ def test_suspicious_data(data: Any, words: str) -> None:
     with np.errstate(invalid="ignore"):
         given = data(digits())
     assert only(check(MODEL, data=given), words).level == "warning"
+
+
+def test_the_plan_is_that_of_the_samples_sizes() -> None:
+    """With a free batch somewhere else than in front, a MatMul of one row was taken for one of 16."""
+    model = build(
+        "(float[N, 128] x) => (float[1, N, 8] y) { u = Unsqueeze (x, first)\n a = MatMul (u, w)\n y = MatMul (a, v) }",
+        first=np.array([0]),
+        w=normal(128, 128),
+        v=normal(128, 8),
+    )
+    for rows, quantized in ((1, False), (64, True)):
+        feeds = [{"x": normal(rows, 128, seed=k, scale=1.0)} for k in range(12)]
+        made = onnxq.quantize(model, feeds).plan
+        assert bool(made.quantized) is quantized
+        assert onnxq.plan(model, shapes={"x": (rows, 128)}).quantized == made.quantized
+        words = f"{made.done if quantized else 'none'} of 3 float nodes will be quantized"
+        assert only(check(model, data=feeds), words).level == ("note" if quantized else "warning")
+    assert onnxq.plan(model).quantized == {}, "a free batch is taken for one of 1"
 
 
 def test_data_of_which_no_sample_is_usable() -> None:

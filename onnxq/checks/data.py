@@ -35,7 +35,7 @@ UNSCALED = "whole numbers from 0 to 255, as in pictures that were not scaled"
 
 def check_data(
     model: ir.Model, session: Session, data: Any, options: Options, image: ImageOptions | None
-) -> list[Finding]:
+) -> tuple[list[Finding], dict[str, tuple[int, ...]]]:
     """Look at a few samples and run some.
 
     Args:
@@ -44,6 +44,9 @@ def check_data(
         data: see `onnxq.calibration.data.open_data`.
         options: number of samples, providers, custom-op library.
         image: how pictures are read.
+
+    Returns:
+        The findings, and input name → shape of the first sample, of none where the data cannot be read.
     """
     limit = min(options.samples or LOOKED_AT, LOOKED_AT)
     looker = Looker(session.inputs, states(model))
@@ -58,7 +61,7 @@ def check_data(
             if index < RUN:
                 few[samples.index_of(index)] = feed
     except (DataError, OptionError) as error:
-        return [of_error(error, "calibration data")]
+        return [of_error(error, "calibration data")], {}
     known = whole.length if whole.length is not None else looker.samples
     findings = [*_number(known), *looker.findings()]
     try:
@@ -73,7 +76,8 @@ def check_data(
     except OnnxqError as error:
         findings.append(of_error(error, "running the float model"))
     what = plural(known, "sample") if whole.length is not None else f"at least {plural(known, 'sample')}"
-    return [*findings, Finding("note", "calibration data", f"{what} ({whole.kind}); {looker.shapes()}")]
+    findings.append(Finding("note", "calibration data", f"{what} ({whole.kind}); {looker.shapes()}"))
+    return findings, {name: array.shape for feed in list(few.values())[:1] for name, array in feed.items()}
 
 
 def _number(samples: int) -> list[Finding]:

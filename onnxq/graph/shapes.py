@@ -162,6 +162,16 @@ def forget_shapes(model: ir.Model) -> None:
                         value.type = value.shape = None
 
 
+def shapes_of_one(model: ir.Model) -> dict[str, tuple[int, ...]]:
+    """Input name → shape where a free first dimension is 1; inputs with other free dimensions are missing."""
+    found = {}
+    for value in model.graph.inputs:
+        first, *others = value.shape or ir.Shape([None, None])
+        if value.name and all(isinstance(dim, int) for dim in others):
+            found[value.name] = (first if isinstance(first, int) else 1, *(d for d in others if isinstance(d, int)))
+    return found
+
+
 def sizes_at(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
     """Number of elements of every tensor whose shape follows from given shapes of the inputs.
 
