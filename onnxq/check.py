@@ -19,6 +19,7 @@ from onnxq.graph.files.check import check as check_model
 from onnxq.graph.files.load import ModelSource, load
 from onnxq.notes.reasons import by_reason, counts
 from onnxq.options import ImageOptions, Options
+from onnxq.ort.errors import LOOK
 from onnxq.ort.session import Session
 from onnxq.prepare import Prepared, backend_named
 from onnxq.quantize import plan
@@ -86,7 +87,8 @@ def _opened(model: ir.Model, options: Options) -> tuple[Session | None, Finding 
         try:
             plain = opened(optimize=False)
         except ExecutionError:
-            return None, of_error(error, "onnxruntime")
+            found = of_error(error, "onnxruntime")
+            return None, replace(found, hint="" if found.hint == LOOK else found.hint)
         what = of_error(error, "onnxruntime").what
         return plain, Finding("warning", "onnxruntime", f"it runs without graph optimizations only; with them: {what}")
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 
 from onnxq.errors import ExecutionError
+from onnxq.graph.unknown_operator import unknown_operator
 
-__all__ = ["first_line", "load_error", "node_in"]
+__all__ = ["LOOK", "first_line", "load_error", "node_in"]
+
+LOOK = "Run `onnxq check` on the model"
+"""What to do about a model that onnxruntime cannot load, where nothing better is known."""
 
 _NODE = (r"\bnode '([^']+)' \(", r"\bName:'([^']+)' Status Message")
 """How a message names a node: ours, and onnxruntime's while it runs."""
@@ -22,11 +26,14 @@ def load_error(error: Exception, where: str) -> ExecutionError:
             where=where,
             hint="Give the library that implements it with --custom-op-library",
         )
+    left = unknown_operator(text)
+    if left is not None:
+        return ExecutionError(left.what, where=left.where, hint=left.hint)
     invalid = re.match(r'This is an invalid model\. In Node, \("([^"]*)", (\w+), .*?, Error (.*)', text)
     if invalid:
         name, op, reason = invalid.groups()
         text = f"node {name!r} ({op}): {reason}"
-    hint = "Run `onnxq check` on the model"
+    hint = LOOK
     if "IR version" in text or "Current official support for domain" in text:
         hint = "Use a newer onnxruntime, or export the model again with an older opset"
     return ExecutionError(f"onnxruntime cannot load the model ({text})", where=where, hint=hint)

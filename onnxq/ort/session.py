@@ -135,7 +135,7 @@ class Session:
         source: str | bytes
         if isinstance(model, ir.Model):
             source, self._kept_alive = hand_over(model, options)
-            where = model.graph.name or "model"
+            where = f"graph {model.graph.name!r}" if model.graph.name else "model"
         elif isinstance(model, bytes):
             source, where = model, "model"
         else:

@@ -8,6 +8,7 @@ import onnx_ir as ir
 from onnxq.errors import ModelError
 from onnxq.graph.files.structure import check_structure
 from onnxq.graph.skeleton import skeleton
+from onnxq.graph.unknown_operator import unknown_operator
 
 __all__ = ["check"]
 
@@ -38,6 +39,9 @@ def check(model: ir.Model) -> None:
     try:
         onnx.checker.check_model(proto, full_check=True)
     except Exception as error:  # the checker and shape inference raise classes of their own
+        unknown = unknown_operator(" ".join(str(error).split()))
+        if unknown is not None:
+            raise ModelError(unknown.what, where=unknown.where, hint=unknown.hint) from error
         lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
         text = " ".join(lines[:3]) if lines else type(error).__name__
         raise ModelError(f"the ONNX checker refuses it: {text}", where="invalid model") from error
