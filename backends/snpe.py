@@ -2,9 +2,11 @@
 
 ``<model>.onnx`` holds the weights as their quantized values, ``<model>.encodings`` beside it scale and offset of every
 graph input, operator output and constant that is quantized, keyed by its name in that model. Activations are unsigned,
-of 8 or 16 bits, weights int8 without a zero point, per channel for convolutions and Gemm. Relu and Clip are computed
-with the operator in front of them: what is between has no encoding. So have the insides of GELU and of normalizations
-that are written as chains, which converters recognise.
+of 8 or 16 bits, weights int8 without a zero point, per channel for convolutions, Gemm, and a MatMul by a matrix, as in
+Qualcomm's AIMET for the HTP from version 69 on; for an older one, or a processor that has them for convolutions alone,
+there is ``--override 'MatMul=per_channel=false'``, and the same for Gemm. Relu and Clip are computed with the operator
+in front of them: what is between has no encoding. So have the insides of GELU and of normalizations that are written as
+chains, which converters recognise.
 
 Formats are the versions of the file:
 

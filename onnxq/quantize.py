@@ -31,6 +31,7 @@ from onnxq.measuring.final_check import Verification, final_check
 from onnxq.measuring.rewrite_cost import rewrite_cost
 from onnxq.notes.cautions import cautions
 from onnxq.notes.hints import hints
+from onnxq.notes.unmet import unmet
 from onnxq.observe import observe, require_one
 from onnxq.options import ImageOptions, Options
 from onnxq.plan import Plan
@@ -229,6 +230,7 @@ class _Job:
         told += [*prepared.warnings, *decider.warnings, *verification.warnings]
         if target.rewrite is not None:
             told += rewrite_cost(fitted[0], target.name, verification, statistics.kept, options)
+        told += unmet(float_model, quantized.plan, target, options)
         told += cautions(quantized.plan, verification, options, statistics)
         verification = replace(verification, warnings=tuple(told))
         say = target.format_named(options.format).notes

@@ -3,8 +3,15 @@
 Around every operator stand quantizers, on graph inputs and outputs too: the provider makes one HTP operator of a node
 and the DequantizeLinear and QuantizeLinear around it, and what lacks one of them it computes wrongly or not at all.
 Activations are uint8 with a zero point, or uint16 (``act_bits=16``), weights int8 without one: per channel for
-convolutions and Gemm, per tensor for MatMul, as in onnxruntime's own QNN configuration. Biases are int32. Quantizers of
-16 bits are those of the domain com.microsoft below opset 21.
+convolutions, Gemm, and a MatMul by a matrix, which the provider makes a FullyConnected, per tensor for a MatMul by more
+matrices than one. Biases are int32. Quantizers of 16 bits are those of the domain com.microsoft below opset 21.
+
+With scales per channel, Gemm and MatMul agree with onnxruntime on the emulator of HTP 68, 69 and 73: to a step in 8
+bits, to three in 16, for data of one to four dimensions. No device was tried. Qualcomm's own configurations in AIMET
+have them from HTP 69 on, and for 68 those of convolutions alone; onnxruntime's QNN configuration leaves MatMul per
+tensor. For a device that refuses them there is ``--override 'MatMul=per_channel=false'``, or ``--per-tensor`` for all.
+A weight of more matrices is a MatMul of QNN's: with scales per channel the emulator takes that too, but devices of HTP
+73 with QAIRT 2.35 are reported not to (onnxruntime-qnn, pull request 587).
 
 Limits from that configuration (``quantization/execution_providers/qnn/quant_config.py``): a real range is at least
 1e-4 wide; a 16-bit Sigmoid has the scale 1/65536 and the zero point 0, a 16-bit Tanh 1/32768 and 32768. So has a 16-bit
@@ -50,7 +57,7 @@ from onnxq.graph.values import static_shape
 from onnxq.options import Options
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ, write_rendered
-from onnxq.rows import conv_axis, conv_transpose_axis, each, gemm_axis, plain_gemm, plain_max_pool
+from onnxq.rows import conv_axis, conv_transpose_axis, each, gemm_axis, matmul_axis, plain_gemm, plain_max_pool
 from onnxq.runtimes.child import examine, require
 from onnxq.runtimes.qnn import RUNTIME
 from onnxq.spec import QuantSpec
@@ -68,7 +75,7 @@ RULES = (
     OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, bias=2),
     OpRule("ConvTranspose", Kind.COMPUTE, weights=(1,), weight_axis=conv_transpose_axis, bias=2),
     OpRule("Gemm", Kind.COMPUTE, weights=(1,), weight_axis=gemm_axis, bias=2, when=plain_gemm),
-    OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_bits=_EIGHT),
+    OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=matmul_axis, weight_bits=_EIGHT),
     OpRule("MatMul:product", Kind.PRODUCT, data=(0, 1)),
     OpRule("LayerNormalization", Kind.ELEMENTWISE, weights=(1,), bias=2, weight=_GAMMA, weight_bits=_EIGHT),
     OpRule("InstanceNormalization", Kind.ELEMENTWISE, weights=(1,), bias=2, weight=_GAMMA, weight_bits=_EIGHT),

@@ -63,10 +63,12 @@ class Selection:
 
     def weight(self, spec: QuantSpec, node: ir.Node, value: ir.Value) -> QuantSpec:
         """The spec of a node's weight with the overrides that match the node or the tensor; the last one wins."""
-        for match, change in self._overrides:
-            if change.weight_bits is not None and _names(match, node, value):
-                spec = replace(spec, bits=change.weight_bits)
-        return spec
+        return replace(spec, bits=self.weight_bits(node, value) or spec.bits)
+
+    def weight_bits(self, node: ir.Node, value: ir.Value) -> int | None:
+        """The width that an override asks for of a node's weight; ``None`` where none does."""
+        found = (change.weight_bits for match, change in reversed(self._overrides) if _names(match, node, value))
+        return next((bits for bits in found if bits is not None), None)
 
     def per_channel(self, default: bool, node: ir.Node, value: ir.Value) -> bool:
         """Whether a node's weight has a scale per channel."""

@@ -193,7 +193,7 @@ def test_a_reciprocal_divides_a_one_of_its_own_grid() -> None:
     assert float(one.scale) * (255 - int(one.zero_point)) == pytest.approx(1)
 
 
-def test_matmul_has_one_scale_and_no_4_bits() -> None:
+def test_matmul_has_no_4_bits() -> None:
     model = build(
         "(float[2, 16] x) => (float[2, 8] y, float[2, 8] z) { y = MatMul (x, w)\n z = Gemm (x, v) }",
         w=normal(16, 8),
@@ -201,7 +201,7 @@ def test_matmul_has_one_scale_and_no_4_bits() -> None:
     )
     plan = onnxq.plan(model, backend="qnn", options=Options(weight_bits=4))
     specs = {s.tensor: s.spec for s in plan.sites}
-    assert str(specs["w"]) == "int8 symmetric per tensor, narrow"
+    assert str(specs["w"]) == "int8 symmetric per channel (axis 1), narrow"
     assert str(specs["v"]) == "int4 symmetric per channel (axis 1), narrow"
 
 
@@ -294,3 +294,17 @@ def test_sizes_that_depend_on_the_data_are_refused(monkeypatch: pytest.MonkeyPat
     with pytest.raises(ModelError, match=r"'where'.*'i' whose size depends on the data"):
         onnxq.plan(model, backend="qnn", options=Options(format="context"))
     assert onnxq.plan(model, backend="qnn").quantized
+
+
+def test_scales_per_channel_of_a_product_by_one_matrix() -> None:
+    """The provider makes a FullyConnected of it; of a product by more matrices it makes QNN's MatMul."""
+    model = build(
+        "(float[2, 6, 16] x) => (float[2, 6, 8] y) { h = MatMul (x, w)\n y = MatMul (h, v) }",
+        w=normal(16, 12, scale=0.2) * np.geomspace(0.01, 3, 12, dtype=np.float32),
+        v=normal(2, 12, 8, scale=0.2),
+    )
+    feeds = images(2, 6, 16)
+    q = onnxq.quantize(model, feeds, backend="qnn", options=Options(act_bits=16))
+    assert q.qparams["w"].scale.shape == (12,) and q.qparams["v"].scale.shape == ()
+    one = onnxq.quantize(model, feeds, backend="qnn", options=Options(act_bits=16, per_channel=False))
+    assert one.qparams["w"].scale.shape == ()

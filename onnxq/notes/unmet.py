@@ -1,0 +1,54 @@
+"""What the options ask of weights in so many words and the target's table has not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from onnxq.backend import Backend
+from onnxq.graph.traverse import all_nodes
+from onnxq.notes.reasons import counts
+from onnxq.options import Options
+from onnxq.options.selection import Selection
+from onnxq.plan import Plan
+from onnxq.planning.rows import row
+from onnxq.spec import PerTensor
+
+__all__ = ["unmet"]
+
+
+def unmet(model: ir.Model, plan: Plan, target: Backend, options: Options) -> Iterator[str]:
+    """Warnings of a result, as sentences: scales per channel and widths of weights that some operators cannot have.
+
+    Args:
+        model: the float model that was planned.
+        plan: where it is quantized.
+        target: its rows say what there is.
+        options: what was asked for, overrides included; what they leave to the target is not looked at.
+    """
+    asked = [options.per_channel, options.weight_bits]
+    asked += [answer for _, o in options.override for answer in (o.per_channel, o.weight_bits)]
+    if not any(asked):
+        return
+    nodes = tuple(all_nodes(model))
+    selection = Selection(model, nodes, options)
+    by_name = {node.name: node for node in nodes}
+    one: list[str] = []
+    widths: dict[tuple[int, int], list[str]] = {}
+    for site in plan.sites:
+        node = by_name.get(site.readers[0].node) if site.role == "weight" and site.readers else None
+        value = node.inputs[site.readers[0].index] if node is not None else None
+        rule = row(target, node) if node is not None else None
+        if node is None or value is None or rule is None:
+            continue
+        alone = isinstance(site.spec.granularity, PerTensor) and value.shape is not None and len(value.shape) > 1
+        if alone and selection.per_channel(options.per_channel is True, node, value):
+            one.append(node.op_type)
+        bits = selection.weight_bits(node, value) or options.weight_bits
+        if bits is not None and bits not in rule.weight_bits:
+            widths.setdefault((bits, site.spec.bits), []).append(node.op_type)
+    if one:
+        yield f"the weights of {counts(one)} have one scale each: {target.name} has none per channel for them"
+    for (bits, has), ops in widths.items():
+        yield f"the weights of {counts(ops)} have {has} bits: {target.name} has none of {bits} for them"
