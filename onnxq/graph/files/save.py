@@ -62,7 +62,7 @@ def file_size(model: ir.Model) -> int:
             known = isinstance(tensor, ir.serde.TensorProtoTensor) and not tensor.metadata_props
             bytes_of[name] = tensor.raw.ByteSize() if known else -tensor.nbytes
     with _swapped(model, hollow):
-        proto = ir.serde.serialize_model(model)
+        proto = _serialized(model)
     added = 0
     for written in proto.graph.initializer:
         size = bytes_of.get(written.name)
@@ -118,6 +118,19 @@ def _swapped(model: ir.Model, replacements: dict[ir.Value, ir.TensorProtocol]) -
             value.const_value = old
 
 
+def _serialized(model: ir.Model) -> onnx.ModelProto:
+    """A model as a protobuf, without the empty names at the ends of inputs: they say nothing, and some parsers fail."""
+    proto = ir.serde.serialize_model(model)
+    stack = [proto.graph.node, *(function.node for function in proto.functions)]
+    while stack:
+        for node in stack.pop():
+            while node.input and not node.input[-1]:
+                del node.input[-1]
+            stack += [attribute.g.node for attribute in node.attribute if attribute.HasField("g")]
+            stack += [graph.node for attribute in node.attribute for graph in attribute.graphs]
+    return proto
+
+
 def to_proto(model: ir.Model) -> onnx.ModelProto:
     """The whole model as one protobuf, data included; ``model`` is left as it is.
 
@@ -135,7 +148,7 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
         if isinstance(value.const_value, ir.ExternalTensor)
     }
     with _swapped(model, inline):
-        return ir.serde.serialize_model(model)
+        return _serialized(model)
 
 
 def save(model: ir.Model, path: str | os.PathLike[str], *, external_data: bool | None = None) -> list[Path]:
@@ -176,7 +189,7 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, external_data: bool |
         if external_data:
             moved = _write_data(model, temporary_data, data.name)
             with _swapped(model, moved):
-                proto = ir.serde.serialize_model(model)
+                proto = _serialized(model)
         else:
             proto = to_proto(model)
         with open(temporary, "wb") as file:

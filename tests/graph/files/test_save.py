@@ -154,3 +154,31 @@ def test_file_size_reads_no_big_tensor() -> None:
     size = file_size(source)
     weight.const_value = ir.LazyTensor(never, dtype=ir.DataType.FLOAT, shape=ir.Shape([64, 8]), name="w")
     assert file_size(source) == size
+
+
+@pytest.mark.parametrize("external_data", [True, False])
+def test_inputs_left_empty_at_the_end_are_not_written(tmp_path: Path, external_data: bool) -> None:
+    """They say nothing, and Qualcomm's parser fails at them; those in between have a place to keep."""
+    proto = build(
+        """g (float[1,64] x, bool c) => (float[1,64] y) {
+            p = Pad (x, pads)
+            t = Clip (p, , most)
+            y = If (c) <
+                then_branch = a () => (float[1,64] s) { s = Clip (t, least) },
+                else_branch = b () => (float[1,64] u) { u = Identity (t) }
+            >
+        }""",
+        pads=np.zeros(4, np.int64),
+        most=np.float32(1),
+        least=np.float32(0),
+    )
+    pad, _, branches = proto.graph.node
+    pad.input.append("")
+    branches.attribute[0].g.node[0].input.append("")
+    source = load(proto)
+    save(source, tmp_path / "m.onnx", external_data=external_data)
+    pad, clip, branches = onnx.load(tmp_path / "m.onnx").graph.node
+    assert (list(pad.input), list(clip.input)) == (["x", "pads"], ["p", "", "most"])
+    (inner,) = (n for a in branches.attribute for n in a.g.node if n.op_type == "Clip")
+    assert list(inner.input) == ["t", "least"]
+    assert file_size(source) == to_proto(source).ByteSize()
