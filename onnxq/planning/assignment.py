@@ -7,6 +7,7 @@ from collections.abc import Container
 import onnx_ir as ir
 
 from onnxq.backend import Kind, OpRule
+from onnxq.graph.traverse import subgraphs
 from onnxq.graph.values import is_constant
 from onnxq.planning.placement import cheapest, elements
 from onnxq.planning.question import Decisions, Question
@@ -29,7 +30,7 @@ def assign(asked: Question, decided: Decisions) -> None:
     for node in rules.keys() - free.keys():
         why = f"{node.op_type} has no integer kernel on {asked.backend.name}"
         _keep(asked, decided, node, asked.backend.stored_because.get(node.op_type, why))
-    held: set[ir.Node] = set()
+    held: dict[ir.Node, str] = {}
     fused: set[ir.Node] = set()
     if asked.placement == "all":
         chosen = set(free)
@@ -45,7 +46,7 @@ def assign(asked: Question, decided: Decisions) -> None:
         chosen = cheapest(asked.backend, wanted, decided.output, decided.absorbed.keys(), forced, asked.size, split)
     for node, rule in free.items():
         if node not in chosen:
-            why = _FUSED if node in fused else _why_float(asked, rule.kind, makes_output=node in held)
+            why = _FUSED if node in fused else _why_float(asked, rule.kind, held.get(node))
             _keep(asked, decided, node, why)
     for function, producer in list(decided.absorbed.items()):
         if producer in chosen:
@@ -70,13 +71,13 @@ def store_weights(asked: Question, decided: Decisions, names: Container[str | No
             _store(asked, decided, node, rule)
 
 
-def _why_float(asked: Question, kind: Kind, *, makes_output: bool) -> str:
+def _why_float(asked: Question, kind: Kind, makes: str | None) -> str:
     if asked.placement == "compute":
         return "not a multiply-accumulate with constant weights (placement 'compute')"
     if kind is Kind.PRODUCT:
         return "product of two activations: integers gain nothing here"
-    if makes_output:
-        return "it computes a model output, which stays float"
+    if makes is not None:
+        return f"it computes {makes}, which stays float"
     return "slower in integers here, with the conversions around it"
 
 
@@ -103,16 +104,21 @@ def _fused_in_float(asked: Question, decided: Decisions) -> set[ir.Node]:
     return {node for node, spec in specs.items() if spec.symmetric and spec.signed and spec.bits == 8}
 
 
-def _output_makers(asked: Question, decided: Decisions) -> set[ir.Node]:
-    """Nodes other than multiply-accumulates that compute a model output, moved about behind them or not."""
-    found: set[ir.Node] = set()
+def _output_makers(asked: Question, decided: Decisions) -> dict[ir.Node, str]:
+    """Nodes other than multiply-accumulates that compute an output of a graph, moved about or not, and of which."""
+    found: dict[ir.Node, str] = {}
     rules = decided.rules
+    holders = {id(graph): node.op_type for node in asked.nodes for graph in subgraphs(node)}
     for node in reversed(asked.nodes):
         if node not in rules or rules[node].kind is Kind.COMPUTE:
             continue
         value = decided.output(node)
-        readers = {use.node for use in value.uses()}
-        only_moved = readers <= found and all(rules[r].kind is Kind.MOVEMENT for r in readers)
-        if value.is_graph_output() or (readers and only_moved):
-            found.add(node)
+        readers = [use.node for use in value.uses()]
+        only_moved = all(r in found and rules[r].kind is Kind.MOVEMENT for r in readers)
+        if value.is_graph_output():
+            holder = holders.get(id(value.graph), "")
+            part = "a branch" if holder == "If" else "the body"
+            found[node] = f"an output of {part} of its {holder}" if holder else "a model output"
+        elif readers and only_moved:
+            found[node] = found[readers[0]]
     return found

@@ -222,6 +222,28 @@ def test_what_is_asked_for_by_name_runs_in_integers_whatever_it_costs() -> None:
     assert set(onnxq.plan(model, options=Options(include=("sum", "out"))).quantized) == {"sum", "out"}
 
 
+def test_what_computes_an_output_of_a_body_says_so() -> None:
+    model = build(
+        """(float[4, 8] x, bool c, int64 n) => (float[4, 8] y, float[4, 8] z) {
+            [branch] y = If (c) <
+                then_branch = a () => (float[4, 8] p) { [add] p = Add (x, x) },
+                else_branch = b () => (float[4, 8] q) { [mul] q = Mul (x, x) }
+            >
+            [loop] s = Loop (n, c, x) <
+                body = l (int64 i, bool k, float[4, 8] u) => (bool m, float[4, 8] v) {
+                    m = Identity (k)
+                    [more] v = Add (u, x)
+                }
+            >
+            [last] z = Add (s, y)
+        }"""
+    )
+    reasons = {k.node: k.reason for k in onnxq.plan(model).kept_float}
+    assert reasons["add"] == reasons["mul"] == "it computes an output of a branch of its If, which stays float"
+    assert reasons["more"] == "it computes an output of the body of its Loop, which stays float"
+    assert reasons["last"] == "it computes a model output, which stays float"
+
+
 def test_long_chains_of_data_movement() -> None:
     steps = 3000
     body = "\n".join(f"t{k + 1} = Transpose <perm = [{k % 2}, {1 - k % 2}]> (t{k})" for k in range(steps))
