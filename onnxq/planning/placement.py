@@ -2,9 +2,9 @@
 
 A node with an integer kernel may run either way: the integer kernel is often cheaper than the float one, but where an
 integer node meets a float one the tensor between them has to be converted, and a float convolution computes the
-activation function behind it for free. The cheapest assignment is a minimum cut, found exactly. A tensor enters
-integers only for a multiply-accumulate: cheap arithmetic and data movement run in integers inside regions of such
-nodes, never for themselves.
+activation function behind it for free. The cheapest assignment is a minimum cut, found exactly; integers have to gain a
+tenth, since they cost accuracy. A tensor enters integers only for a multiply-accumulate: cheap arithmetic and data
+movement run in integers inside regions of such nodes, never for themselves.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from onnxq.graph.values import is_constant, only_reader
 
 __all__ = ["cheapest", "elements"]
 
+_WORTH = 1.1
+"""How many times as long as integers and their conversions float has to take to be given up. A gain that is smaller by
+the table is none in fact: plans without it are as fast, and a few dB more accurate at times (measured on 26 models)."""
 _UNKNOWN_DIM = 16
 _FOREVER = 1 << 60
 
@@ -62,7 +65,7 @@ def cheapest(
     for node, rule in rules.items():
         behind = output(node)
         as_float, as_integer = rule.costs(node)
-        float_cost, integer_cost = as_float * size(behind), as_integer * size(behind)
+        float_cost, integer_cost = as_float * size(behind) / _WORTH, as_integer * size(behind)
         if node in forced:
             cut.edge(source, node, _FOREVER)
         elif (before := _float_fusion(backend, node)) is not None and before in rules:
