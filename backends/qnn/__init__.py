@@ -6,12 +6,13 @@ Activations are uint8 with a zero point, or uint16 (``act_bits=16``), weights in
 convolutions, Gemm, and a MatMul by a matrix, which the provider makes a FullyConnected, per tensor for a MatMul by more
 matrices than one. Biases are int32. Quantizers of 16 bits are those of the domain com.microsoft below opset 21.
 
-With scales per channel, Gemm and MatMul agree with onnxruntime on the emulator of HTP 68, 69 and 73: to a step in 8
-bits, to three in 16, for data of one to four dimensions. No device was tried. Qualcomm's own configurations in AIMET
-have them from HTP 69 on, and for 68 those of convolutions alone; onnxruntime's QNN configuration leaves MatMul per
-tensor. For a device that refuses them there is ``--override 'MatMul=per_channel=false'``, or ``--per-tensor`` for all.
-A weight of more matrices is a MatMul of QNN's: with scales per channel the emulator takes that too, but devices of HTP
-73 with QAIRT 2.35 are reported not to (onnxruntime-qnn, pull request 587).
+With scales per channel, Gemm and MatMul agree with onnxruntime on the emulator for SoCs of HTP 68, 69, 73 and 75, with
+data of one to four dimensions: to a step in 8 bits; in 16 to three, before 73 to 25 (12 with one scale). No device was
+tried. Qualcomm's own configurations in AIMET have them from HTP 69 on, and for 68 those of convolutions alone;
+onnxruntime's QNN configuration leaves MatMul per tensor. For a device that refuses them there is
+``--override 'MatMul=per_channel=false'``, or ``--per-tensor`` for all. A weight of more matrices is a MatMul of QNN's:
+with scales per channel the emulator takes that too, but devices of HTP 73 with QAIRT 2.35 are reported not to
+(onnxruntime-qnn, pull request 587).
 
 Limits from that configuration (``quantization/execution_providers/qnn/quant_config.py``): a real range is at least
 1e-4 wide; a 16-bit Sigmoid has the scale 1/65536 and the zero point 0, a 16-bit Tanh 1/32768 and 32768. So has a 16-bit

@@ -151,20 +151,25 @@ def test_what_is_written_otherwise(nodes: str, constants: dict[str, Any]) -> Non
     assert max(one.steps for one in compare_layers(q.qdq(), RUNTIME, feeds, timeout=120)) <= 1
 
 
-@pytest.mark.parametrize("arch", ["68", "73"])
+@pytest.mark.parametrize(("arch", "soc"), [("68", "30"), ("73", "43")])
 @pytest.mark.parametrize("bits", [8, 16])
 @pytest.mark.parametrize("shape", [(16,), (3, 5, 16), (2, 3, 5, 16)])
-def test_scales_per_channel_of_a_product(tmp_path: Path, shape: tuple[int, ...], bits: int, arch: str) -> None:
+def test_scales_per_channel_of_a_product(
+    tmp_path: Path, shape: tuple[int, ...], bits: int, arch: str, soc: str
+) -> None:
+    """In 16 bits an HTP 68 is less precise, with one scale as well."""
     weight = normal(16, 12, scale=0.3) * np.geomspace(0.02, 2, 12, dtype=np.float32)
     model = build(f"(float[{', '.join(map(str, shape))}] x) => (float y) {{ y = MatMul (x, w) }}", w=weight)
     feeds, path = images(*shape, samples=2), tmp_path / "q.onnx"
     q = onnxq.quantize(model, feeds, backend="qnn", output=path, options=Options(act_bits=bits))
     assert q.qparams["w"].scale.shape == (12,)
-    seen = examine(RUNTIME, path, feeds, arch=arch)
+    seen = examine(RUNTIME, path, feeds, arch=arch, soc=soc)
     assert not seen.floating
     session, step = Session(q.qdq(), optimize=False), float(q.qparams["y"].scale)
     for feed, got in zip(feeds, seen.outputs, strict=True):
-        assert np.abs(session.run(feed)["y"] - got["y"]).max() <= (2.01 if bits == 16 else 1.01) * step
+        assert (
+            np.abs(session.run(feed)["y"] - got["y"]).max() <= {8: 1.01, 16: 2.01 if arch == "73" else 25}[bits] * step
+        )
 
 
 @pytest.mark.parametrize("bits", [8, 16])
