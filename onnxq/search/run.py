@@ -66,6 +66,7 @@ class Search:
         resumed: attempts that an earlier, interrupted run had made.
         files: the files written.
         report: of the best model, see ``Quantized.report``; for ``dynamic``, ``Rewritten.report``.
+        timed_on: inputs and shapes of the sample that speed was measured on, empty where there was none.
     """
 
     metric: str
@@ -78,6 +79,7 @@ class Search:
     resumed: int
     files: tuple[Path, ...]
     report: dict[str, Any]
+    timed_on: str = ""
 
     @property
     def met(self) -> bool:
@@ -92,6 +94,7 @@ class Search:
             "float": self.baseline,
             "max_drop": self.max_drop,
             "met": self.met,
+            "timed_on": self.timed_on,
             "stopped": self.stopped,
             "resumed": self.resumed,
             "best": self.best.to_dict() if self.best else None,
@@ -217,7 +220,7 @@ def search(
         state.remove()
     return Search(
         judge.name, judge.about, state.baseline, max_drop, tuple(hunt.done), winner, hunt.stopped, state.resumed,
-        tuple(written), report,
+        tuple(written), report, trials.timed_on,
     )  # fmt: skip
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxq.algorithms.choice import whole_model
+from onnxq.calibration.feeds import shape_text
 from onnxq.calibration.roles import samples_to_verify
-from onnxq.calibration.statistics import Statistics
+from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.console.progress import Reporter
 from onnxq.errors import OnnxqError, OutputError
 from onnxq.graph.files.load import ModelSource, load
@@ -146,9 +147,19 @@ class Trials:
         took = alike.time if alike is not None else self._time(model, options)
         return replace(attempt, metric=value, drop=drop, time=took, meets=drop <= self.max_drop + _ROUNDING)
 
+    @property
+    def timed_on(self) -> str:
+        """Inputs and shapes of the sample that speed is measured on, empty without one."""
+        feeds = self._timed.feeds if self._timed is not None else {}
+        return ", ".join(f"{name} {shape_text(array.shape)}" for name, array in feeds.items())
+
+    @property
+    def _timed(self) -> KeptSample | None:
+        return next(iter(samples_to_verify(self.statistics.kept)), None)
+
     def _time(self, model: Path, options: Options) -> float | None:
-        kept = samples_to_verify(self.statistics.kept)
-        if not kept:
+        sample = self._timed
+        if sample is None:
             return None
         how: dict[str, Any] = {
             "providers": options.providers,
@@ -158,7 +169,7 @@ class Trials:
         if self._float is None:
             self._float = Session(load(self.model), **how)
         clock = time.perf_counter if options.providers else time.thread_time
-        return share_of_time(self._float, Session(model, **how), kept[0].feeds, clock=clock)
+        return share_of_time(self._float, Session(model, **how), sample.feeds, clock=clock)
 
 
 def run_of(model: str | Path, options: Options) -> Run:

@@ -45,7 +45,8 @@ def searched(screen: Screen, source: str, output: str, found: Search, seconds: f
         )  # fmt: skip
     head = ("", "", "tried", "metric", "drop", "speed", "size", "s", "verdict")
     screen.table(head, table, right=(1, 3, 4, 5, 6, 7))
-    screen.line("  speed: times as fast as float in onnxruntime, one thread of this machine, in turn with it")
+    on = f", on a sample ({found.timed_on})" if found.timed_on else ""
+    screen.line(f"  speed: times as fast as float in onnxruntime, one thread of this machine, in turn with it{on}")
     if found.stopped:
         said = "stopped by --max-minutes; the same command goes on from here"
         screen.line(f"  {screen.style('warning', 'yellow')}  {said}")

@@ -99,6 +99,7 @@ def test_the_default_wins_where_it_meets_the_target(model: Path) -> None:
     assert found.files == (model.with_name("q.onnx").absolute(),)
     assert not model.with_name("q.onnx.search").exists()
     json.dumps(found.to_dict(), allow_nan=False)
+    assert found.timed_on == "x 2x8x6x6"
 
 
 def test_levels_go_from_cheap_to_dear(model: Path) -> None:

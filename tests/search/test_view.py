@@ -23,3 +23,11 @@ def test_what_is_slower_than_the_float_model_is_warned_of(time: float | None, wa
     assert "written" in stream.getvalue()
     assert ("it is slower than the float model" in stream.getvalue()) == warned
     assert ("--exclude MatMul, say," in stream.getvalue()) == warned, "what there is most of"
+
+
+@pytest.mark.parametrize("timed_on", ["", "x 1x64"])
+def test_what_speed_was_measured_on(timed_on: str) -> None:
+    found = Search("agreement", "", 1.0, 0.1, (), None, False, 0, (), {}, timed_on)
+    stream = io.StringIO()
+    searched(Screen(stream), "net.onnx", "q.onnx", found, 1.0)
+    assert (", on a sample (x 1x64)" in stream.getvalue()) == bool(timed_on)
