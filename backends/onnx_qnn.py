@@ -2,7 +2,7 @@
 
 This is the graph that MQBench calls ONNX_QNN. Where MQBench's differs, the operators' specifications are followed:
 biases and weights are rounded to nearest and saturated, a Gemm is a QGemm, scales are scalars, and data movement runs
-on integers.
+on integers. A Sigmoid or Softmax that only makes a model output stays float.
 
 Verified on onnxruntime 1.31.1, x86-64, optimizations on and off. Convolutions with uint8 weights take two to four times
 as long there as with the int8 ones of the target ``onnxruntime``. TVM 0.27 has none of these operators; that its older
@@ -11,18 +11,26 @@ Relay importer had them is known from documents only.
 
 from __future__ import annotations
 
+import onnx_ir as ir
+
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.backends.onnxruntime_limits import adjust, several
 from onnxq.backends.onnxruntime_rewrites import finish
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.render.qoperator import QOPERATOR
-from onnxq.rows import each, nearest, plain_average_pool, plain_gemm, plain_max_pool
+from onnxq.rows import each, nearest, only_an_output, plain_average_pool, plain_gemm, plain_max_pool
 from onnxq.spec import QuantSpec
 
 __all__ = ["BACKEND"]
 
 
 _BYTE = QuantSpec(signed=False, symmetric=False)
+
+
+def _softmax(node: ir.Node) -> str | None:
+    """One that is read in the model, of more than one element to a row: a model output alone is as cheap in float."""
+    return only_an_output(node) or several(node)
+
 
 _RULES = (
     OpRule("Conv", Kind.COMPUTE, weights=(1,), bias=2),
@@ -35,8 +43,8 @@ _RULES = (
     OpRule("AveragePool", Kind.ELEMENTWISE, when=plain_average_pool),
     OpRule("GlobalAveragePool", Kind.ELEMENTWISE),
     OpRule("LeakyRelu", Kind.ELEMENTWISE),
-    OpRule("Sigmoid", Kind.ELEMENTWISE, fixed=(0.0, 1.0)),
-    OpRule("Softmax", Kind.ELEMENTWISE, fixed=(0.0, 1.0), when=several),
+    OpRule("Sigmoid", Kind.ELEMENTWISE, fixed=(0.0, 1.0), when=only_an_output),
+    OpRule("Softmax", Kind.ELEMENTWISE, fixed=(0.0, 1.0), when=_softmax),
     OpRule("MaxPool", Kind.MOVEMENT, when=plain_max_pool),
     OpRule("Resize", Kind.MOVEMENT, when=nearest),
     *each(Kind.MOVEMENT, "Transpose Reshape Flatten Squeeze Unsqueeze Slice Split Gather Expand"),

@@ -3,7 +3,8 @@
 RKNN-Toolkit2 takes a QDQ model as one trained for quantization (``build(do_quantization=False)``) and has
 QuantizeLinear and DequantizeLinear of the standard domain only, 8 bits wide. Its builder may hang or crash, so it is
 asked in a process of its own. A Relu stays in the graph: where a convolution is added to something, the builder fuses
-the two and drops the quantizer between, and with it a Relu that only its saturation computes (verified).
+the two and drops the quantizer between, and with it a Relu that only its saturation computes (verified). A Sigmoid or
+Softmax that only makes a model output stays float: the NPU has 16-bit floats beside integers.
 
 Verified in the simulator of RKNN-Toolkit2 2.5.0 (rk3588), operator by operator: at most 2 steps of the output from
 onnxruntime, but ReduceMean, of which it rounds sums its own way (up to 8 steps). In EfficientNet-Lite0 a convolution by
@@ -24,7 +25,16 @@ from onnxq.graph.recognition.groups import KINDS
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
-from onnxq.rows import conv_axis, conv_transpose_axis, each, gemm_axis, matmul_axis, plain_gemm, plain_max_pool
+from onnxq.rows import (
+    conv_axis,
+    conv_transpose_axis,
+    each,
+    gemm_axis,
+    matmul_axis,
+    only_an_output,
+    plain_gemm,
+    plain_max_pool,
+)
 from onnxq.spec import QuantSpec
 
 __all__ = ["BACKEND"]
@@ -77,7 +87,7 @@ _RULES = (
     OpRule("Resize", Kind.ELEMENTWISE, same_scale=True),
     OpRule("Pad", Kind.ELEMENTWISE, same_scale=True, when=_cuts_nothing),
     *each(Kind.ELEMENTWISE, "Relu Clip LeakyRelu PRelu Elu HardSwish Softplus Exp Sqrt Abs Neg"),
-    *each(Kind.ELEMENTWISE, "Sigmoid HardSigmoid Softmax", fixed=(0.0, 1.0)),
+    *each(Kind.ELEMENTWISE, "Sigmoid HardSigmoid Softmax", fixed=(0.0, 1.0), when=only_an_output),
     *each(Kind.ELEMENTWISE, "Tanh Erf", fixed=(-1.0, 1.0)),
     OpRule("MaxPool", Kind.MOVEMENT, when=plain_max_pool),
     *each(Kind.MOVEMENT, "Transpose Reshape Flatten Squeeze Unsqueeze Slice Split DepthToSpace SpaceToDepth"),

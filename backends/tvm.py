@@ -1,9 +1,10 @@
 """Apache TVM (Relax): the QDQ model of onnxruntime's scheme, all that its table allows quantized.
 
 TVM reads QuantizeLinear and DequantizeLinear as ``R.quantize`` and ``R.dequantize`` and computes between them in float:
-it has no integer kernels for them, so no costs decide what is quantized. It is an independent interpreter of what a QDQ
-model means. Activations are uint8 or uint16, weights int8 or int16; 4-bit integers it cannot load. The format
-``fake-quantize`` is for onnxruntime: TVM cannot read its functions.
+it has no integer kernels for them, so no costs decide what is quantized. Model outputs are not quantized, and a Sigmoid
+or Softmax that only makes one stays float. It is an independent interpreter of what a QDQ model means. Activations are
+uint8 or uint16, weights int8 or int16; 4-bit integers it cannot load. The format ``fake-quantize`` is for onnxruntime:
+TVM cannot read its functions.
 
 Verified on TVM 0.27.0.post1 (LLVM, x86-64), opsets 17 to 24: equal to onnxruntime without optimizations to the order in
 which a convolution adds up. That moves a code by one where it is at a tie to the last bits of a float32: of an
@@ -17,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.backend import Backend
+from onnxq.backend import Backend, OpRule
 from onnxq.backends.onnxruntime import BACKEND as ONNXRUNTIME
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
@@ -25,8 +26,12 @@ from onnxq.graph.passes.constants import fold_constants
 from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.values import constant_array, replace_value, set_constant
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
+from onnxq.rows import only_an_output
 
 __all__ = ["BACKEND"]
+
+
+_CUTS = ("Clip", "Relu")
 
 
 def _tensors(node: ir.Node) -> tuple[int, ...]:
@@ -58,14 +63,37 @@ def _known_dimensions(model: ir.Model) -> list[Note]:
     return [Note("tvm", "", f"{picked} known dimensions became constants"), *fold_constants(model)]
 
 
-_BINARY = {op: replace(ONNXRUNTIME.rules[op], data=_tensors) for op in ("Add", "Mul")}
+def _read_on(node: ir.Node) -> bool:
+    """Whether a node's output, or what a Relu or Clip makes of it, is more than a model output."""
+    readers = [use.node for value in node.outputs for use in value.uses()]
+    return any(reader.op_type not in _CUTS or _read_on(reader) for reader in readers)
+
+
+def _rule(rule: OpRule) -> OpRule:
+    """A row of onnxruntime's table, as it is here."""
+    given = rule.when
+
+    def quantizes_output(node: ir.Node) -> bool:
+        return rule.needs_output(node) and _read_on(node)
+
+    def why_not(node: ir.Node) -> str | None:
+        """One that is read in the model: a model output alone is exact in float."""
+        return only_an_output(node) or (given(node) if given is not None else None)
+
+    return replace(
+        rule,
+        data=_tensors if rule.op in ("Add", "Mul") else rule.data,
+        output=rule.output and quantizes_output,
+        when=why_not if rule.fixed is not None else given,
+    )
+
 
 BACKEND = Backend(
     name="tvm",
     title="Apache TVM (Relax)",
     activation=ONNXRUNTIME.activation,
     weight=ONNXRUNTIME.weight,
-    rules={**ONNXRUNTIME.rules, **_BINARY},
+    rules={op: _rule(rule) for op, rule in ONNXRUNTIME.rules.items()},
     formats={"qdq": QDQ, "fake-quantize": FAKE_QUANTIZE},
     wide_domain="com.microsoft",
     weight_bits=frozenset(range(5, 17)),

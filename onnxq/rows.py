@@ -15,6 +15,7 @@ __all__ = [
     "gemm_axis",
     "matmul_axis",
     "nearest",
+    "only_an_output",
     "plain_average_pool",
     "plain_gemm",
     "plain_max_pool",
@@ -72,6 +73,17 @@ def nearest(node: ir.Node) -> str | None:
         return "it fills in a value that its input need not hold"
     mode = node.attributes.get_string("mode", "nearest")
     return None if mode == "nearest" else f"{mode} interpolation has no integer kernel"
+
+
+def only_an_output(node: ir.Node) -> str | None:
+    """One that is read in the model: a model output alone is as cheap in float, and exact.
+
+    A grid of the range that a Sigmoid or Softmax can have is coarse for scores near 0, and one of the range that it had
+    cuts off what samples do not show: a word to be heard, say, in samples of silence.
+    """
+    if any(value.uses() for value in node.outputs):
+        return None
+    return "only a model output, which is exact in float"
 
 
 def plain_max_pool(node: ir.Node) -> str | None:
