@@ -31,7 +31,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, is_constant
+from onnxq.graph.values import OTHER_AXES, constant_array, is_constant
 from onnxq.plan import Edge, Plan
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
@@ -61,6 +61,9 @@ def _rewrite(model: ir.Model) -> list[Note]:
         if weight is None or array is None or weight.dtype is None or node.attributes.get_int("transB", 0) == 1:
             continue
         replace_constant(node, 1, np.ascontiguousarray(array.T), namer, f"{weight.name}_transposed", weight.dtype)
+        now = node.inputs[1]
+        assert now is not None
+        now.meta[OTHER_AXES] = (weight.name, (1, 0))
         node.attributes["transB"] = ir.AttrInt64("transB", 1)
         turned += 1
     notes = [Note("ncnn", "", "the table names layers as the nodes are named: onnx2ncnn keeps that, pnnx does not")]

@@ -17,20 +17,22 @@ import onnx_ir as ir
 from onnxq.backend import Backend
 from onnxq.errors import BackendError
 from onnxq.given.carried import left_while_running, nothing_to_deploy
+from onnxq.given.exact import hold_exact_constants
 from onnxq.given.fitted import fit_to_target
-from onnxq.given.unfolded import unfolded
+from onnxq.given.source import in_form, kind_of, past_quantizers
+from onnxq.graph.files.load import load
 from onnxq.graph.files.save import file_size
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_nodes
 from onnxq.locations import artifact_path, require_folder
+from onnxq.measuring.against_source import against_source
 from onnxq.measuring.final_check import final_check
 from onnxq.numbers import fit_biases
 from onnxq.options import Options
 from onnxq.plan import Edge, Plan, Role, Site
 from onnxq.planning.planner import settled_plan
-from onnxq.prepare import Prepared, Source, backend_named, needed_opset
+from onnxq.prepare import Source, backend_named
 from onnxq.qparams import QParams, from_range
-from onnxq.quantize import read
 from onnxq.quantized import Quantized
 from onnxq.spec import PerTensor, QuantSpec
 
@@ -52,7 +54,9 @@ def deploy(
     Quantizers are pairs of QuantizeLinear and DequantizeLinear, stored integers behind a DequantizeLinear, and
     ``onnxq::FakeQuantize`` functions. Where the target's table quantizes the same tensor, it gets the same scale; the
     zero point moves with the signedness. A scale that the target cannot compute with is moved, and named in the notes.
-    What the target quantizes and the model does not stays float, with its reason.
+    What the target quantizes and the model does not stays float, with its reason; but a constant operand that a grid
+    holds as it is, a bound say, is quantized where all else is. The result is run beside the model on
+    random inputs, and ``verification.against_source`` tells how far they are from each other.
 
     Args:
         model: path, bytes, ``ModelProto`` or ``ir.Model``; left unchanged.
@@ -73,11 +77,11 @@ def deploy(
     target = backend_named(backend)
     target.require(options)
     require_folder(output)
-    source, unquantized = _source(model, target, options)
+    given, source = in_form(model, target, options)
     warnings = left_while_running(source, target.format_named(options.format))
     if not source.qparams:
         raise nothing_to_deploy(source)
-    plan, numbers, notes = _adopt(source, unquantized, target, options)
+    plan, numbers, notes = _adopt(source, past_quantizers(given), target, options)
     if not plan.quantized:
         raise nothing_to_deploy(source)
     made = Quantized(
@@ -101,46 +105,10 @@ def deploy(
         custom_op_library=options.custom_op_library,
         at_home=target.at_home,
     )
-    made = replace(made, verification=replace(checked, warnings=(*checked.warnings, *warnings)))
+    agreed = against_source(load(model), given, result, options)
+    told = (*checked.warnings, *warnings, *agreed.warnings)
+    made = replace(made, verification=replace(checked, warnings=told, against_source=agreed))
     return made if output is None else made.written(artifact_path(output, model, target.name))
-
-
-def _source(model: Source, target: Backend, options: Options) -> tuple[Quantized, set[tuple[str, Edge]]]:
-    """The float model inside, in the form that the target wants, with its quantizers, and what reads past them."""
-    quantized = unfolded(read(model, backend=target.name))
-    unquantized = _past_quantizers(quantized)
-    raised, notes = Prepared.raised(quantized.model, _opset(quantized, target, options), options.opset)
-    if target.rewrite is not None:
-        raised = raised.clone() if raised is quantized.model else raised
-        notes += [str(note) for note in target.rewrite(raised)]
-    refuse = target.format_named(options.format).refuses
-    if refuse is not None:
-        refuse(raised)
-    return replace(quantized, model=raised, notes=(*quantized.notes, *notes)), unquantized
-
-
-def _past_quantizers(source: Quantized) -> set[tuple[str, Edge]]:
-    """Inputs of nodes, with their tensor, that read in float what others read quantized: one end of a residual, say."""
-    readers: dict[str, set[Edge]] = {}
-    for site in source.plan.sites:
-        if site.role == "activation":
-            readers.setdefault(site.tensor, set()).update(site.readers)
-    found = set()
-    for node in all_nodes(source.model):
-        for index, value in enumerate(node.inputs):
-            edge = Edge(node.name or "", index)
-            if value is not None and (known := readers.get(value.name or "")) and edge not in known:
-                found.add((value.name or "", edge))
-    return found
-
-
-def _opset(source: Quantized, target: Backend, options: Options) -> int:
-    """The opset that the result needs for the widths that the model's quantizers have."""
-    widths = {(_kind(site.role), source.qparams[site.name].spec.bits) for site in source.plan.sites}
-    choices = [options]
-    choices += [replace(options, weight_bits=n) for kind, n in widths if kind == "weight" and n in target.weight_bits]
-    choices += [replace(options, act_bits=n) for kind, n in widths if kind == "activation" and n in target.act_bits]
-    return max(needed_opset(target, choice) for choice in choices)
 
 
 def _adopt(
@@ -149,7 +117,7 @@ def _adopt(
     """The target's plan with the source's numbers."""
     given: dict[tuple[str, str], QParams] = {}
     for site in source.plan.sites:
-        given.setdefault((_kind(site.role), site.tensor), source.qparams[site.name])
+        given.setdefault((kind_of(site.role), site.tensor), source.qparams[site.name])
 
     in_float = {name for name, _ in unquantized}
 
@@ -179,17 +147,13 @@ def _adopt(
     return plan, numbers, [*notes, *fit_to_target(source.model, plan, numbers, target)]
 
 
-def _kind(role: Role) -> str:
-    return "bias" if role == "bias" else "activation" if role == "activation" else "weight"
-
-
 def _numbers(
     model: ir.Model, plan: Plan, given: Mapping[tuple[str, str], QParams], in_float: Set[str], target: Backend
 ) -> dict[str, QParams]:
     """The source's numbers for the sites of a plan; sites without are left out. Ties give them to each other."""
     numbers: dict[str, QParams] = {}
     for site in plan.sites:
-        found = given.get((_kind(site.role), site.tensor))
+        found = given.get((kind_of(site.role), site.tensor))
         if site.role == "bias":
             numbers[site.name] = QParams(site.spec, np.float32(1.0).reshape(()), np.zeros((), np.int64))
         elif found is not None:
@@ -198,6 +162,7 @@ def _numbers(
     for site in plan.sites:
         if site.name not in numbers and site.role == "activation" and site.fixed is not None:
             numbers[site.name] = from_range(*site.fixed, site.spec)
+    hold_exact_constants(model, plan, numbers)
     return numbers
 
 
@@ -250,7 +215,7 @@ def _refused(plan: Plan, given: Mapping[tuple[str, str], QParams], target: Backe
     """Quantizers of the model given that the plan wants and the target's table has not, with the reason."""
     found = {}
     for site in plan.sites:
-        qp = given.get((_kind(site.role), site.tensor))
+        qp = given.get((kind_of(site.role), site.tensor))
         why = _refusal(site.role, qp, target) if qp is not None else None
         if why is not None:
             found[site.tensor] = f"{site.tensor!r}: {why}"

@@ -28,7 +28,7 @@ from onnxq.planning.uneven import too_uneven
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.spec import QuantSpec
 
-__all__ = ["Prepared", "Source", "backend_named", "needed_opset"]
+__all__ = ["KEEP", "Prepared", "Source", "backend_named", "needed_opset"]
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 BASE_OPSET = 14
@@ -37,7 +37,7 @@ _FIRST_NODES = 8
 """Nodes before the first BatchNormalization that data may be run through just to see whether it is like training's."""
 _WIDE_OPSET = 21
 """From here on QuantizeLinear and DequantizeLinear take 4- and 16-bit integers."""
-_KEEP = ((fake_quantize.DOMAIN, fake_quantize.NAME), (fake_quantize.DOMAIN, nnie_quantize.NAME))
+KEEP = ((fake_quantize.DOMAIN, fake_quantize.NAME), (fake_quantize.DOMAIN, nnie_quantize.NAME))
 """Functions that are quantizers: they stay, and what they quantize is not quantized again."""
 
 
@@ -64,7 +64,7 @@ class Prepared:
         self.remembered = fingerprint(model, most_nodes=_FIRST_NODES)
         before = [value.name for value in model.graph.inputs] if model.ir_version >= 4 else []  # older ones must list
         base = BASE_OPSET if options.opset is None else min(BASE_OPSET, options.opset)
-        self.notes += map(str, normalize(model, min_opset=base, keep=_KEEP, unfit=too_uneven))
+        self.notes += map(str, normalize(model, min_opset=base, keep=KEEP, unfit=too_uneven))
         self.notes += map(str, infer_foreign(model, options.custom_op_library))
         check(model)
         self.model = model
@@ -118,7 +118,7 @@ class Prepared:
         if wanted is None and model.opset_imports.get("", 0) >= least:
             return model, []
         model = model.clone()
-        notes = normalize(model, min_opset=least, opset=wanted, keep=_KEEP, unfit=too_uneven)
+        notes = normalize(model, min_opset=least, opset=wanted, keep=KEEP, unfit=too_uneven)
         return model, [str(note) for note in notes]
 
 

@@ -13,6 +13,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_graphs, all_nodes, describe, subgraphs, with_subgraphs
 
 __all__ = [
+    "OTHER_AXES",
     "SAME_NUMBERS",
     "STANDS_FOR",
     "all_graphs",
@@ -32,6 +33,8 @@ __all__ = [
     "subgraphs",
 ]
 
+OTHER_AXES = "onnxq.other_axes"
+"""Mark in ``ir.Value.meta`` of a constant that a pass has made of another: its name, and the order of its axes."""
 SAME_NUMBERS = "onnxq.same_numbers"
 """Mark in ``ir.Value.meta`` of a tensor that a pass has made: the name of one that was there and holds its numbers."""
 STANDS_FOR = "onnxq.stands_for"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -22,6 +22,9 @@ from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.metrics import ErrorMeter, Errors, jsonable, worst_output
 from onnxq.ort.errors import node_in
 from onnxq.ort.session import Session
+
+if TYPE_CHECKING:
+    from onnxq.measuring.against_source import SourceAgreement
 
 __all__ = ["Verification", "failed", "final_check"]
 
@@ -50,6 +53,7 @@ class Verification:
             and where onnxruntime's optimizations break the float model.
         float_seconds: time of the float model, likewise.
         warnings: what a user should know.
+        against_source: how it agrees with the quantized model it was made of, where it was made of one.
     """
 
     outputs: Mapping[str, Errors] = field(default_factory=dict)
@@ -60,6 +64,7 @@ class Verification:
     speedup: float | None = None
     float_seconds: float | None = None
     warnings: tuple[str, ...] = ()
+    against_source: SourceAgreement | None = None
 
     @property
     def worst(self) -> tuple[str, Errors] | None:
@@ -77,6 +82,7 @@ class Verification:
             "speedup": self.speedup,
             "float_seconds": self.float_seconds,
             "warnings": list(self.warnings),
+            **({"against_source": self.against_source.to_dict()} if self.against_source is not None else {}),
         }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import onnx
@@ -126,7 +127,7 @@ def _foldable(node: ir.Node) -> bool:
     return not any(attr.is_ref() for attr in node.attributes.values())
 
 
-def fold_constants(model: ir.Model) -> list[Note]:
+def fold_constants(model: ir.Model, stays: Callable[[ir.Node], bool] = lambda _: False) -> list[Note]:
     """Computes everything that depends on constants alone, and shapes that are known, once and for all.
 
     Not folded: random operators, nodes with subgraphs, operators of other domains, dequantization,
@@ -135,6 +136,7 @@ def fold_constants(model: ir.Model) -> list[Note]:
 
     Args:
         model: changed in place. Names must be unique over the model, shapes inferred.
+        stays: whether a node is not computed, though it could be.
 
     Returns:
         Notes of how much was folded, and of what was left because of its size.
@@ -144,7 +146,7 @@ def fold_constants(model: ir.Model) -> list[Note]:
     folded = 0
     refused: dict[str, Note] = {}
     while True:
-        candidates = _candidates(model, refused)
+        candidates = _candidates(model, refused, stays)
         if not candidates:
             break
         chosen = _within_bounds(model, candidates, refused)
@@ -209,7 +211,7 @@ def _fold_shapes(model: ir.Model, namer: Namer) -> list[Note]:
     return [Note("constants", "", f"{len(done)} shapes that are known became constants")] if done else []
 
 
-def _candidates(model: ir.Model, refused: dict[str, Note]) -> list[ir.Node]:
+def _candidates(model: ir.Model, refused: dict[str, Note], stays: Callable[[ir.Node], bool]) -> list[ir.Node]:
     """The nodes whose every input is a constant or made by another candidate, in order."""
     made: set[ir.Value] = set()
     found: list[ir.Node] = []
@@ -220,7 +222,7 @@ def _candidates(model: ir.Model, refused: dict[str, Note]) -> list[ir.Node]:
                 continue
             if not all(value in made or is_constant(value) for value in inputs):
                 continue
-            if node.name in refused or not _foldable(node):
+            if node.name in refused or not _foldable(node) or stays(node):
                 continue
             if not all(
                 value in made or (value.const_value and value.const_value.dtype in _NUMERIC) for value in inputs

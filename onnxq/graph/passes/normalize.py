@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import onnx_ir as ir
 
@@ -36,6 +36,7 @@ def normalize(
     min_opset: int = 17,
     keep: Collection[tuple[str, str]] = (),
     unfit: Unfit | None = None,
+    stays: Callable[[ir.Node], bool] = lambda _: False,
 ) -> list[Note]:
     """Brings a model into normal form.
 
@@ -52,6 +53,7 @@ def normalize(
         min_opset: used when ``opset`` is None.
         keep: (domain, name) of functions that stay functions.
         unfit: see :func:`onnxq.graph.passes.fold_batchnorm.fold_batchnorm`.
+        stays: see :func:`onnxq.graph.passes.constants.fold_constants`.
 
     Returns:
         What was done, and what was left alone for which reason.
@@ -70,7 +72,7 @@ def normalize(
         *unique_names(model),
         *lift_constants(model),
         *free_invariant_state(model),
-        *_compute_constants(model),
+        *_compute_constants(model, stays),
     ]
     changes = [
         *scalar_ranges(model),
@@ -89,11 +91,11 @@ def normalize(
     return notes + changes
 
 
-def _compute_constants(model: ir.Model) -> list[Note]:
+def _compute_constants(model: ir.Model, stays: Callable[[ir.Node], bool]) -> list[Note]:
     """Shapes and constants in turns: a number computed may make a shape known, and a known shape is a number."""
     done: list[Note] = []
     while True:
-        notes = [*infer_shapes(model), *eliminate_identity(model), *fold_constants(model)]
+        notes = [*infer_shapes(model), *eliminate_identity(model), *fold_constants(model, stays)]
         folded = [note for note in notes if not note.node]
         done += [note for note in folded if note not in done]
         if not any(note.pass_name != "shapes" for note in folded):

@@ -1,0 +1,184 @@
+"""The float model inside one that carries quantizers, in the form that a target wants, with the numbers given.
+
+What changes the graph must leave the numbers true. The passes that bring a model into normal form run while its
+quantizers are still in it: a weight behind a DequantizeLinear is no constant to them, so nothing is folded into it or
+across it. What a target rewrites it finds in the float model alone; there every tensor with numbers is held: listed as
+an output of its graph, which no pass may take away, rename, or give other values. Not held is what lies inside a
+function that is written as a chain (GELU with Erf, say) with an operator that the target has not: the chain may become
+one operator that it has, and the numbers inside are of no use then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from onnxq.backend import Backend
+from onnxq.given.apart import apart
+from onnxq.given.unfolded import unfolded
+from onnxq.graph.files.load import load
+from onnxq.graph.foreign import infer_foreign
+from onnxq.graph.passes.normalize import normalize
+from onnxq.graph.passes.prune import remove_dead
+from onnxq.graph.recognition.groups import find_groups
+from onnxq.graph.shapes import infer_shapes
+from onnxq.graph.traverse import all_graphs, all_nodes
+from onnxq.graph.values import OTHER_AXES, is_constant
+from onnxq.options import Options
+from onnxq.plan import Edge, Role, Site
+from onnxq.planning.rows import row
+from onnxq.planning.uneven import too_uneven
+from onnxq.prepare import KEEP, Source, needed_opset
+from onnxq.qparams import QParams
+from onnxq.quantize import read
+from onnxq.quantized import Quantized
+from onnxq.spec import PerBlock, PerChannel
+
+__all__ = ["in_form", "kind_of", "past_quantizers"]
+
+_STORED = frozenset({ir.DataType.INT4, ir.DataType.INT8, ir.DataType.INT16})
+
+
+def in_form(model: Source, target: Backend, options: Options) -> tuple[Quantized, Quantized]:
+    """Take the quantizers out of a model, and bring what is left into the form that a target wants.
+
+    Args:
+        model: carries quantizers; left unchanged.
+        target: the target.
+        options: opset and format.
+
+    Returns:
+        What was read, in normal form, and the same as the target wants it. Tensors with numbers have in the latter the
+        names and values of the former, but for those that the target computes in a way of its own.
+
+    Raises:
+        OnnxqError: the model is unreadable, or not for this target or format.
+    """
+    raised = load(model)
+    notes = _normalized(raised, needed_opset(target, options), options)
+    found = read(raised, backend=target.name)
+    least = _opset(found, target, options)
+    if found.model.opset_imports.get("", 0) < least:
+        notes += _normalized(raised, least, options)
+        found = read(raised, backend=target.name)
+    infer_shapes(found.model)
+    found = unfolded(apart(replace(found, notes=(*notes, *found.notes))))
+    formed = _rewritten(found, target)
+    refuse = target.format_named(options.format).refuses
+    if refuse is not None:
+        refuse(formed.model)
+    return found, formed
+
+
+def _normalized(model: ir.Model, least: int, options: Options) -> list[str]:
+    """Bring a model into normal form, in place, with its quantizers in it; what was done."""
+    notes = normalize(
+        model, min_opset=least, opset=options.opset, keep=KEEP, unfit=too_uneven, stays=_is_of_a_quantizer
+    )
+    return [*map(str, notes), *map(str, infer_foreign(model, options.custom_op_library))]
+
+
+def _is_of_a_quantizer(node: ir.Node) -> bool:
+    """Whether a node of constants is part of a quantizer: it quantizes, or makes float of stored integers."""
+    data = node.inputs[0] if node.inputs else None
+    stored = is_constant(data) and data is not None and data.dtype in _STORED
+    return node.op_type == "QuantizeLinear" or (node.op_type == "Cast" and stored)
+
+
+def _opset(source: Quantized, target: Backend, options: Options) -> int:
+    """The opset that the result needs for the widths that the model's quantizers have."""
+    widths = {(kind_of(site.role), source.qparams[site.name].spec.bits) for site in source.plan.sites}
+    choices = [options]
+    choices += [replace(options, weight_bits=n) for kind, n in widths if kind == "weight" and n in target.weight_bits]
+    choices += [replace(options, act_bits=n) for kind, n in widths if kind == "activation" and n in target.act_bits]
+    return max(needed_opset(target, choice) for choice in choices)
+
+
+def kind_of(role: Role) -> str:
+    """What tells the numbers of a tensor from others that it has: weights and constant operands have one kind."""
+    return "bias" if role == "bias" else "activation" if role == "activation" else "weight"
+
+
+def past_quantizers(source: Quantized) -> set[tuple[str, Edge]]:
+    """Inputs of nodes, with their tensor, that read in float what others read quantized: one end of a residual, say."""
+    readers: dict[str, set[Edge]] = {}
+    for site in source.plan.sites:
+        if site.role == "activation":
+            readers.setdefault(site.tensor, set()).update(site.readers)
+    found = set()
+    for node in all_nodes(source.model):
+        for index, value in enumerate(node.inputs):
+            edge = Edge(node.name or "", index)
+            if value is not None and (known := readers.get(value.name or "")) and edge not in known:
+                found.add((value.name or "", edge))
+    return found
+
+
+def _rewritten(found: Quantized, target: Backend) -> Quantized:
+    """The same as the target rewrites its float model."""
+    if target.rewrite is None:
+        return found
+    model = found.model.clone()
+    with _held(model, {site.tensor for site in found.plan.sites} - _inside_what_it_lacks(model, target)):
+        notes = [str(note) for note in target.rewrite(model)]
+    remove_dead(model)
+    sites, numbers = _with_other_axes(model, found)
+    plan = replace(found.plan, sites=sites)
+    return replace(found, model=model, plan=plan, qparams=numbers, notes=(*found.notes, *notes))
+
+
+def _inside_what_it_lacks(model: ir.Model, target: Backend) -> set[str]:
+    """Tensors inside functions, written as chains, that have an operator which is none of the target's."""
+    found: set[str] = set()
+    for group in find_groups(model):
+        if any(row(target, node) is None for node in group.nodes):
+            made = {value for node in group.nodes for value in node.outputs}
+            found |= {value.name or "" for value in made.difference(group.outputs)}
+    return found
+
+
+@contextmanager
+def _held(model: ir.Model, tensors: Set[str]) -> Iterator[None]:
+    """Tensors are outputs of their graphs for a while."""
+    own = {graph: len(graph.outputs) for graph in all_graphs(model)}
+    for graph in own:
+        made = [value for node in graph for value in node.outputs]
+        kept = [v for v in (*made, *graph.initializers.values()) if v.name in tensors and not v.is_graph_output()]
+        graph.outputs.extend(kept)
+    yield
+    for graph, count in own.items():
+        while len(graph.outputs) > count:
+            graph.outputs.pop()
+
+
+def _with_other_axes(model: ir.Model, found: Quantized) -> tuple[tuple[Site, ...], Mapping[str, QParams]]:
+    """The sites and numbers, with those of constants that were made of others by another order of axes."""
+    first: dict[str, Site] = {}
+    for site in found.plan.sites:
+        first.setdefault(site.tensor, site)
+    sites, numbers = list(found.plan.sites), dict(found.qparams)
+    for graph in all_graphs(model):
+        for name, value in graph.initializers.items():
+            former, order = value.meta.get(OTHER_AXES, ("", ()))
+            of = first.get(former)
+            if of is None or name == former:
+                continue
+            numbers[name] = _permuted(numbers[of.name], order)
+            readers = tuple(Edge(use.node.name or "", use.idx) for use in value.uses())
+            sites.append(replace(of, name=name, tensor=name, spec=numbers[name].spec, readers=readers, tied_to=None))
+    return tuple(sites), numbers
+
+
+def _permuted(numbers: QParams, order: tuple[int, ...]) -> QParams:
+    """The numbers of a tensor, for one of which axis ``k`` is its axis ``order[k]``."""
+    grain = numbers.spec.granularity
+    if not isinstance(grain, (PerChannel, PerBlock)):
+        return numbers
+    granularity = replace(grain, axis=order.index(grain.axis % len(order)))
+    scale, zero = numbers.scale, numbers.zero_point
+    if isinstance(grain, PerBlock):
+        scale, zero = scale.transpose(order), zero.transpose(order)
+    return QParams(replace(numbers.spec, granularity=granularity), scale, zero)

@@ -1,0 +1,99 @@
+"""Inputs for a model of which there are no data: random numbers, in the ranges that its own quantizers tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.errors import ModelError
+from onnxq.graph.values import constant_array
+from onnxq.ort.session import inputs_of
+
+__all__ = ["SIZES", "random_inputs"]
+
+SIZES = (1, 16, 64, 224)
+"""Sizes to try for free dimensions other than the first, which is 1."""
+_CONTRASTS = (1.0, 0.5, 0.25)
+"""Shares of a range that samples fill, in turn."""
+_MOVES = frozenset({"Cast", "Flatten", "Identity", "Pad", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+_TOKENS = 2
+"""Numbers that integers are drawn from, 0 and 1, where no table tells how many rows there are."""
+
+
+def random_inputs(
+    model: ir.Model, ranges: Mapping[str, tuple[float, float]], size: int, count: int
+) -> Iterator[dict[str, NDArray[Any]]]:
+    """Samples with numbers in the range of each input, the same at every call.
+
+    Args:
+        model: float, shapes inferred.
+        ranges: lowest and highest number of tensors, as quantizers hold them. An input has that of the tensor that it
+            becomes by moving its elements, else normal random numbers.
+        size: of free dimensions other than the first.
+        count: how many samples.
+
+    Raises:
+        ModelError: an input is no tensor of numbers, or its rank is unknown.
+    """
+    values = {value.name: value for value in model.graph.inputs}
+    random = np.random.default_rng(0)
+    for index in range(count):
+        feeds: dict[str, NDArray[Any]] = {}
+        for info in inputs_of(model):
+            if info.dtype.kind not in "fbiu" or info.container or info.shape is None:
+                raise ModelError("there are no random numbers for it", where=f"input '{info.name}'")
+            dims = enumerate(info.shape)
+            shape = tuple(d if isinstance(d, int) and d >= 0 else size if axis else 1 for axis, d in dims)
+            if info.dtype.kind == "f":
+                found = _reached(values[info.name], ranges)
+                feeds[info.name] = _floats(random, shape, found, _CONTRASTS[index % 3]).astype(info.dtype)
+            elif info.dtype.kind == "b":
+                feeds[info.name] = np.ones(shape, np.bool_)
+            else:
+                most = 256 if info.dtype.itemsize == 1 else _rows(values[info.name])
+                feeds[info.name] = random.integers(0, min(most, np.iinfo(info.dtype).max), shape).astype(info.dtype)
+        yield feeds
+
+
+def _floats(
+    random: np.random.Generator, shape: tuple[int, ...], found: tuple[float, float] | None, contrast: float
+) -> NDArray[Any]:
+    if found is None:
+        return random.normal(size=shape)
+    low, high = found
+    middle, half = (low + high) / 2, (high - low) / 2 * contrast
+    return random.uniform(middle - half, middle + half, shape)
+
+
+def _reached(value: ir.Value, ranges: Mapping[str, tuple[float, float]]) -> tuple[float, float] | None:
+    """The range of a tensor, or of the first behind it that holds the same numbers and has one."""
+    seen, left = {value}, [value]
+    while left:
+        now = left.pop(0)
+        if (found := ranges.get(now.name or "")) is not None:
+            return found
+        moved = [use.node.outputs[0] for use in now.uses() if use.idx == 0 and use.node.op_type in _MOVES]
+        left += [v for v in moved if v not in seen]
+        seen.update(moved)
+    return None
+
+
+def _rows(value: ir.Value) -> int:
+    """How many rows the smallest table has of which an input takes some."""
+    seen, left, found = {value}, [value], []
+    while left:
+        now = left.pop(0)
+        for use in now.uses():
+            node = use.node
+            if node.op_type == "Gather" and use.idx == 1:
+                table = constant_array(node.inputs[0])
+                if table is not None and table.ndim:
+                    found.append(table.shape[node.attributes.get_int("axis", 0)])
+            elif node.op_type in _MOVES and use.idx == 0 and node.outputs[0] not in seen:
+                seen.add(node.outputs[0])
+                left.append(node.outputs[0])
+    return min(found, default=_TOKENS)

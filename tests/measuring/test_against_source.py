@@ -1,0 +1,83 @@
+"""A result of deploy is compared with the model it was made of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import onnxq
+from onnxq import Options
+from onnxq.cli import main
+from onnxq.given.source import in_form
+from onnxq.measuring.against_source import against_source
+from onnxq.prepare import backend_named
+from tests.models import build, f32, feeds_for
+from tests.targets import residual
+
+
+@pytest.fixture(scope="module")
+def source() -> onnx.ModelProto:
+    made = onnxq.quantize(residual(), feeds_for(residual()), options=Options(placement="all"))
+    model: onnx.ModelProto = ir.serde.serialize_model(made.rendered())
+    return model
+
+
+def test_the_same_numbers_are_exact(source: onnx.ModelProto) -> None:
+    made = onnxq.deploy(source, backend="onnxruntime")
+    assert made.verification is not None and made.verification.against_source is not None
+    found = made.verification.against_source
+    assert found.samples == 3 and found.worst is not None and found.worst[1].sqnr > 60 and not found.skipped
+    assert not found.warnings and made.verification.to_dict()["against_source"]["samples"] == 3
+
+
+def test_fewer_quantizers_are_no_cause_for_a_warning(source: onnx.ModelProto) -> None:
+    made = onnxq.deploy(source, backend="openvino")
+    assert made.verification is not None and made.verification.against_source is not None
+    worst = made.verification.against_source.worst
+    assert worst is not None and 10 < worst[1].sqnr < 80 and not made.verification.against_source.warnings
+
+
+def test_a_result_that_computes_something_else_is_told(source: onnx.ModelProto) -> None:
+    inside, _ = in_form(source, backend_named("onnxruntime"), Options())
+    broken = onnx.ModelProto()
+    broken.CopyFrom(source)
+    for tensor in broken.graph.initializer:
+        array = onnx.numpy_helper.to_array(tensor)
+        if array.dtype == np.int8 and array.ndim == 4:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.clip(array, -10, 10), tensor.name))
+    given = ir.serde.deserialize_model(source)
+    found = against_source(given, inside, ir.serde.deserialize_model(broken), Options())
+    (warning,) = found.warnings
+    assert "from that of the model given on 3 random inputs, which is itself" in warning
+    assert "rounding does not explain that" in warning and "onnxq compare" in warning
+
+
+def test_what_cannot_be_run_is_skipped_with_the_reason() -> None:
+    text = """(float[2, 4] x, string[1] s) => (float[2, 4] y, string[1] u) {
+        q = QuantizeLinear (x, k, z)
+        d = DequantizeLinear (q, k, z)
+        n = Relu (d)
+        p = QuantizeLinear (n, k, z)
+        y = DequantizeLinear (p, k, z)
+        u = Identity (s)
+    }"""
+    made = onnxq.deploy(build(text, k=f32(0.02), z=np.uint8(100)), backend="qnn")
+    assert made.verification is not None and made.verification.against_source is not None
+    assert made.verification.against_source.skipped == "input 's': there are no random numbers for it"
+
+
+def test_the_summary_has_the_figure(
+    source: onnx.ModelProto, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx.save(source, tmp_path / "q.onnx")
+    command = ["deploy", str(tmp_path / "q.onnx"), "--backend", "openvino", "-o", str(tmp_path / "o.onnx")]
+    assert main(command) == 0
+    assert "dB to the model given, 3 random inputs" in capsys.readouterr().out
+    assert main([*command, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["targets"][0]["verification"]["against_source"]["skipped"] == ""

@@ -1,0 +1,43 @@
+"""Inputs for models without data."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from onnxq.errors import ModelError
+from onnxq.graph.files.load_named import load_named
+from onnxq.measuring.random_inputs import random_inputs
+from tests.models import build, normal
+
+
+def test_numbers_lie_in_the_range_of_what_the_input_becomes() -> None:
+    model = load_named(
+        build(
+            "(float[N, 8, 8, 3] x, float[N, 5] z) => (float[N, 3, 8, 8] y) { y = Transpose <perm = [0, 3, 1, 2]> (x) }"
+        )
+    )
+    first, second, third = random_inputs(model, {"y": (-2.0, 6.0)}, 7, 3)
+    assert first["x"].shape == (1, 8, 8, 3) and first["x"].dtype == np.float32 and first["z"].shape == (1, 5)
+    assert -2 <= first["x"].min() < -1.8 and 5.8 < first["x"].max() <= 6
+    assert second["x"].min() >= 0 and second["x"].max() <= 4 and third["x"].min() >= 1
+    (again, *_) = random_inputs(model, {"y": (-2.0, 6.0)}, 7, 3)
+    assert np.array_equal(first["x"], again["x"])
+
+
+def test_free_sizes_and_rows_of_a_table() -> None:
+    text = """(int64[N, T] k, bool[T] m, uint8[2, T] p) => (float[N, T, 4] y) {
+        j = Unsqueeze (k, axes)
+        i = Squeeze (j, axes)
+        y = Gather (table, i)
+    }"""
+    model = load_named(build(text, table=normal(9, 4, scale=1.0), axes=np.array([2])))
+    (feeds,) = random_inputs(model, {}, 64, 1)
+    assert feeds["k"].shape == (1, 64) and feeds["k"].max() == 8 and feeds["k"].min() == 0
+    assert feeds["m"].all() and feeds["p"].max() > 200 and feeds["p"].dtype == np.uint8
+
+
+def test_strings_have_none() -> None:
+    model = load_named(build("(string[2] s) => (string[2] y) { y = Identity (s) }"))
+    with pytest.raises(ModelError, match=r"input 's': there are no random numbers for it"):
+        list(random_inputs(model, {}, 1, 1))
