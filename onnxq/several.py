@@ -26,7 +26,7 @@ def for_each_target(names: Iterable[str], works: Iterable[Work], do: Callable[[W
 
     Raises:
         OnnxqError: of one target alone, or the same of all of them: as it is; else one that names every target with
-            what it refuses.
+            what it refuses, and says with which targets it would go.
     """
     names, works = list(names), list(works)
     if len(names) == 1:
@@ -45,13 +45,14 @@ def for_each_target(names: Iterable[str], works: Iterable[Work], do: Callable[[W
         return results
     if len(refused) == 1 and len(errors) == len(names):
         raise errors[0]
-    hint = "Leave them away to make the others" if len(errors) > 1 else "Leave it away to make the others"
+    refusing = {name for group in refused.values() for name in group}
+    others = " ".join(f"--backend {name}" for name in names if name not in refusing)
     kinds = {type(error) for error in errors}
     kind = kinds.pop() if len(kinds) == 1 else BackendError
     raise kind(
         "; ".join(f"{', '.join(group)}: {text}" for text, group in refused.items()),
         where=f"{len(errors)} of {len(names)} targets",
-        hint=hint if len(errors) < len(names) else "",
+        hint="Nothing was written" + (f"; the others are made with {others}" if others else ""),
     ) from errors[0]
 
 
