@@ -38,6 +38,7 @@ from onnxq.plan import Plan
 from onnxq.planning.planner import make_plan
 from onnxq.prepare import Prepared, Source, backend_named, needed_opset
 from onnxq.quantized import Quantized
+from onnxq.render.formats import FAKE_QUANTIZE
 from onnxq.render.reading.nodes import sort_nodes
 from onnxq.render.reading.read import read as read_quantizers
 from onnxq.several import for_each_target
@@ -231,10 +232,11 @@ class _Job:
         if target.rewrite is not None:
             told += rewrite_cost(fitted[0], target.name, verification, statistics.kept, options)
         told += unmet(float_model, quantized.plan, target, options)
-        told += cautions(quantized.plan, verification, options, statistics)
+        form = target.format_named(options.format)
+        packed = not form.simulated and form is not FAKE_QUANTIZE
+        told += cautions(quantized.plan, verification, options, statistics, packed=packed)
         verification = replace(verification, warnings=tuple(told))
-        say = target.format_named(options.format).notes
-        unsaid = say(quantized) if say is not None else []
+        unsaid = form.notes(quantized) if form.notes is not None else []
         advice = (*hints(float_model, quantized.plan, target, decider.sizes), *decider.hints)
         return replace(quantized, verification=verification, notes=(*notes, *decider.notes, *unsaid), hints=advice)
 

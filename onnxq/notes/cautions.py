@@ -31,7 +31,9 @@ _LARGE = 1 << 20
 """Bytes from which on a result larger than the model is worth a warning: quantizers take some of a small one."""
 
 
-def cautions(plan: Plan, verification: Verification, options: Options, statistics: Statistics) -> Iterator[str]:
+def cautions(
+    plan: Plan, verification: Verification, options: Options, statistics: Statistics, *, packed: bool = True
+) -> Iterator[str]:
     """Warnings of a result, as sentences.
 
     Args:
@@ -39,6 +41,7 @@ def cautions(plan: Plan, verification: Verification, options: Options, statistic
         verification: what running it showed.
         options: the floor.
         statistics: of the calibration data.
+        packed: weights are stored as integers; else the artifact is as large as the float model by design.
     """
     samples = statistics.samples
     if samples and not statistics.kept and options.keep != 0:
@@ -59,9 +62,10 @@ def cautions(plan: Plan, verification: Verification, options: Options, statistic
             yield f"{slow}conversions cost more than integers gain. {to_exclude(Counter(plan.quantized.values()))}"
         elif "Gather" in plan.stored.values():
             yield f"{slow}rows of a table are unpacked as they are read. --exclude Gather leaves tables in float"
-    if verification.quantized_bytes > verification.float_bytes >= _LARGE:
-        sizes = f"{bytes_text(verification.float_bytes)} → {bytes_text(verification.quantized_bytes)}"
-        yield f"the file is larger than the model given, {sizes}: too little of it is stored in 8 bits"
+    if packed and verification.quantized_bytes > verification.float_bytes >= _LARGE:
+        before, after = bytes_text(verification.float_bytes), bytes_text(verification.quantized_bytes)
+        than = f"larger than the model given, {before} → {after}" if before != after else f"as large as before, {after}"
+        yield f"the file is {than}: too little of it is stored in 8 bits"
     unsure = {n for n, errors in verification.outputs.items() if errors.sqnr < _UNSURE}
     louder = lifts(samples_to_verify(statistics.kept), statistics) if unsure else {}
     for name in verification.outputs:

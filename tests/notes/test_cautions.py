@@ -15,7 +15,7 @@ from onnxq.measuring.metrics import Errors
 from onnxq.notes.cautions import cautions
 from onnxq.options import Options
 from onnxq.plan import Plan
-from tests.models import build, normal
+from tests.models import build, feeds_for, normal
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "tvm"])
@@ -131,10 +131,24 @@ def test_a_model_in_float64_is_told_once_to_be_exported_in_float32() -> None:
     assert {kept.op for kept in made.plan.kept_float} == {"MatMul", "Relu", "Gemm"}
 
 
+@pytest.mark.parametrize(
+    ("backend", "options"), [("snpe", Options()), ("academic", Options()), ("tvm", Options(format="fake-quantize"))]
+)
+def test_artifacts_that_are_float_by_design_are_not_said_to_be_large(backend: str, options: Options) -> None:
+    model = build("(float[1, 600] x) => (float[1, 600] y) { y = MatMul (x, w) }", w=normal(600, 600))
+    made = onnxq.quantize(model, feeds_for(model), backend=backend, options=options)
+    assert made.verification is not None
+    assert made.verification.quantized_bytes > made.verification.float_bytes > 1 << 20
+    assert not [text for text in made.verification.warnings if "the file is" in text]
+
+
 def test_a_file_that_grew() -> None:
     plan, few = Plan("onnxruntime", (), {"m": "MatMul"}), Statistics("", samples=2, kept=[KeptSample(0, {}, {})])
     grew = Verification(float_bytes=2_000_000, quantized_bytes=3_000_000)
     (said,) = cautions(plan, grew, Options(), few)
     assert said.startswith("the file is larger than the model given, 2.0 MB → 3.0 MB")
+    (said,) = cautions(plan, Verification(float_bytes=69_100_000, quantized_bytes=69_100_400), Options(), few)
+    assert said.startswith("the file is as large as before, 69.1 MB")
+    assert not list(cautions(plan, grew, Options(), few, packed=False)), "a float model with a table grows by design"
     small = Verification(float_bytes=2_000, quantized_bytes=3_000)
     assert not list(cautions(plan, small, Options(), few)), "quantizers of a small model take some bytes"
