@@ -27,6 +27,7 @@ from onnxq.graph.traverse import all_nodes
 from onnxq.locations import artifact_path, require_folder
 from onnxq.measuring.against_source import against_source
 from onnxq.measuring.final_check import final_check
+from onnxq.notes.hints import hints
 from onnxq.numbers import fit_biases
 from onnxq.options import Options
 from onnxq.plan import Edge, Plan, Role, Site
@@ -93,6 +94,7 @@ def deploy(
         format=options.format or "",
         version=metadata.version("onnxq"),
         recipe=("the scales of the model given",),
+        hints=hints(source.model, plan, target, {}),
     )
     result = made.rendered()
     forget_shapes(result)

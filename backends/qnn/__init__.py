@@ -22,7 +22,12 @@ grid with a step to spare at both ends of -1 to 1: at the ends of others the emu
 Formats: ``qdq``; ``context`` adds the graph compiled for the HTP, ``<model>_ctx.onnx`` with a ``.bin`` beside it;
 ``dlc`` adds QAIRT's container ``<model>.dlc``. onnxruntime-qnn writes those two and must be installed (see
 :mod:`onnxq.runtimes.qnn`); they hold the sizes of the model's inputs, which must be fixed. They are compiled for the
-provider's default architecture; for another, call the runtime with its options ``context`` or ``dlc``, and ``arch``.
+provider's default architecture; for another, call the runtime with its options ``context`` or ``dlc``, ``arch`` and
+``soc``.
+
+Operators that stay float between integer ones the provider computes in half precision. Off a device it does so only
+where its option ``soc_model`` names a chip that has it (43, the Snapdragon 8 Gen 2, say): without, one of them makes it
+refuse the whole model, with "Failed to finalize QNN graph". The summary of a result names them.
 
 What the HTP computes wrongly in some forms is written otherwise, or stays float: :mod:`onnxq.backends.qnn.rewrites`.
 Wrong as well, and not told apart: a mean pool of two rows with one of padding at either end, a Softmax of six
@@ -161,10 +166,10 @@ def _compile(quantized: Quantized, path: Path, *, dlc: bool) -> list[Path]:
         model = folder / path.name
         write_rendered(quantized, model)
         if dlc:
-            made = [Path(file) for file in examine(RUNTIME, model, dlc=name, arch="").files]
+            made = [Path(file) for file in examine(RUNTIME, model, dlc=name, arch="", soc="").files]
         else:
             context = str(folder / f"{path.stem}_ctx.onnx")
-            made = [Path(file) for file in examine(RUNTIME, model, context=context, arch="").files]
+            made = [Path(file) for file in examine(RUNTIME, model, context=context, arch="", soc="").files]
         if len(made) != (1 if dlc else 2):
             what = f"onnxruntime-qnn wrote {len(made)} files; it makes one graph of a model whose sizes are all fixed"
             raise VerificationError(what, where=f"'{path}'")
@@ -196,6 +201,8 @@ BACKEND = Backend(
     rewrite=rewrite,
     adjust=keep_to_limits,
     lacks=_lacks,
+    float_needs="the HTP computes that in half precision; off a device onnxruntime-qnn refuses the model unless its "
+    "option soc_model names the chip (43, say)",
     runtime="qnn",
     artifacts="model.onnx (QDQ), with format context also model_ctx.onnx and its .bin, with format dlc model.dlc",
     verified="onnxruntime-qnn 2.7.0 on x86-64, HTP emulator: placement, numbers, context binary, DLC",

@@ -15,22 +15,25 @@ from onnxq.planning.rows import row
 
 __all__ = ["hints"]
 
+_NAMED = 4
 _MUCH = 0.5
 """Share of the multiply-accumulates from which on a reason is worth a line of its own."""
 
 
 def hints(model: ir.Model, plan: Plan, target: Backend, sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """What to say of layers that do most of a model's arithmetic in float, where the target's table says why.
+    """What to say of nodes that stay float: what the target needs for them, and of layers that do most of a model's
+    arithmetic, where its table says why.
 
     Args:
         model: the float model that was planned.
         plan: where it is quantized.
-        target: its rows give the reasons, see ``Backend.stored_because``.
+        target: see ``Backend.float_needs``; its rows give the reasons, see ``Backend.stored_because``.
         sizes: tensor name → number of elements, where data has shown it; else the shapes in the model are used.
     """
+    needs = _needs(plan, target)
     kept = {k.node: k.op for k in plan.kept_float if target.stored_because.get(k.op) == k.reason}
     if not kept:
-        return ()
+        return needs
     total, of_op = 0, Counter[str]()
     for node in all_nodes(model):
         rule = row(target, node)
@@ -39,8 +42,17 @@ def hints(model: ir.Model, plan: Plan, target: Backend, sizes: Mapping[str, int]
             total += macs
             of_op[kept.get(node.name or "", "")] += macs
     number = Counter(kept.values())
-    return tuple(
+    return needs + tuple(
         f"{number[op]} {op}, {of_op[op] / total:.0%} of the arithmetic: {target.stored_because[op]}"
         for op in number
         if of_op[op] >= _MUCH * total > 0
     )
+
+
+def _needs(plan: Plan, target: Backend) -> tuple[str, ...]:
+    """A sentence with the first few nodes that stay float, where the target needs something for such."""
+    names = [kept.node for kept in plan.kept_float]
+    if not (names and target.float_needs):
+        return ()
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return (f"{', '.join(names[:_NAMED])}{more} {'stays' if len(names) == 1 else 'stay'} float: {target.float_needs}",)

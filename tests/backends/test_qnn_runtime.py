@@ -245,7 +245,7 @@ def test_a_context_is_written_and_runs(tmp_path: Path) -> None:
     q = onnxq.quantize(residual(), feeds, backend="qnn", output=path, options=Options(format="context"))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["q.onnx", "q_ctx.onnx", "q_ctx_qnn.bin"]
     assert [n.op_type for n in onnx.load(tmp_path / "q_ctx.onnx").graph.node] == ["EPContext"]
-    compiled, plain = (examine(RUNTIME, tmp_path / name, feeds, arch="") for name in ("q_ctx.onnx", "q.onnx"))
+    compiled, plain = (examine(RUNTIME, tmp_path / name, feeds, arch="", soc="") for name in ("q_ctx.onnx", "q.onnx"))
     for a, b in zip(compiled.outputs, plain.outputs, strict=True):
         np.testing.assert_array_equal(a["y"], b["y"])
     assert q.verification is not None
@@ -256,3 +256,18 @@ def test_a_dlc_is_written(tmp_path: Path) -> None:
     onnxq.quantize(residual(), feeds, backend="qnn", output=path, options=Options(format="dlc"))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["q.dlc", "q.onnx"]
     assert (tmp_path / "q.dlc").read_bytes()[:2] == b"PK"  # a zip
+
+
+def test_a_node_that_stays_float_runs_among_integers(tmp_path: Path) -> None:
+    model = build(
+        f"({S} x) => ({S} y) {{ a = Conv (x, w)\n [odd] b = Max (a, v)\n y = Conv (b, w) }}",
+        w=normal(8, 8, 1, 1),
+        v=normal(1, 8, 1, 1, seed=1, scale=0.3),
+    )
+    path, feeds = tmp_path / "q.onnx", images(1, 8, 12, 12, samples=2)
+    q = onnxq.quantize(model, feeds, backend="qnn", output=path, options=Options(exclude=("odd",)))
+    assert len(q.hints) == 1 and q.hints[0].startswith("odd stays float: ") and "soc_model" in q.hints[0]
+    seen = examine(RUNTIME, path, feeds)
+    assert any(line.startswith("ElementWiseMax") for line in seen.floating)
+    want = [Session(q.qdq(), optimize=False).run(f)["y"] for f in feeds]
+    assert sqnr(want, [o["y"] for o in seen.outputs]) > 30

@@ -60,3 +60,17 @@ def test_weights_of_a_free_declared_shape() -> None:
         dims = [f"{tensor.name}_{axis}" for axis in range(len(tensor.dims))]
         model.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, onnx.TensorProto.FLOAT, dims))
     assert len(onnxq.quantize(model, _feeds()).hints) == 1
+
+
+def test_what_a_target_needs_for_nodes_that_stay_float() -> None:
+    model = build(
+        "(float[2, 8] x) => (float[2, 8] y) { a = Relu (x)\n [odd] b = Sub (a, v)\n y = MatMul (b, w) }",
+        v=normal(8, scale=0.3),
+        w=normal(8, 8),
+    )
+    feeds = [{"x": normal(2, 8, seed=k, scale=1.0)} for k in range(8)]
+    assert onnxq.quantize(model, feeds, backend="qnn").hints == ()
+    excluding = Options(exclude=("odd",))
+    (hint,) = onnxq.quantize(model, feeds, backend="qnn", options=excluding).hints
+    assert hint.startswith("odd stays float: the HTP computes that in half precision")
+    assert onnxq.quantize(model, feeds, backend="rknn", options=excluding).hints == ()
