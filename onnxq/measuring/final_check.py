@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import ExecutionError, ModelError, VerificationError
@@ -20,6 +17,7 @@ from onnxq.graph.files.check import check
 from onnxq.graph.files.save import file_size
 from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.metrics import ErrorMeter, Errors, jsonable, worst_output
+from onnxq.measuring.timing import clock_of, glance
 from onnxq.ort.errors import node_in
 from onnxq.ort.session import Session
 
@@ -31,12 +29,6 @@ __all__ = ["Verification", "failed", "final_check"]
 _PLAIN_SAMPLES = 1
 _POOR = 12.0
 """dB: a median sample below this is worth a warning where the total hides it."""
-_TIMED_RUNS = 7
-_TIME_BUDGET = 0.06
-"""Seconds of wall time for the speed ratio, for each of the two models."""
-_SHORT_RUNS = 60
-_SHORT_BUDGET = 0.02
-"""Seconds of wall time for both, up to which short models are run more often: one run of microseconds says little."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +135,7 @@ def final_check(
     if kept and at_home:
         with suppress(ExecutionError):  # its optimizations may break the float model: there is no speed to compare with
             base = opened(reference, threads=1)
-            float_seconds, result_seconds = _times(base, optimized, kept[0].feeds)
+            float_seconds, result_seconds = glance(base, optimized, kept[0].feeds, clock_of(providers))
             speedup = float_seconds / result_seconds
     return Verification(
         outputs=outputs,
@@ -172,22 +164,3 @@ def failed(error: ExecutionError | ModelError, reference: ir.Model) -> Verificat
     return VerificationError(
         f"the quantized model failed its final check ({reason})", hint=f"Nothing was written. {keep}"
     )
-
-
-def _times(reference: Session, result: Session, feeds: Mapping[str, NDArray[np.generic]]) -> tuple[float, float]:
-    """Best times in seconds, runs taken in turn so that both see the same machine."""
-    best = [float("inf"), float("inf")]
-    spent = 0.0
-    for turn in range(_SHORT_RUNS):
-        if turn >= _TIMED_RUNS and spent > _SHORT_BUDGET:
-            break
-        for which, session in enumerate((reference, result)):
-            start = time.perf_counter()
-            session.run(feeds)
-            took = time.perf_counter() - start
-            spent += took
-            if turn or spent > _TIME_BUDGET:  # the first run warms up
-                best[which] = min(best[which], took)
-        if spent > 2 * _TIME_BUDGET and min(best) < float("inf") and max(best) < float("inf"):
-            break
-    return best[0], best[1]

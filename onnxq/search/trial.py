@@ -20,13 +20,14 @@ from onnxq.errors import OnnxqError, OutputError
 from onnxq.graph.files.load import ModelSource, load
 from onnxq.graph.files.save import save
 from onnxq.graph.shapes import forget_shapes
+from onnxq.measuring.timing import clock_of, share_of_time
 from onnxq.options import Options
 from onnxq.ort.session import Session
 from onnxq.quantize import quantize
 from onnxq.rewritten import Rewritten
 from onnxq.search.attempt import Attempt, Candidate, best
-from onnxq.search.latency import share_of_time, structure
 from onnxq.search.state import State, file_digest
+from onnxq.search.structure import structure
 from onnxq.search.user_metric import Metric, Run
 
 __all__ = ["REPORT", "Trials", "run_of"]
@@ -168,8 +169,7 @@ class Trials:
         }
         if self._float is None:
             self._float = Session(load(self.model), **how)
-        clock = time.perf_counter if options.providers else time.thread_time
-        return share_of_time(self._float, Session(model, **how), sample.feeds, clock=clock)
+        return share_of_time(self._float, Session(model, **how), sample.feeds, clock_of(options.providers))
 
 
 def run_of(model: str | Path, options: Options) -> Run:

@@ -1,4 +1,4 @@
-"""Time as a share of the float model's, and which models are alike."""
+"""Time against the float model's."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
-import onnx_ir as ir
 import pytest
 
+from onnxq.measuring.timing import clock_of, glance, share_of_time
 from onnxq.ort.session import Session
-from onnxq.search.latency import share_of_time, structure
-from tests.models import build, f32, normal
+from tests.models import build, normal
 
 
 class Fake:
@@ -31,7 +30,7 @@ def test_the_best_of_each_counts_and_the_first_run_does_not(slow: float) -> None
     now = [0.0]
     base = Fake(now, lambda run: slow * (1 + run % 3))
     fast = Fake(now, lambda run: 0.0 if run == 0 else slow / 2 * (1 + run % 2))
-    share = share_of_time(cast(Session, base), cast(Session, fast), {}, clock=lambda: now[0])
+    share = share_of_time(cast(Session, base), cast(Session, fast), {}, lambda: now[0])
     assert share == pytest.approx(0.5)
     assert base.runs == fast.runs <= 101
     assert now[0] < 5
@@ -45,15 +44,20 @@ def test_twice_the_work_takes_longer() -> None:
     )
     short, long = (Session(m.SerializeToString(), threads=1) for m in (once, often))
     feeds = {"x": np.zeros((64, 256), np.float32)}
-    assert share_of_time(short, long, feeds, clock=time.thread_time) > 2
+    assert share_of_time(short, long, feeds, time.thread_time) > 2
 
 
-def test_structure_is_that_of_operators_types_and_shapes() -> None:
-    def of(text: str, w: Any) -> str:
-        return structure(ir.from_proto(build(f"(float[N, 2] x) => (float[N, 2] y) {{ {text} }}", w=w)))
+@pytest.mark.parametrize("slow", [1e-5, 0.001, 0.3])
+def test_a_glance_gives_the_best_times_and_ends_soon(slow: float) -> None:
+    now = [0.0]
+    base = Fake(now, lambda run: slow * (1 + run % 3))
+    fast = Fake(now, lambda run: slow / 2 * (1 + run % 2))
+    assert glance(cast(Session, base), cast(Session, fast), {}, lambda: now[0]) == pytest.approx((slow, slow / 2))
+    assert now[0] < 0.2 + 2 * slow
 
-    first = of("y = MatMul (x, w)", f32([[1, 2], [3, 4]]))
-    assert of("y = MatMul (x, w)", f32([[5, 6], [7, 8]])) == first
-    assert of("y = Add (x, w)", f32([[1, 2], [3, 4]])) != first
-    assert of("y = MatMul (x, w)", f32([[1, 2], [3, 4]]).astype(np.float64)) != first
-    assert of("y = MatMul (x, w)", f32([[1, 2, 3], [3, 4, 5]])) != first
+
+def test_what_other_processes_take_does_not_count_on_the_cpu() -> None:
+    for clock, counts in ((clock_of(None), False), (clock_of(["CUDAExecutionProvider"]), True)):
+        start = clock()
+        time.sleep(0.05)
+        assert (clock() - start > 0.04) == counts

@@ -1,0 +1,94 @@
+"""How long a model takes against the float one: the best of runs in turn, so that both see the same machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from onnxq.ort.session import Session
+
+__all__ = ["Clock", "clock_of", "glance", "share_of_time"]
+
+_BUDGET = 1.0
+"""Seconds for each of the two models, of a measurement that models are chosen by."""
+_LEAST, _MOST = 3, 100
+_TIMED_RUNS = 7
+_LONG_BUDGET = 0.06
+"""Seconds for each of the two models, of a glance."""
+_SHORT_RUNS = 60
+_SHORT_BUDGET = 0.02
+"""Seconds for both, up to which short models are run more often: one run of microseconds says little."""
+_FINE = 1e-5
+"""Seconds that a clock must tell apart."""
+
+Clock = Callable[[], float]
+Feeds = Mapping[str, NDArray[Any]]
+
+
+def clock_of(providers: Sequence[str] | None) -> Clock:
+    """The clock for runs of one thread, in seconds.
+
+    On the CPU onnxruntime computes in the calling thread then, whose CPU time is the latency without what other
+    processes take. It is wall time with other providers, and where the system counts a thread's time in coarse steps.
+
+    Args:
+        providers: execution providers that were asked for; none is the CPU.
+    """
+    fine = time.get_clock_info("thread_time").resolution <= _FINE
+    return time.thread_time if fine and not providers else time.perf_counter
+
+
+def share_of_time(reference: Session, result: Session, feeds: Feeds, clock: Clock) -> float:
+    """Best time of the result over best time of the reference, run in turn so that both see the same machine.
+
+    Args:
+        reference: the float model, one thread.
+        result: the other, one thread.
+        feeds: one sample.
+        clock: see :func:`clock_of`.
+
+    Returns:
+        Below 1 where the result is faster.
+    """
+    best = [float("inf"), float("inf")]
+    spent = [0.0, 0.0]
+    for turn in range(_MOST + 1):
+        for which, session in enumerate((reference, result)):
+            start = clock()
+            session.run(feeds)
+            took = clock() - start
+            if turn:  # the first run warms up
+                best[which] = min(best[which], took)
+                spent[which] += took
+        if turn >= _LEAST and max(spent) > _BUDGET:
+            break
+    return best[1] / best[0]
+
+
+def glance(reference: Session, result: Session, feeds: Feeds, clock: Clock) -> tuple[float, float]:
+    """Best times of both models in seconds, in less than a fifth of a second where a run is short.
+
+    Args:
+        reference: the float model, one thread.
+        result: the other, one thread.
+        feeds: one sample.
+        clock: see :func:`clock_of`.
+    """
+    best = [float("inf"), float("inf")]
+    spent = 0.0
+    for turn in range(_SHORT_RUNS):
+        if turn >= _TIMED_RUNS and spent > _SHORT_BUDGET:
+            break
+        for which, session in enumerate((reference, result)):
+            start = clock()
+            session.run(feeds)
+            took = clock() - start
+            spent += took
+            if turn or spent > _LONG_BUDGET:  # the first run warms up
+                best[which] = min(best[which], took)
+        if spent > 2 * _LONG_BUDGET and min(best) < float("inf") and max(best) < float("inf"):
+            break
+    return best[0], best[1]
