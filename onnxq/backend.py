@@ -192,7 +192,8 @@ class Backend:
         stores_weights: the weights of layers that stay float are stored as integers too.
         stored_because: operator of a WEIGHT_ONLY row → why its arithmetic stays float, where there is more to say than
             that the target has no integer kernel.
-        float_needs: what operators that stay float need on the target, said of a result that has some.
+        float_needs: what operators of the table need on the target where they stay float, said of a result that has
+            some.
         finish: a last rewriting of the rendered QDQ model, in place.
         runtime: name of the real runtime in ``onnxq.runtimes`` that can load the artifact.
         artifacts: files written, for the table of targets.

@@ -51,7 +51,8 @@ def hints(model: ir.Model, plan: Plan, target: Backend, sizes: Mapping[str, int]
 
 def _needs(plan: Plan, target: Backend) -> tuple[str, ...]:
     """A sentence with the first few nodes that stay float, where the target needs something for such."""
-    names = [kept.node for kept in plan.kept_float]
+    own = {name.partition(":")[0] for name in target.rules}  # others run elsewhere, or nowhere
+    names = [kept.node for kept in plan.kept_float if kept.op in own]
     if not (names and target.float_needs):
         return ()
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
