@@ -16,21 +16,27 @@ from onnxq.writing import hint_for
 __all__ = ["artifact_path", "find_artifact", "is_folder", "made_folder", "require_folder", "require_name"]
 
 
-def is_folder(output: str | os.PathLike[str]) -> bool:
-    """Whether an output names a folder: it is one, or its name has no ending."""
+def is_folder(output: str | os.PathLike[str], *, several: bool = False) -> bool:
+    """Whether an output names a folder: it is one, or its name has no ending.
+
+    Args:
+        output: what was given.
+        several: it is for several results, and a name like ``out.v1`` is that of a folder unless there is such a file.
+    """
     path = Path(output)
-    return path.is_dir() or not path.suffix
+    return path.is_dir() or not path.suffix or (several and path.suffix != ".onnx" and not path.exists())
 
 
-def artifact_path(output: str | os.PathLike[str], source: Any, backend: str) -> Path:
+def artifact_path(output: str | os.PathLike[str], source: Any, backend: str, *, several: bool = False) -> Path:
     """The path of a result's ONNX model; sidecar files go beside it, with its stem.
 
     Args:
         output: the file itself, or a folder; in a folder the file is named ``<model>_<backend>.onnx``.
         source: the float model as it was given.
         backend: name of the target.
+        several: see :func:`is_folder`.
     """
-    if not is_folder(output):
+    if not is_folder(output, several=several):
         return Path(output)
     stem = Path(source).stem if isinstance(source, (str, os.PathLike)) else "model"
     return Path(output) / f"{stem}_{backend}.onnx"
@@ -60,7 +66,7 @@ def find_artifact(output: str | os.PathLike[str], backend: str) -> Path:
 
 @contextlib.contextmanager
 def made_folder(path: Path) -> Iterator[None]:
-    """Make the folder of a file where it is missing, its parent being there; it goes again where the work fails.
+    """Make the folder of a file where it is missing, and what it lies in; it goes again where the work fails.
 
     Args:
         path: the file to be.
@@ -70,7 +76,7 @@ def made_folder(path: Path) -> Iterator[None]:
     """
     there = path.parent.exists()
     try:
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"cannot be made: {error.strerror or error}", where=f"'{path.parent}'") from error
     try:
@@ -92,19 +98,30 @@ def require_name(output: str | os.PathLike[str]) -> None:
         raise OutputError("the name is empty", where="output", hint="Give a file or a folder; '.' is the current one")
 
 
-def require_folder(output: str | os.PathLike[str] | None) -> None:
-    """Refuse an output without a name, or whose parent folder is missing or takes no files, before any work.
+def require_folder(output: str | os.PathLike[str] | None, *, several: bool = False) -> None:
+    """Refuse an output without a name, or that cannot be written, before any work.
+
+    Folders are made where they are missing; the folder of a file is not.
+
+    Args:
+        output: a file or a folder, see :func:`artifact_path`.
+        several: see :func:`is_folder`.
 
     Raises:
-        OutputError: it has none, or its folder is missing or takes none.
+        OutputError: it has no name, the folder of a file is missing, or the folder takes no files or cannot be made.
     """
     if output is None:
         return
     require_name(output)
     path = Path(output).absolute()
-    if not path.parent.is_dir():
+    if is_folder(output, several=several):
+        folder = next(one for one in (path, *path.parents) if one.exists() or one.is_symlink())
+        if not folder.is_dir():
+            raise OutputError("cannot be made: there is a file of that name", where=f"'{folder}'", hint="Name another")
+    elif path.parent.is_dir():
+        folder = path.resolve().parent
+    else:
         raise OutputError("the folder does not exist", where=str(Path(output).parent), hint="Create it first")
-    folder = path if path.is_dir() else path.resolve().parent
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".onnxq-"):
             pass

@@ -166,13 +166,14 @@ def quantize_all(
     names = list(dict.fromkeys(backends))
     if not names:
         raise OptionError("no target was given", where="backends", hint="Name at least one, see onnxq.backends()")
-    if output is not None and not is_folder(output):
+    if output is not None and not is_folder(output, several=True):
         raise OptionError(f"'{output}' is no folder", where="output", hint="Several targets need one each")
     jobs = for_each_target(names, names, lambda name: _Job(name, options))
-    require_folder(output)
+    require_folder(output, several=True)
     results = _run(model, data, jobs, statistics, options, image, reporter)
     if output is not None:
-        results = [r.written(artifact_path(output, model, name)) for name, r in zip(names, results, strict=True)]
+        paths = [artifact_path(output, model, name, several=True) for name in names]
+        results = [result.written(path) for result, path in zip(results, paths, strict=True)]
     return dict(zip(names, results, strict=True))
 
 

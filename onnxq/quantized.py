@@ -124,7 +124,7 @@ class Quantized:
             OutputError: see :meth:`save`.
         """
         try:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OutputError(f"cannot be made: {error.strerror or error}", where=f"'{path.parent}'") from error
         return replace(self, files=tuple(path.parent / file.name for file in self.save(path)))

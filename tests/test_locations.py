@@ -7,10 +7,13 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 
 import onnxq
-from onnxq.errors import OutputError
+from onnxq.cli import main
+from onnxq.errors import OptionError, OutputError
 from onnxq.locations import require_folder
 from tests.models import feeds_for
 from tests.targets import residual
@@ -33,8 +36,41 @@ def test_a_folder_that_takes_no_files_is_refused_before_any_work(
     assert raised.value.hint == hint
 
 
-@pytest.mark.parametrize("output", ["q.onnx", "new", "there", "q.d"])
+@pytest.mark.parametrize("output", ["q.onnx", "new", "there", "q.d", "new/one/more"])
 def test_nothing_is_left_of_the_trial(output: str, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     require_folder(tmp_path / output)
     assert [path.name for path in tmp_path.rglob("*")] == ["there"]
+
+
+@pytest.mark.parametrize("output", ["out", "new/out", "new/out_v0.1"])
+def test_folders_for_several_targets_are_made(output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = residual()
+    onnx.save(model, tmp_path / "net.onnx")
+    np.savez(tmp_path / "d.npz", x=np.stack([feed["x"] for feed in feeds_for(model)]))
+    onnxq.quantize(model, feeds_for(model), backend="tvm", output=tmp_path / "given.onnx")
+    both = ["--backend", "onnxruntime", "--backend", "tvm", "-o"]
+    for folder, command in (
+        (tmp_path / output, ["quantize", str(tmp_path / "net.onnx"), "--data", str(tmp_path / "d.npz")]),
+        (tmp_path / "deployed" / output, ["deploy", str(tmp_path / "given.onnx")]),
+    ):
+        for _ in range(2):  # and into one that is there
+            assert main([*command, *both, str(folder)]) == 0, capsys.readouterr().err
+        assert sorted(path.name.rsplit("_", 1)[1] for path in folder.iterdir()) == ["onnxruntime.onnx", "tvm.onnx"]
+
+
+def test_the_folder_of_one_result_is_made_with_what_it_lies_in(tmp_path: Path) -> None:
+    made = onnxq.quantize(residual(), feeds_for(residual()), output=tmp_path / "new" / "out")
+    assert made.files == (tmp_path / "new" / "out" / "model_onnxruntime.onnx",) and made.files[0].is_file()
+
+
+def test_what_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "v0.1").touch()
+    with pytest.raises(OutputError, match=r"file': cannot be made: there is a file of that name"):
+        require_folder(tmp_path / "file" / "out")
+    with pytest.raises(OutputError, match=r"nowhere.*does not exist"):
+        require_folder(tmp_path / "nowhere" / "q.onnx")
+    for name in ("v0.1", "q.onnx"):
+        with pytest.raises(OptionError, match="is no folder"):
+            onnxq.quantize_all(residual(), feeds_for(residual()), backends=["snpe", "tvm"], output=tmp_path / name)

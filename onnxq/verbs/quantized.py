@@ -23,13 +23,15 @@ _AGREEMENT = 30.0
 def deploy(args: argparse.Namespace, screen: Screen) -> Answer:
     """``onnxq deploy``."""
     start = time.perf_counter()
-    if len(args.backends) > 1 and not is_folder(args.output):
+    several = len(args.backends) > 1
+    if several and not is_folder(args.output, several=True):
         raise OptionError(f"'{args.output}' is no folder", where="-o", hint="Several targets need one")
-    require_folder(args.output)
+    require_folder(args.output, several=several)
     made = for_each_target(
         args.backends, args.backends, lambda name: onnxq.deploy(args.model, backend=name, options=args.options)
     )
-    results = [result.written(artifact_path(args.output, args.model, result.backend.name)) for result in made]
+    paths = [artifact_path(args.output, args.model, result.backend.name, several=several) for result in made]
+    results = [result.written(path) for result, path in zip(made, paths, strict=True)]
     seconds = time.perf_counter() - start
     if shows(args):
         for result in results:
