@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-import sys
 import tempfile
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +30,7 @@ def test_a_folder_that_takes_no_files_is_refused_before_any_work(
         raise OSError(number, "no")
 
     monkeypatch.setattr(tempfile, "NamedTemporaryFile", refused)
-    monkeypatch.setattr(sys.modules["onnxq.quantize"], "observe", lambda *_: pytest.fail("it calibrated"))
+    monkeypatch.setattr(import_module("onnxq.quantize"), "observe", lambda *_: pytest.fail("it calibrated"))
     with pytest.raises(OutputError, match=r"q\.onnx': cannot be written, its folder takes no files: no") as raised:
         onnxq.quantize(residual(), feeds_for(residual()), output=tmp_path / "q.onnx")
     assert raised.value.hint == hint
@@ -49,14 +49,17 @@ def test_folders_for_several_targets_are_made(output: str, tmp_path: Path, capsy
     onnx.save(model, tmp_path / "net.onnx")
     np.savez(tmp_path / "d.npz", x=np.stack([feed["x"] for feed in feeds_for(model)]))
     onnxq.quantize(model, feeds_for(model), backend="tvm", output=tmp_path / "given.onnx")
-    both = ["--backend", "onnxruntime", "--backend", "tvm", "-o"]
+    both = ["--backend", "rknn", "--backend", "tvm", "-o"]
     for folder, command in (
-        (tmp_path / output, ["quantize", str(tmp_path / "net.onnx"), "--data", str(tmp_path / "d.npz")]),
+        (
+            tmp_path / output,
+            ["quantize", str(tmp_path / "net.onnx"), "--data", str(tmp_path / "d.npz")],
+        ),
         (tmp_path / "deployed" / output, ["deploy", str(tmp_path / "given.onnx")]),
     ):
         for _ in range(2):  # and into one that is there
             assert main([*command, *both, str(folder)]) == 0, capsys.readouterr().err
-        assert sorted(path.name.rsplit("_", 1)[1] for path in folder.iterdir()) == ["onnxruntime.onnx", "tvm.onnx"]
+        assert sorted(path.name.rsplit("_", 1)[1] for path in folder.iterdir()) == ["rknn.onnx", "tvm.onnx"]
 
 
 def test_the_folder_of_one_result_is_made_with_what_it_lies_in(tmp_path: Path) -> None:
