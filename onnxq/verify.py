@@ -146,7 +146,6 @@ def verify(
         backend, artifact = artifact.backend.name, written_file(artifact)
     target, reporter = backend_named(backend), reporter or Silent()
     path = find_artifact(artifact, backend)
-    form, quantized = _read(path, target)
     runtime: Runtime | None = None
     if target.runtime is not None and not simulation:
         runtime = plugins.find("onnxq.runtimes", target.runtime)
@@ -154,12 +153,13 @@ def verify(
         why = "only compiles" if runtime is not None else "is not asked" if simulation else "cannot be installed"
         raise OptionError(f"layers are compared in a runtime, and that of {target.name} {why}", hint="Leave it away")
     model = load(path)
+    if layers:
+        require_layers(model, data=data is not None)
+    form, quantized = _read(path, target)
     feeds = []
     if data is not None:
         wanted = _SAMPLES if samples is None else samples
         feeds = [dict(f) for f in open_data(data, inputs_of(model), image=image, samples=wanted)]
-    if layers:
-        require_layers(model, feeds)
     seen = Examination("", "")
     if runtime is not None:
         with reporter.phase(f"load in {runtime.title}", total=1, unit="models") as advance:

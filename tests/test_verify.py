@@ -184,9 +184,33 @@ def test_a_runtime_that_crashes_or_hangs(tmp_path: Path, monkeypatch: pytest.Mon
     hang = _runtime(tmp_path, monkeypatch, "import time\ntime.sleep(60)")
     with pytest.raises(VerificationError, match=r"more than 0\.5 s"):
         examine(hang, tmp_path / "m.onnx", timeout=0.5)
-    refuse = _runtime(tmp_path, monkeypatch, "raise ValueError('no such operator')")
-    with pytest.raises(VerificationError, match=r"does not take the artifact(.|\n)*no such operator"):
+    script = "import sys\nprint('slow', file=sys.stderr)\nraise ValueError('no such operator')"
+    refuse = _runtime(tmp_path, monkeypatch, script)
+    with pytest.raises(VerificationError) as caught:
         examine(refuse, tmp_path / "m.onnx")
+    assert str(caught.value).endswith("does not take the artifact: slow\nValueError: no such operator")
+
+
+def test_layers_of_a_float_model_with_a_table_are_refused_before_the_data_is_read(tmp_path: Path) -> None:
+    onnxq.quantize(residual(), feeds_for(residual()), backend="snpe", output=tmp_path / "m.onnx")
+    with pytest.raises(OptionError, match="no QuantizeLinear and DequantizeLinear nodes to compare layers between"):
+        onnxq.verify(tmp_path / "m.onnx", tmp_path / "no such data", backend="snpe", layers=True)
+
+
+def test_what_a_runtime_refuses_is_said_in_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "import sys\nprint('much else\\nit has no Foo for node 7', file=sys.stderr)\nsys.exit(4)"
+    with pytest.raises(VerificationError) as caught:
+        examine(_runtime(tmp_path, monkeypatch, script), tmp_path / "m.onnx")
+    said = str(caught.value)
+    assert "does not take the artifact: it has no Foo for node 7" in said and "much else" not in said
+    assert "--exclude NAME" in said
+
+
+@pytest.mark.parametrize("backend", ["tensorrt", "academic"])
+def test_layers_are_refused_before_anything_is_read(tmp_path: Path, backend: str) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"no model at all")
+    with pytest.raises(OptionError, match=f"layers are compared in a runtime, and that of {backend}"):
+        onnxq.verify(tmp_path / "m.onnx", backend=backend, layers=True)
 
 
 def test_another_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,9 +63,11 @@ class LineReporter:
     def phase(self, title: str, total: int | None = None, unit: str = "samples") -> Iterator[Advance]:
         """See `Reporter.phase`."""
         start = last = self._clock()
-        done = 0
+        done = said = 0
 
         def line() -> None:
+            nonlocal said
+            said = done
             seconds = self._clock() - start
             count = f"{done}/{total}" if total is not None and done != total else f"{done}"
             word = unit.removesuffix("s") if (total or done) == 1 else unit
@@ -81,7 +83,7 @@ class LineReporter:
                 line()
 
         yield advance
-        if done:
+        if done != said:
             line()
 
 

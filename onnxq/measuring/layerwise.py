@@ -76,7 +76,7 @@ def compare_layers(
         OptionError: there is no sample, or nothing to take apart.
         VerificationError: the runtime does not take the parts, or gives other tensors than they have.
     """
-    cuts = require_layers(model, feeds)
+    cuts = require_layers(model, data=bool(feeds))
     sizes = {name: array.shape for name, array in feeds[0].items()}
     alike = [f for f in feeds[:_SAMPLES] if {name: array.shape for name, array in f.items()} == sizes]
     session = Session(showing(model, cuts), optimize=False)
@@ -95,13 +95,17 @@ def compare_layers(
     return tuple(_compared(cut, references, seen.outputs, runtime.title) for cut in cuts)
 
 
-def require_layers(model: ir.Model, feeds: Sequence[Arrays]) -> list[Cut]:
+def require_layers(model: ir.Model, *, data: bool) -> list[Cut]:
     """Where a model can be taken apart; to be asked before anything is run.
+
+    Args:
+        model: with its quantizers.
+        data: whether there are samples.
 
     Raises:
         OptionError: there is no sample, or nothing to take apart.
     """
-    if not feeds:
+    if not data:
         raise OptionError("comparing layers needs data", hint="Give samples with --data")
     cuts = find_cuts(model)
     if not cuts:

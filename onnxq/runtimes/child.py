@@ -7,8 +7,8 @@ The script of a runtime is called as ``python WORKER REQUEST``, REQUEST a JSON f
 A sample is an ``.npz`` file with the arrays ``0``, ``1`` ... of the inputs. The script writes ``report.json`` into the
 results folder: ``version``, the names ``outputs``, lists of strings ``integer``, ``floating``, ``remarks``, ``files``.
 Where it computes it also writes ``0.npz``, ``1.npz`` ... with the arrays ``0``, ``1`` ... of the outputs. Called as
-``python WORKER --version`` it prints the version. Exit code 3 says that the runtime is not installed, with the reason
-on stderr.
+``python WORKER --version`` it prints the version. Exit code 3 says that the runtime is not installed, 4 that it refuses
+the model, with the reason on the last line of stderr.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ __all__ = ["examine", "interpreter", "missing", "require"]
 
 MISSING = 3
 """Exit code of a script whose runtime is not installed."""
+REFUSED = 4
+"""Exit code of a script whose runtime does not take the model."""
+_SAID = 8
+"""Lines of what a runtime wrote that a message holds."""
 _NO_MODULE = ("ImportError: ", "ModuleNotFoundError: ")
 """How the last line begins where the script could not import what it needs: that is no fault of the artifact."""
 _SIMULATION = "; or do without it: verify --simulation"
@@ -124,9 +128,10 @@ def examine(
         if done.returncode == MISSING or (done.returncode and _last_line(done.stderr).startswith(_NO_MODULE)):
             raise _not_installed(runtime, _last_line(done.stderr), _SIMULATION)
         if done.returncode or not (results / "report.json").is_file():
-            said = "\n".join(done.stderr.strip().splitlines()[-8:])
+            said = _last_line(done.stderr) if done.returncode == REFUSED else _without_tracebacks(done.stderr)
             how = f"crashed (signal {-done.returncode})" if done.returncode < 0 else "does not take the artifact"
-            raise VerificationError(f"{runtime.title} {how}: {said}", where=f"'{model}'")
+            hint = "Leave what it names in float: --exclude NAME" if done.returncode == REFUSED else None
+            raise VerificationError(f"{runtime.title} {how}: {said}", where=f"'{model}'", hint=hint)
         return _read(runtime, results, len(samples))
 
 
@@ -152,6 +157,16 @@ def _read(runtime: Runtime, results: Path, samples: int) -> Examination:
         remarks=tuple(report.get("remarks", ())),
         files=tuple(report.get("files", ())),
     )
+
+
+def _without_tracebacks(text: str) -> str:
+    """The last lines that a runtime wrote, without those that say where in its script, or in its own, that was."""
+    lines: list[str] = []
+    inside = False
+    for line in text.strip().splitlines():
+        inside = line.startswith("Traceback (most recent call last)") or (inside and line.startswith(" "))
+        lines += [] if inside or not line.strip() else [line]
+    return "\n".join(lines[-_SAID:])
 
 
 def _last_line(text: str) -> str:

@@ -308,3 +308,16 @@ def test_scales_per_channel_of_a_product_by_one_matrix() -> None:
     assert q.qparams["w"].scale.shape == (12,) and q.qparams["v"].scale.shape == ()
     one = onnxq.quantize(model, feeds, backend="qnn", options=Options(act_bits=16, per_channel=False))
     assert one.qparams["w"].scale.shape == ()
+
+
+@pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3)])
+def test_what_is_said_of_recurrent_layers(op: str, gates: int) -> None:
+    model = build(
+        f"(float[6, 1, 8] x) => (float[6, 1, 1, 8] y) {{ y = {op} <hidden_size = 8> (x, w, r) }}",
+        w=normal(1, 8 * gates, 8),
+        r=normal(1, 8 * gates, 8, seed=1),
+    )
+    (said,) = (f for f in onnxq.check(model, backend="qnn") if "HTP" in f.what)
+    assert (
+        "half precision" in said.what and "no session can be created" in said.what and "soc_model" in (said.hint or "")
+    )

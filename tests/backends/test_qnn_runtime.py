@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -271,3 +272,35 @@ def test_a_node_that_stays_float_runs_among_integers(tmp_path: Path) -> None:
     assert any(line.startswith("ElementWiseMax") for line in seen.floating)
     want = [Session(q.qdq(), optimize=False).run(f)["y"] for f in feeds]
     assert sqnr(want, [o["y"] for o in seen.outputs]) > 30
+
+
+@pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3)])
+def test_recurrent_layers_run_in_float_on_an_htp_69_and_not_at_all_on_a_68(tmp_path: Path, op: str, gates: int) -> None:
+    model = build(
+        f"""(float[6, 1, 8] x) => (float[6, 1, 8] y) {{
+            [layer] s = {op} <hidden_size = 8> (x, w, r)
+            y = Squeeze (s, one)
+        }}""",
+        w=normal(1, 8 * gates, 8),
+        r=normal(1, 8 * gates, 8, seed=1),
+        one=np.array([1]),
+    )
+    feeds, path = images(6, 1, 8, samples=2), tmp_path / "q.onnx"
+    onnxq.quantize(model, feeds, backend="qnn", output=path)
+    assert examine(RUNTIME, path, feeds, arch="69", soc="36").floating
+    with pytest.raises(VerificationError) as caught:
+        examine(RUNTIME, path, feeds, arch="68", soc="30")
+    said = str(caught.value)
+    assert re.search(f"QNN cannot make its QNN_{op}", said, re.IGNORECASE) and "finalize" in said
+    assert "--exclude NAME" in said and "Traceback" not in said and ".py" not in said
+
+
+def test_what_the_htp_does_not_take_is_named(tmp_path: Path) -> None:
+    model = build(
+        "(float[1, 2, 2, 5, 16] x) => (float[1, 2, 2, 5, 12] y) { [flat] m = MatMul (x, w)\n [curve] y = Erf (m) }",
+        w=normal(16, 12),
+    )
+    feeds, path = images(1, 2, 2, 5, 16, samples=1), tmp_path / "q.onnx"
+    onnxq.quantize(model, feeds, backend="qnn", output=path)
+    with pytest.raises(VerificationError, match=r"takes? the artifact: the HTP does not take .*Erf 'curve'"):
+        examine(RUNTIME, path, feeds)

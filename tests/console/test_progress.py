@@ -37,6 +37,15 @@ def test_lines_come_every_so_often_and_at_the_end() -> None:
     )  # fmt: skip
 
 
+def test_one_long_step_is_one_line() -> None:
+    now = [0.0]
+    stream = io.StringIO()
+    with LineReporter(stream, every=10, clock=lambda: now[0]).phase("load", total=1, unit="models") as advance:
+        now[0] += 12
+        advance(1)
+    assert stream.getvalue() == "load: 1 model in 12.0 s, 0.1/s\n"
+
+
 def test_nothing_done_says_nothing() -> None:
     stream = io.StringIO()
     with LineReporter(stream).phase("calibrate", total=4):

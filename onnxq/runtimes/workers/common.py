@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -10,9 +11,13 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Request", "serve"]
+__all__ = ["RefusedError", "Request", "serve"]
 
-MISSING = 3
+MISSING, REFUSED = 3, 4
+
+
+class RefusedError(Exception):
+    """The runtime does not take the model, for the reason that the message gives."""
 
 
 class Request:
@@ -67,6 +72,10 @@ def serve(version: Callable[[], str], run: Callable[[Request], dict[str, Any]]) 
         print(found)
         return 0
     request = Request(sys.argv[1])
-    report = {"version": found, **run(request)}
+    try:
+        report = {"version": found, **run(request)}
+    except RefusedError as error:
+        print(" ".join(str(error).split()), file=sys.stderr, flush=True)
+        os._exit(REFUSED)  # libraries that have failed may crash as the process ends
     (request.results / "report.json").write_text(json.dumps(report))
     return 0
