@@ -177,7 +177,9 @@ def _plan(model: ir.Model, backend: str, options: Options, shapes: Mapping[str, 
         return [of_error(error, f"backend {backend!r}")]
     nodes, total = made.done, made.total
     if not made.quantized:
-        found = [Finding("warning", f"backend {made.backend!r}", f"none of {total} float nodes will be quantized")]
+        stored = f"; the weights of {counts(made.stored.values())} will be stored as integers" if made.stored else ""
+        what = f"none of {total} float nodes will be quantized{stored}"
+        found = [Finding("warning", f"backend {made.backend!r}", what)]
     else:
         found = [Finding("note", f"backend {made.backend!r}", f"{nodes} of {total} float nodes will be quantized")]
     return found + [

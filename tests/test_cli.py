@@ -157,6 +157,16 @@ def test_plan_show_and_backends_for_people(tmp_path: Path, capsys: Captured) -> 
     assert "onnxruntime" in capsys.readouterr().out
 
 
+def test_flags_of_all_verbs_may_stand_in_front(tmp_path: Path, capsys: Captured) -> None:
+    assert run("-q", "plan", MODEL) == 0
+    assert capsys.readouterr() == ("", "")
+    assert run("--json", "plan", MODEL) == 0
+    assert document(capsys)["sites"]
+    assert run("-v", "plan", MODEL) == run("plan", MODEL, "-v") == 0
+    out = capsys.readouterr().out
+    assert out[: len(out) // 2] == out[len(out) // 2 :]
+
+
 def test_check_finds_problems_with_code_3(tmp_path: Path, data: str, capsys: Captured) -> None:
     assert run("check", MODEL, "--data", data) == 0
     assert "Nothing stands in the way." in capsys.readouterr().out
@@ -261,6 +271,7 @@ def test_nothing_to_quantize_is_said_plainly(tmp_path: Path, data: str, capsys: 
     out, err = capsys.readouterr()
     assert "0 of 11 nodes\n" in out
     assert "SQNR         exact\n" in out
+    assert "mse ranges" not in out, "nothing was done by anything"
     assert "calibrate: 1 sample in" in err
 
 

@@ -141,6 +141,17 @@ def test_the_command_prints_a_table_or_json(tmp_path: Path, capsys: pytest.Captu
     assert {r["role"] for r in document["rows"]} == {"weights", "activations"}
 
 
+def test_what_is_not_measured_is_not_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A layer whose weights are stored, while nothing runs in integers."""
+    model = build("(int64[1, 4] i) => (float[1, 4, 32] y) { y = Gather (table, i) }", table=normal(64, 32))
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", i=np.arange(16).reshape(4, 1, 4))
+    assert main(["sensitivity", str(tmp_path / "m.onnx"), "--data", str(tmp_path / "d.npz")]) == 0
+    out = capsys.readouterr().out
+    assert ("own: at the layer's own output" in out) == ("own 8" in out)
+    assert "No activations are quantized by this plan" in out
+
+
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [

@@ -49,16 +49,23 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"onnxq {__version__}")
+    _add_common(parser, False)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name, (text, add_arguments) in _VERBS.items():
         verb = verbs.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
-        verb.add_argument("--json", action="store_true", help="print one JSON object, nothing else, on stdout")
-        verb.add_argument(
-            "-v", "--verbose", action="store_true", help="say more: notes of passes, every node, tracebacks"
-        )
-        verb.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
+        _add_common(verb, argparse.SUPPRESS)  # or what is said in front of the verb would be unsaid by it
         add_arguments(verb)
     return parser
+
+
+def _add_common(parser: argparse.ArgumentParser, default: object) -> None:
+    """What all verbs take, in front of the verb or behind it."""
+    for flags, text in (
+        (("--json",), "print one JSON object, nothing else, on stdout"),
+        (("-v", "--verbose"), "say more: notes of passes, every node, tracebacks"),
+        (("-q", "--quiet"), "say nothing but errors"),
+    ):
+        parser.add_argument(*flags, action="store_true", default=default, help=text)
 
 
 def _quantize(verb: argparse.ArgumentParser) -> None:

@@ -24,6 +24,8 @@ _SLOW, _LONG = 0.85, 1e-4
 """Of the float model's speed, below which it is worth a warning; seconds that a model must take for that to matter."""
 _VAGUE = 2.5
 """dB that a figure may be off by for the samples it is of, by its standard error, before that is said."""
+_EXACT = 100.0
+"""dB from which on an error is rounding in float32, whatever it is."""
 _FAINT, _UNSURE = 10.0, 20.0
 """dB that an output is louder over all the data than in the samples compared, from which on an SQNR below 20 dB may be
 that of nothing."""
@@ -53,7 +55,7 @@ def cautions(
         reasons = sorted(by_reason(plan.kept_float), key=lambda found: -sum(k.op in _HEAVY for k in found[1]))
         why = f"; {counts(k.op for k in reasons[0][1])}: {reasons[0][0]}" if reasons else ""
         if reasons and reasons[0][0].startswith("slower") and options.placement == "auto":
-            why += ". --placement all quantizes what can be all the same"
+            why += ". --placement all quantizes what can be all the same, for a processor where it is not"
         yield f"nothing was quantized: the result is the float model{stored}{why}"
     speed, seconds = verification.speedup, verification.float_seconds
     if speed is not None and seconds is not None and speed < _SLOW and seconds > _LONG:
@@ -84,7 +86,7 @@ def vague(verification: Verification, samples: int | None) -> Iterator[str]:
         samples: how many there are; None where nobody knows.
     """
     for name, errors in verification.outputs.items():
-        if errors.uncertainty > _VAGUE and (samples is None or verification.samples < samples):
+        if errors.uncertainty > _VAGUE and errors.sqnr < _EXACT and (samples is None or verification.samples < samples):
             some = f"{verification.samples} samples" if samples is None else f"{verification.samples} of {samples}"
             yield (
                 f"output {name!r} differs much from sample to sample, and these figures are of {some}: onnxq compare "

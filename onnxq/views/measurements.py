@@ -133,6 +133,10 @@ def sensitivity(screen: Screen, source: str, plot: str | None, made: Sensitivity
     for role, title in titles:
         rows = made.of(role)
         if not rows:
+            screen.line()
+            screen.line(
+                f"No {role} are quantized by this plan: onnxq plan says why, --placement all changes it"
+            )
             continue
         listed = rows if everything else rows[:ROWS]
         own = any(row.local for row in rows)
@@ -149,8 +153,7 @@ def sensitivity(screen: Screen, source: str, plot: str | None, made: Sensitivity
             figures = ", ".join(f"{decibels(table[role][b])} at {b} bits" for b in made.bits)
             screen.line(f"  {name}: {figures}")
     screen.line()
-    screen.line(
-        "SQNR in dB at the worst output when it alone is quantized; own: at the layer's own output. Low is bad."
-    )
+    own_too = "; own: at the layer's own output" if any(row.local for row in made.rows) else ""
+    screen.line(f"SQNR in dB at the worst output when it alone is quantized{own_too}. Low is bad.")
     if plot:
         screen.line(f"The picture: {plot}")

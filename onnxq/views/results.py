@@ -50,7 +50,7 @@ def quantized(
     heading(screen, f"{source} → {written}" if written else source, f"{result.backend.title}, {seconds:.1f} s")
     absorbed = f" (+ {counts(_ops(result, plan.absorbed))} absorbed)" if plan.absorbed else ""
     rows = [("quantized", f"{plan.done} of {plan.total} nodes{of_kinds(plan.quantized.values())}{absorbed}")]
-    if result.recipe:
+    if result.recipe and plan.sites:
         first, *rest = result.recipe
         known = first.partition(":")[0] in plugins.names("onnxq.ranges")
         rows.append(("by", ", ".join((f"{first} ranges" if known else first, *rest))))
