@@ -15,8 +15,8 @@ from onnxq.ort.session import inputs_of
 
 __all__ = ["SIZES", "random_inputs"]
 
-SIZES = (1, 16, 64, 224)
-"""Sizes to try for free dimensions other than the first, which is 1."""
+SIZES = (16, 64, 224, 512, 1)
+"""Sizes to try, in this order, for free dimensions other than the first, which is 1."""
 _CONTRASTS = (1.0, 0.5, 0.25)
 """Shares of a range that samples fill, in turn."""
 _MOVES = frozenset({"Cast", "Flatten", "Identity", "Pad", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
