@@ -20,18 +20,42 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend, OpRule
 from onnxq.backends.onnxruntime import BACKEND as ONNXRUNTIME
+from onnxq.checks.findings import Finding
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.passes.constants import fold_constants
 from onnxq.graph.passes.prune import remove_dead
+from onnxq.graph.traverse import all_nodes, describe
 from onnxq.graph.values import constant_array, replace_value, set_constant
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.rows import only_an_output
 
-__all__ = ["BACKEND"]
+__all__ = ["ABSENT", "BACKEND"]
 
 
 _CUTS = ("Clip", "Relu")
+
+
+_NAMES = (
+    "Bernoulli BitCast BlackmanWindow CausalConvWithState Celu CenterCropPad Col2Im ConvInteger CumProd DFT "
+    "DeformConv Det GRU HammingWindow HannWindow ImageDecoder LSTM LinearAttention Loop LpNormalization "
+    "MelWeightMatrix Multinomial NegativeLogLikelihoodLoss QLinearConv QLinearMatMul RNN RandomNormal "
+    "RandomNormalLike RandomUniform RandomUniformLike RegexFullMatch ReverseSequence RotaryEmbedding STFT Scan "
+    "SequenceMap SoftmaxCrossEntropyLoss StringConcat StringNormalizer StringSplit SwiGLU Swish TensorScatter "
+    "TfIdfVectorizer"
+)
+ABSENT = frozenset(_NAMES.split())
+"""Operators of the standard up to opset 26 that the ONNX importer of TVM 0.27 has not."""
+
+
+def _lacks(model: ir.Model) -> list[Finding]:
+    """Operators for which TVM refuses a model."""
+    what = "TVM's ONNX importer has no {}: it refuses the whole model, float or quantized"
+    return [
+        Finding("warning", describe(node), what.format(node.op_type), "Cut the model in front of it or behind it")
+        for node in all_nodes(model)
+        if node.op_type in ABSENT and node.domain in ("", "ai.onnx")
+    ]
 
 
 def _tensors(node: ir.Node) -> tuple[int, ...]:
@@ -99,6 +123,7 @@ BACKEND = Backend(
     weight_bits=frozenset(range(5, 17)),
     act_bits=frozenset({8, 16}),
     rewrite=_known_dimensions,
+    lacks=_lacks,
     stores_weights=True,
     runtime="tvm",
     artifacts="model.onnx (QDQ)",

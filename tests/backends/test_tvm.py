@@ -106,3 +106,14 @@ def test_scalars_computed_at_run_time_are_not_quantized() -> None:
     found = onnxq.plan(model, backend="tvm", options=Options(placement="all"))
     assert "Mul" in found.quantized.values()
     assert "top" not in {site.tensor for site in found.sites}
+
+
+def test_what_tvm_refuses_is_said_before() -> None:
+    model = build(
+        "(float[6, 1, 8] x) => (float[6, 1, 1, 8] y) { [layer] s = LSTM <hidden_size = 8> (x, w, r)\n y = Relu (s) }",
+        w=normal(1, 32, 8),
+        r=normal(1, 32, 8, seed=1),
+    )
+    (said,) = (f for f in onnxq.check(model, backend="tvm") if "TVM" in f.what)
+    assert "'layer'" in said.where and "no LSTM" in said.what and said.level == "warning"
+    assert not [f for f in onnxq.check(residual(), backend="tvm") if "TVM" in f.what]

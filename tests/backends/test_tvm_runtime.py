@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
 import onnxq
 from onnxq import Options
-from onnxq.runtimes.child import examine, missing
+from onnxq.backends.tvm import ABSENT
+from onnxq.runtimes.child import examine, interpreter, missing
 from onnxq.runtimes.tvm import RUNTIME
 from tests.backends.layers import all_but_ties_agree
 from tests.contract import infer
@@ -62,3 +65,13 @@ def test_verify(tmp_path: Path) -> None:
     agreement = onnxq.verify(tmp_path / "q.onnx", feeds, backend="tvm")
     assert agreement.runtime is not None and agreement.runtime.startswith("Apache TVM 0.")
     assert agreement.worst is not None and agreement.worst[1].sqnr > 100
+
+
+def test_the_operators_that_it_has_not() -> None:
+    """As its importer lists what it has; another version may have more."""
+    script = "from tvm.relax.frontend.onnx import onnx_frontend as f; print(*f._get_convert_map())"
+    done = subprocess.run([interpreter(RUNTIME), "-c", script], capture_output=True, text=True, check=True)
+    has = {*done.stdout.split(), "Constant", "If"}
+    standard = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""}
+    assert standard - has == ABSENT & standard
+    assert not ABSENT & has
