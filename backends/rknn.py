@@ -7,12 +7,13 @@ the two and drops the quantizer between, and with it a Relu that only its satura
 Softmax that only makes a model output stays float: the NPU has 16-bit floats beside integers.
 
 Verified in the simulator of RKNN-Toolkit2 2.5.0 (rk3588), operator by operator: at most 2 steps of the output from
-onnxruntime, but ReduceMean, of which it rounds sums its own way (up to 8 steps). In EfficientNet-Lite0 a convolution by
-channels with the Clip behind it was up to 20 steps off. The means of AveragePool and GlobalAveragePool have the step of
-what they are taken of, whatever quantizer stands behind them: they are tied to it here, so that the numbers in
-onnxruntime are those of the simulator. Gemm and MatMul of two axes must have one row; a MatMul of four axes is fine,
-one of three hangs the builder, in float too; a model with LayerNormalization is not loaded. Not verified: the NPU
-itself.
+onnxruntime, but ReduceMean, of which it rounds sums its own way (up to 8 steps). Of whole networks, each layer from
+equal codes, some convolutions are off by an offset for each channel, of up to 4 steps in a ResNet and 3 in a network of
+speech embeddings; in EfficientNet-Lite0 one by channels with the Clip behind it was up to 20 steps off. The means of
+AveragePool and GlobalAveragePool have the step of what they are taken of, whatever quantizer stands behind them: they
+are tied to it here, so that the numbers in onnxruntime are those of the simulator. Gemm and MatMul of two axes must
+have one row; a MatMul of four axes is fine, one of three hangs the builder, in float too; a model with
+LayerNormalization is not loaded. Not verified: the NPU itself.
 """
 
 from __future__ import annotations

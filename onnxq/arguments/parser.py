@@ -113,9 +113,8 @@ def _verify(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--max-steps",
         type=int,
-        default=1,
         metavar="N",
-        help="with --layers: exit code 3 where an integer differs by more (default 1)",
+        help="with --layers: exit code 3 where an integer differs by more (default 1, or what is known of the runtime)",
     )
     verb.add_argument(
         "--min-sqnr",

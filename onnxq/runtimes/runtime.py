@@ -27,6 +27,7 @@ class Runtime:
         options: what the script takes, name → default.
         in_parts: options for a model taken apart at its quantizers, see :mod:`onnxq.measuring.layerwise`.
         reads_codes: it takes integers from graph inputs as they are; else the parts quantize floats.
+        steps: by how many steps of its quantizer its integer of a layer is known to differ from onnxruntime's.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Runtime:
     options: Mapping[str, Any] = field(default_factory=dict)
     in_parts: Mapping[str, Any] = field(default_factory=dict)
     reads_codes: bool = True
+    steps: int = 1
 
     @property
     def install(self) -> str:

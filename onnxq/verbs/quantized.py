@@ -6,11 +6,13 @@ import argparse
 import time
 
 import onnxq
-from onnxq import views
+from onnxq import plugins, views
 from onnxq.console.exit_codes import ExitCode
 from onnxq.console.terminal import Screen
 from onnxq.errors import OptionError
 from onnxq.locations import artifact_path, is_folder, require_folder
+from onnxq.prepare import backend_named
+from onnxq.runtimes.runtime import Runtime
 from onnxq.several import for_each_target
 from onnxq.verbs.answer import Answer, reporter, shows
 
@@ -86,6 +88,14 @@ def verify(args: argparse.Namespace, screen: Screen) -> Answer:
     if floor is None and not found.layers:
         floor = args.options.min_sqnr if found.simulated else _AGREEMENT
     below = floor is not None and found.worst is not None and found.worst[1].sqnr < floor
-    below |= any(layer.steps > args.max_steps for layer in found.layers) or found.layers_missing is not None
+    below |= any(layer.steps > _most_steps(args) for layer in found.layers) or found.layers_missing is not None
     below |= not found.simulated and any(errors.reshaped for errors in found.outputs.values())
     return (ExitCode.BELOW if below else ExitCode.OK), {**found.to_dict(), "below_floor": below}
+
+
+def _most_steps(args: argparse.Namespace) -> int:
+    """How far an integer of a layer may be off: what was asked for, else what is known of the runtime."""
+    if args.max_steps is not None:
+        return int(args.max_steps)
+    runtime: Runtime = plugins.find("onnxq.runtimes", backend_named(args.backend).runtime or "")
+    return runtime.steps

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 
 import onnxq
-from onnxq import Options
+from onnxq import Options, plugins
 from onnxq.cli import main
 from onnxq.errors import OptionError, VerificationError
 from onnxq.measuring.layerwise import compare_layers
@@ -193,6 +193,12 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
     assert main(command) == 3
     assert f"{cut.tensor}: " in capsys.readouterr().out
     assert main([*command, "--max-steps", "2"]) == 0
+    find = plugins.find
+    monkeypatch.setattr(
+        plugins, "find", lambda group, name: replace(RUNTIME, steps=2) if "runtimes" in group else find(group, name)
+    )
+    assert main(command) == 0, "so much is known of the runtime"
+    assert main([*command, "--max-steps", "1"]) == 3
 
 
 @pytest.mark.parametrize(
