@@ -106,7 +106,7 @@ def past_quantizers(source: Quantized) -> set[tuple[str, Edge]]:
     """Inputs of nodes, with their tensor, that read in float what others read quantized: one end of a residual, say."""
     readers: dict[str, set[Edge]] = {}
     for site in source.plan.sites:
-        if site.role == "activation":
+        if site.role != "bias":
             readers.setdefault(site.tensor, set()).update(site.readers)
     found = set()
     for node in all_nodes(source.model):

@@ -192,3 +192,19 @@ def test_a_function_with_an_operator_that_the_target_has_not_becomes_one_that_it
     assert [node.op_type for node in made.model.graph] == ["Gelu"] and not made.plan.kept_float
     assert any("does not quantize 'e'" in note for note in made.notes)
     same(source, "qnn", least=25)
+
+
+@pytest.mark.parametrize("backend", ["qnn", "onnxruntime", "tvm"])
+def test_a_weight_that_another_reads_in_float_is_rounded_for_its_reader_alone(backend: str) -> None:
+    middle = """
+        vq = QuantizeLinear (v, coarse, zs)
+        vd = DequantizeLinear (vq, coarse, zs)
+        c = Conv (xd, vd)
+        cq = QuantizeLinear (c, t, z)
+        cd = DequantizeLinear (cq, t, z)
+        b = Conv (cd, v)
+    """
+    weight = normal(4, 4, 1, 1)
+    source = build(HEAD + middle + TAIL, v=weight, coarse=f32(0.5), zs=np.int8(0), **GRIDS)
+    made = same(source, backend, least=30)
+    assert [kept.op for kept in made.plan.kept_float] == ["Conv"]
