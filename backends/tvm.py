@@ -6,6 +6,11 @@ or Softmax that only makes one stays float. It is an independent interpreter of 
 uint8 or uint16, weights int8 or int16; 4-bit integers it cannot load. The format ``fake-quantize`` is for onnxruntime:
 TVM cannot read its functions.
 
+A model with an operator that TVM's importer has not (LSTM, GRU and Loop among them) it refuses as a whole, float or
+quantized: ``onnxq check --backend tvm`` names them. What it reads it may still not compile: of a detector with free
+sizes the arithmetic that makes its anchors ("CodeGenVM cannot emit ... R.subtract"), in float too. With the sizes of
+its inputs fixed it compiles: onnxq folds that then.
+
 Verified on TVM 0.27.0.post1 (LLVM, x86-64), opsets 17 to 24: equal to onnxruntime without optimizations to the order in
 which a convolution adds up. That moves a code by one where it is at a tie to the last bits of a float32: of an
 EfficientNet-Lite0's and of a text detector's codes, layer by layer, one in a million.
