@@ -57,7 +57,7 @@ def _conv_cost(node: ir.Node) -> tuple[float, float]:
 
     Both kinds of kernels compute blocks of 16 output channels; float ones are slower where the input channels do not
     fill blocks. Integer kernels copy the input of each kernel tap, which is slow for three channels: first layers of
-    image models are faster in float. Depthwise kernels gain nothing in integers. With groups of more channels, those
+    image models are faster in float. With groups of more channels, those
     for one channel in and several out included, every kernel tap is copied for each group alone, and float kernels are
     slower as well.
     """
@@ -66,7 +66,7 @@ def _conv_cost(node: ir.Node) -> tuple[float, float]:
     group = node.attributes.get_int("group", 1)
     outputs, inputs, taps = max(dims[0] // group, 1), dims[1], math.prod(dims[2:])
     if inputs == outputs == 1 and group > 1:
-        return 0.3 + 0.09 * taps, 0.8 + 0.1 * taps
+        return _depthwise_cost(group, taps, planes=len(dims) == 4)
     macs = inputs * taps
     padded = -(-outputs // 16) * 16
     as_float = (0.010 if inputs % 16 == 0 else 0.0155) * macs * padded + 0.22 * outputs
@@ -79,6 +79,15 @@ def _conv_cost(node: ir.Node) -> tuple[float, float]:
     if outputs < 16 and group == 1:
         as_integer += 14.0
     return as_float / outputs / _QUANTIZE_NS, as_integer / outputs / _QUANTIZE_NS
+
+
+def _depthwise_cost(channels: int, taps: int, *, planes: bool) -> tuple[float, float]:
+    """Float kernels for planes fill up blocks of 16 channels; what such blocks leave over is slow in integers."""
+    blocks = -(-channels // 16) * 16
+    as_float = (0.066 + 0.02 * taps) * blocks if planes else (0.17 + 0.1 * taps) * channels
+    left_over = 0.0 if channels % 16 == 0 else 1.6 if channels % 8 == 0 else 3.3
+    as_integer = 7.4 + taps * (0.026 * channels + 0.22 + left_over)
+    return as_float / channels / _QUANTIZE_NS, as_integer / channels / _QUANTIZE_NS
 
 
 def _matmul_cost(node: ir.Node) -> tuple[float, float]:

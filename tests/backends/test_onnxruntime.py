@@ -99,6 +99,20 @@ def test_depthwise_convolutions_with_more_outputs_than_inputs_stay_float(multipl
     assert ("depthwise" in plan.quantized) == (multiplier == 1)
 
 
+@pytest.mark.parametrize("dims", [1, 2])
+def test_long_depthwise_filters_over_time_run_in_integers(dims: int) -> None:
+    """onnxruntime has a fast float kernel of depthwise convolutions for planes only."""
+    sizes, kernel = ("1024", (31,)) if dims == 1 else ("32, 32", (5, 5))
+    model = build(
+        f"""(float[1, 64, {sizes}] x) => (float[1, 64, {sizes}] y) {{
+            d = Conv <group = 64, pads = [{", ".join([str(kernel[0] // 2)] * 2 * dims)}]> (x, w)
+            y = Relu (d)
+        }}""",
+        w=normal(64, 1, *kernel),
+    )
+    assert bool(onnxq.plan(model).quantized) == (dims == 1)
+
+
 def test_rows_are_gathered_along_the_first_axis_only(tmp_path: Path) -> None:
     """A table that another tool quantized, read by columns: its DequantizeLinear stays where it is."""
     model = build(
