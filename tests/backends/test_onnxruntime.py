@@ -86,11 +86,11 @@ def test_first_layers_of_few_channels_stay_float(channels: int) -> None:
 def test_depthwise_convolutions_with_more_outputs_than_inputs_stay_float(multiplier: int) -> None:
     """onnxruntime has a kernel in integers for those with as many: 35 times slower than float is the other one."""
     model = build(
-        f"""(float[1, 64, 32, 32] x) => (float[1, 64, 32, 32] y) {{
+        """(float[1, 64, 32, 32] x) => (float[1, 64, 32, 32] y) {
             a = Conv (x, v)
             [depthwise] d = Conv <group = 64, pads = [1, 1, 1, 1]> (a, w)
             y = Conv (d, u)
-        }}""",
+        }""",
         v=normal(64, 64, 1, 1),
         w=normal(64 * multiplier, 1, 3, 3, seed=1),
         u=normal(64, 64 * multiplier, 1, 1, seed=2),
