@@ -134,9 +134,7 @@ def sensitivity(screen: Screen, source: str, plot: str | None, made: Sensitivity
         rows = made.of(role)
         if not rows:
             screen.line()
-            screen.line(
-                f"No {role} are quantized by this plan: onnxq plan says why, --placement all changes it"
-            )
+            screen.line(f"No {role} are quantized by this plan: onnxq plan says why, --placement all changes it")
             continue
         listed = rows if everything else rows[:ROWS]
         own = any(row.local for row in rows)
