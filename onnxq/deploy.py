@@ -15,11 +15,11 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.backend import Backend
+from onnxq.deploying.exact import hold_exact_constants
+from onnxq.deploying.source import in_form, kind_of, past_quantizers
 from onnxq.errors import BackendError
 from onnxq.given.carried import left_while_running, nothing_to_deploy
-from onnxq.given.exact import hold_exact_constants
 from onnxq.given.fitted import fit_to_target
-from onnxq.given.source import in_form, kind_of, past_quantizers
 from onnxq.graph.files.load import load
 from onnxq.graph.files.save import file_size
 from onnxq.graph.shapes import forget_shapes

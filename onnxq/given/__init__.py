@@ -1,1 +1,1 @@
-"""Models that carry quantizers already: told apart, read, and made to fit another target."""
+"""Models that carry quantizers already: told apart, their numbers made to fit, normalizations folded into integers."""

@@ -13,7 +13,7 @@ import pytest
 import onnxq
 from onnxq import Options
 from onnxq.cli import main
-from onnxq.given.source import in_form
+from onnxq.deploying.source import in_form
 from onnxq.measuring.against_source import against_source
 from onnxq.prepare import backend_named
 from tests.models import build, f32, feeds_for

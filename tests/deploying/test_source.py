@@ -11,7 +11,7 @@ import pytest
 
 import onnxq
 from onnxq import Options
-from onnxq.given.source import in_form
+from onnxq.deploying.source import in_form
 from onnxq.prepare import backend_named
 from tests.contract import infer, sqnr
 from tests.models import build, f32, images, normal

@@ -17,7 +17,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from onnxq.backend import Backend
-from onnxq.given.apart import apart
+from onnxq.deploying.apart import apart
 from onnxq.given.unfolded import unfolded
 from onnxq.graph.files.load import load
 from onnxq.graph.foreign import infer_foreign
