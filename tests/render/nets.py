@@ -58,9 +58,9 @@ NETS: dict[str, tuple[str, dict[str, Any], set[str]]] = {
         {"QGemm", "QLinearLeakyRelu"},
     ),
     "gemm of rows": (
-        "(float[4, 32] x) => (float[4, 16] y) { a = Gemm <transB = 1> (x, w, b)\n y = Sigmoid (a) }",
+        "(float[4, 32] x) => (float[4, 16] y) { a = Gemm <transB = 1> (x, w, b)\n s = Sigmoid (a)\n y = Add (s, a) }",
         {"w": normal(16, 32), "b": normal(1, 16)},
-        {"QGemm", "QLinearSigmoid"},
+        {"QGemm", "QLinearSigmoid", "QLinearAdd"},
     ),
     "matmul": (
         f"{ROWS} {{ a = MatMul (x, w)\n y = Add (a, b) }}",
