@@ -38,7 +38,7 @@ def render(quantized: Quantized) -> ir.Model:
         A new model, with the names, types and order of the float model's inputs and outputs.
     """
     model = quantized.qdq()
-    rewrite(model)
+    rewrite(model, {kept.node for kept in quantized.plan.kept_float})
     return model
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import onnx_ir as ir
 
@@ -30,21 +32,22 @@ _INTEGER_OPSET = 12
 """From here on Clip and MaxPool take 8-bit integers."""
 
 
-def rewrite(model: ir.Model) -> dict[str, str]:
+def rewrite(model: ir.Model, stay: Collection[str] = ()) -> dict[str, str]:
     """Let integers run through QOperators instead of being dequantized and quantized around each float one.
 
     Args:
         model: a QDQ model, changed in place.
+        stay: names of nodes that compute in float, between quantizers too.
 
     Returns:
-        Node name → why it is no QOperator, for nodes that read dequantized integers and stay.
+        Node name → why it is no QOperator, for other nodes that read dequantized integers and stay.
     """
-    return _Rewriter(model).run()
+    return _Rewriter(model, stay).run()
 
 
 class _Rewriter:
-    def __init__(self, model: ir.Model) -> None:
-        self.model = model
+    def __init__(self, model: ir.Model, stay: Collection[str]) -> None:
+        self.model, self.stay = model, stay
         self.namer = Namer(model)
         self.opset = model.opset_imports.get("", 0)
         self.kept: dict[str, str] = {}
@@ -52,6 +55,8 @@ class _Rewriter:
     def run(self) -> dict[str, str]:
         for node in list(all_nodes(self.model)):
             if node.graph is None or node.op_type in _QUANTIZERS or node.domain not in ("", "ai.onnx"):
+                continue
+            if node.name in self.stay:
                 continue
             if not any(grid_of(value) is not None for value in node.inputs):
                 continue
