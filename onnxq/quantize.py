@@ -30,7 +30,7 @@ from onnxq.locations import artifact_path, is_folder, require_folder
 from onnxq.measuring.final_check import Verification, final_check
 from onnxq.measuring.rewrite_cost import rewrite_cost
 from onnxq.notes.cautions import cautions
-from onnxq.notes.hints import hints
+from onnxq.notes.hints import few_bits, hints
 from onnxq.notes.unmet import unmet
 from onnxq.observe import observe, require_one
 from onnxq.options import ImageOptions, Options
@@ -239,6 +239,8 @@ class _Job:
         verification = replace(verification, warnings=tuple(told))
         unsaid = form.notes(quantized) if form.notes is not None else []
         advice = (*hints(float_model, quantized.plan, target, decider.sizes), *decider.hints)
+        if options.effort != "best":  # which has tried it
+            advice += few_bits(quantized.plan, quantized.qparams, quantized.recipe)
         return replace(quantized, verification=verification, notes=(*notes, *decider.notes, *unsaid), hints=advice)
 
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind
+from onnxq.console.terminal import plural
 from onnxq.graph.traverse import all_nodes
 from onnxq.plan import Plan
 from onnxq.planning.macs import multiply_accumulates
 from onnxq.planning.rows import row
+from onnxq.qparams import QParams
 
-__all__ = ["hints"]
+__all__ = ["few_bits", "hints"]
+
+_LEARNERS = ("gptq", "adaround", "adaquant", "reconstruct")
+"""Algorithms that learn from data which way a weight is rounded."""
 
 _NAMED = 4
 _MUCH = 0.5
@@ -57,3 +62,25 @@ def _needs(plan: Plan, target: Backend) -> tuple[str, ...]:
         return ()
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return (f"{', '.join(names[:_NAMED])}{more} {'stays' if len(names) == 1 else 'stay'} float: {target.float_needs}",)
+
+
+def few_bits(plan: Plan, qparams: Mapping[str, QParams], recipe: Sequence[str]) -> tuple[str, ...]:
+    """A sentence on weights of fewer than 8 bits that were rounded to the nearest step: learning the rounding from data
+    is worth several dB there (GPTQ: Frantar et al. 2022).
+
+    Args:
+        plan: where the model is quantized.
+        qparams: with which numbers.
+        recipe: how they were made, see :class:`onnxq.quantized.Quantized`.
+    """
+    if any(step.partition(":")[0] in _LEARNERS for step in recipe):
+        return ()
+    few = [qparams[site.name].spec.bits for site in plan.sites if site.role == "weight" and site.name in qparams]
+    few = [bits for bits in few if bits < 8]
+    if not few:
+        return ()
+    bits = " or ".join(str(bits) for bits in sorted(set(few)))
+    return (
+        f"{plural(len(few), 'weight')} of {bits} bits, rounded to the nearest step: "
+        "--algorithm gptq:prefix=true --algorithm bias_correction learns the rounding from the data",
+    )

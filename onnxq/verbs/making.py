@@ -55,7 +55,8 @@ def quantize(args: argparse.Namespace, screen: Screen) -> Answer:
     if shows(args):
         views.quantized(screen, args.model, args.output, result, seconds, verbose=args.verbose)
         if below and worst is not None:
-            views.below_floor(screen, worst[0], worst[1].sqnr, args.options.min_sqnr, suspects)
+            hinted = bool(result.hints)
+            views.below_floor(screen, worst[0], worst[1].sqnr, args.options.min_sqnr, suspects, hinted=hinted)
     document = {"model": args.model, "output": args.output, "seconds": round(seconds, 3), **result.report()}
     document["below_floor"] = below
     document["suspects"] = [t.tensor for t in suspects]

@@ -182,7 +182,14 @@ def rewritten(screen: Screen, source: str, output: str, result: Rewritten, secon
 
 
 def below_floor(
-    screen: Screen, output: str, sqnr: float, floor: float, suspects: Sequence[TensorErrors], *, whole: str = ""
+    screen: Screen,
+    output: str,
+    sqnr: float,
+    floor: float,
+    suspects: Sequence[TensorErrors],
+    *,
+    whole: str = "",
+    hinted: bool = False,
 ) -> None:
     """Says loudly that a result is bad, and where it goes wrong.
 
@@ -193,7 +200,9 @@ def below_floor(
         floor: what was asked for, in dB.
         suspects: tensors where most is lost.
         whole: name of the algorithm that is a pipeline of its own, where one made the result.
+        hinted: the summary above it has hints of what to try.
     """
+    first = "what the hint above says, " if hinted else ""
     screen.line()
     screen.line(
         screen.style(f"BELOW THE FLOOR: {output} has {decibels(sqnr)}, {floor:g} dB are asked for", "bold", "red")
@@ -207,10 +216,10 @@ def below_floor(
             if whole
             else f"--override '{name}=bits=16', another --range, or more data"
         )
-        screen.line(f"Try --exclude '{name}', {other}.")
+        screen.line(f"Try {first}--exclude '{name}', {other}.")
     else:
         other = f"or --algorithm {whole} left out" if whole else "--act-bits 16, another --range, or more data"
-        screen.line(f"Try 'onnxq compare' to see where, {other}.")
+        screen.line(f"Try {first}'onnxq compare' to see where, {other}.")
 
 
 def agreement(screen: Screen, found: Agreement, *, verbose: bool) -> None:

@@ -74,3 +74,15 @@ def test_what_a_target_needs_for_nodes_that_stay_float() -> None:
     (hint,) = onnxq.quantize(model, feeds, backend="qnn", options=excluding).hints
     assert hint.startswith("odd stays float: the HTP computes that in half precision")
     assert onnxq.quantize(model, feeds, backend="rknn", options=excluding).hints == ()
+
+
+def test_weights_of_few_bits_suggest_to_learn_their_rounding() -> None:
+    model = build("(float[N, 64] x) => (float[N, 16] y) { y = MatMul (x, w) }", w=normal(64, 16))
+    feeds = [{"x": normal(1, 64, seed=k, scale=1.0)} for k in range(32)]
+    rounded = onnxq.quantize(model, feeds, options=Options(weight_bits=4))
+    (hint,) = rounded.hints
+    assert hint.startswith("1 weight of 4 bits, rounded to the nearest step: --algorithm gptq:prefix=true")
+    asked = ("gptq:prefix=true", "bias_correction")
+    learned = onnxq.quantize(model, feeds, options=Options(weight_bits=4, algorithms=asked))
+    assert learned.hints == ()
+    assert onnxq.quantize(model, feeds).hints == (), "8 bits need nothing of it"
