@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from numpy.typing import NDArray
@@ -53,16 +55,12 @@ def share_of_time(reference: Session, result: Session, feeds: Feeds, clock: Cloc
     Returns:
         Below 1 where the result is faster.
     """
-    best = [float("inf"), float("inf")]
-    spent = [0.0, 0.0]
-    for turn in range(_MOST + 1):
-        for which, session in enumerate((reference, result)):
-            start = clock()
-            session.run(feeds)
-            took = clock() - start
-            if turn:  # the first run warms up
-                best[which] = min(best[which], took)
-                spent[which] += took
+    turns = _in_turn((reference, result), feeds, clock)
+    next(turns)  # warms up
+    best, spent = (math.inf, math.inf), (0.0, 0.0)
+    for turn, took in enumerate(islice(turns, _MOST), 1):
+        best = min(best[0], took[0]), min(best[1], took[1])
+        spent = spent[0] + took[0], spent[1] + took[1]
         if turn >= _LEAST and max(spent) > _BUDGET:
             break
     return best[1] / best[0]
@@ -77,18 +75,26 @@ def glance(reference: Session, result: Session, feeds: Feeds, clock: Clock) -> t
         feeds: one sample.
         clock: see :func:`clock_of`.
     """
-    best = [float("inf"), float("inf")]
-    spent = 0.0
-    for turn in range(_SHORT_RUNS):
-        if turn >= _TIMED_RUNS and spent > _SHORT_BUDGET:
+    turns = _in_turn((reference, result), feeds, clock)
+    first = next(turns)
+    if sum(first) > 2 * _LONG_BUDGET:
+        return first  # others warm up
+    best, spent = (math.inf, math.inf), sum(first)
+    for turn, took in enumerate(islice(turns, _SHORT_RUNS - 1), 2):
+        best = min(best[0], took[0]), min(best[1], took[1])
+        spent += sum(took)
+        if spent > 2 * _LONG_BUDGET or (turn >= _TIMED_RUNS and spent > _SHORT_BUDGET):
             break
-        for which, session in enumerate((reference, result)):
-            start = clock()
-            session.run(feeds)
-            took = clock() - start
-            spent += took
-            if turn or spent > _LONG_BUDGET:  # the first run warms up
-                best[which] = min(best[which], took)
-        if spent > 2 * _LONG_BUDGET and min(best) < float("inf") and max(best) < float("inf"):
-            break
-    return best[0], best[1]
+    return best
+
+
+def _in_turn(sessions: tuple[Session, Session], feeds: Feeds, clock: Clock) -> Iterator[tuple[float, float]]:
+    """Runs each of both once, again and again: what they took in seconds."""
+
+    def timed(session: Session) -> float:
+        start = clock()
+        session.run(feeds)
+        return clock() - start
+
+    while True:
+        yield timed(sessions[0]), timed(sessions[1])
