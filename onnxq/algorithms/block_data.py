@@ -32,7 +32,11 @@ class UnobservableError(Exception):
 
 
 def samples_of(draft: Draft, block: Block) -> tuple[Samples, Samples]:
-    """What enters and leaves a block, on the samples to learn from and on those that judge."""
+    """What enters and leaves a block, on the samples to learn from and on those that judge.
+
+    Raises:
+        UnobservableError: it cannot be had, or has positions in the quantized model that the float model has not.
+    """
     from onnxq.torch.fit import Samples
 
     tensors = [*block.inputs, block.output]
@@ -43,16 +47,21 @@ def samples_of(draft: Draft, block: Block) -> tuple[Samples, Samples]:
         some = samples[:: max(-(-len(samples) // room), 1)]
         exact = list(_tensors(draft, draft.reference, tensors, some))
         given = list(_tensors(draft, draft.quantized().fake_quantize(), block.inputs, some))
-        usable = [
-            i for i, row in enumerate(exact) if all(np.isfinite(a).all() for a in row.values() if a.dtype.kind == "f")
-            and all(a.size for a in row.values())
-        ]  # fmt: skip
+        usable = [i for i, (row, other) in enumerate(zip(exact, given, strict=True)) if _usable(row, other)]
         if not usable:
             raise UnobservableError("its input or output is not finite or never computed")
+        if any(exact[i][n].shape != given[i][n].shape for i in usable for n in block.inputs):
+            raise UnobservableError("its input has another shape once quantized")
         inputs = [given[i] for i in usable]
         floats = [{n: exact[i][n] for n in block.inputs} for i in usable]
         found.append(Samples.of(inputs, floats, [exact[i][block.output] for i in usable]))
     return found[0], found[1]
+
+
+def _usable(exact: Mapping[str, Array], given: Mapping[str, Array]) -> bool:
+    """Whether a sample gives a block finite numbers in the float model, and some in the quantized model."""
+    finite = all(np.isfinite(a).all() for a in exact.values() if a.dtype.kind == "f")
+    return finite and all(a.size for a in (*exact.values(), *given.values()))
 
 
 def _tensors(

@@ -134,7 +134,8 @@ def moments_of(draft: Draft, layers: Sequence[QuantizedLayer], *, prefix: bool =
         prefix: in the quantized model.
 
     Yields:
-        The layers whose input can be observed and holds finite values only.
+        The layers whose input can be observed, holds finite values only, and has the shape that it has in the float
+        model: else its positions are others, which cannot be compared.
     """
     fitting = _accumulate(draft, layers, draft.fitting, prefix)
     held = _accumulate(draft, layers, draft.held, prefix)
@@ -198,9 +199,14 @@ class _Sums:
         self._gram = np.zeros((groups, inputs, inputs))
         self._shift: Doubles | None = None
         self._cross: Doubles | None = None
+        self._alike = True
 
     def add(self, number: int, x: NDArray[np.floating], original: NDArray[np.floating] | None) -> None:
-        if not x.size:
+        if not x.size or (original is not None and not original.size):  # of a branch that was not taken
+            return
+        if original is not None and x.shape != original.shape:
+            self._alike = False
+        if not self._alike:
             return
         phase = (number * 0.6180339887) % 1.0
         columns = self._layer.inputs(x, self._most, phase)
@@ -216,8 +222,8 @@ class _Sums:
             self._cross += change @ rows
 
     def moments(self) -> Moments | None:
-        """``None`` where nothing was seen or not all of it was finite."""
-        if not self._count or not np.isfinite(self._gram.sum()):
+        """``None`` where nothing was seen, not all of it was finite, or positions are not those of the float model."""
+        if not self._count or not self._alike or not np.isfinite(self._gram.sum()):
             return None
         mean = self._mean / self._count
         spread = self._gram

@@ -103,7 +103,7 @@ def improve(
                 done += 1
                 advance(done)
             for _ in left:
-                tally.skip("its input cannot be observed, or is not finite")
+                tally.skip("its input cannot be observed, is not finite, or has another shape once quantized")
     fit_biases(draft.model, draft.plan, draft.numbers)
     draft.notes.append(f"{name}: {tally}")
 

@@ -20,7 +20,7 @@ from onnxq.quantize import calibrate
 from tests.contract import infer, sqnr
 from tests.models import build, normal
 
-__all__ = ["correlated", "draft_of", "fresh_sqnr", "residual"]
+__all__ = ["correlated", "draft_of", "fresh_sqnr", "residual", "rows_by_number"]
 
 Feeds = list[dict[str, NDArray[Any]]]
 
@@ -56,6 +56,24 @@ def residual() -> onnx.ModelProto:
     for node in model.graph.node:
         node.name = node.output[0]
     return model
+
+
+def rows_by_number() -> onnx.ModelProto:
+    """A layer that reads the rows of another one's output whose first number is positive: quantized, these are others.
+
+    Its input is ``x``, float[100, 8].
+    """
+    text = """(float[100, 8] x) => (float[1, 6] y) {
+        [before] a = Gemm (x, w, b)
+        first = Slice (a, zero, one, one)
+        positive = Greater (first, nothing)
+        wanted = Squeeze (positive, one)
+        r = Compress <axis = 0> (a, wanted)
+        [behind] c = Gemm (r, w2, b2)
+        y = ReduceMean <axes = [0]> (c)
+    }"""
+    whole = {"zero": np.array([0]), "one": np.array([1]), "nothing": np.float32(0)}
+    return build(text, w=normal(8, 16), b=normal(16, seed=1), w2=normal(16, 6, seed=2), b2=normal(6, seed=3), **whole)
 
 
 def draft_of(model: onnx.ModelProto, feeds: Feeds, options: Options) -> Draft:

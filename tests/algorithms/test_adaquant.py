@@ -8,7 +8,7 @@ import pytest
 from onnxq import Options
 from onnxq.graph.values import constant_array
 from onnxq.qparams import fake_quantize
-from tests.algorithms.learned import correlated, draft_of, fresh_sqnr, residual
+from tests.algorithms.learned import correlated, draft_of, fresh_sqnr, residual, rows_by_number
 
 pytest.importorskip("torch", reason="the extra torch is not installed")
 
@@ -58,3 +58,12 @@ def test_what_is_not_to_be_learned_stays() -> None:
     for name in ("b", "b2", "b3"):
         old, new = (constant_array(m.graph.initializers[name]) for m in (draft.reference, draft.model))
         np.testing.assert_array_equal(old, new)
+
+
+def test_a_layer_that_reads_other_rows_once_quantized_is_left_alone() -> None:
+    data = [{"x": x["x"][:, :, 0, 0]} for x in correlated(100, 8, 1, 1, samples=16, seed=2)]
+    draft = draft_of(rows_by_number(), data, Options(placement="all", weight_bits=3))
+    adaquant.apply(draft, **{**QUICK, "iterations": 20})  # type: ignore[arg-type]
+    assert "1 left alone: its input has another shape once quantized" in draft.notes[0]
+    old, new = (constant_array(m.graph.initializers["w2"]) for m in (draft.reference, draft.model))
+    np.testing.assert_array_equal(old, new)

@@ -22,6 +22,7 @@ from onnxq.algorithms.rounding import Grid, damped, descend, errors, feed_back
 from onnxq.errors import OptionError
 from onnxq.prepare import backend_named
 from onnxq.qparams import fake_quantize
+from tests.algorithms.learned import rows_by_number
 from tests.contract import infer, quantize_checked, sqnr
 from tests.models import build, normal
 
@@ -229,6 +230,15 @@ def test_weights_that_are_only_stored_as_integers_are_rounded_too() -> None:
     q = onnxq.quantize(model, feeds, options=Options(weight_bits=4, algorithms=("gptq",)))
     assert q.plan.stored and not q.plan.quantized
     assert any(note.startswith("gptq: 1 layer") for note in q.notes)
+
+
+def test_a_layer_that_reads_other_rows_once_quantized_is_left_alone() -> None:
+    feeds = [{"x": normal(100, 8, seed=s, scale=1.0)} for s in range(16)]
+    options = Options(placement="all", weight_bits=3, algorithms=("gptq:prefix=true",))
+    q = onnxq.quantize(rows_by_number(), feeds, options=options)
+    (note,) = [note for note in q.notes if note.startswith("gptq")]
+    assert "1 left alone" in note and "another shape once quantized" in note
+    assert {"before", "behind"} <= set(q.plan.quantized)
 
 
 def test_the_same_again() -> None:
