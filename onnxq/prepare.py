@@ -17,6 +17,8 @@ from onnxq.graph.files.check import check
 from onnxq.graph.files.load import load
 from onnxq.graph.files.save import file_size
 from onnxq.graph.foreign import infer_foreign
+from onnxq.graph.namer import unique_names
+from onnxq.graph.passes.inline import inline_functions
 from onnxq.graph.passes.normalize import normalize
 from onnxq.graph.passes.simplify import simplify
 from onnxq.graph.passes.upcast import upcast
@@ -60,7 +62,7 @@ class Prepared:
         self.notes: list[str] = []
         if options.simplify:
             self.notes += map(str, simplify(model))
-        self.notes += map(str, upcast(model))
+        self.notes += map(str, [*inline_functions(model, KEEP), *unique_names(model), *upcast(model)])
         self.remembered = fingerprint(model, most_nodes=_FIRST_NODES)
         before = [value.name for value in model.graph.inputs] if model.ir_version >= 4 else []  # older ones must list
         base = BASE_OPSET if options.opset is None else min(BASE_OPSET, options.opset)
