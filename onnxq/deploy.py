@@ -30,7 +30,7 @@ from onnxq.measuring.final_check import final_check
 from onnxq.notes.hints import hints
 from onnxq.numbers import fit_biases
 from onnxq.options import Options
-from onnxq.plan import Edge, Plan, Role, Site
+from onnxq.plan import Edge, Plan, Site
 from onnxq.planning.planner import settled_plan
 from onnxq.prepare import Source, backend_named
 from onnxq.qparams import QParams, from_range
@@ -218,29 +218,28 @@ def _refused(plan: Plan, given: Mapping[tuple[str, str], QParams], target: Backe
     found = {}
     for site in plan.sites:
         qp = given.get((kind_of(site.role), site.tensor))
-        why = _refusal(site.role, qp, target) if qp is not None else None
+        why = _refusal(site, qp, target) if qp is not None else None
         if why is not None:
             found[site.tensor] = f"{site.tensor!r}: {why}"
     return list(found.values())
 
 
-def _refusal(role: Role, qp: QParams, target: Backend) -> str | None:
-    """Why no quantizer of a target's table is like one, else ``None``. A constant operand is as activations are."""
-    kind = "activation" if role == "constant" else role
-    if kind == "bias":
+def _refusal(site: Site, qp: QParams, target: Backend) -> str | None:
+    """Why no quantizer that a target has at a site is like one, else ``None``."""
+    if site.role == "bias":
         return None  # made anew from the scales of data and weight
-    spec, wanted = qp.spec, target.weight if kind == "weight" else target.activation
-    widths = target.weight_bits if kind == "weight" else target.act_bits
+    spec, wanted = qp.spec, site.spec
+    widths = target.weight_bits if site.role == "weight" else target.act_bits
     if spec.scheme is not wanted.scheme:
         return f"its grid is {spec.scheme.value}"
-    if spec.bits not in widths:
+    if spec.bits != wanted.bits and spec.bits not in widths:
         return f"it has {spec.bits} bits"
     if wanted.power_of_two and not np.array_equal(np.frexp(qp.scale)[0], np.full(qp.scale.shape, 0.5)):
         return "its scale is no power of two"
     middle = 0 if spec.signed else 1 << (spec.bits - 1)
     if wanted.symmetric and (qp.zero_point != middle).any():
         return f"its zero point is {int(qp.zero_point.reshape(-1)[0])}, where onnxq writes the middle"
-    if kind == "weight" and not target.has_channels and not isinstance(spec.granularity, PerTensor):
+    if site.role == "weight" and not target.has_channels and not isinstance(spec.granularity, PerTensor):
         return "it has a scale for each channel"
     return None
 
