@@ -71,7 +71,7 @@ class _Draft:
             fixed=self.fixed,
             factors=(self.factors[0].name, self.factors[1].name) if self.factors else None,
             source=_seen_as(_source(self.tensor)),
-            spans=tuple(dict.fromkeys(_source(tensor).name or "" for tensor in self.spans)),
+            spans=tuple(dict.fromkeys(_seen_as(_source(tensor)) for tensor in self.spans)),
         )
 
 
