@@ -246,12 +246,33 @@ def test_wrong_usage_is_code_2(arguments: tuple[str, ...], capsys: Captured) -> 
         (("--weight-bits", "eight"), "argument --weight-bits: 'eight' is no whole number (onnxq plan --help)"),
         (("--min-sqnr", "high"), "argument --min-sqnr: 'high' is no number (onnxq plan --help)"),
         (("--placement", "some"), "argument --placement: invalid choice: 'some' "),
+        (("--statistics", "s.npz"), "onnxq plan does not take --statistics s.npz (onnxq plan --help)"),
     ],
 )
 def test_a_wrong_argument_takes_a_line(arguments: tuple[str, ...], said: str, capsys: Captured) -> None:
     assert run("plan", "m.onnx", *arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"onnxq: error: {said}")
+
+
+@pytest.mark.parametrize(
+    ("verb", "flags"),
+    [
+        ("compare", ("--keep", "--simplify", "--seed", "--weight-bits")),
+        ("deploy", ("--keep", "--simplify", "--seed", "--effort")),
+        ("sensitivity", ("--weight-bits", "--act-bits", "--effort", "--algorithm", "--format", "--min-sqnr")),
+    ],
+)
+def test_a_verb_takes_no_flag_that_does_nothing_there(verb: str, flags: tuple[str, ...], capsys: Captured) -> None:
+    models = ("a.onnx", "b.onnx") if verb == "compare" else ("a.onnx",)
+    for flag in flags:
+        assert run(verb, *models, flag) == 2
+        assert f"onnxq {verb} does not take {flag}" in capsys.readouterr().err
+
+
+def test_a_list_of_numbers_is_asked_for_as_such(capsys: Captured) -> None:
+    assert run("calibrate", MODEL, "--data", "pictures", "-o", "s.npz", "--image-mean", "1,x") == 2
+    assert "argument --image-mean: '1,x' is no list of numbers" in capsys.readouterr().err
 
 
 def test_the_result_is_not_written_over_what_it_is_made_from(tmp_path: Path, data: str, capsys: Captured) -> None:
@@ -262,6 +283,9 @@ def test_the_result_is_not_written_over_what_it_is_made_from(tmp_path: Path, dat
     assert "overwrite the model" in capsys.readouterr().err
     assert run("calibrate", model, "--data", data, "-o", data) == 2
     assert "overwrite the data" in capsys.readouterr().err
+    finetune = ("finetune", MODEL, "--float", model, "--data", data)
+    assert run(*finetune, "-o", model) == 2
+    assert "overwrite the float model" in capsys.readouterr().err
     assert (model.read_bytes(), Path(data).read_bytes()) == before
 
 

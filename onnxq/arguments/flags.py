@@ -89,12 +89,18 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """How to quantize: a flag for every field of :class:`onnxq.Options` that says it."""
+def add_options(parser: argparse.ArgumentParser, *, result: bool = True) -> None:
+    """How to quantize: a flag for every field of :class:`onnxq.Options` that says it.
+
+    Args:
+        parser: of a verb.
+        result: the verb speaks of a result: its widths, what makes it better, its form and its floor.
+    """
     group = parser.add_argument_group("how to quantize (default: as the target likes it)")
-    own = "2 to 16; default the target's own, mostly 8"
-    group.add_argument("--weight-bits", dest="opt_weight_bits", type=int, metavar="N", help=f"weights: {own}")
-    group.add_argument("--act-bits", dest="opt_act_bits", type=int, metavar="N", help=f"activations: {own}")
+    if result:
+        own = "2 to 16; default the target's own, mostly 8"
+        group.add_argument("--weight-bits", dest="opt_weight_bits", type=int, metavar="N", help=f"weights: {own}")
+        group.add_argument("--act-bits", dest="opt_act_bits", type=int, metavar="N", help=f"activations: {own}")
     sign = group.add_mutually_exclusive_group()
     sign.add_argument(
         "--symmetric",
@@ -133,6 +139,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="PATTERN=KEY=VALUE,...",
         help="different there: bits, weight_bits, act_bits, symmetric, per_channel, range, float",
     )
+    group.add_argument("--placement", dest="opt_placement", choices=PLACEMENTS, help=_PLACEMENT)
+    if not result:
+        return
     group.add_argument("--effort", dest="opt_effort", choices=EFFORTS, help=_EFFORT)
     group.add_argument(
         "--algorithm",
@@ -141,7 +150,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME[:KEY=VALUE,...]",
         help="run this instead of what the effort runs; may be repeated, in order (see 'onnxq algorithms')",
     )
-    group.add_argument("--placement", dest="opt_placement", choices=PLACEMENTS, help=_PLACEMENT)
     add_format(group)
     group.add_argument(
         "--min-sqnr", dest="opt_min_sqnr", type=float, metavar="DB", help="floor of the result's SQNR (default 10)"
@@ -167,11 +175,18 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--max-minutes", type=float, metavar="M", help="begin nothing more after so long")
 
 
-def add_runtime(parser: argparse.ArgumentParser) -> None:
-    """How models are run, whatever is done with them."""
+def add_runtime(parser: argparse.ArgumentParser, *, floats: bool = True) -> None:
+    """How models are run, whatever is done with them.
+
+    Args:
+        parser: of a verb.
+        floats: the verb runs the float model over the data, to quantize by what it sees.
+    """
     group = parser.add_argument_group("running")
     group.add_argument("--providers", dest="opt_providers", type=_words, metavar="A,B", help="e.g. cuda (default cpu)")
     group.add_argument("--custom-op-library", dest="opt_custom_op_library", metavar="FILE", help="custom operators")
+    if not floats:
+        return
     group.add_argument(
         "--keep", dest="opt_keep", type=int, metavar="N", help="samples to hold back for algorithms (default 16 or 64)"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from onnxq import __version__
 from onnxq.arguments.flags import (
@@ -30,13 +30,29 @@ file per sample), of .npy files or of pictures, or FILE.py:FUNCTION that gives a
 """
 
 
+_KINDS = {
+    "int": "no whole number",
+    "float": "no number",
+    "_numbers": "no list of numbers such as 0.5,0.5,0.5",
+    "_whole_numbers": "no list of whole numbers such as 4,8",
+}
+"""What is said of an argument that is not what it should be, by the name of what reads it."""
+
+
 class _Parser(argparse.ArgumentParser):
     """Raises what it finds wrong, so that it is told like every other error."""
 
     def error(self, message: str) -> NoReturn:
-        for kind, words in (("int", "no whole number"), ("float", "no number")):
+        for kind, words in _KINDS.items():
             message = re.sub(f"invalid {kind} value: (.*)", rf"\1 is {words}", message)
         raise UsageError(f"{message} ({self.prog} --help)")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As its base does, but what a verb does not take is told with the verb."""
+        found, rest = self.parse_known_args(args, namespace)
+        if rest:
+            raise UsageError(f"onnxq {found.verb} does not take {' '.join(rest)} (onnxq {found.verb} --help)")
+        return found
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -84,7 +100,7 @@ def _deploy(verb: argparse.ArgumentParser) -> None:
     add_output(verb)
     add_backend(verb)
     add_format(verb)
-    add_runtime(verb)
+    add_runtime(verb, floats=False)
 
 
 def _finetune(verb: argparse.ArgumentParser) -> None:
@@ -153,7 +169,7 @@ def _compare(verb: argparse.ArgumentParser) -> None:
     add_data(verb)
     verb.add_argument("--outputs-only", action="store_true", help="leave out the tensors in between")
     verb.add_argument("--all", action="store_true", help="list every tensor")
-    add_runtime(verb)
+    add_runtime(verb, floats=False)
 
 
 def _sensitivity(verb: argparse.ArgumentParser) -> None:
@@ -169,7 +185,7 @@ def _sensitivity(verb: argparse.ArgumentParser) -> None:
         "--runs", type=int, default=512, metavar="N", help="at most N measurements, default 512; beyond: groups first"
     )
     verb.add_argument("--all", action="store_true", help="list every layer and activation")
-    add_options(verb)
+    add_options(verb, result=False)
     add_runtime(verb)
 
 

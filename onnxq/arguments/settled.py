@@ -21,6 +21,8 @@ _NUMBERS = ("max_drop", "max_minutes")
 _EITHER = ("data", "statistics")
 _SEVERAL = ("quantize", "deploy")
 """Verbs that take several targets."""
+_SPOKEN = {"teacher": "float model", "eval_data": "evaluation data", "config": "configuration file"}
+"""What arguments are called, where not by their key."""
 
 
 class UsageError(Exception):
@@ -123,13 +125,15 @@ def _decides_alone(algorithms: Any) -> bool:
 
 
 def _spare_inputs(args: argparse.Namespace) -> None:
-    """Refuse to write the result over what it is made from.
+    """Refuse to write the result over what it is made from: any file that another argument names.
 
     Raises:
-        UsageError: the output is the model, the data, the statistics or the configuration file.
+        UsageError: the output is the model, the data, the statistics, the configuration file or the like.
     """
     output = getattr(args, "output", None)
-    for key in ("model", "data", "statistics", "eval_data", "config"):
-        path = getattr(args, key, None)
-        if output and path and os.path.isfile(output) and os.path.isfile(path) and os.path.samefile(output, path):
-            raise UsageError(f"-o {output} would overwrite the {key}; give another name")
+    if not output or not os.path.isfile(output):
+        return
+    for key, path in vars(args).items():
+        if key != "output" and isinstance(path, str) and os.path.isfile(path) and os.path.samefile(output, path):
+            what = _SPOKEN.get(key, key.replace("_", " "))
+            raise UsageError(f"-o {output} would overwrite the {what}; give another name")
