@@ -18,7 +18,7 @@ from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.traverse import all_graphs, describe
 from onnxq.graph.values import constant_array, set_constant
 from onnxq.plan import Plan, Site
-from onnxq.qparams import QParams, dequantize, quantize
+from onnxq.qparams import MIN_SCALE, QParams, dequantize, quantize
 from onnxq.spec import PerBlock, PerChannel, PerTensor, Scheme
 
 __all__ = ["fold_quantized_batchnorm"]
@@ -34,11 +34,12 @@ def fold_quantized_batchnorm(
     With ``g = gamma / sqrt(variance + epsilon)`` the scale of channel c becomes ``s |g|``; where g is negative, the
     integers change their sign (asymmetric: ``q' = qmin + qmax - q``, and the zero point with them). No integer is
     rounded anew, so the layer computes what it did up to float32 rounding. A scale of the whole tensor becomes one a
-    channel unless all ``|g|`` are equal.
+    channel unless all ``|g|`` are equal. Where ``s |g|`` is 0 or no normal number, the channel holds zeros on its old
+    scale.
 
     Not folded, with a note: what :func:`onnxq.graph.passes.fold_batchnorm.fold_batchnorm` refuses, a quantizer between
-    layer and normalization, a scale a block, scales that are no powers of two afterwards, and symmetric integers at the
-    lowest end of a full range in a channel whose sign changes.
+    layer and normalization, a scale a block, scales that are no powers of two or no float32 afterwards, and symmetric
+    integers at the lowest end of a full range in a channel whose sign changes.
 
     Args:
         model: float, its quantizers taken out; changed in place.
@@ -48,43 +49,80 @@ def fold_quantized_batchnorm(
     Returns:
         The plan and the numbers with the sites of the folded layers changed, and notes.
     """
-    namer, found, notes, folded = Namer(model), dict(numbers), [], 0
-    sites = {site.name: site for site in plan.sites}
+    namer, sites, notes, folded = Namer(model), _Sites(plan, numbers), [], 0
     for graph in all_graphs(model):
         for node in list(graph):
             if node.op_type != "BatchNormalization" or node.domain != "":
                 continue
             try:
-                folded += _fold(node, namer, sites, found)
+                folded += _fold(node, namer, sites)
             except Refusal as reason:
                 notes.append(Note(_PASS, node.name or "", f"not folded: {reason}"))
     if folded:
         remove_dead(model)
         notes.insert(0, Note(_PASS, "", f"{folded} batch normalizations folded into quantized weights"))
-    return replace(plan, sites=tuple(sites.values())), found, notes
+    return replace(plan, sites=tuple(sites.by_name.values())), sites.numbers, notes
 
 
-def _fold(node: ir.Node, namer: Namer, sites: dict[str, Site], numbers: dict[str, QParams]) -> bool:
+class _Sites:
+    """The sites of a plan and their numbers, by name, by what reads them and by tensor."""
+
+    def __init__(self, plan: Plan, numbers: Mapping[str, QParams]) -> None:
+        self.by_name = {site.name: site for site in plan.sites}
+        self.numbers = dict(numbers)
+        self.tensors = {site.tensor for site in plan.sites}
+        self._weights: dict[str, str] = {}
+        self._biases: dict[str, list[str]] = {}
+        for site in plan.sites:
+            for edge in site.readers:
+                if edge.index == 1:
+                    self._weights.setdefault(edge.node, site.name)
+                if site.role == "bias":
+                    self._biases.setdefault(edge.node, []).append(site.name)
+
+    def weight(self, node: str) -> Site | None:
+        """The site of what a layer reads as its weight."""
+        name = self._weights.get(node)
+        return None if name is None else self.by_name[name]
+
+    def exchange(self, site: Site, node: str, tensor: str, made: QParams) -> None:
+        """Give a folded layer a site of its own where others read the weight too; forget that of its old bias."""
+        own = tuple(e for e in site.readers if e.node == node)
+        if tensor == site.tensor:
+            self.by_name[site.name] = replace(site, spec=made.spec, tied_to=None)
+            self.numbers[site.name] = made
+        else:
+            self.by_name[site.name] = replace(site, readers=tuple(e for e in site.readers if e.node != node))
+            self.by_name[tensor] = replace(site, name=tensor, tensor=tensor, spec=made.spec, readers=own, tied_to=None)
+            self.numbers[tensor] = made
+            self._weights[node] = tensor
+        for name in self._biases.pop(node, ()):
+            if self.by_name.pop(name, None) is not None:
+                del self.numbers[name]  # another bias now, whose numbers the target makes anew
+
+
+def _fold(node: ir.Node, namer: Namer, sites: _Sites) -> bool:
     layer = find_layer(node.inputs[0])
     if layer is None:
         return False
     name = layer.node.name or ""
-    site = next((s for s in sites.values() if any((e.node, e.index) == (name, 1) for e in s.readers)), None)
+    site = sites.weight(name)
     if site is None or site.role == "activation":
         return False
     scale, shift = batchnorm_affine(node)
-    if any(s.tensor in (layer.output.name, layer.node.outputs[0].name) for s in sites.values()):
+    if not sites.tensors.isdisjoint({layer.output.name, layer.node.outputs[0].name}):
         raise Refusal(f"what {describe(layer.node)} makes is quantized before it")
     if not layer.is_conv and layer.rank() != 2:
         raise Refusal("its channels are not the last axis of what it reads")
     if layer.out_channels() != scale.size:
         raise Refusal(f"it has {scale.size} channels, {describe(layer.node)} makes {layer.out_channels()}")
-    weight, made = _scaled(layer, numbers[site.name], scale)
+    grid = sites.numbers[site.name]
+    weight, made = _scaled(layer, grid, scale)
     shared = len(layer.weight.uses()) > 1
     before = layer.weight.const_value
     graph = layer.node.graph
     assert before is not None and isinstance(graph, ir.Graph)
-    on_grid = dequantize(quantize(_array(layer.weight), numbers[site.name]), numbers[site.name])
+    on_grid = dequantize(quantize(_array(layer.weight), grid), grid)
     if shared:
         layer.node.replace_input_with(1, set_constant(graph, namer, f"{name}_weight", on_grid))
     else:
@@ -100,24 +138,8 @@ def _fold(node: ir.Node, namer: Namer, sites: dict[str, Site], numbers: dict[str
             layer.weight.const_value = before
         raise
     now.const_value = ir.Tensor(weight, name=now.name)
-    _exchange(site, name, now.name or "", made, sites, numbers)
+    sites.exchange(site, name, now.name or "", made)
     return True
-
-
-def _exchange(
-    site: Site, node: str, tensor: str, made: QParams, sites: dict[str, Site], numbers: dict[str, QParams]
-) -> None:
-    """Give a folded layer a site of its own where others read the weight as well; forget that of its old bias."""
-    own = tuple(e for e in site.readers if e.node == node)
-    if tensor == site.tensor:
-        sites[site.name], numbers[site.name] = replace(site, spec=made.spec, tied_to=None), made
-    else:
-        sites[site.name] = replace(site, readers=tuple(e for e in site.readers if e.node != node))
-        sites[tensor] = replace(site, name=tensor, tensor=tensor, spec=made.spec, readers=own, tied_to=None)
-        numbers[tensor] = made
-    for other in list(sites.values()):
-        if other.role == "bias" and any(e.node == node for e in other.readers):
-            del sites[other.name], numbers[other.name]  # another bias now, whose numbers the target makes anew
 
 
 def _scaled(layer: Layer, qp: QParams, factor: Channels) -> tuple[NDArray[np.float32], QParams]:
@@ -139,6 +161,9 @@ def _scaled(layer: Layer, qp: QParams, factor: Channels) -> tuple[NDArray[np.flo
     codes = quantize(array, qp).astype(np.int64)
     scale = np.broadcast_to(qp.scale.astype(np.float64), factor.shape)
     zero = np.broadcast_to(qp.zero_point, factor.shape)
+    factor = np.where(scale * np.abs(factor) < MIN_SCALE, 0.0, factor)
+    if (scale * np.abs(factor) > np.finfo(np.float32).max).any():
+        raise Refusal("its scales would be too large for float32")
     size = np.where(factor == 0.0, 1.0, np.abs(factor))
     mirrored = 2 * zero.reshape(shape) - codes
     new_zero = zero

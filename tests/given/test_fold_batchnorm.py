@@ -15,7 +15,7 @@ from onnxq.given.fold_batchnorm import fold_quantized_batchnorm
 from onnxq.given.unfolded import unfolded
 from onnxq.graph.files.load_named import load_named
 from onnxq.ort.session import Session
-from onnxq.qparams import quantize
+from onnxq.qparams import MIN_SCALE, quantize
 from onnxq.render.reading.read import read
 from tests.contract import infer
 from tests.models import build, f32, images, normal
@@ -26,7 +26,9 @@ NORM = {"gamma": GAMMA, "beta": normal(4, seed=1), "mean": normal(4, seed=2), "v
 FACTOR = GAMMA.astype(np.float64) / np.sqrt(NORM["var"].astype(np.float64) + 1e-5)
 
 
-def net(codes: NDArray[Any], scale: NDArray[Any], zero: NDArray[Any]) -> onnx.ModelProto:
+def net(
+    codes: NDArray[Any], scale: NDArray[Any], zero: NDArray[Any], gamma: NDArray[np.float32] = GAMMA
+) -> onnx.ModelProto:
     """Stored integers in front of a convolution with a batch normalization behind it."""
     axis = "<axis = 0>" if scale.ndim else ""
     return build(
@@ -43,7 +45,7 @@ def net(codes: NDArray[Any], scale: NDArray[Any], zero: NDArray[Any]) -> onnx.Mo
         sx=f32(0.05),
         zx=np.uint8(128),
         b=normal(4, seed=7),
-        gamma=GAMMA,
+        gamma=gamma,
         beta=NORM["beta"],
         mean=NORM["mean"],
         var=NORM["var"],
@@ -80,6 +82,28 @@ def test_no_integer_is_rounded_anew(name: str) -> None:
     for feeds in images(1, 3, 6, 6):
         before, after = (Session(m, optimize=False).run(feeds)["y"] for m in (given.model, model))
         np.testing.assert_allclose(after, before, rtol=1e-4, atol=1e-4 * float(np.abs(before).max()))
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("least", [1e-20, 1e-38, -5.6e-45])
+def test_a_channel_that_is_hardly_there_keeps_a_scale_that_is_a_number(name: str, least: float) -> None:
+    model = net(*CASES[name], gamma=f32([1.5, -0.7, least, -2.0]))
+    given = onnxq.read(model)
+    assert [n.op_type for n in given.model.graph] == ["Conv"]
+    assert all((qp.scale >= MIN_SCALE).all() for qp in given.qparams.values())
+    if name != "asymmetric":  # which it has not
+        assert onnxq.deploy(model, backend="ncnn").plan.quantized
+    for feeds in images(1, 3, 6, 6):
+        want = infer(model, [feeds], optimize=False)["y"][0]
+        got = Session(given.rendered(), optimize=False).run(feeds)["y"]
+        np.testing.assert_allclose(got, want, atol=1e-4 * float(np.abs(want).max()))
+
+
+def test_scales_that_no_float32_holds_are_not_folded() -> None:
+    codes, scale, zero = CASES["narrow"]
+    given = onnxq.read(net(codes, scale * np.float32(1e10), zero, gamma=f32([1.5, -0.7, 1e30, -2.0])))
+    assert [n.op_type for n in given.model.graph] == ["Conv", "BatchNormalization"]
+    assert any("too large" in note for note in given.notes)
 
 
 def test_the_lowest_integer_of_a_full_range_has_no_negative() -> None:
