@@ -18,8 +18,8 @@ from tests.test_readme import ROOT
 
 PAGE = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
 BY_NAME = frozenset(
-    {"absorbed", "added", "inputs", "local", "ops", "outputs", "quantized", "quantized_ops"}
-    | {"sqnr", "stored", "together", "weight_bytes"}
+    {"absorbed", "added", "inputs", "local", "lsb", "ops", "outputs", "parameters", "quantized", "quantized_ops"}
+    | {"sqnr", "stored", "together", "unobservable", "weight_bytes"}
 )
 """Keys of objects whose own keys are names or numbers of bits."""
 CALIBRATED = ["digits.onnx", "--data", "digits.npz"]
@@ -89,6 +89,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("show", 0, ["show", "q.onnx"]),
         ("show", 1, ["show", "s.npz"]),
         ("sensitivity", 0, ["sensitivity", *CALIBRATED, "--samples", "4"]),
+        ("finetune", 0, ["finetune", "q.onnx", "--float", *CALIBRATED, "--steps", "1", "-o", "t.onnx"]),
+        ("backends", 0, ["backends"]),
+        ("algorithms", 0, ["algorithms"]),
+        ("demo", 0, ["demo"]),
     ],
 )
 def test_the_keys_are_those_of_the_page(
