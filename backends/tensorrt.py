@@ -22,6 +22,7 @@ from functools import partial
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Format, Kind, OpRule
+from onnxq.backends.tensorrt_branches import ACTIVATIONS, CONVOLUTIONS, LONGEST, WITH_CONSTANT, shortcut
 from onnxq.errors import OptionError
 from onnxq.graph.values import is_constant
 from onnxq.options import Options
@@ -34,7 +35,6 @@ from onnxq.spec import QuantSpec
 
 __all__ = [
     "ACROSS",
-    "ACTIVATIONS",
     "ACTIVATION_SPEC",
     "BACKEND",
     "MULTIPLY",
@@ -47,89 +47,18 @@ __all__ = [
 ACTIVATION_SPEC = QuantSpec(signed=True, symmetric=True)
 WEIGHT_SPEC = QuantSpec(signed=True, symmetric=True, narrow_range=True)
 
-ACTIVATIONS = frozenset(
-    {"Celu", "Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "PRelu", "Relu", "Selu"}
-    | {"Sigmoid", "Softplus", "Softsign", "Tanh", "ThresholdedRelu"}
-)
-"""Functions of single elements, computed at the end of the kernel of the operator in front of them."""
-_CONVOLUTIONS = ("Conv", "ConvTranspose")
-_WITH_CONSTANT = ("Add", "BatchNormalization", "Div", "Mul", "Sub")
 _MOVES = (
     *("DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice", "SpaceToDepth", "Split"),
     *("Squeeze", "Tile", "Transpose", "Unsqueeze"),
 )
 _SHARING = ("Concat", "MaxPool")
 """Operators of which inputs and output share one scale."""
-_LONGEST = 8
-"""Operators between a convolution and an Add that are looked through."""
-
-
-def _backbone(value: ir.Value | None) -> ir.Node | None:
-    """The convolution whose kernel can compute a tensor: nothing else reads what is between."""
-    for _ in range(_LONGEST):
-        node = value.producer() if value is not None else None
-        if value is None or node is None or value.is_graph_output() or len(value.uses()) != 1:
-            return None
-        if node.op_type in _CONVOLUTIONS:
-            return node
-        gated = _gated(node)
-        if gated is not None:
-            value, node = gated, gated.producer()
-            readers = {use.node for use in value.uses()}
-            if node is None or node.op_type not in _CONVOLUTIONS or value.is_graph_output() or len(readers) != 2:
-                return None
-            return node
-        rest = node.inputs[1:]
-        if node.op_type not in (*ACTIVATIONS, *_WITH_CONSTANT) or not all(v is None or is_constant(v) for v in rest):
-            return None
-        value = node.inputs[0]
-    return None
-
-
-def _gated(node: ir.Node) -> ir.Value | None:
-    """x of a node that is x · f(x), as SiLU is written."""
-    if node.op_type != "Mul":
-        return None
-    for x, y in (node.inputs, reversed(node.inputs)):
-        function = y.producer() if y is not None else None
-        if function is not None and function.op_type in ACTIVATIONS and function.inputs[0] is x:
-            return x
-    return None
-
-
-def _before(value: ir.Value | None) -> set[ir.Node]:
-    """All nodes that a tensor depends on."""
-    found: set[ir.Node] = set()
-    pending = [value]
-    while pending:
-        current = pending.pop()
-        node = current.producer() if current is not None else None
-        if node is not None and node not in found:
-            found.add(node)
-            pending += node.inputs
-    return found
-
-
-def _shortcut(node: ir.Node) -> tuple[int, ...]:
-    """Position of the branch of a residual Add that is quantized; none where it is no such Add.
-
-    The other branch comes from a convolution that computes the Add as well. Where both do, the branch of fewer
-    operators of its own is the shortcut; the first one of equals, as in NVIDIA's Model Optimizer.
-    """
-    left, right = node.inputs[0], node.inputs[1]
-    if left is right or is_constant(left) or is_constant(right):
-        return ()
-    ends = _backbone(left), _backbone(right)
-    if ends[0] is None or ends[1] is None:
-        return (1,) if ends[0] is not None else (0,) if ends[1] is not None else ()
-    behind = _before(left), _before(right)
-    return (0,) if len(behind[0] - behind[1]) <= len(behind[1] - behind[0]) else (1,)
 
 
 def _why_no_shortcut(node: ir.Node) -> str | None:
     if any(is_constant(v) for v in node.inputs):
         return "adds a constant, in the kernel of the operator before it"
-    return None if _shortcut(node) else "no convolution computes it: neither branch comes from one alone"
+    return None if shortcut(node) else "no convolution computes it: neither branch comes from one alone"
 
 
 def _multiplies(node: ir.Node, value: ir.Value) -> bool:
@@ -164,10 +93,10 @@ def _why_not_pooled(node: ir.Node) -> str | None:
     if why is not None or data is None:
         return why
     maker, steps = data.producer(), 0
-    while maker is not None and maker.op_type in (*ACTIVATIONS, *_WITH_CONSTANT) and steps < _LONGEST:
+    while maker is not None and maker.op_type in (*ACTIVATIONS, *WITH_CONSTANT) and steps < LONGEST:
         source = maker.inputs[0]
         maker, steps = source.producer() if source is not None else None, steps + 1
-    made = maker is not None and maker.op_type in (*_CONVOLUTIONS, "Gemm", "MatMul", "Concat", "MaxPool")
+    made = maker is not None and maker.op_type in (*CONVOLUTIONS, "Gemm", "MatMul", "Concat", "MaxPool")
     behind = _is_multiplied(node.outputs[0], (*_SHARING, *_MOVES))
     return None if made or behind else "no integer operator stands before or behind it"
 
@@ -245,7 +174,7 @@ ACROSS = tuple(OpRule(op, Kind.MOVEMENT, output=False, when=_moved) for op in _M
 
 _RULES = (
     *MULTIPLY,
-    OpRule("Add", Kind.ELEMENTWISE, data=_shortcut, output=False, when=_why_no_shortcut),
+    OpRule("Add", Kind.ELEMENTWISE, data=shortcut, output=False, when=_why_no_shortcut),
     OpRule("Concat", Kind.ELEMENTWISE, data=None, output=False, same_scale=True, when=_why_not_joined),
     OpRule("AveragePool", Kind.ELEMENTWISE, output=False, when=_why_not_pooled),
     OpRule("GlobalAveragePool", Kind.ELEMENTWISE, output=False, when=_why_not_pooled),

@@ -9,6 +9,7 @@ verified are those of ``tensorrt``; that the Adds gain by it is known from docum
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -35,14 +36,21 @@ def _why_no_residual(node: ir.Node) -> str | None:
 
 
 def _is_embedding(node: ir.Node | None) -> bool:
-    """Whether a node picks rows of a table, or adds such rows and constants."""
-    if node is None:
-        return False
-    if node.op_type == "Gather":
-        return is_constant(node.inputs[0])
-    return node.op_type == "Add" and all(
-        is_constant(v) or (v is not None and _is_embedding(v.producer())) for v in node.inputs
-    )
+    """Whether a node picks rows of a table, or adds such rows and constants.
+
+    Level by level: a residual Add is told by the layer that it reads, however many Adds there are before it.
+    """
+    pending, seen = deque([node]), {node}
+    while pending:
+        current = pending.popleft()
+        if current is not None and current.op_type == "Gather" and is_constant(current.inputs[0]):
+            continue
+        if current is None or current.op_type != "Add":
+            return False
+        makers = {v.producer() if v is not None else None for v in current.inputs if not is_constant(v)} - seen
+        seen |= makers
+        pending += makers
+    return True
 
 
 def _is_masked_softmax(node: ir.Node) -> bool:

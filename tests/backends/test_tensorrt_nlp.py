@@ -67,3 +67,28 @@ def test_a_quantized_encoder_computes_what_the_float_one_does() -> None:
     q = onnxq.quantize(encoder(), feeds, backend="tensorrt_nlp")
     reference = infer(encoder(), feeds, optimize=False)["y"]
     assert sqnr(reference, infer(to_proto(q.rendered()), feeds, optimize=False)["y"]) > 18
+
+
+def deep(adds: int) -> onnx.ModelProto:
+    """A residual stream, each Add of which reads the one before it."""
+    nodes = [f"h{i} = MatMul (x{i}, w) x{i + 1} = Add (x{i}, h{i})" for i in range(adds)]
+    return build(
+        f"(float[1, 4] x) => (float[1, 4] y) {{ x0 = MatMul (x, w) {' '.join(nodes)} y = Identity (x{adds}) }}",
+        w=normal(4, 4),
+    )
+
+
+def test_a_residual_stream_may_be_of_any_depth() -> None:
+    found = plan(deep(600), "tensorrt_nlp")
+    assert sum(op == "Add" for op in found.quantized.values()) == 600
+
+
+def test_a_sum_of_many_embeddings_is_told_however_it_is_added_up() -> None:
+    rows = " ".join(f"e{i} = Gather (table, ids) s{i + 1} = Add (s{i}, e{i})" for i in range(600))
+    model = build(
+        f"(int64[1, 4] ids) => (float[1, 4, 4] y) {{ s0 = Gather (table, ids) {rows} y = Add (s600, s600) }}",
+        table=normal(8, 4),
+    )
+    assert {why for name, why in reasons(plan(model, "tensorrt_nlp")).items() if "Add" in name} == {
+        "a sum of embeddings"
+    }
