@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
 import onnx_ir as ir
 
+from onnxq.backend import Backend
 from onnxq.calibration.collect import collect
 from onnxq.calibration.data import open_data
 from onnxq.calibration.statistics import Statistics
 from onnxq.catalog import backends
 from onnxq.console.progress import Reporter
 from onnxq.effort import samples_to_keep
-from onnxq.errors import ModelError, OptionError
+from onnxq.errors import ModelError, OnnxqError, OptionError
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.notes.remarks import remarks
 from onnxq.options import ImageOptions, Options
@@ -27,7 +30,7 @@ _KEEP_BYTES = 256 << 20
 """Bytes of the samples held back in statistics; four of large ones may take four times as many."""
 
 
-def observable(model: ir.Model, options: Options) -> list[str]:
+def observable(model: ir.Model, options: Options, asked: Collection[str] = ()) -> list[str]:
     """Every tensor that some installed target may quantize, so that one pass over the data serves them all.
 
     What the options exclude counts as well: a Relu that stays float leaves the tensor in front of it to be quantized.
@@ -37,6 +40,8 @@ def observable(model: ir.Model, options: Options) -> list[str]:
     Args:
         model: as it will be calibrated.
         options: exclusions and overrides. A pattern need not name anything in the form that other targets want.
+        asked: targets whose faults end the run; any other, of another package say, is left out, with a warning in the
+            log.
 
     Raises:
         OptionError: a pattern names nothing in any.
@@ -49,25 +54,46 @@ def observable(model: ir.Model, options: Options) -> list[str]:
     refused: OptionError | None = None
     taken = False
     for target in backends():
-        rewritten = model
-        if target.rewrite is not None:
-            rewritten, _ = Prepared.raised(model, target.min_opset)
-            rewritten = model.clone() if rewritten is model else rewritten
-            try:
-                target.rewrite(rewritten)
-            except ModelError:
-                continue  # a model that this target cannot hold is none for it to quantize
-        for asked in dict.fromkeys(wanted):
-            try:
-                sites = make_plan(rewritten, target, asked).sites
-            except OptionError as error:
-                refused = error
+        try:
+            rewritten = _rewritten(model, target)
+            if rewritten is None:
                 continue
-            taken |= asked == wanted[-1]
-            found.update(site.source for site in sites if site.role == "activation")
+            for question in dict.fromkeys(wanted):
+                try:
+                    sites = make_plan(rewritten, target, question).sites
+                except OptionError as error:
+                    refused = error
+                    continue
+                taken |= question == wanted[-1]
+                found.update(site.source for site in sites if site.role == "activation")
+        except OnnxqError:
+            raise
+        except Exception as error:
+            if target.name in asked:
+                raise
+            logging.getLogger("onnxq").warning(
+                "backend %r cannot plan this model (%s: %s): what it alone would quantize is not observed. "
+                "Ask for it alone to see where it fails",
+                target.name,
+                type(error).__name__,
+                error,
+            )
     if refused is not None and not taken:
         raise refused
     return [name for name in here if name in found]
+
+
+def _rewritten(model: ir.Model, target: Backend) -> ir.Model | None:
+    """A model in the form that a target wants to plan for; none where the target cannot hold it."""
+    if target.rewrite is None:
+        return model
+    rewritten, _ = Prepared.raised(model, target.min_opset)
+    rewritten = model.clone() if rewritten is model else rewritten
+    try:
+        target.rewrite(rewritten)
+    except ModelError:
+        return None
+    return rewritten
 
 
 def require_one(
@@ -96,7 +122,12 @@ def require_one(
 
 
 def observe(
-    prepared: Prepared, data: Any, options: Options, image: ImageOptions | None, reporter: Reporter
+    prepared: Prepared,
+    data: Any,
+    options: Options,
+    image: ImageOptions | None,
+    reporter: Reporter,
+    asked: Collection[str] = (),
 ) -> Statistics:
     """Run the float model over the data once.
 
@@ -106,9 +137,10 @@ def observe(
         options: number of samples, providers, custom-op library.
         image: how to read pictures.
         reporter: shows progress.
+        asked: the targets that the statistics are for, see :func:`observable`; none: for any.
     """
     feeds = open_data(data, inputs_of(prepared.model), image=image, samples=options.samples)
-    tensors = observable(prepared.model, options)
+    tensors = observable(prepared.model, options, asked)
     with reporter.phase("calibrate", total=feeds.length) as advance:
         made = collect(
             prepared.model,

@@ -257,9 +257,10 @@ def _run(
     if isinstance(statistics, (str, os.PathLike)):
         statistics = Statistics.load(statistics)
     prepared = Prepared(model, options)
-    fitted = for_each_target([job.target.name for job in jobs], jobs, lambda job: job.fitted(prepared))
+    names = [job.target.name for job in jobs]
+    fitted = for_each_target(names, jobs, lambda job: job.fitted(prepared))
     if statistics is None:
-        statistics = observe(prepared, data, options, image, reporter)
+        statistics = observe(prepared, data, options, image, reporter, names)
     else:
         statistics.require_of(model_digest(prepared.model))
     return [job.run(prepared, fit, statistics, reporter) for job, fit in zip(jobs, fitted, strict=True)]

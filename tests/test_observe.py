@@ -1,0 +1,58 @@
+"""What is observed for all targets, and that no other target's fault ends a run."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+import onnxq
+from onnxq import observe
+from onnxq.backend import Backend
+from onnxq.backends import onnxruntime
+from tests.models import build, feeds_for, normal
+
+
+def model() -> onnx.ModelProto:
+    return build(
+        "(float[1, 3, 6, 6] x) => (float[1, 4, 6, 6] y) { c = Conv <pads = [1, 1, 1, 1]> (x, w) y = Relu (c) }",
+        w=normal(4, 3, 3, 3),
+    )
+
+
+def broken(**how: Any) -> Backend:
+    return replace(onnxruntime.BACKEND, name="broken", **how)
+
+
+def fails(model: Any) -> Any:
+    raise KeyError("no such thing")
+
+
+def in_a_row() -> Backend:
+    row = replace(onnxruntime.BACKEND.rules["Conv"], when=fails)
+    return broken(rules={**onnxruntime.BACKEND.rules, "Conv": row})
+
+
+@pytest.mark.parametrize("make", [in_a_row, lambda: broken(rewrite=fails)], ids=["row", "rewrite"])
+def test_the_fault_of_a_target_that_nobody_asked_for_is_told_and_ends_no_run(
+    make: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    feeds = feeds_for(model(), 2)
+    expected = onnxq.quantize(model(), feeds).qparams
+    monkeypatch.setattr(observe, "backends", lambda: [onnxruntime.BACKEND, make()])
+    with caplog.at_level(logging.WARNING, logger="onnxq"):
+        assert onnxq.quantize(model(), feeds).qparams.keys() == expected.keys()
+    (said,) = [r.getMessage() for r in caplog.records if "broken" in r.getMessage()]
+    assert "KeyError" in said and "no such thing" in said and "not observed" in said
+
+
+def test_the_fault_of_the_target_asked_for_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observe, "backends", lambda: [in_a_row()])
+    found = ir.from_proto(model())
+    assert observe.observable(found, onnxq.Options()) == []
+    with pytest.raises(KeyError, match="no such thing"):
+        observe.observable(found, onnxq.Options(), ["broken"])
