@@ -246,6 +246,7 @@ def test_wrong_usage_is_code_2(arguments: tuple[str, ...], capsys: Captured) -> 
         (("--weight-bits", "eight"), "argument --weight-bits: 'eight' is no whole number (onnxq plan --help)"),
         (("--min-sqnr", "high"), "argument --min-sqnr: 'high' is no number (onnxq plan --help)"),
         (("--placement", "some"), "argument --placement: invalid choice: 'some' "),
+        (("--min-sqnr", "nan"), "--min-sqnr is not a number"),
         (("--statistics", "s.npz"), "onnxq plan does not take --statistics s.npz (onnxq plan --help)"),
     ],
 )

@@ -129,7 +129,7 @@ def _options() -> str:
     """Every option of every verb: flag, key in a file or in `Options`, what it means."""
     fields = {f.name for f in dataclasses.fields(Options)}
     fields |= {f"image_{f.name}" for f in dataclasses.fields(ImageOptions)} | set(_RUN_KEYS)
-    rows: dict[str, tuple[str, str, list[str]]] = {}
+    rows: dict[tuple[str, str], tuple[str, list[str]]] = {}
     parsers = verb_parsers()
     for verb, parser in parsers.items():
         for action in parser._actions:
@@ -140,9 +140,9 @@ def _options() -> str:
             name = action.dest.removeprefix("opt_")
             key = name.replace("image_", "image.") if name in fields else ""
             flags += f" {value}" if value and action.nargs != 0 else ""
-            rows.setdefault(flags, (key, action.help or "", []))[2].append(verb)
+            rows.setdefault((flags, action.help or ""), (key, []))[1].append(verb)
     lines = ["| option | key | | verbs |", "|---|---|---|---|"]
-    for flags, (key, text, verbs) in rows.items():
+    for (flags, text), (key, verbs) in rows.items():
         where = "all" if len(verbs) == len(parsers) else ", ".join(verbs)
         lines.append(f"| {flags} | {f'`{key}`' if key else ''} | {text} | {where} |")
     return "\n".join(lines) + "\n"

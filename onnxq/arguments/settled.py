@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -69,6 +70,9 @@ def settle(args: argparse.Namespace) -> None:
     if getattr(args, "output", None) == "":
         raise UsageError("-o is empty; give a file or a folder ('.' is the current one)")
     _spare_inputs(args)
+    for key, value in vars(args).items():
+        if isinstance(value, float) and math.isnan(value):
+            raise UsageError(f"--{key.removeprefix('opt_').replace('_', '-')} is not a number")
     lone = [key for key in SEARCH if getattr(args, key, None) is not None] if args.verb == "quantize" else []
     if lone and args.max_drop is None:
         raise UsageError(f"--{lone[0].replace('_', '-')} needs --max-drop")

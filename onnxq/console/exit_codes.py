@@ -21,7 +21,7 @@ class ExitCode(IntEnum):
     OK = 0, "done"
     FAILED = 1, "an error: the message says what, where and what to do (-v adds the traceback)"
     USAGE = 2, "wrong usage"
-    BELOW = 3, "quantize, verify: the result is below --min-sqnr; check: something was found"
+    BELOW = 3, "quantize, verify: worse than --min-sqnr or --max-steps allow; check: more than notes was found"
     UNMET = 4, "quantize --max-drop: nothing tried meets the target; the best was written"
     INTERRUPTED = 130, "interrupted"
     BROKEN_PIPE = 141, "the reader of the output went away"
