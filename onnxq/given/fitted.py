@@ -42,4 +42,5 @@ def fit_to_target(model: ir.Model, plan: Plan, numbers: dict[str, QParams], targ
 
 
 def _is_moved(given: QParams, now: QParams) -> bool:
-    return not (np.array_equal(given.zero_point, now.zero_point) and np.allclose(given.scale, now.scale, rtol=_ROUNDED))
+    same_scale = np.allclose(given.scale, now.scale, rtol=_ROUNDED, atol=0.0)
+    return not (same_scale and np.array_equal(given.zero_point, now.zero_point))
