@@ -143,16 +143,27 @@ def logarithmic_parameters(node: ir.Node) -> QParams | None:
 
 
 def same_parameters(q: ir.Node, dq: ir.Node) -> bool:
-    """Whether a Q and a DQ have the same scale, zero point and axis."""
+    """Whether a Q and a DQ have the same scale, zero point and axis; no zero point is 0, an axis may be negative."""
     scale = constant_array(q.inputs[1])
-    if scale is not None and scale.size > 1 and q.attributes.get_int("axis", 1) != dq.attributes.get_int("axis", 1):
+    shape = q.inputs[0].shape if q.inputs[0] is not None else None
+    rank = len(shape) if shape is not None else 0
+    axis, other = (node.attributes.get_int("axis", 1) for node in (q, dq))
+    if scale is not None and scale.size > 1 and axis != other and (not rank or (axis - other) % rank):
         return False
-    for position in (1, 2):
-        a = q.inputs[position] if position < len(q.inputs) else None
-        b = dq.inputs[position] if position < len(dq.inputs) else None
-        if a is b:
-            continue
-        x, y = constant_array(a), constant_array(b)
-        if x is None or y is None or x.dtype != y.dtype or not np.array_equal(x, y):
-            return False
-    return True
+    zeros = [node.inputs[2] if len(node.inputs) > 2 else None for node in (q, dq)]
+    if (zeros[0] is None) != (zeros[1] is None):
+        given = constant_array(zeros[0] or zeros[1])
+        same = given is not None and not given.any()
+    else:
+        same = _equal(*zeros)
+    return same and _equal(q.inputs[1], dq.inputs[1])
+
+
+def _equal(first: ir.Value | None, second: ir.Value | None) -> bool:
+    """Whether two operands are one, or equal constants; one number is one, whatever the number of its axes."""
+    if first is second:
+        return True
+    x, y = constant_array(first), constant_array(second)
+    if x is None or y is None or x.dtype != y.dtype:
+        return False
+    return bool(np.array_equal(x, y)) or (x.size == y.size == 1 and bool(x.reshape(()) == y.reshape(())))

@@ -281,3 +281,37 @@ def test_an_operator_with_a_float_output_is_none_in_integers() -> None:
         "AveragePool": "its output is not quantized in the model given",
         "Relu": "not quantized in the model given",
     }
+
+
+@pytest.mark.parametrize("q", ["x, s", "x, s, zero"])
+@pytest.mark.parametrize("dq", ["xq, s", "xq, s, zero"])
+def test_no_zero_point_is_a_zero_point_of_0(q: str, dq: str) -> None:
+    model = build(
+        f"""(float[1, 4, 4, 4] x) => (float[1, 4, 4, 4] y) {{
+            xq = QuantizeLinear ({q})
+            xd = DequantizeLinear ({dq})
+            y = Relu (xd)
+        }}""",
+        s=f32(0.02),
+        zero=np.uint8(0).reshape(()),
+    )
+    back = onnxq.read(model)
+    (site,) = back.plan.sites
+    assert (site.tensor, site.spec.signed, int(back.qparams[site.name].zero_point)) == ("x", False, 0)
+    equal_outputs(ir.from_proto(model), back.qdq(), images(1, 4, 4, 4)[0])
+
+
+@pytest.mark.parametrize(("other", "same"), [(-3, True), (1, True), (-2, False)])
+def test_axes_from_the_end_are_axes(other: int, same: bool) -> None:
+    model = build(
+        f"""(float[1, 4, 4, 4] x) => (float[1, 4, 4, 4] y) {{
+            xq = QuantizeLinear <axis = 1> (x, s, zero)
+            xd = DequantizeLinear <axis = {other}> (xq, s, zero)
+            y = Relu (xd)
+        }}""",
+        s=f32([0.02, 0.03, 0.04, 0.05]),
+        zero=np.zeros(4, np.uint8),
+    )
+    back = onnxq.read(model)
+    assert [site.tensor for site in back.plan.sites] == ["x"] * same
+    equal_outputs(ir.from_proto(model), back.qdq(), images(1, 4, 4, 4)[0])
