@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,7 +18,7 @@ from onnxq import Options
 from onnxq.cli import main
 from onnxq.compare import compare
 from onnxq.errors import DataError, ExecutionError, ModelError
-from onnxq.measuring import inner_tensors
+from onnxq.measuring import paired
 from onnxq.measuring.metrics import sqnr
 from onnxq.ort.session import Session
 from tests import pairs
@@ -70,11 +71,26 @@ def test_the_same_model_is_exact() -> None:
 
 def test_groups_under_a_memory_budget_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     once = compare(pairs.float_model(), pairs.quantized_model(), pairs.data())
-    monkeypatch.setattr(inner_tensors, "_FIRST_GROUP", 1)
-    monkeypatch.setattr(inner_tensors, "_BUDGET", 1)
+    monkeypatch.setattr(paired, "_BUDGET", 1)
     grouped = compare(pairs.float_model(), pairs.quantized_model(), pairs.data())
     assert grouped.to_dict() == once.to_dict()
     assert [t.errors.samples for t in grouped.tensors] == [6, 6, 6]
+
+
+def test_a_long_model_is_loaded_no_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = " ".join(f"t{i + 1} = Sigmoid (t{i})" for i in range(100))
+    model = build(f"(float[2, 3] t0) => (float[2, 3] y) {{ {chain} y = Neg (t100) }}")
+    loaded = []
+    opened = Session.__init__
+
+    def counted(self: Session, *args: Any, **options: Any) -> None:
+        loaded.append(args)
+        opened(self, *args, **options)
+
+    monkeypatch.setattr(Session, "__init__", counted)
+    found = compare(model, model, [{"t0": normal(2, 3)}, {"t0": normal(2, 3, seed=1)}])
+    assert len(found.tensors) == 101
+    assert len(loaded) == 4, "both models, each as it is and with all tensors shown"
 
 
 def test_outputs_only() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -16,19 +16,21 @@ __all__ = ["known_bytes", "share_out", "tensor_bytes"]
 
 _FLOAT_BYTES = 4
 
+Key = TypeVar("Key", bound=Hashable)
 
-def share_out(tensors: Sequence[str], sizes: Mapping[str, int], budget: int) -> list[list[str]]:
+
+def share_out(tensors: Sequence[Key], sizes: Mapping[Key, int], budget: int) -> list[list[Key]]:
     """Consecutive groups of tensors whose bytes add up to no more than a budget.
 
     Args:
-        tensors: tensor names, in the order of the graph.
+        tensors: tensor names (or other keys of them), in the order of the graph.
         sizes: bytes of each; a tensor that is missing counts as 0.
         budget: bytes. A tensor larger than this has a group of its own.
 
     Returns:
         The groups; one (perhaps empty) if all fit.
     """
-    groups: list[list[str]] = [[]]
+    groups: list[list[Key]] = [[]]
     total = 0
     for name in tensors:
         size = sizes.get(name, 0)

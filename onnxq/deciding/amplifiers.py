@@ -7,15 +7,15 @@ behind it the signal is lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import onnx_ir as ir
 
 from onnxq.calibration.statistics import KeptSample
-from onnxq.calibration.taps import tap
 from onnxq.graph.traverse import all_nodes, subgraphs
 from onnxq.measuring.metrics import ErrorMeter, Errors
-from onnxq.ort.session import open_anyhow
+from onnxq.measuring.paired import Pair, paired_tensors
 from onnxq.plan import Plan
 
 __all__ = ["noise_amplifiers"]
@@ -42,6 +42,8 @@ _LOST = 12.0
 _DROP = 9.0
 """dB that the node itself must have lost."""
 _SAMPLES = 4
+_UNKNOWN = 1 << 20
+"""Elements that a tensor of unknown size is taken to have."""
 
 
 def noise_amplifiers(
@@ -50,6 +52,7 @@ def noise_amplifiers(
     plan: Plan,
     samples: Sequence[KeptSample],
     *,
+    sizes: Mapping[str, int] | None = None,
     broken: bool = False,
     optimize: bool = True,
     providers: Sequence[str] | None = None,
@@ -62,6 +65,7 @@ def noise_amplifiers(
         render: gives the quantized model, tensors named as in the float one; called only where there are suspects.
         plan: where it is quantized.
         samples: samples to run, a few are enough.
+        sizes: tensor name → number of elements in a sample, as far as it is known.
         broken: only where there are infinities or NaN and the float model has numbers, as of a division by what
             rounds to 0, or of its logarithm.
         optimize: run the quantized model with onnxruntime's graph optimizations, which are made for its own forms:
@@ -72,36 +76,38 @@ def noise_amplifiers(
     Returns:
         Node name → reason to keep it float.
     """
+    behind = _behind_quantized(model.graph, plan)
     suspects = [
-        (node, ahead)
+        node
         for node in all_nodes(model)
-        if node.op_type in _SUSPECTS and node.outputs[0].dtype is ir.DataType.FLOAT and (ahead := _ahead(node, plan))
+        if node.op_type in _SUSPECTS and node.outputs[0].dtype is ir.DataType.FLOAT and node in behind
     ]
     if not suspects or not samples:
         return {}
     rendered = render()
     now = {node.name: node for node in all_nodes(rendered)}
-    pairs = {node: _pairs(node, now[node.name]) for node, _ in suspects if node.name in now}
+    pairs = {node: _pairs(node, now[node.name]) for node in suspects if node.name in now}
     all_pairs = list(dict.fromkeys(pair for found in pairs.values() for pair in found))
-    error = _errors(model, rendered, all_pairs, samples, optimize, providers, custom_op_library)
+    runtime = {"providers": providers, "custom_op_library": custom_op_library}
+    error = _errors(model, rendered, all_pairs, samples, sizes or {}, optimize, runtime)
     found: dict[str, str] = {}
-    for node, ahead in suspects:
+    seen: set[ir.Node] = set()
+    for node in suspects:
         *read, written = pairs.get(node) or [("", "")]
         if written not in error or not any(pair in error for pair in read):
             continue
-        behind, before = error[written].sqnr_centred, [error[pair].sqnr_centred for pair in read if pair in error]
+        after, before = error[written].sqnr_centred, [error[pair].sqnr_centred for pair in read if pair in error]
         breaks = bool(error[written].broken) and not any(error[pair].broken for pair in read if pair in error)
-        drowns = behind < _LOST and min(before) - behind >= _DROP and not broken
+        drowns = after < _LOST and min(before) - after >= _DROP and not broken
         if not breaks and not drowns:
             continue
-        loss = "to infinite values or NaN" if breaks else f"from {min(before):.0f} dB to {behind:.0f} dB"
+        loss = "to infinite values or NaN" if breaks else f"from {min(before):.0f} dB to {after:.0f} dB"
         why = f"{node.op_type} '{node.name}' behind it amplifies quantization noise ({loss})"
-        for name in ahead:
-            found.setdefault(name, why)
+        found.update(dict.fromkeys(_ahead(node, plan, seen), why))
     return found
 
 
-def _pairs(node: ir.Node, now: ir.Node) -> list[tuple[str, str]]:
+def _pairs(node: ir.Node, now: ir.Node) -> list[Pair]:
     """The tensors that a node reads, then the one it writes: in the float model, and in the rendered one."""
     values = zip((*node.inputs, node.outputs[0]), (*now.inputs, now.outputs[0]), strict=True)
     return [
@@ -111,16 +117,34 @@ def _pairs(node: ir.Node, now: ir.Node) -> list[tuple[str, str]]:
     ]
 
 
-def _ahead(node: ir.Node, plan: Plan) -> list[str]:
-    """Quantized nodes that a node depends on."""
-    seen: set[ir.Node] = set()
+def _behind_quantized(graph: ir.Graph, plan: Plan) -> set[ir.Node]:
+    """The nodes of a graph, and of those inside of its nodes, that depend on quantized ones."""
+    behind: set[ir.Node] = set()
+
+    def walk(graph: ir.Graph) -> None:
+        for node in graph:
+            for inner in subgraphs(node):
+                walk(inner)
+            if any(producer in behind or producer.name in plan.quantized for producer in _producers(node)):
+                behind.add(node)
+
+    walk(graph)
+    return behind
+
+
+def _ahead(node: ir.Node, plan: Plan, seen: set[ir.Node]) -> list[str]:
+    """Quantized nodes that a node depends on.
+
+    Args:
+        node: the node.
+        plan: where the model is quantized.
+        seen: nodes that are passed over, as are those that they depend on; all that are come upon are added.
+    """
     stack = [node]
     found: list[str] = []
     while stack:
-        current = stack.pop()
-        for value in (*current.inputs, *(end for graph in subgraphs(current) for end in graph.outputs)):
-            producer = value.producer() if value is not None else None
-            if producer is not None and producer not in seen:
+        for producer in _producers(stack.pop()):
+            if producer not in seen:
                 seen.add(producer)
                 stack.append(producer)
                 if producer.name and producer.name in plan.quantized:
@@ -128,25 +152,28 @@ def _ahead(node: ir.Node, plan: Plan) -> list[str]:
     return found
 
 
+def _producers(node: ir.Node) -> Iterator[ir.Node]:
+    """What makes the inputs of a node, and what its graphs give back."""
+    for value in (*node.inputs, *(end for graph in subgraphs(node) for end in graph.outputs)):
+        producer = value.producer() if value is not None else None
+        if producer is not None:
+            yield producer
+
+
 def _errors(
     model: ir.Model,
     rendered: ir.Model,
-    pairs: Sequence[tuple[str, str]],
+    pairs: Sequence[Pair],
     samples: Sequence[KeptSample],
+    sizes: Mapping[str, int],
     optimize: bool,
-    providers: Sequence[str] | None,
-    custom_op_library: str | None,
-) -> dict[tuple[str, str], Errors]:
+    runtime: Mapping[str, Any],
+) -> dict[Pair, Errors]:
     """What each pair of tensors that can be observed differs by."""
-    sessions, shown = [], []
-    parts = ((model, [a for a, _ in pairs], True), (rendered, [b for _, b in pairs], optimize))
-    for which, tensors, how in parts:
-        tapped, names = tap(which, list(dict.fromkeys(tensors)))
-        sessions.append(open_anyhow(tapped, optimize=how, providers=providers, custom_op_library=custom_op_library))
-        shown.append(names)
-    meters = {pair: ErrorMeter() for pair in pairs if pair[0] in shown[0] and pair[1] in shown[1]}
-    for sample in samples[:_SAMPLES]:
-        reference, result = (session.run(sample.feeds) for session in sessions)
-        for (a, b), meter in meters.items():
-            meter.update(reference[shown[0][a]], result[shown[1][b]], sample.index)
+    known = {name: 4 * sizes.get(name, _UNKNOWN) for name, _ in pairs}
+    meters: dict[Pair, ErrorMeter] = {}
+    for group in paired_tensors(model, rendered, pairs, known, optimize=optimize, **runtime):
+        for sample in samples[:_SAMPLES]:
+            for pair, expected, got in group.run(sample.feeds):
+                meters.setdefault(pair, ErrorMeter()).update(expected, got, sample.index)
     return {pair: meter.result() for pair, meter in meters.items()}

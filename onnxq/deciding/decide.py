@@ -117,6 +117,7 @@ class Decider:
                 quantized.rendered,
                 quantized.plan,
                 self._samples,
+                sizes=self._sizes,
                 broken=forced,
                 optimize=self.target.at_home,
                 **self.runtime,

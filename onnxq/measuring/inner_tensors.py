@@ -7,36 +7,24 @@ DequantizeLinear (or ``FakeQuantize``) of the quantized model, where it has one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.calibration.taps import observe
+from onnxq.calibration.groups import tensor_bytes
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.values import is_constant
 from onnxq.measuring.comparison import TensorErrors
 from onnxq.measuring.metrics import ErrorMeter, Errors
-from onnxq.ort.session import Session, open_anyhow
+from onnxq.measuring.paired import PairedTensors, paired_tensors
 
 __all__ = ["InnerTensors"]
 
 _GIVING = ("DequantizeLinear", "FakeQuantize", "NNIEQuantize")
-_FIRST_GROUP = 32
-"""Tensors tapped at once on the first sample, which tells their sizes."""
 _USUAL = 40.0
 """dB that 8 bits give a well-behaved tensor; what is lost above is not counted as a drop."""
-_BUDGET = 256 << 20
-"""Bytes of tapped tensors at once, in each model."""
-
-
-class _Group(NamedTuple):
-    """Both models with some tensors shown: float tensor → the output that shows it, in each model."""
-
-    first: Session
-    second: Session
-    shown: dict[str, tuple[str, str]]
 
 
 class InnerTensors:
@@ -45,7 +33,7 @@ class InnerTensors:
     def __init__(self, first: ir.Model, second: ir.Model, options: Mapping[str, Any], *, optimize: bool = True) -> None:
         infer_shapes(first)
         infer_shapes(second)
-        self._models, self._options, self._optimize = (first, second), options, (True, optimize)
+        self._models, self._options, self._optimize = (first, second), options, optimize
         seen = _seen_by_readers(second)
         self._quantized = {v.name for n in second.graph.all_nodes() if n.op_type in _GIVING for v in n.outputs}
         outputs = {value.name for value in first.graph.outputs}
@@ -65,62 +53,21 @@ class InnerTensors:
             elif name not in outputs:
                 self.unmatched.append(name)
         self._meters = {name: ErrorMeter() for name in self._pairs}
-        self._bytes: dict[str, int] = {}
-        self._sessions: list[_Group] | None = None
+        self._groups: list[PairedTensors] | None = None
 
     def run(self, feed: Mapping[str, np.ndarray], sample: int) -> None:
-        """Compare all tensors on one sample."""
-        if self._sessions is None:  # the first sample tells the sizes
-            names = list(self._pairs)
-            groups = [names[i : i + _FIRST_GROUP] for i in range(0, len(names), _FIRST_GROUP)]
-            opened: list[_Group] = []
-            for group in groups:
-                if (sessions := self._open(group)) is not None:
-                    self._step(sessions, feed, sample)
-                    opened = [sessions]
-            if len(groups) > 1:
-                opened = [s for group in self._groups() if (s := self._open(group)) is not None]
-            self._sessions = opened
-            return
-        for sessions in self._sessions:
-            self._step(sessions, feed, sample)
+        """Compare all tensors on one sample; the first one tells their sizes."""
+        if self._groups is None:
+            self._groups = self._open(feed)
+        for group in self._groups:
+            for (name, _), expected, got in group.run(feed):
+                self._meters[name].update(expected, got, sample)
 
-    def _groups(self) -> Iterable[list[str]]:
-        group: list[str] = []
-        total = 0
-        for name, size in self._bytes.items():
-            if group and total + size > _BUDGET:
-                yield group
-                group, total = [], 0
-            group.append(name)
-            total += size
-        if group:
-            yield group
-
-    def _open(self, names: Sequence[str]) -> _Group | None:
-        taps = [
-            observe(model, list(wanted), keep_outputs=False)
-            for model, wanted in zip(self._models, (names, [self._pairs[n] for n in names]), strict=True)
-        ]
-        shown = {
-            name: (taps[0].outputs[name], taps[1].outputs[self._pairs[name]])
-            for name in names
-            if name in taps[0].outputs and self._pairs[name] in taps[1].outputs
-        }
-        if not shown:
-            return None
-        sessions = [
-            open_anyhow(tapped.model, optimize=how, **self._options)
-            for tapped, how in zip(taps, self._optimize, strict=True)
-        ]
-        return _Group(sessions[0], sessions[1], shown)
-
-    def _step(self, group: _Group, feed: Mapping[str, np.ndarray], sample: int) -> None:
-        expected = _run(group.first, feed, [a for a, _ in group.shown.values()])
-        got = _run(group.second, feed, [b for _, b in group.shown.values()])
-        for name, (a, b) in group.shown.items():
-            self._meters[name].update(expected[a], got[b], sample)
-            self._bytes[name] = max(self._bytes.get(name, 0), expected[a].nbytes)
+    def _open(self, feed: Mapping[str, np.ndarray]) -> list[PairedTensors]:
+        first, second = self._models
+        sizes = tensor_bytes(first, list(self._pairs), feed, **self._options)
+        pairs = list(self._pairs.items())
+        return list(paired_tensors(first, second, pairs, sizes, optimize=self._optimize, **self._options))
 
     def result(self) -> tuple[TensorErrors, ...]:
         """Errors of all tensors that were computed, in graph order, with the dB lost at each."""
@@ -149,11 +96,6 @@ class InnerTensors:
             elif (producer := value.producer()) is not None:
                 stack += [v for v in producer.inputs if v is not None]
         return result
-
-
-def _run(session: Session, feed: Mapping[str, np.ndarray], outputs: Iterable[str]) -> dict[str, np.ndarray]:
-    needed = {info.name for info in session.inputs}
-    return session.run({name: x for name, x in feed.items() if name in needed}, list(dict.fromkeys(outputs)))
 
 
 def _values(model: ir.Model) -> Iterable[ir.Value]:

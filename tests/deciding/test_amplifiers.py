@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 import onnxq
 from onnxq import Options, Quantized
 from onnxq.calibration.statistics import KeptSample
+from onnxq.deciding import amplifiers
 from onnxq.deciding.amplifiers import noise_amplifiers
+from onnxq.graph.shapes import sizes_at
+from onnxq.measuring import paired
+from onnxq.measuring.metrics import Errors
+from onnxq.measuring.paired import Pair
+from onnxq.ort.session import Session
 from tests.models import build, f32, feeds_for, normal, renamed
 
 ALL = Options(placement="all", bias_correction=False)
@@ -86,3 +94,71 @@ def test_nothing_is_rendered_without_suspects() -> None:
         raise AssertionError("rendered")
 
     assert not noise_amplifiers(q.model, render, q.plan, [KeptSample(0, feeds_for(model)[0], {})])
+
+
+def norms(count: int) -> onnx.ModelProto:
+    """A chain of matrix products with a division by a norm behind each."""
+    text, last = "", "x"
+    constants: dict[str, Any] = {}
+    for i in range(count):
+        constants[f"w{i}"] = normal(16, 16, seed=i)
+        text += f"""
+            [mm{i}] a{i} = MatMul ({last}, w{i})
+            s{i} = Mul (a{i}, a{i})
+            m{i} = ReduceMean <axes = [-1]> (s{i})
+            r{i} = Sqrt (m{i})
+            d{i} = Div (a{i}, r{i})"""
+        last = f"d{i}"
+    return build(f"(float[8, 16] x) => (float[8, 16] {last}) {{ {text} }}", **constants)
+
+
+def test_memory_is_bounded_and_tells_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = norms(6)
+    feeds = feeds_for(model)
+    q = onnxq.quantize(model, feeds, options=ALL)
+    samples = [KeptSample(i, feed, {}) for i, feed in enumerate(feeds)]
+    sizes = sizes_at(q.model, {"x": (8, 16)})
+    measured, run = amplifiers._errors, Session.run
+    told: list[dict[Pair, Errors]] = []
+    held: list[int] = []
+
+    def errors(*args: Any) -> dict[Pair, Errors]:
+        told.append(measured(*args))
+        return told[-1]
+
+    def watched(self: Session, *args: Any) -> dict[str, Any]:
+        got = run(self, *args)
+        held.append(sum(array.nbytes for array in got.values()))
+        return got
+
+    monkeypatch.setattr(amplifiers, "_errors", errors)
+    monkeypatch.setattr(Session, "run", watched)
+    noise_amplifiers(q.model, q.rendered, q.plan, samples, sizes=sizes)
+    assert max(held) > 2000
+    held.clear()
+    monkeypatch.setattr(paired, "_BUDGET", 2000)
+    noise_amplifiers(q.model, q.rendered, q.plan, samples, sizes=sizes)
+    assert max(held) <= 2000
+    once, grouped = ({pair: errors.sqnr_centred for pair, errors in found.items()} for found in told)
+    assert grouped == pytest.approx(once, abs=0.5) and len(once) == 24
+
+
+def test_each_node_is_looked_at_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = norms(40)
+    feeds = feeds_for(model)
+    q = onnxq.quantize(model, feeds, options=ALL)
+    producers, looked = amplifiers._producers, []
+
+    def counted(node: ir.Node) -> Iterator[ir.Node]:
+        looked.append(node.name)
+        return producers(node)
+
+    def lost_behind_roots(_: Any, __: Any, found: Sequence[Pair], *___: Any) -> dict[Pair, Errors]:
+        return {pair: Errors(sqnr_centred=0.0 if pair[0].startswith("r") else 40.0) for pair in found}
+
+    monkeypatch.setattr(amplifiers, "_producers", counted)
+    monkeypatch.setattr(amplifiers, "_errors", lost_behind_roots)
+    blamed = noise_amplifiers(q.model, q.rendered, q.plan, [KeptSample(0, feeds[0], {})])
+    assert {f"mm{i}" for i in range(40)} <= set(blamed)
+    assert all("behind it" in why for why in blamed.values()) and "Sqrt" in blamed["mm0"]
+    assert len(looked) <= 3 * len(q.model.graph)
