@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +25,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Quantized"]
 
+_SAID = frozenset({"notes", "verification", "recipe", "files", "hints", "_rendering"})
+"""What is said of a :class:`Quantized`; everything else decides what it renders."""
+
+
+@dataclass(slots=True, eq=False)
+class _Rendering:
+    """What the parts of a :class:`Quantized` render, once it was made; shared by all that have these parts."""
+
+    parts: tuple[object, ...]
+    model: ir.Model | None = None
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Quantized:
     """A quantized model.
+
+    ``dataclasses.replace`` gives another one; its rendering is made anew unless only what is said of it is another.
 
     Attributes:
         model: the float model the plan speaks of; it stays free of quantizers.
@@ -55,7 +68,13 @@ class Quantized:
     recipe: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
     hints: tuple[str, ...] = ()
-    _made: list[ir.Model] = field(default_factory=list, repr=False)
+    _rendering: _Rendering | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        parts = tuple(getattr(self, part.name) for part in fields(self) if part.name not in _SAID)
+        given = self._rendering
+        if given is None or any(mine is not theirs for mine, theirs in zip(parts, given.parts, strict=True)):
+            object.__setattr__(self, "_rendering", _Rendering(parts))
 
     def __repr__(self) -> str:
         plan, bits = self.plan, sorted({f"{qp.spec.bits}" for qp in self.qparams.values()}, key=int)
@@ -79,9 +98,11 @@ class Quantized:
 
     def rendered(self) -> ir.Model:
         """What its format computes, as ONNX that onnxruntime runs; made once, every caller gets a copy of its own."""
-        if not self._made:
-            self._made.append(self._format.render(self))
-        return self._made[0].clone()
+        made = self._rendering
+        assert made is not None
+        if made.model is None:
+            made.model = self._format.render(self)
+        return made.model.clone()
 
     @property
     def is_simulated(self) -> bool:
@@ -90,7 +111,8 @@ class Quantized:
 
     def simulated(self) -> ir.Model:
         """What its format computes, to be run once: as :meth:`rendered`, or sooner done where that is no artifact."""
-        model = self._made[0].clone() if self._made else self._format.render(self)
+        made = self._rendering
+        model = made.model.clone() if made is not None and made.model is not None else self._format.render(self)
         if self.is_simulated:
             from onnxq.render.quicken import quicken
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from onnx import numpy_helper
 
 import onnxq
 from onnxq import Options, Quantized, views
@@ -58,6 +61,29 @@ def test_format_decides_what_is_rendered_and_saved(quantized: Quantized, tmp_pat
     assert text(q.rendered()) == text(q.fake_quantize())
     (path,) = q.save(tmp_path / "q.onnx")
     assert "FakeQuantize" in {n.op_type for n in onnx.load(path).graph.node}
+
+
+def test_other_numbers_or_another_format_are_rendered_anew(quantized: Quantized, tmp_path: Path) -> None:
+    before = text(quantized.rendered())
+    name = next(site.name for site in quantized.plan.sites if site.role == "activation")
+    coarse = replace(quantized.qparams[name], scale=quantized.qparams[name].scale * np.float32(10))
+    other = replace(quantized, qparams={**quantized.qparams, name: coarse})
+    assert text(other.rendered()) == text(other.qdq()) != before
+    (path,) = other.save(tmp_path / "q.onnx")
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(path).graph.initializer}
+    assert any(np.array_equal(array, coarse.scale) for array in stored.values())
+    assert "FakeQuantize" in ops(replace(other, format="fake-quantize").rendered())
+    assert text(quantized.rendered()) == before
+
+
+def test_other_words_cost_no_other_rendering(
+    quantized: Quantized, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quantized.rendered()
+    monkeypatch.setattr("onnxq.render.qdq.render", None)
+    other = replace(quantized, verification=None, notes=("other",), hints=("other",), recipe=("other",))
+    assert text(other.rendered()) == text(quantized.rendered())
+    assert other.written(tmp_path / "q.onnx").files
 
 
 def test_saved_file_names_its_maker(quantized: Quantized, tmp_path: Path) -> None:

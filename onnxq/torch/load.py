@@ -48,9 +48,7 @@ def loaded(quantized: Quantized, module: torch.nn.Module) -> Quantized:
     numbers |= {name: qp for name, qp in module.numbers().items() if name in own}
     notes = (*quantized.notes, *fit_to_target(model, quantized.plan, numbers, quantized.backend))
     recipe = tuple(dict.fromkeys((*quantized.recipe, "torch")))
-    made = replace(
-        quantized, model=model, qparams=numbers, notes=notes, verification=None, recipe=recipe, files=(), _made=[]
-    )
+    made = replace(quantized, model=model, qparams=numbers, notes=notes, verification=None, recipe=recipe, files=())
     result = made.rendered()
     forget_shapes(result)
     size, home = file_size(model), quantized.backend.at_home

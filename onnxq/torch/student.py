@@ -138,7 +138,7 @@ class Student:
             if grid is not None and grid.stretch is not None and site.name in numbers:
                 numbers[site.name] = replace(numbers[site.name], scale=grid.result().scale)
         fit_biases(model, plan, numbers)
-        return replace(self.quantized, model=model, qparams=numbers, files=(), _made=[])
+        return replace(self.quantized, model=model, qparams=numbers, files=())
 
     def _take(self, site: Site, qp: QParams) -> None:
         plan = self.quantized.plan

@@ -236,7 +236,7 @@ def test_the_verdict_still_sees_a_scale_that_cuts_off(backend: str, monkeypatch:
         made = quantize(*args, **more)  # type: ignore[arg-type]
         small = {n: replace(qp, scale=qp.scale / np.float32(8)) for n, qp in made.qparams.items()}
         acts = {site.name for site in made.plan.sites if site.role == "activation"}
-        return replace(made, qparams={n: small[n] if n in acts else qp for n, qp in made.qparams.items()}, _made=[])
+        return replace(made, qparams={n: small[n] if n in acts else qp for n, qp in made.qparams.items()})
 
     monkeypatch.setattr("tests.fuzzing.judge.quantize", narrow)
     verdict = judge(case, backend)

@@ -87,7 +87,7 @@ def test_a_clip_that_does_not_saturate_runs_on_integers() -> None:
     q = quantized(text, {"w": W, "v": V, "lo": f32(-0.3), "hi": f32(0.7)})
     wide = dict(q.qparams)
     wide["c"] = replace(wide["c"], scale=f32(0.02), zero_point=np.array(100))
-    q = replace(q, qparams=wide, _made=[])
+    q = replace(q, qparams=wide)
     model = ir.to_proto(q.rendered())
     assert kinds(model) == ["QuantizeLinear", "QLinearConv", "Clip", "QLinearConv", "DequantizeLinear"]
     clip = next(n for n in model.graph.node if n.op_type == "Clip")
