@@ -33,6 +33,7 @@ from onnxq.graph.passes.prune import remove_unread
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array, is_constant
+from onnxq.plan import Site
 from onnxq.prepare import backend_named
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
@@ -60,6 +61,9 @@ def once(quantized: Quantized) -> Quantized:
     """
     plan, numbers, rules = quantized.plan, quantized.qparams, quantized.backend.rules
     by_reader = {(edge.node, edge.index): site for site in plan.sites for edge in site.readers}
+    of_tensor: dict[str, list[Site]] = {}
+    for site in plan.sites:
+        of_tensor.setdefault(site.tensor, []).append(site)
     outputs = {v.name for v in quantized.model.graph.outputs}
     dropped: set[str] = set()
     for node in quantized.model.graph.all_nodes():
@@ -72,15 +76,16 @@ def once(quantized: Quantized) -> Quantized:
         names = {v.name for v in node.outputs}
         dropped |= {
             site.name
-            for site in plan.sites
-            if site.tensor in names - outputs and all(grid == numbers.get(site.name) for grid in grids)
+            for name in names - outputs
+            for site in of_tensor.get(name or "", ())
+            if all(grid == numbers.get(site.name) for grid in grids)
         }
     sites = tuple(
         replace(site, tied_to=None) if site.tied_to in dropped else site
         for site in plan.sites
         if site.name not in dropped
     )
-    return replace(quantized, plan=replace(plan, sites=sites), _made=[])
+    return replace(quantized, plan=replace(plan, sites=sites))
 
 
 def render(quantized: Quantized) -> ir.Model:
