@@ -9,12 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import FunctionType
 from typing import Any, Protocol
 
 import torch
-from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+
+from onnxq.torch.composites import parts_of
 
 __all__ = ["IN_PLACE", "Insertion", "ModulePath", "Visitor", "map_tensors"]
 
@@ -88,9 +88,10 @@ class Insertion(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in _SILENT:
             return func(*args, **kwargs)
-        if func in _COMPOSITES:
+        parts = parts_of(func, kwargs)
+        if parts is not None:
             with self:
-                return _COMPOSITES[func](*args, **kwargs)
+                return parts(*args, **kwargs)
         frame = sys._getframe(1)
         if frame.f_code.co_name == "handle_torch_function" and frame.f_back is not None and frame.f_back.f_back:
             frame = frame.f_back.f_back
@@ -99,54 +100,6 @@ class Insertion(TorchFunctionMode):
         count = self.counts.get(base, 0)
         self.counts[base] = count + 1
         return self.visitor.call(f"{base}#{count}", name, func, args, kwargs)
-
-
-def _opened(function: Any) -> Callable[..., Any]:
-    """A function of torch written in Python whose inner calls are seen: it no longer asks whether a mode is active."""
-    names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-    scope = {**function.__globals__, **dict.fromkeys(names, lambda *args: False)}
-    scope["scaled_dot_product_attention"] = _attention
-    opened = FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
-    opened.__kwdefaults__ = function.__kwdefaults__
-    return opened
-
-
-def _attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """Attention as its two products and the softmax between them (documentation of scaled_dot_product_attention)."""
-    if enable_gqa:
-        key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
-        value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
-    factor = float(int(query.size(-1)) ** -0.5) if scale is None else scale
-    scores = torch.matmul(query * factor, key.transpose(-2, -1))
-    if is_causal:
-        rows, columns = scores.size(-2), scores.size(-1)
-        visible = torch.ones(rows, columns, dtype=torch.bool, device=scores.device).tril()
-        scores = scores.masked_fill(visible.logical_not(), float("-inf"))
-    if attn_mask is not None:
-        if attn_mask.dtype == torch.bool:
-            scores = scores.masked_fill(attn_mask.logical_not(), float("-inf"))
-        else:
-            scores = scores + attn_mask
-    share = functional.softmax(scores, dim=-1)
-    if dropout_p > 0:
-        share = functional.dropout(share, dropout_p)
-    return torch.matmul(share, value)
-
-
-_COMPOSITES: dict[Any, Callable[..., Any]] = {
-    functional.multi_head_attention_forward: _opened(functional.multi_head_attention_forward),
-    functional.scaled_dot_product_attention: _attention,
-}
-"""Functions of several layers, with what runs the layers one by one."""
 
 
 def map_tensors(value: Any, change: Callable[[str, Tensor], Tensor], prefix: str) -> Any:

@@ -16,6 +16,7 @@ from onnxq.plan import Edge, Plan, Site
 from onnxq.planning.planner import make_plan
 from onnxq.prepare import Prepared
 from onnxq.spec import PerChannel, PerTensor, QuantSpec
+from onnxq.torch.composites import BETWEEN
 from onnxq.torch.marks import Marked, Marker, Place, without_marks
 from onnxq.torch.places import shared_numbers
 
@@ -55,12 +56,14 @@ class BiasRule:
 
     Attributes:
         call: of the layer.
+        position: of the bias among the call's arguments; None where it is not one of them.
         data: the data's place.
         weight: the weight's place.
         norm: the call of the batch normalization that folds into the layer.
     """
 
     call: str
+    position: str | None
     data: Place
     weight: Place
     norm: str | None
@@ -74,6 +77,7 @@ class Mapped:
         spots: quantizers.
         biases: rounded biases, by layer.
         left: node → why it stays float although the target would quantize it.
+        weights: those of them whose weights the target would store as integers.
         plan: the plan itself, of the example's graph.
         calls: every call seen.
         refolded: layers whose weights have to be quantized behind the folding of their batch normalization.
@@ -82,6 +86,7 @@ class Mapped:
     spots: list[Spot]
     biases: list[BiasRule]
     left: dict[str, str]
+    weights: list[str]
     plan: Plan
     calls: set[str]
     refolded: list[str] = field(default_factory=list)
@@ -115,8 +120,31 @@ class _Mapper:
         self.nodes = {n.name or "": n for n in all_nodes(self.model)}
         self.values = {v.name or "": v for n in all_nodes(self.model) for v in n.outputs}
         self.values |= {v.name or "": v for v in self.model.graph.inputs}
+        self.opened: set[str] = set()
 
     def run(self) -> Mapped:
+        plan, placed, keep = self._settled()
+        while opened := self._lost_products(keep) - self.opened:
+            self.opened |= opened
+            plan, placed, keep = self._settled()
+        groups: dict[str, list[Site]] = {}
+        roots = shared_numbers(plan)
+        for site in plan.sites:
+            if placed.get(site.name):
+                groups.setdefault(roots[site.name], []).append(site)
+        spots = [self._spot(group, plan.by_name[root], placed) for root, group in groups.items()]
+        if not spots:
+            raise ModelError(
+                f"{self.backend.name} quantizes nothing of this module",
+                hint="; ".join(f"{k.node}: {k.reason}" for k in plan.kept_float[:5]),
+            )
+        biases = [rule for site in plan.sites if (rule := self._bias(site, plan, placed)) is not None]
+        weighted = self._weighted() if keep else set()
+        weights = [name for name in keep if name in weighted]
+        return Mapped(spots, biases, keep, weights, plan, set(self.marker.names), self._refolded(plan))
+
+    def _settled(self) -> tuple[Plan, dict[str, list[Place] | None], dict[str, str]]:
+        """The plan in which every site is somewhere in torch, where that is, and what stays float for it and why."""
         keep: dict[str, str] = {}
         while True:
             plan = make_plan(self.model, self.backend, self.options, keep_float=keep)
@@ -130,21 +158,27 @@ class _Mapper:
                     for name in self._nodes_of(site, keep):
                         more.setdefault(name, f"{site.tensor!r} holds infinite values, which no grid does")
             if not more.keys() - keep.keys():
-                break
+                return plan, placed, keep
             keep.update(more)
-        groups: dict[str, list[Site]] = {}
-        roots = shared_numbers(plan)
-        for site in plan.sites:
-            if placed.get(site.name):
-                groups.setdefault(roots[site.name], []).append(site)
-        spots = [self._spot(group, plan.by_name[root], placed) for root, group in groups.items()]
-        if not spots:
-            raise ModelError(
-                f"{self.backend.name} quantizes nothing of this module",
-                hint="; ".join(f"{k.node}: {k.reason}" for k in plan.kept_float[:5]),
-            )
-        biases = [rule for site in plan.sites if (rule := self._bias(site, plan, placed)) is not None]
-        return Mapped(spots, biases, keep, plan, set(self.marker.names), self._refolded(plan))
+
+    def _lost_products(self, keep: Mapping[str, str]) -> set[str]:
+        """Calls whose product stays float: with the tensor behind it quantized too, it may not have to.
+
+        Where a target leaves that tensor in float, it is not opened: the sum behind it is better off without.
+        """
+        lost = set()
+        for edge, places in self.marked.edges.items():
+            node = self.nodes.get(edge.node)
+            product = node.inputs[edge.index] if node is not None and edge.index < len(node.inputs) else None
+            producer = product.producer() if product is not None else None
+            if producer is not None and producer.name in keep:
+                lost |= {place.call for place in places if place.position == BETWEEN}
+        return lost
+
+    def _weighted(self) -> set[str]:
+        """Nodes whose weights the target stores as integers where all is quantized that can be."""
+        plan = make_plan(self.model, self.backend, self.options)
+        return {edge.node for site in plan.sites if site.role == "weight" for edge in site.readers}
 
     # -- places
 
@@ -172,7 +206,7 @@ class _Mapper:
         found: list[Place] = []
         for edge in site.readers:
             places = self.marked.edges.get(edge)
-            if not places:
+            if not places or (places[0].position == BETWEEN and places[0].call not in self.opened):
                 return None
             found += places[:1]
         return found or None
@@ -253,7 +287,9 @@ class _Mapper:
         if not calls:
             return None
         own = next(p for p in weights if p.call == calls[0])
-        return BiasRule(calls[0], sources[0], own, self._folded(layer))
+        read = self.marked.edges.get(site.readers[0], ())
+        position = next((p.position for p in read if p.call == calls[0]), None)
+        return BiasRule(calls[0], position, sources[0], own, self._folded(layer))
 
     def _refolded(self, plan: Plan) -> list[str]:
         """Layers whose quantized weights would not stay on their grid when the batch normalization folds into them."""

@@ -20,6 +20,7 @@ from onnxq.graph.namer import Namer, unique_names
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, is_constant, remove_nodes, replace_value, set_constant
 from onnxq.plan import Edge
+from onnxq.torch.composites import opened_between
 from onnxq.torch.insertion import IN_PLACE, map_tensors
 
 __all__ = ["Marked", "Marker", "Place", "to_onnx", "without_marks"]
@@ -84,6 +85,7 @@ class Marker:
         in_place = changes_first(name, args, kwargs)
         if name in IN_PLACE:
             func, in_place = IN_PLACE[name], False
+        func = opened_between(name, args, mark) or func
         args = tuple(a if in_place and k == 0 else map_tensors(a, mark, str(k)) for k, a in enumerate(args))
         kwargs = {k: a if k == "out" else map_tensors(a, mark, k) for k, a in kwargs.items()}
         return map_tensors(func(*args, **kwargs), mark, "out")

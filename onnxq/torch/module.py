@@ -13,6 +13,7 @@ from onnxq.backend import Backend
 from onnxq.errors import ModelError, OptionError
 from onnxq.plan import Plan
 from onnxq.torch.biases import folded_bias_error, rounded_bias
+from onnxq.torch.composites import BETWEEN, opened_between
 from onnxq.torch.insertion import IN_PLACE, Insertion, ModulePath, map_tensors
 from onnxq.torch.mapping import LAYERS, BiasRule, Mapped, Spot
 from onnxq.torch.marks import changes_first
@@ -97,6 +98,7 @@ class QuantizedModule(torch.nn.Module):
             first = spot.places[0]
             path, function, _ = first.call.split("|", 2)
             part = "output" if first.position.startswith("out") else "weight" if spot.weight else "input"
+            part = BETWEEN if first.position == BETWEEN else part
             base = "_".join(filter(None, [path.replace(".", "_"), function.strip("_"), part]))
             name, count = base, 1
             while name in self.quantizers:
@@ -121,14 +123,7 @@ class _Run:
         spots = self.at.get(key)
         rule = owner._biases.get(key) if owner.round_biases else None
         if rule is not None:
-            bias = kwargs.get("bias", args[2] if len(args) > 2 else None)
-            self.biases[key] = bias
-            if isinstance(bias, Tensor) and rule.norm is None and not self._watching(key):
-                bias = rounded_bias(bias, self._scale(rule.data), self._scale(rule.weight))
-                if "bias" in kwargs:
-                    kwargs = {**kwargs, "bias": bias}
-                else:
-                    args = (*args[:2], bias, *args[3:])
+            args, kwargs = self._with_rounded_bias(rule, args, kwargs)
         norm = owner._norms.get(key) if owner.round_biases and name == "batch_norm" else None
         if norm is not None and norm.call in self.biases and not self._watching(norm.call):
             func = self._with_bias_error(func, norm)
@@ -139,6 +134,23 @@ class _Run:
         else:
             result = self._quantized(spots, name, func, args, kwargs)
         return result
+
+    def _with_rounded_bias(self, rule: BiasRule, args: Args, kwargs: dict[str, Any]) -> tuple[Args, dict[str, Any]]:
+        """Arguments of a layer with its bias rounded, which is remembered as it was."""
+
+        def rounded(position: str, x: Tensor) -> Tensor:
+            if position != rule.position:
+                return x
+            self.biases[rule.call] = x
+            if rule.norm is not None or self._watching(rule.call):
+                return x
+            return rounded_bias(x, self._scale(rule.data), self._scale(rule.weight))
+
+        self.biases[rule.call] = None
+        return (
+            tuple(map_tensors(a, rounded, str(k)) for k, a in enumerate(args)),
+            {k: map_tensors(a, rounded, k) for k, a in kwargs.items()},
+        )
 
     def _with_bias_error(self, func: Callable[..., Any], norm: BiasRule) -> Callable[..., Any]:
         """A batch normalization whose output is that of the folded layer, its bias rounded, before it is quantized."""
@@ -159,6 +171,8 @@ class _Run:
             found = spots.get(position)
             return x if found is None else self._through(found, x)
 
+        if BETWEEN in spots:
+            func = opened_between(name, args, quantize) or func
         before = tuple(map_tensors(a, quantize, str(k)) for k, a in enumerate(args))
         rest = {k: map_tensors(a, quantize, k) for k, a in kwargs.items()}
         if first is not None and before[0] is not first:

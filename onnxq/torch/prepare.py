@@ -13,6 +13,7 @@ training, and fold into the quantized weights when the model is deployed.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -99,6 +100,7 @@ def prepare(
         return maker.make(spot.spec, spot.channels, weight=spot.weight, fixed=spot.fixed, shape=spot.shape)
 
     made = QuantizedModule(module, target, mapped, make, path)
+    _tell_of_weights(mapped, target)
     made.train(module.training)
     place = next(iter(module.parameters()), None)
     if place is not None:
@@ -119,6 +121,19 @@ def _mapped(module: torch.nn.Module, example: Args, target: Backend, options: Op
             hint="Fold batch normalizations before training: torch.nn.utils.fuse_conv_bn_eval(conv, norm)",
         )
     return found
+
+
+def _tell_of_weights(mapped: Sequence[Mapped], target: Backend) -> None:
+    """Warn of weights that stay float although the target would quantize them."""
+    lost = {name: m.left[name] for m in mapped for name in m.weights}
+    if lost:
+        first = next(iter(lost))
+        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        warnings.warn(
+            f"onnxq: weights of {first!r}{more} train and deploy in float, though {target.name} would quantize them: "
+            f"{lost[first]}; the prepared module's 'left' has all reasons",
+            stacklevel=3,
+        )
 
 
 class _Marking(torch.nn.Module):
