@@ -38,11 +38,20 @@ def cancel_transposes(model: ir.Model) -> list[Note]:
     namer = Namer(model)
     before = _count(model)
     for graph in all_graphs(model):
-        changed = True
-        while changed:
-            changed = any(region.gain() > 0 and region.rewrite(namer) for region in list(_regions(graph, opset)))
+        while _sweep(graph, opset, namer):
+            pass
     after = _count(model)
     return [Note("cancel_transposes", "", f"{before - after} Transpose nodes fewer")] if after < before else []
+
+
+def _sweep(graph: ir.Graph, opset: int, namer: Namer) -> bool:
+    """Rewrite regions that gain by it, whether there was one; next to one that was rewritten, others may be others."""
+    touched: set[ir.Node] = set()
+    for region, around in [(region, region.around()) for region in _regions(graph, opset)]:
+        if touched.isdisjoint(around) and region.gain() > 0:
+            region.rewrite(namer)
+            touched |= around
+    return bool(touched)
 
 
 def _count(model: ir.Model) -> int:
@@ -113,6 +122,13 @@ class _Region:
         self.entries: list[ir.Node] = []
         self.nodes: list[ir.Node] = []
 
+    def around(self) -> set[ir.Node]:
+        """All that changes with it: its nodes, what the first of them read, and what reads any."""
+        made = (entry.inputs[0].producer() for entry in self.entries if entry.inputs[0] is not None)
+        members = (*self.entries, *self.nodes)
+        read = (use.node for node in members for value in node.outputs for use in value.uses())
+        return {*members, *read, *(node for node in made if node is not None)}
+
     def gain(self) -> int:
         """Elements that are transposed no more, less those that are transposed instead."""
         inside = set(self.nodes)
@@ -127,7 +143,7 @@ class _Region:
                 gained -= _elements(value)
         return gained
 
-    def rewrite(self, namer: Namer) -> bool:
+    def rewrite(self, namer: Namer) -> None:
         """Compute in the order before the entries."""
         inside = set(self.nodes)
         values = list(self._values())
@@ -168,7 +184,6 @@ class _Region:
             remove_nodes([node])
         unread = [e for e in self.entries if not e.outputs[0].uses() and not e.outputs[0].is_graph_output()]
         remove_nodes(unread)
-        return True
 
     def _values(self) -> Iterator[ir.Value]:
         """What the nodes write in the order of what they read."""

@@ -90,7 +90,7 @@ def permute(node: ir.Node, perm: Sequence[int], inside: Inside, graph: ir.Graph,
     if op in _ELEMENTWISE or op == "Concat":
         for index, value in enumerate(node.inputs):
             array = None if value is None or inside(value) else constant_array(value)
-            if value is not None and array is not None and array.ndim and array.size > 1:
+            if value is not None and array is not None and array.ndim and array.size != 1:
                 node.replace_input_with(
                     index, set_constant(graph, namer, f"{value.name}_permuted", _moved(array, perm))
                 )

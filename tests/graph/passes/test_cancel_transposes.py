@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -38,6 +40,7 @@ FEED = {"x": random(2, 3, 4, 5)}
         "m = ReduceSum (t, spatial) \n y0 = Max (t, m)",
         "p = Pad (t, pads, low) \n y0 = Slice (p, starts, ends, sliced)",
         "y0 = Concat <axis = -1> (t, t, wide)",
+        "y0 = Concat <axis = 3> (t, none)",
         "b = Greater (one, low) \n n = Neg (t) \n y0 = Where (b, t, n)",
     ],
 )
@@ -48,6 +51,7 @@ def test_what_is_between_computes_in_the_other_order(body: str) -> None:
         y = Transpose <perm = [0, 3, 1, 2]> (y0) }}"""
     constants: dict[str, Array] = {"c": random(6), "row": random(5, 1, seed=1), "table": random(1, 4, 5, 6, seed=2)}
     constants |= {"low": f32(-0.5), "high": f32(0.7), "wide": random(2, 4, 5, 2)}
+    constants["none"] = random(2, 4, 5, 0)
     indices: dict[str, Array] = {"spatial": i64([1, 2]), "pads": i64([0, 1, 0, 2, 0, 0, 3, 1])}
     indices |= {"starts": i64([1, 0]), "ends": i64([3, 4]), "sliced": i64([-2, 1])}
     proto = build(text, **{n: a for n, a in {**constants, **indices}.items() if f"{n})" in text or f"{n}," in text})
@@ -177,6 +181,21 @@ def test_random_regions_keep_their_numbers(seed: int) -> None:
     text = f"g (float[2, 3, 4, 5] x) => ({', '.join(ends.values())}) {{ {body} }}"
     model, _ = apply(cancelled, build(text, c=random(3), r=random(4, 5, 3, seed=1)), FEED)
     assert ops(model).count("Transpose") <= body.count("Transpose")
+
+
+def test_a_long_chain_takes_no_longer_for_each_region() -> None:
+    lines = [
+        f"c{k} = Conv (y{k}, w) \n a{k} = Transpose <perm = [0, 2, 3, 1]> (c{k}) \n b{k} = Relu (a{k})\n"
+        f"y{k + 1} = Transpose <perm = [0, 3, 1, 2]> (b{k})"
+        for k in range(600)
+    ]
+    text = "g (float[1, 2, 3, 4] y0) => (float[1, 2, 3, 4] y600) {\n" + "\n".join(lines) + "}"
+    model = load(build(text, w=random(2, 2, 1, 1)))
+    infer_shapes(model)
+    start = time.process_time()
+    cancel_transposes(model)
+    assert ops(model) == ["Conv", "Relu"] * 600
+    assert time.process_time() - start < 5, "one region after another takes longer"
 
 
 def test_unknown_ranks_are_left() -> None:
