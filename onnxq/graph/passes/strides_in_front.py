@@ -27,8 +27,9 @@ def picks_elements(node: ir.Node) -> bool:
 def strides_in_front(model: ir.Model) -> list[Note]:
     """Give tensors that convolutions of kernel 1 alone read, all with the same strides, a MaxPool with these strides.
 
-    The convolutions then read every element, the numbers are the same. Where they pad, a Pad stands in front. Left are
-    tensors that anything else reads, a model output excepted, and convolutions with groups.
+    The convolutions then read every element, the numbers are the same. Where they pad, a Pad stands in front. Where
+    branches read a tensor, each has its own. Left are tensors that anything else reads, a model output excepted, and
+    convolutions with groups.
 
     Args:
         model: changed in place, shapes inferred. Its tensors keep their names and numbers.
@@ -45,13 +46,14 @@ def strides_in_front(model: ir.Model) -> list[Note]:
     for value, readers in found.items():
         if len(readers) < len(value.uses()) or len({_strides(node) for node in readers}) > 1:
             continue
-        picked: dict[tuple[int, ...], ir.Value] = {}
+        picked: dict[tuple[object, ...], ir.Value] = {}
         for node in readers:
             pads = _pads(node)
-            if pads not in picked:
-                picked[pads] = _pick(_padded(value, pads, node, namer), node, namer)
-                picked[pads].meta[SAME_NUMBERS] = value.name
-            node.replace_input_with(0, picked[pads])
+            key = (node.graph, pads)
+            if key not in picked:
+                picked[key] = _pick(_padded(value, pads, node, namer), node, namer)
+                picked[key].meta[SAME_NUMBERS] = value.name
+            node.replace_input_with(0, picked[key])
             for name in ("strides", "pads", "auto_pad"):
                 node.attributes.pop(name, None)
         count += len(readers)

@@ -9,6 +9,7 @@ import pytest
 
 from onnxq.graph.passes.strides_in_front import picks_elements, strides_in_front
 from onnxq.graph.shapes import infer_shapes
+from onnxq.graph.traverse import all_nodes
 from onnxq.ort.session import Session
 from tests.models import build, feeds_for, normal
 
@@ -94,3 +95,26 @@ def test_for_any_number_of_axes() -> None:
             w=normal(4, 4, *rest),
         )
         assert [node.op_type for node in rewritten(source).graph] == ["MaxPool", "Conv"]
+
+
+def test_each_branch_has_a_pool_of_its_own() -> None:
+    def branch(name: str) -> str:
+        return f"{name} = b_{name} () => (float[1, 4, 4, 4] {name}) {{ {name} = Conv <{STRIDED}> (r, w) }}"
+
+    source = build(
+        f"""(float[1, 4, 7, 7] x, bool c) => (float[1, 4, 4, 4] y, float[1, 4, 4, 4] z) {{
+            r = Relu (x)
+            y = If (c) <{branch("then_branch")}, {branch("else_branch")}>
+            z = Conv <{STRIDED}> (r, w)
+        }}""",
+        w=normal(4, 4, 1, 1),
+    )
+    model = rewritten(source)
+    assert [node.op_type for node in all_nodes(model)].count("MaxPool") == 3
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    for chosen in (True, False):
+        feed = {**feeds_for(source, samples=1)[0], "c": np.array(chosen)}
+        want = Session(ir.from_proto(source), optimize=False).run(feed)
+        got = Session(model, optimize=False).run(feed)
+        for name, array in want.items():
+            np.testing.assert_allclose(got[name], array, rtol=0, atol=1e-6)
