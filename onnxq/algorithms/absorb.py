@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from onnxq.algorithms.capture import capture
 from onnxq.algorithms.draft import FloatDraft
-from onnxq.algorithms.pairs import LayerPair, find_pairs
+from onnxq.algorithms.pairs import LayerPair, find_pairs, pair_at
 from onnxq.graph.layer import Channels, Refusal, replace_constant
-from onnxq.graph.namer import Namer
 
 __all__ = ["Absorption", "absorptions"]
 
@@ -40,8 +39,8 @@ class Absorption:
 
     def apply(self, draft: FloatDraft) -> list[str]:
         """Move the shift from one bias to the next."""
-        namer = Namer(draft.model)
-        pair = next(p for p in find_pairs(draft.model)[0] if p.name == self.pair)
+        lookup = draft.lookup()
+        namer, pair = lookup.namer, pair_at(lookup.nodes[self.pair])
         first, second = pair.first, pair.second
         bias = first.bias_array()
         lowered = -self.shift if bias is None else (bias - self.shift).reshape(bias.shape)

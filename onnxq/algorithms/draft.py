@@ -8,6 +8,7 @@ from typing import Protocol
 
 import onnx_ir as ir
 
+from onnxq.algorithms.lookup import Lookup
 from onnxq.backend import Backend
 from onnxq.calibration.collect import collect
 from onnxq.calibration.roles import held_back, to_learn_from
@@ -69,6 +70,13 @@ class FloatDraft:
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     keep_float: dict[str, str] = field(default_factory=dict)
+    _lookup: Lookup | None = field(default=None, init=False, repr=False)
+
+    def lookup(self) -> Lookup:
+        """The parts of the model by name, looked up once for all changes that are made to it."""
+        if self._lookup is None or self._lookup.model is not self.model:
+            self._lookup = Lookup(self.model)
+        return self._lookup
 
     def plan(self) -> Plan:
         """Where the model as it is now would be quantized."""
@@ -91,7 +99,8 @@ class FloatDraft:
             providers=self.options.providers,
             custom_op_library=self.options.custom_op_library,
         )
-        known = {name: stats for name, stats in self.statistics.tensors.items() if name not in tensors}
+        again = set(tensors)
+        known = {name: stats for name, stats in self.statistics.tensors.items() if name not in again}
         unobservable = {**self.statistics.unobservable, **made.unobservable}
         fresh = {sample.index: sample.means for sample in made.kept}
         samples = [

@@ -33,10 +33,9 @@ from onnxq.algorithms.channel_noise import (
     weight_error,
 )
 from onnxq.algorithms.draft import FloatDraft
-from onnxq.algorithms.pairs import LayerPair, channel_rows, find_pairs, scale_pair
+from onnxq.algorithms.pairs import LayerPair, channel_rows, find_pairs, pair_at, scale_pair
 from onnxq.algorithms.trial import Outcome, fitting, keep_what_helps
 from onnxq.graph.layer import Layer
-from onnxq.graph.namer import Namer
 from onnxq.graph.values import constant_array
 from onnxq.spec import PerTensor
 
@@ -65,12 +64,12 @@ class _Chain:
 
     def apply(self, draft: FloatDraft) -> list[str]:
         """Scale them."""
-        namer = Namer(draft.model)
+        lookup = draft.lookup()
         changed: list[str] = []
-        for pair in find_pairs(draft.model)[0]:
-            if pair.name in self.scales:
-                changed += [value.name or "" for value in (*_inside(pair.first), *pair.path)]
-                scale_pair(pair, self.scales[pair.name], namer)
+        for name, scale in self.scales.items():
+            pair = pair_at(lookup.nodes[name])
+            changed += [value.name or "" for value in (*_inside(pair.first), *pair.path)]
+            scale_pair(pair, scale, lookup.namer)
         return changed
 
 

@@ -14,7 +14,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import only_reader, static_shape
 
-__all__ = ["LayerPair", "channel_rows", "find_pairs", "scale_input", "scale_output", "scale_pair"]
+__all__ = ["LayerPair", "channel_rows", "find_pairs", "pair_at", "scale_input", "scale_output", "scale_pair"]
 
 _ELEMENTWISE = frozenset({"Relu", "LeakyRelu", "PRelu", "Identity", "Dropout"})
 _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
@@ -65,6 +65,22 @@ def find_pairs(model: ir.Model) -> tuple[list[LayerPair], Counter[str]]:
         elif found is not None:
             reasons[found] += 1
     return pairs, reasons
+
+
+def pair_at(node: ir.Node) -> LayerPair:
+    """The pair whose second layer a node is.
+
+    Args:
+        node: of a copy of the model in which :func:`find_pairs` found the pair; scaled since then, maybe.
+
+    Raises:
+        Refusal: it is in none.
+    """
+    second = as_layer(node)
+    pair = None if second is None else _pair(second)
+    if pair is None:
+        raise Refusal("no layer before it")
+    return pair
 
 
 def _pair_or_reason(node: ir.Node) -> LayerPair | str | None:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.algorithms.lookup import Lookup
 from onnxq.algorithms.pairs import scale_output
 from onnxq.graph.layer import Channels, Layer, Refusal, find_layer, replace_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.recognition.groups import find_groups
-from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, is_constant, only_reader, set_constant
 
 __all__ = ["Division", "Divisor", "divide", "insert_division"]
@@ -148,28 +148,21 @@ class Divisor:
         self._walk(value, channels, axis, edits)
 
 
-def divide(model: ir.Model, division: Division, scale: Channels, axis: int, namer: Namer) -> None:
+def divide(lookup: Lookup, division: Division, scale: Channels, axis: int) -> None:
     """Divide a tensor by a scale.
 
     Args:
-        model: changed in place.
+        lookup: of the model, which is changed in place.
         division: how.
         scale: (C,) float64, positive.
         axis: of the channels, 1 or -1.
-        namer: names new constants.
     """
-    wanted = {name for name, _, _ in division.constants}
-    by_name: dict[str, ir.Node] = {}
-    layers: list[Layer | None] = []
-    for node in all_nodes(model):
-        if node.name in wanted:
-            by_name[node.name] = node
-        layers += [find_layer(value) for value in node.outputs if value.name in division.layers]
-    for layer in layers:
+    namer = lookup.namer
+    for layer in [find_layer(lookup.made[name]) for name in division.layers]:
         if layer is not None:
             scale_output(layer, scale, namer)
     for name, index, multiply in division.constants:
-        node = by_name[name]
+        node = lookup.nodes[name]
         constant = node.inputs[index]
         array = constant_array(constant)
         assert constant is not None and array is not None and constant.dtype is not None

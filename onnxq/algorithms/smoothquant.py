@@ -29,8 +29,6 @@ from onnxq.algorithms.trial import fitting, held, keep_what_helps
 from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import OptionError
 from onnxq.graph.layer import Channels, Refusal, as_layer
-from onnxq.graph.namer import Namer
-from onnxq.graph.traverse import all_nodes
 from onnxq.plan import Plan, Site
 from onnxq.spec import QuantSpec
 
@@ -81,7 +79,7 @@ class _Smoothing:
     """Division of a tensor by ``scale`` on its way to some nodes, whose weights make up for it."""
 
     tensor: str
-    nodes: tuple[str, ...]
+    nodes: tuple[str, ...]  # in the order of the graph
     scale: Channels
     axis: int
     division: Division | None
@@ -90,8 +88,8 @@ class _Smoothing:
 
     def apply(self, draft: FloatDraft) -> list[str]:
         """Do it."""
-        namer = Namer(draft.model)
-        nodes = [node for node in all_nodes(draft.model) if node.name in self.nodes]
+        lookup = draft.lookup()
+        namer, nodes = lookup.namer, [lookup.nodes[name] for name in self.nodes]
         data = nodes[0].inputs[0]
         assert data is not None
         if self.division is None:
@@ -99,7 +97,7 @@ class _Smoothing:
             changed = [made.outputs[0].name or ""]
             draft.keep_float[made.name or ""] = "takes outliers out of the input of quantized layers"
         else:
-            divide(draft.model, self.division, self.scale, self.axis, namer)
+            divide(lookup, self.division, self.scale, self.axis)
             changed = list(self.division.changed)
         for node in nodes:
             layer = as_layer(node)

@@ -11,10 +11,14 @@ import pytest
 from numpy.typing import NDArray
 
 from onnxq import Options
+from onnxq.algorithms.absorb import Absorption
 from onnxq.algorithms.draft import FloatDraft
-from onnxq.algorithms.equalize import apply
+from onnxq.algorithms.equalize import _Chain, apply
+from onnxq.algorithms.pairs import find_pairs
+from onnxq.algorithms.trial import Change
 from onnxq.calibration.collect import collect
 from onnxq.graph.files.load import load
+from onnxq.graph.namer import Namer
 from onnxq.graph.passes.normalize import normalize
 from onnxq.observe import observable
 from onnxq.prepare import backend_named
@@ -268,3 +272,31 @@ def test_the_same_twice() -> None:
     model, feeds = mobile_net(4.0, blocks=1), images(1, 3, 12, 12, samples=6)
     first, second = (ir.to_proto(equalized(model, feeds).model).SerializeToString(deterministic=True) for _ in "12")
     assert first == second
+
+
+def test_changes_look_a_model_up_once_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each walks to its own layers from there: hundreds of pairs are no trouble."""
+    text = " ".join(f"c{i} = Conv (r{i}, w{i})  r{i + 1} = Relu (c{i})" for i in range(9))
+    weights = {f"w{i}": np.abs(normal(4, 4, 1, 1, seed=i)) for i in range(9)}
+    model = build(f"(float[1, 4, 3, 3] r0) => (float[1, 4, 3, 3] y) {{ {text}  y = Neg (r9) }}", **weights)  # type: ignore[arg-type]
+    feeds = [{"r0": np.abs(normal(1, 4, 3, 3, seed=s)) + np.float32(0.5)} for s in range(4)]
+    made = load(model)
+    normalize(made, min_opset=14)
+    draft = FloatDraft(made, backend_named("onnxruntime"), EQUALIZED, collect(made, [], feeds, keep=4))
+    pairs, _ = find_pairs(draft.model)
+    scaled = [_Chain({pair.name: np.geomspace(0.5, 2, 4)}) for pair in pairs]
+    moved = [Absorption(pair.name, np.full(4, 1e-3)) for pair in pairs]
+    looked: list[Any] = []
+    looking = Namer.__init__
+
+    def counted(self: Namer, model: ir.Model) -> None:
+        looked.append(model)
+        looking(self, model)
+
+    monkeypatch.setattr(Namer, "__init__", counted)
+    monkeypatch.setattr("onnxq.algorithms.pairs.all_nodes", None)
+    changes: list[Change] = [*scaled, *moved]
+    for change in changes:
+        assert set(change.apply(draft)) <= {v.name for node in draft.model.graph for v in node.outputs}
+    assert len(pairs) == 8 and looked == [draft.model]
+    assert_same(model, draft, feeds)

@@ -12,11 +12,11 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper
 
+from onnxq.algorithms.lookup import Lookup
 from onnxq.algorithms.smooth_fold import Divisor, divide
 from onnxq.graph.files.load import load
 from onnxq.graph.files.save import to_proto
 from onnxq.graph.layer import Refusal
-from onnxq.graph.namer import Namer
 from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.shapes import infer_shapes
 from tests.contract import infer
@@ -88,7 +88,7 @@ def test_the_tensor_is_divided_and_nothing_else(body: str, axis: int) -> None:
     model = loaded(proto)
     tensor = next(v for node in model.graph for v in node.outputs if v.name == "t")
     found = Divisor(model).division(tensor, C, axis)
-    divide(model, found, SCALE, axis, Namer(model))
+    divide(Lookup(model), found, SCALE, axis)
     before, after = values(proto, feeds), values(to_proto(model), feeds)
     shape = (C,) if axis == -1 else (C, 1, 1)
     for want, got in zip(before["t"], after["t"], strict=True):
