@@ -191,6 +191,12 @@ def test_a_runtime_that_crashes_or_hangs(tmp_path: Path, monkeypatch: pytest.Mon
     assert str(caught.value).endswith("does not take the artifact: slow\nValueError: no such operator")
 
 
+def test_a_runtime_that_writes_what_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "import sys\nsys.stderr.buffer.write(b'\\377\\376 bad node\\n')\nsys.exit(1)"
+    with pytest.raises(VerificationError, match=r"does not take the artifact: .* bad node"):
+        examine(_runtime(tmp_path, monkeypatch, script), tmp_path / "m.onnx")
+
+
 def test_layers_of_a_float_model_with_a_table_are_refused_before_the_data_is_read(tmp_path: Path) -> None:
     onnxq.quantize(residual(), feeds_for(residual()), backend="snpe", output=tmp_path / "m.onnx")
     with pytest.raises(OptionError, match="no QuantizeLinear and DequantizeLinear nodes to compare layers between"):

@@ -138,7 +138,15 @@ def examine(
 def _call(runtime: Runtime, arguments: list[str], timeout: float) -> subprocess.CompletedProcess[str]:
     command = [interpreter(runtime), str(runtime.worker), *arguments]
     here = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}  # scripts share a module
-    return subprocess.run(command, env=here, capture_output=True, text=True, timeout=timeout, check=False)
+    return subprocess.run(
+        command,
+        env=here,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",  # a runtime written in C++ says what it wants
+        timeout=timeout,
+        check=False,
+    )
 
 
 def _read(runtime: Runtime, results: Path, samples: int) -> Examination:

@@ -55,7 +55,9 @@ def simplify(model: ir.Model, *, timeout: float = TIMEOUT_SECONDS) -> list[Note]
         external = len(written) > 1
         command = [sys.executable, "-c", _SCRIPT, str(before), str(after), "1" if external else "0"]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+            done = subprocess.run(
+                command, capture_output=True, encoding="utf-8", errors="replace", timeout=timeout, check=False
+            )
         except subprocess.TimeoutExpired:
             return [_left(f"it did not finish within {timeout:g} s")]
         if done.returncode != 0 or not after.is_file():
