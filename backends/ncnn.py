@@ -15,6 +15,7 @@ Known from ncnn's sources (``tools/quantize``) only: ncnn2int8 is a C++ program 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, MutableMapping
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +46,7 @@ from onnxq.spec import QuantSpec
 __all__ = ["BACKEND"]
 
 _LONGEST = 200
-"""Characters of a layer's name; ncnn2int8 reads 255, the ending of a line's key included."""
+"""Bytes of a layer's name; ncnn2int8 reads 255, the ending of a line's key included."""
 
 
 def _groups(node: ir.Node) -> int:
@@ -89,7 +90,8 @@ def _clean(model: ir.Model) -> None:
     """Give nodes names that a line of the table can hold."""
     namer = Namer(model)
     for node in all_nodes(model):
-        name = "_".join((node.name or "").split()).replace("_param_", "_par_")[:_LONGEST]
+        name = "_".join((node.name or "").split()).encode()[:_LONGEST].decode(errors="ignore")
+        name = re.sub("_param(?=_|$)", "_par", name)  # also at its end, where a number may be added
         if name != node.name:
             node.name = namer.node(name)
 
@@ -150,9 +152,7 @@ def _read(path: Path) -> Quantized:
         left = ", ".join(map(repr, {**inputs, **weights}))
         raise BackendError(f"the table names layers that the model has not: {left}", where=f"'{table}'")
     made = put_together(model, BACKEND, activations, stored)
-    sites = tuple(
-        replace(s, readers=tuple(edge for edge in s.readers if edge in edges), produced=False) for s in made.plan.sites
-    )
+    sites = tuple(replace(s, readers=tuple(edge for edge in s.readers if edge in edges)) for s in made.plan.sites)
     nodes = {name: op for name, op in made.plan.quantized.items() if Edge(name, 0) in edges}
     return replace(made, plan=replace(made.plan, sites=sites, quantized=nodes))
 

@@ -139,7 +139,8 @@ def put_together(
             shape = values[name].shape
             check_table_numbers(name, qp, shape.dims if shape is not None else None, stored=role == "bias")
             readers = tuple(Edge(use.node.name or "", use.idx) for use in values[name].uses())
-            sites.append(Site(name, name, role, qp.spec, readers, produced=role == "activation"))
+            made = role == "activation" and values[name].producer() is not None
+            sites.append(Site(name, name, role, qp.spec, readers, produced=made and not backend.inputs_only))
             numbers[name] = qp
     read = {edge.node for site in sites if site.role != "bias" for edge in site.readers}
     quantized = {n.name or "": n.op_type for n in all_nodes(model) if n.name in read}

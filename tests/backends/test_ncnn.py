@@ -112,6 +112,22 @@ def test_names_that_a_line_cannot_hold(tmp_path: Path) -> None:
     assert keys[2:] == [names[0], names[2]] == ["a_b_par_0", "x" * 200]
 
 
+@pytest.mark.parametrize("name", ["net_param_param_conv", "a_param_", "_param__param_", "net_param", "é" * 300])
+def test_no_layer_of_the_table_is_taken_for_weights_or_cut(name: str, tmp_path: Path) -> None:
+    model = tiny()
+    for node in model.graph.node:
+        if node.op_type == "Conv":
+            node.name = name  # all alike: those that follow get a number
+    made = onnxq.quantize(model, images(1, 1, 1, 2), backend="ncnn", output=tmp_path)
+    keys = [line.split(" ")[0] for line in made.files[1].read_text().splitlines()]
+    layers = [key for key in keys if "_param_" not in key]
+    assert len(keys) == 2 * len(layers) and {f"{layer}_param_0" for layer in layers} == set(keys) - set(layers)
+    assert set(layers) <= {node.name for node in onnx.load(made.files[0]).graph.node}
+    assert max(len(key.encode()) for key in keys) < 256
+    read = backend_named("ncnn").formats["ncnn"].read
+    assert read is not None and len(read(made.files[0]).plan.quantized) == len(layers)
+
+
 def test_no_zero_points() -> None:
     with pytest.raises(OptionError, match="zero point"):
         onnxq.quantize(tiny(), images(1, 1, 1, 2), backend="ncnn", options=Options(symmetric=False))
