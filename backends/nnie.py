@@ -47,6 +47,8 @@ from onnxq.spec import QuantSpec, Scheme
 __all__ = ["BACKEND", "table_path"]
 
 _SPEC = QuantSpec(scheme=Scheme.LOGARITHMIC)
+_BEYOND = 2.0**128
+"""More than any float32 number."""
 _NO_ENTRY = ("Clip", "Flatten", "GlobalAveragePool", "Mul", "PRelu", "Relu", "Reshape", "Sigmoid", "Softmax")
 """Operators without an entry in the table."""
 _DOUBLING = {
@@ -201,7 +203,7 @@ def _read(path: Path) -> Quantized:
     for name, clips in table.items():
         if name not in nodes and not any(name.startswith(twin) for twin in twins):
             raise BackendError(f"it names node {name!r}, which the model has not", where=where)
-        if not isinstance(clips, list) or not all(isinstance(c, (int, float)) and c > 0 for c in clips):
+        if not isinstance(clips, list) or not all(isinstance(c, (int, float)) and 0 < c < _BEYOND for c in clips):
             raise BackendError(f"the entry of {name!r} is no list of positive numbers", where=where)
     quantized = make_plan(model, BACKEND, Options(placement="all"))
     for name, sites in _inputs(quantized).items():

@@ -25,7 +25,7 @@ from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE
 from onnxq.render.sidecar import put_together, take_apart, write_json
-from onnxq.render.tables import float32s, granularity, read_json, unsigned, weights
+from onnxq.render.tables import granularity, qparams_of, read_json, unsigned, weights
 from onnxq.rows import conv_axis, conv_transpose_axis, each, gemm_axis, matmul_axis, plain_gemm, plain_max_pool
 from onnxq.spec import PerTensor, QuantSpec
 
@@ -65,7 +65,7 @@ def _read(path: Path) -> Quantized:
         many = isinstance(entry["step"], list)
         axis = granularity(*constants[name], BACKEND, per_channel=many) if name in constants else PerTensor()
         spec = QuantSpec(entry["bit"], signed=False, symmetric=False, granularity=axis)
-        qp = QParams(spec, float32s(entry["step"]), np.asarray(entry["zero_point"], np.int64))
+        qp = qparams_of(name, table, spec, entry["step"], entry["zero_point"])
         (stored if name in initializers else activations)[name] = qp
     return put_together(model, BACKEND, activations, stored)
 

@@ -13,10 +13,9 @@ documents only: PPL.NN needs a CUDA device and a C++ build.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.calibration.weights import weight_range
@@ -30,9 +29,9 @@ from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE
 from onnxq.render.sidecar import Parts, put_together, take_apart, write_json, write_text
 from onnxq.render.tables import (
-    float32s,
     granularity,
     only_for,
+    qparams_of,
     read_json,
     read_lines,
     symmetric_only,
@@ -102,11 +101,9 @@ def _read(path: Path) -> Quantized:
             if name in constants
             else PerTensor()
         )
-        try:
-            spec = QuantSpec(entry["bit_width"], granularity=axis, narrow_range=entry["q_min"] == -entry["q_max"])
-            qp = QParams(spec, float32s(entry["scale"]), np.asarray(entry["zero_point"], np.int64))
-        except (TypeError, ValueError, OverflowError) as error:
-            raise BackendError(f"the entry of {name!r} has no numbers: {error}", where=f"'{table}'") from error
+        spec = QuantSpec(entry["bit_width"], granularity=axis)
+        qp = qparams_of(name, table, spec, entry["scale"], entry["zero_point"])
+        qp = replace(qp, spec=replace(spec, narrow_range=entry["q_min"] == spec.qmin + 1))
         (stored if name in initializers else activations)[name] = qp
     return only_for(put_together(model, BACKEND, activations, stored), document["op_info"])
 
@@ -124,10 +121,10 @@ def _read_ranges(path: Path) -> Quantized:
     for line in read_lines(table):
         name, _, text = line.rpartition(": ")
         try:
-            scale = float32s(float(text), _STEPS)
+            value = float(text)
         except ValueError as error:
             raise BackendError(f"a line is not of the form 'name: value': {line!r}", where=f"'{table}'") from error
-        activations[name] = QParams(BACKEND.activation, scale, np.zeros((), np.int64))
+        activations[name] = qparams_of(name, table, BACKEND.activation, value, divisor=_STEPS)
     stored: dict[str, QParams] = {}
     for name, (node, position) in weights(model, BACKEND).items():
         data = node.inputs[0]

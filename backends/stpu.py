@@ -25,7 +25,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Format, Kind, OpRule
@@ -41,7 +40,7 @@ from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE
 from onnxq.render.reading.planned import planned
 from onnxq.render.sidecar import Parts, take_apart, write_json
-from onnxq.render.tables import float32s, read_json, symmetric_only
+from onnxq.render.tables import qparams_of, read_json, symmetric_only
 from onnxq.rows import nearest, plain_gemm, plain_max_pool
 from onnxq.spec import QuantSpec
 
@@ -159,7 +158,7 @@ def _read(path: Path) -> Quantized:
             return None
         if "alpha" in entry:
             raise BackendError(f"the entry of {key!r} is that of a bias, and has no range", where=where)
-        return QParams(site.spec, float32s(entry["max"], _TOP), np.zeros((), np.int64))
+        return qparams_of(key, table_path(path), site.spec, entry["max"], divisor=_TOP)
 
     return planned(model, BACKEND, find)
 
@@ -192,6 +191,7 @@ BACKEND = Backend(
     drops_absorbed=False,
     whole=frozenset(KINDS) - {"silu"},
     mixes=False,
+    complete_units=True,
     weight_bits=frozenset({8}),
     act_bits=frozenset({8}),
     artifacts="model.onnx (float), model_minmax.json",

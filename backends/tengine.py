@@ -36,7 +36,7 @@ from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE
 from onnxq.render.sidecar import put_together, take_apart, write_text
-from onnxq.render.tables import float32s, read_lines, rename_blanks, require_no_blanks, unsigned, weighted
+from onnxq.render.tables import qparams_of, read_lines, rename_blanks, require_no_blanks, unsigned, weighted
 from onnxq.render.tengine_weights import as_the_tool_sees, for_the_tool, of_the_tool
 from onnxq.rows import each, plain_gemm, plain_max_pool
 from onnxq.spec import QuantSpec
@@ -154,11 +154,10 @@ def _read(path: Path) -> Quantized:
     for line in read_lines(table):
         name, _, rest = line.partition(" ")
         try:
-            scale = float32s(float(rest.split()[0]))
-            zero = np.asarray(int(float(rest.split()[-1])), np.int64)
-        except (ValueError, IndexError, OverflowError) as error:
+            scale, zero = float(rest.split()[0]), float(rest.split()[-1])
+        except (ValueError, IndexError) as error:
             raise BackendError(f"a line is not 'name scale zero_point': {line!r}", where=f"'{table}'") from error
-        activations[name] = QParams(BACKEND.activation, scale, zero)
+        activations[name] = qparams_of(name, table, BACKEND.activation, scale, zero)
     stored: dict[str, QParams] = {}
     biases: dict[str, QParams] = {}
     for node, position in weighted(model, BACKEND):
@@ -222,6 +221,7 @@ BACKEND = Backend(
     drops_absorbed=False,
     whole=frozenset(),
     mixes=False,
+    complete_units=True,
     weight_bits=frozenset({8}),
     act_bits=frozenset({8}),
     rewrite=_rewrite,

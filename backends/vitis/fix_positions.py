@@ -9,11 +9,9 @@ was not at hand: known from documents only.
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Format
@@ -28,6 +26,7 @@ from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.render.sidecar import put_together, take_apart, write_json
+from onnxq.render.tables import qparams_of, read_json
 
 __all__ = ["FIX_POSITIONS"]
 
@@ -62,23 +61,18 @@ def read(path: Path) -> Quantized:
     from onnxq.backends.vitis import BACKEND
 
     beside = path.with_suffix(".json")
-    try:
-        table = json.loads(beside.read_text(encoding="utf-8"))["vitis"]
-        scales = {str(name): float(entry["scale"]) for name, entry in table.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BackendError(f"is no table of fix positions ({error!r})", where=f"'{beside}'") from error
-    for name, scale in scales.items():
-        if not 0 < scale < math.inf or math.frexp(scale)[0] != 0.5:
-            raise BackendError(f"the scale {scale:g} of {name!r} is no power of two", where=f"'{beside}'")
+    numbers: dict[str, QParams] = {}
+    for name, entry in read_json(beside, ["vitis"])["vitis"].items():
+        if not isinstance(entry, dict) or "scale" not in entry:
+            raise BackendError(f"the entry of {name!r} has no scale", where=f"'{beside}'")
+        qp = numbers[name] = qparams_of(name, beside, BACKEND.activation, entry["scale"])
+        if qp.scale.ndim or not 0 < qp.scale < math.inf or math.frexp(qp.scale)[0] != 0.5:
+            raise BackendError(f"the scale {qp.scale} of {name!r} is no power of two", where=f"'{beside}'")
     model = load(path)
     unique_names(model)
     lift_constants(model)
     infer_shapes(model)
     rewrite(model)
-    numbers = {
-        name: QParams(BACKEND.activation, np.asarray(scale, np.float32), np.asarray(0, np.int64))
-        for name, scale in scales.items()
-    }
     constants = {name for graph in all_graphs(model) for name in graph.initializers}
     biases = _biases(model, BACKEND) & constants & numbers.keys()
     activations = {name: qp for name, qp in numbers.items() if name not in constants}

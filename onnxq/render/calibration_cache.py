@@ -129,7 +129,7 @@ def read_ranges(path: Path, backend: Backend) -> Quantized:
         document = json.loads(_text(where))
         table = document["tensorrt"]["blob_range"] if "tensorrt" in document else document["act_quant_info"]
         scales = {str(name): float(float32s(float(amax), 127.0)) for name, amax in table.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise BackendError("this is no table of dynamic ranges", where=f"'{where}'") from error
     return _together(path, where, backend, scales)
 

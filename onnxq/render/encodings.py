@@ -10,7 +10,6 @@ Source: the reader and writer of aimet-onnx 2.42 (``_encoding.py``, ``quantsim.p
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ import numpy as np
 from onnxq.errors import BackendError
 from onnxq.qparams import QParams
 from onnxq.render.sidecar import Parts
-from onnxq.render.tables import float32s
+from onnxq.render.tables import float32s, qparams_of, read_json, width
 from onnxq.spec import PerChannel, PerTensor, QuantSpec
 
 __all__ = ["VERSIONS", "Tables", "Version", "parse", "to_document"]
@@ -96,17 +95,14 @@ def parse(path: Path, constants: set[str], axis: Axis) -> Tables:
     Raises:
         BackendError: it cannot be read, is of another version, or holds what has no scale and zero point.
     """
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BackendError(f"the encodings cannot be read: {error}", where=f"'{path}'") from error
-    version = document.get("version") if isinstance(document, dict) else None
+    document = read_json(path, [])
+    version = document.get("version")
     if version not in VERSIONS:
         hint = f"Known are {', '.join(VERSIONS)}"
         raise BackendError(f"encodings of version {version!r} are unknown", where=f"'{path}'", hint=hint)
     try:
-        numbers = {name: _numbers(name, entry, version, axis) for name, entry in _entries(document, version)}
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        numbers = {name: _numbers(name, entry, version, axis, path) for name, entry in _entries(document, version)}
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         what = f"they are no encodings of version {version}: {type(error).__name__} {error}"
         raise BackendError(what, where=f"'{path}'") from error
     biases = {name: qp for name, qp in numbers.items() if qp.spec.bits == 32}
@@ -124,13 +120,13 @@ def _entries(document: Mapping[str, Any], version: Version) -> list[tuple[str, A
     return [(entry["name"], entry) for section in sections for entry in section]
 
 
-def _numbers(name: str, entry: Any, version: Version, axis: Axis) -> QParams:
+def _numbers(name: str, entry: Any, version: Version, axis: Axis, path: Path) -> QParams:
     """An entry as parameters; per-tensor ones of one scale."""
     if version == "2.0.0":
         kind = entry["output_dtype"]
-        signed, bits = not kind.startswith("u"), int(kind.removeprefix("u").removeprefix("int"))
+        signed, bits = not kind.startswith("u"), width(int(kind.removeprefix("u").removeprefix("int")))
         scales = float32s(entry["y_scale"])
-        zeros = np.broadcast_to(np.asarray(entry.get("y_zero_point", 0), np.int64), scales.shape)
+        zeros = np.broadcast_to(np.asarray(entry.get("y_zero_point", 0), np.float64), scales.shape)
         where = entry.get("axis")
         if "block_size" in entry:
             raise ValueError(f"{name!r} has a scale for each block")
@@ -138,17 +134,15 @@ def _numbers(name: str, entry: Any, version: Version, axis: Axis) -> QParams:
         first = entry[0] if version == "0.6.1" else entry
         if first["dtype"].lower() != "int":
             raise ValueError(f"{name!r} is {first['dtype']}")
-        bits = first["bitwidth" if version == "0.6.1" else "bw"]
+        bits = width(first["bitwidth" if version == "0.6.1" else "bw"])
         signed = first["is_symmetric"] == "True" if version == "0.6.1" else first["is_sym"]
         many = [(e["scale"], e["offset"]) for e in entry] if version == "0.6.1" else None
         scales, offsets = (
-            (float32s([s for s, _ in many]), np.asarray([o for _, o in many]))
+            (float32s([s for s, _ in many]), np.asarray([o for _, o in many], np.float64))
             if many is not None
-            else (float32s(entry["scale"]), np.asarray(entry["offset"]))
+            else (float32s(entry["scale"]), np.asarray(entry["offset"], np.float64))
         )
-        if not (np.abs(offsets) < 2**31).all():  # also where one is NaN
-            raise ValueError(f"{name!r} has an offset beyond all integers")
-        zeros = np.rint(-offsets).astype(np.int64) - ((1 << (bits - 1)) if signed else 0)
+        zeros = np.rint(-offsets) - ((1 << (bits - 1)) if signed else 0)
         alone = len(scales) == 1 and (version == "0.6.1" or entry["enc_type"] == "PER_TENSOR")
         if alone:
             scales, zeros = scales.reshape(()), zeros.reshape(())
@@ -156,7 +150,7 @@ def _numbers(name: str, entry: Any, version: Version, axis: Axis) -> QParams:
     granularity = PerTensor() if scales.ndim == 0 else PerChannel(int(where))
     middle = 0 if signed else 1 << (bits - 1)
     symmetric = bool((zeros == middle).all()) and signed
-    return QParams(QuantSpec(bits, signed, symmetric, granularity), scales, np.asarray(zeros, np.int64))
+    return qparams_of(name, path, QuantSpec(bits, signed, symmetric, granularity), scales, zeros)
 
 
 def _unsigned(qp: QParams) -> tuple[Sequence[float], Sequence[float]]:

@@ -20,12 +20,13 @@ from onnxq.graph.values import is_constant
 from onnxq.plan import Site
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
-from onnxq.spec import PerChannel, PerTensor
+from onnxq.spec import PerChannel, PerTensor, QuantSpec
 
 __all__ = [
     "float32s",
     "granularity",
     "only_for",
+    "qparams_of",
     "read_json",
     "read_lines",
     "rename_blanks",
@@ -34,7 +35,52 @@ __all__ = [
     "unsigned",
     "weighted",
     "weights",
+    "width",
 ]
+
+_INTEGERS = 2.0**31
+"""No zero point of a table is as large."""
+
+
+def qparams_of(
+    name: str, table: Path, spec: QuantSpec, scale: Any, zero_point: Any = 0, *, divisor: float = 1.0
+) -> QParams:
+    """The numbers that an entry of a table has for a tensor.
+
+    Whether they can be computed with is asked when they meet the model, see
+    :func:`onnxq.render.reading.numbers.check_table_numbers`.
+
+    Args:
+        name: of the tensor.
+        table: the file, named in the errors.
+        spec: how the tensor is quantized; its bits as they stand in the table.
+        scale: as it stands there: a number, or a list of them.
+        zero_point: likewise, as many.
+        divisor: what a scale of the table is divided by.
+
+    Raises:
+        BackendError: the bits are no width, the scales no numbers, or the zero points no whole numbers.
+    """
+    try:
+        width(spec.bits)
+        zeros = np.asarray(zero_point, np.float64)
+        if not ((np.abs(zeros) < _INTEGERS) & (zeros == np.rint(zeros))).all():  # also where one is NaN
+            raise ValueError(f"no whole number: {zero_point!r:.80}")
+        return QParams(spec, float32s(scale, divisor), zeros.astype(np.int64))
+    except (OverflowError, TypeError, ValueError) as error:
+        what = f"the entry of {name!r} holds what is no scale, zero point or width: {error}"
+        raise BackendError(what, where=f"'{table}'", hint="The file is damaged, or made for something else") from error
+
+
+def width(bits: Any) -> int:
+    """A number of bits as a table has it.
+
+    Raises:
+        ValueError: there is no grid of so many.
+    """
+    if not isinstance(bits, int) or not (2 <= bits <= 16 or bits == 32):
+        raise ValueError(f"no number of bits: {bits!r:.80}")
+    return bits
 
 
 def float32s(numbers: Any, divisor: float = 1.0) -> NDArray[np.float32]:
@@ -71,7 +117,7 @@ def read_json(path: Path, keys: Iterable[str]) -> dict[str, Any]:
     text = "\n".join(read_lines(path))
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BackendError(f"the table is no JSON: {error}", where=f"'{path}'") from error
     if not isinstance(document, dict):
         raise BackendError("the table is no object", where=f"'{path}'")

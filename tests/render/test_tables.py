@@ -1,0 +1,96 @@
+"""Tables of numbers beside a float model: read back, and damaged in every number that they hold."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxq
+from onnxq import Options
+from onnxq.catalog import backends
+from onnxq.errors import BackendError, OnnxqError
+from onnxq.prepare import backend_named
+from onnxq.render.tables import qparams_of
+from onnxq.spec import QuantSpec
+from tests.models import build, feeds_for, normal
+
+TABLES = [
+    (target.name, name)
+    for target in backends()
+    for name, form in target.formats.items()
+    if form.read is not None and form.simulated and name != "openvino-fake-quantize"  # which has no table
+]
+HOSTILE = ["1e999", "-1e999", "NaN", "9" * 400, "-5", "3.7", "1100000000", '"a"', '"8"', "null", "true", "[]", "[1, 2]"]
+HOSTILE += ["{}", "1e-50", "[[1], [2, 3]]"]
+
+
+def layer() -> onnx.ModelProto:
+    text = """(float[1, 2, 4, 4] x) => (float[1, 2, 4, 4] y) {
+        c = Conv <kernel_shape = [1, 1]> (x, w) r = Relu (c) y = Conv <kernel_shape = [1, 1]> (r, v)
+    }"""
+    return build(text, w=normal(2, 2, 1, 1), v=normal(2, 2, 1, 1, seed=1))
+
+
+@pytest.mark.parametrize(("target", "form"), TABLES)
+def test_whatever_stands_in_place_of_a_number_is_named_or_read(target: str, form: str, tmp_path: Path) -> None:
+    made = onnxq.quantize(
+        layer(), feeds_for(layer()), backend=target, output=tmp_path / "m.onnx", options=Options(format=form)
+    )
+    (table,) = [path for path in made.files if path.suffix != ".onnx"]
+    read, render = backend_named(target).formats[form].read, backend_named(target).formats[form].render
+    assert read is not None
+    render(read(made.files[0]))
+    text = table.read_text()
+    numbers = list(re.finditer(r"(?<![\w.\"])-?\d+(\.\d*)?(e[+-]?\d+)?(?![\w.\"])", text))
+    assert numbers
+    for index, found in enumerate(numbers):
+        for bad in HOSTILE[index % 4 :: 4]:
+            table.write_text(text[: found.start()] + bad + text[found.end() :])
+            try:
+                render(read(made.files[0]))
+            except OnnxqError as error:
+                assert "'" in str(error), error
+    table.write_text("[" * 100_000)
+    with pytest.raises(BackendError):
+        read(made.files[0])
+
+
+@pytest.mark.parametrize(("target", "form"), TABLES)
+def test_an_input_that_is_an_output_too_is_read_back(target: str, form: str, tmp_path: Path) -> None:
+    model = build(
+        "(float[1, 2, 4, 4] x) => (float[1, 2, 4, 4] y, float[1, 2, 4, 4] x) { y = Conv (x, w) }", w=normal(2, 2, 1, 1)
+    )
+    feeds = feeds_for(model)
+    onnxq.quantize(model, feeds, backend=target, output=tmp_path / "m.onnx", options=Options(format=form))
+    found = onnxq.verify(tmp_path / "m.onnx", feeds, backend=target, simulation=True)
+    assert found.outputs["x"].sqnr == float("inf") and found.outputs["y"].sqnr > 25
+
+
+def test_the_numbers_of_an_entry() -> None:
+    made = qparams_of("t", Path("a.json"), QuantSpec(8, signed=False, symmetric=False), [0.5, 1], [3.0, 4])
+    assert made.scale.tolist() == [0.5, 1.0] and made.scale.dtype == np.float32
+    assert made.zero_point.tolist() == [3, 4] and made.zero_point.dtype == np.int64
+
+
+@pytest.mark.parametrize("scale", ["a", {}, [[1], [2, 3]], 10**400])
+@pytest.mark.parametrize("zero_point", [0, 1])
+def test_what_is_no_scale(scale: object, zero_point: object) -> None:
+    with pytest.raises(BackendError, match=r"'a\.json': the entry of 't' holds"):
+        qparams_of("t", Path("a.json"), QuantSpec(), scale, zero_point)
+
+
+@pytest.mark.parametrize("zero_point", ["a", None, 3.7, float("inf"), float("nan"), 10**400, 2**40, {}])
+def test_what_is_no_zero_point(zero_point: object) -> None:
+    with pytest.raises(BackendError, match="the entry of 't' holds"):
+        qparams_of("t", Path("a.json"), QuantSpec(), 1.0, zero_point)
+
+
+@pytest.mark.parametrize("bits", json.loads('["8", 1, 0, -3, 8.5, 17, 64, null, [8], true, 1100000000]'))
+def test_what_is_no_width(bits: int) -> None:
+    with pytest.raises(BackendError, match="no number of bits"):
+        qparams_of("t", Path("a.json"), QuantSpec(bits), 1.0)
