@@ -1,7 +1,8 @@
 """Fitting of one item of a user's data to a model's inputs: names, dimensions, types.
 
-An item may be a mapping by input name, a tuple or list in the order of the inputs (what follows the last input, such as
-a label, is left out), or a single array. Tensors of torch and other libraries are converted without importing them.
+An item may be a mapping by input name, alone or in front of other things such as a label, a tuple or list in the order
+of the inputs (what follows the last input is left out), or a single array. Tensors of torch and other libraries are
+converted without importing them.
 """
 
 from __future__ import annotations
@@ -77,6 +78,10 @@ class Fitter:
 
     def _named(self, item: object, where: str) -> Mapping[str, Any]:
         if isinstance(item, (tuple, list)) and item and isinstance(item[0], Mapping):
+            more = sum(isinstance(part, Mapping) and not set(part).isdisjoint(self._known) for part in item)
+            if more > 1:
+                wrong = f"an item holds {more} dicts with the model's inputs, and is one sample"
+                raise DataError(wrong, where=where, hint="Give the dicts one by one, each as an item of the data")
             item = item[0]  # (feed, label)
         if isinstance(item, Mapping):
             positional = [f"arr_{i}" for i in range(len(item))]  # numpy.savez without names

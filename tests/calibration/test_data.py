@@ -449,3 +449,11 @@ def test_a_loader_without_a_length_is_fine() -> None:
 def test_an_object_that_is_no_array_is_refused() -> None:
     with pytest.raises(DataError, match="sample 0"):
         feeds([SimpleNamespace()])
+
+
+def test_several_feeds_in_one_item_are_no_sample() -> None:
+    """A label may be a dict of its own; two dicts of inputs are a batch, of which one would be run."""
+    feed = {"x": IMAGES[0]}
+    same(feeds([(feed, {"label": 3})]), [0])
+    with pytest.raises(DataError, match=r"sample 0: an item holds 2 dicts.*one by one"):
+        feeds([[feed, {"x": IMAGES[1]}]])
