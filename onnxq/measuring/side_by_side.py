@@ -42,6 +42,8 @@ def errors_between(
 ) -> tuple[dict[str, Errors], dict[str, float]]:
     """The errors of every output, and the largest difference in steps for those that have steps.
 
+    The difference is infinite where one of the two is no finite number and they are not equal.
+
     Args:
         pairs: for each sample what should be, and what is. An output of other sizes is counted as of another shape.
         steps: output → step of its quantizer.
@@ -55,9 +57,15 @@ def errors_between(
             found = in_shape_of(values, got[name])
             meters.setdefault(name, ErrorMeter()).update(values, found, index)
             if name in steps and values.size and found.shape == values.shape:
-                most = float(np.abs(values.astype(np.float64) - found).max())
-                lsb[name] = max(lsb.get(name, 0.0), most / steps[name])
+                lsb[name] = max(lsb.get(name, 0.0), _largest_difference(values, found) / steps[name])
     return {name: meter.result() for name, meter in meters.items()}, lsb
+
+
+def _largest_difference(reference: NDArray[Any], got: NDArray[Any]) -> float:
+    with np.errstate(invalid="ignore"):  # infinities on both sides
+        apart = np.abs(reference.astype(np.float64) - got)
+    alike = (reference == got) | (np.isnan(reference) & np.isnan(got))
+    return float(np.where(alike, 0.0, np.where(np.isfinite(apart), apart, np.inf)).max())
 
 
 def in_shape_of(wanted: NDArray[Any], got: NDArray[Any]) -> NDArray[Any]:
