@@ -26,6 +26,7 @@ __all__ = [
     "only_reader",
     "remove_nodes",
     "rename_output",
+    "replace_by_constant",
     "replace_value",
     "set_constant",
     "stand_for",
@@ -110,6 +111,15 @@ def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
             return None
         dims.append(dim)
     return tuple(dims)
+
+
+def replace_by_constant(old: ir.Value, tensor: ir.TensorProtocol, graph: ir.Graph) -> None:
+    """Lets an initializer of ``graph`` take the place, and the name, of a node's output, which is no graph output."""
+    shape = ir.Shape(tensor.shape.numpy())
+    value = ir.Value(name=old.name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
+    replace_value(old, value)
+    old.name = None
+    graph.register_initializer(value)
 
 
 def replace_value(old: ir.Value, new: ir.Value) -> None:

@@ -11,8 +11,9 @@ import onnx_ir as ir
 from onnxq.errors import ModelError
 from onnxq.graph.skeleton import SMALL
 from onnxq.graph.traverse import with_subgraphs
+from onnxq.graph.values import remove_nodes, replace_by_constant
 
-__all__ = ["attach_external_data", "check_external_tensor"]
+__all__ = ["attach_external_data", "check_external_tensor", "read_inner_tensors"]
 
 
 def _locate(location: str, folders: list[Path], where: str) -> Path:
@@ -107,3 +108,45 @@ def attach_external_data(model: ir.Model, folders: list[Path]) -> None:
                     tensor = attr.as_tensor()
                     if isinstance(tensor, ir.ExternalTensor):
                         node.attributes[name] = ir.AttrTensor(name, _attach(tensor, folders))
+
+
+def read_inner_tensors(model: ir.Model) -> None:
+    """Reads the external tensors of attributes, subgraphs and functions: onnx's tools take none of them apart.
+
+    They are mapped, not copied. Those of Constant nodes of the main graph become initializers, which stay external,
+    unless they make a graph output.
+
+    Args:
+        model: changed in place, its external tensors attached.
+    """
+    for graph in list(_graphs(model)):
+        main = graph is model.graph
+        for value in graph.initializers.values():
+            if not main and isinstance(value.const_value, ir.ExternalTensor):
+                value.const_value = _mapped(value.const_value)
+        lifted: list[ir.Node] = []
+        for node in graph:
+            for name, attr in list(node.attributes.items()):
+                if attr.is_ref() or attr.type != ir.AttributeType.TENSOR:
+                    continue
+                tensor = attr.as_tensor()
+                if not isinstance(tensor, ir.ExternalTensor):
+                    continue
+                made = node.outputs[0]
+                if main and node.op_type == "Constant" and node.domain == "" and not made.is_graph_output():
+                    tensor.name = made.name or ""
+                    replace_by_constant(made, tensor, graph)
+                    lifted.append(node)
+                else:
+                    node.attributes[name] = ir.AttrTensor(name, _mapped(tensor))
+        remove_nodes(lifted)
+
+
+def _mapped(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
+    return ir.Tensor(
+        tensor.numpy(),
+        dtype=tensor.dtype,
+        name=tensor.name,
+        doc_string=tensor.doc_string,
+        metadata_props=dict(tensor.metadata_props),
+    )

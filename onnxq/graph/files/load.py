@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxq.errors import ModelError
-from onnxq.graph.files.external import attach_external_data
+from onnxq.graph.files.external import attach_external_data, read_inner_tensors
 from onnxq.graph.files.forms import check_forms
 from onnxq.graph.files.map_types import refuse_maps
 from onnxq.graph.files.structure import check_definitions, check_structure, sort
@@ -28,8 +28,9 @@ logger = logging.getLogger("onnxq")
 def load(source: ModelSource) -> ir.Model:
     """Loads a model for us alone: the caller's file or object is never changed, whatever is done to the result.
 
-    External data stays on disk and is read when needed; only its presence and length are checked. Sparse initializers
-    and sparse constants become dense. Nodes out of order are sorted, with a warning in the log.
+    External data stays on disk and is read when needed; only its presence and length are checked. Constant nodes whose
+    numbers are external become initializers. Sparse initializers and sparse constants become dense. Nodes out of order
+    are sorted, with a warning in the log.
 
     Args:
         source: a path (``.onnx``, or any form that ``onnx.load`` knows by its suffix), a serialized model, a
@@ -69,6 +70,7 @@ def load(source: ModelSource) -> ir.Model:
         sort(model.graph)
         for function in model.functions.values():
             sort(function.graph)
+    read_inner_tensors(model)
     check_forms(model)
     _free_negative_sizes(model)
     return model

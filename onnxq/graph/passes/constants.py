@@ -13,7 +13,7 @@ from onnxq.graph.evaluate import evaluate, piece
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_graphs, subgraphs
-from onnxq.graph.values import is_constant, remove_nodes, replace_value, static_shape
+from onnxq.graph.values import is_constant, remove_nodes, replace_by_constant, static_shape
 
 __all__ = ["fold_constants", "lift_constants"]
 
@@ -97,20 +97,11 @@ def lift_constants(model: ir.Model) -> list[Note]:
             tensor = _constant_tensor(node, old.name)
             if tensor is None:
                 continue
-            _register(graph, old, tensor)
+            replace_by_constant(old, tensor, graph)
             done.append(node)
         remove_nodes(done)
         lifted += len(done)
     return [Note("constants", "", f"{lifted} Constant nodes became initializers")] if lifted else []
-
-
-def _register(graph: ir.Graph, old: ir.Value, tensor: ir.TensorProtocol) -> None:
-    """Lets an initializer take the place, and the name, of a node's output."""
-    shape = ir.Shape(tensor.shape.numpy())
-    value = ir.Value(name=old.name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
-    replace_value(old, value)
-    old.name = None
-    graph.register_initializer(value)
 
 
 def _foldable(node: ir.Node) -> bool:
@@ -164,9 +155,8 @@ def fold_constants(model: ir.Model, stays: Callable[[ir.Node], bool] = lambda _:
             producer = value.producer()
             if producer is None or producer.graph is None:
                 continue
-            _register(
-                producer.graph, value, ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=value.name)
-            )
+            tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=value.name)
+            replace_by_constant(value, tensor, producer.graph)
         gone = _remove_unread(chosen)
         folded += gone
         for node in chosen:
@@ -205,7 +195,7 @@ def _fold_shapes(model: ir.Model, namer: Namer) -> list[Note]:
                 result = np.array(shape[start:end], dtype=np.int64)
             else:
                 result = np.array(math.prod(shape), dtype=np.int64)
-            _register(graph, node.outputs[0], ir.Tensor(result, name=node.outputs[0].name))
+            replace_by_constant(node.outputs[0], ir.Tensor(result, name=node.outputs[0].name), graph)
             done.append(node)
     remove_nodes(done)
     return [Note("constants", "", f"{len(done)} shapes that are known became constants")] if done else []
