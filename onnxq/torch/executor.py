@@ -39,7 +39,7 @@ def unsupported_nodes(nodes: Iterable[ir.Node]) -> list[str]:
         if not standard or (node.op_type not in _OPS and node.op_type not in _CONTROL):
             found.append(describe(node))
             continue
-        for module in (layers, resize, recurrent):
+        for module in (layers, resize, recurrent, shape):
             reason = module.unsupported(node)
             if reason is not None:
                 found.append(f"{describe(node)} with {reason}")

@@ -78,7 +78,7 @@ def _conv_transpose(node: ir.Node, inputs: Inputs, opset: int) -> Result:
             front, wanted = pads[axis], size + extra[axis] - pads[axis] - pads[axis + rank]
         else:
             total = max(size + extra[axis] - shape[axis], 0)
-            front, wanted = (total - total // 2 if auto == "SAME_LOWER" else total // 2), shape[axis]
+            front, wanted = (total // 2 if auto == "SAME_UPPER" else total - total // 2), shape[axis]
         sides.append((-front, wanted + front - size))
     y = _padded(full, sides)
     bias = at(inputs, 2)
@@ -92,7 +92,7 @@ def _gemm(node: ir.Node, inputs: Inputs, opset: int) -> Result:
     b = b.T if node.attributes.get_int("transB", 0) else b
     alpha, beta = number(node, "alpha", 1.0), number(node, "beta", 1.0)
     y = a @ b if alpha == 1 else alpha * (a @ b)
-    return (y if c is None else y + (c if beta == 1 else beta * c),)
+    return (y if c is None or beta == 0 else y + (c if beta == 1 else beta * c),)
 
 
 def _windows(node: ir.Node, x: Tensor) -> tuple[list[int], list[int], list[int], list[tuple[int, int]], list[int]]:

@@ -146,8 +146,8 @@ def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Op:
         assert x is not None
         axes = integers(node, inputs, 1, "axes")
         if not axes:
-            if node.attributes.get_int("noop_with_empty_axes", 0) == 1:
-                return (x,)
+            if node.attributes.get_int("noop_with_empty_axes", 0) == 1:  # each element is reduced by itself
+                return (function(x.unsqueeze(-1), [x.ndim], False),)
             axes = list(range(x.ndim))
         if not axes:
             return (function(x.reshape(1), [0], False),)
@@ -158,7 +158,7 @@ def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Op:
 
 def _prod(x: Tensor, axes: list[int], keep: bool) -> Tensor:
     for axis in sorted((a % x.ndim for a in axes), reverse=True):
-        x = x.prod(dim=axis, keepdim=keep)
+        x = x.prod(dim=axis, keepdim=keep, dtype=x.dtype)
     return x
 
 
@@ -167,7 +167,10 @@ def _sum(x: Tensor, axes: list[int], keep: bool) -> Tensor:
 
 
 def _mean(x: Tensor, axes: list[int], keep: bool) -> Tensor:
-    return x.mean(axes, keepdim=keep)
+    if x.is_floating_point():
+        return x.mean(axes, keepdim=keep)
+    total = _sum(x, axes, keep)
+    return torch.div(total, x.numel() // max(total.numel(), 1), rounding_mode="trunc")
 
 
 def _arg(function: Callable[..., Tensor]) -> Op:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
+import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -15,6 +14,8 @@ __all__ = ["OPS", "unsupported"]
 Tensor = torch.Tensor
 
 _TRANSFORMS = ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric", "align_corners", "asymmetric")
+_TIE = 1e-6
+"""A position this near to the middle between two elements counts as it, for onnxruntime 1.31 too."""
 
 
 def unsupported(node: ir.Node) -> str | None:
@@ -32,6 +33,7 @@ def unsupported(node: ir.Node) -> str | None:
 
 
 def _resize(node: ir.Node, inputs: Inputs, opset: int) -> tuple[Tensor]:
+    """Computed in float32, as onnxruntime does: lengths and taps depend on how sizes and positions are rounded."""
     x = inputs[0]
     assert x is not None
     if node.op_type == "Upsample" or opset < 11:
@@ -44,41 +46,53 @@ def _resize(node: ir.Node, inputs: Inputs, opset: int) -> tuple[Tensor]:
         sizes = None if size_tensor is None or not size_tensor.numel() else [int(n) for n in size_tensor.tolist()]
         how = node.attributes.get_string("coordinate_transformation_mode", "half_pixel") or "half_pixel"
     axes = [axis % x.ndim for axis in ints(node, "axes", range(x.ndim))]
-    for position, axis in enumerate(axes):
-        size = x.shape[axis]
-        if sizes is not None:
-            length, scale = sizes[position], sizes[position] / size
-        else:
-            scale = scales[position]
-            length = math.floor(size * scale)
+    before = [x.shape[axis] for axis in axes]
+    if sizes is None:
+        factors = np.asarray(scales, np.float32)
+        after = [int(n) for n in factors * np.asarray(before, np.float32)]
+    else:
+        after = sizes
+        factors = np.array([np.float32(n) / np.float32(m) for n, m in zip(after, before, strict=True)], np.float32)
+    if after == before:
+        return (x,)
+    for axis, size, length, scale in zip(axes, before, after, factors, strict=True):
         if length != size or scale != 1.0:
-            x = _along(node, x, axis, length, _positions(how, size, length, scale), opset)
+            where = _positions(how, size, length, float(scale))
+            x = _along(node, x, axis, where, bool(scale < 1), opset)
     return (x,)
 
 
 def _positions(how: str, size: int, length: int, scale: float) -> Tensor:
-    """Where in the input each output element lies, (length,) float64."""
-    index = torch.arange(length, dtype=torch.float64)
+    """Where in the input each output element lies, (length,) float32.
+
+    Args:
+        how: coordinate_transformation_mode.
+        size: of the input.
+        length: of the output.
+        scale: a number of float32.
+    """
+    index, factor = torch.arange(length, dtype=torch.float32), torch.tensor(scale, dtype=torch.float32)
     if how == "asymmetric":
-        return index / scale
+        return index / factor
     if how == "align_corners":
-        return index * ((size - 1) / (length - 1)) if length > 1 else torch.zeros_like(index)
+        return index * (size - 1) / max(length - 1, 1)
     if how == "pytorch_half_pixel" and length == 1:
         return torch.zeros_like(index)
-    x = (index + 0.5) / scale - 0.5
+    x = (index + 0.5) / factor - 0.5
     if how == "half_pixel_symmetric":
-        centre = size / 2
-        x = x + centre * (1 - length / (scale * size))
+        x = x + size / 2 * (1 - length / (factor * size))
     return x
 
 
-def _along(node: ir.Node, x: Tensor, axis: int, length: int, where: Tensor, opset: int) -> Tensor:
-    size = x.shape[axis]
+def _along(node: ir.Node, x: Tensor, axis: int, where: Tensor, smaller: bool, opset: int) -> Tensor:
+    size, length = x.shape[axis], len(where)
     mode = node.attributes.get_string("mode", "nearest")
     if mode == "nearest":
         kind = node.attributes.get_string("nearest_mode", "round_prefer_floor")
         if node.op_type == "Upsample" or opset < 11:
-            kind = "floor"
+            kind = "ceil" if smaller else "floor"
+        middle = torch.floor(where) + 0.5
+        where = torch.where((where - middle).abs() < _TIE, middle, where)
         index = {
             "round_prefer_floor": lambda v: torch.ceil(v - 0.5),
             "round_prefer_ceil": lambda v: torch.floor(v + 0.5),

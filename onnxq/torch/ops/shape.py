@@ -10,13 +10,27 @@ import onnx_ir as ir
 import torch
 from torch.nn import functional
 
+from onnxq.graph.values import constant_array
 from onnxq.torch.attributes import Inputs, at, dtype_of, integers, ints
 from onnxq.torch.ops.math import Op
 
-__all__ = ["OPS"]
+__all__ = ["OPS", "unsupported"]
 
 Tensor = torch.Tensor
 Result = tuple[Tensor, ...]
+
+_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+"""What ONNX calls the reductions of a scattering → what torch does."""
+_BOOL_MASK, _TRUE_MASK = 10, 12
+"""Operator sets from which the mask of Dropout has truth values, and from which what is kept is true."""
+
+
+def unsupported(node: ir.Node) -> str | None:
+    """What of a node cannot be run here; None where all can."""
+    training = node.inputs[2] if node.op_type == "Dropout" and len(node.inputs) > 2 else None
+    if training is not None and ((array := constant_array(training)) is None or array.any()):
+        return "training_mode"
+    return None
 
 
 def _list(x: Tensor | None) -> list[int]:
@@ -55,7 +69,8 @@ def _flatten(node: ir.Node, inputs: Inputs, opset: int) -> Result:
     x = _first(inputs)
     axis = node.attributes.get_int("axis", 1)
     axis = axis + x.ndim if axis < 0 else axis
-    return (x.reshape(int(np.prod(x.shape[:axis], dtype=np.int64)), -1),)
+    rows, columns = (int(np.prod(part, dtype=np.int64)) for part in (x.shape[:axis], x.shape[axis:]))
+    return (x.reshape(rows, columns),)
 
 
 def _transpose(node: ir.Node, inputs: Inputs, opset: int) -> Result:
@@ -153,16 +168,24 @@ def _scatter_elements(node: ir.Node, inputs: Inputs, opset: int) -> Result:
     index = torch.where(index < 0, index + x.shape[axis], index)
     if how == "none":
         return (x.scatter(axis, index, updates),)
-    named = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}[how or ""]
-    return (x.scatter_reduce(axis, index, updates, named),)
+    return (x.scatter_reduce(axis, index, updates, _REDUCTIONS[how or ""]),)
 
 
 def _scatter_nd(node: ir.Node, inputs: Inputs, opset: int) -> Result:
     x, index, updates = inputs
     assert x is not None and index is not None and updates is not None
-    where = tuple(index.to(torch.int64).unbind(-1))
-    add = node.attributes.get_string("reduction", "none") == "add"
-    return (x.index_put(where, updates, accumulate=add),)
+    how = node.attributes.get_string("reduction", "none")
+    where = index.to(torch.int64).unbind(-1)
+    if how == "none":
+        return (x.index_put(tuple(where), updates),)
+    depth = index.shape[-1]
+    row = torch.zeros_like(where[0])  # which of the parts that are updated
+    for size, position in zip(x.shape, where, strict=False):
+        row = row * size + torch.where(position < 0, position + size, position)
+    parts = x.reshape(int(np.prod(x.shape[:depth], dtype=np.int64)), -1)
+    given = updates.reshape(-1, parts.shape[1])
+    made = parts.scatter_reduce(0, row.reshape(-1, 1).expand_as(given), given, _REDUCTIONS[how or ""])
+    return (made.reshape(x.shape),)
 
 
 def _pad(node: ir.Node, inputs: Inputs, opset: int) -> Result:
@@ -256,6 +279,12 @@ def _non_zero(node: ir.Node, inputs: Inputs, opset: int) -> Result:
     return (torch.nonzero(_first(inputs)).T,)
 
 
+def _dropout(node: ir.Node, inputs: Inputs, opset: int) -> Result:
+    x = _first(inputs)
+    dtype = torch.bool if opset >= _BOOL_MASK else x.dtype
+    return (x, torch.full_like(x, opset >= _TRUE_MASK, dtype=dtype))
+
+
 def _same(node: ir.Node, inputs: Inputs, opset: int) -> Result:
     return (_first(inputs),)
 
@@ -264,7 +293,7 @@ OPS: dict[str, Op] = {
     "Concat": _concat,
     "ConstantOfShape": _constant_of_shape,
     "DepthToSpace": _depth_to_space,
-    "Dropout": _same,
+    "Dropout": _dropout,
     "Expand": _expand,
     "Flatten": _flatten,
     "Gather": _gather,
