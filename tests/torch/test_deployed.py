@@ -98,10 +98,14 @@ def test_attention_inside_one_function_of_torch(tmp_path: Path) -> None:
     assert np.median(found) <= 1e-5 and found.max() <= 0.02, "a code off at ties"
 
 
-@pytest.mark.parametrize("kind", ["lsq", "fixed", "ema", "pact", "dsq", "dorefa", "tqt", "adaround", "qdrop"])
-def test_every_quantizer_is_deployed_as_trained(tmp_path: Path, kind: str) -> None:
+KINDS = [("onnxruntime", kind) for kind in ("lsq", "fixed", "ema", "pact", "dsq", "dorefa", "adaround", "qdrop")]
+KINDS += [("vitis", kind) for kind in ("lsq", "pact", "tqt", "qdrop")]
+
+
+@pytest.mark.parametrize(("backend", "kind"), KINDS)
+def test_every_quantizer_is_deployed_as_trained(tmp_path: Path, backend: str, kind: str) -> None:
     data = batches(4, 3, 10, 10)
-    backend, net = ("vitis", Plain(norm=False)) if kind == "tqt" else ("onnxruntime", with_signs(Plain()))
+    net = Plain(norm=False) if backend == "vitis" else with_signs(Plain())
     act = "lsq" if kind in ("dorefa", "adaround") else kind
     weight = "lsq" if kind in ("pact", "qdrop") else kind
     model, losses = trained(net, data, backend=backend, weight_quantizer=weight, act_quantizer=act)
@@ -109,7 +113,7 @@ def test_every_quantizer_is_deployed_as_trained(tmp_path: Path, kind: str) -> No
     path = qat.export(model, tmp_path / "trained.onnx", (data[0],))
     onnxq.deploy(path, backend=backend, output=tmp_path / "d.onnx")
     found = differences(model, tmp_path / "d.onnx", data, optimize=False)
-    assert_same(found, 0.05 if kind == "tqt" else 0.01)  # a power of two makes ties, and vitis quantizes outputs
+    assert_same(found, 0.2 if backend == "vitis" else 0.01)  # a power of two makes ties, and vitis quantizes outputs
 
 
 @pytest.mark.parametrize("observer", ["clip_std", "lsq", "lsq_plus", "kl", "quantile:quantile=0.99", "mse:power=2.4"])

@@ -40,7 +40,7 @@ def values(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("spec", [SIGNED, NARROW, UNSIGNED, POWER], ids=str)
 @pytest.mark.parametrize("kind", ["lsq", "fixed", "ema", "dsq", "tqt", "pact"])
 def test_values_are_those_of_the_arithmetic(kind: str, spec: QuantSpec) -> None:
-    if (kind == "pact" and (spec is NARROW or spec is POWER)) or (kind == "tqt" and spec is not POWER):
+    if (kind == "pact" and spec is NARROW) or (kind == "tqt" and spec is not POWER):
         return
     quantizer, x = made(kind, spec), values(3, 4, 50)
     scale = float(quantizer.qparams().scale.reshape(-1)[0])
@@ -109,6 +109,21 @@ def test_pact_gradients(spec: QuantSpec) -> None:
     if not spec.symmetric:
         got = quantizer.get_parameter("lower").grad
         assert got is not None and float(got) == pytest.approx(float((grad * below).sum()), rel=1e-4)
+
+
+def test_pact_on_powers_of_two() -> None:
+    """The grid is the next one that holds the level; what lies between the two is not clipped, and trains on."""
+    quantizer = made("pact", POWER)
+    with torch.no_grad():
+        quantizer.get_parameter("upper").fill_(15 * 0.15)
+    assert float(quantizer.qparams().scale) == 0.25
+    x = torch.tensor([-5.0, -2.0, 0.3, 3.0, 5.0], requires_grad=True)
+    got = quantizer(x)
+    assert got.tolist() == [-4.0, -2.0, 0.25, 3.0, 3.75]
+    got.sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [0, 1, 1, 1, 0]
+    grad = quantizer.get_parameter("upper").grad
+    assert grad is not None and float(grad) == 0.0, "one clipped above, one below"
 
 
 @pytest.mark.parametrize("alpha", [0.2, 0.4])
@@ -186,3 +201,18 @@ def test_a_quantizer_that_follows_the_values_may_be_called_twice(kind: str) -> N
     quantizer, x = made(kind, UNSIGNED).train(), values(40).requires_grad_()
     (quantizer(x) + quantizer(x * 2)).sum().backward()
     assert x.grad is not None and bool(torch.isfinite(x.grad).all()) and float(x.grad.abs().max()) > 0
+
+
+def test_dorefa_leaves_a_weight_of_zeros() -> None:
+    quantizer = QUANTIZERS["dorefa"](NARROW, 3, weight=True, observer=MinMax())
+    w = torch.zeros(3, 20, requires_grad=True)
+    quantizer.watching = True
+    quantizer(w)
+    quantizer.watching = False
+    quantizer.settle("w")
+    quantizer.train()
+    y = quantizer(w)
+    y.sum().backward()
+    assert not y.detach().any() and w.grad is not None and torch.equal(w.grad, torch.ones(3, 20))
+    quantizer.get_buffer("size").fill_(1.0)  # one that became zero
+    assert not quantizer(torch.zeros(3, 20)).any()

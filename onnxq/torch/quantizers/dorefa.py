@@ -41,9 +41,12 @@ class DoReFa(Fixed):
         self.start(qp)
 
     def grid_input(self, x: Tensor) -> Tensor:
-        """The squashed weight."""
-        squashed = torch.tanh(x / self.size)
-        return squashed / squashed.abs().max() * self.size
+        """The squashed weight; one that is or was zero throughout has no size to keep and is left as it is."""
+        size = torch.where(self.size > 0, self.size, torch.ones_like(self.size))
+        squashed = torch.tanh(x / size)
+        top = squashed.abs().max()
+        none = (self.size == 0) | (top == 0)
+        return torch.where(none, x, squashed / torch.where(none, torch.ones_like(top), top) * size)
 
     def quantize(self, x: Tensor) -> Tensor:
         """See :meth:`Quantizer.quantize`."""

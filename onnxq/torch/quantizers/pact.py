@@ -61,15 +61,24 @@ class PACT(Quantizer):
         with torch.no_grad():
             if self.spec.symmetric:
                 middle = 0 if self.spec.signed else 1 << (self.spec.bits - 1)
-                scale = self.upper.abs() / (high - middle)
-                return scale.clamp(min=MIN_SCALE), torch.full_like(scale, middle)
+                scale = self._allowed(self.upper.abs() / (high - middle))
+                return scale, torch.full_like(scale, middle)
             upper, lower = self.upper.clamp(min=0.0), self.lower.clamp(max=0.0)
-            scale = ((upper - lower) / (high - low)).clamp(min=MIN_SCALE)
+            scale = self._allowed((upper - lower) / (high - low))
             return scale, torch.clamp(torch.round(low - lower / scale), low, high)
 
     def quantize(self, x: Tensor) -> Tensor:
         """See :meth:`Quantizer.quantize`."""
         scale, zero = self.numbers()
+        ends = (self.spec.qmin, self.spec.qmax)
         upper = self.upper
         lower = -upper if self.spec.symmetric else self.lower
-        return _Clipped.apply(x, lower, upper, scale, zero, (self.spec.qmin, self.spec.qmax))  # type: ignore[no-any-return]
+        if self.spec.power_of_two:  # what is clipped lies beyond the grid, whose scale may be wider than the levels'
+            upper = upper + ((ends[1] - zero) * scale - upper).detach()
+            lower = lower + ((ends[0] - zero) * scale - lower).detach()
+        return _Clipped.apply(x, lower, upper, scale, zero, ends)  # type: ignore[no-any-return]
+
+    def _allowed(self, scale: Tensor) -> Tensor:
+        """A scale that the grid may have: the next power of two where it must be one."""
+        scale = scale.clamp(min=MIN_SCALE)
+        return torch.exp2(torch.ceil(torch.log2(scale))) if self.spec.power_of_two else scale
