@@ -26,6 +26,7 @@ from onnxq.qparams import QParams, fake_quantize
 __all__ = ["LARGEST", "Moments", "Seen", "batches", "moments_of"]
 
 Doubles = NDArray[np.float64]
+Floats = NDArray[np.float32]
 
 LARGEST = 6144
 """Largest number of inputs of a group: its second moments take 302 MB."""
@@ -34,6 +35,8 @@ _BUDGET = 1 << 30
 _POSITIONS = 32768
 _POSITIONS_PER_INPUT = 16
 """A layer is seen at no more than the larger of 32768 and 16 positions an input, spread evenly over the samples."""
+_FAR = 8.0
+"""Standard deviations from zero at which an input is far from it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,13 +191,18 @@ def _grids(draft: Draft, layers: Sequence[QuantizedLayer]) -> dict[str, QParams]
 
 
 class _Sums:
-    """Sums over samples of one layer: products in float32, a few thousand positions at a time, added up in float64."""
+    """Sums over samples of one layer: products in float32, a few thousand positions at a time, added up in float64.
+
+    Inputs far from zero are taken less what they are in the first sample: float32 products about zero would not hold
+    their spread.
+    """
 
     def __init__(self, layer: QuantizedLayer, samples: int) -> None:
         groups, _, inputs = layer.matrix().shape
         self._layer = layer
         self._most = -(-max(_POSITIONS, _POSITIONS_PER_INPUT * inputs) // max(1, samples))
         self._count = 0
+        self._pivot: Floats | None = None
         self._mean = np.zeros((groups, inputs))
         self._gram = np.zeros((groups, inputs, inputs))
         self._shift: Doubles | None = None
@@ -209,13 +217,16 @@ class _Sums:
         if not self._alike:
             return
         phase = (number * 0.6180339887) % 1.0
-        columns = self._layer.inputs(x, self._most, phase)
+        read = self._layer.inputs(x, self._most, phase)
+        if not self._count:
+            self._pivot = _pivot(read)
+        columns = read if self._pivot is None else read - self._pivot
         rows = columns.transpose(0, 2, 1)
         self._count += columns.shape[2]
         self._mean += columns.sum(axis=2, dtype=np.float64)
         self._gram += columns @ rows
         if original is not None:
-            change = columns - self._layer.inputs(original, self._most, phase)
+            change = read - self._layer.inputs(original, self._most, phase)
             if self._shift is None or self._cross is None:
                 self._shift, self._cross = np.zeros_like(self._mean), np.zeros_like(self._gram)
             self._shift += change.sum(axis=2, dtype=np.float64)
@@ -225,13 +236,23 @@ class _Sums:
         """``None`` where nothing was seen, not all of it was finite, or positions are not those of the float model."""
         if not self._count or not self._alike or not np.isfinite(self._gram.sum()):
             return None
-        mean = self._mean / self._count
+        off = self._mean / self._count
+        mean = off if self._pivot is None else off + self._pivot[:, :, 0]
         spread = self._gram
         spread /= self._count
-        spread -= mean[:, :, None] * mean[:, None, :]
+        spread -= off[:, :, None] * off[:, None, :]
         if self._shift is None or self._cross is None:
             return Moments(self._count, mean, spread)
         shift, drift = self._shift / self._count, self._cross
         drift /= self._count
-        drift -= shift[:, :, None] * mean[:, None, :]
+        drift -= shift[:, :, None] * off[:, None, :]
         return Moments(self._count, mean, spread, shift, drift)
+
+
+def _pivot(columns: Floats) -> Floats | None:
+    """Means of inputs (groups, inputs, positions) as (groups, inputs, 1); None where none of them is far from zero."""
+    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is found in the end
+        mean = columns.mean(axis=2, dtype=np.float64, keepdims=True)
+        spread = columns.var(axis=2, keepdims=True).mean(axis=1, keepdims=True)
+        far = np.isfinite(mean).all() and bool((np.square(mean) > _FAR**2 * spread).any())
+    return mean.astype(np.float32) if far else None

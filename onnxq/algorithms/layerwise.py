@@ -141,7 +141,8 @@ def _improve_one(
     before = float(seen.held.error(weight, now, old).sum())
     after = float(seen.held.error(weight, change, new).sum())
     plain = float(seen.held.error(weight, now, -seen.fitting.offset(weight, now)).sum()) if free else before
-    if not after < min(before, plain) - _LEAST * abs(before):
+    best = min(before, plain)
+    if not after < best - _LEAST * abs(best):
         tally.undone += 1
         return
     tally.better += 1

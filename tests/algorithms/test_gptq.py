@@ -175,6 +175,50 @@ def test_moments_tell_the_error_of_any_change(name: str, prefix: bool) -> None:
         assert told[0] == pytest.approx(measured[0], rel=1e-4)
 
 
+def far(offset: float) -> tuple[onnx.ModelProto, Feeds]:
+    """A layer half of whose inputs vary by 1 about a large number, which its bias takes off again."""
+    mixing = np.eye(32) + np.random.default_rng(7).normal(size=(32, 32)) / 8
+    mean = np.where(np.arange(32) < 16, offset, 0.0)
+    weight = normal(32, 32, scale=1.0)
+    model = build("(float[64, 32] x) => (float[64, 32] y) { y = Gemm (x, w, b) }", w=weight,
+                  b=(-mean @ weight.astype(np.float64)).astype(np.float32))  # fmt: skip
+    rng = np.random.default_rng(1)
+    return model, [{"x": (rng.normal(size=(64, 32)) @ mixing + mean).astype(np.float32)} for _ in range(24)]
+
+
+@pytest.mark.parametrize("offset", [0.0, 300.0, 10_000.0])
+@pytest.mark.parametrize("algorithm", ["gptq", "adaround", "seqmse"])
+def test_inputs_far_from_zero_gain_as_those_around_it(algorithm: str, offset: float) -> None:
+    model, feeds = far(offset)
+    scores = []
+    for names in (("bias_correction",), (algorithm, "bias_correction")):
+        q = onnxq.quantize(model, feeds[:16], options=Options(weight_bits=4, algorithms=names))
+        assert q.plan.stored and not q.plan.quantized
+        want, got = (infer(m, feeds[16:], optimize=False)["y"] for m in (model, ir.to_proto(q.rendered())))
+        scores.append(sqnr(want, got))
+    assert scores[1] > scores[0] + (0.1 if algorithm == "seqmse" else 0.5)
+
+
+@pytest.mark.parametrize("prefix", [False, True])
+def test_moments_of_inputs_far_from_zero(prefix: bool) -> None:
+    draft = draft_of(*far(10_000.0), act_bits=16)
+    (layer,) = quantized_layers(draft.model, draft.plan)
+    (seen,) = moments_of(draft, [layer], prefix=prefix)
+    exact = np.concatenate([sample.feeds["x"] for sample in draft.held]).astype(np.float64)
+    x = exact
+    if prefix:
+        (site,) = [s for s in draft.plan.sites if s.tensor == "x"]
+        x = fake_quantize(exact.astype(np.float32), draft.numbers[site.name]).astype(np.float64)
+    np.testing.assert_allclose(seen.held.mean[0], x.mean(axis=0), rtol=1e-7, atol=1e-7)
+    np.testing.assert_allclose(seen.held.spread[0], np.cov(x.T, bias=True), atol=1e-4)
+    if prefix:
+        assert seen.held.shift is not None and seen.held.drift is not None
+        moved = x - exact
+        np.testing.assert_allclose(seen.held.shift[0], moved.mean(axis=0), atol=1e-6)
+        centred = (moved - moved.mean(axis=0)).T @ (x - x.mean(axis=0)) / len(x)
+        np.testing.assert_allclose(seen.held.drift[0], centred, atol=1e-5)
+
+
 def test_what_is_worse_on_samples_held_back_is_undone() -> None:
     draft = draft_of(*case("conv"), weight_bits=4)
     before = {name: value.const_value for name, value in draft.model.graph.initializers.items()}
