@@ -71,7 +71,8 @@ class OpRule:
             of the node that gives it.
         cost_behind: cost per output element of quantizing directly behind this node while it runs float. Where it is
             not zero, the node's integer kernel is only good where all that it depends on runs in integers.
-        when: node → why this node cannot be quantized, ``None`` where it can.
+        when: node → why this node cannot be quantized, ``None`` where it can. The first line of its docstring says on
+            the target's page which nodes can; :class:`onnxq.rows.Never` says that none can.
     """
 
     op: str
@@ -158,8 +159,9 @@ class Backend:
             with a grid symmetric about zero the two are computed in float, which placement ``auto`` then leaves so.
         drops_absorbed: an absorbed Relu or Clip is taken out of a QDQ model where the quantizer behind it saturates at
             the same bounds.
-        complete_units: every quantized operator has a quantizer directly behind it: in front of an absorbed activation
-            function too, where that cannot be taken out.
+        complete_units: every quantized operator has a quantizer directly behind it, or an entry for its output in the
+            table: in front of an absorbed activation function too, where that cannot be taken out. An operator of a
+            model given, whose output has no scale, stays float.
         whole: kinds of :func:`onnxq.graph.recognition.groups.find_groups` whose nodes stay float, none of them
         quantized.
         by_cost: placement ``auto`` weighs the costs below; else it quantizes all that the table allows.

@@ -35,6 +35,7 @@ from onnxq.planning.planner import settled_plan
 from onnxq.prepare import Source, backend_named
 from onnxq.qparams import QParams, from_range
 from onnxq.quantized import Quantized
+from onnxq.render.reading.planned import reading, writing
 from onnxq.spec import PerTensor, QuantSpec
 
 __all__ = ["deploy"]
@@ -84,7 +85,7 @@ def deploy(
         raise nothing_to_deploy(source)
     plan, numbers, notes = _adopt(source, past_quantizers(given), target, options)
     if not plan.quantized:
-        raise nothing_to_deploy(source)
+        raise nothing_to_deploy(source, plan)
     made = Quantized(
         source.model,
         plan,
@@ -124,7 +125,13 @@ def _adopt(
     in_float = {name for name, _ in unquantized}
 
     def lacking(plan: Plan) -> dict[str, str]:
-        return _lacking(plan, _numbers(source.model, plan, given, in_float, target), unquantized)
+        numbers = _numbers(source.model, plan, given, in_float, target)
+        edges = ((site.tensor, edge) for site in plan.sites for edge in site.readers)
+        lacks = {edge.node: tensor for tensor, edge in edges if (tensor, edge) in unquantized}
+        lacks |= reading(plan, numbers)
+        if target.complete_units:
+            lacks |= writing(source.model, plan, numbers)
+        return {node: f"the model given does not quantize {tensor!r}" for node, tensor in lacks.items()}
 
     plan = settled_plan(source.model, target, options, lacking)
     numbers = _numbers(source.model, plan, given, in_float, target)
@@ -135,6 +142,7 @@ def _adopt(
             f"{'; '.join(bad[:_LISTED])}{rest}",
             hint=f"Quantize the float model for {target.name}, or train with quantizers as onnxq writes them for it",
         )
+    without = sorted(set(writing(source.model, plan, numbers).values()))
     sites = tuple(
         replace(s, spec=numbers[s.name].spec, produced=s.produced and s.tensor not in in_float)
         for s in plan.sites
@@ -146,6 +154,9 @@ def _adopt(
     fit_biases(source.model, plan, numbers)
     unused = [name for kind, name in given if kind != "bias" and name not in {s.tensor for s in sites}]
     notes = [f"deploy: {target.name} does not quantize {', '.join(map(repr, unused))}"] if unused else []
+    if without:
+        end = "the table has no entry" if target.format_named(options.format).simulated else "written in float"
+        notes.append(f"deploy: the model given has no scale for {', '.join(map(repr, without))}: {end}")
     return plan, numbers, [*notes, *fit_to_target(source.model, plan, numbers, target)]
 
 
@@ -201,16 +212,6 @@ def _follow_moves(model: ir.Model, plan: Plan, numbers: dict[str, QParams], in_f
 
 def _same(one: QParams, other: QParams) -> bool:
     return np.array_equal(one.scale, other.scale) and np.array_equal(one.zero_point, other.zero_point)
-
-
-def _lacking(plan: Plan, numbers: Mapping[str, QParams], unquantized: Set[tuple[str, Edge]]) -> dict[str, str]:
-    """Nodes that read a tensor for which there are no numbers, or read it in float in the model given; the reason."""
-    found: dict[str, str] = {}
-    for site in plan.sites:
-        for edge in site.readers:
-            if site.name not in numbers or (site.tensor, edge) in unquantized:
-                found.setdefault(edge.node, f"the model given does not quantize {site.tensor!r}")
-    return found
 
 
 def _refused(plan: Plan, given: Mapping[tuple[str, str], QParams], target: Backend) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -13,6 +14,7 @@ from onnxq.notes.reasons import counts
 
 if TYPE_CHECKING:
     from onnxq.backend import Format
+    from onnxq.plan import Plan
     from onnxq.quantized import Quantized
 
 __all__ = ["QUANTIZERS", "is_in_integers", "left_while_running", "nothing_to_deploy", "quantizing"]
@@ -25,6 +27,8 @@ _WHILE_RUNNING = frozenset(
 """What finds scales of activations while it runs, or computes with those."""
 _PACKED = frozenset({"GatherBlockQuantized", "MatMulBnb4", "MatMulNBits"})
 """What reads weights in integers, and activations in float."""
+_REASONS = 2
+"""That an error tells."""
 _OTHERS = frozenset({"QAttention", "QGemm", "Quant"}) | _PACKED
 
 
@@ -61,11 +65,19 @@ def left_while_running(source: Quantized, form: Format) -> list[str]:
     return [f"{what}: it is not known whether {target.name} runs what is left as it is. {hint}"]
 
 
-def nothing_to_deploy(source: Quantized) -> BackendError:
-    """The error for a model of which a target takes over nothing: what was found in it, and what to do."""
+def nothing_to_deploy(source: Quantized, plan: Plan | None = None) -> BackendError:
+    """The error for a model of which a target takes over nothing: what was found in it, and what to do.
+
+    Args:
+        source: the model given.
+        plan: the target's, whose reasons are told.
+    """
     name = source.backend.name
     if _quantizes_activations(source):
-        what = f"{name} quantizes none of what this model quantizes"
+        given = {edge.node for site in source.plan.sites for edge in site.readers}
+        reasons = Counter(kept.reason for kept in plan.kept_float if kept.node in given) if plan is not None else {}
+        told = "; ".join(f"{plural(count, 'node')}: {reason}" for reason, count in list(reasons.items())[:_REASONS])
+        what = f"{name} quantizes none of what this model quantizes" + (f" ({told})" if told else "")
         return BackendError(what, hint=f"See 'onnxq plan' for what {name} quantizes")
     nodes = list(all_nodes(source.model))
     found = [node.op_type for node in nodes if node.op_type in _PACKED or node.op_type == "DequantizeLinear"]

@@ -7,6 +7,7 @@ import pytest
 
 import onnxq
 from onnxq import Options
+from onnxq.errors import BackendError
 from tests.models import build, normal
 
 FEEDS = [{"x": normal(2, 8, 16, seed=k, scale=1.0)} for k in range(4)]
@@ -50,3 +51,39 @@ def test_numbers_are_kept(name: str) -> None:
         old, found = made.qparams[site.name], new[site.role, site.tensor]
         assert found.scale.tolist() == old.scale.tolist(), site.name
         assert found.zero_point.tolist() == old.zero_point.tolist(), site.name
+
+
+def _with_open_ends() -> onnx.ModelProto:
+    """Quantizers in front of convolutions only, as TensorRT likes them: the last one's output has no scale."""
+    net = build(
+        "(float[1, 8, 6, 6] x) => (float[1, 8, 6, 6] y) { a = Conv (x, v)\n r = Relu (a)\n y = Conv (r, w) }",
+        v=normal(8, 8, 1, 1),
+        w=normal(8, 8, 1, 1, seed=1),
+    )
+    feeds = [{"x": normal(1, 8, 6, 6, seed=k, scale=1.0)} for k in range(4)]
+    options = Options(placement="all", per_channel=False)
+    return onnxq.quantize(net, feeds, backend="tensorrt", options=options).rendered()
+
+
+@pytest.mark.parametrize("name", ["qnn", "stpu", "tengine"])
+def test_what_needs_a_scale_behind_it_stays_float_without(name: str) -> None:
+    """The HTP refuses a convolution without, and the tables of the others need a line for each tensor."""
+    made = onnxq.deploy(_with_open_ends(), backend=name)
+    assert list(made.plan.quantized.values()) == ["Conv"]
+    (kept,) = (k for k in made.plan.kept_float if k.op == "Conv")
+    assert kept.reason == "the model given does not quantize 'y'"
+
+
+@pytest.mark.parametrize("name", ["snpe", "ppl_cuda"])
+def test_a_table_without_an_entry_is_told_of(name: str) -> None:
+    made = onnxq.deploy(_with_open_ends(), backend=name)
+    assert list(made.plan.quantized.values()) == ["Conv", "Conv"]
+    assert "deploy: the model given has no scale for 'y': the table has no entry" in made.notes
+
+
+def test_where_nothing_is_left_the_reasons_are_told() -> None:
+    net = build("(float[1, 8, 6, 6] x) => (float[1, 8, 6, 6] y) { y = Conv (x, w) }", w=normal(8, 8, 1, 1))
+    feeds = [{"x": normal(1, 8, 6, 6, seed=k, scale=1.0)} for k in range(4)]
+    given = onnxq.quantize(net, feeds, backend="tensorrt", options=Options(placement="all")).rendered()
+    with pytest.raises(BackendError, match=r"qnn quantizes none .* \(1 node: the model given does not quantize 'y'\)"):
+        onnxq.deploy(given, backend="qnn")

@@ -17,7 +17,7 @@ from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.render.reading.numbers import check_table_numbers
 
-__all__ = ["NO_ENTRY", "planned"]
+__all__ = ["NO_ENTRY", "planned", "reading", "writing"]
 
 NO_ENTRY = "the table has no entry for it"
 """Why a node stays float of which the table knows nothing."""
@@ -51,7 +51,7 @@ def planned(
         return numbers
 
     def lacking(plan: Plan) -> dict[str, str]:
-        return dict.fromkeys(_lacking(model, plan, found(plan)), NO_ENTRY)
+        return dict.fromkeys((*reading(plan, found(plan)), *writing(model, plan, found(plan))), NO_ENTRY)
 
     plan = settled_plan(model, backend, Options(placement="all"), lacking, unknown)
     numbers = found(plan)
@@ -65,12 +65,18 @@ def _values(model: ir.Model) -> Iterator[ir.Value]:
         yield from (*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs))
 
 
-def _lacking(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> set[str]:
-    """Quantized nodes that read or write a tensor without numbers."""
-    without = {s.name for s in plan.sites if s.role != "bias"} - numbers.keys()
-    found = {edge.node for name in without for edge in plan.by_name[name].readers}
-    outputs = {plan.by_name[name].tensor for name in without if plan.by_name[name].produced}
+def reading(plan: Plan, numbers: Mapping[str, QParams]) -> dict[str, str]:
+    """Quantized nodes that read a tensor without numbers, and the tensor."""
+    sites = [site for site in plan.sites if site.role != "bias" and site.name not in numbers]
+    return {edge.node: site.tensor for site in sites for edge in site.readers if edge.node in plan.quantized}
+
+
+def writing(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> dict[str, str]:
+    """Quantized nodes behind which a quantizer is planned without numbers, and the tensor."""
+    outputs = {site.tensor for site in plan.sites if site.produced and site.name not in numbers}
+    found = {}
     for node in model.graph.all_nodes():
-        if any(value.name in outputs for value in node.outputs):
-            found.add(plan.absorbed.get(node.name or "", node.name or ""))
-    return {name for name in found if name in plan.quantized}
+        for value in node.outputs:
+            if value.name in outputs:
+                found[plan.absorbed.get(node.name or "", node.name or "")] = value.name
+    return {node: tensor for node, tensor in found.items() if node in plan.quantized}
