@@ -113,7 +113,10 @@ def test_every_quantizer_is_deployed_as_trained(tmp_path: Path, backend: str, ki
     path = qat.export(model, tmp_path / "trained.onnx", (data[0],))
     onnxq.deploy(path, backend=backend, output=tmp_path / "d.onnx")
     found = differences(model, tmp_path / "d.onnx", data, optimize=False)
-    assert_same(found, 0.2 if backend == "vitis" else 0.01)  # a power of two makes ties, and vitis quantizes outputs
+    if backend == "vitis":  # its biases of 8 bits and its powers of two make ties, and its outputs are codes
+        assert found.max() <= 0.2 and np.mean(found > 1e-4) <= 0.15
+    else:
+        assert_same(found, 0.01)
 
 
 @pytest.mark.parametrize("observer", ["clip_std", "lsq", "lsq_plus", "kl", "quantile:quantile=0.99", "mse:power=2.4"])

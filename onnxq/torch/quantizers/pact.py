@@ -71,7 +71,7 @@ class PACT(Quantizer):
         """See :meth:`Quantizer.quantize`."""
         scale, zero = self.numbers()
         ends = (self.spec.qmin, self.spec.qmax)
-        upper = self.upper
+        upper: Tensor = self.upper
         lower = -upper if self.spec.symmetric else self.lower
         if self.spec.power_of_two:  # what is clipped lies beyond the grid, whose scale may be wider than the levels'
             upper = upper + ((ends[1] - zero) * scale - upper).detach()
