@@ -11,9 +11,10 @@ onnxruntime, but ReduceMean, of which it rounds sums its own way (up to 8 steps)
 equal codes, some convolutions are off by an offset for each channel, of up to 4 steps in a ResNet and 3 in a network of
 speech embeddings; in EfficientNet-Lite0 one by channels with the Clip behind it was up to 20 steps off. The means of
 AveragePool and GlobalAveragePool have the step of what they are taken of, whatever quantizer stands behind them: they
-are tied to it here, so that the numbers in onnxruntime are those of the simulator. Gemm and MatMul of two axes must
-have one row; a MatMul of four axes is fine, one of three hangs the builder, in float too; a model with
-LayerNormalization is not loaded. Not verified: the NPU itself.
+are tied to it here, so that the numbers in onnxruntime are those of the simulator. The builder
+hangs on a quantized Gemm or MatMul of two axes and more than one row, and on a quantized MatMul of three axes: those
+stay float here, which it builds. A LayerNormalization it builds where epsilon is written out, as it is here. Not
+verified: the NPU itself.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
-from onnxq.checks.findings import Finding
 from onnxq.graph.recognition.groups import KINDS
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array
+from onnxq.plan import Plan
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.rows import (
     conv_axis,
@@ -40,39 +41,39 @@ from onnxq.spec import QuantSpec
 
 __all__ = ["BACKEND"]
 
+_EPSILON = 1e-5
+"""What ONNX gives to a LayerNormalization that does not say."""
+
 
 def _rows(node: ir.Node) -> str | None:
-    """Matrix products of the shapes that the builder can handle; it hangs on others, in float too."""
+    """A product of four axes, or of two with one row: the builder hangs on others where they are quantized."""
     shape = node.inputs[0].shape if node.inputs[0] is not None else None
     if shape is None or len(shape) == 4:
         return None
     if len(shape) != 2:
-        return f"RKNN's builder hangs on a {node.op_type} of {'three' if len(shape) == 3 else len(shape)} axes"
-    return None if shape[0] == 1 or not isinstance(shape[0], int) else "RKNN's builder hangs on more than one row"
+        return (
+            f"RKNN's builder hangs on a quantized {node.op_type} of {'three' if len(shape) == 3 else len(shape)} axes"
+        )
+    one = shape[0] == 1 or not isinstance(shape[0], int)
+    return None if one else f"RKNN's builder hangs on a quantized {node.op_type} of more than one row"
 
 
 def _gemm(node: ir.Node) -> str | None:
+    """A Gemm that is x @ w + b, of one row: the builder hangs on more where they are quantized."""
     return plain_gemm(node) or _rows(node)
 
 
 def _cuts_nothing(node: ir.Node) -> str | None:
-    """No negative pads: the scale is that of the output, which does not hold what they cut off."""
+    """A Pad that cuts nothing off: the scale is that of its output."""
     pads = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
     return "negative pads cut off what its scale would not hold" if pads is not None and (pads < 0).any() else None
 
 
-def _lacks(model: ir.Model) -> list[Finding]:
-    """What the toolkit cannot load or build, whether it is quantized or not."""
-    found: list[Finding] = []
+def _finish(model: ir.Model, plan: Plan) -> None:
+    """Write out the epsilon of a LayerNormalization: the builder cannot do without it."""
     for node in all_nodes(model):
-        why = None
-        if node.op_type in ("Gemm", "MatMul"):
-            why = _rows(node)
-        elif node.op_type == "LayerNormalization":
-            why = "RKNN-Toolkit2 2.5.0 cannot load it"
-        if why is not None:
-            found.append(Finding("warning", f"node '{node.name}' ({node.op_type})", why))
-    return found
+        if node.op_type == "LayerNormalization" and node.domain == "" and "epsilon" not in node.attributes:
+            node.attributes["epsilon"] = ir.AttrFloat32("epsilon", _EPSILON)
 
 
 _RULES = (
@@ -106,7 +107,7 @@ BACKEND = Backend(
     max_opset=19,
     weight_bits=frozenset({8}),
     act_bits=frozenset({8}),
-    lacks=_lacks,
+    finish=_finish,
     runtime="rknn",
     artifacts="model.onnx (QDQ, opset 19 or below)",
     verified="RKNN-Toolkit2 2.5.0, simulator of rk3588",

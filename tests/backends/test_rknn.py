@@ -42,8 +42,8 @@ def test_a_newer_model_is_refused() -> None:
         onnxq.quantize(model, images(1, 8), backend="rknn")
 
 
-def test_matrix_products_that_its_builder_hangs_on_stay_float() -> None:
-    model = build(
+def products() -> onnx.ModelProto:
+    return build(
         """(float[4, 8] x) => (float[1, 4, 8] y) {
             [gemm] a = Gemm (x, w)
             [lift] b = Unsqueeze (a, axes)
@@ -53,7 +53,22 @@ def test_matrix_products_that_its_builder_hangs_on_stay_float() -> None:
         v=normal(8, 8, seed=1),
         axes=onnx.numpy_helper.to_array(onnx.helper.make_tensor("axes", onnx.TensorProto.INT64, [1], [0])),
     )
-    kept = {k.node: k.reason for k in onnxq.plan(model, backend="rknn").kept_float}
-    assert "one row" in kept["gemm"] and "three axes" in kept["rows"]
-    found = "\n".join(f"{f.where}: {f.what}" for f in onnxq.check(model, backend="rknn"))
-    assert "gemm" in found and "rows" in found
+
+
+def test_matrix_products_that_its_builder_hangs_on_quantized_stay_float() -> None:
+    kept = {k.node: k.reason for k in onnxq.plan(products(), backend="rknn").kept_float}
+    assert "a quantized Gemm of more than one row" in kept["gemm"]
+    assert "a quantized MatMul of three axes" in kept["rows"]
+
+
+def test_what_it_builds_in_float_is_no_fault_of_a_model() -> None:
+    assert not [f for f in onnxq.check(products(), backend="rknn") if "gemm" in f.where or "rows" in f.where]
+
+
+def test_a_layer_normalization_says_its_epsilon(tmp_path: Path) -> None:
+    model = build(
+        "(float[1, 4, 8] x) => (float[1, 4, 8] y) { n = LayerNormalization (x, s) y = Relu (n) }", s=normal(8), opset=17
+    )
+    made = onnxq.quantize(model, images(1, 4, 8), backend="rknn", output=tmp_path)
+    (node,) = [n for n in onnx.load(made.files[0]).graph.node if n.op_type == "LayerNormalization"]
+    assert {a.name: a.f for a in node.attribute if a.name == "epsilon"} == {"epsilon": pytest.approx(1e-5)}

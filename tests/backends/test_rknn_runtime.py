@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -38,6 +39,26 @@ def plain() -> onnx.ModelProto:
 
 def matmul() -> onnx.ModelProto:
     return build("(float[1, 2, 8, 16] x) => (float[1, 2, 8, 8] y) { y = MatMul (x, w) }", w=normal(16, 8))
+
+
+def normalized() -> onnx.ModelProto:
+    """A product that the builder hangs on where it is quantized, a normalization that does not say its epsilon."""
+    return build(
+        """(float[1, 3, 8, 8] x) => (float[1, 64, 8] y) {
+            c = Conv (x, w1)
+            r = Relu (c)
+            f = Reshape (r, shape)
+            t = Transpose <perm = [0, 2, 1]> (f)
+            n = LayerNormalization <axis = -1> (t, s, b)
+            y = MatMul (n, w2)
+        }""",
+        w1=normal(8, 3, 1, 1),
+        shape=np.array([1, 8, 64]),
+        s=normal(8, seed=1) + 1,
+        b=normal(8, seed=2),
+        w2=normal(8, 8, seed=3),
+        opset=17,
+    )
 
 
 def skip() -> onnx.ModelProto:
@@ -85,6 +106,7 @@ def test_layers_agree_from_equal_integers(tmp_path: Path) -> None:
         (branches, (1, 4, 8, 8)),
         (upsampling, (1, 4, 8, 8)),
         (matmul, (1, 2, 8, 16)),
+        (normalized, (1, 3, 8, 8)),
     ],
 )
 def test_the_simulator_agrees(graph: object, shape: tuple[int, ...], tmp_path: Path) -> None:
