@@ -158,6 +158,7 @@ def _read(path: Path) -> Quantized:
 
 
 def _plain_matmul(node: ir.Node) -> str | None:
+    """A product with a constant matrix, which is an InnerProduct."""
     weight = node.inputs[1]
     flat = weight is not None and weight.shape is not None and len(weight.shape) == 2
     return None if flat and is_constant(weight) else "not an InnerProduct: its weight is no constant matrix"

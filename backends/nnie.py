@@ -41,7 +41,7 @@ from onnxq.render.formats import FAKE_QUANTIZE
 from onnxq.render.reading.planned import NO_ENTRY, planned
 from onnxq.render.sidecar import take_apart, write_json
 from onnxq.render.tables import read_json
-from onnxq.rows import plain_gemm, plain_max_pool
+from onnxq.rows import Never, each, plain_gemm, plain_max_pool
 from onnxq.spec import QuantSpec, Scheme
 
 __all__ = ["BACKEND", "table_path"]
@@ -49,7 +49,7 @@ __all__ = ["BACKEND", "table_path"]
 _SPEC = QuantSpec(scheme=Scheme.LOGARITHMIC)
 _BEYOND = 2.0**128
 """More than any float32 number."""
-_NO_ENTRY = ("Clip", "Flatten", "GlobalAveragePool", "Mul", "PRelu", "Relu", "Reshape", "Sigmoid", "Softmax")
+_NO_ENTRY = "Clip Flatten GlobalAveragePool Mul PRelu Relu Reshape Sigmoid Softmax"
 """Operators without an entry in the table."""
 _DOUBLING = {
     "align_corners": ("round_prefer_floor", "round_prefer_ceil"),
@@ -62,6 +62,7 @@ _DOUBLING = {
 
 
 def _ungrouped(node: ir.Node) -> str | None:
+    """A convolution of two dimensions without groups."""
     weight = node.inputs[1]
     if node.attributes.get_int("group", 1) != 1:
         return "a convolution with groups needs clip values for each group, which the table cannot say"
@@ -69,6 +70,7 @@ def _ungrouped(node: ir.Node) -> str | None:
 
 
 def _plain_matmul(node: ir.Node) -> str | None:
+    """A product with a constant matrix."""
     weight = node.inputs[1]
     return (
         None if weight is not None and weight.shape is not None and len(weight.shape) == 2 else "its weight has batches"
@@ -76,6 +78,7 @@ def _plain_matmul(node: ir.Node) -> str | None:
 
 
 def _eltwise(node: ir.Node) -> str | None:
+    """A sum of feature maps of one shape."""
     if any(is_constant(value) for value in node.inputs):
         return "it adds a constant: an Eltwise layer adds feature maps"
     shapes = [value.shape for value in node.inputs if value is not None]
@@ -84,11 +87,12 @@ def _eltwise(node: ir.Node) -> str | None:
 
 
 def _variable(node: ir.Node) -> str | None:
+    """A Concat of feature maps, none of them a constant."""
     return "it joins a constant to feature maps" if any(is_constant(value) for value in node.inputs) else None
 
 
 def _doubling(node: ir.Node) -> str | None:
-    """Whether a Resize repeats every element twice in both directions."""
+    """A Resize that repeats every element twice in both directions."""
     text = "only upsampling by 2, nearest, has a layer"
     mode = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
     rounding = node.attributes.get_string("nearest_mode", "round_prefer_floor")
@@ -103,10 +107,6 @@ def _doubling(node: ir.Node) -> str | None:
             return f"{text}, and its factors are not known"
         factors = [b / a for a, b in zip(before, after, strict=True)]
     return None if list(factors) == [1.0, 1.0, 2.0, 2.0] else text
-
-
-def _no_entry(node: ir.Node) -> str | None:
-    return "the table of clip values has no entry for it"
 
 
 def _share_inputs(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:
@@ -236,7 +236,7 @@ _RULES = (
     OpRule("MaxPool", Kind.ELEMENTWISE, output=False, when=plain_max_pool),
     OpRule("AveragePool", Kind.ELEMENTWISE, output=False),
     OpRule("Resize", Kind.ELEMENTWISE, output=False, when=_doubling),
-    *(OpRule(op, Kind.ELEMENTWISE, output=False, when=_no_entry) for op in _NO_ENTRY),
+    *each(Kind.ELEMENTWISE, _NO_ENTRY, output=False, when=Never("the table of clip values has no entry for it")),
 )
 
 BACKEND = Backend(

@@ -131,6 +131,7 @@ def _clipped(node: ir.Node) -> bool:
 
 
 def _table(node: ir.Node) -> str | None:
+    """A Gather that picks rows of a constant table, large enough to be worth storing in integers."""
     table = node.inputs[0]
     if table is None or table.shape is None or len(table.shape) != 2 or node.attributes.get_int("axis", 0) != 0:
         return "not a table of rows"

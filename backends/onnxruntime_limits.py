@@ -33,7 +33,7 @@ _PASSED = frozenset(
 
 
 def several(node: ir.Node) -> str | None:
-    """onnxruntime 1.31's QLinearSoftmax gives 0 in place of 1 where there is one element to a row of 255 steps."""
+    """A Softmax of more than one element to a row: of one, onnxruntime 1.31's QLinearSoftmax gives 0 in place of 1."""
     size = _row(node)
     several = size is not None and size > 1
     return None if several else "onnxruntime's integer kernel is wrong for rows of one element"

@@ -107,7 +107,7 @@ def _without_zero_point(value: ir.Value) -> QuantSpec:
 
 
 def _why_not_passed_on(node: ir.Node) -> str | None:
-    """Data movement is worth quantizing where an integer operator reads the result, on the grid it is moved in."""
+    """One that an integer operator reads, on the grid in which it is moved."""
     if node.op_type == "Resize" and (why := nearest(node)) is not None:
         return why
     if node.op_type == "MaxPool" and (why := plain_max_pool(node)) is not None:
@@ -145,6 +145,7 @@ def _from_integers(value: ir.Value | None) -> bool:
 
 
 def _why_not_pooled(node: ir.Node) -> str | None:
+    """One behind a multiply-accumulate, whose kernel can then write integers."""
     return None if _from_integers(node.inputs[0]) else "no integer operator stands before it"
 
 
@@ -163,10 +164,12 @@ def _shortcut(node: ir.Node) -> tuple[int, ...]:
 
 
 def _why_no_shortcut(node: ir.Node) -> str | None:
+    """A residual Add that a convolution computes, with integers in its other branch: that branch is quantized."""
     return None if _shortcut(node) else "no branch is a convolution read here alone, with integers in the other"
 
 
 def _why_not_transposed(node: ir.Node) -> str | None:
+    """A ConvTranspose without groups."""
     return None if node.attributes.get_int("group", 1) == 1 else "OpenVINO has no integer kernel for its groups"
 
 

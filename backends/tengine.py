@@ -177,17 +177,19 @@ def _read(path: Path) -> Quantized:
 
 
 def _varied(node: ir.Node) -> str | None:
-    """Weights that the tool's formula can quantize."""
+    """One whose weights are not all equal: the tool divides by their range."""
     array = constant_array(node.inputs[1])
     equal = array is not None and (not array.size or array.min() == array.max())
     return "all its weights are equal, and quant_tool_uint8 divides by their range" if equal else None
 
 
 def _fully_connected(node: ir.Node) -> str | None:
+    """A Gemm that is x @ w + b, of weights that are not all equal."""
     return plain_gemm(node) or _varied(node)
 
 
 def _product(node: ir.Node) -> str | None:
+    """A product of two activations; one of two axes with a weight becomes a Gemm."""
     constant = any(is_constant(value) for value in node.inputs)
     return "quant_tool_uint8 leaves the weights of a MatMul of three axes float" if constant else None
 

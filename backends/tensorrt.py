@@ -30,7 +30,7 @@ from onnxq.prepare import backend_named
 from onnxq.quantized import Quantized
 from onnxq.render.calibration_cache import read_cache, read_ranges, write_cache, write_ranges
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
-from onnxq.rows import conv_axis, conv_transpose_axis, gemm_axis, matmul_axis, plain_gemm, plain_max_pool
+from onnxq.rows import Never, conv_axis, conv_transpose_axis, gemm_axis, matmul_axis, plain_gemm, plain_max_pool
 from onnxq.spec import QuantSpec
 
 __all__ = [
@@ -56,6 +56,7 @@ _SHARING = ("Concat", "MaxPool")
 
 
 def _why_no_shortcut(node: ir.Node) -> str | None:
+    """A residual Add that a convolution computes: its other branch is quantized."""
     if any(is_constant(v) for v in node.inputs):
         return "adds a constant, in the kernel of the operator before it"
     return None if shortcut(node) else "no convolution computes it: neither branch comes from one alone"
@@ -83,11 +84,12 @@ def _is_multiplied(value: ir.Value, across: tuple[str, ...]) -> bool:
 
 
 def _why_not_joined(node: ir.Node) -> str | None:
+    """A Concat that an integer operator reads."""
     return None if _is_multiplied(node.outputs[0], _SHARING) else "no integer operator reads it"
 
 
 def _why_not_pooled(node: ir.Node) -> str | None:
-    """A pool gains where its neighbours compute in integers."""
+    """A pool before or behind an integer operator."""
     why = plain_max_pool(node) if node.op_type == "MaxPool" else None
     data = node.inputs[0]
     if why is not None or data is None:
@@ -134,10 +136,6 @@ def _is_packed(node: ir.Node) -> bool:
     return False
 
 
-def _moved(node: ir.Node) -> str | None:
-    return "it moves values: TensorRT moves the quantizers of its neighbours across it"
-
-
 def require_opset(options: Options, least: int, lacking: str) -> None:
     """Refuse opsets without what the target's quantizers are made of.
 
@@ -169,7 +167,8 @@ MULTIPLY = (
 )
 """Rows of multiply-accumulates and matrix products."""
 
-ACROSS = tuple(OpRule(op, Kind.MOVEMENT, output=False, when=_moved) for op in _MOVES)
+_MOVED = Never("it moves values: TensorRT moves the quantizers of its neighbours across it", "passed through")
+ACROSS = tuple(OpRule(op, Kind.MOVEMENT, output=False, when=_MOVED) for op in _MOVES)
 """Rows of operators that get no quantizers of their own."""
 
 _RULES = (

@@ -14,6 +14,7 @@ itself, speed, and that FP8 and int8 cannot be mixed in a network (NVIDIA's Tens
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -22,6 +23,7 @@ from onnxq.backend import Format
 from onnxq.backends import tensorrt
 from onnxq.errors import OptionError
 from onnxq.options import Options
+from onnxq.rows import Never
 from onnxq.spec import QuantSpec, Scheme
 
 __all__ = ["BACKEND", "refuse"]
@@ -31,12 +33,9 @@ _MIN_OPSET = 19
 
 
 def _why_float(node: ir.Node) -> str | None:
+    """A convolution without groups."""
     groups = node.attributes.get_int("group", 1)
     return None if groups == 1 else f"TensorRT has no FP8 kernel for a convolution of {groups} groups"
-
-
-def _no_kernel(node: ir.Node) -> str | None:
-    return "TensorRT has no FP8 kernel for it"
 
 
 def refuse(options: Options) -> None:
@@ -50,7 +49,10 @@ def refuse(options: Options) -> None:
         raise OptionError("floating-point numbers have no zero point", where="symmetric", hint="Leave it out")
 
 
-_WHEN = {"Conv": _why_float, "ConvTranspose": _no_kernel}
+_WHEN: dict[str, Callable[[ir.Node], str | None]] = {
+    "Conv": _why_float,
+    "ConvTranspose": Never("TensorRT has no FP8 kernel for it"),
+}
 _RULES = [replace(rule, when=_WHEN.get(rule.op, rule.when)) for rule in tensorrt.MULTIPLY]
 _FORMATS: dict[str, Format] = {"qdq": tensorrt.BACKEND.formats["qdq"]}
 

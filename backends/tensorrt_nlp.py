@@ -25,6 +25,7 @@ _UNCHANGED = ("Cast", "Flatten", "Reshape", "Transpose", "Unsqueeze")
 
 
 def _why_no_residual(node: ir.Node) -> str | None:
+    """A residual Add, both its inputs: no sum of embeddings, mask or scaled tensor."""
     if any(is_constant(v) for v in node.inputs):
         return "adds a constant, in the kernel of the operator before it"
     makers = [v.producer() if v is not None else None for v in node.inputs]

@@ -94,8 +94,14 @@ def _known_dimensions(model: ir.Model) -> list[Note]:
 
 def _read_on(node: ir.Node) -> bool:
     """Whether a node's output, or what a Relu or Clip makes of it, is more than a model output."""
-    readers = [use.node for value in node.outputs for use in value.uses()]
-    return any(reader.op_type not in _CUTS or _read_on(reader) for reader in readers)
+    seen, stack = {node}, [node]
+    while stack:
+        readers = {use.node for value in stack.pop().outputs for use in value.uses()} - seen
+        if any(reader.op_type not in _CUTS for reader in readers):
+            return True
+        seen |= readers
+        stack += readers
+    return False
 
 
 def _rule(rule: OpRule) -> OpRule:
@@ -109,6 +115,8 @@ def _rule(rule: OpRule) -> OpRule:
         """One that is read in the model: a model output alone is exact in float."""
         return only_an_output(node) or (given(node) if given is not None else None)
 
+    if given is not None:
+        why_not.__doc__ = f"{why_not.__doc__} {given.__doc__}"
     return replace(
         rule,
         data=_tensors if rule.op in ("Add", "Mul") else rule.data,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -9,6 +10,7 @@ import onnx_ir as ir
 from onnxq.backend import Kind, OpRule
 
 __all__ = [
+    "Never",
     "conv_axis",
     "conv_transpose_axis",
     "each",
@@ -21,6 +23,23 @@ __all__ = [
     "plain_max_pool",
     "recurrent_axis",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Never:
+    """What a row has as its ``when`` that is only there to say why its operator is not quantized.
+
+    Attributes:
+        reason: the same for every node.
+        fate: what becomes of it, for the target's page.
+    """
+
+    reason: str
+    fate: str = "stays float"
+
+    def __call__(self, node: ir.Node) -> str:
+        """The reason."""
+        return self.reason
 
 
 def each(kind: Kind, names: str, **fields: Any) -> tuple[OpRule, ...]:
@@ -68,7 +87,7 @@ def plain_gemm(node: ir.Node) -> str | None:
 
 
 def nearest(node: ir.Node) -> str | None:
-    """A Resize that only picks elements of its input."""
+    """A Resize that picks elements of its input, the nearest ones."""
     if node.attributes.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize":
         return "it fills in a value that its input need not hold"
     mode = node.attributes.get_string("mode", "nearest")
@@ -87,7 +106,7 @@ def only_an_output(node: ir.Node) -> str | None:
 
 
 def plain_max_pool(node: ir.Node) -> str | None:
-    """A MaxPool of which only the values are used."""
+    """A MaxPool whose indices are not used."""
     return "its indices are used" if len(node.outputs) > 1 and node.outputs[1].name else None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from docstrings import markdown
@@ -16,7 +17,8 @@ from docstrings import markdown
 from onnxq import plugins
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.catalog import backends
-from onnxq.spec import QuantSpec
+from onnxq.rows import Never
+from onnxq.spec import PerTensor, QuantSpec
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "targets"
 _HEAD = "<!-- written by tools/targets.py from the target's table: change it there -->\n\n"
@@ -80,8 +82,8 @@ def page(target: Backend) -> str:
         "",
         "## Table",
         "",
-        f"- weights: {target.weight}{', a scale per output channel' if target.per_channel else ''}{bits}",
-        f"- activations: {target.activation}{act_bits}",
+        f"- weights: {_short(target.weight)}, {_scales(target)}{bits}",
+        f"- activations: {_short(target.activation)}, one scale for a tensor{act_bits}",
         f"- biases: {bias}",
         f"- computed together with the operator before them: {', '.join(sorted(target.absorbed)) or 'nothing'}",
         f"- opset: {opset}",
@@ -104,6 +106,8 @@ def _order(rule: OpRule) -> tuple[int, str]:
 
 
 def _parts(rule: OpRule) -> str:
+    if isinstance(rule.when, Never):
+        return f"nothing: {rule.when.fate}"
     parts = []
     if rule.kind is not Kind.WEIGHT_ONLY:
         parts.append("data")
@@ -117,6 +121,8 @@ def _parts(rule: OpRule) -> str:
 
 
 def _note(rule: OpRule) -> str:
+    if isinstance(rule.when, Never):
+        return rule.when.reason
     notes = []
     if rule.kind is Kind.MOVEMENT:
         notes.append("input and output share a scale")
@@ -129,13 +135,17 @@ def _note(rule: OpRule) -> str:
     if rule.weight is not None:
         notes.append(f"weights {_short(rule.weight)}")
     if rule.when is not None and (said := (rule.when.__doc__ or "").strip().splitlines()):
-        notes.append(said[0].rstrip("."))
+        notes.append(f"only {said[0][:1].lower()}{said[0][1:].rstrip('.')}")
     return "; ".join(notes)
 
 
 def _short(spec: QuantSpec) -> str:
-    extra = ", power of two" if spec.power_of_two else ""
-    return f"{'int' if spec.signed else 'uint'}{spec.bits} {'symmetric' if spec.symmetric else 'asymmetric'}{extra}"
+    """The words of a spec but for its granularity, which is the row's or the options'."""
+    return str(replace(spec, granularity=PerTensor())).replace(" per tensor", "")
+
+
+def _scales(target: Backend) -> str:
+    return "a scale for each output channel" if target.per_channel and target.has_channels else "one scale for a tensor"
 
 
 def _numbers(bits: frozenset[int]) -> str:

@@ -21,7 +21,7 @@ _MOST_DIMENSIONS = 4
 
 
 def product_is_flat(node: ir.Node) -> str | None:
-    """Why a product stays float."""
+    """A product of four dimensions at most; those of five the HTP computes wrongly."""
     if is_deep_product(node, _MOST_DIMENSIONS):
         return "the HTP computes products of five dimensions wrongly; fixed sizes would let them be four"
     return None
@@ -56,7 +56,7 @@ def takes_others(node: ir.Node) -> bool:
 
 
 def resize_is_right(node: ir.Node) -> str | None:
-    """Why a Resize stays float."""
+    """A Resize that the HTP computes as it is defined: elements that it takes too, scales that are ratios of sizes."""
     if takes_others(node):
         return "the HTP takes other elements than this Resize; fixed sizes would let them be gathered"
     if not is_nearest(node) and not _scales_are_ratios(node):
@@ -76,14 +76,14 @@ def _scales_are_ratios(node: ir.Node) -> bool:
 
 
 def mean_is_right(node: ir.Node) -> str | None:
-    """Why an AveragePool stays float."""
+    """An AveragePool whose windows end where its input does, padding included."""
     if rounds_up(node):
         return "the HTP computes windows beyond its input wrongly; sizes that fit would leave none"
     return None
 
 
 def gather_is_right(node: ir.Node) -> str | None:
-    """Why a Gather stays float."""
+    """One whose indices do not count from the end."""
     if counts_from_the_end(node):
         return "the HTP takes no indices that count from the end; fixed sizes would let them be positive"
     return None

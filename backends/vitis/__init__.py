@@ -43,10 +43,12 @@ def _together(node: ir.Node, function: ir.Node) -> bool:
 
 
 def _hard_sigmoid(node: ir.Node) -> str | None:
+    """A HardSigmoid of alpha 1/6 and beta 1/2."""
     return None if is_dpu_hard_sigmoid(node) else "only alpha 1/6 and beta 1/2 have a kernel"
 
 
 def _interpolation(node: ir.Node) -> str | None:
+    """A Resize, nearest or linear, that fills in no value of its own."""
     if node.attributes.get_string("mode", "nearest") == "linear":
         fills_in = node.attributes.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize"
         return "it fills in a value that its input need not hold" if fills_in else None
@@ -54,6 +56,7 @@ def _interpolation(node: ir.Node) -> str | None:
 
 
 def _pad(node: ir.Node) -> str | None:
+    """A Pad that fills in 0 or what is in its input."""
     if node.attributes.get_string("mode", "constant") != "constant" or len(node.inputs) < 3 or node.inputs[2] is None:
         return None
     return None if scalar_of(node.inputs[2]) == 0.0 else "it fills in a value that its input need not hold"
