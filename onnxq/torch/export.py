@@ -23,6 +23,7 @@ from onnxq.ort.session import Session
 from onnxq.planning.uneven import too_uneven
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.spec import Scheme
+from onnxq.torch.feeding import example_of
 from onnxq.torch.insertion import map_tensors
 from onnxq.torch.marks import to_onnx
 from onnxq.torch.module import QuantizedModule, require_prepared
@@ -91,7 +92,7 @@ class _Exported(torch.nn.Module):
 def export(
     module: torch.nn.Module,
     path: str | os.PathLike[str],
-    example_inputs: tuple[Any, ...],
+    example_inputs: Tensor | tuple[Any, ...],
     *,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
@@ -104,7 +105,7 @@ def export(
     Args:
         module: what :func:`onnxq.torch.prepare` gave, calibrated; left unchanged.
         path: of the file.
-        example_inputs: of its forward; the branch that they take is the one exported.
+        example_inputs: of its forward, a tuple or the one tensor; the branch that they take is the one exported.
         input_names: of the graph.
         output_names: of the graph.
         dynamic_axes: as ``torch.onnx.export`` takes them.
@@ -118,12 +119,12 @@ def export(
         OutputError: it cannot be written.
         VerificationError: onnxruntime computes something else than torch.
     """
-    prepared = require_prepared(module)
+    prepared, example = require_prepared(module), example_of(example_inputs)
     target = Path(path)
     if not target.parent.is_dir():
         raise OutputError("the folder does not exist", where=f"'{target.parent}'", hint="Create it first")
     names: dict[str, Any] = {"input_names": input_names, "output_names": output_names, "dynamic_axes": dynamic_axes}
-    proto, wanted = _traced(prepared, example_inputs, {k: v for k, v in names.items() if v is not None})
+    proto, wanted = _traced(prepared, example, {k: v for k, v in names.items() if v is not None})
     model = load(proto)
     unique_names(model)
     _plain_names(model)
@@ -131,7 +132,7 @@ def export(
     normalize(model, min_opset=OPSET, keep=_FUNCTIONS, unfit=too_uneven)
     _move_first(model)
     _register(model)
-    _compare(model, example_inputs, wanted)
+    _compare(model, example, wanted)
     save(model, target)
     return target
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
 
 from onnxq.torch.composites import parts_of
 
@@ -48,17 +49,27 @@ class Visitor(Protocol):
 
 
 class ModulePath:
-    """Which of a module's parts is running: hooks on each of them keep count.
+    """Which of a module's parts is running: hooks on each of them keep count, as long as this context is entered.
 
     Args:
         module: gets the hooks.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
+        self.module = module
         self.stack: list[str] = [""]
-        for name, part in module.named_modules():
-            part.register_forward_pre_hook(partial(self._enter, name))
-            part.register_forward_hook(self._leave, always_call=True)
+        self._hooks: list[RemovableHandle] = []
+
+    def __enter__(self) -> None:
+        self.stack = [""]
+        for name, part in self.module.named_modules():
+            self._hooks.append(part.register_forward_pre_hook(partial(self._enter, name)))
+            self._hooks.append(part.register_forward_hook(self._leave, always_call=True))
+
+    def __exit__(self, *error: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
 
     def _enter(self, name: str, module: torch.nn.Module, args: Any) -> None:
         self.stack.append(name)

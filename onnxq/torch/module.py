@@ -33,6 +33,7 @@ class QuantizedModule(torch.nn.Module):
         quantizers: by name; what the name says is the first tensor that each of them quantizes.
         target: what it was prepared for.
         plan: the target's plan of the example's graph.
+        example: the inputs that it was prepared with, their values left out.
         left: node → why it stays float although the target would quantize it.
         active: quantizers work; else the module runs as it was.
         round_biases: biases are rounded to whole units of data scale times weight scale, as the target stores them.
@@ -45,9 +46,11 @@ class QuantizedModule(torch.nn.Module):
         mapped: Sequence[Mapped],
         make: Callable[[Spot], Quantizer],
         path: ModulePath,
+        example: Args,
     ) -> None:
         super().__init__()
         self.module, self.target = module, target
+        self.example: Args = map_tensors(example, lambda _, x: x.new_empty(0), "")
         self.plan: Plan = mapped[0].plan
         self.left = {name: why for m in mapped for name, why in m.left.items()}
         self.quantizers = torch.nn.ModuleDict()
@@ -66,7 +69,7 @@ class QuantizedModule(torch.nn.Module):
         """The user's module, quantized."""
         if not self.active:
             return self.module(*args, **kwargs)
-        with Insertion(self._path, _Run(self)):
+        with self._path, Insertion(self._path, _Run(self)):
             return self.module(*args, **kwargs)
 
     def observing(self) -> list[tuple[str, Quantizer]]:

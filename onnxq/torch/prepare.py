@@ -14,7 +14,7 @@ training, and fold into the quantized weights when the model is deployed.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from onnxq.backend import Backend
 from onnxq.errors import DataError, OptionError
 from onnxq.options import Options
 from onnxq.prepare import backend_named
+from onnxq.torch.feeding import example_of, fed
 from onnxq.torch.insertion import Insertion, ModulePath
 from onnxq.torch.maker import Maker
 from onnxq.torch.mapping import Mapped, Spot, map_plan
@@ -40,7 +41,7 @@ OPSET = 17
 
 def prepare(
     module: torch.nn.Module,
-    example_inputs: Args,
+    example_inputs: Tensor | Args,
     *,
     backend: str = "onnxruntime",
     options: Options | None = None,
@@ -48,7 +49,7 @@ def prepare(
     act_quantizer: str | None = None,
     weight_observer: str = "mse",
     act_observer: str = "ema_mse",
-    more_examples: Sequence[Args] = (),
+    more_examples: Sequence[Tensor | Args] = (),
     batches: Iterable[Any] | None = None,
     most: int | None = 16,
 ) -> QuantizedModule:
@@ -60,7 +61,7 @@ def prepare(
 
     Args:
         module: the user's; batch normalizations stay.
-        example_inputs: of its forward, on its device.
+        example_inputs: of its forward, on its device: a tuple of them, or the tensor where there is one.
         backend: name of the target.
         options: bits, symmetry, granularity, exclusions; every operator that the target quantizes is, as in
             :func:`onnxq.deploy`.
@@ -91,15 +92,14 @@ def prepare(
         for quantizer, observer in ((weight_quantizer, weight_observer), (act_quantizer, act_observer))
     )
     path = ModulePath(module)
-    mapped = [
-        _mapped(module, example, target, Options.of(options), path) for example in (example_inputs, *more_examples)
-    ]
+    examples = [example_of(given) for given in (example_inputs, *more_examples)]
+    mapped = [_mapped(module, example, target, Options.of(options), path) for example in examples]
 
     def make(spot: Spot) -> Quantizer:
         maker = weights if spot.weight else activations
         return maker.make(spot.spec, spot.channels, weight=spot.weight, fixed=spot.fixed, shape=spot.shape)
 
-    made = QuantizedModule(module, target, mapped, make, path)
+    made = QuantizedModule(module, target, mapped, make, path, examples[0])
     _tell_of_weights(mapped, target)
     made.train(module.training)
     place = next(iter(module.parameters()), None)
@@ -142,7 +142,7 @@ class _Marking(torch.nn.Module):
         self.module, self.path, self.marker = module, path, marker
 
     def forward(self, *args: Any) -> Any:
-        with Insertion(self.path, self.marker):
+        with self.path, Insertion(self.path, self.marker):
             return self.module(*args)
 
 
@@ -151,12 +151,14 @@ def calibrate(module: torch.nn.Module, batches: Iterable[Any], *, most: int | No
 
     Args:
         module: prepared; its mode is left as it was.
-        batches: tensors, or tuples and lists of which the first element is the input (as a ``DataLoader`` of pictures
-            and labels gives), or dictionaries of keyword arguments.
+        batches: tensors; or tuples and lists that begin with the inputs, as many as in the example that the module was
+            prepared with (labels may follow, as a ``DataLoader`` gives them), or with a tuple of them; or dictionaries
+            of keyword arguments. Arrays of NumPy are taken like tensors.
         most: at most this many batches.
 
     Raises:
-        DataError: there is no batch, a tensor is not finite, or no batch reaches a quantizer.
+        DataError: there is no batch, one has fewer inputs than the example, a tensor is not finite, or no batch reaches
+            a quantizer.
         OptionError: the module is not prepared.
     """
     prepared = require_prepared(module)
@@ -172,11 +174,8 @@ def calibrate(module: torch.nn.Module, batches: Iterable[Any], *, most: int | No
             for batch in batches:
                 if most is not None and count >= most:
                     break
-                if isinstance(batch, Mapping):
-                    prepared(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in batch.items()})
-                else:
-                    first = batch[0] if isinstance(batch, (tuple, list)) else batch
-                    prepared(first.to(device))
+                args, named = fed(batch, prepared.example, device)
+                prepared(*args, **named)
                 count += 1
         if not count:
             raise DataError("there is no batch", where="calibrate")

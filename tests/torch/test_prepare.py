@@ -113,6 +113,67 @@ def test_what_cannot_be_is_said_at_once(
         make(Plain(), torch.randn(1, 3, 10, 10))
 
 
+class Gained(nn.Module):
+    """Two inputs, one of which may be left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor, gain: torch.Tensor | None = None) -> torch.Tensor:
+        gain = torch.ones(len(x), 1) if gain is None else gain
+        result: torch.Tensor = self.last(self.first(x) * gain)
+        return result
+
+
+X8, GAIN, LABELS = torch.randn(16, 8, generator=torch.Generator().manual_seed(0)), torch.full((16, 1), 50.0), [0] * 16
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        (X8, GAIN),
+        [X8, GAIN, LABELS],
+        ((X8, GAIN), LABELS),
+        {"x": X8, "gain": GAIN},
+        (X8.double().numpy(), GAIN.numpy(), LABELS),
+    ],
+)
+def test_batches_give_all_inputs_of_the_example(batch: Any) -> None:
+    model = qat.prepare(Gained(), (X8, GAIN), batches=[batch], act_observer="minmax").eval()
+    with torch.no_grad():
+        got = model(X8, GAIN)
+        with model.set(active=False):
+            want = model(X8, GAIN)
+    assert float((got - want).norm() / want.norm()) < 0.02
+
+
+@pytest.mark.parametrize(("batch", "count"), [(X8, 1), ((X8,), 1), (((X8,), LABELS), 1), (((X8, GAIN, GAIN),), 3)])
+def test_batches_of_other_inputs_than_the_example_are_refused(batch: Any, count: int) -> None:
+    with pytest.raises(DataError, match=f"{count} of the inputs, the example .* 2"):
+        qat.prepare(Gained(), (X8, GAIN), batches=[batch])
+
+
+def test_a_tensor_alone_is_an_example(tmp_path: Path) -> None:
+    model = qat.prepare(Gained(), X8, batches=[X8.numpy()]).eval()
+    path = qat.export(model, tmp_path / "x.onnx", X8)
+    assert differences(model, path, [X8]).max() < 0.05
+    with pytest.raises(OptionError, match="an example is a tuple of the inputs, not dict"):
+        qat.prepare(Gained(), {"x": X8})  # type: ignore[arg-type]
+
+
+def test_no_hooks_stay_on_the_module() -> None:
+    net = Plain()
+    x = torch.randn(2, 3, 10, 10)
+    with pytest.raises(OptionError, match="batch normalization"):
+        qat.prepare(net, (x,), options=Options(per_channel=False))
+    model = qat.prepare(net, (x,), batches=[x])
+    with pytest.raises(RuntimeError):
+        model(x[:, :1])
+    model(x)
+    assert not [hook for part in net.modules() for hook in (*part._forward_hooks, *part._forward_pre_hooks)]
+
+
 def test_batches_given_at_once_are_calibrated_with() -> None:
     data = batches(4, 3, 10, 10)
     torch.manual_seed(0)

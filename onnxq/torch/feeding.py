@@ -1,0 +1,73 @@
+"""What users give as examples and batches, as the arguments of a module's forward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from onnxq.errors import DataError, OptionError
+
+__all__ = ["example_of", "fed"]
+
+Tensor = torch.Tensor
+Args = tuple[Any, ...]
+
+
+def example_of(given: Any) -> Args:
+    """An example as positional arguments; a tensor alone is the only one of them.
+
+    Raises:
+        OptionError: it is neither a tensor nor a tuple or list.
+    """
+    if isinstance(given, (Tensor, np.ndarray)):
+        return (as_tensors(given),)
+    if not isinstance(given, (tuple, list)):
+        raise OptionError(
+            f"an example is a tuple of the inputs, not {type(given).__name__}",
+            where="example_inputs",
+            hint="Give (images,)",
+        )
+    return tuple(as_tensors(value) for value in given)
+
+
+def fed(batch: Any, example: Args, device: torch.device) -> tuple[Args, dict[str, Any]]:
+    """Positional and keyword arguments that a batch of a loader holds.
+
+    Args:
+        batch: a tensor; a tuple or list that begins with the inputs, or with a tuple of them; or a dictionary of
+            keyword arguments.
+        example: the inputs that the module was prepared with: as many are taken.
+        device: where to put them.
+
+    Raises:
+        DataError: there are fewer of them.
+    """
+    if isinstance(batch, Mapping):
+        return (), {str(name): as_tensors(value, device) for name, value in batch.items()}
+    parts = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
+    wanted, of = len(example), "begins with"
+    if parts and isinstance(parts[0], (tuple, list)) and not (example and isinstance(example[0], (tuple, list))):
+        parts, of = tuple(parts[0]), "has"
+    if len(parts) < wanted or (of == "has" and len(parts) > wanted):
+        raise DataError(
+            f"a batch {of} {len(parts)} of the inputs, the example that the module was prepared with {wanted}",
+            where="calibrate",
+            hint="Give batches of as many inputs, labels behind them, or dictionaries of keyword arguments",
+        )
+    return tuple(as_tensors(value, device) for value in parts[:wanted]), {}
+
+
+def as_tensors(value: Any, device: torch.device | None = None) -> Any:
+    """A structure of lists, tuples and dictionaries with its arrays as tensors, on a device; doubles as float32."""
+    if isinstance(value, np.ndarray):
+        value = torch.from_numpy(value.astype(np.float32) if value.dtype == np.float64 else value)
+    if isinstance(value, Tensor):
+        return value if device is None else value.to(device)
+    if type(value) in (list, tuple):
+        return type(value)(as_tensors(v, device) for v in value)
+    if type(value) is dict:
+        return {k: as_tensors(v, device) for k, v in value.items()}
+    return value
