@@ -21,6 +21,7 @@ __all__ = [
     "array_of",
     "constant_array",
     "describe",
+    "filled_values",
     "is_constant",
     "is_filled",
     "only_reader",
@@ -54,15 +55,41 @@ def is_constant(value: ir.Value | None) -> bool:
 
 def is_filled(value: ir.Value | None) -> bool:
     """Whether runs differ in the shape of a value at most: a constant, or one number repeated, moved about or not."""
-    if value is None or is_constant(value):
-        return value is not None
-    node = value.producer()
+    seen: set[ir.Value] = set()
+    stack = [value]
+    while stack:
+        read = stack.pop()
+        if read is None:
+            return False
+        if read in seen or is_constant(read):
+            continue
+        seen.add(read)
+        sources = _filled_from(read.producer())
+        if sources is None:
+            return False
+        stack += sources
+    return True
+
+
+def filled_values(model: ir.Model) -> set[ir.Value]:
+    """What nodes write and :func:`is_filled`."""
+    filled: set[ir.Value] = set()
+    for node in all_nodes(model):
+        sources = _filled_from(node)
+        if sources is not None and all(v is not None and (v in filled or is_constant(v)) for v in sources):
+            filled.update(node.outputs)
+    return filled
+
+
+def _filled_from(node: ir.Node | None) -> Sequence[ir.Value | None] | None:
+    """What has to be filled for a node's outputs to be; None where they never are."""
     if node is None or node.domain != "":
-        return False
+        return None
     if node.op_type == "ConstantOfShape":
-        return True
-    read = node.inputs if node.op_type == "Concat" else node.inputs[:1]
-    return node.op_type in _MOVES and all(map(is_filled, read))
+        return ()
+    if node.op_type not in _MOVES:
+        return None
+    return node.inputs if node.op_type == "Concat" else node.inputs[:1]
 
 
 def array_of(tensor: ir.TensorProtocol) -> AnyArray:

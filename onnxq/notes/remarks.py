@@ -65,7 +65,12 @@ def remarks(
 
 def _is_scaled(value: ir.Value) -> bool:
     """Whether the model does arithmetic with an input before anything else."""
-    readers = [node for node, _ in value.uses()]
-    return bool(readers) and all(
-        n.op_type in _ARITHMETIC or (n.op_type in _MOVES and all(map(_is_scaled, n.outputs))) for n in readers
-    )
+    seen, stack = {value}, [value]
+    while stack:
+        readers = [node for node, _ in stack.pop().uses()]
+        if not readers or any(n.op_type not in _ARITHMETIC and n.op_type not in _MOVES for n in readers):
+            return False
+        moved = {made for n in readers if n.op_type not in _ARITHMETIC for made in n.outputs} - seen
+        seen |= moved
+        stack += moved
+    return True

@@ -54,10 +54,18 @@ class _Draft:
     spans: list[ir.Value] = field(default_factory=list)
     own: bool = False
     name: str = ""
+    above: _Draft | None = None
 
     @property
     def root(self) -> _Draft:
-        return self if self.tied_to is None else self.tied_to.root
+        """The last of those that it is tied to; those on the way keep it in ``above``, from where it goes on later."""
+        top, passed = self, []
+        while top.tied_to is not None:
+            passed.append(top)
+            top = top.above or top.tied_to
+        for draft in passed:
+            draft.above = top
+        return top
 
     def site(self) -> Site:
         return Site(

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from onnxq.graph.files.load import load
-from onnxq.graph.values import is_filled
+from onnxq.graph.values import filled_values, is_filled
 from tests.graph.helpers import build, i64, random
 
 
@@ -12,7 +12,16 @@ def test_filled_is_what_no_input_changes_but_in_shape() -> None:
     model = load(build(text, start=i64([0]), end=i64([1]), w=random(1, 4), v=random(4)))
     values = {value.name: value for node in model.graph for value in node.outputs}
     filled = {name for name, value in values.items() if is_filled(value)}
+    assert filled == {value.name for value in filled_values(model)}
     assert filled == {"zeros", "part", "both"}
     assert is_filled(model.graph.initializers["w"])
     assert not is_filled(model.graph.inputs[0])
     assert not is_filled(None)
+
+
+def test_long_chains_are_followed_to_their_start() -> None:
+    lines = [f"t{k + 1} = Concat <axis = 0> (t{k}, w)" for k in range(3000)]
+    text = "g (int64[1] x) => (float[N] t3000) { t0 = ConstantOfShape (x)\n" + "\n".join(lines) + "}"
+    model = load(build(text, w=random(1)))
+    assert is_filled(model.graph.outputs[0])
+    assert len(filled_values(model)) == 3001

@@ -16,6 +16,7 @@ from onnxq.checks.fingerprint import fingerprint
 from onnxq.demo.data import MODEL, load_digits
 from onnxq.graph.files.load import load
 from onnxq.options import Options
+from tests.models import build, normal
 
 WRONG = "does not look like the training data: the first BatchNormalization sees"
 
@@ -134,3 +135,12 @@ def test_bytes_that_the_model_scales_itself_are_fine() -> None:
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(255.0).reshape(()), "top"))
     data = np.random.default_rng(2).integers(0, 256, (16, 2, 6, 6)).astype(np.uint8)
     assert not any("0 to 255" in text for text in onnxq.calibrate(model, data).warnings())
+
+
+def test_an_input_is_followed_through_a_long_chain() -> None:
+    lines = [f"t{k + 1} = Gather <axis = 2> (t{k}, i)" for k in range(1200)]
+    text = "(float[1, 3, 4, 4] t0) => (float[1, 4, 2, 2] y) {" + "\n".join(lines) + "\n y = Conv (t1200, w) }"
+    model = build(text, i=np.arange(4)[::-1].copy(), w=normal(4, 3, 3, 3))
+    pictures = np.random.default_rng(0).integers(0, 256, (4, 1, 3, 4, 4)).astype(np.float32)
+    (said,) = onnxq.calibrate(model, pictures, options=Options(keep=2)).warnings()
+    assert "whole numbers from 0 to 255" in said

@@ -15,7 +15,7 @@ from onnxq.errors import OptionError
 from onnxq.options import Override
 from onnxq.planning.planner import make_plan
 from onnxq.prepare import Prepared, backend_named
-from tests.models import build, f32, images, normal
+from tests.models import build, f32, normal
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 ALL = Options(placement="all")
@@ -284,26 +284,3 @@ def test_an_activation_function_between_does_not_hide_the_layer_that_needs_a_con
     )
     plan = onnxq.plan(model)
     assert plan.absorbed == {"act": "join"}
-
-
-@pytest.mark.parametrize("deep", [[1, 4, 8, 8], [1, 2, 2, 8, 8]])
-def test_a_scale_that_holds_a_product_is_known_however_the_target_writes_it(deep: list[int]) -> None:
-    model = build(
-        """(float[1, 4, 8, 8] x) => (float[1, 4, 16, 16] y) {
-            a = Conv (x, w)
-            d = Reshape (a, deep)
-            p = MatMul (d, d)
-            f = Reshape (p, flat)
-            r = Resize <mode = "linear"> (f, none, factors)
-            y = Conv (r, w)
-        }""",
-        w=normal(4, 4, 1, 1),
-        deep=np.array(deep),
-        flat=np.array([1, 4, 8, 8]),
-        none=f32([]),
-        factors=f32([1, 1, 2, 2]),
-    )
-    made = onnxq.quantize(model, images(1, 4, 8, 8), backend="qnn", options=ALL)
-    assert any(site.spans for site in made.plan.sites)
-    worst = made.verification.worst if made.verification is not None else None
-    assert worst is not None and worst[1].sqnr > 20
