@@ -39,7 +39,8 @@ def test_a_scale_that_holds_a_product_is_known_however_the_target_writes_it(deep
 def test_long_chains_of_operators(backend: str, op: str) -> None:
     lines = [f"t{k + 1} = {op.format(f't{k}')}" for k in range(1500)]
     body = "t0 = Conv (x, w)\n" + "\n".join(lines)
-    constants = {"w": normal(4, 4, 1, 1)} | ({"z": normal(1, 4, 1, 4)} if "z" in op else {})
-    model = build(f"(float[1, 4, 4, 4] x) => (float[1, 4, N, 4] t1500) {{ {body} }}", **constants)
+    model = build(
+        f"(float[1, 4, 4, 4] x) => (float[1, 4, N, 4] t1500) {{ {body} }}", w=normal(4, 4, 1, 1), z=normal(1, 4, 1, 4)
+    )
     plan = onnxq.plan(model, backend=backend, options=ALL)
     assert plan.done + len(plan.kept_float) == plan.total >= 1
