@@ -1,13 +1,15 @@
-"""Hold back a few samples, evenly spaced over data of unknown length, within a number of samples and of bytes."""
+"""Hold back a few samples, spread over data of unknown length, within a number of samples and of bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxq.calibration.chance import drawn, lot
 from onnxq.calibration.statistics import KeptSample
 
 __all__ = ["Keeper"]
@@ -17,7 +19,7 @@ _FEW, _MORE = 4, 4
 
 
 class Keeper:
-    """Keeps every ``stride``-th sample; when there are too many, every second one goes and the stride doubles.
+    """Keeps one of every ``stride`` samples, that with the smallest lot; when there are too many, the stride doubles.
 
     The first sound sample is kept even if it alone is above the number of bytes.
 
@@ -36,7 +38,8 @@ class Keeper:
         self._stride = 1
         while most > 0 and expected is not None and expected > most * self._stride:
             self._stride *= 2
-        self._due = 0
+        self._expected = expected
+        self._due = 0 if expected is None else self._drawn(0)
 
     def wants(self, index: int) -> bool:
         """Whether a sample is due; one that turns out unsound is not offered, and the next one is due then."""
@@ -61,16 +64,39 @@ class Keeper:
         if not all(_storable(array) for part in (sample.feeds, sample.outputs) for array in part.values()):
             return
         self.kept.append(sample)
+        self._thin()
         while len(self.kept) > 1 and (len(self.kept) > self._most or self._bytes() > self._allowed()):
-            self.kept = self.kept[::2]
             self._stride *= 2
-        self._due = (index // self._stride + 1) * self._stride
+            self._thin()
+        self._due = self._after(index)
+
+    def _thin(self) -> None:
+        """One a block, as many samples as the stride."""
+        self.kept = [min(block, key=_lot) for _, block in groupby(self.kept, lambda kept: kept.index // self._stride)]
+
+    def _after(self, index: int) -> int:
+        """The next index that would be held: where the number of samples is known, for good."""
+        block = index // self._stride
+        stop = (block + 1) * self._stride
+        if self._expected is None:
+            held = self.kept[-1:] if self.kept and self.kept[-1].index // self._stride == block else []
+            return next((i for i in range(index + 1, stop) if all(lot(i) < _lot(k) for k in held)), stop)
+        mine = self._drawn(block)
+        return mine if mine > index else self._drawn(block + 1)
+
+    def _drawn(self, block: int) -> int:
+        start, stop = block * self._stride, (block + 1) * self._stride
+        return drawn(start, max(start + 1, min(stop, self._expected or stop)))
 
     def _allowed(self) -> int:
         return self._most_bytes * (_MORE if len(self.kept) <= _FEW else 1)
 
     def _bytes(self) -> int:
         return sum(sample.nbytes for sample in self.kept)
+
+
+def _lot(sample: KeptSample) -> int:
+    return lot(sample.index)
 
 
 def _copies(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from onnxq.calibration.chance import drawn
 from onnxq.calibration.feeds import Fitter
 from onnxq.errors import DataError, OnnxqError
 
@@ -46,7 +47,7 @@ class Samples:
         self._indices: list[int] | None = None
         if total is not None and seekable:
             count = total if samples is None else min(samples, total)
-            self._indices = [i * total // count for i in range(count)]
+            self._indices = [drawn(i * total // count, (i + 1) * total // count) for i in range(count)]
             total = count
         self.length = total if samples is None or total is None else min(samples, total)
         if self.length == 0:

@@ -14,13 +14,20 @@ def _indices(total: int, most: int, most_bytes: int = 1 << 30, skip: tuple[int, 
     return [sample.index for sample in keeper.kept]
 
 
-def test_evenly_spaced() -> None:
+def test_one_of_each_block() -> None:
     assert _indices(3, 8) == [0, 1, 2]
     assert _indices(8, 8) == list(range(8))
-    assert _indices(9, 8) == [0, 2, 4, 6, 8]
-    assert _indices(64, 8) == list(range(0, 64, 8))
-    assert _indices(1000, 8) == [0, 128, 256, 384, 512, 640, 768, 896]
-    assert _indices(10, 1) == [0] and _indices(10, 0) == []
+    for total, stride in ((9, 2), (64, 8), (1000, 128)):
+        assert [index // stride for index in _indices(total, 8)] == list(range(-(-total // stride)))
+    assert len(_indices(10, 1)) == 1 and _indices(10, 0) == []
+
+
+@pytest.mark.parametrize("rhythm", [2, 3, 4, 8, 10, 16])
+def test_data_with_a_rhythm_is_not_met_in_step(rhythm: int) -> None:
+    """As of a decoder, prefills and steps in turn, or classes in a cycle."""
+    found = [index % rhythm for index in _indices(640, 16)]
+    assert len(set(found)) >= min(rhythm, 16) / 2
+    assert max(found.count(kind) for kind in found) <= 0.75 * len(found)
 
 
 @pytest.mark.parametrize("total", [5, 64, 100, 777])
@@ -28,7 +35,7 @@ def test_bounds(total: int) -> None:
     for most in (1, 2, 5, 8):
         assert 1 <= len(_indices(total, most)) <= most
     assert 80 * len(_indices(total, 8, most_bytes=500)) <= 500
-    assert _indices(total, 8, most_bytes=1) == [0], "one is held in any case"
+    assert len(_indices(total, 8, most_bytes=1)) == 1, "one is held in any case"
 
 
 @pytest.mark.parametrize("total", [3, 8, 100, 777])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from onnxq.calibration.keep import Keeper
-from onnxq.calibration.roles import few, held_back, samples_to_verify, to_judge_by, to_learn_from
+from onnxq.calibration.roles import few, held_back, samples_to_verify, spread, to_judge_by, to_learn_from
 from onnxq.calibration.statistics import KeptSample
 from onnxq.effort import samples_to_keep
 from onnxq.options import Options
@@ -52,3 +52,10 @@ def test_nobody_is_judged_by_what_it_has_learned_from(total: int) -> None:
     if len(kept) > 16:
         assert not guards & judges and learned | guards | judges == _indices(kept)
         assert len(learned) == len(kept) // 2
+
+
+def test_some_samples_are_spread_over_all() -> None:
+    kept = [KeptSample(index, {}, {}) for index in range(19)]
+    assert [s.index for s in spread(kept, 4)] == [0, 4, 9, 14]
+    assert [s.index for s in spread(kept[:3], 4)] == [0, 1, 2]
+    assert [s.index for s in spread(kept[:16], 8)] == list(range(0, 16, 2))
