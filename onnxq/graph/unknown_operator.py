@@ -10,6 +10,8 @@ import onnx
 __all__ = ["Unknown", "unknown_operator"]
 
 _MESSAGE = re.compile(r"\bOp registered for (\w+) (?:is deprecated in|with) domain_version of (\d+)")
+_NOBODY = re.compile(r"\bai\.onnx:(\w+)\(-?\d+\) is not a registered function/op")
+"""What onnxruntime says of an operator in the standard's domain for which it has no kernel."""
 _NODE = (re.compile(r"\bName: (\S.*?) OpType: "), re.compile(r'\bIn Node, \("([^"]+)"'))
 """How onnx's checker and onnxruntime name a node."""
 
@@ -28,17 +30,20 @@ def unknown_operator(message: str) -> Unknown | None:
     Args:
         message: of onnx's checker or of onnxruntime, about a model that they refuse.
     """
-    found = _MESSAGE.search(message)
+    found = _MESSAGE.search(message) or _NOBODY.search(message)
     if found is None:
         return None
-    op, opset = found[1], int(found[2])
+    op = found[1]
     name = next((match[1] for pattern in _NODE if (match := pattern.search(message))), "")
     where = f"node {name!r} ({op})" if name else f"operator {op}"
     versions = [s for s in onnx.defs.get_all_schemas_with_history() if s.name == op and s.domain == ""]
-    later = [schema.since_version for schema in versions if schema.since_version > opset and not schema.deprecated]
+    if versions and found.re is _NOBODY:
+        return None
     if not versions:
         what = f"no opset of ONNX has an operator {op}: the exporter left it as it found it"
         return Unknown(where, what, "Write it with other operators in the source model, and export it again")
+    opset = int(found[2])
+    later = [schema.since_version for schema in versions if schema.since_version > opset and not schema.deprecated]
     if later:
         what = f"opset {opset}, which the model is of, has no operator {op}: it came with {min(later)}"
         return Unknown(where, what, f"Export the model again with opset {min(later)} or above")

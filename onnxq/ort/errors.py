@@ -19,6 +19,9 @@ _NODE = (r"\bnode '([^']+)' \(", r"\bName:'([^']+)' Status Message")
 def load_error(error: Exception, where: str) -> ExecutionError:
     """The error for a model that onnxruntime cannot load, from what it raised."""
     text = first_line(error)
+    left = unknown_operator(text)
+    if left is not None:
+        return ExecutionError(left.what, where=left.where, hint=left.hint)
     unknown = re.search(r"(\S+?)\(-?\d+\) is not a registered function/op", text)
     if unknown:
         return ExecutionError(
@@ -26,9 +29,6 @@ def load_error(error: Exception, where: str) -> ExecutionError:
             where=where,
             hint="Give the library that implements it with --custom-op-library",
         )
-    left = unknown_operator(text)
-    if left is not None:
-        return ExecutionError(left.what, where=left.where, hint=left.hint)
     invalid = re.match(r'This is an invalid model\. In Node, \("([^"]*)", (\w+), .*?, Error (.*)', text)
     if invalid:
         name, op, reason = invalid.groups()

@@ -15,7 +15,9 @@ from onnxq.errors import ModelError
 from onnxq.graph.files.external import attach_external_data, read_inner_tensors
 from onnxq.graph.files.forms import check_forms
 from onnxq.graph.files.map_types import refuse_maps
+from onnxq.graph.files.origin import note_files
 from onnxq.graph.files.structure import check_definitions, check_structure, sort
+from onnxq.graph.passes.runtime_operators import expand_runtime_operators
 from onnxq.graph.traverse import with_subgraphs
 
 __all__ = ["ModelSource", "load"]
@@ -30,7 +32,8 @@ def load(source: ModelSource) -> ir.Model:
 
     External data stays on disk and is read when needed; only its presence and length are checked. Constant nodes whose
     numbers are external become initializers. Sparse initializers and sparse constants become dense. Nodes out of order
-    are sorted, with a warning in the log.
+    are sorted, with a warning in the log. Operators that onnxruntime alone has in the standard domain are written with
+    those of ONNX.
 
     Args:
         source: a path (``.onnx``, or any form that ``onnx.load`` knows by its suffix), a serialized model, a
@@ -65,6 +68,7 @@ def load(source: ModelSource) -> ir.Model:
         if path.resolve().parent not in folders:
             folders.append(path.resolve().parent)
         model = _from_proto(proto, folders)
+        note_files(model, [path])
     if not check_structure(model):
         logger.warning("nodes out of order: sorted")
         sort(model.graph)
@@ -73,6 +77,7 @@ def load(source: ModelSource) -> ir.Model:
     read_inner_tensors(model)
     check_forms(model)
     _free_negative_sizes(model)
+    expand_runtime_operators(model)
     return model
 
 
@@ -151,7 +156,7 @@ def _from_proto(proto: onnx.ModelProto, folders: list[Path]) -> ir.Model:
         while cause.__cause__ is not None:
             cause = cause.__cause__
         raise ModelError(f"malformed: {cause}", where="invalid model") from error
-    attach_external_data(model, folders)
+    note_files(model, attach_external_data(model, folders))
     _settle(model)
     return model
 
@@ -239,12 +244,17 @@ def _from_ir(source: ir.Model) -> ir.Model:
         values = (value for graph in with_subgraphs(model.graph) for value in graph.initializers.values())
         for value, tensor in zip(values, tensors, strict=True):
             value.const_value = tensor
+        model.graph.meta.update(source.graph.meta)
+    files: set[Path] = set()
     for graph in with_subgraphs(model.graph):
         for value in (*graph.inputs, *(v for node in graph for v in node.outputs), *graph.initializers.values()):
             value.type = _copy_type(value.type)
         for value in graph.initializers.values():
             if value.const_value is not None:
                 value.const_value = _own(value.const_value)
+                if isinstance(value.const_value, ir.ExternalTensor):
+                    files.add(Path(value.const_value.path))
+    note_files(model, files)
     _settle(model)
     return model
 
