@@ -49,9 +49,13 @@ class _State:
 
 @dataclass(frozen=True)
 class _Score:
-    """Noise over the mean signal for each float output and sample: output name → power ratios, one a sample."""
+    """Noise over the mean signal for each float output and sample: output name → power ratios, one a sample.
+
+    A sample of another shape than the float model's is all noise, see :func:`onnxq.measuring.noise.output_noise`.
+    """
 
     noise: Mapping[str, NDArray[np.float64]]
+    reshaped: bool = False
 
     @property
     def sqnr(self) -> dict[str, float]:
@@ -108,7 +112,8 @@ def improve(
     judges = samples[:: max(1, -(-len(samples) // _JUDGES))]
     state = _State(decider.options.range, algorithms_of(decider.options), first, _score(first, decider, judges))
     steps = _steps(first.plan, state)
-    notes = [f"{TRIED}default {state.score.worst:.1f} dB"] if math.isfinite(state.score.worst) else []
+    wrong = ", samples of another shape counted as wrong" if state.score.reshaped else ""
+    notes = [f"{TRIED}default {state.score.worst:.1f} dB{wrong}"] if math.isfinite(state.score.worst) else []
     with reporter.phase("find the best", total=len(steps), unit="steps") as advance:
         for done, (name, step) in enumerate(steps, start=1):
             try:
@@ -137,8 +142,9 @@ def _steps(plan: Plan, start: _State) -> list[tuple[str, Callable[[_State], _Sta
         in_front.append("smoothquant")
     if any(site.role == "weight" and isinstance(site.spec.granularity, PerTensor) for site in plan.sites):
         in_front.append("equalize")
-    rounding.append("gptq")
-    if min(weights, default=8) < 8:
+    few = min(weights, default=8) < 8
+    rounding.append("gptq:prefix=true" if few else "gptq")
+    if few:
         rounding.append("adaround")
         if _has_torch():
             rounding.append("reconstruct")
@@ -146,7 +152,7 @@ def _steps(plan: Plan, start: _State) -> list[tuple[str, Callable[[_State], _Sta
         (name, _with_range(name)) for name in ("minmax", "percentile:99.99", "entropy") if name != start.range
     ]
     steps += [(name, _in_front(name)) for name in in_front if name in installed]
-    steps += [(name, _rounded_by(name, rounding)) for name in rounding if name in installed]
+    steps += [(name, _rounded_by(name, rounding)) for name in rounding if name.partition(":")[0] in installed]
     steps.append(("bias_correction:method=empirical", _with_empirical_bias))
     return steps
 
@@ -191,8 +197,12 @@ def _try(wanted: _State, decider: Decider, judges: Sequence[KeptSample]) -> _Sta
 def _score(quantized: Quantized, decider: Decider, judges: Sequence[KeptSample]) -> _Score:
     found = output_noise(quantized, judges, decider.options)
     if found is None:
-        return _Score({name: np.full(1, np.inf) for sample in judges for name in sample.outputs})
-    return _Score({name: noise / signal for name, (noise, signal) in found.items() if signal > 0})
+        floats = {n: None for sample in judges for n, values in sample.outputs.items() if values.dtype.kind == "f"}
+        return _Score({name: np.full(len(judges), np.inf) for name in floats})
+    return _Score(
+        {name: of.noise / of.signal for name, of in found.items() if of.signal > 0},
+        any(of.reshaped for of in found.values()),
+    )
 
 
 def _decibel(noise: float) -> float:

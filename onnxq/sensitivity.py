@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onnxq.calibration.roles import spread
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import OptionError, OutputError, StatisticsError
-from onnxq.locations import require_folder
+from onnxq.locations import require_folder, spare
 from onnxq.measuring.metrics import jsonable
 from onnxq.measuring.probe import Role, Setting, parts_of
+from onnxq.notes.rows import rows_depend
 from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
 from onnxq.options.values import check_bits, check_int
@@ -91,6 +93,7 @@ class Sensitivity:
         samples: samples each measurement was made on.
         runs: measurements made.
         seconds: what they took.
+        warnings: what a user should know of the figures.
     """
 
     backend: str
@@ -101,6 +104,7 @@ class Sensitivity:
     samples: int
     runs: int
     seconds: float
+    warnings: tuple[str, ...] = ()
 
     def of(self, role: str) -> list[SensitivityRow]:
         """The rows of a role, those that hurt most at the narrowest width first."""
@@ -120,6 +124,7 @@ class Sensitivity:
             "runs": self.runs,
             "seconds": round(self.seconds, 3),
             **totals,
+            "warnings": list(self.warnings),
             "rows": [row.to_dict() for row in self.rows],
         }
 
@@ -176,6 +181,8 @@ def sensitivity(
             hint=f"{backend} has: {only}",
         )
     _require_picture(plot)
+    if plot is not None:
+        spare(plot, model=model, data=data, statistics=statistics)
     require_one(data, statistics, options, image)
     if isinstance(statistics, (str, os.PathLike)):
         statistics = Statistics.load(statistics)
@@ -188,7 +195,7 @@ def sensitivity(
             "the statistics hold no samples to run", hint="Calibrate again with more memory or smaller samples"
         )
     start = time.perf_counter()
-    probe = make_probe(prepared.model, target, options, statistics, statistics.kept[:samples])
+    probe = make_probe(prepared.model, target, options, statistics, spread(statistics.kept, samples))
     parts = parts_of(probe.model, probe.plan)
     by_role = {role: [part for part in parts if part.role == role] for role in ROLES}
     share = {role: runs * len(found) // max(len(parts), 1) for role, found in by_role.items()}
@@ -214,7 +221,7 @@ def sensitivity(
                 measured = probe.noise([Setting(part, width) for part in found])
                 done += 1
                 advance(done)
-                together[role][width] = _decibel(max(measured.values(), default=0.0))
+                together[role][width] = _decibel(max(measured.values()))
                 added[role][width] = _decibel(_added(records, role, width))
         local = local_noise(probe, widths) if by_role["weights"] else {}
     made = Sensitivity(
@@ -226,6 +233,7 @@ def sensitivity(
         samples=len(probe.samples),
         runs=done,
         seconds=time.perf_counter() - start,
+        warnings=(rows_depend(probe.reshaped),) if probe.reshaped else (),
     )
     if plot is not None:
         try:
@@ -288,7 +296,7 @@ def _added(records: Sequence[Record], role: Role, bits: int) -> float:
         if record.parts[0].role == role:
             for name, noise in record.noise[bits].items():
                 total[name] = total.get(name, 0.0) + noise
-    return max(total.values(), default=0.0)
+    return max(total.values())
 
 
 def _decibel(noise: float) -> float:

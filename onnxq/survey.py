@@ -20,6 +20,7 @@ from onnxq.calibration.roles import few
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.deciding.decide import Decider
 from onnxq.effort import algorithms_of
+from onnxq.errors import DataError
 from onnxq.graph.shapes import sizes_at
 from onnxq.measuring.probe import Part, Probe, Setting
 from onnxq.options import Options
@@ -46,7 +47,7 @@ class Record:
 
     def worst(self, bits: int) -> float:
         """Noise over signal at the worst output."""
-        return max(self.noise[bits].values(), default=0.0)
+        return max(self.noise[bits].values())
 
 
 def make_probe(
@@ -66,7 +67,13 @@ def make_probe(
         statistics: of this model.
         samples: what to measure on.
         keep_float: node name → reason, for nodes that stay float whatever the data shows.
+
+    Raises:
+        DataError: the samples have no float output.
     """
+    if not any(values.dtype.kind == "f" for values in samples[0].outputs.values()):
+        hint = "Take what makes integers of the last float tensors (ArgMax, say) out of the model first"
+        raise DataError("no output of the model is float, so nothing can be measured", hint=hint)
     plan = Decider(model, target, options, statistics, (), "", keep_float).decide().plan
     correct = None
     if any(text.startswith("bias_correction") for text in algorithms_of(options)):

@@ -26,7 +26,8 @@ from onnxq.graph.files.load import load
 from onnxq.graph.shapes import forget_shapes
 from onnxq.locations import find_artifact
 from onnxq.measuring.layerwise import LayerAgreement, compare_layers, require_layers
-from onnxq.measuring.metrics import Errors, jsonable, worst_output
+from onnxq.measuring.metrics import Errors, jsonable
+from onnxq.measuring.outputs import worst_output
 from onnxq.measuring.run_in_float import run_in_float
 from onnxq.measuring.side_by_side import errors_between, plain_outputs, steps_of
 from onnxq.options import ImageOptions
@@ -82,7 +83,7 @@ class Agreement:
 
     @property
     def worst(self) -> tuple[str, Errors] | None:
-        """The float output with the lowest SQNR."""
+        """The float output with the lowest SQNR, see :func:`onnxq.measuring.outputs.worst_output`."""
         return worst_output(self.outputs)
 
     def to_dict(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper, parser
 
-__all__ = ["build", "f32", "feeds_for", "images", "loads", "normal", "renamed"]
+__all__ = ["build", "f32", "feeds_for", "images", "loads", "normal", "renamed", "selecting"]
 
 Array = NDArray[Any]
 
@@ -70,6 +70,38 @@ def feeds_for(model: onnx.ModelProto, samples: int = 6, seed: int = 9, **dims: i
                 helper.tensor_dtype_to_np_dtype(tensor.elem_type),
             )
     return [{n: rng.standard_normal(s).astype(t) for n, (s, t) in shapes.items()} for _ in range(samples)]
+
+
+def selecting(rows: int, more: str = "", channels: int = 8) -> onnx.ModelProto:
+    """Two layers, and of their rows those whose first number is positive: how many depends on the numbers.
+
+    Args:
+        rows: of the input ``x``, of ``channels`` numbers each.
+        more: nodes behind ``s``, what is selected from; their output is named ``t``.
+        channels: of the input and between the layers; the output has six.
+    """
+    side = f", float[{rows}, 6] t" if more else ""
+    return build(
+        f"""(float[{rows}, {channels}] x) => (float[N, 6] y{side}) {{
+            [l1] a = Gemm (x, w1, b1)
+            b = Relu (a)
+            [l2] s = Gemm (b, w2, b2)
+            c = Slice (s, zero, one, one)
+            d = Greater (c, level)
+            e = Squeeze (d, one)
+            y = Compress <axis = 0> (s, e)
+            {more}
+        }}""",
+        opset=21,
+        ir_version=10,
+        w1=normal(channels, channels, seed=1),
+        b1=normal(channels, seed=2, scale=0.1),
+        w2=normal(channels, 6, seed=3),
+        b2=normal(6, seed=4, scale=0.1),
+        zero=np.array([0]),
+        one=np.array([1]),
+        level=np.float32(0),
+    )
 
 
 def renamed(model: onnx.ModelProto, names: dict[str, str]) -> onnx.ModelProto:

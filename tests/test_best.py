@@ -13,7 +13,7 @@ from onnxq import Options
 from onnxq.best import _Score as Score
 from onnxq.errors import ModelError
 from onnxq.measuring.metrics import ErrorMeter
-from tests.models import build, normal
+from tests.models import build, images, normal, selecting
 
 Feeds = list[dict[str, np.ndarray[Any, np.dtype[Any]]]]
 
@@ -114,3 +114,13 @@ def test_an_algorithm_that_fails_loses_nothing_and_is_said(monkeypatch: pytest.M
     best = onnxq.quantize(net(), with_a_spike(32, 0), options=Options(placement="all", effort="best"))
     assert best.verification is not None
     assert "best: gptq failed: conv: no such luck" in best.notes
+
+
+def test_rows_that_depend_on_the_numbers_are_compared_sample_by_sample() -> None:
+    """Steps change in which samples the number of rows is another."""
+    best = onnxq.quantize(
+        selecting(400), images(400, 8, samples=64), options=Options(placement="all", effort="best", weight_bits=4)
+    )
+    tried = [note for note in best.notes if note.startswith("best: ")]
+    assert "samples of another shape counted as wrong" in tried[0] and not any(" failed" in note for note in tried)
+    assert len(tried) > 5

@@ -14,9 +14,9 @@ import pytest
 from numpy.typing import NDArray
 
 import onnxq
-from onnxq import OptionError, Options, OutputError, StatisticsError
+from onnxq import DataError, OptionError, Options, OutputError, StatisticsError
 from onnxq.cli import main
-from tests.models import build, f32, images, normal
+from tests.models import build, f32, images, normal, selecting
 
 WIDTH = 12
 FAST = Options(placement="all", effort="fast")
@@ -179,3 +179,18 @@ def test_a_picture_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(tempfile, "NamedTemporaryFile", refused)
     with pytest.raises(OutputError, match=r"p\.svg': cannot be written, its folder takes no files"):
         onnxq.sensitivity(chain(1), None, plot=tmp_path / "p.svg")
+
+
+def test_rows_that_depend_on_the_numbers_are_no_silence() -> None:
+    found = onnxq.sensitivity(selecting(2000), images(2000, 8, samples=8), options=FAST)
+    assert all(row.sqnr[4] == pytest.approx(10 * np.log10(1 / 4)) for row in found.of("weights"))
+    (warning,) = found.warnings
+    assert "'y' had another shape" in warning and found.to_dict()["warnings"] == [warning]
+
+
+def test_without_a_float_output_nothing_can_be_measured() -> None:
+    model = build(
+        "(float[4, 8] x) => (int64[4] y) { s = MatMul (x, w) y = ArgMax <axis = 1, keepdims = 0> (s) }", w=normal(8, 5)
+    )
+    with pytest.raises(DataError, match="no output of the model is float"):
+        onnxq.sensitivity(model, images(4, 8, samples=8), options=FAST)

@@ -17,6 +17,7 @@ from onnxq.algorithms.capture import capture
 from onnxq.algorithms.draft import Draft
 from onnxq.algorithms.layers import QuantizedLayer, is_behind, quantized_layers
 from onnxq.algorithms.own_biases import give_biases, remove_zero_biases
+from onnxq.calibration.roles import spread
 from onnxq.calibration.statistics import KeptSample
 from onnxq.deciding.rescue import output_sqnr
 from onnxq.graph.traverse import all_nodes
@@ -50,12 +51,12 @@ def correct_empirically(draft: Draft, runs: int) -> str:
     """
     before = (draft.model.clone(), draft.plan, dict(draft.numbers))
     runtime = {"providers": draft.options.providers, "custom_op_library": draft.options.custom_op_library}
-    score = output_sqnr(draft.quantized(), draft.held[:_SAMPLES], **runtime)  # type: ignore[arg-type]
+    fitting, held = spread(draft.fitting, _SAMPLES), spread(draft.held, _SAMPLES)
+    score = output_sqnr(draft.quantized(), held, **runtime)  # type: ignore[arg-type]
     added = give_biases(draft)
     fit_biases(draft.model, draft.plan, draft.numbers)
     layers = [layer for layer in quantized_layers(draft.model, draft.plan, stored=True) if layer.bias is not None]
-    samples = [*draft.fitting[:_SAMPLES], *draft.held[:_SAMPLES]]
-    learned = len(draft.fitting[:_SAMPLES])
+    samples, learned = [*fitting, *held], len(fitting)
     wanted = _means(draft, layers, samples, quantized=False)
     levels = _levels(draft, layers)
     levels = levels[:: max(1, -(-len(levels) // max(1, runs)))]
@@ -76,7 +77,7 @@ def correct_empirically(draft: Draft, runs: int) -> str:
             done += 1
             advance(done)
     remove_zero_biases(draft, added)
-    after = output_sqnr(draft.quantized(), draft.held[:_SAMPLES], **runtime)  # type: ignore[arg-type]
+    after = output_sqnr(draft.quantized(), held, **runtime)  # type: ignore[arg-type]
     if not corrected:
         after = -np.inf
     if not after > score + _LEAST_GAIN:

@@ -23,7 +23,7 @@ from onnxq.algorithms.tally import Tally
 from onnxq.errors import ExecutionError, OptionError
 from onnxq.graph.traverse import all_graphs
 from onnxq.graph.values import constant_array
-from onnxq.measuring.metrics import worst_sqnr
+from onnxq.measuring.outputs import worst_sqnr
 from onnxq.measuring.simulation import simulation
 from onnxq.numbers import fit_biases
 from onnxq.plan import Edge

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,6 +34,8 @@ _EXACT = 1e-12
 """Noise over signal: what is less counts no more."""
 
 Ratios = NDArray[np.float64]
+Noise = Mapping[str, Ratios]
+"""Output → noise over the mean signal, a number a sample."""
 
 
 class Change(Protocol):
@@ -121,14 +123,14 @@ def _halves(part: Sequence[int]) -> list[Sequence[int]]:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Tried:
     draft: FloatDraft
-    noise: Ratios | None
+    noise: Noise | None
 
 
 class _Trials:
     """Quantizes changed copies of a draft the way the draft itself was quantized, and keeps the best.
 
     Attributes:
-        start: noise of the model without changes.
+        start: noise of the model without changes, at the outputs that give numbers there; the others judge nothing.
         best: noise with what was accepted.
     """
 
@@ -138,7 +140,9 @@ class _Trials:
         self._first = Decider(
             draft.model, draft.target, draft.options, draft.statistics, self._choices, "", draft.keep_float
         )
-        self.start = self.best = _noise(draft, self._first.decide())
+        found = _noise(draft, self._first.decide()) or {}
+        self.start: Noise | None = {name: row for name, row in found.items() if np.isfinite(row).all()} or None
+        self.best: Noise | None = self.start
 
     def run(self, changes: Sequence[Change]) -> _Tried:
         """Quantize and run a copy of the draft with changes on top of what was accepted."""
@@ -148,7 +152,10 @@ class _Trials:
         if changed:
             copy.observe_again(list(dict.fromkeys(changed)))
         made = self._first.variant(self._choices, now.options, copy.model, copy.statistics, copy.keep_float)
-        return _Tried(copy, _noise(now, made.again()[0]))
+        found: Noise | None = _noise(now, made.again()[0])
+        if found is not None and self.start is not None:
+            found = {name: found[name] for name in self.start}
+        return _Tried(copy, found)
 
     def is_better(self, tried: _Tried) -> bool:
         """Than what was accepted."""
@@ -165,31 +172,35 @@ class _Trials:
         self.best = tried.noise
 
 
-def _noise(draft: FloatDraft, quantized: Quantized) -> Ratios | None:
-    """Noise over mean signal, (outputs, samples), for the float outputs; None where the model does not run."""
+def _noise(draft: FloatDraft, quantized: Quantized) -> Noise | None:
+    """Noise at the float outputs, infinite where they give no numbers; None where the model does not run."""
     samples = held(draft)
     step = -(-len(samples) // _JUDGES)
     found = output_noise(quantized, samples[step // 2 :: step], draft.options)
     if found is None:
         return None
-    made = [noise / max(signal, 1e-300) for noise, signal in found.values()]
-    longest = max((len(row) for row in made), default=0)
-    rows = [row for row in made if len(row) == longest and np.isfinite(row).all()]
-    return np.maximum(np.stack(rows), _EXACT) if rows else None
+    made = {name: of.noise / max(of.signal, 1e-300) for name, of in found.items() if math.isfinite(of.signal)}
+    return {name: np.maximum(np.where(np.isnan(row), np.inf, row), _EXACT) for name, row in made.items()}
 
 
-def _sqnr(noise: Ratios | None) -> float:
-    return -math.inf if noise is None else float(np.mean(-10.0 * np.log10(noise.mean(axis=1))))
+def _sqnr(noise: Noise | None) -> float:
+    """The mean over the outputs, dB."""
+    return float(np.mean([-10.0 * np.log10(row.mean()) for row in noise.values()])) if noise else -math.inf
 
 
-def _better(noise: Ratios | None, than: Ratios | None) -> bool:
-    """Whether the outputs gain, by more than chance would give: in noise, or in the share of it sample by sample."""
-    if noise is None:
-        return False
-    if than is None or noise.shape != than.shape:
+def _better(noise: Noise | None, than: Noise | None) -> bool:
+    """Whether the outputs gain, by more than chance would give: in noise, or in the share of it sample by sample.
+
+    Args:
+        noise: of a trial; of the same outputs and samples as that of the other.
+        than: of the other, finite; None where it gives no numbers.
+    """
+    if than is None or not math.isfinite(_sqnr(noise)):
         return _sqnr(noise) > _sqnr(than)
-    saved = ((than - noise) / than.mean(axis=1, keepdims=True)).mean(axis=0)
-    share = np.log(than / noise).mean(axis=0)
+    assert noise is not None  # it has a level
+    now, before = (np.stack([of[name] for name in than]) for of in (noise, than))
+    saved = ((before - now) / before.mean(axis=1, keepdims=True)).mean(axis=0)
+    share = np.log(before / now).mean(axis=0)
     return _sqnr(noise) >= _sqnr(than) + _LEAST and (_beyond_chance(saved) or _beyond_chance(share))
 
 

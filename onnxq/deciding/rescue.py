@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import ExecutionError
-from onnxq.measuring.metrics import worst_sqnr
+from onnxq.measuring.outputs import worst_sqnr
 from onnxq.measuring.simulation import simulation
 from onnxq.quantized import Quantized
 
@@ -68,10 +68,10 @@ def output_sqnr(
     providers: Sequence[str] | None = None,
     custom_op_library: str | None = None,
 ) -> float:
-    """SQNR in dB of the worst float output on a few samples; ``-inf`` where the model does not run."""
+    """SQNR in dB of the worst float output; ``-inf`` where the model does not run."""
     try:
         session = simulation(quantized, providers=providers, custom_op_library=custom_op_library)
-        return worst_sqnr(session.run, ((sample.feeds, sample.outputs) for sample in samples[:FEW]))
+        return worst_sqnr(session.run, ((sample.feeds, sample.outputs) for sample in samples))
     except ExecutionError:
         return float("-inf")
 

@@ -1,26 +1,30 @@
 """Where a result is poor: what of it hurts the outputs is found by measuring, and stays float.
 
-Below 40 dB that is arithmetic between layers which float makes next to no dearer (:mod:`onnxq.deciding.relief`), below
-12 dB the layers to blame (:mod:`onnxq.deciding.rescue`). An output's error is held against its signal over all the data
-(:mod:`onnxq.measuring.judging`), and the worst output decides.
+Below 40 dB that is arithmetic between layers which float makes next to no dearer (:mod:`onnxq.deciding.relief`), or on a
+target without a table of costs the Concats whose one scale is far too large for some of what they read
+(:mod:`onnxq.deciding.ties`); below 12 dB the layers to blame (:mod:`onnxq.deciding.rescue`). An output's error is held against its signal over all the data
+(:mod:`onnxq.measuring.judging`), and the worst output decides. An output that has another shape than the float model's
+in some sample decides nothing: its rows depend on the numbers, and no layer is to blame.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from onnxq.calibration.roles import samples_to_verify
 from onnxq.calibration.statistics import KeptSample
 from onnxq.console.progress import Reporter
 from onnxq.deciding.decide import Decider
-from onnxq.deciding.relief import FINE, cheap_in_float, costly_in_integers
+from onnxq.deciding.relief import CHEAP, FINE, TIED, cheap_in_float, costly_in_integers
 from onnxq.deciding.rescue import POOR, Blame, blame, extent, groups, to_keep_float
+from onnxq.deciding.ties import crowded_concats
 from onnxq.errors import ExecutionError
 from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.final_check import Verification
 from onnxq.measuring.judging import judged, lifts
-from onnxq.measuring.metrics import Errors, errors_of
+from onnxq.measuring.metrics import Errors
+from onnxq.measuring.outputs import errors_of
 from onnxq.measuring.simulation import simulation
 from onnxq.measuring.variants import Variants
 from onnxq.planning.macs import multiply_accumulates
@@ -51,41 +55,55 @@ def mend(
     worst = verification.worst
     if worst is None or worst[1].sqnr >= FINE:
         return quantized, verification
+    judges = {n for n, errors in verification.outputs.items() if not errors.reshaped and not math.isnan(errors.sqnr)}
     louder = lifts(samples_to_verify(decider.statistics.kept), decider.statistics)
 
     def score(of: Verification) -> float:
-        return _worst(of.outputs, louder)
+        return _worst(of.outputs, louder, judges)
 
-    if decider.target.by_cost and score(verification) < FINE:
-        reasons = _relieved(decider, quantized, reporter)
+    if score(verification) < FINE:
+        reasons = _relieved(decider, quantized, judges, reporter)
         if reasons:
             decider.keep_float(reasons)
             quantized = decider.again()[0]
             verification = verify(quantized)
     if score(verification) < POOR:
-        reasons = _rescued(decider, quantized, reporter)
-        store = bool(reasons) and _may_store(decider, reasons)
+        reasons = _rescued(decider, quantized, judges, reporter)
+        store = bool(reasons) and _may_store(decider, reasons, judges)
         rescued = decider.again(reasons, store=store)[0] if reasons else None
         better = verify(rescued) if rescued is not None else None
         if rescued is not None and better is not None and score(better) > score(verification):
             quantized, verification = rescued, better
             decider.keep_float(reasons, store=store)
-            if len(louder) >= _MANY_OUTPUTS:
+            if len(judges) >= _MANY_OUTPUTS:
                 decider.hints.append(
-                    f"{len(louder)} outputs are judged, and the worst of them decides what stays float: those that "
+                    f"{len(judges)} outputs are judged, and the worst of them decides what stays float: those that "
                     "nobody reads are best taken out of the model first (onnx.utils.extract_model)"
                 )
     return quantized, verification
 
 
 def blame_layers(
-    decider: Decider, quantized: Quantized, reporter: Reporter, *, in_hope: bool = False
+    decider: Decider,
+    quantized: Quantized,
+    reporter: Reporter,
+    *,
+    judges: Collection[str] | None = None,
+    in_hope: bool = False,
 ) -> tuple[list[Blame], float]:
-    """What each layer does to the outputs when it alone is quantized, see :func:`onnxq.deciding.rescue.blame`."""
+    """What each layer does to the outputs when it alone is quantized, see :func:`onnxq.deciding.rescue.blame`.
+
+    Args:
+        decider: what made it.
+        quantized: the result.
+        reporter: shows progress.
+        judges: names of the outputs that count; None: all.
+        in_hope: see there.
+    """
     layers, (most, samples) = decider.layers(quantized.plan), _extent(decider)
     if not layers or not samples:
         return [], 0.0
-    measure = _measure(decider, decider.without(layers), samples)
+    measure = _measure(decider, decider.without(layers), samples, judges)
 
     def attempt(kept: Iterable[str]) -> float:
         found = measure(kept)
@@ -97,20 +115,26 @@ def blame_layers(
         return blame(layers, attempt, advance, in_hope=in_hope, most=most)
 
 
-def _relieved(decider: Decider, quantized: Quantized, reporter: Reporter) -> dict[str, str]:
-    """Cheap arithmetic that costs the result much in integers, with the reasons."""
-    (most, samples), budget = _extent(decider), sum(decider.costs(quantized.plan).values())
-    pieces = cheap_in_float(decider.model, quantized.plan, decider.target, decider.sizes, budget)
+def _relieved(decider: Decider, quantized: Quantized, judges: Collection[str], reporter: Reporter) -> dict[str, str]:
+    """Cheap arithmetic, or without a table of costs Concats, that cost the result much in integers, with the reasons."""
+    plan, (most, samples) = quantized.plan, _extent(decider)
+    if decider.target.by_cost:
+        budget = sum(decider.costs(plan).values())
+        pieces = cheap_in_float(decider.model, plan, decider.target, decider.sizes, budget)
+    else:
+        concats = crowded_concats(decider.model, plan, quantized.qparams, decider.statistics)
+        pieces = [(name,) for name in concats]
     if not pieces or not samples:
         return {}
-    measure = _measure(decider, quantized, samples)
+    measure = _measure(decider, quantized, samples, judges)
     with reporter.phase(_STEP, total=len(groups([p[0] for p in pieces], most)), unit="groups") as advance:
-        return costly_in_integers(pieces, measure, advance, most=most)
+        cause = CHEAP if decider.target.by_cost else TIED
+        return costly_in_integers(pieces, measure, advance, most=most, cause=cause)
 
 
-def _rescued(decider: Decider, quantized: Quantized, reporter: Reporter) -> dict[str, str]:
+def _rescued(decider: Decider, quantized: Quantized, judges: Collection[str], reporter: Reporter) -> dict[str, str]:
     """The layers to blame for a poor result, with the reasons."""
-    records, rest = blame_layers(decider, quantized, reporter, in_hope=True)
+    records, rest = blame_layers(decider, quantized, reporter, judges=judges, in_hope=True)
     by_node = {name: record for record in records for name in record.nodes}
     reasons = {}
     for name in to_keep_float(records, rest):
@@ -121,7 +145,7 @@ def _rescued(decider: Decider, quantized: Quantized, reporter: Reporter) -> dict
     return reasons
 
 
-def _may_store(decider: Decider, reasons: Mapping[str, str]) -> bool:
+def _may_store(decider: Decider, reasons: Mapping[str, str], judges: Collection[str]) -> bool:
     """Whether layers to keep float may have their weights stored as integers: it was their inputs that hurt."""
     if not decider.target.stores_weights:
         return False
@@ -134,18 +158,23 @@ def _may_store(decider: Decider, reasons: Mapping[str, str]) -> bool:
             errors = errors_of(session.run, ((sample.feeds, sample.outputs) for sample in samples))
         except ExecutionError:
             return -math.inf
-        return _worst(errors, louder)
+        return _worst(errors, louder, judges)
 
     return score(True) > score(False) - _WORTH
 
 
 def _measure(
-    decider: Decider, base: Quantized, samples: Sequence[KeptSample]
+    decider: Decider, base: Quantized, samples: Sequence[KeptSample], judges: Collection[str] | None
 ) -> Callable[[Iterable[str]], dict[str, float]]:
-    """Nodes kept float → SQNR in dB of each float output; empty where the model does not run."""
+    """Nodes kept float → SQNR in dB of each float output that counts; empty where the model does not run."""
     fuse, louder = not base.is_simulated, lifts(samples, decider.statistics)
     variants = Variants(base.simulated(), samples, fuse_quantizers=fuse, **decider.runtime)
-    return lambda kept: judged(variants.outputs(decider.without(kept).simulated()), louder)
+
+    def measure(kept: Iterable[str]) -> dict[str, float]:
+        found = variants.outputs(decider.without(kept).simulated())
+        return judged({name: db for name, db in found.items() if judges is None or name in judges}, louder)
+
+    return measure
 
 
 def _extent(decider: Decider) -> tuple[int, Sequence[KeptSample]]:
@@ -155,7 +184,7 @@ def _extent(decider: Decider) -> tuple[int, Sequence[KeptSample]]:
     return most, decider.samples[:count]
 
 
-def _worst(outputs: Mapping[str, Errors], louder: Mapping[str, float]) -> float:
-    """SQNR in dB of the worst float output, infinite where there is none."""
-    known = {name: errors.sqnr for name, errors in outputs.items() if not math.isnan(errors.sqnr)}
+def _worst(outputs: Mapping[str, Errors], louder: Mapping[str, float], judges: Collection[str]) -> float:
+    """SQNR in dB of the worst of the outputs that count."""
+    known = {name: errors.level for name, errors in outputs.items() if name in judges}
     return min(judged(known, louder).values(), default=math.inf)

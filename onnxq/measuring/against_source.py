@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from onnxq.checks.randomness import is_random
 from onnxq.console.terminal import decibels, plural
 from onnxq.errors import OnnxqError
-from onnxq.measuring.metrics import ErrorMeter, Errors, errors_of, worst_output
+from onnxq.measuring.metrics import ErrorMeter, Errors
+from onnxq.measuring.outputs import errors_of, worst_output
 from onnxq.measuring.random_inputs import SIZES, random_inputs
 from onnxq.options import Options
 from onnxq.ort.session import Session, inputs_of
@@ -50,7 +51,7 @@ class SourceAgreement:
 
     @property
     def worst(self) -> tuple[str, Errors] | None:
-        """The float output with the lowest SQNR."""
+        """The float output with the lowest SQNR, see :func:`onnxq.measuring.outputs.worst_output`."""
         return worst_output(self.outputs)
 
     def to_dict(self) -> dict[str, Any]:
@@ -134,17 +135,17 @@ def _judged(
     errors: Mapping[str, Errors], samples: Sequence[tuple[Feeds, Feeds]], inside: Quantized, options: Options
 ) -> list[str]:
     """A warning where an output is farther from the model given than rounding explains."""
-    worst = worst_output(errors)
-    if worst is None or worst[1].sqnr >= _AGREED:
+    if not any(found.score < _AGREED for found in errors.values()):
         return []
     floats = _session(inside.model, options)
     rounding = errors_of(floats.run, samples)  # the float model against the quantized one: the same noise
-    for name, found in sorted(errors.items(), key=lambda pair: pair[1].sqnr):
-        if name in rounding and found.sqnr < min(_AGREED, rounding[name].sqnr - _MARGIN):
+    for name, found in sorted(errors.items(), key=lambda pair: pair[1].score):
+        if name in rounding and found.score < min(_AGREED, rounding[name].score - _MARGIN):
             inputs = plural(len(samples), "random input")
+            apart = f" and another shape in {found.reshaped} of them" if found.reshaped else ""
             return [
-                f"output {name!r} is {decibels(found.sqnr)} from that of the model given on {inputs}, which is itself "
-                f"{decibels(rounding[name].sqnr)} from its float model: rounding does not explain that. Compare both "
-                "on real data ('onnxq compare SOURCE RESULT --data DATA') before using the result"
+                f"output {name!r} is {decibels(found.score)} from that of the model given on {inputs}{apart}, which is "
+                f"itself {decibels(rounding[name].score)} from its float model: rounding does not explain that. "
+                "Compare both on real data ('onnxq compare SOURCE RESULT --data DATA') before using the result"
             ]
     return []

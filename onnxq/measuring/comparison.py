@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from onnxq.measuring.metrics import Errors, jsonable, worst_output
+from onnxq.measuring.metrics import Errors, jsonable
+from onnxq.measuring.outputs import worst_output
 
 __all__ = ["Comparison", "TensorErrors"]
 
@@ -54,7 +55,7 @@ class Comparison:
 
     @property
     def worst(self) -> tuple[str, Errors] | None:
-        """The float output with the lowest SQNR, None if no output is float."""
+        """The float output with the lowest SQNR, see :func:`onnxq.measuring.outputs.worst_output`."""
         return worst_output(self.outputs)
 
     def largest_drops(self, count: int = 5) -> list[TensorErrors]:

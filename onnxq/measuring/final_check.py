@@ -16,7 +16,8 @@ from onnxq.errors import ExecutionError, ModelError, VerificationError
 from onnxq.graph.files.check import check
 from onnxq.graph.files.save import file_size
 from onnxq.graph.traverse import all_nodes
-from onnxq.measuring.metrics import ErrorMeter, Errors, jsonable, worst_output
+from onnxq.measuring.metrics import ErrorMeter, Errors, jsonable
+from onnxq.measuring.outputs import worst_output
 from onnxq.measuring.timing import clock_of, glance
 from onnxq.ort.errors import node_in
 from onnxq.ort.session import Session
@@ -60,7 +61,7 @@ class Verification:
 
     @property
     def worst(self) -> tuple[str, Errors] | None:
-        """The float output with the lowest SQNR."""
+        """The float output with the lowest SQNR, see :func:`onnxq.measuring.outputs.worst_output`."""
         return worst_output(self.outputs)
 
     def to_dict(self) -> dict[str, Any]:

@@ -4,12 +4,14 @@ SQNR = 10·log10(Σ r² / Σ (r - g)²) in dB, for reference r and result g (sig
 Widrow & Kollár, Quantization Noise, 2008, ch. 1). The mean-removed SQNR takes both after subtracting their own means:
 10·log10(var r / var (r - g)). Higher than the plain one says that the error is mostly a shift; much lower says that a
 constant offset of the signal hides the error.
+
+A result of another shape than its reference has no SQNR. Where models are told apart by their figures it must cost them
+all the same: such a sample counts there as an error of twice the signal, which is as far as numbers of its size can be.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,21 +19,21 @@ import numpy as np
 from onnxq.measuring.moments import Moments, dot
 
 __all__ = [
+    "WRONG",
     "ErrorMeter",
     "Errors",
     "cosine",
-    "errors_of",
     "jsonable",
     "kept_signal",
     "sqnr",
-    "worst_output",
-    "worst_sqnr",
 ]
 
 _CHUNK = 1 << 15
 _CONSTANT = 40.0
 """dB between the plain and the mean-removed SQNR, from which on a signal that varies so little counts as constant."""
 _SENTINEL = 1e30  # larger magnitudes stand for "masked", not for numbers
+WRONG = 4.0
+"""Noise over signal of a sample of another shape: what ``|r - g|² <= (|r| + |g|)²`` allows for ``|g| = |r|``."""
 
 
 def _decibel(signal: float, noise: float) -> float:
@@ -62,7 +64,9 @@ class Errors:
         agreement: share of elements that are equal; the only measure of integer, boolean and string tensors.
         skipped: elements whose reference is NaN, infinite or a mask sentinel (|r| > 1e30); left out.
         broken: elements that are NaN or infinite in the result only; they make the SQNR -inf.
-        reshaped: samples whose result has another shape than the reference; left out.
+        reshaped: samples whose result has another shape than the reference; no figure but ``score`` has them.
+        score: what models are compared by: ``sqnr`` with the samples of another shape as noise, see the head of this
+            module, dB. Of a float tensor never NaN: infinite where there is nothing to compare.
     """
 
     samples: int = 0
@@ -81,6 +85,12 @@ class Errors:
     skipped: int = 0
     broken: int = 0
     reshaped: int = 0
+    score: float = math.nan
+
+    @property
+    def level(self) -> float:
+        """SQNR in dB of the samples that have the reference's shape; ``score`` where there is none."""
+        return self.score if math.isnan(self.sqnr) else self.sqnr
 
     def to_dict(self) -> dict[str, object]:
         """For JSON: NaN becomes None, infinities the strings ``"inf"`` and ``"-inf"``."""
@@ -114,6 +124,8 @@ class ErrorMeter:
     _skipped: int = 0
     _broken: int = 0
     _reshaped: int = 0
+    _lost: float = 0.0
+    """Sum of the squared references of samples of another shape."""
     _float: bool = True
     _by_sample: list[tuple[int, float, float, float]] = field(default_factory=list)
     _samples: int = 0
@@ -123,17 +135,18 @@ class ErrorMeter:
 
         Args:
             reference: the float model's tensor, any shape and type.
-            result: the quantized model's, of the same shape.
+            result: the quantized model's; one of another shape is counted.
             sample: index of the sample; counted from 0 if None.
         """
         reference, result = np.asarray(reference), np.asarray(result)
         sample = self._samples if sample is None else sample
         self._samples += 1
+        self._float &= _is_float(reference.dtype)
         if reference.shape != result.shape:
             self._reshaped += 1
+            self._lost += _power(reference) if self._float else 0.0
             return
-        if not _is_float(reference.dtype):
-            self._float = False
+        if not self._float:
             self._equal += int(np.count_nonzero(reference == result))
             self._elements += reference.size
             return
@@ -184,8 +197,9 @@ class ErrorMeter:
             "broken": self._broken,
             "reshaped": self._reshaped,
         }
+        score = self._score()
         if not self._elements:
-            return Errors(**counts)
+            return Errors(**counts, score=score)
         agreement = self._equal / self._elements
         if not self._float:
             return Errors(**counts, agreement=agreement)
@@ -205,7 +219,17 @@ class ErrorMeter:
             max_error_sample=worst_sample if self._broken else self._max_error_sample,
             peak=self._peak,
             agreement=agreement,
+            score=score,
         )
+
+    def _score(self) -> float:
+        if not self._float or not self._samples:
+            return math.nan
+        if self._broken:
+            return -math.inf
+        signal = self._rr + self._lost
+        share = self._reshaped / self._samples
+        return _decibel(signal, self._ee + WRONG * share * signal) if signal or not share else -math.inf
 
     def _uncertainty(self) -> float:
         """Standard error of the ratio of noise to signal (Cochran, Sampling Techniques, 1977, equation 2.39), in dB."""
@@ -222,6 +246,13 @@ def _median(values: list[float]) -> float:
     ordered = sorted(values)
     low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
     return (low + high) / 2 if math.isfinite(low) and math.isfinite(high) else low
+
+
+def _power(values: np.ndarray) -> float:
+    """Sum of the squares of what is a number and no mask."""
+    flat = values.reshape(-1).astype(np.float64)
+    flat = flat[np.isfinite(flat) & (np.abs(flat) <= _SENTINEL)]
+    return dot(flat, flat)
 
 
 def _is_float(dtype: np.dtype) -> bool:
@@ -242,50 +273,14 @@ def cosine(reference: np.ndarray, result: np.ndarray) -> float:
     return meter.result().cosine
 
 
-def worst_output(outputs: Mapping[str, Errors]) -> tuple[str, Errors] | None:
-    """The output with the lowest SQNR and its errors, None where none is float."""
-    scored = [(name, errors) for name, errors in outputs.items() if not math.isnan(errors.sqnr)]
-    return min(scored, key=lambda pair: pair[1].sqnr) if scored else None
-
-
 def kept_signal(errors: Errors) -> float:
     """The SQNR in dB of what varies in an output: the mean-removed one where that is lower.
 
-    Of an output that is constant but for rounding, nothing varies that could be lost: the plain one.
+    Of an output that is constant but for rounding, nothing varies that could be lost: the plain one. Where all samples
+    have another shape, the score.
     """
+    if math.isnan(errors.sqnr):
+        return errors.score
     if errors.sqnr - errors.sqnr_centred > _CONSTANT:
         return errors.sqnr
     return min(errors.sqnr, errors.sqnr_centred)
-
-
-def errors_of(
-    run: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]],
-    samples: Iterable[tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]],
-) -> dict[str, Errors]:
-    """The errors of each float output of a model.
-
-    Args:
-        run: the model.
-        samples: feeds, and the outputs that they should give.
-    """
-    meters: dict[str, ErrorMeter] = {}
-    for index, (feeds, wanted) in enumerate(samples):
-        got = run(feeds)
-        for name, values in wanted.items():
-            if values.dtype.kind == "f":
-                meters.setdefault(name, ErrorMeter()).update(values, got[name], index)
-    return {name: meter.result() for name, meter in meters.items()}
-
-
-def worst_sqnr(
-    run: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]],
-    samples: Iterable[tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]],
-) -> float:
-    """The lowest SQNR in dB of a model's float outputs, infinite where it has none.
-
-    Args:
-        run: the model.
-        samples: feeds, and the outputs that they should give.
-    """
-    worst = worst_output(errors_of(run, samples))
-    return math.inf if worst is None else worst[1].sqnr

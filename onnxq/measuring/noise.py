@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import ExecutionError
+from onnxq.measuring.metrics import WRONG
 from onnxq.measuring.simulation import simulation
 from onnxq.options import Options
 from onnxq.quantized import Quantized
 
-__all__ = ["output_noise"]
+__all__ = ["OutputNoise", "output_noise"]
+
+
+class OutputNoise(NamedTuple):
+    """Noise at one output.
+
+    Attributes:
+        noise: mean squared error of each sample, float64, ``(samples,)``: 0 of one without elements; of one of another
+            shape than the float model's that of an error of twice the mean signal, infinite where there is none.
+        signal: mean square of the float model's values over all samples.
+        reshaped: samples of another shape.
+    """
+
+    noise: NDArray[np.float64]
+    signal: float
+    reshaped: int
 
 
 def output_noise(
     quantized: Quantized, samples: Sequence[KeptSample], options: Options
-) -> dict[str, tuple[NDArray[np.float64], float]] | None:
+) -> dict[str, OutputNoise] | None:
     """Run a quantized model on kept samples.
 
     Args:
@@ -27,20 +44,30 @@ def output_noise(
         options: providers and the library of custom operators.
 
     Returns:
-        Float output → mean squared error of each sample that has elements (float64, ``(samples,)``), and the mean
-        square of the float model's values over these; ``None`` where the model does not run.
+        Float output → its noise; ``None`` where the model does not run.
     """
     noise: dict[str, list[float]] = {}
     signal: dict[str, list[float]] = {}
+    reshaped: dict[str, list[bool]] = {}
     try:
         session = simulation(quantized, providers=options.providers, custom_op_library=options.custom_op_library)
         for sample in samples:
             got = session.run(sample.feeds)
             for name, values in sample.outputs.items():
-                if values.dtype.kind == "f" and values.size and got[name].shape == values.shape:
-                    exact = values.astype(np.float64)
-                    noise.setdefault(name, []).append(float(np.mean(np.square(got[name] - exact))))
-                    signal.setdefault(name, []).append(float(np.mean(np.square(exact))))
+                if values.dtype.kind == "f":
+                    exact, same = values.astype(np.float64), got[name].shape == values.shape
+                    reshaped.setdefault(name, []).append(not same)
+                    noise.setdefault(name, []).append(_mean_square(got[name] - exact) if same else 0.0)
+                    signal.setdefault(name, []).append(_mean_square(exact))
     except ExecutionError:
         return None
-    return {name: (np.array(parts), float(np.mean(signal[name]))) for name, parts in noise.items()}
+    found = {}
+    for name, parts in signal.items():
+        mean = float(np.mean(parts))
+        wrong = WRONG * mean if mean > 0 else np.inf
+        found[name] = OutputNoise(np.where(reshaped[name], wrong, noise[name]), mean, sum(reshaped[name]))
+    return found
+
+
+def _mean_square(values: NDArray[np.float64]) -> float:
+    return float(np.mean(np.square(values))) if values.size else 0.0

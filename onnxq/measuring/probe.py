@@ -152,6 +152,9 @@ class Probe:
         statistics: of this model.
         samples: what to measure on, with the float model's outputs.
         correct: changes the biases of a model whose weights have the given numbers; they then come with the weights.
+
+    Attributes:
+        reshaped: outputs that had another shape than the float model's somewhere in what was measured.
     """
 
     def __init__(
@@ -170,12 +173,14 @@ class Probe:
         self._biases = {s.name: s for s in plan.sites if s.role == "bias"}
         self._numbers: dict[int, dict[str, QParams]] = {}
         self._corrected: dict[int, dict[str, NDArray[np.float32]]] = {}
+        self.reshaped: set[str] = set()
 
     def noise(self, settings: Iterable[Setting]) -> dict[str, float]:
         """Noise over signal at each float output, a power ratio, with some parts quantized and the rest float.
 
         Returns:
-            Output name → noise; infinite where the model does not run or gives no numbers.
+            Output name → noise; infinite where the model does not run or gives no numbers, and that of a sample of
+            another shape as :class:`onnxq.measuring.metrics.Errors` scores it.
         """
         sites, numbers, biases = [], {}, {}
         for setting in settings:
@@ -236,8 +241,9 @@ class Probe:
                     meter.update(sample.outputs[name], got[name], sample.index)
         except ExecutionError:
             return dict.fromkeys(meters, math.inf)
-        found = {name: meter.result().sqnr for name, meter in meters.items()}
-        return {name: 10 ** (-sqnr / 10) for name, sqnr in found.items() if not math.isnan(sqnr)}
+        found = {name: meter.result() for name, meter in meters.items()}
+        self.reshaped.update(name for name, errors in found.items() if errors.reshaped)
+        return {name: 10 ** (-errors.score / 10) for name, errors in found.items()}
 
     def _numbers_at(self, bits: int) -> dict[str, QParams]:
         """Numbers of all sites but biases at a width."""

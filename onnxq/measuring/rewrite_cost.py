@@ -10,7 +10,7 @@ from onnxq.calibration.statistics import KeptSample
 from onnxq.checks.randomness import is_random
 from onnxq.errors import ExecutionError
 from onnxq.measuring.final_check import Verification
-from onnxq.measuring.metrics import errors_of, worst_output
+from onnxq.measuring.outputs import errors_of, worst_output
 from onnxq.options import Options
 from onnxq.ort.session import open_anyhow
 

@@ -18,7 +18,8 @@ from onnxq.errors import ExecutionError
 from onnxq.graph.pieces import difference, piece, reads
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.values import constant_array
-from onnxq.measuring.metrics import Errors, errors_of, kept_signal
+from onnxq.measuring.metrics import Errors, kept_signal
+from onnxq.measuring.outputs import errors_of
 from onnxq.ort.session import Session, open_anyhow
 
 __all__ = ["Variants"]
@@ -77,7 +78,8 @@ class Variants:
             return float("-inf")
 
     def outputs(self, variant: ir.Model) -> dict[str, float]:
-        """SQNR in dB of each float output; empty where the variant does not run.
+        """SQNR in dB of each float output, the score of one that has another shape in all samples; empty where the
+        variant does not run.
 
         Variants that differ late are best asked for after those that differ early.
 
@@ -85,7 +87,7 @@ class Variants:
             variant: its inputs and outputs are those of the base; its shapes are forgotten.
         """
         try:
-            return {name: errors.sqnr for name, errors in self._measured(variant).items()}
+            return {name: errors.level for name, errors in self._measured(variant).items()}
         except ExecutionError:
             return {}
 
@@ -109,7 +111,7 @@ class Variants:
             return constants | self._from(last, _step(session, before, self._needed[last]))
 
         pairs = zip(self._before, (sample.outputs for sample in self._samples), strict=True)
-        return {name: errors for name, errors in errors_of(run, pairs).items() if not math.isnan(errors.sqnr)}
+        return errors_of(run, pairs)
 
     def _has(self, chunk: int, nodes: Sequence[ir.Node]) -> bool:
         """Whether all that nodes of a variant read from in front of a chunk is there: the base may have no more use."""

@@ -13,6 +13,7 @@ from onnxq.measuring.final_check import Verification
 from onnxq.measuring.judging import lifts
 from onnxq.measuring.metrics import kept_signal
 from onnxq.notes.reasons import by_reason, counts, to_exclude
+from onnxq.notes.rows import other_shapes
 from onnxq.options import Options
 from onnxq.plan import Plan
 
@@ -74,6 +75,7 @@ def cautions(
         if name in unsure and louder.get(name, 0.0) >= _FAINT:
             below = f"{louder[name]:.0f} dB below all the data" if louder[name] < math.inf else "all zero"
             yield f"output {name!r} is next to nothing in the samples compared ({below}): its SQNR says little"
+    yield from other_shapes(verification.outputs)
     yield from vague(verification, samples)
     yield from poor(verification, options)
 

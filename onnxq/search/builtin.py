@@ -4,11 +4,16 @@ The model is taken for a classifier where every float output has two dimensions,
 measure is the share of samples (rows) whose largest value stands at the same place, at the worst output. Any other
 model is judged by its error: 1 - noise / signal at the worst float output, so that a drop of 0.01 is an SQNR of 20 dB,
 0.001 one of 30 dB. The float model has 1 either way.
+
+A sample whose output has another shape than the float model's counts as wrong: all its rows, or an error of twice the
+signal.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -16,13 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.errors import DataError
-from onnxq.measuring.metrics import ErrorMeter
+from onnxq.measuring.outputs import errors_of
+from onnxq.notes.rows import rows_depend
 from onnxq.ort.session import InputInfo
 from onnxq.search.user_metric import Metric, Run
 
 __all__ = ["agreement_metric", "is_classifier"]
 
 Arrays = Mapping[str, NDArray[Any]]
+_log = logging.getLogger("onnxq")
 
 
 def is_classifier(outputs: Iterable[InputInfo]) -> bool:
@@ -51,31 +58,43 @@ def agreement_metric(outputs: Iterable[InputInfo], pairs: Callable[[], Iterable[
         about = "1 - noise/signal against the float model, worst output (a drop of 0.01 is 20 dB, 0.001 is 30 dB)"
         name, function = "1 - noise/signal", _power
     digest = hashlib.sha256(name.encode()).hexdigest()
-    return Metric(name, digest, lambda run: function(run, pairs()), about=about, baseline=1.0)
+    said: set[str] = set()
+
+    def measure(run: Run) -> float:
+        value, reshaped = function(run, pairs())
+        if reshaped and not said:
+            said.update(reshaped)
+            _log.warning("%s", rows_depend(reshaped))
+        return value
+
+    return Metric(name, digest, measure, about=about, baseline=1.0)
 
 
-def _top(run: Run, pairs: Iterable[tuple[Arrays, Arrays]]) -> float:
+def _top(run: Run, pairs: Iterable[tuple[Arrays, Arrays]]) -> tuple[float, set[str]]:
+    """The measure of a classifier, and the outputs that had another shape."""
     same: dict[str, list[bool]] = {}
+    reshaped: set[str] = set()
     for feeds, expected in pairs:
         got = run(feeds)
         for name, values in expected.items():
-            if values.dtype.kind == "f":
-                equal = np.nanargmax(_finite(values), axis=1) == np.nanargmax(_finite(got[name]), axis=1)
-                same.setdefault(name, []).extend(equal.tolist())
-    return min(float(np.mean(found)) for found in same.values())
+            if values.dtype.kind != "f":
+                continue
+            rows = same.setdefault(name, [])
+            if got[name].shape != values.shape:
+                reshaped.add(name)
+                rows += [False] * max(len(values), 1)
+            else:
+                rows += (np.argmax(_finite(values), axis=1) == np.argmax(_finite(got[name]), axis=1)).tolist()
+    return min((float(np.mean(rows)) for rows in same.values() if rows), default=1.0), reshaped
 
 
 def _finite(values: NDArray[Any]) -> NDArray[Any]:
     return np.where(np.isnan(values), -np.inf, values)
 
 
-def _power(run: Run, pairs: Iterable[tuple[Arrays, Arrays]]) -> float:
-    meters: dict[str, ErrorMeter] = {}
-    for number, (feeds, expected) in enumerate(pairs):
-        got = run(feeds)
-        for name, values in expected.items():
-            if values.dtype.kind == "f":
-                meters.setdefault(name, ErrorMeter()).update(values, got[name], number)
-    shares = [10.0 ** (-max(meter.result().sqnr, -60.0) / 10.0) for meter in meters.values()]
-    known = [share for share in shares if share == share]
-    return 1.0 - max(known, default=0.0)
+def _power(run: Run, pairs: Iterable[tuple[Arrays, Arrays]]) -> tuple[float, set[str]]:
+    """The measure of any other model, and the outputs that had another shape."""
+    found = errors_of(run, pairs)
+    worst = min((errors.score for errors in found.values()), default=math.inf)
+    reshaped = {name for name, errors in found.items() if errors.reshaped}
+    return 1.0 - 10.0 ** (-max(worst, -60.0) / 10.0), reshaped

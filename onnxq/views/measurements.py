@@ -153,5 +153,6 @@ def sensitivity(screen: Screen, source: str, plot: str | None, made: Sensitivity
     screen.line()
     own_too = "; own: at the layer's own output" if any(row.local for row in made.rows) else ""
     screen.line(f"SQNR in dB at the worst output when it alone is quantized{own_too}. Low is bad.")
+    warning_lines(screen, made.warnings)
     if plot:
         screen.line(f"The picture: {plot}")

@@ -64,7 +64,7 @@ def quantized(
         if len(texts) > _MANY_OUTPUTS and not verbose:
             rows.append(("", f"{len(texts) - _MANY_OUTPUTS} better outputs (-v lists them)"))
         for name, errors in check.outputs.items():
-            if is_counted(errors):
+            if is_counted(errors) or (errors.reshaped and math.isnan(errors.score)):
                 rows.append(("agreement", f"{name}: {accuracy_text(errors)}"))
         rows.append(("size", smaller(check.float_bytes, check.quantized_bytes)))
         if check.speedup is not None:
@@ -82,9 +82,10 @@ def quantized(
 
 
 def _sqnr_texts(check: Verification) -> list[str]:
-    """The accuracy of every output that has one, the worst first; named where there are several."""
-    scored = [(name, errors) for name, errors in check.outputs.items() if not math.isnan(errors.sqnr)]
-    scored.sort(key=lambda pair: pair[1].sqnr)
+    """The accuracy of every float output, the worst first; named where there are several."""
+    floats = [(name, errors) for name, errors in check.outputs.items() if not math.isnan(errors.score)]
+    scored = [(name, errors) for name, errors in floats if errors.reshaped or not math.isnan(errors.sqnr)]
+    scored.sort(key=lambda pair: pair[1].level)
     return [f"{name}: {accuracy_text(errors)}" if len(scored) > 1 else accuracy_text(errors) for name, errors in scored]
 
 
@@ -109,7 +110,7 @@ def _as_given(found: SourceAgreement) -> str:
     if found.skipped:
         return f"not compared with the model given: {found.skipped}"
     worst = found.worst
-    if worst is not None:
+    if worst is not None and not any(errors.reshaped for errors in found.outputs.values()):
         text = "exact" if worst[1].sqnr == math.inf else decibels(worst[1].sqnr)
     else:
         text = "; ".join(f"{name}: {accuracy_text(errors)}" for name, errors in found.outputs.items())
@@ -186,7 +187,7 @@ def below_floor(
     output: str,
     sqnr: float,
     floor: float,
-    suspects: Sequence[TensorErrors],
+    suspects: Mapping[str, TensorErrors],
     *,
     whole: str = "",
     hinted: bool = False,
@@ -198,7 +199,7 @@ def below_floor(
         output: the worst output.
         sqnr: its SQNR in dB.
         floor: what was asked for, in dB.
-        suspects: tensors where most is lost.
+        suspects: tensors where most is lost, by the name to exclude.
         whole: name of the algorithm that is a pipeline of its own, where one made the result.
         hinted: the summary above it has hints of what to try.
     """
@@ -209,8 +210,8 @@ def below_floor(
     )
     if suspects:
         screen.line("Most is lost at:")
-        drops_table(screen, suspects)
-        name = suspects[0].node or suspects[0].tensor
+        drops_table(screen, list(suspects.values()))
+        name = next(iter(suspects))
         other = (
             f"or --algorithm {whole} left out"
             if whole

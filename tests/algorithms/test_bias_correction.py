@@ -12,9 +12,11 @@ import pytest
 
 import onnxq
 from onnxq import Options
+from onnxq.algorithms import empirical
 from onnxq.algorithms.bias_correction import correct_biases
 from onnxq.calibration.statistics import KeptSample
 from onnxq.calibration.taps import tap
+from onnxq.deciding.rescue import output_sqnr
 from onnxq.errors import OptionError
 from onnxq.qparams import fake_quantize, from_range
 from onnxq.spec import PerChannel, QuantSpec
@@ -222,3 +224,26 @@ def test_statistics_remember_nothing_of_models_that_are_gone() -> None:
         gc.collect()
         assert not statistics.measured.means
         assert not statistics.measured.biases
+
+
+def test_means_are_measured_all_over_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder may be sorted: the first samples alone would tell of one kind."""
+    seen: list[list[int]] = []
+
+    def measured(quantized: Any, samples: Any, **options: Any) -> float:
+        seen.append([sample.index for sample in samples])
+        return output_sqnr(quantized, samples, **options)
+
+    means = empirical._means
+
+    def _means(draft: Any, layers: Any, samples: Any, **options: Any) -> Any:
+        seen.append([sample.index for sample in samples])
+        return means(draft, layers, samples, **options)
+
+    monkeypatch.setattr(empirical, "output_sqnr", measured)
+    monkeypatch.setattr(empirical, "_means", _means)
+    options = Options(placement="all", weight_bits=4, algorithms=("bias_correction:method=empirical",), keep=64)
+    onnxq.quantize(plain(1), shifted(1, 16, 8, 8, samples=64), options=options)
+    for indices in seen:
+        halves = [sum(index < 32 for index in indices), sum(index >= 32 for index in indices)]
+        assert halves[0] == halves[1] == len(indices) // 2 >= 4

@@ -15,6 +15,7 @@ from onnxq import Options
 from onnxq.cli import main
 from onnxq.deploying.source import in_form
 from onnxq.measuring.against_source import against_source
+from onnxq.measuring.metrics import Errors
 from onnxq.prepare import backend_named
 from tests.models import build, f32, feeds_for
 from tests.targets import residual
@@ -81,3 +82,13 @@ def test_the_summary_has_the_figure(
     assert main([*command, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["targets"][0]["verification"]["against_source"]["skipped"] == ""
+
+
+def test_another_shape_is_told(source: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside, _ = in_form(source, backend_named("onnxruntime"), Options())
+    lost, near = Errors(samples=3, reshaped=3, score=-6.0), Errors(samples=3, sqnr=35.0, score=35.0)
+    found = iter([{"y": lost}, {"y": near}])
+    monkeypatch.setattr("onnxq.measuring.against_source.errors_of", lambda run, samples: next(found))
+    given = ir.serde.deserialize_model(source)
+    (warning,) = against_source(given, inside, given, Options()).warnings
+    assert "on 3 random inputs and another shape in 3 of them" in warning

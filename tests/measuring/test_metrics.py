@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnxq.measuring.metrics import ErrorMeter, Errors, cosine, kept_signal, sqnr, worst_sqnr
+from onnxq.measuring.metrics import ErrorMeter, Errors, cosine, kept_signal, sqnr
+from onnxq.measuring.outputs import worst_sqnr
 
 
 def meter(*pairs: tuple[np.ndarray, np.ndarray]) -> ErrorMeter:
@@ -107,6 +108,21 @@ def test_other_shapes_and_nothing() -> None:
     assert ErrorMeter().result().samples == 0
 
 
+def test_a_sample_of_another_shape_counts_as_noise_in_the_score_alone() -> None:
+    """Noise of 1 % is 40 dB; the other sample, as loud, counts with four times its signal."""
+    good = np.full(10, 2.0)
+    found = meter((good, good * 1.01), (good, good[:7])).result()
+    assert found.sqnr == found.level == pytest.approx(40)
+    assert found.score == pytest.approx(10 * math.log10(2 / (0.0001 + 4)))
+    assert meter((good, good * 1.01)).result().score == pytest.approx(40)
+    lost = meter((good, good[:7]), (good, good[:3])).result()
+    assert math.isnan(lost.sqnr) and lost.score == lost.level == pytest.approx(10 * math.log10(1 / 4))
+    assert kept_signal(lost) == lost.score
+    assert meter((good[:0], good)).result().score == -math.inf
+    assert meter((good[:0], good[:0])).result().score == math.inf
+    assert math.isnan(meter((np.arange(3), np.arange(4))).result().score)
+
+
 def test_json_is_strict() -> None:
     x = np.ones(2)
     for got in (meter((x, x)).result(), ErrorMeter().result(), meter((x, x * np.nan)).result()):
@@ -120,6 +136,7 @@ def test_the_worst_output_over_samples() -> None:
     made = {"fine": np.full(4, 1.01), "coarse": np.full(4, 1.1), "label": np.array([5])}
     assert worst_sqnr(lambda feeds: made, [({}, exact), ({}, exact)]) == pytest.approx(20.0)
     assert worst_sqnr(lambda feeds: made, [({}, {"label": exact["label"]})]) == math.inf
+    assert worst_sqnr(lambda feeds: {"fine": exact["fine"][:2]}, [({}, {"fine": exact["fine"]})]) < 0
 
 
 @pytest.mark.parametrize(

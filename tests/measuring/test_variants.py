@@ -14,7 +14,7 @@ from onnxq.calibration.statistics import KeptSample
 from onnxq.deciding import what_hurts
 from onnxq.graph.files.load import load
 from onnxq.graph.shapes import infer_shapes
-from onnxq.measuring.metrics import worst_sqnr
+from onnxq.measuring.outputs import worst_sqnr
 from onnxq.measuring.variants import Variants
 from onnxq.ort.session import Session
 from tests.models import build, f32, images, normal

@@ -1,0 +1,53 @@
+"""The errors of a model's float outputs over samples, and which output is the worst."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+
+from onnxq.measuring.metrics import ErrorMeter, Errors
+
+__all__ = ["errors_of", "worst_output", "worst_sqnr"]
+
+
+def worst_output(outputs: Mapping[str, Errors]) -> tuple[str, Errors] | None:
+    """The output with the lowest SQNR and its errors; None where no float output has the reference's shape throughout.
+
+    What has another shape in one sample has not the same rows in the same places in others: its figures say little.
+    """
+    scored = [(name, errors) for name, errors in outputs.items() if not errors.reshaped and not math.isnan(errors.sqnr)]
+    return min(scored, key=lambda pair: pair[1].sqnr) if scored else None
+
+
+def errors_of(
+    run: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]],
+    samples: Iterable[tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]],
+) -> dict[str, Errors]:
+    """The errors of each float output of a model.
+
+    Args:
+        run: the model.
+        samples: feeds, and the outputs that they should give.
+    """
+    meters: dict[str, ErrorMeter] = {}
+    for index, (feeds, wanted) in enumerate(samples):
+        got = run(feeds)
+        for name, values in wanted.items():
+            if values.dtype.kind == "f":
+                meters.setdefault(name, ErrorMeter()).update(values, got[name], index)
+    return {name: meter.result() for name, meter in meters.items()}
+
+
+def worst_sqnr(
+    run: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]],
+    samples: Iterable[tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]],
+) -> float:
+    """The lowest score in dB of a model's float outputs, see :class:`Errors`; infinite where it has none.
+
+    Args:
+        run: the model.
+        samples: feeds, and the outputs that they should give.
+    """
+    return min((errors.score for errors in errors_of(run, samples).values()), default=math.inf)
