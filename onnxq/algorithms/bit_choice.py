@@ -10,6 +10,7 @@ from onnxq.algorithms.allocate import allocate
 from onnxq.algorithms.budget import FLOAT, Costs
 from onnxq.errors import OptionError
 from onnxq.measuring.probe import Part, Probe, Setting
+from onnxq.notes.rows import rows_depend
 from onnxq.plan import Plan
 
 __all__ = ["BitChoice", "Item", "Problem", "items_of"]
@@ -194,10 +195,11 @@ class Problem:
             choice = self.quietest()
             least = self.noise(choice.settings)
             if least > wanted:
+                hint = f"Activations alone leave {_decibel(base):.1f} dB: give act_bits=8/16, or more bits"
+                if self.probe.reshaped:
+                    hint = rows_depend(self.probe.reshaped, metric=False)
                 raise OptionError(
-                    f"{sqnr:g} dB cannot be reached, only {_decibel(least):.1f} dB",
-                    where="mixed_precision",
-                    hint=f"Activations alone leave {_decibel(base):.1f} dB: give act_bits=8/16, or more bits",
+                    f"{sqnr:g} dB cannot be reached, only {_decibel(least):.1f} dB", where="mixed_precision", hint=hint
                 )
             best = choice
         return best
@@ -224,7 +226,7 @@ class Problem:
     def noise(self, settings: Sequence[Setting], probe: Probe | None = None) -> float:
         """Noise over signal at the worst output."""
         found = (probe or self.probe).noise([s for s in settings if s.bits != FLOAT])
-        return max(found.values(), default=0.0)
+        return max(found.values())
 
     def _choice(self, chosen: Sequence[int]) -> BitChoice:
         picked = list(zip(self.items, chosen, strict=True))

@@ -15,13 +15,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from onnxq.algorithms.bit_choice import BitChoice, Problem, items_of
+from onnxq.algorithms.bit_overrides import allowed, overrides_of, planned_bits, require_planned
 from onnxq.algorithms.budget import FLOAT, KINDS, Budget, Costs, parse_budget, parse_widths, stored_bits
 from onnxq.algorithms.draft import FloatDraft
 from onnxq.algorithms.part_noise import part_noise
+from onnxq.calibration.roles import held_back, spread, to_learn_from
 from onnxq.errors import OptionError, OutputError, StatisticsError
 from onnxq.measuring.probe import Probe, end_layers, parts_of
-from onnxq.options import Options, Override
+from onnxq.notes.rows import rows_depend
+from onnxq.options import Options
 from onnxq.options.config import to_toml
+from onnxq.options.patterns import names_of
 from onnxq.spec import QuantSpec
 from onnxq.survey import make_probe
 
@@ -99,30 +103,30 @@ def apply(
     kept = draft.statistics.kept
     if not kept:
         raise StatisticsError("the statistics hold no samples to measure with", hint="Calibrate again with --keep 16")
-    fitting, held = (kept[::2], kept[1::2]) if len(kept) > 1 else (kept, kept)
-    probe = make_probe(draft.model, draft.target, draft.options, draft.statistics, fitting[:_SAMPLES], draft.keep_float)
+    fitting, held = spread(to_learn_from(kept), _SAMPLES), spread(held_back(kept), _SAMPLES)
+    probe = make_probe(draft.model, draft.target, draft.options, draft.statistics, fitting, draft.keep_float)
     parts = parts_of(draft.model, probe.plan)
     weights = [part for part in parts if part.role == "weights"]
     if not weights:
         draft.notes.append(f"{NAME}: no layer has quantized weights")
         return
     ends = end_layers(draft.model, weights) if first_last else set()
-    layers = {part: (first_last,) if part in ends else widths for part in weights}
+    layers = allowed({part: (first_last,) if part in ends else widths for part in weights}, probe.plan, draft)
+    if unmet := [part.name for part in weights if part in ends and layers[part] != (first_last,)]:
+        draft.warnings.append(f"{NAME}: first_last={first_last} is not kept, {', '.join(unmet)} cannot have it")
     read = {name for part in weights for name in part.nodes}
-    activations = {
-        part: act_widths if read & set(part.nodes) else (draft.target.bits(draft.options)[1],)
-        for part in parts
-        if part.role == "activations"
-    }
+    activations = {part: planned_bits(part, probe.plan) for part in parts if part.role == "activations"}
+    several = [part for part in activations if len(act_widths) > 1 and read & set(part.nodes)]
+    activations |= allowed(dict.fromkeys(several, act_widths), probe.plan, draft)
     asked = {"weights": sorted({bits for found in layers.values() for bits in found})}
-    if len(act_widths) > 1:
+    if any(len(found) > 1 for found in activations.values()):
         asked["activations"] = list(act_widths)
     measured = [part for part in parts if part.role == "weights" or len(activations[part]) > 1]
     noise = part_noise(probe, measured, asked, runs, draft.reporter)
     kind = "macs_bits" if wanted.kind == "sqnr" and len(act_widths) > 1 else wanted.kind
     costs = Costs(kind, draft.model, draft.target, draft.sizes())
     problem = Problem(probe, items_of(probe.plan, layers, activations, noise, costs))
-    judge = probe.on(held[:_SAMPLES])
+    judge = probe.on(held)
     act_bits_now = draft.target.bits(draft.options)[1]
     if wanted.kind == "sqnr":
         choice = problem.reaching(wanted.amount)
@@ -130,9 +134,13 @@ def apply(
     else:
         limit = costs.limit(weights, wanted.amount)
         choice, told = _better(problem, problem.within(limit), limit, widths, act_bits_now, judge)
-    changes = _overrides(choice, draft)
+    chosen = [s for s in choice.settings if s.part.role == "weights" or s.part in several]
+    changes = overrides_of(chosen, probe.plan, names_of(draft.model))
     draft.options = replace(draft.options, override=(*draft.options.override, *changes))
+    require_planned(chosen, draft.plan())
     draft.notes.append(f"{NAME}: {wanted}: {_said(choice)}; {told}")
+    if probe.reshaped:
+        draft.warnings.append(f"{NAME}: {rows_depend(probe.reshaped, metric=False)}")
     if wasted := _wasted(choice, draft):
         draft.warnings.append(wasted)
     _observe_missing(draft)
@@ -219,20 +227,6 @@ def _better(
                 return equal, f"{other:.1f} dB on samples held back, better than the best mixture with {level:.1f} dB"
             return choice, f"{level:.1f} dB on samples held back, {other:.1f} dB with {name} throughout"
     return choice, f"{level:.1f} dB on samples held back"
-
-
-def _overrides(choice: BitChoice, draft: FloatDraft) -> list[tuple[str, Override]]:
-    """Patterns that are operator types too come first, so that they change no other node."""
-    found: dict[str, Override] = {}
-    for setting in choice.settings:
-        part, bits = setting.part, setting.bits
-        if part.role == "activations":
-            if bits != draft.target.bits(draft.options)[1]:
-                found.update(dict.fromkeys(part.tensors, Override(act_bits=bits)))
-            continue
-        found.update(dict.fromkeys(part.nodes, Override(float=True) if bits == FLOAT else Override(weight_bits=bits)))
-    kinds = {node.op_type for node in draft.model.graph.all_nodes()}
-    return sorted(found.items(), key=lambda pair: pair[0] not in kinds)
 
 
 def _said(choice: BitChoice) -> str:

@@ -1,13 +1,14 @@
 """Patterns that name parts of a model: node names, tensor names or op types, with wildcards.
 
 A pattern is first compared as it stands, then as a shell wildcard (``*``, ``?``, ``[ab]``), so that names with brackets
-need no escaping. Case matters. An op of another domain is also known as ``domain::Type``.
+need no escaping. Case matters. An op of another domain is also known as ``domain::Type``. Where a node is named like a
+tensor or an op type, ``node:NAME`` is the node alone, and ``tensor:NAME`` the tensor.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
 from typing import TYPE_CHECKING
@@ -96,12 +97,10 @@ def match(patterns: Iterable[str], names: Names, *, option: str = "pattern") -> 
     """
     result = []
     for pattern in patterns:
-        wild = re.compile(translate(pattern)).match
-        nodes = frozenset(n for n in names.nodes if pattern in names.of(n))
-        tensors = frozenset(t for t in names.tensors if t == pattern)
-        if not nodes and not tensors:
-            nodes = frozenset(n for n in names.nodes if any(map(wild, names.of(n))))
-            tensors = frozenset(t for t in names.tensors if wild(t))
+        nodes, tensors = _named(pattern, names)
+        kind, _, name = pattern.partition(":")
+        if not nodes and not tensors and kind in _KINDS and name:
+            nodes, tensors = _named(name, _KINDS[kind](names))
         if not nodes and not tensors:
             former = (name for found in names.former.values() for name in found)
             known = dict.fromkeys((*names.nodes.values(), *names.nodes, *names.tensors, *former))
@@ -109,3 +108,23 @@ def match(patterns: Iterable[str], names: Names, *, option: str = "pattern") -> 
             raise OptionError(f"{pattern!r} matches no node name, tensor name or op type", where=option, hint=hint)
         result.append(Match(pattern, nodes, tensors))
     return result
+
+
+def _named(pattern: str, names: Names) -> tuple[frozenset[str], frozenset[str]]:
+    """The nodes and tensors that a pattern names, as it stands or else as a wildcard."""
+    nodes = frozenset(n for n in names.nodes if pattern in names.of(n))
+    tensors = frozenset(t for t in names.tensors if t == pattern)
+    if nodes or tensors:
+        return nodes, tensors
+    wild = re.compile(translate(pattern)).match
+    return (
+        frozenset(n for n in names.nodes if any(map(wild, names.of(n)))),
+        frozenset(t for t in names.tensors if wild(t)),
+    )
+
+
+_KINDS: Mapping[str, Callable[[Names], Names]] = {
+    "node": lambda names: Names(dict.fromkeys(names.nodes, ""), ()),
+    "tensor": lambda names: Names({}, names.tensors),
+}
+"""What ``KIND:`` in front of a pattern leaves of the names."""

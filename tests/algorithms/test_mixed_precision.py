@@ -20,7 +20,7 @@ from onnxq.algorithms.bit_choice import Problem
 from onnxq.algorithms.budget import FLOAT, parse_budget, parse_widths
 from onnxq.algorithms.choice import chosen
 from onnxq.options.config import to_toml
-from tests.models import build, images, normal
+from tests.models import build, images, normal, selecting
 
 SIZES = (8, 32, 64, 32, 16, 8)
 
@@ -310,3 +310,77 @@ def test_a_file_nowhere_and_an_impossible_budget_are_refused() -> None:
         quantized("avg_bits=2")
     with pytest.raises(OptionError, match="opset 17"):
         quantized("avg_bits=6", opset=17)
+
+
+@pytest.mark.parametrize("budget", [0.9, 1.1])
+def test_nodes_named_like_their_tensors_get_what_was_chosen(budget: float, tmp_path: Path) -> None:
+    """As exporters of PaddlePaddle and Caffe name them; the choice is that of the same model with other names."""
+    data, found, path = images(1, 8, 6, 6, samples=32), [], tmp_path / "c.toml"
+    for prefix in ("n_", ""):
+        model = net()
+        for node in model.graph.node:
+            node.name = prefix + node.output[0]
+        text = f"mixed_precision:budget=macs_bits:{budget},bits=4,act_bits=8/16,save={path}"
+        q = onnxq.quantize(model, data, options=Options(placement="all", algorithms=(text,), keep=16))
+        found.append({(site.tensor, site.role): site.spec.bits for site in q.plan.sites})
+        again = onnxq.quantize(model, data, options=Options.from_toml(path))
+        assert {(site.tensor, site.role): site.spec.bits for site in again.plan.sites} == found[-1]
+    assert found[0] == found[1]
+    assert 4 in found[0].values() and {8, 16} <= {bits for (_, role), bits in found[0].items() if role == "activation"}
+
+
+def test_a_node_named_like_an_input_of_others_alone_stays_float() -> None:
+    model = net()
+    for node in model.graph.node:
+        node.name = node.output[0]
+    options = Options(placement="all", algorithms=("mixed_precision:avg_bits=14,bits=4/float",), keep=16)
+    q = onnxq.quantize(model, images(1, 8, 6, 6, samples=32), options=options)
+    (note,) = (note for note in q.notes if note.startswith("mixed_precision"))
+    floats = int(re.search(r"(\d+) in float", note)[1])  # type: ignore[index]
+    assert 0 < floats < 5 and len(weights(q)) == 5 - floats
+
+
+def test_widths_that_an_operator_has_not_are_not_chosen_for_it() -> None:
+    """Products of QNN's table have no weights of 4 bits; its convolutions have."""
+    model = build(
+        """(float[1, 8, 6, 6] x) => (float[1, 8, 6, 5] y) {
+            a = Conv (x, w)
+            b = Relu (a)
+            y = MatMul (b, v)
+        }""",
+        w=normal(8, 8, 1, 1),
+        v=normal(6, 5),
+    )
+    options = Options(placement="all", algorithms=("mixed_precision:avg_bits=7,bits=4/8",), keep=16)
+    q = onnxq.quantize(model, images(1, 8, 6, 6, samples=32), backend="qnn", options=options)
+    assert weights(q) == {"w": 4, "v": 8} and any("1 in 4 bits, 1 in 8 bits" in note for note in q.notes)
+
+
+def test_data_may_be_sorted() -> None:
+    """One branch is loud in the first half of the data, the other one in the second."""
+    weights_of: dict[str, Any] = {f"{branch}{k}": normal(8, 8, 3, 3, seed=k) for branch in "uv" for k in range(3)}
+    lines = [f"{b}{k + 1}{b} = Conv <pads = [1, 1, 1, 1]> ({b}{k}{b}, {b}{k})" for b in "uv" for k in range(3)]
+    model = build(
+        "(float[1, 16, 6, 6] x) => (float[1, 8, 6, 6] y) { u0u, v0v = Split <axis = 1> (x, halves) "
+        + " ".join(lines)
+        + " y = Add (u3u, v3v) }",
+        halves=np.array([8, 8]),
+        **weights_of,
+    )
+    data = images(1, 16, 6, 6, samples=64)
+    for k, feed in enumerate(data):
+        feed["x"][:, slice(0, 8) if k >= 32 else slice(8, 16)] *= 0.01
+    options = Options(placement="all", algorithms=("mixed_precision:sqnr=27,bits=4/8",))
+    q = onnxq.quantize(model, data, options=options)
+    few = {name[0] for name, bits in weights(q).items() if bits == 4}
+    assert few in (set(), {"u", "v"}), "the branches are alike"
+
+
+def test_rows_that_depend_on_the_numbers_are_no_silence() -> None:
+    options = Options(placement="all", algorithms=("mixed_precision:sqnr=30,bits=2/4/8",))
+    with pytest.raises(OptionError, match=r"30 dB cannot be reached.*'y' had another shape.*in front of what selects"):
+        onnxq.quantize(selecting(2000), images(2000, 8, samples=32), options=options)
+    options = Options(placement="all", algorithms=("mixed_precision:avg_bits=6,bits=4/8",))
+    made = onnxq.quantize(selecting(2000), images(2000, 8, samples=32), options=options)
+    assert made.verification is not None
+    assert any(w.startswith("mixed_precision: output 'y' had another shape") for w in made.verification.warnings)

@@ -32,6 +32,9 @@ def one(pattern: str) -> tuple[set[str], set[str]]:
         ("t[1]", set(), {"t[1]"}),
         ("?", set(), {"x"}),
         ("out", set(), {"out"}),
+        ("node:/a/*", {"/a/Conv", "/a/Relu"}, set()),
+        ("tensor:/a/*", set(), {"/a/w", "/a/y"}),
+        ("tensor:t[1]", set(), {"t[1]"}),
     ],
 )
 def test_matches(pattern: str, nodes: set[str], tensors: set[str]) -> None:
@@ -69,3 +72,13 @@ def test_names_of_a_model_include_subgraphs_and_domains() -> None:
     by_name = {node.name: node for node in model.graph.all_nodes()}
     assert found.node(by_name["inner"])
     assert not found.node(by_name["custom"])
+
+
+def test_a_node_is_told_from_a_tensor_and_from_an_operator_of_its_name() -> None:
+    names = Names(nodes={"Conv": "Conv", "b": "Conv", "node:c": "Relu"}, tensors=["b", "x"])
+    found = [(set(m.nodes), set(m.tensors)) for m in match(["Conv", "node:Conv", "b", "node:b", "tensor:b"], names)]
+    assert found == [({"Conv", "b"}, set()), ({"Conv"}, set()), ({"b"}, {"b"}), ({"b"}, set()), (set(), {"b"})]
+    assert match(["node:c"], names)[0].nodes == {"node:c"}
+    for pattern in ("node:x", "node:", "tensor:Conv", "scale:b"):
+        with pytest.raises(OptionError, match="matches no node name"):
+            match([pattern], names)
