@@ -92,6 +92,21 @@ def test_its_state_is_saved_and_loaded() -> None:
         assert torch.equal(again.eval()(data[1]), model(data[1]))
 
 
+@pytest.mark.parametrize("observer", ["ema_mse", "minmax", "clip_std", "quantile"])
+@pytest.mark.parametrize("kind", ["ema", "dsq"])
+def test_a_running_range_goes_on_from_a_checkpoint(kind: str, observer: str) -> None:
+    data = batches(4, 3, 10, 10)
+    given: dict[str, Any] = {"act_quantizer": kind, "act_observer": observer, "options": W4A4}
+    model = qat.prepare(Plain(norm=False), (data[0],), batches=data, **given).train()
+    model(data[1] * 3)
+    again = qat.prepare(Plain(norm=False), (data[0],), **given).train()
+    again.load_state_dict(model.state_dict())
+    for part in (model, again):
+        part(data[2] * 0.1)
+    found, wanted = ({n: q.qparams() for n, q in part.observing()} for part in (again, model))
+    assert found == wanted
+
+
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [

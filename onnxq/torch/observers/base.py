@@ -6,6 +6,7 @@ A method that finds a scale and a zero point gives the range of exactly that gri
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -86,6 +87,16 @@ class Observer(ABC):
     def forget(self) -> None:
         """Begin anew."""
         self.low = self.high = None
+
+    def held(self) -> list[Ends]:
+        """Numbers to go on from, nothing where nothing was watched; histograms and votes are left out."""
+        return [] if self.low is None or self.high is None else [self.low, self.high]
+
+    def go_on(self, held: Sequence[Ends], spec: QuantSpec) -> None:
+        """Continue from what :meth:`held` gave, at the grid ``spec``; begin anew where that is empty."""
+        self.forget()
+        if held:
+            self.low, self.high = held[:2]
 
     def batch(self, x: Tensor, spec: QuantSpec) -> tuple[Ends, Ends]:
         """The range of a batch, (channels,): here the smallest and the largest value."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -58,6 +59,18 @@ class Moments(MinMax):
         if self.spec is None:
             raise DataError("calibration never reached it", where=where, hint="Give batches that run this part")
         return self.found(low, high, self.spec)
+
+    def held(self) -> list[Ends]:
+        """See :meth:`Observer.held`."""
+        ends = super().held()
+        return [*ends, np.asarray(self.count), self.mean, self.square, self.size] if ends else []
+
+    def go_on(self, held: Sequence[Ends], spec: QuantSpec) -> None:
+        """See :meth:`Observer.go_on`."""
+        super().go_on(held, spec)
+        if held:
+            count, self.mean, self.square, self.size = held[2:]
+            self.count, self.spec = float(count.reshape(-1)[0]), spec
 
     @property
     def deviation(self) -> Ends:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from onnxq.qparams import from_range
@@ -57,6 +58,15 @@ class EMA(Fixed):
                     self.observer.forget()
                 self.observer.watch(x.detach(), self.spec)
                 self.start(from_range(*self.observer.range("a tensor in training"), self.spec))
+
+    def get_extra_state(self) -> Tensor:
+        """The running range, that a checkpoint goes on from: (numbers, channels) or (numbers,), float64."""
+        held = np.broadcast_arrays(*self.observer.held())
+        return torch.from_numpy(np.stack(held) if held else np.zeros(0))
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """See :meth:`get_extra_state`."""
+        self.observer.go_on([np.asarray(row) for row in state.cpu().numpy()], self.spec)
 
     def settle(self, where: str) -> None:
         """Take the range that was watched, and keep what was seen to go on from it."""
