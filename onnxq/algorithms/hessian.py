@@ -35,8 +35,8 @@ _BUDGET = 1 << 30
 _POSITIONS = 32768
 _POSITIONS_PER_INPUT = 16
 """A layer is seen at no more than the larger of 32768 and 16 positions an input, spread evenly over the samples."""
-_FAR = 8.0
-"""Standard deviations from zero at which an input is far from it."""
+_FAR = 32.0
+"""Standard deviations from zero beyond which an input is far from it: a product in float32 loses 1e-4 of the spread."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
