@@ -19,6 +19,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.calibration.chance import drawn
 from onnxq.calibration.data import open_data
 from onnxq.calibration.rows import BROKEN
 from onnxq.calibration.statistics import KeptSample
@@ -80,7 +81,7 @@ def finetune(
 
     Args:
         quantized: what :func:`onnxq.quantize` gave, or a QDQ or FakeQuantize model; left unchanged.
-        data: samples without labels, see :func:`onnxq.calibration.data.open_data`; every fourth is held back.
+        data: samples without labels, see :func:`onnxq.calibration.data.open_data`; one of every four is held back.
         teacher: the float model, as it was given to :func:`onnxq.quantize`.
         backend: the target, where ``quantized`` is a file.
         output: where to write the artifact: a file, or a folder. Nothing is written without it.
@@ -133,9 +134,10 @@ def finetune(
     feeds = [dict(f) for f in open_data(data, inputs_of(reference), image=image, samples=samples)]
     if len(feeds) < _LEAST_SAMPLES:
         raise DataError(f"{len(feeds)} sample is too few", where="data", hint="Give at least a dozen")
-    held = feeds[3::4] or feeds[-1:]
+    out = {drawn(at, at + 4) for at in range(0, len(feeds) - 3, 4)} or {len(feeds) - 1}
+    held = [f for k, f in enumerate(feeds) if k in out]
     choosing, judging = held[::2], held[1::2] or held
-    fitting = [f for k, f in enumerate(feeds) if k % 4 != 3] if len(feeds) > 3 else feeds[:-1]
+    fitting = [f for k, f in enumerate(feeds) if k not in out]
     judge = _Judge(reference, judging)
     judge.require_same_shapes(given)
     given_sqnr = judge(given)  # before the work: the model given runs

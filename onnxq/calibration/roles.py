@@ -1,18 +1,21 @@
 """What each sample held back serves for: to decide, to learn from, to guard, to judge, to verify.
 
-Positions count in cycles of a power of two, so long that there are at most 8 of them. The first sample of a cycle
-decides a plan, the middle one verifies the result. Algorithms learn from the odd positions; the even ones guard what
-was learned in the first half of a cycle, and judge results in the second. So those that verify are the same whether 16
-samples of some data were held back or 64, and no algorithm has learned from them.
+Samples count in cycles of a power of two, so long that there are at most 8 of them, and by lot, see
+:mod:`onnxq.calibration.chance`: *first* is the one whose lot is the smallest. The first sample of a cycle decides a
+plan; in the half of the cycle that it is not in, the first one verifies the result. Algorithms learn from the second of
+every pair of neighbours; the firsts guard what was learned in the half of the one that decides, and judge results in
+the other half. So those that verify are the same whether 16 samples of some data were held back or 64, and no algorithm
+has learned from them.
 
 Of 9 to 16 samples, in cycles of two, those that decide are also learned from, and the others guard, judge and verify.
-Of 8 or fewer all decide and verify, every second one is learned from, and the others guard and judge.
+Of 8 or fewer all decide and verify, the first of every pair is learned from, and the others guard and judge.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from onnxq.calibration.chance import lot
 from onnxq.calibration.statistics import KeptSample
 
 __all__ = ["few", "held_back", "samples_to_verify", "spread", "to_judge_by", "to_learn_from"]
@@ -24,14 +27,14 @@ _HALVES = 2
 
 def few(kept: Sequence[KeptSample]) -> Sequence[KeptSample]:
     """At most 8 samples that decide a plan and what runs at any effort."""
-    return kept[:: _cycle(kept)]
+    return [_first(cycle) for cycle in _cut(kept, _cycle(kept))]
 
 
 def to_learn_from(kept: Sequence[KeptSample]) -> Sequence[KeptSample]:
     """The samples that algorithms learn from: every second one."""
     if len(kept) < 2:
         return kept
-    return kept[1::2] if _cycle(kept) > _HALVES else kept[::2]
+    return _second(kept) if _cycle(kept) > _HALVES else _firsts(kept)
 
 
 def held_back(kept: Sequence[KeptSample]) -> Sequence[KeptSample]:
@@ -41,24 +44,23 @@ def held_back(kept: Sequence[KeptSample]) -> Sequence[KeptSample]:
     """
     if len(kept) < 2:
         return kept
-    cycle = _cycle(kept)
-    if cycle <= _HALVES:
-        return kept[1::2]
-    return [sample for k, sample in enumerate(kept) if k % 2 == 0 and k % cycle < cycle // 2]
+    if _cycle(kept) <= _HALVES:
+        return _second(kept)
+    return [sample for mine, _ in _halves(kept) for sample in _firsts(mine)]
 
 
 def to_judge_by(kept: Sequence[KeptSample]) -> Sequence[KeptSample]:
     """The samples that results are compared on; where there are many, no algorithm has seen them."""
-    cycle = _cycle(kept)
-    if cycle <= _HALVES:
+    if _cycle(kept) <= _HALVES:
         return held_back(kept)
-    return [sample for k, sample in enumerate(kept) if k % 2 == 0 and k % cycle >= cycle // 2]
+    return [sample for _, other in _halves(kept) for sample in _firsts(other)]
 
 
 def samples_to_verify(kept: Sequence[KeptSample]) -> Sequence[KeptSample]:
     """At most 8 of the samples that results are compared on; of 8 or fewer held back, all."""
-    cycle = _cycle(kept)
-    return kept[cycle // 2 :: cycle]
+    if _cycle(kept) == 1:
+        return kept
+    return [_first(other) for _, other in _halves(kept) if other]
 
 
 def spread(samples: Sequence[KeptSample], most: int) -> Sequence[KeptSample]:
@@ -74,3 +76,30 @@ def _cycle(kept: Sequence[KeptSample]) -> int:
     while len(kept) > _FEW * cycle:
         cycle *= 2
     return cycle
+
+
+def _cut(kept: Sequence[KeptSample], size: int) -> list[Sequence[KeptSample]]:
+    return [kept[at : at + size] for at in range(0, len(kept), size)]
+
+
+def _first(samples: Sequence[KeptSample]) -> KeptSample:
+    """The one with the smallest lot."""
+    return min(samples, key=lambda sample: lot(sample.index))
+
+
+def _firsts(kept: Sequence[KeptSample]) -> list[KeptSample]:
+    """The first of every pair."""
+    return [_first(pair) for pair in _cut(kept, 2)]
+
+
+def _second(kept: Sequence[KeptSample]) -> list[KeptSample]:
+    """The other of every pair."""
+    return [sample for pair in _cut(kept, 2) for sample in pair if sample is not _first(pair)]
+
+
+def _halves(kept: Sequence[KeptSample]) -> Iterator[tuple[Sequence[KeptSample], Sequence[KeptSample]]]:
+    """Of every cycle the half that holds its first, and the other one."""
+    size = _cycle(kept)
+    for cycle in _cut(kept, size):
+        one, other = cycle[: size // 2], cycle[size // 2 :]
+        yield (one, other) if any(sample is _first(cycle) for sample in one) else (other, one)
