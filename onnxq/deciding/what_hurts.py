@@ -1,8 +1,7 @@
 """Where a result is poor: what of it hurts the outputs is found by measuring, and stays float.
 
-Below 40 dB that is arithmetic between layers which float makes next to no dearer (:mod:`onnxq.deciding.relief`), or on a
-target without a table of costs the Concats whose one scale is far too large for some of what they read
-(:mod:`onnxq.deciding.ties`); below 12 dB the layers to blame (:mod:`onnxq.deciding.rescue`). An output's error is held against its signal over all the data
+Below 40 dB that is arithmetic between layers which float makes next to no dearer (:mod:`onnxq.deciding.relief`), below
+12 dB the layers to blame (:mod:`onnxq.deciding.rescue`). An output's error is held against its signal over all the data
 (:mod:`onnxq.measuring.judging`), and the worst output decides. An output that has another shape than the float model's
 in some sample decides nothing: its rows depend on the numbers, and no layer is to blame.
 """
@@ -16,9 +15,8 @@ from onnxq.calibration.roles import samples_to_verify
 from onnxq.calibration.statistics import KeptSample
 from onnxq.console.progress import Reporter
 from onnxq.deciding.decide import Decider
-from onnxq.deciding.relief import CHEAP, FINE, TIED, cheap_in_float, costly_in_integers
+from onnxq.deciding.relief import FINE, cheap_in_float, costly_in_integers
 from onnxq.deciding.rescue import POOR, Blame, blame, extent, groups, to_keep_float
-from onnxq.deciding.ties import crowded_concats
 from onnxq.errors import ExecutionError
 from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.final_check import Verification
@@ -61,7 +59,7 @@ def mend(
     def score(of: Verification) -> float:
         return _worst(of.outputs, louder, judges)
 
-    if score(verification) < FINE:
+    if decider.target.by_cost and score(verification) < FINE:
         reasons = _relieved(decider, quantized, judges, reporter)
         if reasons:
             decider.keep_float(reasons)
@@ -116,20 +114,14 @@ def blame_layers(
 
 
 def _relieved(decider: Decider, quantized: Quantized, judges: Collection[str], reporter: Reporter) -> dict[str, str]:
-    """Cheap arithmetic, or without a table of costs Concats, that cost the result much in integers, with the reasons."""
-    plan, (most, samples) = quantized.plan, _extent(decider)
-    if decider.target.by_cost:
-        budget = sum(decider.costs(plan).values())
-        pieces = cheap_in_float(decider.model, plan, decider.target, decider.sizes, budget)
-    else:
-        concats = crowded_concats(decider.model, plan, quantized.qparams, decider.statistics)
-        pieces = [(name,) for name in concats]
+    """Cheap arithmetic that costs the result much in integers, with the reasons."""
+    (most, samples), budget = _extent(decider), sum(decider.costs(quantized.plan).values())
+    pieces = cheap_in_float(decider.model, quantized.plan, decider.target, decider.sizes, budget)
     if not pieces or not samples:
         return {}
     measure = _measure(decider, quantized, samples, judges)
     with reporter.phase(_STEP, total=len(groups([p[0] for p in pieces], most)), unit="groups") as advance:
-        cause = CHEAP if decider.target.by_cost else TIED
-        return costly_in_integers(pieces, measure, advance, most=most, cause=cause)
+        return costly_in_integers(pieces, measure, advance, most=most)
 
 
 def _rescued(decider: Decider, quantized: Quantized, judges: Collection[str], reporter: Reporter) -> dict[str, str]:

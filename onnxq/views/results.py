@@ -187,7 +187,7 @@ def below_floor(
     output: str,
     sqnr: float,
     floor: float,
-    suspects: Mapping[str, TensorErrors],
+    suspects: Sequence[TensorErrors],
     *,
     whole: str = "",
     hinted: bool = False,
@@ -199,7 +199,7 @@ def below_floor(
         output: the worst output.
         sqnr: its SQNR in dB.
         floor: what was asked for, in dB.
-        suspects: tensors where most is lost, by the name to exclude.
+        suspects: tensors where most is lost.
         whole: name of the algorithm that is a pipeline of its own, where one made the result.
         hinted: the summary above it has hints of what to try.
     """
@@ -210,8 +210,8 @@ def below_floor(
     )
     if suspects:
         screen.line("Most is lost at:")
-        drops_table(screen, list(suspects.values()))
-        name = next(iter(suspects))
+        drops_table(screen, suspects)
+        name = suspects[0].node or suspects[0].tensor
         other = (
             f"or --algorithm {whole} left out"
             if whole
