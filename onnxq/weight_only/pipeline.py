@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from onnxq.calibration.data import open_data
 from onnxq.console.progress import Reporter, Silent
+from onnxq.console.terminal import plural
 from onnxq.errors import OptionError
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_nodes
@@ -138,7 +139,7 @@ def rewrite_weights(
     reference.close()
     told = (*verification.warnings, *vague(verification, job.there), *poor(verification, options))
     verification = replace(verification, warnings=told)
-    notes = [*job.learner.notes(), *_remarks(job.made, recipe)]
+    notes = [*job.learner.notes(), *_remarks(job.made, recipe, in_file=not files.external)]
     quantized = {node.name or "": node.op_type for matrix, _ in job.made for node in matrix.nodes}
     return Rewritten(_title(recipe), made, quantized, job.kept, notes, prepared.notes, verification)
 
@@ -246,9 +247,19 @@ def _title(recipe: Recipe) -> str:
     return f"weights in {recipe.bits} bits, {kind}, blocks of {recipe.block}, {recipe.method}, {recipe.format}"
 
 
-def _remarks(made: Sequence[tuple[Matrix, Parts]], recipe: Recipe) -> list[str]:
+def _remarks(made: Sequence[tuple[Matrix, Parts]], recipe: Recipe, *, in_file: bool) -> list[str]:
+    """What a reader of the result may wonder at; ``in_file``: weights lie in the model file itself."""
+    if recipe.format != "qdq":
+        return []
+    notes = []
     tables = sum(matrix.gathered for matrix, _ in made)
-    if tables and recipe.format == "qdq" and recipe.bits < 8:
+    if tables and recipe.bits < 8:
         take = "table that rows are picked from takes" if tables == 1 else "tables that rows are picked from take"
-        return [f"{tables} {take} 8 bits: standard Gather has no 4-bit integers"]
-    return []
+        notes.append(f"{tables} {take} 8 bits: standard Gather has no 4-bit integers")
+    several = sum(not m.gathered and len({node.graph for node in m.nodes}) > 1 for m, _ in made)
+    if several and in_file:
+        notes.append(
+            f"{plural(several, 'weight')} read in several branches or bodies {'is' if several == 1 else 'are'} written "
+            "once for each graph that reads: onnxruntime fuses within one alone (format=matmulnbits writes once)"
+        )
+    return notes

@@ -12,11 +12,15 @@ Layouts, from the operators' documentation:
 
 Standard Gather knows no 4-bit integers, and a table dequantized as a whole would be so at every run: in the format qdq
 the integers and the scales of the rows are gathered, then dequantized, and tables take 8 bits.
+
+onnxruntime 1.31 fuses DequantizeLinear and MatMul only where both lie in one graph, with the integers, so each branch
+and loop body that reads a weight has its own; in a data file they lie once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 
 import numpy as np
 import onnx_ir as ir
@@ -86,27 +90,35 @@ def rewrite(model: ir.Model, made: Sequence[tuple[Matrix, Parts]], recipe: Recip
         home = matrix.value.graph
         assert isinstance(home, ir.Graph)
         base = matrix.value.name or "weight"
-        inputs = [
-            _constant(home, namer, f"{base}_{word}", parts[key])
-            for key, word in (("codes", "quantized"), ("scale", "scale"), ("zero", "zero_point"))
-            if key in parts
-        ]
-        weight = None
-        if recipe.format == "qdq" and not matrix.gathered:
-            weight = _dequantize(home, namer, inputs, f"{base}_dequantized", recipe.block, matrix.nodes)
+        apart = recipe.format == "qdq" and not matrix.gathered
+        held: dict[ir.Graph, list[ir.Value]] = {}
+        weights: dict[ir.Graph, ir.Value] = {}
         for node in matrix.nodes:
+            graph = node.graph if apart else home
+            assert isinstance(graph, ir.Graph)
+            if graph not in held:
+                held[graph] = _constants(graph, namer, base, parts)
             if matrix.gathered:
-                _gather(node, inputs, namer, recipe)
-            else:
-                _product(node, inputs, weight, namer, recipe, matrix)
+                _gather(node, held[graph], namer, recipe)
+                continue
+            if apart and graph not in weights:
+                weights[graph] = _dequantize(node, namer, held[graph], f"{base}_dequantized", recipe.block)
+            _product(node, held[graph], weights.get(graph), namer, recipe, matrix)
         if not matrix.value.uses() and matrix.value.name in home.initializers:
             del home.initializers[base]
     if recipe.format == "matmulnbits" and made:
         model.graph.opset_imports[MICROSOFT] = 1
 
 
-def _constant(graph: ir.Graph, namer: Namer, base: str, tensor: ir.TensorProtocol) -> ir.Value:
+def _constants(graph: ir.Graph, namer: Namer, base: str, parts: Parts) -> list[ir.Value]:
+    """The integers, scales and zero points of a matrix as initializers of a graph."""
+    words = (("codes", "quantized"), ("scale", "scale"), ("zero", "zero_point"))
+    return [_constant(graph, namer, f"{base}_{word}", parts[key]) for key, word in words if key in parts]
+
+
+def _constant(graph: ir.Graph, namer: Namer, base: str, part: ir.TensorProtocol) -> ir.Value:
     name = namer.fresh(base)
+    tensor = copy(part)  # the same bytes, by another name in each graph
     tensor.name = name
     shape = ir.Shape(tensor.shape.numpy())
     value = ir.Value(name=name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
@@ -114,14 +126,14 @@ def _constant(graph: ir.Graph, namer: Namer, base: str, tensor: ir.TensorProtoco
     return value
 
 
-def _dequantize(
-    graph: ir.Graph, namer: Namer, inputs: Sequence[ir.Value], base: str, block: int, readers: Sequence[ir.Node]
-) -> ir.Value:
+def _dequantize(reader: ir.Node, namer: Namer, inputs: Sequence[ir.Value], base: str, block: int) -> ir.Value:
+    """The weight in float, made before its first reader in a graph."""
+    graph = reader.graph
+    assert isinstance(graph, ir.Graph)
     node = ir.node("DequantizeLinear", list(inputs), {"axis": 0, "block_size": block}, name=namer.node(base))
     out = node.outputs[0]
     out.name, out.type, out.shape = namer.fresh(base), ir.TensorType(ir.DataType.FLOAT), inputs[0].shape
-    together = all(reader.graph is graph for reader in readers)
-    graph.insert_before(readers[0] if together else next(iter(graph)), node)
+    graph.insert_before(reader, node)
     return out
 
 

@@ -257,6 +257,34 @@ def test_bodies_and_shared_weights(tmp_path: Path) -> None:
     assert any("no data reaches" in note for note in result.notes)
 
 
+@pytest.mark.parametrize("external", [False, True])
+def test_branches_read_integers_of_their_own(external: bool, tmp_path: Path) -> None:
+    """onnxruntime fuses no DequantizeLinear with a MatMul of another graph, and such a model is slower than float."""
+    proto = build(
+        """(float[N, 48] x, bool c) => (float[N, 48] y) {
+            y = If (c) <
+                then_branch = g1 () => (float[N, 48] t) { t = MatMul (x, w) },
+                else_branch = g2 () => (float[N, 48] f) { n = Neg (x) \n f = MatMul (n, w) }
+            >
+        }""",
+        w=normal(48, 48),
+    )
+    source = _save(proto, tmp_path / "m.onnx", external=external)
+    result = quantize_weights(source, tmp_path / "q.onnx", bits=8)
+    assert any("once for each graph" in note for note in result.notes) is not external
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "fused.onnx")
+    ort.InferenceSession(tmp_path / "q.onnx", options, providers=["CPUExecutionProvider"])
+    (choice,) = onnx.load(tmp_path / "fused.onnx", load_external_data=False).graph.node
+    for branch in choice.attribute:
+        assert {"MatMulNBits"} == {node.op_type for node in branch.g.node} - {"Neg"}
+    if external:  # the same bytes for both
+        written = onnx.load(tmp_path / "q.onnx", load_external_data=False).graph.node[0]
+        held = [{t.dims[0]: t for t in b.g.initializer if t.external_data}[48] for b in written.attribute]
+        offsets = [{entry.key: entry.value for entry in t.external_data}["offset"] for t in held]
+        assert offsets[0] == offsets[1]
+
+
 def test_nothing_is_overwritten_or_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = _save(_layers(), tmp_path / "m.onnx", external=True)
     taken = tmp_path / "m.onnx.data"
