@@ -51,22 +51,25 @@ def quantize(args: argparse.Namespace, screen: Screen) -> Answer:
     seconds = time.perf_counter() - start
     worst = result.verification.worst if result.verification else None
     below = worst is not None and worst[1].sqnr < args.options.min_sqnr
-    suspects = _suspects(args, result, {*result.plan.quantized, *result.plan.absorbed}) if below else []
+    suspects = _suspects(args, result, {*result.plan.quantized, *result.plan.absorbed}) if below else {}
     if shows(args):
         views.quantized(screen, args.model, args.output, result, seconds, verbose=args.verbose)
         if below and worst is not None:
-            hinted = bool(result.hints)
-            views.below_floor(screen, worst[0], worst[1].sqnr, args.options.min_sqnr, suspects, hinted=hinted)
+            tries = ["what the hint above says"] if result.hints else []
+            tries += ["--effort best"] if args.options.effort != "best" and not args.options.algorithms else []
+            views.below_floor(screen, worst[0], worst[1].sqnr, args.options.min_sqnr, suspects, tries=tries)
     document = {"model": args.model, "output": args.output, "seconds": round(seconds, 3), **result.report()}
     document["below_floor"] = below
-    document["suspects"] = [t.tensor for t in suspects]
+    document["suspects"] = [t.tensor for t in suspects.values()]
     return (ExitCode.BELOW if below else ExitCode.OK), document
 
 
 def _suspects(
     args: argparse.Namespace, result: Quantized | Path, integer: Collection[str | None]
-) -> list[TensorErrors]:
-    """Where the error of a bad result arises, on a few samples; empty if they cannot be had.
+) -> dict[str, TensorErrors]:
+    """Where the error of a bad result arises, on a few samples, by what to exclude; empty if they cannot be had.
+
+    That is the node, or the tensor where its node is float and the quantizer behind it a reader's.
 
     Args:
         args: the model and its data.
@@ -87,8 +90,9 @@ def _suspects(
             custom_op_library=args.options.custom_op_library,
         )
     except OnnxqError:
-        return []  # the result and its figure stand without it
-    return [t for t in found.largest_drops(50) if t.quantized or t.node in integer][:5]
+        return {}  # the result and its figure stand without it
+    lost = [t for t in found.largest_drops(50) if t.quantized or t.node in integer]
+    return {t.node if t.node and t.node in integer else t.tensor: t for t in lost[:5]}
 
 
 def _several(args: argparse.Namespace, screen: Screen) -> Answer:
@@ -138,14 +142,14 @@ def _rewrite(args: argparse.Namespace, screen: Screen, whole: Choice) -> Answer:
     worst = result.verification.worst
     below = worst is not None and worst[1].sqnr < args.options.min_sqnr
     cheap = result.verification.float_bytes < MAX_PROTO_BYTES  # others are made without being loaded whole
-    suspects = _suspects(args, result.files[0], result.quantized.keys()) if below and cheap else []
+    suspects = _suspects(args, result.files[0], result.quantized.keys()) if below and cheap else {}
     if shows(args):
         views.rewritten(screen, args.model, args.output, result, seconds, verbose=args.verbose)
         if below and worst is not None:
             views.below_floor(screen, worst[0], worst[1].sqnr, args.options.min_sqnr, suspects, whole=whole.name)
     document = {"model": args.model, "output": args.output, "seconds": round(seconds, 3), **result.report()}
     document["below_floor"] = below
-    document["suspects"] = [t.tensor for t in suspects]
+    document["suspects"] = [t.tensor for t in suspects.values()]
     return (ExitCode.BELOW if below else ExitCode.OK), document
 
 

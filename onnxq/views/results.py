@@ -187,10 +187,10 @@ def below_floor(
     output: str,
     sqnr: float,
     floor: float,
-    suspects: Sequence[TensorErrors],
+    suspects: Mapping[str, TensorErrors],
     *,
     whole: str = "",
-    hinted: bool = False,
+    tries: Sequence[str] = (),
 ) -> None:
     """Says loudly that a result is bad, and where it goes wrong.
 
@@ -199,19 +199,19 @@ def below_floor(
         output: the worst output.
         sqnr: its SQNR in dB.
         floor: what was asked for, in dB.
-        suspects: tensors where most is lost.
+        suspects: tensors where most is lost, by the name to exclude.
         whole: name of the algorithm that is a pipeline of its own, where one made the result.
-        hinted: the summary above it has hints of what to try.
+        tries: what else to try, first of all.
     """
-    first = "what the hint above says, " if hinted else ""
+    first = "".join(f"{what}, " for what in tries)
     screen.line()
     screen.line(
         screen.style(f"BELOW THE FLOOR: {output} has {decibels(sqnr)}, {floor:g} dB are asked for", "bold", "red")
     )
     if suspects:
         screen.line("Most is lost at:")
-        drops_table(screen, suspects)
-        name = suspects[0].node or suspects[0].tensor
+        drops_table(screen, list(suspects.values()))
+        name = next(iter(suspects))
         other = (
             f"or --algorithm {whole} left out"
             if whole
