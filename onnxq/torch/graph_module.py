@@ -10,13 +10,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import torch
+from numpy.typing import NDArray
 
 from onnxq.errors import ModelError, OptionError
 from onnxq.graph.traverse import all_graphs, all_nodes
@@ -102,10 +104,19 @@ class GraphModule(torch.nn.Module):
         self._trained, self._untrained = self._take_constants()
         self._roots = shared_numbers(quantized.plan)
         self._sites: dict[str, str] = {}  # root → its quantizer
+        groups: dict[str, list[Site]] = {}
+        for site in quantized.plan.sites:
+            groups.setdefault(self._roots[site.name], []).append(site)
+        own = Counter(site.tensor for site in quantized.plan.sites if site.tied_to is None)
+        constants = constants_of(quantized.model)
         for site in quantized.plan.sites:
             if site.name in quantized.qparams and self._roots[site.name] == site.name and _has_grid(site):
+                group = groups[site.name]
+                constant = all(s.role != "activation" for s in group)
+                array = constant_array(constants[site.tensor]) if constant else None
                 key = _plain(site.name, self.quantizers)
-                self.quantizers[key], self._sites[site.name] = self._quantizer(site), key
+                self.quantizers[key] = self._quantizer(group, site, array, own[site.tensor])
+                self._sites[site.name] = key
         edges, behind = quantized_places(quantized.model, quantized.plan)
         self._edges = {edge: root for edge, root in edges.items() if root in self._sites}
         self._behind = {tensor: root for tensor, root in behind.items() if root in self._sites}
@@ -183,11 +194,18 @@ class GraphModule(torch.nn.Module):
         self._executor.parameters, self._executor.buffers = {}, {}
         return trained, untrained
 
-    def _quantizer(self, site: Site) -> torch.nn.Module:
-        plan, qp = self.source.plan, self.source.qparams[site.name]
-        group = [s for s in plan.sites if self._roots[s.name] == site.name]
-        constant = all(s.role != "activation" for s in group)
-        array = constant_array(constants_of(self.source.model)[site.tensor]) if constant else None
+    def _quantizer(
+        self, group: Sequence[Site], site: Site, array: NDArray[np.generic] | None, ways: int
+    ) -> torch.nn.Module:
+        """What quantizes a group of sites with the numbers of one of them.
+
+        Args:
+            group: sites that share their numbers.
+            site: whose numbers they are.
+            array: what it holds where all of them are constants.
+            ways: quantizers that its tensor has.
+        """
+        qp, constant = self.source.qparams[site.name], array is not None
         if isinstance(qp.spec.granularity, PerBlock):
             if array is None:
                 raise ModelError(f"activation {site.tensor!r} has a scale a block", hint="Only weights may")
@@ -200,9 +218,8 @@ class GraphModule(torch.nn.Module):
             fixed=next((s.fixed for s in group if s.fixed is not None), None),
             shape=None if array is None or len(group) > 1 else array.shape,
         )
-        several = [s for s in plan.sites if s.tensor == site.tensor and s.tied_to is None]
-        if len(several) > 1 and type(made).grid_input is not Quantizer.grid_input:
-            why = f"{site.tensor!r} is quantized in {len(several)} ways"
+        if ways > 1 and type(made).grid_input is not Quantizer.grid_input:
+            why = f"{site.tensor!r} is quantized in {ways} ways"
             raise OptionError(why, where="weight_quantizer", hint="Use 'lsq'")
         if array is None:
             made.start(qp)

@@ -43,11 +43,16 @@ def quantized_places(model: ir.Model, plan: Plan) -> tuple[dict[Edge, str], dict
 
 def shared_numbers(plan: Plan) -> dict[str, str]:
     """Site → the one whose numbers it uses; on logarithmic grids all activations that meet in a layer share theirs."""
-    found = {site.name: plan.root(site).name for site in plan.sites}
+    above = {site.name: site.tied_to or site.name for site in plan.sites}
+
+    def root(name: str) -> str:
+        while above[name] != name:
+            above[name] = name = above[above[name]]
+        return name
+
     first: dict[str, str] = {}
     for site in plan.sites:
         if site.role == "activation" and site.spec.scheme is Scheme.LOGARITHMIC:
             for edge in site.readers:
-                before, now = found[first.setdefault(edge.node, site.name)], found[site.name]
-                found = {name: before if root == now else root for name, root in found.items()}
-    return found
+                above[root(site.name)] = root(first.setdefault(edge.node, site.name))
+    return {site.name: root(site.name) for site in plan.sites}

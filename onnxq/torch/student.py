@@ -66,6 +66,9 @@ class Student:
         self._weight_sites: dict[str, Site] = {}
         self._biases: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
         self._bias_sites = {site.tensor: site for site in plan.sites if site.role == "bias"}
+        self._groups: dict[str, list[Site]] = {}  # root → sites with its numbers
+        for site in plan.sites:
+            self._groups.setdefault(plan.root(site).name, []).append(site)
         for site in plan.sites:
             if site.name in quantized.qparams and site.role != "bias":
                 self._take(site, quantized.qparams[site.name])
@@ -149,7 +152,7 @@ class Student:
             )
         if site.role == "weight":
             value = self._constants[site.tensor]
-            tied = site.tied_to is not None or any(s.tied_to == site.name for s in plan.sites)
+            tied = len(self._groups[plan.root(site).name]) > 1
             if (
                 len(value.uses()) == 1
                 and not tied
@@ -163,8 +166,7 @@ class Student:
                 return
         root = plan.root(site)
         if root.name not in self.grids:
-            group = [s for s in plan.sites if plan.root(s).name == root.name]
-            learn = all(s.role == "activation" and s.fixed is None for s in group)
+            learn = all(s.role == "activation" and s.fixed is None for s in self._groups[root.name])
             self.grids[root.name] = ActivationGrid(qp, learn=learn, device=self.device)
 
     def _quantizers(self, edges: Mapping[Edge, str]) -> dict[Edge, Callable[[Tensor], Tensor]]:
