@@ -17,6 +17,7 @@ import onnxq
 from onnxq.cli import main
 from onnxq.demo.data import MODEL, load_digits
 from tests import pairs
+from tests.models import build, normal
 
 
 @pytest.fixture
@@ -409,3 +410,18 @@ def test_demo(tmp_path: Path, capsys: Captured) -> None:
     assert shown["float_accuracy"] > 0.98
     assert shown["int8_accuracy"] > shown["float_accuracy"] - 0.01
     assert shown["int8_bytes"] * 2 < shown["float_bytes"]
+
+
+def test_below_the_floor_names_what_can_be_left_out(tmp_path: Path, capsys: Captured) -> None:
+    """What is lost behind a float node is lost in the quantizer of its reader: the node itself is float already."""
+    model = build(
+        "(float[1, 8, 4, 4] x) => (float[1, 8, 4, 4] y) { [root] a = Sqrt (x)\n [layer] y = Conv (a, w) }",
+        w=normal(8, 8, 1, 1),
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=np.abs(normal(16, 8, 4, 4, scale=1.0)))
+    files = (tmp_path / "m.onnx", "--data", tmp_path / "d.npz", "-o", tmp_path / "q.onnx")
+    code = run("quantize", *files, "--placement", "all", "--act-bits", 4, "--min-sqnr", 90)
+    out = capsys.readouterr().out
+    assert code == 3
+    assert "Try --effort best, --exclude 'a', --override 'a=bits=16'" in out
