@@ -17,7 +17,7 @@ from onnxq.notes.rows import other_shapes
 from onnxq.options import Options
 from onnxq.plan import Plan
 
-__all__ = ["cautions", "poor", "vague"]
+__all__ = ["cautions", "poor", "slow", "vague"]
 
 _HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """What people quantize a model for."""
@@ -58,13 +58,14 @@ def cautions(
         if reasons and reasons[0][0].startswith("slower") and options.placement == "auto":
             why += ". --placement all quantizes what can be all the same, for a processor where it is not"
         yield f"nothing was quantized: the result is the float model{stored}{why}"
-    speed, seconds = verification.speedup, verification.float_seconds
-    if speed is not None and seconds is not None and speed < _SLOW and seconds > _LONG:
-        slow = f"it runs at {speed:.2f} of the float model's speed here ({1000 * seconds:.1f} ms, one thread): "
-        if plan.quantized:
-            yield f"{slow}conversions cost more than integers gain. {to_exclude(Counter(plan.quantized.values()))}"
-        elif "Gather" in plan.stored.values():
-            yield f"{slow}rows of a table are unpacked as they are read. --exclude Gather leaves tables in float"
+    if plan.quantized:
+        yield from slow(
+            verification,
+            f"conversions cost more than integers gain. {to_exclude(Counter(plan.quantized.values()))}",
+        )
+    elif "Gather" in plan.stored.values():
+        unpacked = "rows of a table are unpacked as they are read. --exclude Gather leaves tables in float"
+        yield from slow(verification, unpacked)
     if packed and verification.quantized_bytes > verification.float_bytes >= _LARGE:
         before, after = bytes_text(verification.float_bytes), bytes_text(verification.quantized_bytes)
         than = f"larger than the model given, {before} → {after}" if before != after else f"as large as before, {after}"
@@ -78,6 +79,18 @@ def cautions(
     yield from other_shapes(verification.outputs)
     yield from vague(verification, samples)
     yield from poor(verification, options)
+
+
+def slow(verification: Verification, why: str) -> Iterator[str]:
+    """A warning where a result was measured slower than the float model.
+
+    Args:
+        verification: what running a result showed.
+        why: the reason and what to do about it.
+    """
+    speed, seconds = verification.speedup, verification.float_seconds
+    if speed is not None and seconds is not None and speed < _SLOW and seconds > _LONG:
+        yield f"it runs at {speed:.2f} of the float model's speed here ({1000 * seconds:.1f} ms, one thread): {why}"
 
 
 def vague(verification: Verification, samples: int | None) -> Iterator[str]:

@@ -10,7 +10,7 @@ from onnxq.console.progress import Reporter
 from onnxq.options import ImageOptions, Options
 from onnxq.rewritten import Rewritten, refuse_unused
 from onnxq.weight_only.pipeline import rewrite_weights
-from onnxq.weight_only.recipe import Recipe
+from onnxq.weight_only.recipe import FASTEST, Recipe
 
 __all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "check", "require", "rewrite"]
 
@@ -23,7 +23,7 @@ PARAMETERS: Mapping[str, object] = {
     "symmetric": True,
     "method": "rtn",
     "format": "qdq",
-    "accuracy_level": 0,
+    "accuracy_level": FASTEST,
 }
 CALLED = "from onnxq.weight_only import quantize_weights"
 _USED = ("include", "exclude", "samples", "opset", "simplify", "providers", "custom_op_library")

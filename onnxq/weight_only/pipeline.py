@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from onnxq.console.terminal import plural
 from onnxq.errors import OptionError
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_nodes
-from onnxq.notes.cautions import poor, vague
+from onnxq.notes.cautions import poor, slow, vague
+from onnxq.notes.reasons import to_exclude
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.session import inputs_of
 from onnxq.plan import Kept
@@ -29,7 +31,7 @@ from onnxq.weight_only.files import Output
 from onnxq.weight_only.find import Matrix, find
 from onnxq.weight_only.learn import Learner
 from onnxq.weight_only.memory import give_back
-from onnxq.weight_only.recipe import Recipe
+from onnxq.weight_only.recipe import FASTEST, Recipe
 from onnxq.weight_only.render import Parts, rewrite, tensors_of
 from onnxq.weight_only.segments import Segment, SegmentedModel
 
@@ -50,7 +52,7 @@ def quantize_weights(
     method: str = "rtn",
     data: Any = None,
     format: str = "qdq",
-    accuracy_level: int = 0,
+    accuracy_level: int = FASTEST,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
     samples: int | None = None,
@@ -137,10 +139,15 @@ def rewrite_weights(
         verification = examine(written, model, reference, options, float_bytes=prepared.bytes)
         made = files.finish()
     reference.close()
-    told = (*verification.warnings, *vague(verification, job.there), *poor(verification, options))
+    quantized = {node.name or "": node.op_type for matrix, _ in job.made for node in matrix.nodes}
+    told = (
+        *verification.warnings,
+        *slow(verification, _why_slow(recipe, quantized)),
+        *vague(verification, job.there),
+        *poor(verification, options),
+    )
     verification = replace(verification, warnings=told)
     notes = [*job.learner.notes(), *_remarks(job.made, recipe, in_file=not files.external)]
-    quantized = {node.name or "": node.op_type for matrix, _ in job.made for node in matrix.nodes}
     return Rewritten(_title(recipe), made, quantized, job.kept, notes, prepared.notes, verification)
 
 
@@ -240,6 +247,12 @@ def _same(matrix: Matrix, model: ir.Model, clone: ir.Model) -> Matrix:
     value = nodes[0].inputs[0 if matrix.gathered else 1]
     assert value is not None
     return Matrix(value, matrix.axis, nodes, matrix.gathered)
+
+
+def _why_slow(recipe: Recipe, quantized: Mapping[str, str]) -> str:
+    if recipe.format == "matmulnbits" and recipe.accuracy_level != FASTEST:
+        return f"accuracy_level={recipe.accuracy_level} multiplies in float32, accuracy_level={FASTEST} in integers"
+    return f"unpacking weights costs more than it gains. {to_exclude(Counter(quantized.values()))}"
 
 
 def _title(recipe: Recipe) -> str:

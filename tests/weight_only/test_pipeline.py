@@ -103,7 +103,10 @@ def test_result_computes_with_the_rounded_weights(
     before = _digests(tmp_path)
     output = tmp_path / "out" / "q.onnx"
     output.parent.mkdir()
-    result = quantize_weights(source, output, bits=bits, symmetric=symmetric, block=block, format=format)
+    level = 4 if format == "qdq" else 0  # MatMulNBits that multiplies in float32
+    result = quantize_weights(
+        source, output, bits=bits, symmetric=symmetric, block=block, format=format, accuracy_level=level
+    )
     assert _digests(tmp_path) == before
     assert sorted(p.name for p in output.parent.iterdir()) == (["q.onnx", "q.onnx.data"] if external else ["q.onnx"])
     assert sorted(map(str, result.files)) == sorted(map(str, output.parent.iterdir()))
@@ -226,6 +229,18 @@ def test_what_stays_float_and_why(tmp_path: Path) -> None:
         quantize_weights(source, tmp_path / "q.onnx", exclude=["nothing"])
 
 
+def test_bytes_are_multiplied_in_integers_and_a_slow_choice_is_told_of(tmp_path: Path) -> None:
+    proto = build("(float[N, 512] x) => (float[N, 512] y) { y = MatMul (x, w) }", w=normal(512, 512))
+    source = _save(proto, tmp_path / "m.onnx")
+    feeds = [{"x": normal(32, 512, seed=seed, scale=1.0)} for seed in range(4)]
+    quick = quantize_weights(source, tmp_path / "4.onnx", bits=8, format="matmulnbits", data=feeds)
+    exact = quantize_weights(source, tmp_path / "0.onnx", bits=8, format="matmulnbits", data=feeds, accuracy_level=0)
+    (node,) = onnx.load(tmp_path / "4.onnx").graph.node
+    assert {a.name: a.i for a in node.attribute}["accuracy_level"] == 4
+    assert (quick.verification.speedup or 0.0) > 2 * (exact.verification.speedup or 1.0)
+    assert any("accuracy_level=4 in integers" in text for text in exact.verification.warnings)
+
+
 def test_bodies_and_shared_weights(tmp_path: Path) -> None:
     """A weight read by a main graph and by a branch, and as a table as well."""
     proto = build(
@@ -320,7 +335,7 @@ def test_nothing_is_overwritten_or_left_behind(tmp_path: Path, monkeypatch: pyte
         ({"block": 48}, "block: 48"),
         ({"method": "awq"}, "method: 'awq'"),
         ({"format": "int4"}, "format"),
-        ({"accuracy_level": 4}, "only format=matmulnbits"),
+        ({"accuracy_level": 1}, "only format=matmulnbits"),
         ({"method": "gptq"}, "learns from data"),
     ],
 )
