@@ -28,6 +28,7 @@ from onnxq.graph.recognition.region import ELEMENTWISE
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array, is_constant
+from onnxq.locations import spare
 from onnxq.measuring.final_check import final_check
 from onnxq.measuring.samples_to_judge import samples_to_judge
 from onnxq.notes.cautions import poor, vague
@@ -109,8 +110,10 @@ def rewrite(
     """
     options, reporter = Options.of(options), reporter or Silent()
     require(options)
-    _require_target(output, model)
+    _require_target(output)
+    spare(output, model=model, data=data)
     prepared = Prepared(model, options)
+    spare(output, model=prepared.model)
     float_model = prepared.at_opset(prepared.model.opset_imports.get("", 14), options.opset)
     kept, there = samples_to_judge(prepared.model, data, options, image, reporter)
     chosen, refused = _choose(float_model, options)
@@ -228,12 +231,10 @@ def _numbers(model: ir.Model, plan: Plan, reporter: Reporter) -> dict[str, QPara
     return numbers
 
 
-def _require_target(output: str | os.PathLike[str], model: Any) -> None:
+def _require_target(output: str | os.PathLike[str]) -> None:
     path = Path(output)
     if not path.absolute().parent.is_dir():
         raise OutputError("the folder does not exist", where=str(path.parent), hint="Create it first")
-    if isinstance(model, (str, os.PathLike)) and path.exists() and path.samefile(model):
-        raise OutputError("this file is the model that is read", where=f"'{output}'", hint="Give another name")
 
 
 def _choose(model: ir.Model, options: Options) -> tuple[dict[str, str], list[Kept]]:

@@ -27,7 +27,7 @@ from onnxq.console.progress import Reporter, Silent
 from onnxq.console.terminal import decibel, decibels
 from onnxq.errors import DataError, ModelError, OptionError
 from onnxq.graph.shapes import forget_shapes
-from onnxq.locations import artifact_path, require_folder
+from onnxq.locations import artifact_path, require_folder, spare
 from onnxq.measuring.final_check import final_check
 from onnxq.measuring.outputs import worst_sqnr
 from onnxq.options import ImageOptions, Options
@@ -123,9 +123,15 @@ def finetune(
     most = steps if steps is not None else _DEFAULT_STEPS if minutes is None else _MOST_STEPS
     require_folder(output)
     given = quantized if isinstance(quantized, Quantized) else read(quantized, backend=backend)
+    place = None if output is None else artifact_path(output, quantized, given.backend.name)
+    if place is not None:
+        spare(place, model=quantized, data=data, **{"float model": teacher})
+        spare(place, model=given.model)
     if not given.qparams:
         raise ModelError("the model carries no quantizers", hint="Quantize it first, with 'onnxq quantize'")
     prepared = Prepared(teacher, Options())
+    if place is not None:
+        spare(place, teacher=prepared.model)
     reference, _ = prepared.for_target(given.backend, Options())
     _require_same_interface(given.model, reference)
     inner = _features(given, reference) if features else []
@@ -167,7 +173,7 @@ def finetune(
     forget_shapes(result)
     checked = final_check(prepared.model, result, kept, float_bytes=prepared.bytes, at_home=given.backend.at_home)
     made = replace(made, verification=checked)
-    return made if output is None else made.written(artifact_path(output, quantized, given.backend.name))
+    return made if place is None else made.written(place)
 
 
 def _rate(given: Quantized) -> float:

@@ -9,11 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
+
 from onnxq.errors import OutputError
+from onnxq.graph.files.origin import spare_files
 from onnxq.plugins import names
+from onnxq.user_code import split_name
 from onnxq.writing import hint_for
 
-__all__ = ["artifact_path", "find_artifact", "is_folder", "made_folder", "require_folder", "require_name"]
+__all__ = ["artifact_path", "find_artifact", "is_folder", "made_folder", "require_folder", "require_name", "spare"]
+
+_PLURAL = ("data", "statistics")
 
 
 def is_folder(output: str | os.PathLike[str], *, several: bool = False) -> bool:
@@ -86,6 +92,30 @@ def made_folder(path: Path) -> Iterator[None]:
             with contextlib.suppress(OSError):  # something lies in it, so it is to stay
                 path.parent.rmdir()
         raise
+
+
+def spare(*paths: str | os.PathLike[str], **given: Any) -> None:
+    """Refuse to write a result over what it is made from, before any work.
+
+    Args:
+        paths: the files to be.
+        given: what is read, by what it is called: a file, or a model in memory whose files are known. Data in a Python
+            file are named ``"FILE.py:FUNCTION"``. Anything else has no file.
+
+    Raises:
+        OutputError: one of the files is read.
+    """
+    for path in map(Path, paths):
+        if not path.is_file():
+            continue
+        for word, source in given.items():
+            if isinstance(source, ir.Model):
+                spare_files(source, path)
+            elif isinstance(source, (str, os.PathLike)):
+                file = split_name(os.fspath(source))[0]
+                if file.is_file() and path.samefile(file):
+                    what = f"this file is the {word} that {'are' if word in _PLURAL else 'is'} read"
+                    raise OutputError(what, where=f"'{path}'", hint="Give another name")
 
 
 def require_name(output: str | os.PathLike[str]) -> None:

@@ -26,7 +26,7 @@ from onnxq.given.fold_batchnorm import fold_quantized_batchnorm
 from onnxq.graph.files.load_named import load_named
 from onnxq.graph.shapes import forget_shapes, shapes_of_one, sizes_at
 from onnxq.graph.values import filled_values
-from onnxq.locations import artifact_path, is_folder, require_folder
+from onnxq.locations import artifact_path, is_folder, require_folder, spare
 from onnxq.measuring.final_check import Verification, final_check
 from onnxq.measuring.rewrite_cost import rewrite_cost
 from onnxq.notes.cautions import cautions
@@ -90,7 +90,11 @@ def calibrate(
     if output is not None and Path(output).suffix.lower() == ".onnx":
         raise OutputError("statistics are no model", where=f"'{output}'", hint="Give a file that ends in .npz")
     require_folder(output)
-    statistics = observe(Prepared(model, options), data, options, image, reporter or Silent())
+    prepared = Prepared(model, options)
+    if output is not None:
+        spare(output, model=model, data=data)
+        spare(output, model=prepared.model)
+    statistics = observe(prepared, data, options, image, reporter or Silent())
     if output is not None:
         statistics.save(output)
     return statistics
@@ -129,8 +133,9 @@ def quantize(
     options, reporter = Options.of(options), reporter or Silent()
     job = _Job(backend, options)
     require_folder(output)
-    (result,) = _run(model, data, [job], statistics, options, image, reporter)
-    return result if output is None else result.written(artifact_path(output, model, backend))
+    paths = [] if output is None else [artifact_path(output, model, backend)]
+    (result,) = _run(model, data, [job], statistics, options, image, reporter, paths)
+    return result.written(*paths) if paths else result
 
 
 def quantize_all(
@@ -170,9 +175,9 @@ def quantize_all(
         raise OptionError(f"'{output}' is no folder", where="output", hint="Several targets need one each")
     jobs = for_each_target(names, names, lambda name: _Job(name, options))
     require_folder(output, several=True)
-    results = _run(model, data, jobs, statistics, options, image, reporter)
-    if output is not None:
-        paths = [artifact_path(output, model, name, several=True) for name in names]
+    paths = [] if output is None else [artifact_path(output, model, name, several=True) for name in names]
+    results = _run(model, data, jobs, statistics, options, image, reporter, paths)
+    if paths:
         results = [result.written(path) for result, path in zip(results, paths, strict=True)]
     return dict(zip(names, results, strict=True))
 
@@ -252,11 +257,14 @@ def _run(
     options: Options,
     image: ImageOptions | None,
     reporter: Reporter,
+    paths: Sequence[Path],
 ) -> list[Quantized]:
     require_one(data, statistics, options, image)
+    spare(*paths, model=model, data=data, statistics=statistics)
     if isinstance(statistics, (str, os.PathLike)):
         statistics = Statistics.load(statistics)
     prepared = Prepared(model, options)
+    spare(*paths, model=prepared.model)
     names = [job.target.name for job in jobs]
     fitted = for_each_target(names, jobs, lambda job: job.fitted(prepared))
     if statistics is None:

@@ -12,6 +12,7 @@ import onnx
 import pytest
 
 import onnxq
+from onnxq import dynamic
 from onnxq.cli import main
 from onnxq.errors import OptionError, OutputError
 from onnxq.locations import require_folder
@@ -77,3 +78,51 @@ def test_what_is_no_folder(tmp_path: Path) -> None:
     for name in ("v0.1", "q.onnx"):
         with pytest.raises(OptionError, match="is no folder"):
             onnxq.quantize_all(residual(), feeds_for(residual()), backends=["snpe", "tvm"], output=tmp_path / name)
+
+
+def test_a_result_is_not_written_over_what_it_is_made_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, data = residual(), feeds_for(residual())
+    path, array, known = tmp_path / "m.onnx", tmp_path / "d.npz", tmp_path / "s.npz"
+    onnx.save(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    (name,) = data[0]
+    np.savez(array, **{name: np.concatenate([feed[name] for feed in data])})  # type: ignore[arg-type]
+    statistics = onnxq.calibrate(path, array, output=known)
+    every = onnxq.Options(placement="all")
+    quantized = onnxq.quantize(path, statistics=statistics, output=tmp_path / "q.onnx", options=every)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}
+    monkeypatch.setattr(import_module("onnxq.quantize"), "observe", lambda *_: pytest.fail("it calibrated"))
+    weights = tmp_path / "w.bin"
+    for target in (path, weights, array):
+        with pytest.raises(OutputError, match=r"(is|are) read"):
+            onnxq.quantize(path, array, output=target)
+        with pytest.raises(OutputError, match=r"(is|are) read"):
+            onnxq.search(path, array, max_drop=1, output=target)
+        with pytest.raises(OutputError, match=r"(is|are) read"):
+            onnxq.finetune(tmp_path / "q.onnx", array, teacher=path, steps=1, output=target)
+        with pytest.raises(OutputError, match=r"(is|are) read"):
+            dynamic.rewrite(path, array, output=target)
+    for target in (weights, array):
+        with pytest.raises(OutputError, match=r"(is|are) read"):
+            onnxq.calibrate(path, array, output=target)
+    for target in (path, weights):
+        with pytest.raises(OutputError, match="belongs to the model that is read"):
+            quantized.save(target)
+        with pytest.raises(OutputError, match="belongs to the model that is read"):
+            onnxq.deploy(tmp_path / "q.onnx", backend="onnxruntime", output=tmp_path / "q.onnx")
+    with pytest.raises(OutputError, match="this file is the statistics that are read"):
+        onnxq.quantize(path, statistics=known, output=known)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()} == before
+    assert quantized.save(tmp_path / "q.onnx") == [tmp_path / "q.onnx"]  # an earlier result is replaced
+
+
+def test_the_command_line_spares_the_data_file_of_a_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    onnx.save(residual(), "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    (feeds,) = feeds_for(residual())[:1]
+    np.savez("d.npz", **feeds)  # type: ignore[arg-type]
+    before = Path("w.bin").read_bytes()
+    assert main(["quantize", "m.onnx", "--data", "d.npz", "-o", "w.bin", "-q"]) == 1
+    assert "belongs to the model that is read" in capsys.readouterr().err
+    assert Path("w.bin").read_bytes() == before

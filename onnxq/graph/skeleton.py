@@ -112,4 +112,5 @@ def adopt(model: ir.Model, proto: onnx.ModelProto, big: dict[str, ir.Value]) -> 
         new.opset_imports.setdefault(domain, version)
     new.name, new.doc_string = old.name, old.doc_string
     new.metadata_props.update(old.metadata_props)
+    new.meta.update(old.meta)
     model.graph = new

@@ -24,7 +24,7 @@ from onnxq.effort import algorithms_of
 from onnxq.errors import DataError, OptionError, OutputError
 from onnxq.graph.files.load import load
 from onnxq.graph.files.save import save
-from onnxq.locations import artifact_path, require_folder
+from onnxq.locations import artifact_path, require_folder, spare
 from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
 from onnxq.options.values import check_amount
@@ -163,8 +163,10 @@ def search(
     require_one(data, statistics, options, image)
     if metric is not None and eval_data is not None:
         raise OptionError("a metric brings its own data", where="eval_data", hint="Leave one of the two out")
+    spare(place, model=model, data=data, statistics=statistics, **{"evaluation data": eval_data, "metric": metric})
     judge = None if metric is None else load_metric(metric)
     prepared = Prepared(model, options)
+    spare(place, model=prepared.model)
     if isinstance(statistics, (str, os.PathLike)):
         statistics = Statistics.load(statistics)
     digest = model_digest(prepared.model)
@@ -215,7 +217,9 @@ def search(
     if winner is not None:
         files = state.files(winner)
         report = json.loads((files[0].parent / REPORT).read_text(encoding="utf-8"))
-        written = [_copy(path, place.with_name(name)) for path, name in zip(files, winner.files, strict=True)]
+        places = [place.with_name(name) for name in winner.files]
+        spare(*places, model=prepared.model)  # again: a result may have a data file
+        written = [_copy(*pair) for pair in zip(files, places, strict=True)]
     if folder is None and not hunt.stopped:
         state.remove()
     return Search(

@@ -61,9 +61,10 @@ def check_external_tensor(tensor: ir.ExternalTensor, path: Path) -> None:
         )
 
 
-def _attach(tensor: ir.ExternalTensor, folders: list[Path]) -> ir.TensorProtocol:
+def _attach(tensor: ir.ExternalTensor, folders: list[Path], used: set[Path]) -> ir.TensorProtocol:
     path = _locate(os.fspath(tensor.location), folders, f"tensor '{tensor.name}'")
     check_external_tensor(tensor, path)
+    used.add(path)
     # An empty base_dir and an absolute location: onnx-ir's own checks would refuse links and hard links.
     attached = ir.ExternalTensor(
         str(path),
@@ -88,26 +89,31 @@ def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
         yield from with_subgraphs(function.graph)
 
 
-def attach_external_data(model: ir.Model, folders: list[Path]) -> None:
+def attach_external_data(model: ir.Model, folders: list[Path]) -> set[Path]:
     """Points every external tensor at its file, without reading it; those of 1 KiB and less are read.
 
     Args:
         model: changed in place.
         folders: where data files may lie, in order of preference.
 
+    Returns:
+        The data files, links followed.
+
     Raises:
         ModelError: a file is missing, outside the folder or too short.
     """
+    used: set[Path] = set()
     for graph in list(_graphs(model)):
         for value in graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor):
-                value.const_value = _attach(value.const_value, folders)
+                value.const_value = _attach(value.const_value, folders, used)
         for node in graph:
             for name, attr in list(node.attributes.items()):
                 if not attr.is_ref() and attr.type == ir.AttributeType.TENSOR:
                     tensor = attr.as_tensor()
                     if isinstance(tensor, ir.ExternalTensor):
-                        node.attributes[name] = ir.AttrTensor(name, _attach(tensor, folders))
+                        node.attributes[name] = ir.AttrTensor(name, _attach(tensor, folders, used))
+    return used
 
 
 def read_inner_tensors(model: ir.Model) -> None:

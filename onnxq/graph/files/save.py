@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxq.errors import OutputError
+from onnxq.graph.files.origin import spare_files
 from onnxq.graph.traverse import with_subgraphs
 from onnxq.writing import hint_for, is_full
 
@@ -154,9 +155,8 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
 def save(model: ir.Model, path: str | os.PathLike[str], *, external_data: bool | None = None) -> list[Path]:
     """Writes a model; until everything is on the disk, whatever was at ``path`` stays there.
 
-    The files are written under temporary names in the same folder and renamed at the end, so ``path`` may be the very
-    file (and its data file the very one) that ``model`` is still being read from. A link at ``path`` is followed, not
-    replaced.
+    The files are written under temporary names in the same folder and renamed at the end. A link at ``path`` is
+    followed, not replaced.
 
     Args:
         model: left as it is.
@@ -168,7 +168,8 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, external_data: bool |
         The files written, the model first: named as the path given is.
 
     Raises:
-        OutputError: the folder is missing or cannot be written, or the disk is full. No partial file is left behind.
+        OutputError: a file belongs to the model that this one was read from, the folder is missing or cannot be
+            written, or the disk is full. No partial file is left behind.
     """
     target = Path(path)
     folder = target.resolve().parent
@@ -185,6 +186,8 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, external_data: bool |
     data = folder / f"{target.name}.data"
     temporary_data = folder / f".{data.name}{suffix}"
     moves = [(temporary_data, data), (temporary, target)] if external_data else [(temporary, target)]
+    for _, final in moves:
+        spare_files(model, final)
     try:
         if external_data:
             moved = _write_data(model, temporary_data, data.name)

@@ -56,10 +56,19 @@ def test_output_is_the_input_being_read(tmp_path: Path, external_data: bool) -> 
     save(model(), path, external_data=True)
     lazy = load(path)
     assert isinstance(lazy.graph.initializers["w"].const_value, ir.ExternalTensor)
-    save(lazy, path, external_data=external_data)
-    np.testing.assert_array_equal(run(onnx.load(path), FEEDS)[0], run(to_proto(model()), FEEDS)[0])
-    # The model in memory still reads the old data, which the rename has not pulled away under it.
-    np.testing.assert_array_equal(np.asarray(lazy.graph.initializers["w"].const_value), random(64, 8))
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    for target in (path, tmp_path / "m.onnx.data"):
+        with pytest.raises(OutputError, match="belongs to the model that is read"):
+            save(lazy.clone(), target, external_data=external_data)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_a_file_of_small_tensors_alone_belongs_to_the_model(tmp_path: Path) -> None:
+    proto = to_proto(model(8))
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    with pytest.raises(OutputError, match=r"w\.bin': this file belongs to the model"):
+        save(load(tmp_path / "m.onnx"), tmp_path / "w.bin")
+    assert save(load(to_proto(model(8))), tmp_path / "w.bin") == [tmp_path / "w.bin"]  # of another model
 
 
 def test_external_input_becomes_standalone(tmp_path: Path) -> None:
