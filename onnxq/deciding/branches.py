@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
-from onnxq.calibration.bin_error import Bins
-from onnxq.calibration.ranges import select_range
 from onnxq.calibration.statistics import Statistics, TensorStatistics
+from onnxq.deciding.ties import concats_by_tie, own_qparams, sqnr_with
 from onnxq.graph.traverse import all_nodes
-from onnxq.plan import Edge, Plan
-from onnxq.qparams import QParams, from_range
+from onnxq.plan import Edge, Plan, Site
+from onnxq.qparams import QParams
 from onnxq.spec import Scheme
 
 __all__ = ["LostBranch", "lost_branches"]
@@ -34,7 +31,8 @@ class LostBranch:
         branch: the tensor that suffers.
         sqnr: of the branch with the common scale, dB.
         own: of the branch with a scale of its own, dB.
-        nodes: quantized nodes to keep float for its sake: the Concat, and what reads it with one scale.
+        nodes: quantized nodes to keep float for its sake: the Concat, and what reads it with one scale; or where it is
+            other Concats that make this scale too large, those.
     """
 
     concat: str
@@ -66,6 +64,7 @@ def lost_branches(
     activations = [site for site in plan.sites if site.role == "activation"]
     sites = {site.tensor: site for site in activations}
     reads = {edge: site for site in activations for edge in site.readers}
+    ties = concats_by_tie(model, plan)
     found = []
     for node in all_nodes(model):
         if node.op_type != "Concat":
@@ -76,19 +75,34 @@ def lost_branches(
             site = whole or (reads.get(Edge(name, index)) if name in plan.quantized else None)
             if site is None or site.spec.scheme is Scheme.FLOAT8:  # which holds small numbers beside large ones
                 continue
-            stats = statistics.tensors.get(value.name or "") if value is not None else None
-            if stats is None or not stats.count or not stats.sum_squares:
+            stats = _seen(value, statistics)
+            if stats is None:
                 continue
-            sqnr = _sqnr(stats, numbers[site.name])
-            own = _sqnr(stats, from_range(*select_range(stats, site.spec), site.spec))
+            sqnr = sqnr_with(stats, numbers[site.name])
+            own = sqnr_with(stats, own_qparams(stats, site.spec))
             if sqnr < _LOST and own - sqnr > _GAIN:
-                readers = [e.node for e in site.readers if e.node in plan.quantized]
-                nodes = tuple(dict.fromkeys(n for n in (name, *readers) if n in plan.quantized))
+                others = [n for n in ties.get(plan.root(site).name, []) if n is not node]
+                nodes = _too_wide(stats, site, node, others, statistics)
+                if not nodes:
+                    readers = [e.node for e in site.readers if e.node in plan.quantized]
+                    nodes = tuple(dict.fromkeys(n for n in (name, *readers) if n in plan.quantized))
                 found.append(LostBranch(name, value.name or "" if value else "", sqnr, own, nodes))
     return found
 
 
-def _sqnr(stats: TensorStatistics, qparams: QParams) -> float:
-    flat = QParams(qparams.spec, qparams.scale.reshape(1), qparams.zero_point.reshape(1))
-    noise = float(np.asarray(Bins(stats).exact(flat)).reshape(-1)[0])
-    return 10 * math.log10(stats.sum_squares / noise) if noise > 0 else math.inf
+def _too_wide(
+    stats: TensorStatistics, site: Site, node: ir.Node, others: list[ir.Node], statistics: Statistics
+) -> tuple[str, ...]:
+    """Other Concats of a tie that lose a branch of this one, where the result of this one alone would not."""
+
+    def loses(concat: ir.Node) -> bool:
+        whole = _seen(concat.outputs[0], statistics)
+        return whole is not None and sqnr_with(stats, own_qparams(whole, site.spec)) < _LOST
+
+    return () if not others or loses(node) else tuple(other.name or "" for other in others if loses(other))
+
+
+def _seen(value: ir.Value | None, statistics: Statistics) -> TensorStatistics | None:
+    """What was seen of a tensor that is not all zeros."""
+    stats = statistics.tensors.get(value.name or "") if value is not None else None
+    return stats if stats is not None and stats.count and stats.sum_squares else None

@@ -21,7 +21,7 @@ from onnxq.planning.placement import elements
 from onnxq.planning.rows import row
 from onnxq.planning.sites import REORDERINGS
 
-__all__ = ["FINE", "cheap_in_float", "costly_in_integers"]
+__all__ = ["CHEAP", "FINE", "TIED", "cheap_in_float", "costly_in_integers"]
 
 FINE = 40.0
 """dB: where every output has as much, nothing is looked for."""
@@ -33,6 +33,9 @@ _AUDIBLE = 0.1
 """Of the noise that stays, from which on a piece's own counts."""
 _SHARE = 0.02
 """Of the cost of what is quantized, that all pieces together may cost."""
+
+CHEAP = "its integers leave {}, and it takes next to no time in float"
+TIED = "the one scale of all that it reads leaves {}"
 
 Piece = tuple[str, ...]
 
@@ -145,14 +148,19 @@ def costly_in_integers(
     advance: Callable[[int], None] = lambda steps: None,
     *,
     most: int = GROUPS,
+    cause: str = CHEAP,
 ) -> dict[str, str]:
     """The pieces that cost an output much of what it could have.
+
+    All are tried in float, then put back one after the other, the last one first: where either of two would do, as of
+    two Concats that share a scale, one stays.
 
     Args:
         pieces: names of nodes, see :func:`cheap_in_float`.
         measure: nodes kept float → SQNR in dB of each float output.
         advance: told how many measurements are done.
         most: groups to measure, at most; neighbours are measured together where there are more pieces.
+        cause: the reason that is given, ``{}`` standing for the output and its dB.
 
     Returns:
         Node name → reason to keep it float; empty where no output would gain 3 dB, or another lose 1 dB.
@@ -165,16 +173,20 @@ def costly_in_integers(
     now, best = measure(()), measure(names)
     hurt = _gaining(now, best)
     found: dict[str, str] = {}
-    for done, group in enumerate(together if hurt else [], start=1):
+    in_float, reached = set(names), best
+    for done, group in enumerate(reversed(together) if hurt else [], start=1):
         nodes = [name for first in group for name in by_first[first]]
-        alone = now if len(nodes) == len(names) else measure(name for name in names if name not in nodes)
-        left = {output: alone.get(output, -math.inf) for output in hurt}
-        worst = max(hurt, key=lambda output: _added(left[output], best[output]))
-        if _added(left[worst], best[worst]) > _AUDIBLE:
-            why = f"its integers leave output {worst!r} {left[worst]:.0f} dB of {best[worst]:.0f} dB"
-            found.update(dict.fromkeys(nodes, f"{why}, and it takes next to no time in float"))
+        others = [name for name in names if name in in_float and name not in nodes]
+        without = measure(others) if others else now
+        left = {output: without.get(output, -math.inf) for output in hurt}
+        worst = max(hurt, key=lambda output: _added(left[output], reached[output]))
+        if _added(left[worst], reached[worst]) > _AUDIBLE:
+            what = f"output {worst!r} {left[worst]:.0f} dB of {reached[worst]:.0f} dB"
+            found.update(dict.fromkeys(nodes, cause.format(what)))
+        else:
+            in_float, reached = set(others), without
         advance(done)
-    return found if len(found) == len(names) or (found and _gaining(now, measure(found))) else {}
+    return found if hurt and _gaining(now, reached) else {}
 
 
 def _gaining(now: Mapping[str, float], then: Mapping[str, float]) -> list[str]:

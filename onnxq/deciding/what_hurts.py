@@ -1,9 +1,11 @@
 """Where a result is poor: what of it hurts the outputs is found by measuring, and stays float.
 
-Below 40 dB that is arithmetic between layers which float makes next to no dearer (:mod:`onnxq.deciding.relief`), below
-12 dB the layers to blame (:mod:`onnxq.deciding.rescue`). An output's error is held against its signal over all the data
-(:mod:`onnxq.measuring.judging`), and the worst output decides. An output that has another shape than the float model's
-in some sample decides nothing: its rows depend on the numbers, and no layer is to blame.
+Below 40 dB that is arithmetic between layers which float makes next to no dearer (:mod:`onnxq.deciding.relief`), or,
+where a target has no table of costs, Concats whose one scale is far too large for some of what they read
+(:mod:`onnxq.deciding.ties`). Below 12 dB it is the layers to blame (:mod:`onnxq.deciding.rescue`). An output's error is
+held against its signal over all the data (:mod:`onnxq.measuring.judging`), and the worst output decides. An output that
+has another shape than the float model's in some sample decides nothing: its rows depend on the numbers, and no layer is
+to blame.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ from onnxq.calibration.roles import samples_to_verify
 from onnxq.calibration.statistics import KeptSample
 from onnxq.console.progress import Reporter
 from onnxq.deciding.decide import Decider
-from onnxq.deciding.relief import FINE, cheap_in_float, costly_in_integers
+from onnxq.deciding.relief import CHEAP, FINE, TIED, cheap_in_float, costly_in_integers
 from onnxq.deciding.rescue import POOR, Blame, blame, extent, groups, to_keep_float
+from onnxq.deciding.ties import crowded_concats
 from onnxq.errors import ExecutionError
 from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.final_check import Verification
@@ -59,7 +62,7 @@ def mend(
     def score(of: Verification) -> float:
         return _worst(of.outputs, louder, judges)
 
-    if decider.target.by_cost and score(verification) < FINE:
+    if score(verification) < FINE:
         reasons = _relieved(decider, quantized, judges, reporter)
         if reasons:
             decider.keep_float(reasons)
@@ -114,14 +117,20 @@ def blame_layers(
 
 
 def _relieved(decider: Decider, quantized: Quantized, judges: Collection[str], reporter: Reporter) -> dict[str, str]:
-    """Cheap arithmetic that costs the result much in integers, with the reasons."""
-    (most, samples), budget = _extent(decider), sum(decider.costs(quantized.plan).values())
-    pieces = cheap_in_float(decider.model, quantized.plan, decider.target, decider.sizes, budget)
+    """Cheap arithmetic, or Concats of one scale, that cost the result much in integers, with the reasons."""
+    plan, (most, samples) = quantized.plan, _extent(decider)
+    if decider.target.by_cost:
+        budget = sum(decider.costs(plan).values())
+        pieces = cheap_in_float(decider.model, plan, decider.target, decider.sizes, budget)
+    else:
+        concats = crowded_concats(decider.model, plan, quantized.qparams, decider.statistics)
+        pieces = [(name,) for name in concats]
     if not pieces or not samples:
         return {}
     measure = _measure(decider, quantized, samples, judges)
     with reporter.phase(_STEP, total=len(groups([p[0] for p in pieces], most)), unit="groups") as advance:
-        return costly_in_integers(pieces, measure, advance, most=most)
+        cause = CHEAP if decider.target.by_cost else TIED
+        return costly_in_integers(pieces, measure, advance, most=most, cause=cause)
 
 
 def _rescued(decider: Decider, quantized: Quantized, judges: Collection[str], reporter: Reporter) -> dict[str, str]:
