@@ -111,8 +111,9 @@ def finetune(
     Raises:
         ModelError: torch cannot run an operator of the model, or the teacher is another model.
         DataError: fewer than two samples.
-        OptionError: a number is out of range, or torch is missing.
+        OptionError: a number is out of range, torch or the device is missing, or the loss gives no finite number.
     """
+    from onnxq.torch.devices import require_device
     from onnxq.torch.distill import Settings, distill
     from onnxq.torch.executor import Executor
     from onnxq.torch.student import Student
@@ -120,6 +121,7 @@ def finetune(
     reporter = reporter or Silent()
     _check(steps=steps, minutes=minutes, batch=batch, lr=lr, scale_lr=scale_lr)
     _check(bias_lr=bias_lr, vary=vary, features=features)
+    require_device(device)
     most = steps if steps is not None else _DEFAULT_STEPS if minutes is None else _MOST_STEPS
     require_folder(output)
     given = quantized if isinstance(quantized, Quantized) else read(quantized, backend=backend)

@@ -291,3 +291,25 @@ def test_biases_of_a_trained_file_stay_in_units_of_data_times_weight(tmp_path: P
         assert site.factors is not None
         data, weight = (trained.qparams[name].scale for name in site.factors)
         np.testing.assert_allclose(trained.qparams[site.name].scale, data * weight, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (lambda got, want: 1.0, "loss: gave float, not a tensor with one number"),
+        (lambda got, want: None, "loss: gave NoneType"),
+        (lambda got, want: next(iter(got.values())), "loss: gave a tensor of shape"),
+        (lambda got, want: next(iter(got.values())).sum() * float("nan"), "loss: gave nan"),
+    ],
+)
+def test_a_loss_gives_one_finite_number(quantized: onnxq.Quantized, loss: Any, said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        onnxq.finetune(quantized, FEEDS, teacher=residual(), steps=2, loss=loss)
+
+
+@pytest.mark.parametrize("device", ["foo", "cuda:99", ""])
+def test_a_device_that_is_not_there_is_an_error_that_names_those_that_are(
+    quantized: onnxq.Quantized, device: str
+) -> None:
+    with pytest.raises(OptionError, match=r"device: torch cannot compute on .*There is cpu"):
+        onnxq.finetune(quantized, FEEDS, teacher=residual(), steps=2, device=device)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from onnxq.errors import ModelError
+from onnxq.errors import ModelError, OptionError
 from onnxq.torch.executor import Executor
 from onnxq.torch.student import Student
 from onnxq.torch.vary import vary
@@ -161,7 +161,7 @@ class _Trainer:
             for feeds, want in zip(self.held, self.exact, strict=True):
                 got = self.student.run(feeds, constants)
                 if self.loss is not None:
-                    custom += float(self.loss(self._outputs(got), want))
+                    custom += float(self._asked(got, want))
                     continue
                 for name, exact in want.items():
                     if exact.is_floating_point():
@@ -189,7 +189,7 @@ class _Trainer:
         inner = [name for name in want if name not in self.student.outputs]
         total = torch.zeros((), device=self.student.device)
         if self.loss is not None:
-            total = total + self.loss(self._outputs(got), self._outputs(want))
+            total = total + self._asked(got, want)
         else:
             for name, exact in self._outputs(want).items():
                 if exact.is_floating_point():
@@ -197,6 +197,23 @@ class _Trainer:
         for name in inner:
             total = total + self.settings.features / len(inner) * _distance(got[name], want[name])
         return total
+
+    def _asked(self, got: Mapping[str, Tensor], want: Mapping[str, Tensor]) -> Tensor:
+        """The user's own loss.
+
+        Raises:
+            OptionError: it is no tensor with one number, or not finite.
+        """
+        assert self.loss is not None
+        found: object = self.loss(self._outputs(got), self._outputs(want))
+        if not isinstance(found, Tensor) or found.numel() != 1:
+            kind = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+            hint = "Compute it from the outputs by functions of torch, and take the mean or the sum"
+            raise OptionError(f"gave {kind}, not a tensor with one number", where="loss", hint=hint)
+        if not bool(torch.isfinite(found).all()):
+            hint = "Guard divisions and logarithms in it, or train with a smaller learning rate"
+            raise OptionError(f"gave {float(found)}", where="loss", hint=hint)
+        return found.reshape(())
 
     def _joins(self) -> bool:
         """Whether samples may be run together, joined along the first axis."""

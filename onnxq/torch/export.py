@@ -24,6 +24,7 @@ from onnxq.planning.uneven import too_uneven
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.spec import Scheme
 from onnxq.torch.feeding import example_of
+from onnxq.torch.finite import require_finite
 from onnxq.torch.insertion import map_tensors
 from onnxq.torch.marks import to_onnx
 from onnxq.torch.module import QuantizedModule, require_prepared
@@ -115,11 +116,12 @@ def export(
 
     Raises:
         ModelError: torch cannot export it.
-        OptionError: it is not prepared, or not calibrated.
+        OptionError: it is not prepared, or not calibrated, or its training has diverged.
         OutputError: it cannot be written.
         VerificationError: onnxruntime computes something else than torch.
     """
     prepared, example = require_prepared(module), example_of(example_inputs)
+    require_finite(prepared, where="export")
     target = Path(path)
     if not target.parent.is_dir():
         raise OutputError("the folder does not exist", where=f"'{target.parent}'", hint="Create it first")

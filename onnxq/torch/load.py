@@ -14,6 +14,7 @@ from onnxq.graph.shapes import forget_shapes
 from onnxq.measuring.final_check import final_check
 from onnxq.numbers import fit_biases
 from onnxq.quantized import Quantized
+from onnxq.torch.finite import require_finite
 from onnxq.torch.graph_module import GraphModule, constants_of
 
 __all__ = ["loaded"]
@@ -27,7 +28,7 @@ def loaded(quantized: Quantized, module: torch.nn.Module) -> Quantized:
         module: of :meth:`onnxq.Quantized.torch`.
 
     Raises:
-        OptionError: it is another module, or of another model.
+        OptionError: it is another module, or of another model, or its training has diverged.
         VerificationError: onnxruntime does not run the result.
     """
     if not isinstance(module, GraphModule):
@@ -40,6 +41,7 @@ def loaded(quantized: Quantized, module: torch.nn.Module) -> Quantized:
         raise OptionError(
             "the module is of another model", where="load_torch", hint="Give what this model's torch() gave"
         )
+    require_finite(module, where="load_torch")
     for name, array in arrays.items():
         constants[name].const_value = ir.tensor(array, name=name)
     numbers = {**quantized.qparams, **module.numbers()}

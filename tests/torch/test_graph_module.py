@@ -297,3 +297,17 @@ def test_scales_in_blocks_stay_and_the_weight_is_trained() -> None:
     np.testing.assert_array_equal(found.detach().numpy(), fake_quantize(weight, qp))
     found.sum().backward()
     assert x.grad is not None and bool((x.grad == 1).all()) and part.qparams() is qp
+
+
+def test_a_module_that_has_diverged_is_refused_and_what_is_wrong_is_named() -> None:
+    quantized = onnxq.quantize(residual(), FEEDS, options=OPTIONS["W8A8"])
+    names = [name for name, _ in quantized.torch().named_parameters()]
+    assert {name.split(".")[0] for name in names} == {"weights", "quantizers"}
+    for name in names:
+        for wrong in (float("nan"), float("inf")):
+            module = quantized.torch()
+            with torch.no_grad():
+                module.get_parameter(name).view(-1)[0] = wrong
+            with pytest.raises(OptionError, match="NaN or infinite") as raised:
+                quantized.load_torch(module)
+            assert raised.value.what.startswith(f"'{name}' hold ")

@@ -50,6 +50,15 @@ def test_training_lowers_the_loss_and_moves_the_scales() -> None:
     assert moved == list(before), "every scale is learned"
 
 
+def test_what_has_diverged_is_not_exported(tmp_path: Path) -> None:
+    model = qat.prepare(torch.nn.Linear(6, 3), (torch.rand(5, 6),), options=W4A4)
+    qat.calibrate(model, [torch.rand(5, 6)])
+    with torch.no_grad():
+        model.module.get_parameter("bias")[1] = float("nan")
+    with pytest.raises(OptionError, match=r"'module\.bias' hold NaN"):
+        qat.export(model, tmp_path / "x.onnx", (torch.rand(5, 6),))
+
+
 def test_code_that_looks_at_the_data(tmp_path: Path) -> None:
     bright, dark = torch.rand(5, 6), -torch.rand(5, 6)
     model = qat.prepare(Branches(), (bright,), more_examples=[(dark,)], options=W4A4)

@@ -1,0 +1,36 @@
+"""What training has left is looked at before it is taken: a NaN would become an integer like any other number."""
+
+from __future__ import annotations
+
+import torch
+
+from onnxq.errors import OptionError
+
+__all__ = ["require_finite"]
+
+_NAMED = 3
+
+
+def require_finite(module: torch.nn.Module, *, where: str) -> None:
+    """Refuse a module whose training has diverged.
+
+    Args:
+        module: its parameters are looked at. A constant of it may be infinite, a mask say.
+        where: what the error is about.
+
+    Raises:
+        OptionError: a parameter holds NaN or infinite numbers; the first of them are named.
+    """
+    bad = []
+    for name, parameter in module.named_parameters():
+        finite = parameter.requires_grad or "quantizers" in name.split(".")
+        wrong = ~torch.isfinite(parameter) if finite else torch.isnan(parameter)
+        if bool(wrong.any()):
+            bad.append(repr(name))
+    if bad:
+        more = f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
+        raise OptionError(
+            f"{', '.join(bad[:_NAMED])}{more} hold NaN or infinite numbers",
+            where=where,
+            hint="The training has diverged: go back to an earlier state, and train with a smaller learning rate",
+        )
