@@ -9,7 +9,6 @@ import onnx
 import pytest
 
 import onnxq
-from onnxq import Options
 from onnxq.cli import main
 from onnxq.measuring.metrics import Errors
 from onnxq.notes.rows import other_shapes
