@@ -80,6 +80,7 @@ class Mapped:
         weights: those of them whose weights the target would store as integers.
         plan: the plan itself, of the example's graph.
         calls: every call seen.
+        notes: what is done to the graph for the target before it is quantized.
         refolded: layers whose weights have to be quantized behind the folding of their batch normalization.
     """
 
@@ -89,6 +90,7 @@ class Mapped:
     weights: list[str]
     plan: Plan
     calls: set[str]
+    notes: list[str]
     refolded: list[str] = field(default_factory=list)
 
 
@@ -112,11 +114,10 @@ def map_plan(proto: Any, marker: Marker, backend: Backend, options: Options) -> 
 class _Mapper:
     def __init__(self, marked: Marked, marker: Marker, backend: Backend, options: Options) -> None:
         self.marked, self.marker, self.backend = marked, marker, backend
-        before = {n.name: n for n in all_nodes(marked.model)}
-        self.norm_after = self._norms(before)
+        self.norm_after = self._norms({n.name: n for n in all_nodes(marked.model)})
         self.options = replace(options, placement="all")
         prepared = Prepared(marked.model, self.options)
-        self.model, _ = prepared.for_target(backend, self.options)
+        self.model, self.notes = prepared.for_target(backend, self.options)
         self.nodes = {n.name or "": n for n in all_nodes(self.model)}
         self.values = {v.name or "": v for n in all_nodes(self.model) for v in n.outputs}
         self.values |= {v.name or "": v for v in self.model.graph.inputs}
@@ -139,9 +140,8 @@ class _Mapper:
                 hint="; ".join(f"{k.node}: {k.reason}" for k in plan.kept_float[:5]),
             )
         biases = [rule for site in plan.sites if (rule := self._bias(site, plan, placed)) is not None]
-        weighted = self._weighted() if keep else set()
-        weights = [name for name in keep if name in weighted]
-        return Mapped(spots, biases, keep, weights, plan, set(self.marker.names), self._refolded(plan))
+        weights = sorted(self._weighted().intersection(keep)) if keep else []
+        return Mapped(spots, biases, keep, weights, plan, set(self.marker.names), self.notes, self._refolded(plan))
 
     def _settled(self) -> tuple[Plan, dict[str, list[Place] | None], dict[str, str]]:
         """The plan in which every site is somewhere in torch, where that is, and what stays float for it and why."""
@@ -151,21 +151,18 @@ class _Mapper:
             placed = {site.name: self._places(site, plan) for site in plan.sites if site.role != "bias"}
             more: dict[str, str] = {}
             for site in plan.sites:
-                if placed.get(site.name, ()) is None:
-                    for name in self._nodes_of(site, keep):
-                        more.setdefault(name, f"{site.tensor!r} is inside a function of torch")
-                elif self.marker.infinite.intersection(placed.get(site.name) or ()):
-                    for name in self._nodes_of(site, keep):
-                        more.setdefault(name, f"{site.tensor!r} holds infinite values, which no grid does")
+                where = placed.get(site.name, [])
+                why = "is inside a function of torch" if where is None else ""
+                if self.marker.infinite.intersection(where or ()):
+                    why = "holds infinite values, which no grid does"
+                for name in self._nodes_of(site, keep) if why else ():
+                    more.setdefault(name, f"{site.tensor!r} {why}")
             if not more.keys() - keep.keys():
                 return plan, placed, keep
             keep.update(more)
 
     def _lost_products(self, keep: Mapping[str, str]) -> set[str]:
-        """Calls whose product stays float: with the tensor behind it quantized too, it may not have to.
-
-        Where a target leaves that tensor in float, it is not opened: the sum behind it is better off without.
-        """
+        """Calls whose product stays float: it may not have to where the tensor behind it is quantized too."""
         lost = set()
         for edge, places in self.marked.edges.items():
             node = self.nodes.get(edge.node)

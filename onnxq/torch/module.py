@@ -35,6 +35,8 @@ class QuantizedModule(torch.nn.Module):
         plan: the target's plan of the example's graph.
         example: the inputs that it was prepared with, their values left out.
         left: node → why it stays float although the target would quantize it.
+        notes: what deploying does to the graph for the target, and the module does not: where an operator becomes
+            another one, the deployed file computes something else than the module to that extent.
         active: quantizers work; else the module runs as it was.
         round_biases: biases are rounded to whole units of data scale times weight scale, as the target stores them.
     """
@@ -53,6 +55,7 @@ class QuantizedModule(torch.nn.Module):
         self.example: Args = map_tensors(example, lambda _, x: x.new_empty(0), "")
         self.plan: Plan = mapped[0].plan
         self.left = {name: why for m in mapped for name, why in m.left.items()}
+        self.notes = tuple(dict.fromkeys(note for m in mapped for note in m.notes))
         self.quantizers = torch.nn.ModuleDict()
         self.active = self.round_biases = True
         self._path = path

@@ -178,6 +178,23 @@ def test_batches_of_other_inputs_than_the_example_are_refused(batch: Any, count:
         qat.prepare(Gained(), (X8, GAIN), batches=[batch])
 
 
+def test_what_a_target_computes_otherwise_is_noted() -> None:
+    x = torch.randn(2, 3, 10, 10)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.LeakyReLU(0.01), nn.Conv2d(4, 2, 3))
+    assert any("/LeakyRelu: alpha 0.01 became" in note for note in qat.prepare(net, (x,), backend="vitis").notes)
+    assert qat.prepare(net, (x,)).notes == ()
+
+
+def test_a_file_of_any_batch(tmp_path: Path) -> None:
+    data = batches(4, 3, 10, 10)
+    model = qat.prepare(Plain(), (data[0],), batches=data).eval()
+    axes = {"images": {0: "batch"}}
+    qat.export(model, tmp_path / "x.onnx", (data[0],), input_names=["images"], dynamic_axes=axes)
+    onnxq.deploy(tmp_path / "x.onnx", backend="onnxruntime", output=tmp_path / "d.onnx")
+    for x in (torch.cat(data), data[0][:1]):
+        assert differences(model, tmp_path / "d.onnx", [x], optimize=False).max() <= 0.01
+
+
 def test_a_tensor_alone_is_an_example(tmp_path: Path) -> None:
     model = qat.prepare(Gained(), X8, batches=[X8.numpy()]).eval()
     path = qat.export(model, tmp_path / "x.onnx", X8)
