@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -17,11 +17,14 @@ from onnxq.arguments.settled import UsageError, settle
 from onnxq.console.collector import keep_loaded, seldom_collecting
 from onnxq.console.deferred import defer_imports
 from onnxq.console.exit_codes import ExitCode
+from onnxq.console.records import IN_REPORT
 from onnxq.console.terminal import Screen
 from onnxq.errors import OnnxqError
 
 __all__ = ["main"]
 
+_UNSAID = (ExitCode.BELOW, ExitCode.UNMET)
+"""Codes of results that are not as they were asked for: --quiet does not keep this to itself."""
 _CALM = {"OMP_WAIT_POLICY": "PASSIVE"}
 """Environment for libraries that are loaded later, where the user has set nothing: torch's threads sleep while they
 wait. Spinning, they take each other's cores as soon as anything else runs: a finetune of a small net took 6 times the
@@ -106,7 +109,21 @@ def _run(args: argparse.Namespace) -> int:
     code, document = run(args, Screen(sys.stdout))
     if args.json and document is not None:
         _print(document)
+    if args.quiet and code in _UNSAID and args.verb != "check":  # whose findings are printed all the same
+        errors = Screen(sys.stderr)
+        errors.line(f"onnxq: {errors.style('warning', 'yellow')}: {_shortfall(args, code, document or {})}")
     return code
+
+
+def _shortfall(args: argparse.Namespace, code: int, document: Mapping[str, Any]) -> str:
+    """What is not as it was asked for, of a result that ends with another code than 0."""
+    checks = [part.get("verification") or {} for part in (document, *document.get("targets", ()))]
+    found = [(errors["sqnr"], name) for check in checks for name, errors in check.get("outputs", {}).items()]
+    low = [pair for pair in found if isinstance(pair[0], (int, float)) and pair[0] < args.options.min_sqnr]
+    if code == ExitCode.BELOW and low and args.verb == "quantize":
+        sqnr, name = min(low)
+        return f"output {name!r} has {sqnr:.1f} dB, below --min-sqnr {args.options.min_sqnr:g}"
+    return ExitCode(code).meaning
 
 
 @contextmanager
@@ -116,6 +133,8 @@ def _log_to(screen: Screen, level: int) -> Iterator[None]:
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
+            if getattr(record, IN_REPORT, False):
+                return
             if record.getMessage() in said:  # a model is loaded, or data opened, for more than one purpose
                 return
             said.add(record.getMessage())

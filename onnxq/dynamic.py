@@ -11,7 +11,7 @@ kernel with those.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -31,7 +31,9 @@ from onnxq.graph.values import constant_array, is_constant
 from onnxq.locations import spare
 from onnxq.measuring.final_check import final_check
 from onnxq.measuring.samples_to_judge import samples_to_judge
+from onnxq.notes.aloud import say
 from onnxq.notes.cautions import poor, vague
+from onnxq.notes.reasons import by_reason, counts
 from onnxq.numbers import unusable_constants
 from onnxq.options import ImageOptions, Options
 from onnxq.options.selection import Selection
@@ -141,16 +143,26 @@ def rewrite(
             custom_op_library=options.custom_op_library,
         )
         advance(1)
-    told = (*checked.warnings, *vague(checked, there), *poor(checked, options))
+    told = (*prepared.warnings, *checked.warnings, *vague(checked, there), *poor(checked, options))
     checked = replace(checked, warnings=told)
+    say(checked, least=options.min_sqnr)
     files = save(result, output)
     quantized = {name: op for name, op in chosen.items() if name in done}
     stored = {name: op for name, op in plan.stored.items() if name not in done}
-    notes = [] if done else ["nothing is quantized: the model has no constant weights that can be"]
+    notes = [] if done else [f"nothing is quantized: {_why_nothing(refused)}"]
     if stored and not done:
         notes = ["nothing runs in integers: weights are stored as integers alone"]
     title = f"dynamic: int8 weights per {'channel' if per_channel else 'tensor'}{', 7 bits' if reduce_range else ''}"
     return Rewritten(title, files, quantized, refused, notes, prepared.notes, checked, stored)
+
+
+def _why_nothing(refused: Sequence[Kept]) -> str:
+    """The reason of most nodes that could have been, and how many they are."""
+    found = by_reason(refused)
+    if not found:
+        return "no node that onnxruntime can quantize at run time reads a constant float32 weight"
+    reason, kept = found[0]
+    return f"{counts(k.op for k in kept)}: {reason}"
 
 
 def runs_in_integers(model: ir.Model, options: Options) -> dict[str, str]:

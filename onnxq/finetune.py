@@ -30,6 +30,7 @@ from onnxq.graph.shapes import forget_shapes
 from onnxq.locations import artifact_path, require_folder, spare
 from onnxq.measuring.final_check import final_check
 from onnxq.measuring.outputs import worst_sqnr
+from onnxq.notes.aloud import say
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.session import Session, inputs_of
 from onnxq.prepare import Prepared, Source
@@ -175,6 +176,7 @@ def finetune(
     forget_shapes(result)
     checked = final_check(prepared.model, result, kept, float_bytes=prepared.bytes, at_home=given.backend.at_home)
     made = replace(made, verification=checked)
+    say(checked)
     return made if place is None else made.written(place)
 
 

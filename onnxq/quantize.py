@@ -29,6 +29,7 @@ from onnxq.graph.values import filled_values
 from onnxq.locations import artifact_path, is_folder, require_folder, spare
 from onnxq.measuring.final_check import Verification, final_check
 from onnxq.measuring.rewrite_cost import rewrite_cost
+from onnxq.notes.aloud import say
 from onnxq.notes.cautions import cautions
 from onnxq.notes.hints import few_bits, hints
 from onnxq.notes.unmet import unmet
@@ -125,7 +126,7 @@ def quantize(
         reporter: shows progress.
 
     Returns:
-        The quantized model, verified.
+        The quantized model, verified; its warnings are logged, by the logger ``onnxq``.
 
     Raises:
         OnnxqError: anything that goes wrong, see :mod:`onnxq.errors`; nothing is written then.
@@ -135,6 +136,7 @@ def quantize(
     require_folder(output)
     paths = [] if output is None else [artifact_path(output, model, backend)]
     (result,) = _run(model, data, [job], statistics, options, image, reporter, paths)
+    say(result.verification, least=options.min_sqnr)
     return result.written(*paths) if paths else result
 
 
@@ -177,6 +179,8 @@ def quantize_all(
     require_folder(output, several=True)
     paths = [] if output is None else [artifact_path(output, model, name, several=True) for name in names]
     results = _run(model, data, jobs, statistics, options, image, reporter, paths)
+    for name, result in zip(names, results, strict=True):
+        say(result.verification, least=options.min_sqnr, prefix=f"{name}: ")
     if paths:
         results = [result.written(path) for result, path in zip(results, paths, strict=True)]
     return dict(zip(names, results, strict=True))

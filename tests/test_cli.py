@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -70,9 +71,15 @@ def test_statistics_give_the_same_bytes(tmp_path: Path, data: str, capsys: Captu
 def test_a_result_below_the_floor_is_code_3_and_names_layers(tmp_path: Path, data: str, capsys: Captured) -> None:
     arguments = ("quantize", MODEL, "--data", data, "-o", tmp_path / "q.onnx", "--act-bits", 2, "--weight-bits", 2)
     assert run(*arguments, "--placement", "all", "--min-sqnr", 60) == 3
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "warning" not in err, "said once, in the report"
     assert "BELOW THE FLOOR" in out
     assert "--exclude" in out
+    assert out.count("  warning  ") >= 1
+    assert run(*arguments, "--placement", "all", "--min-sqnr", 60, "-q") == 3
+    quiet = capsys.readouterr()
+    assert quiet.out == ""
+    assert re.fullmatch(r"onnxq: warning: output 'logits' has -?[0-9.]+ dB, below --min-sqnr 60\n", quiet.err)
     assert run(*arguments, "--placement", "all", "--min-sqnr", 60, "--json") == 3
     shown = document(capsys)
     assert shown["below_floor"] is True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import time
@@ -19,12 +20,14 @@ from onnxq.calibration.roles import to_judge_by
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.catalog import installed_algorithms
 from onnxq.console.progress import Reporter, Silent
+from onnxq.console.records import IN_REPORT
 from onnxq.deciding.rescue import Blame
 from onnxq.effort import algorithms_of
 from onnxq.errors import DataError, OptionError, OutputError
 from onnxq.graph.files.load import load
 from onnxq.graph.files.save import save
 from onnxq.locations import artifact_path, require_folder, spare
+from onnxq.notes.aloud import unsaid
 from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
 from onnxq.options.values import check_amount
@@ -47,6 +50,7 @@ _STAGES = ("float", "numbers")
 _KEEP = 64
 """Samples held back, where the options do not say: algorithms learn from one half, the other half judges."""
 
+_log = logging.getLogger("onnxq")
 Tell = Callable[[Attempt], None]
 
 
@@ -211,12 +215,15 @@ def search(
         return state.blame
 
     hunt = Hunt(trials, options, ranges, algorithms, blame, tell or _nobody, whole, gains, deadline)
-    winner = hunt.run()
+    with unsaid():
+        winner = hunt.run()
     written: list[Path] = []
     report: dict[str, Any] = {}
     if winner is not None:
         files = state.files(winner)
         report = json.loads((files[0].parent / REPORT).read_text(encoding="utf-8"))
+        for text in report["verification"]["warnings"]:
+            _log.warning("%s", text, extra={IN_REPORT: True})
         places = [place.with_name(name) for name in winner.files]
         spare(*places, model=prepared.model)  # again: a result may have a data file
         written = [_copy(*pair) for pair in zip(files, places, strict=True)]

@@ -1,0 +1,45 @@
+"""What a result warns of goes to the log as well, for whoever calls onnxq from Python and looks at no report."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from onnxq.console.records import IN_REPORT
+from onnxq.console.terminal import decibels
+from onnxq.measuring.final_check import Verification
+
+__all__ = ["say", "unsaid"]
+
+_log = logging.getLogger("onnxq")
+_silent: ContextVar[bool] = ContextVar("_silent", default=False)
+
+
+def say(checked: Verification | None, *, least: float | None = None, prefix: str = "") -> None:
+    """Log each warning of a result, and that its worst output is below a floor.
+
+    Args:
+        checked: what running it showed.
+        least: the floor, dB.
+        prefix: of each line, where there are several results.
+    """
+    if checked is None or _silent.get():
+        return
+    told = list(checked.warnings)
+    if least is not None and checked.worst is not None and checked.worst[1].sqnr < least:
+        name, errors = checked.worst
+        told.append(f"output {name!r} has {decibels(errors.sqnr)}, below the {least:g} dB of min_sqnr")
+    for text in told:
+        _log.warning("%s%s", prefix, text, extra={IN_REPORT: True})
+
+
+@contextmanager
+def unsaid() -> Iterator[None]:
+    """Results made meanwhile are tries, of which only one will be kept: nothing is logged of them."""
+    token = _silent.set(True)
+    try:
+        yield
+    finally:
+        _silent.reset(token)
