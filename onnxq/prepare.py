@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import onnx
 import onnx_ir as ir
@@ -18,6 +19,7 @@ from onnxq.graph.files.load import load
 from onnxq.graph.files.save import file_size
 from onnxq.graph.foreign import infer_foreign
 from onnxq.graph.namer import unique_names
+from onnxq.graph.note import Note
 from onnxq.graph.passes.inline import inline_functions
 from onnxq.graph.passes.normalize import normalize
 from onnxq.graph.passes.simplify import simplify
@@ -62,7 +64,9 @@ class Prepared:
         self.notes: list[str] = []
         if options.simplify:
             self.notes += map(str, simplify(model))
-        self.notes += map(str, [*inline_functions(model, KEEP), *unique_names(model), *upcast(model)])
+        self.notes += map(str, [*inline_functions(model, KEEP), *unique_names(model)])
+        widened = upcast(model)
+        self.notes += map(str, widened)
         self.remembered = fingerprint(model, most_nodes=_FIRST_NODES)
         before = [value.name for value in model.graph.inputs] if model.ir_version >= 4 else []  # older ones must list
         base = BASE_OPSET if options.opset is None else min(BASE_OPSET, options.opset)
@@ -70,7 +74,7 @@ class Prepared:
         self.notes += map(str, infer_foreign(model, options.custom_op_library))
         check(model)
         self.model = model
-        self.lost = _inputs_lost(before, model)
+        self.lost = [*_inputs_lost(before, model), *_still_half(widened)]
         self.random = check_random(model)
 
     @property
@@ -131,6 +135,13 @@ def _inputs_lost(before: list[str | None], model: ir.Model) -> list[str]:
     more = f" and {plural(len(lost) - 1, 'more constant')}" if len(lost) > 1 else ""
     listed = "were listed as inputs as well" if more else "was listed as an input as well"
     return [f"{lost[0]!r}{more} {listed}: the result holds them, and takes them as inputs no more"] if lost else []
+
+
+def _still_half(notes: Sequence[Note]) -> list[str]:
+    """What to say of a model that could not be brought to float32."""
+    head = "refused: "
+    so = "the model computes in half precision still, and what does so is not quantized. Give it in float32"
+    return [f"{n.node!r}: {n.message.removeprefix(head)}: {so}" for n in notes if n.message.startswith(head)]
 
 
 def _tensors(model: ir.Model) -> dict[str, ir.Value]:

@@ -82,6 +82,13 @@ def test_figures_of_few_samples_that_differ_much(tmp_path: Path, monkeypatch: py
     assert "these figures are of 8 of 128: onnxq compare runs them all" in told
 
 
+def test_why_nothing_is_quantized(tmp_path: Path) -> None:
+    source = tmp_path / "m.onnx"
+    onnx.save(build("(float[1, 64] x) => (float[1, 64] y) { y = MatMul (x, w) }", w=normal(64, 64)), source)
+    result = dynamic.rewrite(source, output=tmp_path / "q.onnx", options=Options(exclude=("MatMul",)))
+    assert result.notes == ["nothing is quantized: 1 MatMul: excluded by 'MatMul'"]
+
+
 def test_chosen_and_left_out(tmp_path: Path) -> None:
     source, output = tmp_path / "m.onnx", tmp_path / "q.onnx"
     onnx.save(renamed(_model(), {"h": "first"}), source)

@@ -13,7 +13,7 @@ __all__ = ["by_reason", "counts", "to_exclude"]
 
 _OF_MANY = {"is none of ": "not among ", "has no ": "no ", "is ": ""}
 """How a sentence about one operator goes on → the same said of several nodes, behind a colon."""
-_NAMED = re.compile(r"^(tensor|constant) ('[^']*')")
+_NAMED = re.compile(r"^(tensor|constant|input) ('[^']*')")
 """What a sentence is about, one of many."""
 _SHOWN = 2
 _DECIBELS = re.compile(r"(-?(?:\d+(?:\.\d+)?|inf)) dB")

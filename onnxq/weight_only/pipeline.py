@@ -141,6 +141,7 @@ def rewrite_weights(
     reference.close()
     quantized = {node.name or "": node.op_type for matrix, _ in job.made for node in matrix.nodes}
     told = (
+        *prepared.warnings,
         *verification.warnings,
         *slow(verification, _why_slow(recipe, quantized)),
         *vague(verification, job.there),

@@ -35,10 +35,12 @@ def test_reasons_that_differ_in_the_tensor_are_one_line() -> None:
     never = "tensor '{}' was never computed on the calibration data"
     kept = [Kept(name, "Conv", never.format(name)) for name in ("a", "b\\1", "b\\1", "c")]
     kept += [Kept("d", "Conv", "constant 'w' is empty"), Kept("e", "Conv", "constant 'v' is empty")]
+    kept += [Kept(name, "Relu", f"input {name!r} is float16, not float32") for name in "xy"]
     kept += [Kept("f", "Add", "tensor 'q\\1' holds mask values")]
     assert [(reason, len(group)) for reason, group in by_reason(kept)] == [
         ("each of 3 tensors ('a', 'b\\1', ...) was never computed on the calibration data", 4),
         ("each of 2 constants ('w', 'v') is empty", 2),
+        ("each of 2 inputs ('x', 'y') is float16, not float32", 2),
         ("tensor 'q\\1' holds mask values", 1),
     ]
 

@@ -13,10 +13,22 @@ from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import array_of, replace_value
 
-__all__ = ["HALVES", "upcast"]
+__all__ = ["GENERIC", "HALVES", "upcast"]
 
 HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
+# fmt: off
+GENERIC = frozenset({
+    "Attention", "BiasGelu", "CausalConvWithState", "ConvTransposeWithDynamicPads", "CropAndResize",
+    "DequantizeLinear", "EmbedLayerNormalization", "ExpandDims", "FastGelu", "FusedConv", "FusedGemm",
+    "FusedMatMul", "GatedAdd", "GatedRMSNorm", "GatherBlockQuantized", "GatherND", "Gelu", "GridSample",
+    "GroupQueryAttention", "Inverse", "LinearAttention", "LinearAttentionGate", "MRotaryEmbedding", "MatMulBnb4",
+    "MatMulIntegerToFloat", "MatMulNBits", "MoE", "MultiHeadAttention", "Pad", "QAttention", "QMoE",
+    "QuantizeLinear", "QuickGelu", "RotaryEmbedding", "SkipLayerNormalization",
+    "SkipSimplifiedLayerNormalization", "SparseAttention", "TransposeMatMul", "Trilu", "UnfoldTensor", "Unique",
+})
+# fmt: on
+"""Operators of com.microsoft that onnxruntime 1.31 computes in float32 wherever it takes half precision."""
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 
 
@@ -31,8 +43,9 @@ def upcast(model: ir.Model, dtypes: Collection[ir.DataType] = HALVES) -> list[No
         dtypes: the types to leave; ``{ir.DataType.DOUBLE}`` brings float64 models down to float32.
 
     Returns:
-        A note of what was done, or of why it was refused: an operator of another domain reads or makes such a tensor,
-        or one goes in or out inside a sequence or an optional.
+        A note of what was done, or of why it was refused, which then is the last and begins with ``refused: ``: an
+        operator of another domain, but those `GENERIC`, reads or makes such a tensor, or one goes in or out inside a
+        sequence or an optional.
     """
     wanted = frozenset(dtypes)
     notes = infer_shapes(model)
@@ -92,7 +105,7 @@ def _refusal(model: ir.Model, wanted: frozenset[ir.DataType]) -> Note | None:
         if _inner(end.type) in wanted and not isinstance(end.type, ir.TensorType):
             return Note("upcast", end.name or "", "refused: it goes in or out inside a sequence or an optional")
     for node in all_nodes(model):
-        if node.domain in ("", "ai.onnx.ml"):
+        if node.domain in ("", "ai.onnx.ml") or (node.domain == "com.microsoft" and node.op_type in GENERIC):
             continue
         for value in (*node.inputs, *node.outputs):
             if value is not None and value.name and (_inner(value.type) in wanted or value.type is None):

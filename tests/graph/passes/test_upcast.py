@@ -3,13 +3,17 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx_ir as ir
+import pytest
+from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 from onnxq.graph.files.check import check
 from onnxq.graph.files.load import load
 from onnxq.graph.files.save import to_proto
 from onnxq.graph.note import Note
-from onnxq.graph.passes.upcast import upcast
+from onnxq.graph.passes.upcast import GENERIC, upcast
 from onnxq.graph.traverse import all_graphs
+from onnxq.options import Options
+from onnxq.prepare import Prepared
 from tests.graph.helpers import Feeds, apply, build, i64, ops, random, run, signature
 
 HALF = np.float16
@@ -110,6 +114,10 @@ def test_operator_of_another_domain_refuses() -> None:
     assert notes[-1].message.startswith("refused: mine::Thing touches 'x'")
     assert [n.op_type for n in model.graph] == ["Thing", "Neg"]
     assert [v.dtype for v in model.graph.inputs] == [ir.DataType.FLOAT16]
+    assert Prepared(proto, Options()).warnings == [
+        "'n1': mine::Thing touches 'x', of a type to convert: the model computes in half precision still, and what "
+        "does so is not quantized. Give it in float32"
+    ]
 
 
 def test_sequence_input_refuses() -> None:
@@ -123,3 +131,35 @@ def test_constant_that_is_an_output() -> None:
     proto.graph.output.append(onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT16, [4]))
     model, _ = apply(upcast, proto, {"x": random(4, seed=1).astype(HALF)}, tolerance=2e-3)
     assert model.graph.outputs[1].dtype == ir.DataType.FLOAT16
+
+
+def test_operators_of_onnxruntime_become_float32() -> None:
+    """What its optimizer makes of a float16 model, types that onnx cannot infer among it."""
+    text = """g (float16[2,3,8] x) => (float16[2,3,4] y) {
+        n = com.microsoft.SkipLayerNormalization <epsilon: float = 0.001> (x, x, gamma, beta)
+        a = com.microsoft.BiasGelu (n, bias)
+        f = com.microsoft.FusedMatMul <alpha: float = 0.5> (a, w)
+        y = com.microsoft.QuickGelu (f) }"""
+    arrays = {"gamma": random(8), "beta": random(8, seed=1), "bias": random(8, seed=2), "w": random(8, 4, seed=3)}
+    proto = build(text, **{name: array.astype(HALF) for name, array in arrays.items()})
+    proto.opset_import.add(domain="com.microsoft", version=1)
+    model, notes = apply(upcast, proto, {"x": random(2, 3, 8, seed=4).astype(HALF)}, tolerance=1e-2)
+    assert ops(model) == ["Cast", *(node.op_type for node in proto.graph.node), "Cast"]
+    assert dtypes(model) == {ir.DataType.FLOAT}
+    assert "float32 in place of" in notes[-1].message
+
+
+@pytest.mark.parametrize("op", sorted(GENERIC))
+def test_onnxruntime_has_float32_wherever_it_has_half(op: str) -> None:
+    half, full = "tensor(float16)", "tensor(float)"
+    (schema,) = [s for s in state.get_all_operator_schema() if (s.domain, s.name) == ("com.microsoft", op)]
+    allowed = {t.type_param_str: list(t.allowed_type_strs) for t in schema.type_constraints}
+    types = {p.typeStr for p in (*schema.inputs, *schema.outputs)}
+    assert half not in types
+    variables = {name for name in types & allowed.keys() if half in allowed[name]}
+    assert variables
+    assert all(full in allowed[name] for name in variables)
+    kernels = [
+        k.type_constraints for k in state.get_all_opkernel_def() if (k.domain, k.op_name) == ("com.microsoft", op)
+    ]
+    assert any(all(full in kernel.get(name, [full]) for name in variables) for kernel in kernels)
