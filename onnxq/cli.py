@@ -123,7 +123,7 @@ def _shortfall(args: argparse.Namespace, code: int, document: Mapping[str, Any])
     if code == ExitCode.BELOW and low and args.verb == "quantize":
         sqnr, name = min(low)
         return f"output {name!r} has {sqnr:.1f} dB, below --min-sqnr {args.options.min_sqnr:g}"
-    return ExitCode(code).meaning
+    return next(known.meaning for known in ExitCode if known == code)
 
 
 @contextmanager

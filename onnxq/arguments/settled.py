@@ -70,9 +70,6 @@ def settle(args: argparse.Namespace) -> None:
     if getattr(args, "output", None) == "":
         raise UsageError("-o is empty; give a file or a folder ('.' is the current one)")
     _spare_inputs(args)
-    for key, value in vars(args).items():
-        if isinstance(value, float) and math.isnan(value):
-            raise UsageError(f"--{key.removeprefix('opt_').replace('_', '-')} is not a number")
     lone = [key for key in SEARCH if getattr(args, key, None) is not None] if args.verb == "quantize" else []
     if lone and args.max_drop is None:
         raise UsageError(f"--{lone[0].replace('_', '-')} needs --max-drop")
@@ -87,21 +84,24 @@ def settle(args: argparse.Namespace) -> None:
                 check_amount(f"--{key.replace('_', '-')}", flags[key])
     except OptionError as error:
         raise UsageError(str(error)) from error
+    for key, value in vars(args).items():
+        if isinstance(value, float) and math.isnan(value):
+            raise UsageError(f"--{key.removeprefix('opt_').replace('_', '-')} is not a number")
     args.options = Options(**{**config.options, **given})
     args.image = ImageOptions(**{**config.image, **image})
 
 
 def _config(args: argparse.Namespace, run_keys: Sequence[str]) -> Config:
-    """What the configuration file says, less what a flag has put out of use.
+    """What the configuration file says, less what the verb has no use for, and what a flag has put out of use.
 
     Raises:
-        OptionError: it cannot be read, or has a key that the verb has no use for.
+        OptionError: it cannot be read, or has a key that no verb knows.
     """
     if getattr(args, "config", None) is None:
         return Config()
     pictures = hasattr(args, "image_resize")
-    unused = {*_RUN_KEYS, "image"} - {*run_keys, *(("image",) if pictures else ())}
-    config = Config.read(args.config, run_keys=run_keys, image=pictures, unused=unused, reader=f"'onnxq {args.verb}'")
+    others = {*_RUN_KEYS, "image"} - {*run_keys, *(("image",) if pictures else ())}
+    config = Config.read(args.config, run_keys=run_keys, image=pictures, others=others)
     if getattr(args, "statistics", None) is not None:  # the file's data are not read, so it does not matter how
         config.image.clear()
         config.options.pop("samples", None)

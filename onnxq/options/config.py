@@ -33,8 +33,7 @@ class Config:
         *,
         run_keys: Collection[str] = (),
         image: bool = True,
-        unused: Collection[str] = (),
-        reader: str = "",
+        others: Collection[str] = (),
     ) -> Config:
         """Read a TOML file: fields of `Options` and `run_keys` at the top, a table ``[image]``, a table ``[override]``.
 
@@ -44,11 +43,10 @@ class Config:
             path: the file.
             run_keys: other keys that are allowed at the top.
             image: whether a table ``[image]`` is allowed.
-            unused: keys that others than the reader have a use for.
-            reader: who reads, for messages about these.
+            others: keys that others than the reader have a use for; they are passed over, so that one file serves all.
 
         Raises:
-            OptionError: the file is missing or not TOML, or has an unknown key or one that the reader does not use.
+            OptionError: the file is missing or not TOML, or has an unknown key.
         """
         if sys.version_info >= (3, 11):
             import tomllib
@@ -67,7 +65,7 @@ class Config:
         config = cls()
         for raw, value in document.items():
             key = raw.replace("-", "_")
-            if key == "image" and image and isinstance(value, dict):
+            if key == "image" and (image or key in others) and isinstance(value, dict):
                 for raw_part, part in value.items():
                     if (name := raw_part.replace("-", "_")) not in images:
                         raise OptionError(
@@ -75,16 +73,14 @@ class Config:
                             where=where,
                             hint=nearest(name, images, title="image keys"),
                         )
-                    config.image[name] = part
+                    if image:
+                        config.image[name] = part
             elif key in options:
                 config.options[key] = value
             elif key in run_keys:
                 config.run[key] = value
-            elif key in unused:
-                hint = "Leave it out, or give it as a flag to the verbs that use it"
-                raise OptionError(f"{raw!r} is not used by {reader}", where=where, hint=hint)
-            else:
-                known = options | set(run_keys) | ({"image"} if image else set())
+            elif key not in others:
+                known = options | set(run_keys) | set(others) | ({"image"} if image else set())
                 raise OptionError(f"unknown key {raw!r}", where=where, hint=nearest(key, known, title="keys"))
         return config
 
