@@ -15,6 +15,8 @@ from onnxq import OptionError, Options
 from onnxq.algorithms.draft import FloatDraft
 from onnxq.algorithms.smoothquant import apply, smoothing_scale
 from onnxq.calibration.collect import collect
+from onnxq.calibration.roles import to_learn_from
+from onnxq.calibration.statistics import KeptSample
 from onnxq.graph.files.load import load
 from onnxq.graph.passes.normalize import normalize
 from onnxq.observe import observable
@@ -248,7 +250,8 @@ def test_the_same_twice_and_given_alpha() -> None:
     draft = smoothed(matmul(), feeds, alpha=0.8)
     factors = next(v for n, v in draft.model.graph.initializers.items() if n.endswith("smoothing")).const_value
     assert factors is not None
-    kept = np.max([np.abs(f["x"]).max(axis=(0, 1)) for f in feeds[::2]], axis=0).astype(np.float64)
+    learned = [feeds[k.index] for k in to_learn_from([KeptSample(k, {}, {}) for k in range(len(feeds))])]
+    kept = np.max([np.abs(f["x"]).max(axis=(0, 1)) for f in learned], axis=0).astype(np.float64)
     exact = smoothing_scale(kept, np.abs(weight()).max(axis=1).astype(np.float64), 0.8)
     np.testing.assert_allclose(factors.numpy(), 1 / exact, rtol=1e-6)
 

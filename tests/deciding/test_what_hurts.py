@@ -10,6 +10,8 @@ import pytest
 
 import onnxq
 from onnxq import Options
+from onnxq.calibration.roles import few, samples_to_verify
+from onnxq.calibration.statistics import KeptSample
 from onnxq.deciding.rescue import FEW, GROUPS, Blame, extent, to_keep_float
 from onnxq.notes.reasons import by_reason
 from tests.models import build, f32, images, normal
@@ -57,7 +59,7 @@ def test_a_layer_kept_float_has_its_weight_stored_where_its_input_is_to_blame() 
 
 
 def dark() -> tuple[onnx.ModelProto, list[dict[str, np.ndarray]]]:
-    """Two branches; what the second reads is next to nothing in every second sample, those that decide among them."""
+    """Two branches; what the second reads is next to nothing in the samples that decide and those that verify."""
     model = build(
         """(float[1, 32, 24, 24] x, float[1, 32, 24, 24] z) => (float[1, 32, 24, 24] y, float[1, 32, 24, 24] side) {
             a = Conv <pads = [1, 1, 1, 1]> (x, w)
@@ -74,7 +76,9 @@ def dark() -> tuple[onnx.ModelProto, list[dict[str, np.ndarray]]]:
     )
     rng = np.random.default_rng(0)
     noise = rng.standard_normal((32, 2, 1, 32, 24, 24)).astype(np.float32)
-    scale = [1e-3 if k % 2 == 0 else 1.0 for k in range(32)]
+    verified = {kept.index for kept in samples_to_verify([KeptSample(k, {}, {}) for k in range(32)])}
+    deciding = {kept.index for kept in few([KeptSample(k, {}, {}) for k in range(32)])}
+    scale = [1e-3 if k in verified | deciding else 1.0 for k in range(32)]
     return model, [{"x": a, "z": b * np.float32(s)} for (a, b), s in zip(noise, scale, strict=True)]
 
 

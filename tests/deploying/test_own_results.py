@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import onnx
+import onnx_ir as ir
 import pytest
 
 import onnxq
@@ -53,7 +54,7 @@ def test_numbers_are_kept(name: str) -> None:
         assert found.zero_point.tolist() == old.zero_point.tolist(), site.name
 
 
-def _with_open_ends() -> onnx.ModelProto:
+def _with_open_ends() -> ir.Model:
     """Quantizers in front of convolutions only, as TensorRT likes them: the last one's output has no scale."""
     net = build(
         "(float[1, 8, 6, 6] x) => (float[1, 8, 6, 6] y) { a = Conv (x, v)\n r = Relu (a)\n y = Conv (r, w) }",

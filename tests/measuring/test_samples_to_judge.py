@@ -24,14 +24,15 @@ def judges(data: Any, samples: int | None = None) -> tuple[list[int], int | None
 def test_many_of_a_quick_model() -> None:
     indices, there = judges(DATA)
     assert (len(indices), there) == (64, 160)
-    assert indices[0] == 0 and max(np.diff(indices)) <= 3
+    assert indices[0] < 3 and max(np.diff(indices)) <= 5
     assert len(judges(DATA, samples=20)[0]) == 20
     assert judges(DATA[:5]) == (list(range(5)), 5)
 
 
 def test_few_of_a_slow_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SECONDS", 0.0)
-    assert judges(DATA) == (list(range(0, 160, 20)), 160)
+    indices, there = judges(DATA)
+    assert ([index // 20 for index in indices], there) == (list(range(8)), 160)
 
 
 def test_few_of_what_can_be_read_once() -> None:
