@@ -48,3 +48,24 @@ def test_rows_of_a_table_are_unpacked_without_quantizers(tmp_path: Path, capsys:
     made = onnx.load(path).graph
     assert {t.name for t in made.initializer} <= {name for node in made.node for name in node.input}, "nothing unread"
     assert onnxq.compare(tmp_path / "m.onnx", path, tmp_path / "d.npz").outputs["y"].sqnr > 35
+
+
+def test_matrices_of_experts_have_one_scale(tmp_path: Path) -> None:
+    """A DequantizeLinear of one scale is quick, so that the result is no slower for its small file."""
+    model = build(
+        """(float[N, 1, 48] x, int64[N] e) => (float[N, 1, 64] y) {
+            w = Gather (t, e)
+            y = MatMul (x, w)
+        }""",
+        t=normal(8, 48, 64),
+    )
+    feeds = [{"x": normal(3, 1, 48, seed=k), "e": np.array([k, (3 * k) % 8, 7 - k])} for k in range(4)]
+    q = onnxq.quantize(model, feeds, output=tmp_path / "q.onnx")
+    assert q.plan.stored == {"Gather": "Gather"}
+    made = onnx.load(tmp_path / "q.onnx").graph
+    held = {t.name: t for t in made.initializer}
+    assert [node.op_type for node in made.node] == ["Gather", "DequantizeLinear", "MatMul"]
+    assert held[made.node[0].input[0]].data_type == onnx.TensorProto.INT8
+    assert not held[made.node[1].input[1]].dims
+    assert q.verification is not None and q.verification.worst is not None
+    assert q.verification.worst[1].sqnr > 35
