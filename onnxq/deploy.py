@@ -186,7 +186,7 @@ def _follow_moves(model: ir.Model, plan: Plan, numbers: dict[str, QParams], in_f
     branch would be rounded that is not in the model given.
     """
     values = {v.name: v for n in all_nodes(model) for v in n.outputs} | {v.name: v for v in model.graph.inputs}
-    sites = {s.tensor: s for s in reversed(plan.sites) if s.role == "activation"}
+    sites = {s.tensor: s for s in reversed(plan.sites) if s.role in ("activation", "constant")}
 
     def known(value: ir.Value | None, of: Site) -> QParams | None:
         site = sites.get(value.name or "") if value is not None else None

@@ -251,7 +251,7 @@ def test_wrong_usage_is_code_2(arguments: tuple[str, ...], capsys: Captured) -> 
         (("--weight-bits", "eight"), "argument --weight-bits: 'eight' is no whole number (onnxq plan --help)"),
         (("--min-sqnr", "high"), "argument --min-sqnr: 'high' is no number (onnxq plan --help)"),
         (("--placement", "some"), "argument --placement: invalid choice: 'some' "),
-        (("--min-sqnr", "nan"), "--min-sqnr is not a number"),
+        (("--min-sqnr", "nan"), "min_sqnr: nan is not a number of dB"),
         (("--statistics", "s.npz"), "onnxq plan does not take --statistics s.npz (onnxq plan --help)"),
     ],
 )
@@ -274,6 +274,11 @@ def test_a_verb_takes_no_flag_that_does_nothing_there(verb: str, flags: tuple[st
     for flag in flags:
         assert run(verb, *models, flag) == 2
         assert f"onnxq {verb} does not take {flag}" in capsys.readouterr().err
+
+
+def test_a_floor_that_is_no_number(capsys: Captured) -> None:
+    assert run("verify", "m.onnx", "--min-sqnr", "nan") == 2
+    assert "--min-sqnr is not a number" in capsys.readouterr().err
 
 
 def test_a_list_of_numbers_is_asked_for_as_such(capsys: Captured) -> None:

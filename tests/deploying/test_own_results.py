@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -88,3 +89,36 @@ def test_where_nothing_is_left_the_reasons_are_told() -> None:
     given = onnxq.quantize(net, feeds, backend="tensorrt", options=Options(placement="all")).rendered()
     with pytest.raises(BackendError, match=r"qnn quantizes none .* \(1 node: the model given does not quantize 'y'\)"):
         onnxq.deploy(given, backend="qnn")
+
+
+def test_what_is_read_from_a_quantized_table_has_its_scale() -> None:
+    """Only the table has a quantizer in the model given; rows of it are on the same grid."""
+    net = build(
+        "(int64[2, 4] i) => (float[2, 4, 16] y) { e = Gather (t, i)\n l = LayerNormalization <axis = -1> (e, g, b)\n"
+        " y = MatMul (l, w) }",
+        t=normal(10, 16),
+        g=normal(16, seed=1) + 1,
+        b=normal(16, seed=2),
+        w=normal(16, 16, seed=3),
+    )
+    feeds = [{"i": np.random.default_rng(k).integers(0, 10, (2, 4))} for k in range(8)]
+    made = onnxq.quantize(net, feeds, backend="qnn", options=Options(placement="all"))
+    given = ir.to_proto(made.rendered())
+    (table,) = (qp for site in made.plan.sites if site.tensor == "t" for qp in [made.qparams[site.name]])
+    _drop_pair_behind(given, "e")
+    again = onnxq.deploy(given, backend="qnn")
+    assert "LayerNormalization" in again.plan.quantized.values()
+    (rows,) = (again.qparams[site.name] for site in again.plan.sites if site.tensor == "e")
+    assert rows.scale == table.scale and rows.zero_point == table.zero_point
+
+
+def _drop_pair_behind(model: onnx.ModelProto, tensor: str) -> None:
+    """Leave out a quantizer and the dequantizer behind it."""
+    (quantize,) = (n for n in model.graph.node if n.op_type == "QuantizeLinear" and tensor in n.input[0])
+    (dequantize,) = (n for n in model.graph.node if n.input and n.input[0] == quantize.output[0])
+    for node in model.graph.node:
+        for at, name in enumerate(node.input):
+            if name == dequantize.output[0]:
+                node.input[at] = quantize.input[0]
+    model.graph.node.remove(quantize)
+    model.graph.node.remove(dequantize)
