@@ -3,41 +3,39 @@
 from __future__ import annotations
 
 import logging
-from typing import cast
+from collections.abc import Callable
+from typing import TypeVar
 
 from onnxq import plugins
+from onnxq.algorithms.choice import algorithm_named
 from onnxq.algorithms.draft import Algorithm
 from onnxq.backend import Backend
 from onnxq.errors import OptionError
+from onnxq.prepare import backend_named
 
 __all__ = ["backends", "installed_algorithms"]
+
+Found = TypeVar("Found")
 
 
 def backends() -> list[Backend]:
     """All installed backends by name. One that cannot be loaded is left out, with a warning in the log."""
-    found = []
-    for name in plugins.names("onnxq.backends"):
-        try:
-            loaded = plugins.find("onnxq.backends", name)
-        except OptionError as error:
-            logging.getLogger("onnxq").warning("%s", error)
-            continue
-        backend = getattr(loaded, "BACKEND", loaded)
-        if isinstance(backend, Backend):
-            found.append(backend)
-        else:
-            logging.getLogger("onnxq").warning("backend %r offers no BACKEND of type onnxq.Backend", name)
-    return found
+    return _sound("onnxq.backends", backend_named)
 
 
 def installed_algorithms() -> list[Algorithm]:
     """All installed algorithms by name. One that cannot be loaded is left out, with a warning in the log."""
-    found = []
-    for name in plugins.names("onnxq.algorithms"):
-        try:
-            loaded = plugins.find("onnxq.algorithms", name)
-        except OptionError as error:
-            logging.getLogger("onnxq").warning("%s", error)
-            continue
-        found.append(cast("Algorithm", loaded))
-    return found
+    return _sound("onnxq.algorithms", algorithm_named)
+
+
+def _sound(group: str, named: Callable[[str], Found]) -> list[Found]:
+    tried = (_tried(named, name) for name in plugins.names(group))
+    return [found for found in tried if found is not None]
+
+
+def _tried(named: Callable[[str], Found], name: str) -> Found | None:
+    try:
+        return named(name)
+    except OptionError as error:
+        logging.getLogger("onnxq").warning("%s", error)
+        return None

@@ -15,7 +15,10 @@ from typing import Any
 
 from onnxq.errors import OnnxqError, OptionError
 
-__all__ = ["find", "names", "refresh"]
+__all__ = ["OWN", "find", "names", "owner", "refresh"]
+
+OWN = "onnxq"
+"""The package whose entry points are built in."""
 
 _WORDS = {
     "onnxq.backends": "backend",
@@ -34,7 +37,7 @@ def _entries(group: str) -> dict[str, metadata.EntryPoint]:
     found = {}
     for name, entries in by_name.items():
         if len(entries) > 1:  # only then: to learn the package's name, its metadata is read
-            entries.sort(key=lambda e: (_owner(e) != "onnxq", _owner(e), e.value))
+            entries.sort(key=lambda e: (_owner(e) != OWN, _owner(e), e.value))
         found[name] = entries[0]
     return found
 
@@ -46,6 +49,16 @@ def _load(group: str, name: str) -> Any:
 
 def _owner(entry: metadata.EntryPoint) -> str:
     return entry.dist.name if entry.dist is not None else "an unknown package"
+
+
+def owner(group: str, name: str) -> str:
+    """The package that an entry point comes from.
+
+    Args:
+        group: entry-point group.
+        name: one of :func:`names`.
+    """
+    return _owner(_entries(group)[name])
 
 
 def names(group: str) -> list[str]:

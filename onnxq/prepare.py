@@ -158,6 +158,11 @@ def backend_named(name: str) -> Backend:
     backend = getattr(found, "BACKEND", found)
     if not isinstance(backend, Backend):
         raise OptionError(f"backend {name!r} offers no BACKEND of type onnxq.Backend")
+    if backend.name != name:
+        raise OptionError(
+            f"backend {name!r} of package {plugins.owner('onnxq.backends', name)!r} calls itself {backend.name!r}",
+            hint="The name of its entry point and BACKEND.name have to be the same",
+        )
     return backend
 
 

@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
+import onnxq
 from onnxq import plugins
 from onnxq.calibration.ranges import check_range, select_range
 from onnxq.calibration.statistics import TensorStatistics
+from onnxq.cli import main
 from onnxq.errors import OptionError
 from onnxq.spec import QuantSpec
+from tests.models import feeds_for
+from tests.targets import residual
 
 BUILT_IN = ["ema", "entropy", "lsq", "minmax", "mse", "percentile", "std"]
 
@@ -70,3 +74,58 @@ def test_broken_packages_are_named() -> None:
         check_range("empty")
     with pytest.raises(OptionError, match=r"'odd' gave the range \(1.0, nan\)"):
         select_range(stats, QuantSpec(range="odd"))
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Algorithms and a backend of another package, most of them faulty."""
+    named = "NAME, TITLE, STAGE, PARAMETERS = {!r}, 'x', {!r}, {{}}\ndef apply(draft): {}\n"
+    texts = {
+        "bare": "def apply(draft): pass\n",
+        "other": named.format("another", "numbers", "pass"),
+        "odd_stage": named.format("odd_stage", "last", "pass"),
+        "failing": named.format("failing", "numbers", "draft.nothing"),
+        "chip": "from dataclasses import replace\nfrom onnxq.prepare import backend_named\n"
+        "BACKEND = replace(backend_named('onnxruntime'), name='some_chip')\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / f"tools_{name}.py").write_text(text)
+    info = tmp_path / "tools-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tools\nVersion: 1.0\n")
+    lines = [f"{name} = tools_{name}\n" for name in texts if name != "chip"]
+    (info / "entry_points.txt").write_text(f"[onnxq.algorithms]\n{''.join(lines)}[onnxq.backends]\nchip = tools_chip\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plugins.refresh()
+    yield
+    plugins.refresh()
+    for name in texts:
+        sys.modules.pop(f"tools_{name}", None)
+
+
+@pytest.mark.usefixtures("tools")
+def test_faulty_algorithms_and_backends_are_left_out_of_the_lists_with_a_warning(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = [algorithm.NAME for algorithm in onnxq.installed_algorithms()]
+    assert "gptq" in known and "failing" in known
+    assert not {"bare", "other", "another", "odd_stage"} & set(known)
+    assert "onnxruntime" in [backend.name for backend in onnxq.backends()]
+    assert "some_chip" not in [backend.name for backend in onnxq.backends()]
+    said = "\n".join(record.getMessage() for record in caplog.records)
+    assert "algorithm 'bare' of package 'tools' offers no NAME, TITLE, STAGE, PARAMETERS" in said
+    assert "algorithm 'other' of package 'tools' calls itself 'another'" in said
+    assert "algorithm 'odd_stage' of package 'tools' has the STAGE 'last'" in said
+    assert "backend 'chip' of package 'tools' calls itself 'some_chip'" in said
+    assert main(["algorithms"]) == 0
+    assert main(["backends"]) == 0
+    assert "gptq" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("tools")
+def test_what_another_package_does_wrong_is_said_to_be_its_fault() -> None:
+    with pytest.raises(OptionError, match="'chip' of package 'tools' calls itself 'some_chip'"):
+        onnxq.plan(residual(), backend="chip")
+    options = onnxq.Options(placement="all", effort="fast", algorithms=("failing",))
+    with pytest.raises(OptionError, match=r"algorithm 'failing' of package 'tools' failed \(AttributeError"):
+        onnxq.quantize(residual(), feeds_for(residual()), options=options)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 import onnxq
@@ -76,7 +78,7 @@ def test_extensions_work(readme: ModuleType, tmp_path: Path, monkeypatch: pytest
     package.mkdir()
     info.mkdir()
     for block in readme.blocks(TEXT):
-        if block.name in ("half.py", "mychip.py"):
+        if block.name in ("half.py", "mychip.py", "shrink.py"):
             (package / block.name).write_text(block.body, encoding="utf-8")
     printed = next(b.body for b in readme.blocks(TEXT) if "entry-points" in b.body)
     entry_points = re.sub(r'\[project\.entry-points\."(.+)"\]', r"[\1]", printed).replace('"', "")
@@ -91,6 +93,9 @@ def test_extensions_work(readme: ModuleType, tmp_path: Path, monkeypatch: pytest
         options = onnxq.Options(range="half", placement="all")
         data = load_digits().calibration[:8]
         quantized = onnxq.quantize(MODEL, data, backend="mychip", options=options, output=tmp_path / "out")
+        plain = onnxq.Options(placement="all", effort="fast")
+        before = onnxq.quantize(MODEL, data, options=plain)
+        after = onnxq.quantize(MODEL, data, options=replace(plain, algorithms=("shrink:by=0.5",)))
     finally:
         plugins.refresh()
         for name in [name for name in sys.modules if name.split(".")[0] == "my_package"]:
@@ -99,6 +104,10 @@ def test_extensions_work(readme: ModuleType, tmp_path: Path, monkeypatch: pytest
     activations = [site.name for site in quantized.plan.sites if site.role == "activation"]
     assert activations
     assert all(not quantized.qparams[name].zero_point.any() for name in activations)
+    for site in before.plan.sites:
+        by = {"activation": 1.0, "weight": 0.5, "bias": 0.5}[site.role]
+        np.testing.assert_allclose(after.qparams[site.name].scale, by * before.qparams[site.name].scale, rtol=1e-6)
+    assert "shrink: ranges of weights by 0.5" in after.notes
     scales = json.loads((tmp_path / "out" / "digits_mychip.scales.json").read_text())
     assert scales == {name: float(quantized.qparams[name].scale) for name in activations}
 

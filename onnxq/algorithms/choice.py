@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from threadpoolctl import threadpool_limits
 
 from onnxq import plugins
-from onnxq.algorithms.draft import Draft, FloatDraft
-from onnxq.errors import OptionError
+from onnxq.algorithms.draft import Algorithm, Draft, FloatDraft
+from onnxq.errors import OnnxqError, OptionError
+from onnxq.numbers import fit_biases
+from onnxq.plugins import OWN
 from onnxq.suggest import nearest
 
-__all__ = ["Choice", "chosen", "run", "whole_model"]
+__all__ = ["Choice", "algorithm_named", "chosen", "run", "whole_model"]
 
 _GROUP = "onnxq.algorithms"
 STAGES = ("float", "options", "numbers")
@@ -104,22 +106,67 @@ def run(choices: Sequence[Choice], draft: FloatDraft | Draft) -> None:
         draft: changed in place; a float draft by the float stage, then by the options stage.
     """
     stages = ("float", "options") if isinstance(draft, FloatDraft) else ("numbers",)
+    foreign = {name: package for name in plugins.names(_GROUP) if (package := plugins.owner(_GROUP, name)) != OWN}
     with threadpool_limits(1, user_api="blas"):  # many small products: threads that wait for each other only cost
         for stage in stages:
             for choice in choices:
                 if choice.stage == stage:
-                    choice.algorithm.apply(draft, **choice.parameters)
+                    _apply(choice, draft, foreign.get(choice.name))
+
+
+def _apply(choice: Choice, draft: FloatDraft | Draft, package: str | None) -> None:
+    """Apply an algorithm; biases follow the scales that it has left.
+
+    Args:
+        choice: the algorithm.
+        draft: changed in place.
+        package: the one that it comes from, where that is not onnxq itself.
+
+    Raises:
+        OptionError: the code of another package failed.
+    """
+    try:
+        choice.algorithm.apply(draft, **choice.parameters)
+        if package is not None and isinstance(draft, Draft):
+            fit_biases(draft.model, draft.plan, draft.numbers)
+    except OnnxqError:
+        raise
+    except Exception as error:
+        if package is None:
+            raise
+        raise OptionError(
+            f"algorithm {choice.name!r} of package {package!r} failed ({type(error).__name__}: {error})",
+            where="algorithm",
+            hint="Leave it out, or report it to the makers of that package",
+        ) from error
+
+
+def algorithm_named(name: str) -> Algorithm:
+    """An algorithm by its name.
+
+    Raises:
+        OptionError: there is none of that name, or it is not made as :class:`onnxq.algorithms.draft.Algorithm` says.
+    """
+    found = plugins.find(_GROUP, name)
+    stage = getattr(found, "STAGE", None)
+    entry = "rewrite" if stage == WHOLE else "apply"
+    lacking = [key for key in ("NAME", "TITLE", "STAGE", "PARAMETERS") if not hasattr(found, key)]
+    lacking += [] if callable(getattr(found, entry, None)) else [f"{entry}()"]
+    why = f"offers no {', '.join(lacking)}" if lacking else ""
+    if not lacking and stage not in (*STAGES, WHOLE):
+        why = f"has the STAGE {stage!r}, not one of {', '.join(map(repr, (*STAGES, WHOLE)))}"
+    elif not lacking and name != found.NAME:
+        why = f"calls itself {found.NAME!r}: the name of its entry point and NAME have to be the same"
+    if why:
+        package = plugins.owner(_GROUP, name)
+        hint = "See onnxq.algorithms.draft.Algorithm"
+        raise OptionError(f"algorithm {name!r} of package {package!r} {why}", hint=hint)
+    return cast("Algorithm", found)
 
 
 def _parse(text: str) -> Choice:
     name, _, rest = text.partition(":")
-    algorithm = plugins.find(_GROUP, name.strip().replace("-", "_"))
-    stage = getattr(algorithm, "STAGE", None)
-    entry = "rewrite" if stage == WHOLE else "apply"
-    if stage not in (*STAGES, WHOLE) or not callable(getattr(algorithm, entry, None)):
-        raise OptionError(
-            f"algorithm {name!r} offers no STAGE and {entry}()", hint="See onnxq.algorithms.draft.Algorithm"
-        )
+    algorithm = algorithm_named(name.strip().replace("-", "_"))
     parameters = dict(algorithm.PARAMETERS)
     for part in filter(None, (p.strip() for p in rest.split(","))):
         key, equals, value = (piece.strip() for piece in part.partition("="))

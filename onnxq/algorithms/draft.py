@@ -117,6 +117,7 @@ class Draft:
 
     A weight is changed by giving its initializer other numbers: those it holds when all algorithms are done are rounded
     to nearest. An algorithm that decides the rounding itself writes the dequantized numbers, which round to themselves.
+    The scales of biases, which follow from those of data and weights, are made anew after one of another package.
 
     Attributes:
         model: a private copy of the float model, whose weights and biases are changed in place.
