@@ -10,9 +10,9 @@ import onnx_ir as ir
 import pytest
 
 import onnxq
-from onnxq.errors import BackendError
 from onnxq import Options
 from onnxq.deploying.source import in_form
+from onnxq.errors import BackendError
 from onnxq.prepare import backend_named
 from tests.contract import infer, sqnr
 from tests.models import build, f32, images, normal
