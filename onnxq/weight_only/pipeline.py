@@ -16,6 +16,7 @@ from onnxq.calibration.data import open_data
 from onnxq.console.progress import Reporter, Silent
 from onnxq.console.terminal import plural
 from onnxq.errors import OptionError
+from onnxq.graph.passes.halves import store_in_half
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_nodes
 from onnxq.notes.cautions import poor, slow, vague
@@ -134,6 +135,7 @@ def rewrite_weights(
         reference = job.without_data(matrices) if data is None else job.with_data(matrices, data, options, image)
         result = model.clone()
         rewrite(result, [(_same(matrix, model, result), parts) for matrix, parts in job.made], recipe)
+        store_in_half(result, among=model.graph.initializers)
         forget_shapes(result)
         written = files.write(result)
         verification = examine(written, model, reference, options, float_bytes=prepared.bytes)

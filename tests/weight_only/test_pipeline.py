@@ -241,6 +241,19 @@ def test_bytes_are_multiplied_in_integers_and_a_slow_choice_is_told_of(tmp_path:
     assert any("accuracy_level=4 in integers" in text for text in exact.verification.warnings)
 
 
+def test_what_stays_float_of_a_float16_model_stays_as_small(tmp_path: Path) -> None:
+    proto = build(
+        "(float16[N, 48] x) => (float16[N, 40] y) { a = MatMul (x, w) \n y = MatMul (a, v) }",
+        w=normal(48, 48).astype(np.float16),
+        v=normal(48, 40, seed=1).astype(np.float16),
+    )
+    proto.graph.node[0].name = "first"
+    quantize_weights(_save(proto, tmp_path / "m.onnx"), tmp_path / "q.onnx", bits=8, exclude=["first"])
+    held = {t.name: t.data_type for t in onnx.load(tmp_path / "q.onnx").graph.initializer}
+    assert held["w_half"] == onnx.TensorProto.FLOAT16
+    assert all(kind != onnx.TensorProto.FLOAT or "scale" in name for name, kind in held.items())
+
+
 def test_bodies_and_shared_weights(tmp_path: Path) -> None:
     """A weight read by a main graph and by a branch, and as a table as well."""
     proto = build(

@@ -6,6 +6,7 @@ for bit.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import ml_dtypes
@@ -26,21 +27,24 @@ _GLANCE = 4096
 """Elements that show of most constants that half precision does not hold them."""
 _BFLOAT16_OPSET = 13
 """From here on a Cast takes bfloat16."""
-_QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", "MatMulNBits", "GatherBlockQuantized"})
 """They are taken for what they are only where their parameters are constants."""
 
 
-def store_in_half(model: ir.Model) -> None:
+def store_in_half(model: ir.Model, among: Container[str] | None = None) -> None:
     """Store float32 constants of the main graph in half precision where that loses nothing.
 
     Args:
         model: changed in place; the Casts have the constants' names.
+        among: names of those that may be; all if None.
     """
     namer, graph, opset = Namer(model), model.graph, model.opset_imports.get("", 0)
     casts: list[ir.Node] = []
     for name, value in list(graph.initializers.items()):
         tensor = value.const_value
         if tensor is None or tensor.dtype is not ir.DataType.FLOAT or tensor.size < _LEAST or not is_constant(value):
+            continue
+        if among is not None and name not in among:
             continue
         if value.is_graph_output() or any(use.node.op_type in _QUANTIZERS for use in value.uses()):
             continue
