@@ -9,7 +9,7 @@ show. So it is measured at the outputs, first with all of it float that comes ch
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -152,9 +152,6 @@ def costly_in_integers(
 ) -> dict[str, str]:
     """The pieces that cost an output much of what it could have.
 
-    All are tried in float, then put back one after the other, the last one first: where either of two would do, as of
-    two Concats that share a scale, one stays.
-
     Args:
         pieces: names of nodes, see :func:`cheap_in_float`.
         measure: nodes kept float → SQNR in dB of each float output.
@@ -173,20 +170,49 @@ def costly_in_integers(
     now, best = measure(()), measure(names)
     hurt = _gaining(now, best)
     found: dict[str, str] = {}
-    in_float, reached = set(names), best
-    for done, group in enumerate(reversed(together) if hurt else [], start=1):
+    for done, group in enumerate(together if hurt else [], start=1):
         nodes = [name for first in group for name in by_first[first]]
-        others = [name for name in names if name in in_float and name not in nodes]
-        without = measure(others) if others else now
-        left = {output: without.get(output, -math.inf) for output in hurt}
-        worst = max(hurt, key=lambda output: _added(left[output], reached[output]))
-        if _added(left[worst], reached[worst]) > _AUDIBLE:
-            what = f"output {worst!r} {left[worst]:.0f} dB of {reached[worst]:.0f} dB"
-            found.update(dict.fromkeys(nodes, cause.format(what)))
-        else:
-            in_float, reached = set(others), without
+        alone = now if len(nodes) == len(names) else measure(name for name in names if name not in nodes)
+        if why := _what_it_costs(hurt, alone, best):
+            found.update(dict.fromkeys(nodes, cause.format(why)))
         advance(done)
-    return found if hurt and _gaining(now, reached) else {}
+    if not hurt or len(found) == len(names) or (found and _gaining(now, measure(found))):
+        return found
+    of_groups = [[name for first in group for name in by_first[first]] for group in together]
+    return _one_of_several(now, best, of_groups, measure, cause)
+
+
+def _one_of_several(
+    now: Mapping[str, float],
+    best: Mapping[str, float],
+    together: Sequence[Sequence[str]],
+    measure: Callable[[Iterable[str]], Mapping[str, float]],
+    cause: str,
+) -> dict[str, str]:
+    """The pieces that remain in float when they are put back one after the other, the last one first.
+
+    So one stays where either of two would do, as of two Concats that share a scale: neither of them costs anything
+    while the other one is float.
+    """
+    hurt = _gaining(now, best)
+    found: dict[str, str] = {}
+    in_float, reached = [name for nodes in together for name in nodes], best
+    for nodes in reversed(together):
+        others = [name for name in in_float if name not in nodes]
+        without = measure(others) if others else now
+        if why := _what_it_costs(hurt, without, best):
+            found.update(dict.fromkeys(nodes, cause.format(why)))
+        else:
+            in_float, reached = others, without
+    return found if _gaining(now, reached) else {}
+
+
+def _what_it_costs(hurt: Iterable[str], without: Mapping[str, float], best: Mapping[str, float]) -> str:
+    """The output that suffers most, and how much it has left of what it could have; empty where none does."""
+    left = {output: without.get(output, -math.inf) for output in hurt}
+    worst = max(left, key=lambda output: _added(left[output], best[output]))
+    audible = _added(left[worst], best[worst]) > _AUDIBLE
+    return f"output {worst!r} {left[worst]:.0f} dB of {best[worst]:.0f} dB" if audible else ""
 
 
 def _gaining(now: Mapping[str, float], then: Mapping[str, float]) -> list[str]:
