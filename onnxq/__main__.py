@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from onnxq.cli import main
+try:
+    from onnxq.cli import main
 
-sys.exit(main())
+    sys.exit(main())
+except KeyboardInterrupt:  # before the command line could begin
+    sys.exit(130)

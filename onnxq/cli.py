@@ -6,7 +6,9 @@ import argparse
 import json
 import logging
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,8 +20,10 @@ from onnxq.console.collector import keep_loaded, seldom_collecting
 from onnxq.console.deferred import defer_imports
 from onnxq.console.exit_codes import ExitCode
 from onnxq.console.records import IN_REPORT
+from onnxq.console.streams import close_stdout, give_streams, stdout_error
 from onnxq.console.terminal import Screen
 from onnxq.errors import OnnxqError
+from onnxq.writing import cause_outside
 
 __all__ = ["main"]
 
@@ -40,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code, see :class:`ExitCode`.
     """
-    argv = sys.argv[1:] if argv is None else argv
+    program, argv = argv is None, sys.argv[1:] if argv is None else argv
+    give_streams()
     for name, value in _CALM.items():
         os.environ.setdefault(name, value)
     defer_imports()
@@ -62,19 +67,42 @@ def main(argv: Sequence[str] | None = None) -> int:
         _document(as_json, error)
         _trace(complaints, verbose)
     except KeyboardInterrupt as error:
-        complaints.line("\nonnxq: interrupted; nothing half-written is left")
-        code = ExitCode.INTERRUPTED
-        _document(as_json, error)
+        code = _interrupted(complaints, error, program=program, as_json=as_json)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that closing it is quiet
+        close_stdout()
         code = ExitCode.BROKEN_PIPE
-    except Exception as error:  # a bug: a message is kinder than a traceback
+    except Exception as error:
+        if _stopped(error):
+            return _interrupted(complaints, error, program=program, as_json=as_json)
+        code = ExitCode.FAILED
+        outside = stdout_error(error) or cause_outside(error)
+        if outside is not None:
+            complaints.line(f"onnxq: {complaints.style('error', 'bold', 'red')}: {outside}")
+            _document(as_json, outside)
+            _trace(complaints, verbose)
+            return code
+        # a bug: a message is kinder than a traceback
         complaints.line(f"onnxq: {complaints.style('internal error', 'bold', 'red')}: {type(error).__name__}: {error}")
         complaints.line("This is a fault of onnxq. Please report it, with what -v prints.")
-        code = ExitCode.FAILED
         _document(as_json, error)
         _trace(complaints, verbose)
     return code
+
+
+def _interrupted(complaints: Screen, error: BaseException, *, program: bool, as_json: bool) -> ExitCode:
+    """What is said after Ctrl-C; a program that ends pays no heed to another."""
+    if program and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    complaints.line("\nonnxq: interrupted; nothing half-written is left")
+    _document(as_json, KeyboardInterrupt() if not isinstance(error, KeyboardInterrupt) else error)
+    return ExitCode.INTERRUPTED
+
+
+def _stopped(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error: libraries make one of their own of it while they are imported."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _document(wanted: bool, error: BaseException) -> None:
@@ -85,7 +113,7 @@ def _document(wanted: bool, error: BaseException) -> None:
     said: dict[str, str | None] = {"kind": kind, "what": what, "where": None, "hint": None}
     if isinstance(error, OnnxqError):
         said |= {"what": error.what, "where": error.where, "hint": error.hint}
-    with suppress(BrokenPipeError):
+    with suppress(OSError):
         _print({"error": said})
 
 

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import errno
+import os
+import tempfile
 
-__all__ = ["hint_for", "is_full"]
+from onnxq.errors import ExecutionError, OnnxqError, OutputError
+
+__all__ = ["cause_outside", "hint_for", "is_full"]
 
 _FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))  # Windows knows no quota
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_SHORT = "requested and"
+"""Of numpy, which gives no number of an error where not all of an array could be written."""
 
 
 def is_full(error: OSError) -> bool:
@@ -17,3 +24,39 @@ def is_full(error: OSError) -> bool:
 def hint_for(error: OSError) -> str:
     """A hint by the cause: space helps against a full disk alone."""
     return "Free some space, or write to another folder" if is_full(error) else "Write to another folder"
+
+
+def cause_outside(error: BaseException | None) -> OnnxqError | None:
+    """The error to tell of in place of one whose cause is the machine: a full disk, no right to a file, no memory.
+
+    Args:
+        error: what was raised, by onnxq itself or by a library.
+
+    Returns:
+        ``None`` where the cause is none of these.
+    """
+    while error is not None:
+        if isinstance(error, MemoryError):
+            return ExecutionError("there is not enough memory", hint="Use fewer samples, or a machine with more of it")
+        if isinstance(error, OSError):
+            full = is_full(error) or (error.errno is None and _SHORT in str(error))
+            if full or error.errno in _REFUSED or "usable temporary directory" in str(error):
+                return _outside(error, full=full)
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _outside(error: OSError, *, full: bool) -> OutputError:
+    where = None if error.filename is None else f"'{os.fsdecode(error.filename)}'"
+    what = error.strerror or str(error)
+    if not full:
+        return OutputError(what, where=where)
+    places = f"the output, or of temporary files in '{_temporary()}' (TMPDIR names another folder)"
+    return OutputError(what, where=where, hint=f"Free some space on the disk of {places}")
+
+
+def _temporary() -> str:
+    try:
+        return tempfile.gettempdir()
+    except OSError:
+        return os.environ.get("TMPDIR", "/tmp")

@@ -130,6 +130,6 @@ def make_reporter(*, quiet: bool = False, stream: TextIO | None = None) -> Repor
         stream: where to write; None means stderr.
     """
     stream = sys.stderr if stream is None else stream
-    if quiet:
+    if quiet or stream is None:  # a program without a terminal, pythonw say, has none
         return Silent()
     return BarReporter(stream) if stream.isatty() else LineReporter(stream)
