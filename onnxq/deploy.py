@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.backend import Backend
+from onnxq.console.terminal import plural
 from onnxq.deploying.exact import hold_exact_constants
 from onnxq.deploying.source import in_form, kind_of, past_quantizers
 from onnxq.errors import BackendError
@@ -25,7 +26,7 @@ from onnxq.graph.files.save import file_size
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_nodes
 from onnxq.locations import artifact_path, require_folder
-from onnxq.measuring.against_source import against_source
+from onnxq.measuring.against_source import SourceAgreement, against_source
 from onnxq.measuring.final_check import final_check
 from onnxq.notes.hints import hints
 from onnxq.numbers import fit_biases
@@ -41,6 +42,8 @@ from onnxq.spec import PerTensor, QuantSpec
 __all__ = ["deploy"]
 
 _LISTED = 5
+_ALIKE = 40.0
+"""dB between a result and the model given, below which it is told what was left out."""
 """Relative change of a scale that is no news."""
 
 
@@ -109,9 +112,23 @@ def deploy(
         at_home=target.at_home,
     )
     agreed = against_source(load(model), given, result, options)
-    told = (*checked.warnings, *warnings, *agreed.warnings)
+    told = (*checked.warnings, *warnings, *agreed.warnings, *_left_out(source, plan, agreed))
     made = replace(made, verification=replace(checked, warnings=told, against_source=agreed))
     return made if output is None else made.written(artifact_path(output, model, target.name))
+
+
+def _left_out(source: Quantized, plan: Plan, agreed: SourceAgreement) -> list[str]:
+    """That quantizers of activations are left out, where the result differs much from the model given."""
+    held = {tensor for site in plan.sites for tensor in (site.tensor, *site.spans)}
+    out = [repr(s.tensor) for s in source.plan.sites if s.role == "activation" and s.tensor not in held]
+    if not out or agreed.worst is None or agreed.worst[1].sqnr >= _ALIKE:
+        return []
+    more = f" and {len(out) - _LISTED} more" if len(out) > _LISTED else ""
+    are = "is" if len(out) == 1 else "are"
+    return [
+        f"{plural(len(out), 'quantizer')} of activations in the model given {are} left out "
+        f"where {plan.backend} computes in float: {', '.join(out[:_LISTED])}{more}; the result rounds less often"
+    ]
 
 
 def _adopt(

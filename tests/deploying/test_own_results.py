@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -122,3 +124,35 @@ def _drop_pair_behind(model: onnx.ModelProto, tensor: str) -> None:
                 node.input[at] = quantize.input[0]
     model.graph.node.remove(quantize)
     model.graph.node.remove(dequantize)
+
+
+def test_quantizers_that_a_target_leaves_out_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The HTP computes a GELU from integers to integers, onnxruntime in float."""
+    net = build(
+        """(float[1, 8, 16] x) => (float[1, 8, 16] y) {
+            a = MatMul (x, w)
+            d = Div (a, root)
+            e = Erf (d)
+            p = Add (e, one)
+            m = Mul (a, p)
+            h = Mul (m, half)
+            y = MatMul (h, v)
+        }""",
+        w=normal(16, 16),
+        v=normal(16, 16, seed=1),
+        root=np.float32(2**0.5).reshape(1),
+        one=np.ones(1, np.float32),
+        half=np.full(1, 0.5, np.float32),
+    )
+    feeds = [{"x": normal(1, 8, 16, seed=k, scale=3.0)} for k in range(8)]
+    given = onnxq.quantize(net, feeds, backend="qnn", options=Options(placement="all")).rendered()
+    (told,) = _left_out(onnxq.deploy(given, backend="onnxruntime"))
+    assert "2 quantizers of activations in the model given are left out" in told
+    assert "where onnxruntime computes in float: 'a', 'y'; the result rounds less often" in told
+    monkeypatch.setattr(sys.modules["onnxq.deploy"], "_ALIKE", 0.0)
+    assert not _left_out(onnxq.deploy(given, backend="onnxruntime")), "it makes next to no difference"
+
+
+def _left_out(made: onnxq.Quantized) -> list[str]:
+    assert made.verification is not None
+    return [text for text in made.verification.warnings if "left out" in text]
