@@ -127,7 +127,7 @@ class Format:
     refuses: Callable[[ir.Model], None] | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Backend:
     """A target.
 
@@ -251,6 +251,10 @@ class Backend:
     next_step: str = ""
     verified: str = ""
     unverified: str = ""
+
+    def __repr__(self) -> str:
+        specs = f"activations {self.activation}, weights {self.weight}"
+        return f"<Backend {self.name}: {self.title}; {specs}; {len(self.rules)} operators>"
 
     @property
     def has_channels(self) -> bool:

@@ -65,7 +65,7 @@ class Kept:
     reason: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """Where a model is quantized for one target.
 
@@ -84,6 +84,11 @@ class Plan:
     absorbed: Mapping[str, str] = field(default_factory=dict)
     stored: Mapping[str, str] = field(default_factory=dict)
     kept_float: tuple[Kept, ...] = ()
+
+    def __repr__(self) -> str:
+        stored = f"; {len(self.stored)} with stored weights" if self.stored else ""
+        sites = f"{len(self.sites)} tensors quantized" if len(self.sites) != 1 else "1 tensor quantized"
+        return f"<Plan for {self.backend}: {self.done} of {self.total} nodes in integers{stored}; {sites}>"
 
     @cached_property
     def by_name(self) -> dict[str, Site]:

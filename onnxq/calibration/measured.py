@@ -31,6 +31,10 @@ class Measured:
         default_factory=WeakKeyDictionary
     )
 
+    def __reduce__(self) -> tuple[type[Measured], tuple[()]]:
+        """Pickled and copied without what is known of models: those are others then."""
+        return (Measured, ())
+
     def clear(self) -> None:
         """Forget everything: the samples are others."""
         self.means.clear()

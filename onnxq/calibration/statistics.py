@@ -47,7 +47,7 @@ class KeptSample:
         return sum(array.nbytes for part in (self.feeds, self.outputs) for array in part.values())
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Statistics:
     """What is known of a model's tensors.
 
@@ -74,6 +74,13 @@ class Statistics:
     file: str = field(default="", init=False, compare=False)
     ranges: dict[tuple[str, QuantSpec], tuple[float, float]] = field(default_factory=dict, init=False, repr=False)
     measured: Measured = field(default_factory=Measured, init=False, repr=False)
+
+    def __repr__(self) -> str:
+        held = f"{plural(self.samples, 'sample')}, {len(self.kept)} kept"
+        none = f", {len(self.unobservable)} without" if self.unobservable else ""
+        parts = [f"{held}; {plural(len(self.tensors), 'tensor')}{none}", f"model {self.model_digest[:12]}"]
+        parts += [f"file {self.file}"] if self.file else []
+        return f"<Statistics of {'; '.join(parts)}>"
 
     def merge(self, other: Statistics) -> None:
         """Append the samples of ``other``; as many samples stay held back as the larger of the two holds.

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+import pickle
 from dataclasses import fields
 from typing import Any
 
@@ -9,8 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+import onnxq
 from onnxq.calibration.statistics import EMA_MOMENTUM, KeptSample, Statistics, TensorStatistics
 from onnxq.errors import StatisticsError
+from tests.models import feeds_for
+from tests.targets import residual
 
 SAMPLES = st.lists(
     hnp.arrays(
@@ -140,3 +145,23 @@ def test_merge_of_models() -> None:
     assert a.kept[0].nbytes == 8
     with pytest.raises(StatisticsError, match="two models"):
         a.merge(Statistics("other"))
+
+
+def test_statistics_are_short_in_words_and_can_be_pickled_and_copied() -> None:
+    made = onnxq.calibrate(residual(), feeds_for(residual()))
+    text = repr(made)
+    assert text.startswith(f"<Statistics of {made.samples} samples, {len(made.kept)} kept; ") and len(text) < 200
+    before = onnxq.quantize(residual(), statistics=made)  # which fills what is remembered of models
+    again = pickle.loads(pickle.dumps(made))
+    for other in (again, copy.deepcopy(made)):
+        after = onnxq.quantize(residual(), statistics=other)
+        assert {n: (q.scale.tolist(), q.zero_point.tolist()) for n, q in after.qparams.items()} == {
+            n: (q.scale.tolist(), q.zero_point.tolist()) for n, q in before.qparams.items()
+        }
+
+
+def test_plans_and_backends_are_short_in_words() -> None:
+    plan = onnxq.plan(residual(), options=onnxq.Options(placement="all"))
+    assert repr(plan).startswith(f"<Plan for onnxruntime: {plan.done} of {plan.total} nodes in integers; ")
+    for backend in onnxq.backends():
+        assert repr(backend).startswith(f"<Backend {backend.name}: ") and len(repr(backend)) < 300
