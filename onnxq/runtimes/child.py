@@ -39,6 +39,7 @@ _SAID = 8
 """Lines of what a runtime wrote that a message holds."""
 _NO_MODULE = ("ImportError: ", "ModuleNotFoundError: ")
 """How the last line begins where the script could not import what it needs: that is no fault of the artifact."""
+_REFUSED = "Leave what it names in float (--exclude NAME), or cut out of the model what is float already"
 _SIMULATION = "; or do without it: verify --simulation"
 
 
@@ -130,7 +131,7 @@ def examine(
         if done.returncode or not (results / "report.json").is_file():
             said = _last_line(done.stderr) if done.returncode == REFUSED else _without_tracebacks(done.stderr)
             how = f"crashed (signal {-done.returncode})" if done.returncode < 0 else "does not take the artifact"
-            hint = "Leave what it names in float: --exclude NAME" if done.returncode == REFUSED else None
+            hint = _REFUSED if done.returncode == REFUSED else None
             raise VerificationError(f"{runtime.title} {how}: {said}", where=f"'{model}'", hint=hint)
         return _read(runtime, results, len(samples))
 

@@ -225,6 +225,18 @@ def test_what_the_htp_lacks_is_said_before() -> None:
     assert not [f for f in onnxq.check(fixed, backend="qnn") if "HTP" in f.what]
 
 
+def test_a_detector_with_its_selection_inside_is_told_where_to_cut() -> None:
+    model = build(
+        """(float[1, 8, 4] b, float[1, 2, 8] s) => (int64[N, 3] y) {
+            c = Relu (s)
+            [nms] y = NonMaxSuppression (b, c, m)
+        }""",
+        m=np.array([3], np.int64),
+    )
+    (finding,) = [f for f in onnxq.check(model, backend="qnn") if "NonMaxSuppression" in f.what and "HTP" in f.what]
+    assert finding.level == "warning" and "nms" in finding.where and finding.hint.startswith("Cut the model in front")
+
+
 def test_other_widths_are_refused() -> None:
     with pytest.raises(OptionError, match="no activations of 4 bits"):
         onnxq.plan(residual(), backend="qnn", options=Options(act_bits=4))
