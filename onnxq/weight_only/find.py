@@ -27,7 +27,7 @@ class Matrix:
     """A constant matrix and the nodes that read it in one way.
 
     Attributes:
-        value: the constant, float32, two axes.
+        value: the constant, float32, two axes; a table may have more, of which all but the last count rows.
         axis: along which inputs lie, and blocks run: 0 for MatMul (K, N), 1 for Gather's table and Gemm's (N, K).
         nodes: MatMul and Gemm that multiply with it, or Gather that pick rows of it.
         gathered: whether rows of it are picked.
@@ -41,16 +41,22 @@ class Matrix:
     @property
     def shape(self) -> tuple[int, int]:
         """(outputs, inputs)."""
-        rows, columns = _shape(self.value)
-        return (columns, rows) if self.axis == 0 else (rows, columns)
+        *rows, columns = _shape(self.value)
+        return (columns, math.prod(rows)) if self.axis == 0 else (math.prod(rows), columns)
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Sizes of all axes but the last."""
+        return _shape(self.value)[:-1]
 
 
-def find(model: ir.Model, options: Options) -> tuple[list[Matrix], list[Kept]]:
+def find(model: ir.Model, options: Options, *, deep: bool = False) -> tuple[list[Matrix], list[Kept]]:
     """The matrices of a model, in the order of their first readers, and the nodes whose weights stay float.
 
     Args:
         model: normalized; left as it is.
         options: ``exclude`` and ``include`` count.
+        deep: tables of more than two axes, those of experts say, are among them.
 
     Raises:
         OptionError: a pattern matches nothing.
@@ -63,7 +69,7 @@ def find(model: ir.Model, options: Options) -> tuple[list[Matrix], list[Kept]]:
         weights = [v for v in node.inputs if _is_weight(v)]
         if not weights or node.op_type in ELEMENTWISE:
             continue
-        reason = _refusal(node, selection)
+        reason = _refusal(node, selection, deep=deep)
         if reason:
             kept.append(Kept(node.name or "", node.op_type, reason))
             continue
@@ -83,7 +89,7 @@ def _is_weight(value: ir.Value | None) -> bool:
     return value.const_value.dtype in floats and sum(n > 1 for n in _shape(value)) > 1
 
 
-def _refusal(node: ir.Node, selection: Selection) -> str | None:
+def _refusal(node: ir.Node, selection: Selection, *, deep: bool) -> str | None:
     if node in selection.excluded:
         return f"excluded by {selection.excluded[node]!r}"
     if selection.included is not None and node not in selection.included:
@@ -100,14 +106,19 @@ def _refusal(node: ir.Node, selection: Selection) -> str | None:
     if value.const_value.dtype != ir.DataType.FLOAT:
         return f"its weight is {value.const_value.dtype.name.lower()}"
     shape = _shape(value)
-    if len(shape) != 2:
+    if node.op_type == "Gather" and len(shape) > 2 and not deep:
+        return (
+            f"its table has {len(shape)} axes: unpacking blocks of matrices would take longer than all else. "
+            "weight_only:bits=8,format=matmulnbits stores them, and so does --algorithm dynamic"
+        )
+    if len(shape) != 2 and node.op_type != "Gather":
         return f"its weight has {len(shape)} axes, not 2"
     if math.prod(shape) < _LEAST:
         return f"its weight has fewer than {_LEAST} numbers"
     attributes = node.attributes
     if node.op_type == "Gather":
-        inputs = shape[1]
-        if attributes.get_int("axis", 0) not in (0, -2):
+        inputs = shape[-1]
+        if attributes.get_int("axis", 0) not in (0, -len(shape)):
             return "it picks columns"
     else:
         inputs = shape[1] if node.op_type == "Gemm" and attributes.get_int("transB", 0) == 1 else shape[0]

@@ -58,6 +58,7 @@ class Learner:
         """
         assert matrix.value.const_value is not None
         array = read(matrix.value.const_value)
+        array = array.reshape(-1, array.shape[-1])
         weight = array.T if matrix.axis == 0 else array
         if not all(np.isfinite(array[part]).all() for part in chunks(*array.shape)):
             return None

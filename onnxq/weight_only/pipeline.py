@@ -128,7 +128,7 @@ def rewrite_weights(
             f"opset {model.opset_imports.get('', 0)} has no DequantizeLinear with blocks, and it could not be raised",
             hint="Use format=matmulnbits",
         )
-    matrices, kept = find(model, options)
+    matrices, kept = find(model, options, deep=recipe.quick_tables)
     path = Path(source) if isinstance(source, (str, os.PathLike)) else None
     with Output(output, model, path) as files:
         job = _Job(model, recipe, files, Learner(recipe), kept, reporter)
@@ -231,7 +231,7 @@ class _Job:
             reason = "its weight holds NaN or infinite values"
             self.kept += [Kept(node.name or "", node.op_type, reason) for node in matrix.nodes]
             return
-        parts = tensors_of(coded, self.recipe, matrix.gathered)
+        parts = tensors_of(coded, self.recipe, matrix)
         self.made.append((matrix, {key: self.files.keep(tensor) for key, tensor in parts.items()}))
         if self.files.external:
             del coded, parts

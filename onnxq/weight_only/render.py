@@ -7,8 +7,8 @@ Layouts, from the operators' documentation:
 * com.microsoft::MatMulNBits: ``B`` uint8 (N, blocks, block_size * bits / 8), each block filled up and packed for
   itself, lower half first; ``scales`` (N, blocks); ``zero_points`` uint8 (N, ceil(blocks * bits / 8)), packed alike,
   and ``2^(bits - 1)`` where there are none.
-* com.microsoft::GatherBlockQuantized: int4 or uint4 in (V, D) as it is, zero point 0 where there is none; 8 bits as
-  uint8, zero point 128 where there is none.
+* com.microsoft::GatherBlockQuantized: int4 or uint4 in (V, ..., D) as it is, zero point 0 where there is none; 8 bits
+  as uint8, zero point 128 where there is none.
 
 Standard Gather knows no 4-bit integers, and a table dequantized as a whole would be so at every run: in the format qdq
 the integers and the scales of the rows are gathered, then dequantized, and tables take 8 bits.
@@ -39,14 +39,15 @@ MICROSOFT = "com.microsoft"
 Parts = Mapping[str, ir.TensorProtocol]
 
 
-def tensors_of(coded: Coded, recipe: Recipe, gathered: bool) -> dict[str, ir.TensorProtocol]:
+def tensors_of(coded: Coded, recipe: Recipe, matrix: Matrix) -> dict[str, ir.TensorProtocol]:
     """The constants that stand for a matrix: ``"codes"``, ``"scale"`` and, where there are any, ``"zero"``.
 
     Args:
         coded: (outputs, inputs).
         recipe: how it is rendered.
-        gathered: whether rows of it are picked.
+        matrix: what was coded.
     """
+    gathered = matrix.gathered
     bits, asymmetric = coded.spec.bits, not coded.spec.symmetric
     parts: dict[str, ir.TensorProtocol]
     if recipe.format == "qdq":
@@ -57,9 +58,10 @@ def tensors_of(coded: Coded, recipe: Recipe, gathered: bool) -> dict[str, ir.Ten
         return parts
     if gathered:
         codes = coded.codes if bits == 4 else _unsigned(coded.codes, bits)
-        parts = {"codes": packed_tensor(codes, bits), "scale": ir.Tensor(coded.scale)}
+        shape = (*matrix.rows, -1)
+        parts = {"codes": packed_tensor(codes.reshape(shape), bits), "scale": ir.Tensor(coded.scale.reshape(shape))}
         if asymmetric:
-            parts["zero"] = packed_tensor(coded.zero, bits)
+            parts["zero"] = packed_tensor(coded.zero.reshape(shape), bits)
         return parts
     size, (outputs, inputs) = block_size(coded.spec), coded.codes.shape
     codes = _unsigned(coded.codes, bits)
@@ -99,7 +101,7 @@ def rewrite(model: ir.Model, made: Sequence[tuple[Matrix, Parts]], recipe: Recip
             if graph not in held:
                 held[graph] = _constants(graph, namer, base, parts)
             if matrix.gathered:
-                _gather(node, held[graph], namer, recipe)
+                _gather(node, held[graph], namer, recipe, len(matrix.rows))
                 continue
             if apart and graph not in weights:
                 weights[graph] = _dequantize(node, namer, held[graph], f"{base}_dequantized", recipe.block)
@@ -184,11 +186,12 @@ def _product(
     _replace(node, [product, ir.node("Add", [out, bias], name=namer.node(f"{name}_bias"))])
 
 
-def _gather(node: ir.Node, inputs: Sequence[ir.Value], namer: Namer, recipe: Recipe) -> None:
+def _gather(node: ir.Node, inputs: Sequence[ir.Value], namer: Namer, recipe: Recipe, axis: int) -> None:
+    """Rows are picked as integers and unpacked, blocks lying along an axis of the table."""
     indices = node.inputs[1]
     name, node.name = node.name, None
     if recipe.format == "matmulnbits":
-        attributes = {"bits": recipe.bits, "block_size": recipe.block, "gather_axis": 0, "quantize_axis": 1}
+        attributes = {"bits": recipe.bits, "block_size": recipe.block, "gather_axis": 0, "quantize_axis": axis}
         operands = [inputs[0], indices, *inputs[1:]]
         _replace(node, [ir.node("GatherBlockQuantized", operands, attributes, domain=MICROSOFT, name=name)])
         return
