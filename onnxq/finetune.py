@@ -26,11 +26,13 @@ from onnxq.calibration.statistics import KeptSample
 from onnxq.console.progress import Reporter, Silent
 from onnxq.console.terminal import decibel, decibels
 from onnxq.errors import DataError, ModelError, OptionError
+from onnxq.given.carried import quantizing
 from onnxq.graph.shapes import forget_shapes
 from onnxq.locations import artifact_path, require_folder, spare
 from onnxq.measuring.final_check import final_check
 from onnxq.measuring.outputs import worst_sqnr
 from onnxq.notes.aloud import say
+from onnxq.notes.reasons import counts
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.session import Session, inputs_of
 from onnxq.prepare import Prepared, Source
@@ -52,7 +54,7 @@ _DEFAULT_STEPS, _MOST_STEPS = 400, 1_000_000
 """Without a limit, and where time is the only one."""
 _RATE, _FEW_BITS = 0.01, 4
 """Learning rate of weights in units of their scale, and up to how many bits."""
-_THE_SAME = "Give the model that was quantized"
+_THE_SAME = "Give the float model that was quantized"
 
 
 def finetune(
@@ -110,7 +112,7 @@ def finetune(
         enough better there: by half a decibel, and by more from 15 dB on.
 
     Raises:
-        ModelError: torch cannot run an operator of the model, or the teacher is another model.
+        ModelError: torch cannot run an operator of the model, or the teacher is another model, or quantized.
         DataError: fewer than two samples.
         OptionError: a number is out of range, torch or the device is missing, or the loss gives no finite number.
     """
@@ -135,6 +137,8 @@ def finetune(
     prepared = Prepared(teacher, Options())
     if place is not None:
         spare(place, teacher=prepared.model)
+    if carried := quantizing(prepared.model):
+        raise ModelError(f"it is quantized itself: {counts(carried)}", where="the float model", hint=_THE_SAME)
     reference, _ = prepared.for_target(given.backend, Options())
     _require_same_interface(given.model, reference)
     inner = _features(given, reference) if features else []

@@ -313,3 +313,9 @@ def test_a_device_that_is_not_there_is_an_error_that_names_those_that_are(
 ) -> None:
     with pytest.raises(OptionError, match=r"device: torch cannot compute on .*There is cpu"):
         onnxq.finetune(quantized, FEEDS, teacher=residual(), steps=2, device=device)
+
+
+def test_a_teacher_that_is_quantized_is_refused(quantized: onnxq.Quantized) -> None:
+    teacher = onnxq.quantize(residual(), FEEDS, options=Options(placement="all"))
+    with pytest.raises(ModelError, match=r"the float model: it is quantized itself: .*\d+ QuantizeLinear"):
+        onnxq.finetune(quantized, FEEDS, teacher=teacher.qdq(), steps=1)

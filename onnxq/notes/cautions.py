@@ -19,6 +19,8 @@ from onnxq.plan import Plan
 
 __all__ = ["cautions", "poor", "slow", "vague"]
 
+_ALREADY = "already quantized in the input model"
+"""The reason of nodes that a quantizer stands at."""
 _HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """What people quantize a model for."""
 _SLOW, _LONG = 0.85, 1e-4
@@ -51,7 +53,13 @@ def cautions(
         nan = any(tensor.nan for tensor in statistics.tensors.values())
         why = "a NaN turns up in every sample" if nan else "none of the samples could be held back"
         yield f"{why}: the result was not compared with the float model"
-    if not plan.quantized:
+    already = [kept.op for kept in plan.kept_float if kept.reason == _ALREADY]
+    if already:
+        yield (
+            f"the model given is quantized already, and {counts(already)} stay as they are. Give the float model; "
+            "'onnxq deploy' writes a quantized one for a target, 'onnxq finetune' trains it"
+        )
+    if not plan.quantized and not already:
         stored = f", but for the weights of {counts(plan.stored.values())}" if plan.stored else ""
         reasons = sorted(by_reason(plan.kept_float), key=lambda found: -sum(k.op in _HEAVY for k in found[1]))
         why = f"; {counts(k.op for k in reasons[0][1])}: {reasons[0][0]}" if reasons else ""

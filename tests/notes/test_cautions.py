@@ -157,3 +157,13 @@ def test_a_file_that_grew() -> None:
     assert not list(cautions(plan, grew, Options(), few, packed=False)), "a float model with a table grows by design"
     small = Verification(float_bytes=2_000, quantized_bytes=3_000)
     assert not list(cautions(plan, small, Options(), few)), "quantizers of a small model take some bytes"
+
+
+def test_a_model_that_is_quantized_already_is_called_so() -> None:
+    data = load_digits().calibration[:16]
+    given = onnxq.quantize(MODEL, data, options=Options(placement="all"))
+    result = onnxq.quantize(given.qdq(), data)
+    assert result.verification is not None
+    (said,) = [text for text in result.verification.warnings if "quantized already" in text]
+    assert "3 Conv" in said and "'onnxq deploy'" in said and "'onnxq finetune'" in said
+    assert not any("the result is the float model" in text for text in result.verification.warnings)
