@@ -30,7 +30,7 @@ __all__ = ["Comparison", "TensorErrors", "compare"]
 
 
 def compare(
-    reference: ModelSource,
+    reference: ModelSource | Quantized,
     quantized: ModelSource | Quantized,
     data: Any,
     *,
@@ -63,7 +63,7 @@ def compare(
         ExecutionError: onnxruntime cannot load or run a model.
     """
     options: dict[str, Any] = {"providers": providers, "custom_op_library": custom_op_library}
-    first = load(reference)
+    first = reference.rendered() if isinstance(reference, Quantized) else load(reference)
     second = quantized.rendered() if isinstance(quantized, Quantized) else load(quantized)
     _same_interface(first, second)
     warnings = _swapped(first, second)

@@ -152,8 +152,11 @@ def backend_named(name: str) -> Backend:
     """A target by its name.
 
     Raises:
-        OptionError: there is none of that name.
+        OptionError: there is none of that name, or it is no name.
     """
+    if not isinstance(name, str):
+        kind = f"the target {name.name!r} itself" if isinstance(name, Backend) else f"an object of {type(name)}"
+        raise OptionError(f"{kind} is no name", where="backend", hint="Give the name of a target, see onnxq.backends()")
     found = plugins.find("onnxq.backends", name)
     backend = getattr(found, "BACKEND", found)
     if not isinstance(backend, Backend):

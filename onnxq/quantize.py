@@ -156,7 +156,7 @@ def quantize_all(
     Args:
         model: path, bytes, ``ModelProto`` or ``ir.Model``; left unchanged.
         data: see :func:`quantize`.
-        backends: names of the targets.
+        backends: names of the targets, or a single one.
         output: a folder, made where missing, for files named ``<model>_<backend>``. Nothing is written without it.
         statistics: see :func:`quantize`.
         options: for all targets; a format that one of them has not is an error.
@@ -170,7 +170,7 @@ def quantize_all(
         OnnxqError: anything that goes wrong, see :mod:`onnxq.errors`; nothing is written then.
     """
     options, reporter = Options.of(options), reporter or Silent()
-    names = list(dict.fromkeys(backends))
+    names = [backends] if isinstance(backends, str) else list(dict.fromkeys(backends))
     if not names:
         raise OptionError("no target was given", where="backends", hint="Name at least one, see onnxq.backends()")
     if output is not None and not is_folder(output, several=True):

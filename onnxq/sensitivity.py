@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from onnxq.measuring.probe import Role, Setting, parts_of
 from onnxq.notes.rows import rows_depend
 from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
-from onnxq.options.values import check_bits, check_int
+from onnxq.options.values import check_bits, check_int, plain
 from onnxq.prepare import Prepared, Source, backend_named
 from onnxq.quantize import calibrate
 from onnxq.spec import Scheme
@@ -140,7 +140,7 @@ def sensitivity(
     data: Any = None,
     *,
     backend: str = "onnxruntime",
-    bits: Sequence[int] = (4, 8),
+    bits: int | Sequence[int] = (4, 8),
     statistics: Statistics | str | os.PathLike[str] | None = None,
     samples: int = 4,
     runs: int = 512,
@@ -155,7 +155,7 @@ def sensitivity(
         model: path, bytes, ``ModelProto`` or ``ir.Model``; left unchanged.
         data: calibration data, see :func:`onnxq.calibration.data.open_data`; not needed with ``statistics``.
         backend: name of the target.
-        bits: the widths to measure, 2 to 16.
+        bits: the widths to measure, 2 to 16; or a single one.
         statistics: what :func:`onnxq.calibrate` gave, or its file.
         samples: at most so many of the samples that the statistics kept are run.
         runs: largest number of measurements, each a model loaded and run on the samples. Where there are more layers,
@@ -262,8 +262,8 @@ def _require_picture(plot: str | os.PathLike[str] | None) -> None:
         raise OutputError("cannot be written: Permission denied", where=f"'{plot}'", hint="Give another file")
 
 
-def _widths(bits: Sequence[int]) -> tuple[int, ...]:
-    given = tuple(dict.fromkeys(bits))
+def _widths(bits: int | Sequence[int]) -> tuple[int, ...]:
+    given = tuple(dict.fromkeys(map(plain, bits if isinstance(bits, Iterable) else (bits,))))
     if not given:
         raise OptionError("no width was given", where="bits")
     for width in given:

@@ -12,6 +12,8 @@ from types import ModuleType
 import pytest
 
 import onnxq
+from tests.models import feeds_for
+from tests.targets import residual
 
 HEAVY = ("ml_dtypes", "numpy", "onnx", "onnx_ir", "onnxruntime", "rich", "torch")
 
@@ -94,3 +96,15 @@ def test_the_types_of_a_function_can_be_looked_up(name: str) -> None:
 def test_a_quantized_models_target_is_onnxruntime_unless_another_is_named() -> None:
     for name in ("quantize", "read", "verify", "finetune", "plan", "search", "sensitivity"):
         assert inspect.signature(getattr(onnxq, name)).parameters["backend"].default == "onnxruntime", name
+
+
+def test_what_is_nearly_right_is_taken_or_named() -> None:
+    with pytest.raises(onnxq.OptionError, match="backend: the target 'academic' itself is no name"):
+        onnxq.plan(residual(), backend=onnxq.backends()[0])  # type: ignore[arg-type]
+    data = feeds_for(residual())
+    options = onnxq.Options(placement="all", effort="fast")
+    made = onnxq.quantize_all(residual(), data, backends="onnxruntime", options=options)
+    assert list(made) == ["onnxruntime"]
+    assert onnxq.sensitivity(residual(), data, bits=4, options=options).bits == (4,)
+    compared = onnxq.compare(made["onnxruntime"], made["onnxruntime"], data)
+    assert all(errors.sqnr > 100 for errors in compared.outputs.values())

@@ -12,7 +12,7 @@ from typing import Literal
 
 from onnxq.errors import OptionError
 from onnxq.options.override import Override, parse_overrides
-from onnxq.options.values import check_bits, check_choice, check_flag, check_int, check_range
+from onnxq.options.values import check_bits, check_choice, check_flag, check_int, check_range, plain
 
 __all__ = ["Effort", "ImageOptions", "Options", "Override", "Placement"]
 
@@ -87,6 +87,8 @@ class Options:
     keep: int | None = None
 
     def __post_init__(self) -> None:
+        for name in ("weight_bits", "act_bits", "samples", "opset", "keep", "seed", "min_sqnr"):
+            object.__setattr__(self, name, plain(getattr(self, name)))
         for name in ("weight_bits", "act_bits"):
             if getattr(self, name) is not None:
                 check_bits(name, getattr(self, name))

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import math
 import re
+from numbers import Integral, Real
+from typing import Any
 
 from onnxq.errors import OptionError
 
-__all__ = ["check_amount", "check_bits", "check_choice", "check_flag", "check_int", "check_range"]
+__all__ = ["check_amount", "check_bits", "check_choice", "check_flag", "check_int", "check_range", "plain"]
 
 _RANGE = re.compile(r"^[A-Za-z][\w.-]*(:[-+.\deE]+)?$")
 _BITS = (2, 16)
+
+
+def plain(value: Any) -> Any:
+    """A number of numpy's, or of another library, as Python's own; anything else as it is."""
+    if isinstance(value, (bool, int, float)) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def check_bits(name: str, bits: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import onnxq
@@ -179,3 +180,11 @@ def test_options_that_are_none_are_refused(verb: Any) -> None:
     more = () if verb in (onnxq.plan, onnxq.check) else (feeds_for(residual()),)
     with pytest.raises(OptionError, match=r"^options: \{'weight_bits': 4\} is no onnxq\.Options"):
         verb(residual(), *more, options={"weight_bits": 4})
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    given = Options(weight_bits=np.int64(4), samples=np.int32(8), min_sqnr=np.float32(12.5))
+    assert given == Options(weight_bits=4, samples=8, min_sqnr=12.5)
+    assert {type(given.weight_bits), type(given.samples), type(given.min_sqnr)} == {int, float}
+    with pytest.raises(OptionError, match="not a number of bits"):
+        Options(weight_bits=np.float64(4.5))

@@ -16,6 +16,7 @@ from onnxq.graph.files.external import attach_external_data, read_inner_tensors
 from onnxq.graph.files.forms import check_forms
 from onnxq.graph.files.map_types import refuse_maps
 from onnxq.graph.files.origin import note_files
+from onnxq.graph.files.other_kinds import other_kind
 from onnxq.graph.files.structure import check_definitions, check_structure, sort
 from onnxq.graph.passes.runtime_operators import expand_runtime_operators
 from onnxq.graph.traverse import with_subgraphs
@@ -104,13 +105,22 @@ def _read(path: Path) -> onnx.ModelProto:
     except OSError as error:
         raise ModelError(f"cannot be read: {error.strerror or error}", where=where) from error
     except Exception as error:  # protobuf, its text and its JSON form raise errors of their own kinds
+        _refuse_other_kind(path)
         raise ModelError(
             f"this is not an ONNX file, or it is cut short ({error})",
             where=where,
             hint=f"It has {path.stat().st_size} bytes; compare with the original",
         ) from error
+    if not proto.HasField("graph"):
+        _refuse_other_kind(path)
     _require_graph(proto, where)
     return proto
+
+
+def _refuse_other_kind(path: Path) -> None:
+    kind = other_kind(path)
+    if kind is not None:
+        raise ModelError(f"this is not an ONNX file, but {kind[0]}", where=f"'{path}'", hint=kind[1])
 
 
 def _parse(source: bytes) -> onnx.ModelProto:

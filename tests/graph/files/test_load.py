@@ -294,3 +294,23 @@ def test_maps_are_refused_with_the_way_to_do_without(op: str) -> None:
     assert "it is a sequence of maps" in str(caught.value)
     assert ("{'zipmap': False} in skl2onnx" in str(caught.value)) == (op == "ZipMap")
     assert "creating a PR" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 3\n", "a pointer of Git LFS.*git lfs pull"),
+        (b"\x1f\x8b\x08\x08\x00\x00", "compressed by gzip.*gunzip"),
+        (b"PK\x03\x04\x00\x00", r"a zip archive.*torch\.onnx\.export"),
+        (b"\x1c\x00\x00\x00TFL3\x00\x00", "a TensorFlow Lite model"),
+        (b"\x89HDF\r\n\x1a\n\x00", "an HDF5 file"),
+        (b"\x80\x02}q\x00.", "a pickle"),
+        (b"\n<!DOCTYPE html><html>404</html>", "a web page.*Download"),
+        (b"<net name='x' version='11'></net>", "an XML file, as OpenVINO's"),
+    ],
+)
+def test_files_of_other_kinds_are_named(tmp_path: Path, head: bytes, said: str) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(head + bytes(64))
+    with pytest.raises(ModelError, match=rf"m\.onnx': this is not an ONNX file, but {said}"):
+        load(path)
