@@ -15,7 +15,7 @@ from onnxq.calibration.roles import few
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.console.progress import Reporter, Silent
 from onnxq.deciding.amplifiers import noise_amplifiers
-from onnxq.deciding.branches import lost_branches
+from onnxq.deciding.branches import LostBranch, lost_branches
 from onnxq.deciding.coarse import coarse_weights
 from onnxq.deciding.idle import idle_bodies
 from onnxq.deciding.least_float import least_float
@@ -95,6 +95,11 @@ class Decider:
         self._made_tensors = {value.name for value in outputs if value.name and value.meta.get(MADE)}
         self._sizes = sizes_at(model, {n: a.shape for n, a in samples[0].feeds.items()}) if samples else {}
 
+    def _remedy(self, branch: LostBranch) -> str:
+        wide = 16 in self.target.act_bits and self.target.activation.bits < 16
+        other = f", --override '{branch.concat}=act_bits=16' gives it finer steps" if wide else ""
+        return f"--exclude '{branch.concat}' leaves it float{other}"
+
     def decide(self) -> Quantized:
         """The quantized model, not yet verified."""
         quantized, said = self._attempt(self._keep)
@@ -107,7 +112,7 @@ class Decider:
             self._keep.update({node: str(branch) for branch in lost for node in branch.nodes})
             quantized, said = self._attempt(self._keep)
             lost = lost_branches(self.model, quantized.plan, quantized.qparams, self.statistics)
-        self.warnings += [f"{branch}" for branch in lost]
+        self.warnings += [f"{branch}: {self._remedy(branch)}" for branch in lost]
         for _ in range(_ROUNDS):
             if not self.target.mixes or not quantized.plan.quantized:
                 break

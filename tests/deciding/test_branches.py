@@ -109,6 +109,7 @@ def test_a_scale_of_the_inputs_alone_loses_a_branch_too(ratio: float, warned: bo
     assert q.verification is not None
     found = [text for text in q.verification.warnings if "branch 'b' of Concat 'join'" in text]
     assert len(found) == warned
+    assert all(text.endswith(": --exclude 'join' leaves it float") for text in found)
     small = q.rendered()  # both branches come out of one tensor: the figure is that of the second half
     exact, got = (np.concatenate([Session(m).run(f)["y"][:, 4:] for f in feeds_for(model)]) for m in (q.model, small))
     sqnr = 10 * np.log10(np.square(exact).sum() / np.square(got - exact).sum())
