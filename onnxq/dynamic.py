@@ -145,7 +145,7 @@ def rewrite(
         advance(1)
     told = (*prepared.warnings, *checked.warnings, *vague(checked, there), *poor(checked, options))
     checked = replace(checked, warnings=told)
-    say(checked, least=options.min_sqnr)
+    say(checked)
     files = save(result, output)
     quantized = {name: op for name, op in chosen.items() if name in done}
     stored = {name: op for name, op in plan.stored.items() if name not in done}

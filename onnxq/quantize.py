@@ -136,7 +136,7 @@ def quantize(
     require_folder(output)
     paths = [] if output is None else [artifact_path(output, model, backend)]
     (result,) = _run(model, data, [job], statistics, options, image, reporter, paths)
-    say(result.verification, least=options.min_sqnr)
+    say(result.verification)
     return result.written(*paths) if paths else result
 
 
@@ -180,7 +180,7 @@ def quantize_all(
     paths = [] if output is None else [artifact_path(output, model, name, several=True) for name in names]
     results = _run(model, data, jobs, statistics, options, image, reporter, paths)
     for name, result in zip(names, results, strict=True):
-        say(result.verification, least=options.min_sqnr, prefix=f"{name}: ")
+        say(result.verification, prefix=f"{name}: ")
     if paths:
         results = [result.written(path) for result, path in zip(results, paths, strict=True)]
     return dict(zip(names, results, strict=True))

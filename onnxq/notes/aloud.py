@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from onnxq.console.records import IN_REPORT
-from onnxq.console.terminal import decibels
 from onnxq.measuring.final_check import Verification
 
 __all__ = ["say", "unsaid"]
@@ -17,21 +16,16 @@ _log = logging.getLogger("onnxq")
 _silent: ContextVar[bool] = ContextVar("_silent", default=False)
 
 
-def say(checked: Verification | None, *, least: float | None = None, prefix: str = "") -> None:
-    """Log each warning of a result, and that its worst output is below a floor.
+def say(checked: Verification | None, *, prefix: str = "") -> None:
+    """Log each warning of a result.
 
     Args:
         checked: what running it showed.
-        least: the floor, dB.
         prefix: of each line, where there are several results.
     """
     if checked is None or _silent.get():
         return
-    told = list(checked.warnings)
-    if least is not None and checked.worst is not None and checked.worst[1].sqnr < least:
-        name, errors = checked.worst
-        told.append(f"output {name!r} has {decibels(errors.sqnr)}, below the {least:g} dB of min_sqnr")
-    for text in told:
+    for text in checked.warnings:
         _log.warning("%s%s", prefix, text, extra={IN_REPORT: True})
 
 
