@@ -95,6 +95,12 @@ class Prepared:
         model, notes = self.raised(self.model, least, options.opset)
         opset = model.opset_imports.get("", 0)
         if target.max_opset is not None and opset > target.max_opset:
+            if options.opset is not None and options.opset > target.max_opset:
+                raise OptionError(
+                    f"{target.name} reads models up to opset {target.max_opset}, {options.opset} was asked for",
+                    where="opset",
+                    hint="Leave it out, or ask for less",
+                )
             raise OptionError(
                 f"{target.name} reads models up to opset {target.max_opset}, this one needs {opset}",
                 where="opset",

@@ -8,7 +8,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import onnxq
 from onnxq import Options
+from onnxq.errors import OptionError
 from tests.models import normal
+from tests.targets import residual
 
 
 def blocks(*, dtype: int) -> onnx.ModelProto:
@@ -39,3 +41,8 @@ def blocks(*, dtype: int) -> onnx.ModelProto:
 def test_what_a_function_holds_is_quantized_whatever_its_precision(dtype: int) -> None:
     plan = onnxq.plan(blocks(dtype=dtype), options=Options(placement="all"))
     assert sorted(plan.quantized.values()) == ["Conv", "Conv"]
+
+
+def test_an_opset_that_was_asked_for_and_the_target_cannot_read_is_the_option_s_fault() -> None:
+    with pytest.raises(OptionError, match=r"rknn reads models up to opset 19, 20 was asked for. Leave it out"):
+        onnxq.plan(residual(), backend="rknn", options=Options(opset=20))
