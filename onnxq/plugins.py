@@ -51,6 +51,7 @@ def _owner(entry: metadata.EntryPoint) -> str:
     return entry.dist.name if entry.dist is not None else "an unknown package"
 
 
+@cache
 def owner(group: str, name: str) -> str:
     """The package that an entry point comes from.
 
@@ -107,3 +108,4 @@ def refresh() -> None:
     """Forget what was found, so that packages installed since are seen."""
     _entries.cache_clear()
     _load.cache_clear()
+    owner.cache_clear()

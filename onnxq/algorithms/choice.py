@@ -106,33 +106,32 @@ def run(choices: Sequence[Choice], draft: FloatDraft | Draft) -> None:
         draft: changed in place; a float draft by the float stage, then by the options stage.
     """
     stages = ("float", "options") if isinstance(draft, FloatDraft) else ("numbers",)
-    foreign = {name: package for name in plugins.names(_GROUP) if (package := plugins.owner(_GROUP, name)) != OWN}
     with threadpool_limits(1, user_api="blas"):  # many small products: threads that wait for each other only cost
         for stage in stages:
             for choice in choices:
                 if choice.stage == stage:
-                    _apply(choice, draft, foreign.get(choice.name))
+                    _apply(choice, draft)
 
 
-def _apply(choice: Choice, draft: FloatDraft | Draft, package: str | None) -> None:
+def _apply(choice: Choice, draft: FloatDraft | Draft) -> None:
     """Apply an algorithm; biases follow the scales that it has left.
 
     Args:
         choice: the algorithm.
         draft: changed in place.
-        package: the one that it comes from, where that is not onnxq itself.
 
     Raises:
         OptionError: the code of another package failed.
     """
+    package = plugins.owner(_GROUP, choice.name)
     try:
         choice.algorithm.apply(draft, **choice.parameters)
-        if package is not None and isinstance(draft, Draft):
+        if package != OWN and isinstance(draft, Draft):
             fit_biases(draft.model, draft.plan, draft.numbers)
     except OnnxqError:
         raise
     except Exception as error:
-        if package is None:
+        if package == OWN:
             raise
         raise OptionError(
             f"algorithm {choice.name!r} of package {package!r} failed ({type(error).__name__}: {error})",
