@@ -264,7 +264,7 @@ def _run(
     paths: Sequence[Path],
 ) -> list[Quantized]:
     require_one(data, statistics, options, image)
-    spare(*paths, model=model, data=data, statistics=statistics)
+    spare(*paths, data=data, statistics=statistics)
     if isinstance(statistics, (str, os.PathLike)):
         statistics = Statistics.load(statistics)
     prepared = Prepared(model, options)

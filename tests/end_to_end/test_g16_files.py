@@ -18,7 +18,7 @@ from onnx.external_data_helper import convert_model_to_external_data
 
 from onnxq import ModelError, Options, OutputError, calibrate, quantize
 from tests.cases import g16
-from tests.contract import ALL, infer, quantize_checked
+from tests.contract import ALL, assert_contract, infer, quantize_checked
 
 FEEDS = g16.FEEDS
 
@@ -46,13 +46,27 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("name", ["m.onnx", "weights.bin"])
-def test_output_equals_input(tmp_path: Path, name: str) -> None:
-    """The model read, or its data file, is not written over: it may be the only one there is."""
+def test_output_equals_input(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(g16.model(), path)
+    quantized = quantize(path, FEEDS, options=ALL, output=path)
+    assert listing(tmp_path) == ["m.onnx"]
+    assert_contract(g16.model(), onnx.load(path), quantized, FEEDS)
+
+
+def test_output_equals_input_with_external_data(tmp_path: Path) -> None:
+    """The data file that is still being read must not be cut off."""
+    path = external(tmp_path)
+    quantized = quantize(path, FEEDS, options=ALL, output=path)
+    assert_contract(g16.model(), onnx.load(path), quantized, FEEDS)
+
+
+def test_output_is_the_data_file_of_the_input(tmp_path: Path) -> None:
+    """It may be the only one there is, and the model would be lost without it."""
     path = external(tmp_path)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    with pytest.raises(OutputError, match=f"{name}.*that is read"):
-        quantize(path, FEEDS, options=ALL, output=tmp_path / name)
+    with pytest.raises(OutputError, match=r"weights\.bin.*belongs to the model that is read"):
+        quantize(path, FEEDS, options=ALL, output=tmp_path / "weights.bin")
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 

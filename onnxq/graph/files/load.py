@@ -69,7 +69,7 @@ def load(source: ModelSource) -> ir.Model:
         if path.resolve().parent not in folders:
             folders.append(path.resolve().parent)
         model = _from_proto(proto, folders)
-        note_files(model, [path])
+        note_files(model, [], own=path)
     if not check_structure(model):
         logger.warning("nodes out of order: sorted")
         sort(model.graph)

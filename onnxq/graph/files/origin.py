@@ -1,4 +1,7 @@
-"""Which files a model was read from: they travel with its graph, and no result is written over them."""
+"""Which files a model was read from: they travel with its graph, and no result is written over what it still reads.
+
+A result may replace its model, whole: that is what a user asks for who gives it the same name.
+"""
 
 from __future__ import annotations
 
@@ -11,34 +14,43 @@ from onnxq.errors import OutputError
 
 __all__ = ["files_of", "note_files", "spare_files"]
 
-_KEY = "onnxq.files"
+_KEY, _OWN = "onnxq.files", "onnxq.file"
 
 
-def note_files(model: ir.Model, files: Iterable[Path]) -> None:
-    """Note that a model was read from files: its own, and those that its tensors lie in.
+def note_files(model: ir.Model, files: Iterable[Path], *, own: Path | None = None) -> None:
+    """Note that a model was read from files.
 
     Args:
         model: changed in place; its clones, and what is made of it, know the files too.
-        files: added to what is known already.
+        files: those that its tensors lie in, added to what is known already.
+        own: the model's own.
     """
     model.graph.meta[_KEY] = files_of(model) | {file.resolve() for file in files}
+    if own is not None:
+        model.graph.meta[_OWN] = own.resolve()
 
 
 def files_of(model: ir.Model) -> frozenset[Path]:
-    """The files that a model, or what it was made of, was read from; links are followed."""
+    """The files that the tensors of a model, or of what it was made of, lie in; links are followed."""
     found: frozenset[Path] = model.graph.meta.get(_KEY, frozenset())
     return found
 
 
-def spare_files(model: ir.Model, target: Path) -> None:
-    """Refuse to write over a file that a model was read from.
+def spare_files(model: ir.Model, *targets: Path) -> None:
+    """Refuse to write over a data file of a model, but for a result that replaces the model.
 
     Args:
         model: what is written, or what it is made of.
-        target: the file to be; a link is followed.
+        targets: the files to be, written together; links are followed.
 
     Raises:
-        OutputError: it is one of them.
+        OutputError: one of them belongs to the model, and none is the model itself.
     """
-    if target.is_file() and target.resolve() in files_of(model):
-        raise OutputError("this file belongs to the model that is read", where=f"'{target}'", hint="Give another name")
+    there = [target for target in targets if target.is_file()]
+    if any(target.resolve() == model.graph.meta.get(_OWN) for target in there):
+        return
+    for target in there:
+        if target.resolve() in files_of(model):
+            raise OutputError(
+                "this file belongs to the model that is read", where=f"'{target}'", hint="Give another name"
+            )

@@ -186,8 +186,7 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, external_data: bool |
     data = folder / f"{target.name}.data"
     temporary_data = folder / f".{data.name}{suffix}"
     moves = [(temporary_data, data), (temporary, target)] if external_data else [(temporary, target)]
-    for _, final in moves:
-        spare_files(model, final)
+    spare_files(model, *(final for _, final in moves))
     try:
         if external_data:
             moved = _write_data(model, temporary_data, data.name)
