@@ -12,9 +12,11 @@ from onnxq import Options
 from onnxq.backends.onnxruntime_limits import _SOFTMAX_STEPS
 from tests.models import build, f32, feeds_for, normal
 
+OLD = tuple(map(int, ort.__version__.split(".")[:2])) < (1, 32)
+
 
 def test_step_of_onnxruntimes_softmax() -> None:
-    """The bound itself, in onnxruntime's kernel: exact to a step at 148 steps for each element, wrong at 150."""
+    """The bound itself, in the kernel: exact to a step at 148 steps for each element, wrong at 150 up to 1.31."""
 
     def worst(elements: int, steps: float, scale: float) -> int:
         numbers = {"xs": f32(scale), "xz": np.uint8(0), "ys": f32(1 / steps), "yz": np.uint8(0)}
@@ -38,7 +40,8 @@ def test_step_of_onnxruntimes_softmax() -> None:
     for elements in (1, 2, 7, 20, 196):
         for scale in (0.001, 0.02, 0.3):
             assert worst(elements, _SOFTMAX_STEPS * elements, scale) <= 1
-        assert worst(elements, 150.0 * elements, 0.02) > 100
+        if OLD:
+            assert worst(elements, 150.0 * elements, 0.02) > 100
 
 
 @pytest.mark.parametrize("moved", ["t = Relu (s)", "r = Clip (s, low, high)\n t = Transpose <perm = [0, 1, 2]> (r)"])

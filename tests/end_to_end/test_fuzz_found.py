@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 
 from onnxq import ModelError, Options, calibrate, check, quantize
@@ -247,7 +248,10 @@ def test_pad_that_cuts_off() -> None:
 
 
 def test_a_float_model_that_onnxruntimes_optimizations_break() -> None:
-    """It makes one of Pad and MaxPool, whose pads are then larger than the kernel, once the Softmax is not read."""
+    """It makes one of Pad and MaxPool, whose pads are then larger than the kernel, once the Softmax is not read.
+
+    Up to onnxruntime 1.31; a later one runs the model, and nothing is to be said.
+    """
     model = build(
         """(float[1, 1, 4, 5] x) => (float[1, 1, 6, 6] y, float[1, 2, 4, 5] z) {
             p = Pad (x, pads, zero)
@@ -261,10 +265,14 @@ def test_a_float_model_that_onnxruntimes_optimizations_break() -> None:
         w=normal(2, 1, 1, 1),
     )
     said = [finding for finding in check(model) if finding.where == "onnxruntime"]
-    assert [finding.level for finding in said] == ["warning"]
-    assert said[0].what.startswith("it runs without graph optimizations only; with them: ")
     made = quantize(model, images(1, 1, 4, 5), options=ALL)
-    assert made.verification is not None and made.verification.speedup is None
+    assert made.verification is not None
+    if tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 32):
+        assert [finding.level for finding in said] == ["warning"]
+        assert said[0].what.startswith("it runs without graph optimizations only; with them: ")
+        assert made.verification.speedup is None
+    else:
+        assert said == []
     assert made.verification.worst is not None and made.verification.worst[1].sqnr > 30
 
 

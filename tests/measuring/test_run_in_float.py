@@ -43,7 +43,7 @@ def test_nothing_is_said_of_others(plan: Plan) -> None:
 
 def test_verify_says_so(tmp_path: Path) -> None:
     """onnxruntime has no kernels for 16-bit activations."""
-    model = build("(float[1, 8, 16] x) => (float[1, 8, 8] y) { [m] y = MatMul (x, w) }", w=normal(16, 8))
+    model = build("(float[1, 8, 6, 6] x) => (float[1, 8, 6, 6] y) { [m] y = Conv (x, w) }", w=normal(8, 8, 1, 1))
     options = Options(placement="all", act_bits=16)
     onnxq.quantize(model, feeds_for(model), output=tmp_path / "q.onnx", options=options)
     found = onnxq.verify(tmp_path / "q.onnx", feeds_for(model))
