@@ -100,7 +100,7 @@ def finetune(
             with another sample's. The teacher judges what comes out, so few samples become many.
         features: weight of tensors inside beside the outputs; 0 looks at the outputs alone.
         loss: (outputs, teacher's outputs), tensors by name → a scalar one, in place of the relative squared distance.
-        samples: at most this many samples, evenly spaced.
+        samples: at most this many samples, spread over all.
         seed: of the samples drawn and varied.
         image: how to read pictures, where the data is a folder of them.
         resume: file for the state; training goes on from it where it exists.

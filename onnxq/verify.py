@@ -127,7 +127,7 @@ def verify(
         artifact: the ONNX model that was written, or the folder it was written to; or a result that has its ``files``.
         data: samples, see :func:`onnxq.calibration.data.open_data`; a runtime that only compiles needs none.
         backend: the target it was made for; a result knows its own.
-        samples: at most this many samples, evenly spaced; None takes 8.
+        samples: at most this many samples, spread over all; None takes 8.
         image: how to read pictures, where the data is a folder of them.
         simulation: do not ask for the runtime, simulate only.
         layers: compare layer by layer as well, from equal integers. Over a whole network the differences of a step add

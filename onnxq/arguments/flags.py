@@ -74,7 +74,7 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("data")
     group.add_argument("--data", metavar="DATA", help="the samples; see 'onnxq --help'")
     group.add_argument(
-        "--samples", dest="opt_samples", type=int, metavar="N", help="use at most N samples, evenly spaced"
+        "--samples", dest="opt_samples", type=int, metavar="N", help="use at most N samples, spread over all of them"
     )
     group.add_argument(
         "--image-resize", metavar="SIZE", help="pictures: SIDE (shorter side) or HxW; default the model's"

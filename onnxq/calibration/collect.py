@@ -55,7 +55,7 @@ def collect(
         data: complete feeds, batch dimension included; shapes may differ from sample to sample.
         samples: how many to run at most, all if None.
         expected: how many there will be, where it is known.
-        keep: how many samples to hold back with the model's outputs, evenly spaced.
+        keep: how many samples to hold back with the model's outputs, spread over all by lot.
         keep_bytes: bytes that these may take, up to four of them four times as many (one is held back in any case);
             samples with a NaN are not held back.
         providers: execution providers, see :class:`onnxq.ort.session.Session`.

@@ -57,7 +57,8 @@ def open_data(
             A sample may have the batch dimension or lack it.
         inputs: the model's inputs.
         image: how pictures are read.
-        samples: use at most so many: evenly spaced over files, folders, arrays and sequences, else the first ones.
+        samples: use at most so many: spread over files, folders, arrays and sequences, by lot (see
+            :mod:`onnxq.calibration.chance`), else the first ones.
         optional: inputs that may be fed but need not.
 
     Raises:

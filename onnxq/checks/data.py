@@ -24,7 +24,7 @@ from onnxq.ort.session import InputInfo, Session
 __all__ = ["Looker", "check_data", "constant_outputs"]
 
 LOOKED_AT = 32
-"""Samples that are looked at, evenly spaced where the data allows it."""
+"""Samples that are looked at, spread over all where the data allows it."""
 RUN = 4
 """Samples that are run through the model."""
 FEW = 10

@@ -27,7 +27,7 @@ _TRIED, _FAR = 4, 8
 def samples_to_judge(
     model: ir.Model, data: Any, options: Options, image: ImageOptions | None, reporter: Reporter
 ) -> tuple[list[KeptSample], int | None]:
-    """At most 64 samples, evenly spaced, with what the float model makes of them; 8 of a slow model.
+    """At most 64 samples, spread over all, with what the float model makes of them; 8 of a slow model.
 
     Args:
         model: the float model.

@@ -43,7 +43,7 @@ class Options:
         exclude: patterns of node names, tensor names or op types that stay float.
         include: if any, only what matches one of these patterns is quantized.
         override: patterns with what is different there; pairs, ``"PATTERN=key=value"`` strings or a mapping.
-        samples: at most this many samples of the data, evenly spaced where their number is known; None uses all.
+        samples: at most this many samples of the data, spread over them where their number is known; None uses all.
         opset: ONNX opset of the result; None raises it as far as needed only.
         simplify: run onnxsim first, guarded.
         providers: onnxruntime execution providers, e.g. ``("cuda",)``; empty means the CPU.
