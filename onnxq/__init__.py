@@ -136,6 +136,8 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 _PACKAGES = ("backends", "search")
 """Public functions that are called as a package of onnxq."""
+_PIPELINES = ("dynamic", "weight_only")
+"""Modules that are public as a whole, imported when they are asked for."""
 
 
 class _Package(ModuleType):
@@ -172,6 +174,8 @@ def _public(name: str) -> Any:
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PIPELINES:
+        return import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in _PACKAGES:

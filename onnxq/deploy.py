@@ -28,6 +28,7 @@ from onnxq.graph.traverse import all_nodes
 from onnxq.locations import artifact_path, require_folder
 from onnxq.measuring.against_source import SourceAgreement, against_source
 from onnxq.measuring.final_check import final_check
+from onnxq.notes.aloud import say
 from onnxq.notes.hints import hints
 from onnxq.numbers import fit_biases
 from onnxq.options import Options
@@ -114,6 +115,7 @@ def deploy(
     agreed = against_source(load(model), given, result, options)
     told = (*checked.warnings, *warnings, *agreed.warnings, *_left_out(source, plan, agreed))
     made = replace(made, verification=replace(checked, warnings=told, against_source=agreed))
+    say(made.verification)
     return made if output is None else made.written(artifact_path(output, model, target.name))
 
 

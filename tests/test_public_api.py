@@ -108,3 +108,9 @@ def test_what_is_nearly_right_is_taken_or_named() -> None:
     assert onnxq.sensitivity(residual(), data, bits=4, options=options).bits == (4,)
     compared = onnxq.compare(made["onnxruntime"], made["onnxruntime"], data)
     assert all(errors.sqnr > 100 for errors in compared.outputs.values())
+
+
+def test_pipelines_are_there_without_an_import_of_their_own() -> None:
+    code = "import onnxq; print(onnxq.weight_only.quantize_weights.__name__, onnxq.dynamic.rewrite.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["quantize_weights", "rewrite"]

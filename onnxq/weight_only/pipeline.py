@@ -19,6 +19,7 @@ from onnxq.errors import OptionError
 from onnxq.graph.passes.halves import store_in_half
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_nodes
+from onnxq.notes.aloud import say
 from onnxq.notes.cautions import poor, slow, vague
 from onnxq.notes.reasons import to_exclude
 from onnxq.options import ImageOptions, Options
@@ -150,6 +151,7 @@ def rewrite_weights(
         *poor(verification, options),
     )
     verification = replace(verification, warnings=told)
+    say(verification)
     notes = [*job.learner.notes(), *_remarks(job.made, recipe, in_file=not files.external)]
     return Rewritten(_title(recipe), made, quantized, job.kept, notes, prepared.notes, verification)
 

@@ -10,9 +10,9 @@ import onnx
 import pytest
 
 import onnxq
-from onnxq import dynamic
+from onnxq import dynamic, weight_only
 from onnxq.options import Options
-from tests.models import feeds_for
+from tests.models import build, feeds_for, normal
 from tests.targets import residual
 
 FEEDS = feeds_for(residual(), samples=1)
@@ -44,6 +44,19 @@ def test_dynamic_says_it_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
     onnx.save(residual(), tmp_path / "m.onnx")
     checked = dynamic.rewrite(tmp_path / "m.onnx", FEEDS, output=tmp_path / "q.onnx", options=Options(min_sqnr=500.0))
     assert set(checked.verification.warnings) <= set(_said(caplog))
+
+
+def test_deploy_and_weight_only_say_it_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    given = onnxq.quantize(residual(), FEEDS, options=replace(BAD, weight_bits=8, act_bits=8)).rendered()
+    caplog.clear()
+    made = onnxq.deploy(given, backend="snpe")
+    assert made.verification is not None and _said(caplog) == list(made.verification.warnings)
+    weight, feed = normal(64, 64), normal(1, 64, seed=1, scale=1.0)
+    weight[::32], feed[:, ::32] = 1e3, 0  # steps for rows that nothing is multiplied with
+    onnx.save(build("(float[1, 64] x) => (float[1, 64] y) { y = MatMul (x, w) }", w=weight), tmp_path / "m.onnx")
+    caplog.clear()
+    stored = weight_only.quantize_weights(tmp_path / "m.onnx", tmp_path / "q.onnx", data=[{"x": feed}])
+    assert stored.verification.warnings and set(stored.verification.warnings) <= set(_said(caplog))
 
 
 def test_of_a_search_only_the_result_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
