@@ -56,6 +56,12 @@ def test_a_glance_gives_the_best_times_and_ends_soon(slow: float) -> None:
     assert now[0] < 0.2 + 2 * slow
 
 
+def test_a_clock_that_stands_still_is_no_division_by_zero() -> None:
+    one, other = (Fake([0.0], lambda run: 0.0) for _ in range(2))
+    assert share_of_time(cast(Session, one), cast(Session, other), {}, lambda: 1.0) > 0
+    assert min(glance(cast(Session, one), cast(Session, other), {}, lambda: 1.0)) > 0
+
+
 def test_what_other_processes_take_does_not_count_on_the_cpu() -> None:
     for clock, counts in ((clock_of(None), False), (clock_of(["CUDAExecutionProvider"]), True)):
         start = clock()
