@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.backend import Backend
-from onnxq.console.terminal import plural
+from onnxq.console.terminal import listed, plural
 from onnxq.deploying.exact import hold_exact_constants
 from onnxq.deploying.source import in_form, kind_of, past_quantizers
 from onnxq.errors import BackendError
@@ -125,11 +125,10 @@ def _left_out(source: Quantized, plan: Plan, agreed: SourceAgreement) -> list[st
     out = [repr(s.tensor) for s in source.plan.sites if s.role == "activation" and s.tensor not in held]
     if not out or agreed.worst is None or agreed.worst[1].sqnr >= _ALIKE:
         return []
-    more = f" and {len(out) - _LISTED} more" if len(out) > _LISTED else ""
     are = "is" if len(out) == 1 else "are"
     return [
         f"{plural(len(out), 'quantizer')} of activations in the model given {are} left out "
-        f"where {plan.backend} computes in float: {', '.join(out[:_LISTED])}{more}; the result rounds less often"
+        f"where {plan.backend} computes in float: {listed(out, _LISTED)}; the result rounds less often"
     ]
 
 

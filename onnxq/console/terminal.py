@@ -118,3 +118,9 @@ def number(value: float) -> str:
 def plural(count: int, word: str) -> str:
     """``1 node``, ``2 nodes``; a word alone, what follows it is put behind."""
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """``a, b and 3 more``: the first names, and how many others there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from onnxq.console.terminal import listed
 from onnxq.plan import Plan
 
 __all__ = ["run_in_float"]
@@ -31,9 +32,8 @@ def run_in_float(plan: Plan, title: str, integer: Iterable[str], floating: Itera
     found = [name for name in plan.quantized if name in read and not _BETWEEN.search(name) and name in there]
     if not found:
         return []
-    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     what = "a quantized layer runs" if len(found) == 1 else f"{len(found)} quantized layers run"
-    return [f"{what} in float in {title}: {', '.join(found[:_NAMED])}{more}"]
+    return [f"{what} in float in {title}: {listed(found, _NAMED)}"]
 
 
 def _names(lines: Iterable[str]) -> set[str]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind
-from onnxq.console.terminal import plural
+from onnxq.console.terminal import listed, plural
 from onnxq.graph.traverse import all_nodes
 from onnxq.plan import Plan
 from onnxq.planning.macs import multiply_accumulates
@@ -60,8 +60,7 @@ def _needs(plan: Plan, target: Backend) -> tuple[str, ...]:
     names = [kept.node for kept in plan.kept_float if kept.op in own]
     if not (names and target.float_needs):
         return ()
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return (f"{', '.join(names[:_NAMED])}{more} {'stays' if len(names) == 1 else 'stay'} float: {target.float_needs}",)
+    return (f"{listed(names, _NAMED)} {'stays' if len(names) == 1 else 'stay'} float: {target.float_needs}",)
 
 
 def few_bits(plan: Plan, qparams: Mapping[str, QParams], recipe: Sequence[str]) -> tuple[str, ...]:

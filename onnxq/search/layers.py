@@ -8,6 +8,7 @@ from dataclasses import replace
 from onnxq.backend import Backend
 from onnxq.calibration.statistics import Statistics
 from onnxq.console.progress import Reporter
+from onnxq.console.terminal import listed
 from onnxq.deciding.decide import Decider
 from onnxq.deciding.rescue import Blame
 from onnxq.deciding.what_hurts import blame_layers
@@ -105,6 +106,4 @@ def _names(records: Sequence[Blame]) -> list[str]:
 
 
 def _layers(names: Sequence[str], basis: str) -> str:
-    shown = ", ".join(names[:2])
-    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-    return f"{len(names)} worst: {shown}{more}{', on ' if basis else ''}{basis}"
+    return f"{len(names)} worst: {listed(names, 2)}{', on ' if basis else ''}{basis}"

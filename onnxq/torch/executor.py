@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from onnxq.console.terminal import listed
 from onnxq.errors import ModelError
 from onnxq.graph.traverse import all_graphs, describe, subgraphs
 from onnxq.graph.values import array_of
@@ -234,8 +235,7 @@ def _tensor(tensor: ir.TensorProtocol, device: str) -> Tensor:
 def _require_supported(nodes: Sequence[ir.Node]) -> None:
     bad = unsupported_nodes(nodes)
     if bad:
-        more = f" and {len(bad) - _LISTED} more" if len(bad) > _LISTED else ""
-        raise ModelError(f"torch cannot run {', '.join(bad[:_LISTED])}{more}", hint="Leave these parts out")
+        raise ModelError(f"torch cannot run {listed(bad, _LISTED)}", hint="Leave these parts out")
 
 
 def _inner(node: ir.Node) -> Iterable[ir.Graph]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from onnxq.console.terminal import listed
 from onnxq.errors import OptionError
 
 __all__ = ["require_finite"]
@@ -28,9 +29,8 @@ def require_finite(module: torch.nn.Module, *, where: str) -> None:
         if bool(wrong.any()):
             bad.append(repr(name))
     if bad:
-        more = f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
         raise OptionError(
-            f"{', '.join(bad[:_NAMED])}{more} hold NaN or infinite numbers",
+            f"{listed(bad, _NAMED)} hold NaN or infinite numbers",
             where=where,
             hint="The training has diverged: go back to an earlier state, and train with a smaller learning rate",
         )
