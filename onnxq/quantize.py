@@ -5,41 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import onnx_ir as ir
-
-from onnxq.algorithms.choice import Choice, chosen, run
-from onnxq.algorithms.draft import FloatDraft
-from onnxq.best import improve
-from onnxq.calibration.ranges import check_range
-from onnxq.calibration.roles import samples_to_verify, to_judge_by
+from onnxq.algorithms.choice import chosen
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.console.progress import Reporter, Silent
-from onnxq.deciding.decide import Decider
-from onnxq.deciding.what_hurts import mend
-from onnxq.effort import algorithms_of
 from onnxq.errors import OptionError, OutputError
 from onnxq.given.fold_batchnorm import fold_quantized_batchnorm
 from onnxq.graph.files.load_named import load_named
-from onnxq.graph.shapes import forget_shapes, shapes_of_one, sizes_at
-from onnxq.graph.values import filled_values
+from onnxq.graph.shapes import shapes_of_one, sizes_at
+from onnxq.job import Job
 from onnxq.locations import artifact_path, is_folder, require_folder, spare
-from onnxq.measuring.final_check import Verification, final_check
-from onnxq.measuring.rewrite_cost import rewrite_cost
 from onnxq.notes.aloud import say
-from onnxq.notes.cautions import cautions
-from onnxq.notes.hints import few_bits, hints
-from onnxq.notes.unmet import unmet
 from onnxq.observe import observe, require_one
 from onnxq.options import ImageOptions, Options
 from onnxq.plan import Plan
 from onnxq.planning.planner import make_plan
-from onnxq.prepare import Prepared, Source, backend_named, needed_opset
+from onnxq.prepare import Prepared, Source, backend_named
 from onnxq.quantized import Quantized
-from onnxq.render.formats import FAKE_QUANTIZE
 from onnxq.render.reading.nodes import sort_nodes
 from onnxq.render.reading.read import read as read_quantizers
 from onnxq.several import for_each_target
@@ -132,7 +116,7 @@ def quantize(
         OnnxqError: anything that goes wrong, see :mod:`onnxq.errors`; nothing is written then.
     """
     options, reporter = Options.of(options), reporter or Silent()
-    job = _Job(backend, options)
+    job = Job(backend, options)
     require_folder(output)
     paths = [] if output is None else [artifact_path(output, model, backend)]
     (result,) = _run(model, data, [job], statistics, options, image, reporter, paths)
@@ -175,7 +159,7 @@ def quantize_all(
         raise OptionError("no target was given", where="backends", hint="Name at least one, see onnxq.backends()")
     if output is not None and not is_folder(output, several=True):
         raise OptionError(f"'{output}' is no folder", where="output", hint="Several targets need one each")
-    jobs = for_each_target(names, names, lambda name: _Job(name, options))
+    jobs = for_each_target(names, names, lambda name: Job(name, options))
     require_folder(output, several=True)
     paths = [] if output is None else [artifact_path(output, model, name, several=True) for name in names]
     results = _run(model, data, jobs, statistics, options, image, reporter, paths)
@@ -186,77 +170,10 @@ def quantize_all(
     return dict(zip(names, results, strict=True))
 
 
-class _Job:
-    """One target of a run: the options as it understands them, checked before any work."""
-
-    def __init__(self, backend: str, options: Options) -> None:
-        self.target, self.options = backend_named(backend), options
-        self.choices: list[Choice] = chosen(algorithms_of(options))
-        if self.choices and all(choice.stage == "options" for choice in self.choices):
-            effort = algorithms_of(replace(options, algorithms=()))  # these choose bits, the effort does the rest
-            self.choices += chosen(effort)
-        for method in (options.range, *(o.range for _, o in options.override if o.range is not None)):
-            check_range(method, self.target.activation)
-        self.target.require(options)
-
-    def fitted(self, prepared: Prepared) -> tuple[ir.Model, list[str]]:
-        """The model as the target wants it; a pattern that matches nothing is an error before any data is run."""
-        model, notes = prepared.for_target(self.target, self.options)
-        make_plan(model, self.target, self.options)
-        return model, notes
-
-    def run(
-        self, prepared: Prepared, fitted: tuple[ir.Model, list[str]], statistics: Statistics, reporter: Reporter
-    ) -> Quantized:
-        target, options, choices = self.target, self.options, self.choices
-        float_model, notes = fitted[0], [*prepared.notes, *fitted[1]]
-        keep_float: dict[str, str] = {}
-        told: list[str] = []
-        stages = {choice.stage for choice in choices}
-        if stages & {"float", "options"}:
-            draft = FloatDraft(float_model.clone(), target, options, statistics, reporter)
-            run(choices, draft)
-            statistics, keep_float, options, told = draft.statistics, draft.keep_float, draft.options, draft.warnings
-            float_model, more = prepared.raised(draft.model, needed_opset(target, options))
-            notes += [*draft.notes, *more]
-        version = metadata.version("onnxq")
-        decider = Decider(float_model, target, options, statistics, choices, version, keep_float, reporter)
-        quantized = decider.decide()
-        verification = _verified(quantized, prepared, statistics, options)
-        searching = options.placement != "all" and options.effort != "fast" and target.mixes
-        searching = searching and min(target.bits(options)) >= 8
-        searching = searching and "options" not in stages  # bits under a budget, which float layers would break
-        if searching:
-
-            def verify(other: Quantized) -> Verification:
-                return _verified(other, prepared, statistics, options)
-
-            quantized, verification = mend(decider, quantized, verification, verify, reporter)
-        if options.effort == "best" and not options.algorithms and statistics.kept:
-            quantized, tried = improve(quantized, decider, to_judge_by(statistics.kept), reporter)
-            decider.notes += [note for note in tried if note not in decider.notes]
-            verification = _verified(quantized, prepared, statistics, options)
-        filled = {value.name for value in filled_values(quantized.model)}
-        told += statistics.warnings(set(quantized.plan.observed()) - filled)
-        told += [*prepared.warnings, *decider.warnings, *verification.warnings]
-        if target.rewrite is not None:
-            told += rewrite_cost(fitted[0], target.name, verification, statistics.kept, options)
-        told += unmet(float_model, quantized.plan, target, options)
-        form = target.format_named(options.format)
-        packed = not form.simulated and form is not FAKE_QUANTIZE
-        told += cautions(quantized.plan, verification, options, statistics, packed=packed)
-        verification = replace(verification, warnings=tuple(told))
-        unsaid = form.notes(quantized) if form.notes is not None else []
-        advice = (*hints(float_model, quantized.plan, target, decider.sizes), *decider.hints)
-        if options.effort != "best":  # which has tried it
-            advice += few_bits(quantized.plan, quantized.qparams, quantized.recipe)
-        return replace(quantized, verification=verification, notes=(*notes, *decider.notes, *unsaid), hints=advice)
-
-
 def _run(
     model: Source,
     data: Any,
-    jobs: Sequence[_Job],
+    jobs: Sequence[Job],
     statistics: Statistics | str | os.PathLike[str] | None,
     options: Options,
     image: ImageOptions | None,
@@ -299,17 +216,3 @@ def read(model: Source, *, backend: str = "onnxruntime") -> Quantized:
     plan, numbers, notes = fold_quantized_batchnorm(found.model, found.plan, found.qparams)
     plan = sort_nodes(found.model, found.backend, plan)  # anew: some are folded
     return replace(found, plan=plan, qparams=numbers, notes=(*found.notes, *map(str, notes)))
-
-
-def _verified(quantized: Quantized, prepared: Prepared, statistics: Statistics, options: Options) -> Verification:
-    result = quantized.simulated() if quantized.is_simulated else quantized.rendered()
-    forget_shapes(result)
-    return final_check(
-        prepared.model,
-        result,
-        samples_to_verify(statistics.kept),
-        float_bytes=prepared.bytes,
-        providers=options.providers,
-        custom_op_library=options.custom_op_library,
-        at_home=quantized.backend.at_home,
-    )

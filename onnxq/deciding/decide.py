@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
+from copy import copy
 from typing import TypedDict
 
 import onnx_ir as ir
@@ -14,6 +15,7 @@ from onnxq.backend import Backend, Kind
 from onnxq.calibration.roles import few
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.console.progress import Reporter, Silent
+from onnxq.console.terminal import plural
 from onnxq.deciding.amplifiers import noise_amplifiers
 from onnxq.deciding.branches import LostBranch, lost_branches
 from onnxq.deciding.coarse import coarse_weights
@@ -87,6 +89,7 @@ class Decider:
         self.hints: list[str] = []
         self._keep: dict[str, str] = dict(keep_float or {})
         self._store: set[str] = set()
+        self._wide: set[str] = set()
         self._unusable: dict[str, str] = {}
         self._samples = samples = few(statistics.kept)
         outputs = (value for node in all_nodes(model) for value in node.outputs)
@@ -173,9 +176,27 @@ class Decider:
         self._keep.update(reasons)
         self._store.update(reasons if store else ())
 
+    def at(self, model: ir.Model) -> Decider:
+        """This decider with another form of its model, of the same names."""
+        other = copy(self)
+        other.model = model
+        return other
+
+    def store_wide(self, model: ir.Model, reasons: Mapping[str, str]) -> None:
+        """Store weights of float layers in 16 bits; ``model``: the float model at an opset that has such integers."""
+        self.model = model
+        self._wide.update(reasons)
+        name, why = next(iter(reasons.items()))
+        others = f" and of {plural(len(reasons) - 1, 'more float layer')}" if len(reasons) > 1 else ""
+        self.notes.append(f"16 bits for the stored weights of {name!r}{others}: {why}")
+
     def without(self, kept: Iterable[str]) -> Quantized:
         """The model with more nodes float, by the algorithms that are quick."""
         return self._attempt({**self._keep, **dict.fromkeys(kept, "")})[0]
+
+    def with_wide(self, nodes: Iterable[str]) -> Quantized:
+        """The model with weights of more float layers stored in 16 bits, by the algorithms that are quick."""
+        return self._attempt(self._keep, wide={*self._wide, *nodes})[0]
 
     def variant(
         self,
@@ -188,7 +209,7 @@ class Decider:
         """A decider that keeps float what this one does, for other algorithms, ranges, or an equal float model."""
         other = Decider(model, self.target, options, statistics, choices, self.version)
         other._keep, other._unusable = {**self._keep, **(keep_float or {})}, dict(self._unusable)
-        other._store = set(self._store)
+        other._store, other._wide = set(self._store), set(self._wide)
         return other
 
     def again(self, more: Mapping[str, str] | None = None, *, store: bool = False) -> tuple[Quantized, list[str]]:
@@ -217,7 +238,12 @@ class Decider:
         return {"providers": self.options.providers, "custom_op_library": self.options.custom_op_library}
 
     def _attempt(
-        self, keep: Mapping[str, str], *, final: bool = False, store: Collection[str] | None = None
+        self,
+        keep: Mapping[str, str],
+        *,
+        final: bool = False,
+        store: Collection[str] | None = None,
+        wide: Collection[str] | None = None,
     ) -> tuple[Quantized, list[str]]:
         """Plan and numbers, algorithms applied, with what these say; what the data rules out is noted as unusable.
 
@@ -233,6 +259,7 @@ class Decider:
                 unusable=self._unusable,
                 sizes=self._sizes,
                 store=self._store if store is None else store,
+                wide=self._wide if wide is None else wide,
             )
             bad = self._masks.to_avoid(mixes=self.target.mixes, everything=options.placement == "all")
             bad |= {**unusable_tensors(plan, statistics, self._made_tensors), **unusable_constants(model, plan)}

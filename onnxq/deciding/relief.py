@@ -21,7 +21,7 @@ from onnxq.planning.placement import elements
 from onnxq.planning.rows import row
 from onnxq.planning.sites import REORDERINGS
 
-__all__ = ["CHEAP", "FINE", "TIED", "cheap_in_float", "costly_in_integers"]
+__all__ = ["CHEAP", "FINE", "NARROW", "TIED", "cheap_in_float", "costly_in_integers", "stored_together"]
 
 FINE = 40.0
 """dB: where every output has as much, nothing is looked for."""
@@ -30,11 +30,12 @@ _LEAST_GAIN = 3.0
 _MOST_LOST = 1.0
 """dB that another may lose."""
 _AUDIBLE = 0.1
-"""Of the noise that stays, from which on a piece's own counts."""
+"""Of the noise that stays, or of that of 40 dB, from which on a piece's own counts."""
 _SHARE = 0.02
 """Of the cost of what is quantized, that all pieces together may cost."""
 
 CHEAP = "its integers leave {}, and it takes next to no time in float"
+NARROW = "8 bits leave {}"
 TIED = "the one scale of all that it reads leaves {}"
 
 Piece = tuple[str, ...]
@@ -71,6 +72,17 @@ def cheap_in_float(
             room -= price
             chosen.append(piece)
     return chosen
+
+
+def stored_together(plan: Plan) -> list[Piece]:
+    """Float layers whose weights are stored as integers, in the order of the plan; layers that share one together."""
+    together = {name: {name: None} for name in plan.stored}
+    for site in plan.sites:
+        names = [edge.node for edge in site.readers if site.role == "weight" and edge.node in together]
+        for name in names[1:]:
+            together[names[0]].update(together[name])
+            together.update(dict.fromkeys(together[name], together[names[0]]))
+    return list(dict.fromkeys(tuple(piece) for piece in together.values()))
 
 
 class _Small:
@@ -210,8 +222,9 @@ def _one_of_several(
 def _what_it_costs(hurt: Iterable[str], without: Mapping[str, float], best: Mapping[str, float]) -> str:
     """The output that suffers most, and how much it has left of what it could have; empty where none does."""
     left = {output: without.get(output, -math.inf) for output in hurt}
-    worst = max(left, key=lambda output: _added(left[output], best[output]))
-    audible = _added(left[worst], best[worst]) > _AUDIBLE
+    added = {output: _added(db, min(best[output], FINE)) for output, db in left.items()}
+    worst = max(left, key=lambda output: added[output])
+    audible = added[worst] > _AUDIBLE
     return f"output {worst!r} {left[worst]:.0f} dB of {best[worst]:.0f} dB" if audible else ""
 
 

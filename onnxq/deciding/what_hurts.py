@@ -2,10 +2,10 @@
 
 Below 40 dB that is arithmetic between layers which float makes next to no dearer (:mod:`onnxq.deciding.relief`), or,
 where a target has no table of costs, Concats whose one scale is far too large for some of what they read
-(:mod:`onnxq.deciding.ties`). Below 12 dB it is the layers to blame (:mod:`onnxq.deciding.rescue`). An output's error is
-held against its signal over all the data (:mod:`onnxq.measuring.judging`), and the worst output decides. An output that
-has another shape than the float model's in some sample decides nothing: its rows depend on the numbers, and no layer is
-to blame.
+(:mod:`onnxq.deciding.ties`); and weights that float layers store as integers take 16 bits where 8 cost as much. Below
+12 dB it is the layers to blame (:mod:`onnxq.deciding.rescue`). An output's error is held against its signal over all
+the data (:mod:`onnxq.measuring.judging`), and the worst output decides. An output that has another shape than the float
+model's in some sample decides nothing: its rows depend on the numbers, and no layer is to blame.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+import onnx_ir as ir
+
 from onnxq.calibration.roles import samples_to_verify
 from onnxq.calibration.statistics import KeptSample
 from onnxq.console.progress import Reporter
 from onnxq.deciding.decide import Decider
-from onnxq.deciding.relief import CHEAP, FINE, TIED, cheap_in_float, costly_in_integers
+from onnxq.deciding.relief import CHEAP, FINE, NARROW, TIED, cheap_in_float, costly_in_integers, stored_together
 from onnxq.deciding.rescue import POOR, Blame, blame, extent, groups, to_keep_float
 from onnxq.deciding.ties import crowded_concats
 from onnxq.errors import ExecutionError
@@ -39,10 +41,16 @@ _WORTH = 1.0
 """dB that weights left in float must gain over weights stored as integers."""
 
 Verify = Callable[[Quantized], Verification]
+Raised = Callable[[ir.Model], ir.Model | None]
 
 
 def mend(
-    decider: Decider, quantized: Quantized, verification: Verification, verify: Verify, reporter: Reporter
+    decider: Decider,
+    quantized: Quantized,
+    verification: Verification,
+    verify: Verify,
+    raised: Raised,
+    reporter: Reporter,
 ) -> tuple[Quantized, Verification]:
     """A result with as much of it in float as makes it good enough; itself where it is, or where nothing helps.
 
@@ -51,6 +59,7 @@ def mend(
         quantized: the result.
         verification: of it.
         verify: verifies another.
+        raised: the float model at an opset that has 16-bit weights; None where the result may hold none.
         reporter: shows progress.
     """
     worst = verification.worst
@@ -66,6 +75,12 @@ def mend(
         reasons = _relieved(decider, quantized, judges, reporter)
         if reasons:
             decider.keep_float(reasons)
+            quantized = decider.again()[0]
+            verification = verify(quantized)
+    if score(verification) < FINE:
+        model, reasons = _too_narrow(decider, quantized, judges, raised, reporter)
+        if reasons:
+            decider.store_wide(model, reasons)
             quantized = decider.again()[0]
             verification = verify(quantized)
     if score(verification) < POOR:
@@ -104,7 +119,7 @@ def blame_layers(
     layers, (most, samples) = decider.layers(quantized.plan), _extent(decider)
     if not layers or not samples:
         return [], 0.0
-    measure = _measure(decider, decider.without(layers), samples, judges)
+    measure = _measure(decider, decider.without(layers), decider.without, samples, judges)
 
     def attempt(kept: Iterable[str]) -> float:
         found = measure(kept)
@@ -127,10 +142,24 @@ def _relieved(decider: Decider, quantized: Quantized, judges: Collection[str], r
         pieces = [(name,) for name in concats]
     if not pieces or not samples:
         return {}
-    measure = _measure(decider, quantized, samples, judges)
+    measure = _measure(decider, quantized, decider.without, samples, judges)
     with reporter.phase(_STEP, total=len(groups([p[0] for p in pieces], most)), unit="groups") as advance:
         cause = CHEAP if decider.target.by_cost else TIED
         return costly_in_integers(pieces, measure, advance, most=most, cause=cause)
+
+
+def _too_narrow(
+    decider: Decider, quantized: Quantized, judges: Collection[str], raised: Raised, reporter: Reporter
+) -> tuple[ir.Model, dict[str, str]]:
+    """The model at an opset with 16-bit weights, and the layers whose stored weights cost much in 8, with reasons."""
+    pieces, (most, samples) = stored_together(quantized.plan), _extent(decider)
+    model = raised(decider.model) if pieces and samples else None
+    if model is None:
+        return decider.model, {}
+    wider = decider.at(model)
+    measure = _measure(decider, wider.with_wide(()), wider.with_wide, samples, judges)
+    with reporter.phase(_STEP, total=len(groups([p[0] for p in pieces], most)), unit="groups") as advance:
+        return model, costly_in_integers(pieces, measure, advance, most=most, cause=NARROW)
 
 
 def _rescued(decider: Decider, quantized: Quantized, judges: Collection[str], reporter: Reporter) -> dict[str, str]:
@@ -165,14 +194,18 @@ def _may_store(decider: Decider, reasons: Mapping[str, str], judges: Collection[
 
 
 def _measure(
-    decider: Decider, base: Quantized, samples: Sequence[KeptSample], judges: Collection[str] | None
+    decider: Decider,
+    base: Quantized,
+    changed: Callable[[Iterable[str]], Quantized],
+    samples: Sequence[KeptSample],
+    judges: Collection[str] | None,
 ) -> Callable[[Iterable[str]], dict[str, float]]:
-    """Nodes kept float → SQNR in dB of each float output that counts; empty where the model does not run."""
+    """Nodes → SQNR in dB of each float output that counts with these changed; empty where the model does not run."""
     fuse, louder = not base.is_simulated, lifts(samples, decider.statistics)
     variants = Variants(base.simulated(), samples, fuse_quantizers=fuse, **decider.runtime)
 
-    def measure(kept: Iterable[str]) -> dict[str, float]:
-        found = variants.outputs(decider.without(kept).simulated())
+    def measure(nodes: Iterable[str]) -> dict[str, float]:
+        found = variants.outputs(changed(nodes).simulated())
         return judged({name: db for name, db in found.items() if judges is None or name in judges}, louder)
 
     return measure

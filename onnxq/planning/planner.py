@@ -28,6 +28,7 @@ def make_plan(
     unusable: Mapping[str, str] | None = None,
     sizes: Mapping[str, int] | None = None,
     store: Container[str | None] = (),
+    wide: Container[str | None] = (),
 ) -> Plan:
     """Decide what is quantized how, what is tied, and what stays float and why.
 
@@ -39,11 +40,12 @@ def make_plan(
         unusable: node name → reason, for nodes that have no numbers to be quantized with, asked for or not.
         sizes: tensor name → number of elements, where data has shown it; else the shapes in the model are used.
         store: names among ``keep_float`` whose weights are stored as integers all the same, where the target does so.
+        wide: names of float layers whose weights, where they are stored as integers, take 16 bits.
 
     Raises:
         OptionError: a pattern of the options matches nothing.
     """
-    asked = Question.of(model, backend, options or Options(), keep_float or {}, unusable or {}, sizes or {})
+    asked = Question.of(model, backend, options or Options(), keep_float or {}, unusable or {}, sizes or {}, wide)
     decided = find_candidates(asked)
     absorb(asked, decided)
     assign(asked, decided)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -32,6 +32,7 @@ class Question:
         placement: what the options ask for; ``all`` for ``auto`` on a target that has no table of costs.
         keep_float: node name → reason; without the nodes that were asked for by name, unless they have no numbers.
         sizes: tensor name → number of elements, where data has shown it.
+        wide: names of float layers whose weights, where they are stored as integers, take 16 bits.
     """
 
     model: ir.Model
@@ -44,6 +45,7 @@ class Question:
     placement: str
     keep_float: Mapping[str, str]
     sizes: Mapping[str, int]
+    wide: Container[str | None]
 
     @classmethod
     def of(
@@ -54,6 +56,7 @@ class Question:
         keep_float: Mapping[str, str],
         unusable: Mapping[str, str],
         sizes: Mapping[str, int],
+        wide: Container[str | None],
     ) -> Question:
         """The question behind the arguments of :func:`onnxq.planning.planner.make_plan`.
 
@@ -75,6 +78,7 @@ class Question:
             placement="all" if options.placement == "auto" and not backend.by_cost else options.placement,
             keep_float={**{name: why for name, why in keep_float.items() if name not in forced}, **unusable},
             sizes=sizes,
+            wide=wide,
         )
 
     def size(self, value: ir.Value) -> int:

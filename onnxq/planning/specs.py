@@ -11,7 +11,10 @@ from onnxq.options.selection import with_symmetry
 from onnxq.planning.question import Decisions, Question
 from onnxq.spec import PerChannel, PerTensor, QuantSpec
 
-__all__ = ["activation_spec", "bias_spec", "default_spec", "weight_spec"]
+__all__ = ["WIDE", "activation_spec", "bias_spec", "default_spec", "weight_spec"]
+
+WIDE = 16
+"""Bits of stored weights that 8 would spoil."""
 
 
 def weight_spec(
@@ -23,7 +26,8 @@ def weight_spec(
     axis = rule.weight_axis(node, position) if rule.weight_axis and wanted else None
     granularity = PerTensor() if axis is None else PerChannel(axis)
     own = rule.weight or asked.backend.weight
-    bits = _least_bits(asked, decided, asked.weight_bits, node)
+    wide = node in decided.stored and node.name in asked.wide
+    bits = WIDE if wide else _least_bits(asked, decided, asked.weight_bits, node)
     spec = asked.selection.weight(replace(own, bits=bits, granularity=granularity), node, value)
     return spec if spec.bits in rule.weight_bits else replace(spec, bits=own.bits)
 

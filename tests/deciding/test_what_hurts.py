@@ -44,7 +44,7 @@ def worst(result: onnxq.Quantized) -> float:
 
 
 def test_effort_fast_takes_ranges_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_module("onnxq.quantize"), "mend", None)
+    monkeypatch.setattr(import_module("onnxq.job"), "mend", None)
     poor = onnxq.quantize(ruined(), DATA, options=Options(effort="fast"))
     assert worst(poor) < 12 and "first" in poor.plan.quantized
 
@@ -121,3 +121,50 @@ def test_many_outputs_are_said_to_decide() -> None:
         model.graph.output.append(onnx.helper.make_tensor_value_info(name, 1, [1, 32, 24, 24]))
     (hint,) = onnxq.quantize(model, DATA).hints
     assert hint.startswith("5 outputs are judged, and the worst of them decides what stays float")
+
+
+def coarse(opset: int = 17) -> onnx.ModelProto:
+    """Two recurrent layers that share nothing; the first has huge weights on an input that is silent."""
+    weight = normal(1, 64, 16)
+    weight[:, :, 0] *= 1000
+    return build(
+        """(float[6, 1, 16] x) => (float[6, 1, 1, 16] y) {
+            [first] a, ah, ac = LSTM <hidden_size = 16> (x, w, r)
+            s = Reshape (a, shape)
+            [second] y, yh, yc = LSTM <hidden_size = 16> (s, w2, r2)
+        }""",
+        opset=opset,
+        shape=np.array([6, 1, 16]),
+        w=weight,
+        r=normal(1, 64, 16, seed=1, scale=0.1),
+        w2=normal(1, 64, 16, seed=2, scale=0.3),
+        r2=normal(1, 64, 16, seed=3, scale=0.1),
+    )
+
+
+def silent() -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    data = rng.standard_normal((16, 6, 1, 16)).astype(np.float32)
+    data[..., 0] = 0
+    return [{"x": x} for x in data]
+
+
+def widths(result: onnxq.Quantized) -> dict[str, set[int]]:
+    weights = [site for site in result.plan.sites if site.role == "weight"]
+    return {node: {s.spec.bits for s in weights for e in s.readers if e.node == node} for node in result.plan.stored}
+
+
+@pytest.mark.parametrize("opset", [17, 21])
+def test_stored_weights_that_8_bits_would_spoil_take_16(opset: int) -> None:
+    result = onnxq.quantize(coarse(opset), silent())
+    assert widths(result) == {"first": {16}, "second": {8}} and worst(result) > 35
+    assert any(
+        note.startswith("16 bits for the stored weights of 'first': 8 bits leave output 'y'") for note in result.notes
+    )
+    as_asked = onnxq.quantize(coarse(opset), silent(), options=Options(weight_bits=8))
+    assert widths(as_asked) == {"first": {8}, "second": {8}} and worst(as_asked) < worst(result) - 10
+
+
+def test_no_weight_takes_16_bits_where_the_opset_asked_for_has_none() -> None:
+    result = onnxq.quantize(coarse(), silent(), options=Options(opset=17))
+    assert widths(result) == {"first": {8}, "second": {8}}
