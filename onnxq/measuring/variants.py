@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import onnx_ir as ir
@@ -168,14 +169,19 @@ def _cut(graph: ir.Graph, nodes: Sequence[ir.Node]) -> tuple[list[int], list[fro
     Only tensors of usual types go from one chunk to the next.
     """
     last = {value: index for index, node in enumerate(nodes) for value in reads(node)}
-    made = ((index, value) for index, node in enumerate(nodes) for value in node.outputs)
-    barred = [(index, last[value]) for index, value in made if value in last and not _may_cross(value)]
+    depth = [0] * (len(nodes) + 2)
+    for index, node in enumerate(nodes):
+        for value in node.outputs:
+            if value in last and not _may_cross(value):  # no cut from behind its maker to its last reader
+                depth[index + 1] += 1
+                depth[last[value] + 1] -= 1
+    barred = list(accumulate(depth))
     last.update(dict.fromkeys(graph.outputs, len(nodes)))
     count = max(1, min(_CHUNKS, len(nodes) // _LEAST))
     bounds = [0]
     for part in range(1, count):
         at = max(part * len(nodes) // count, bounds[-1] + 1)
-        while at < len(nodes) and any(start < at <= end for start, end in barred):
+        while at < len(nodes) and barred[at]:
             at += 1
         if at < len(nodes):
             bounds.append(at)
