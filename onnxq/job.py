@@ -24,7 +24,7 @@ from onnxq.graph.values import filled_values
 from onnxq.measuring.final_check import Verification, final_check
 from onnxq.measuring.rewrite_cost import rewrite_cost
 from onnxq.notes.cautions import cautions
-from onnxq.notes.hints import few_bits, hints
+from onnxq.notes.hints import few_bits, hints, low
 from onnxq.notes.unmet import unmet
 from onnxq.options import Options
 from onnxq.planning.planner import make_plan
@@ -104,6 +104,7 @@ class Job:
         advice = (*hints(float_model, quantized.plan, target, decider.sizes), *decider.hints)
         if options.effort != "best":  # which has tried it
             advice += few_bits(quantized.plan, quantized.qparams, quantized.recipe)
+        advice += low(float_model, verification, target, options, decider.sizes)
         return replace(quantized, verification=verification, notes=(*notes, *decider.notes, *unsaid), hints=advice)
 
 

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind
 from onnxq.console.terminal import listed, plural
 from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import is_constant
+from onnxq.measuring.final_check import Verification
+from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.planning.macs import multiply_accumulates
 from onnxq.planning.rows import row
 from onnxq.qparams import QParams
 
-__all__ = ["few_bits", "hints"]
+__all__ = ["few_bits", "hints", "low"]
 
 _LEARNERS = ("gptq", "adaround", "adaquant", "reconstruct")
 """Algorithms that learn from data which way a weight is rounded."""
 
+_LOW = 20.0
+"""dB of the worst output, below which a user is told what may give more."""
 _NAMED = 4
 _MUCH = 0.5
 """Share of the multiply-accumulates from which on a reason is worth a line of its own."""
@@ -39,19 +44,61 @@ def hints(model: ir.Model, plan: Plan, target: Backend, sizes: Mapping[str, int]
     kept = {k.node: k.op for k in plan.kept_float if target.stored_because.get(k.op) == k.reason}
     if not kept:
         return needs
-    total, of_op = 0, Counter[str]()
-    for node in all_nodes(model):
-        rule = row(target, node)
-        if rule is not None and rule.kind in (Kind.COMPUTE, Kind.WEIGHT_ONLY):
-            macs = multiply_accumulates(node, sizes)
-            total += macs
-            of_op[kept.get(node.name or "", "")] += macs
+    of_op = Counter[str]()
+    for node, macs in _arithmetic(model, target, sizes):
+        of_op[kept.get(node.name or "", "")] += macs
+    total = of_op.total()
     number = Counter(kept.values())
     return needs + tuple(
         f"{number[op]} {op}, {of_op[op] / total:.0%} of the arithmetic: {target.stored_because[op]}"
         for op in number
         if of_op[op] >= _MUCH * total > 0
     )
+
+
+def low(
+    model: ir.Model,
+    verification: Verification,
+    target: Backend,
+    options: Options,
+    sizes: Mapping[str, int],
+) -> tuple[str, ...]:
+    """A sentence on a result below 20 dB, or below the floor: what may give more.
+
+    Args:
+        model: the float model that was planned.
+        verification: of the result.
+        target: whose activations may have 16 bits; matrix products can take ranges at each run where it is onnxruntime.
+        options: how it was made.
+        sizes: tensor name → number of elements, where data has shown it; else the shapes in the model are used.
+    """
+    worst = verification.worst
+    if worst is None or not worst[1].sqnr < max(_LOW, options.min_sqnr):
+        return ()
+    ways = []
+    if not target.at_home and 16 in target.act_bits and (options.act_bits or target.activation.bits) == 8:
+        ways.append("--act-bits 16 gives activations finer steps")
+    if target.at_home and not options.algorithms and _products(model, target, sizes):
+        ways.append("--algorithm dynamic takes the ranges of what matrix products read at each run")
+    if options.effort != "best" and not options.algorithms:
+        ways.append("--effort best tries range methods and algorithms on it")
+    return (f"output {worst[0]!r} has {worst[1].sqnr:.1f} dB: {'; '.join(ways)}",) if ways else ()
+
+
+def _products(model: ir.Model, target: Backend, sizes: Mapping[str, int]) -> bool:
+    """Whether most of a model's arithmetic is MatMuls and Gemms with constant weights."""
+    of_op = Counter[bool]()
+    for node, macs in _arithmetic(model, target, sizes):
+        of_op[node.op_type in ("Gemm", "MatMul") and is_constant(node.inputs[1])] += macs
+    return of_op[True] > _MUCH * of_op.total()
+
+
+def _arithmetic(model: ir.Model, target: Backend, sizes: Mapping[str, int]) -> Iterator[tuple[ir.Node, int]]:
+    """The layers that a target has rows for, with their multiply-accumulates."""
+    for node in all_nodes(model):
+        rule = row(target, node)
+        if rule is not None and rule.kind in (Kind.COMPUTE, Kind.WEIGHT_ONLY):
+            yield node, multiply_accumulates(node, sizes)
 
 
 def _needs(plan: Plan, target: Backend) -> tuple[str, ...]:

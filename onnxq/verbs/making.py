@@ -56,7 +56,6 @@ def quantize(args: argparse.Namespace, screen: Screen) -> Answer:
         views.quantized(screen, args.model, args.output, result, seconds, verbose=args.verbose)
         if below and worst is not None:
             tries = ["what the hint above says"] if result.hints else []
-            tries += ["--effort best"] if args.options.effort != "best" and not args.options.algorithms else []
             views.below_floor(screen, worst[0], worst[1].sqnr, args.options.min_sqnr, suspects, tries=tries)
     document = {"model": args.model, "output": args.output, "seconds": round(seconds, 3), **result.report()}
     document["below_floor"] = below

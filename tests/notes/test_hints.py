@@ -86,3 +86,26 @@ def test_weights_of_few_bits_suggest_to_learn_their_rounding() -> None:
     learned = onnxq.quantize(model, feeds, options=Options(weight_bits=4, algorithms=asked))
     assert learned.hints == ()
     assert onnxq.quantize(model, feeds).hints == (), "8 bits need nothing of it"
+
+
+def _loud() -> tuple[onnx.ModelProto, list[dict[str, np.ndarray]]]:
+    """A matrix product of which 8 bits leave little: one column of what it reads is a thousand times the others."""
+    scale = np.ones(32, np.float32)
+    scale[0] = 1000
+    weight = normal(32, 64)
+    weight[0] = 0
+    model = build("(float[4, 32] x) => (float[4, 64] y) { y = MatMul (x, w) }", w=weight)
+    return model, [{"x": normal(4, 32, seed=k, scale=1.0) * scale} for k in range(8)]
+
+
+def test_a_poor_result_says_what_may_give_more() -> None:
+    model, data = _loud()
+    qnn = onnxq.quantize(model, data, backend="qnn")
+    ways = "--act-bits 16 gives activations finer steps; --effort best tries range methods and algorithms on it"
+    assert qnn.hints[-1].endswith(ways)
+    wide = onnxq.quantize(model, data, backend="qnn", options=Options(act_bits=16))
+    assert wide.verification and wide.verification.worst and wide.verification.worst[1].sqnr > 20
+    assert not any("--act-bits" in hint for hint in wide.hints)
+    home = onnxq.quantize(model, data, options=Options(effort="fast", include=("MatMul",)))
+    assert "--algorithm dynamic takes the ranges of what matrix products read" in home.hints[-1]
+    assert "--act-bits" not in home.hints[-1], "onnxruntime has no kernels of 16 bits"
