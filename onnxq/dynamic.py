@@ -47,12 +47,16 @@ from onnxq.quantized import Quantized
 from onnxq.render.ranges_at_run import MICROSOFT, take_ranges_at_run, unsaid
 from onnxq.rewritten import HOME, Rewritten, refuse_unused
 
-__all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "require", "rewrite", "runs_in_integers"]
+__all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "require", "rewrite", "runs_in_integers"]
 
 NAME = "dynamic"
 TITLE = "int8 weights, ranges of activations taken at each run: for transformers and LSTMs on a CPU; needs no data"
 STAGE = "model"
 PARAMETERS: Mapping[str, object] = {"per_channel": True, "reduce_range": False}
+HELP: Mapping[str, str] = {
+    "per_channel": "true: weights have a scale for each output channel; false: one scale for each weight tensor",
+    "reduce_range": "true: weights take 7 bits, so that processors without VNNI cannot overflow; false: 8 bits",
+}
 
 _USED = ("include", "exclude", "samples", "opset", "simplify", "providers", "custom_op_library")
 _HINTS = {"per_channel": "Write dynamic:per_channel={value}"}

@@ -118,6 +118,7 @@ def test_faulty_algorithms_and_backends_are_left_out_of_the_lists_with_a_warning
     assert "algorithm 'odd_stage' of package 'tools' has the STAGE 'last'" in said
     assert "backend 'chip' of package 'tools' calls itself 'some_chip'" in said
     assert main(["algorithms"]) == 0
+    assert main(["algorithms", "failing"]) == 0
     assert main(["backends"]) == 0
     assert "gptq" in capsys.readouterr().out
 

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from typing import Literal
 
 from onnxq.algorithms.draft import Draft
+from onnxq.algorithms.parameter_help import LEARNED
 from onnxq.algorithms.reconstruction import Learning, check_learning, learn_blocks
 from onnxq.errors import OptionError
 
-__all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check"]
+__all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check"]
 
 NAME = "adaquant"
 TITLE = "learn weights, scales and biases of each layer so that it gives what the float one gives (needs torch)"
@@ -27,6 +28,12 @@ PARAMETERS: Mapping[str, object] = {
     "bias_lr": 1e-2,
     "drop": 0.0,
     "unit": "layer",
+}
+HELP: Mapping[str, str] = {
+    **LEARNED,
+    "iterations": "training steps for each layer (or block), 1 or more",
+    "lr": "learning rate of weights, in units of their scale, above 0",
+    "unit": "what is trained at a time: layer, or block (several layers up to where branches meet)",
 }
 _UNITS = ("layer", "block")
 

@@ -16,10 +16,11 @@ import numpy as np
 
 from onnxq.algorithms.draft import Draft
 from onnxq.algorithms.layerwise import Answer, Problem, improve
+from onnxq.algorithms.parameter_help import LAYERWISE
 from onnxq.algorithms.rounding import descend, errors, feed_back
 from onnxq.errors import OptionError
 
-__all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check"]
+__all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check"]
 
 NAME = "adaround"
 TITLE = "learn for every weight whether to round it up or down (AdaRound)"
@@ -31,6 +32,13 @@ PARAMETERS: Mapping[str, object] = {
     "bias": True,
     "sweeps": 50,
     "iterations": 500,
+}
+HELP: Mapping[str, str] = {
+    **LAYERWISE,
+    "method": "hessian (by the second moments of a layer's inputs) or data (by gradient on the samples: uses only "
+    "iterations, needs torch)",
+    "sweeps": "passes over a layer's inputs at most, 1 or more; with method=hessian",
+    "iterations": "training steps for each layer, 1 or more; with method=data",
 }
 
 

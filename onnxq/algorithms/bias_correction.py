@@ -29,12 +29,17 @@ from onnxq.ort.session import Session, open_anyhow
 from onnxq.plan import Plan
 from onnxq.qparams import QParams, fake_quantize
 
-__all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check", "correct_biases", "quick"]
+__all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check", "correct_biases", "quick"]
 
 NAME = "bias_correction"
 TITLE = "take out the mean error that rounding the weights gives each output channel"
 STAGE = "numbers"
 PARAMETERS: Mapping[str, object] = {"method": "analytic", "runs": 64}
+HELP: Mapping[str, str] = {
+    "method": "analytic (computed from the mean of each layer's input) or empirical (measured by running the quantized "
+    "model)",
+    "runs": "runs of the quantized model at most, 1 or more; with method=empirical",
+}
 
 _BATCH_BYTES = 256 << 20
 """Tensors are measured together as long as one sample of them stays below this."""

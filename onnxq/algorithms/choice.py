@@ -171,7 +171,8 @@ def _parse(text: str) -> Choice:
         key, equals, value = (piece.strip() for piece in part.partition("="))
         key = key.replace("-", "_")
         if not equals or key not in parameters:
-            hint = nearest(key, parameters, title="parameters") if parameters else "It has none"
+            known = f"{nearest(key, parameters, title='parameters')} 'onnxq algorithms {algorithm.NAME}' explains them"
+            hint = known if parameters else "It has none"
             raise OptionError(f"algorithm {name!r} has no parameter {key!r}", where="algorithm", hint=hint)
         parameters[key] = _value(f"algorithm {name!r}, {key}", value, parameters[key])
     if (check := getattr(algorithm, "check", None)) is not None:

@@ -36,7 +36,9 @@ class Algorithm(Protocol):
         PARAMETERS: every parameter with its default; a value given takes the type of the default.
 
     A function ``check(**parameters)`` beside these may refuse parameters before any work; ``quick(**parameters)`` says
-    whether the algorithm costs so little that it runs each time a plan is tried, not only on the last one.
+    whether the algorithm costs so little that it runs each time a plan is tried, not only on the last one. A mapping
+    ``HELP`` holds a sentence for each parameter: what it does, its unit and the values that it takes, for
+    ``onnxq algorithms NAME``.
     """
 
     NAME: str

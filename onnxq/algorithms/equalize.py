@@ -39,12 +39,16 @@ from onnxq.graph.layer import Layer
 from onnxq.graph.values import constant_array
 from onnxq.spec import PerTensor
 
-__all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "apply"]
+__all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "apply"]
 
 NAME = "equalize"
 TITLE = "scale the channels between two layers so that one grid fits them all"
 STAGE = "float"
 PARAMETERS: Mapping[str, object] = {"absorb": False}
+HELP: Mapping[str, str] = {
+    "absorb": "true: the part of a bias that keeps a channel above zero moves into the next layer's bias as well, "
+    "exact only on data like the samples; false: only scales move",
+}
 
 _EXPONENTS = ((0.5, 0.0), (0.0, 1.0), (0.0, 0.75), (0.0, 0.5), (0.0, 0.25), (0.25, 0.5), (0.33, 0.33), (0.25, 0.25))
 """Of r1 and of the activation's range; r2 has what is missing to 1, negative."""

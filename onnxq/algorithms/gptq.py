@@ -14,11 +14,12 @@ import numpy as np
 
 from onnxq.algorithms.draft import Draft
 from onnxq.algorithms.layerwise import Answer, Problem, improve
+from onnxq.algorithms.parameter_help import LAYERWISE
 from onnxq.algorithms.rounding import Grid, descend, errors, feed_back
 from onnxq.algorithms.scales import search_scales
 from onnxq.errors import OptionError
 
-__all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check", "solve"]
+__all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check", "solve"]
 
 NAME = "gptq"
 TITLE = "round weights so that the errors of a layer's inputs make up for each other (GPTQ)"
@@ -30,6 +31,14 @@ PARAMETERS: Mapping[str, object] = {
     "bias": True,
     "search": True,
     "sweeps": 2,
+}
+HELP: Mapping[str, str] = {
+    **LAYERWISE,
+    "order": "which inputs of a layer are rounded first: activation (those with the largest second moment) or natural "
+    "(as they come)",
+    "search": "true: scales of weights of 2 to 4 bits are searched again, and kept where the rounded weights are "
+    "better; false: they stay",
+    "sweeps": "passes of coordinate descent over the rounded weights, 0 or more",
 }
 
 _SEARCHED = 4

@@ -29,7 +29,7 @@ from onnxq.options.patterns import names_of
 from onnxq.spec import QuantSpec
 from onnxq.survey import make_probe
 
-__all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check"]
+__all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check"]
 
 NAME = "mixed_precision"
 TITLE = "choose bits for each layer under a budget: avg_bits, size, macs_bits, latency or sqnr"
@@ -43,6 +43,18 @@ PARAMETERS: Mapping[str, object] = {
     "first_last": 0,
     "save": "",
     "runs": 512,
+}
+HELP: Mapping[str, str] = {
+    "avg_bits": "budget: bits of a weight on average, as in 5.5; 0: not used",
+    "sqnr": "budget: the SQNR in dB to reach at the worst output, with the smallest weights; 0: not used",
+    "budget": "any budget as KIND:AMOUNT, as in size:0.6; give exactly one of avg_bits, sqnr and budget. KIND is "
+    + "; ".join(f"{kind}: {said}" for kind, said in KINDS.items()),
+    "bits": "bits of weights to choose from, 2 to 16, as in 3-8 or 4/8/float; empty: by the budget, of those that the "
+    "target stores in fewer bits than the next wider one",
+    "act_bits": "bits of activations to choose from, 2 to 16, as in 8/16; empty: those of the options for all",
+    "first_last": "bits of the weights of the first and the last layers, 2 to 16; 0: chosen like the others",
+    "save": "configuration file (.toml) to write the choice to, for --config; empty: none",
+    "runs": "measurements at most, 1 or more: each loads a model and runs it on up to 8 samples",
 }
 
 _SAMPLES = 8

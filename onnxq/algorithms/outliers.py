@@ -17,12 +17,13 @@ from onnxq.deciding.masks import find_masks
 from onnxq.graph.traverse import all_nodes
 from onnxq.plan import Plan
 
-__all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "apply"]
+__all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "apply"]
 
 NAME = "outliers"
-TITLE = "keep mask values in front of a softmax out of integers"
+TITLE = "keep the mask values before a softmax out of integers"
 STAGE = "float"
 PARAMETERS: Mapping[str, object] = {}
+HELP: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)

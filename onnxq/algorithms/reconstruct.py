@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from onnxq.algorithms.draft import Draft
+from onnxq.algorithms.parameter_help import LEARNED
 from onnxq.algorithms.reconstruction import Learning, check_learning, learn_blocks
 
-__all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check"]
+__all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check"]
 
 NAME = "reconstruct"
 TITLE = "learn the rounding, biases and scales of each block so that it gives what the float one gives (needs torch)"
@@ -25,6 +26,14 @@ PARAMETERS: Mapping[str, object] = {
     "drop": 0.5,
     "warmup": 0.2,
     "regularize": 100.0,
+}
+HELP: Mapping[str, str] = {
+    **LEARNED,
+    "iterations": "training steps for each block, 1 or more",
+    "lr": "learning rate of what decides whether a weight is rounded up or down, above 0",
+    "warmup": "share of the training steps before weights are driven to one side of the rounding, 0 to 0.99",
+    "regularize": "how strongly weights are driven to one side of the rounding, relative to the gradient of the error, "
+    "0 or more",
 }
 
 

@@ -11,16 +11,23 @@ from collections.abc import Mapping
 
 from onnxq.algorithms.draft import Draft
 from onnxq.algorithms.layerwise import Answer, Problem, improve
+from onnxq.algorithms.parameter_help import LAYERWISE
 from onnxq.algorithms.rounding import Grid
 from onnxq.algorithms.scales import search_scales
 from onnxq.errors import OptionError
 
-__all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check"]
+__all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check"]
 
 NAME = "seqmse"
 TITLE = "choose the scales of weights by the error of each layer's output"
 STAGE = "numbers"
 PARAMETERS: Mapping[str, object] = {"candidates": 40, "lowest": 0.3, "prefix": False, "bias": True}
+HELP: Mapping[str, str] = {
+    "candidates": "how many scales are tried for each output channel, 1 or more",
+    "lowest": "the smallest scale tried, as a fraction of the one that holds the whole range; above 0 and below 1",
+    "prefix": LAYERWISE["prefix"],
+    "bias": LAYERWISE["bias"],
+}
 
 
 def check(*, candidates: int, lowest: float, prefix: bool, bias: bool) -> None:

@@ -32,12 +32,17 @@ from onnxq.graph.layer import Channels, Refusal, as_layer
 from onnxq.plan import Plan, Site
 from onnxq.spec import QuantSpec
 
-__all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check", "smoothing_scale"]
+__all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check", "smoothing_scale"]
 
 NAME = "smoothquant"
 TITLE = "move the outliers of an activation's channels into the weights that read it"
 STAGE = "float"
 PARAMETERS: Mapping[str, object] = {"alpha": 0.0, "insert": 1.0}
+HELP: Mapping[str, str] = {
+    "alpha": "how much of an outlier moves from the activation into the weights, 0 to 1; 0 chooses for each input, by "
+    "the error on samples",
+    "insert": "dB that the layers must gain where smoothing adds a Mul to the model, 0 or more",
+}
 
 _ALPHAS = (0.15, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 _COMMON = (0.5, 0.7, 0.8, 0.9)

@@ -199,7 +199,7 @@ def _backends(verb: argparse.ArgumentParser) -> None:
 
 
 def _algorithms(verb: argparse.ArgumentParser) -> None:
-    """None besides those that all verbs take."""
+    verb.add_argument("names", metavar="NAME", nargs="*", help="these only, with what their parameters mean")
 
 
 def _demo(verb: argparse.ArgumentParser) -> None:
@@ -223,6 +223,6 @@ _VERBS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "sensitivity": ("which layers hurt: weights and activations quantized one at a time", _sensitivity),
     "show": ("a model's quantization, or a statistics file", _show),
     "backends": ("table of targets", _backends),
-    "algorithms": ("table of algorithms and their parameters", _algorithms),
+    "algorithms": ("table of algorithms; with a name: what its parameters mean", _algorithms),
     "demo": ("quantize a small packaged model: accuracy, size and speed", _demo),
 }

@@ -7,6 +7,8 @@ import math
 
 import onnxq
 from onnxq import views
+from onnxq.algorithms.choice import algorithm_named
+from onnxq.algorithms.parameter_help import parameter_help
 from onnxq.console.exit_codes import ExitCode
 from onnxq.console.terminal import Screen
 from onnxq.prepare import backend_named
@@ -49,10 +51,22 @@ def backends(args: argparse.Namespace, screen: Screen) -> Answer:
 
 def algorithms(args: argparse.Namespace, screen: Screen) -> Answer:
     """``onnxq algorithms``."""
-    found = onnxq.installed_algorithms()
+    if args.names:
+        found = [algorithm_named(name.replace("-", "_")) for name in args.names]
+    else:
+        found = onnxq.installed_algorithms()
     if shows(args):
-        views.algorithms(screen, found)
-    rows = [{"name": a.NAME, "title": a.TITLE, "stage": a.STAGE, "parameters": dict(a.PARAMETERS)} for a in found]
+        (views.algorithms_in_detail if args.names else views.algorithms)(screen, found)
+    rows = [
+        {
+            "name": a.NAME,
+            "title": a.TITLE,
+            "stage": a.STAGE,
+            "parameters": dict(a.PARAMETERS),
+            "help": parameter_help(a),
+        }
+        for a in found
+    ]
     return ExitCode.OK, {"algorithms": rows}
 
 

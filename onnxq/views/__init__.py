@@ -6,13 +6,14 @@
 
 from __future__ import annotations
 
-from onnxq.views.listings import algorithms, backends, demo, shown
+from onnxq.views.listings import algorithms, algorithms_in_detail, backends, demo, shown
 from onnxq.views.measurements import calibrated, comparison, findings, plan, sensitivity
 from onnxq.views.results import agreement, below_floor, quantized, rewritten, several
 
 __all__ = [
     "agreement",
     "algorithms",
+    "algorithms_in_detail",
     "backends",
     "below_floor",
     "calibrated",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from onnxq.algorithms.parameter_help import parameter_help
 from onnxq.backend import Backend
 from onnxq.console.terminal import Screen, bytes_text, decibels, number
 from onnxq.quantized import Quantized
@@ -23,7 +25,16 @@ if TYPE_CHECKING:
     from onnxq.algorithms.draft import Algorithm
     from onnxq.demo.run import DemoResult
 
-__all__ = ["algorithms", "backends", "demo", "shown"]
+__all__ = ["algorithms", "algorithms_in_detail", "backends", "demo", "shown"]
+
+_TEXT = 100
+"""Columns of a sentence that is longer than a line."""
+_STAGES = {
+    "float": "changes the float model before it is planned",
+    "options": "chooses options by the data, before the model is planned",
+    "numbers": "changes weights, biases and scales of the planned model",
+    "model": "a pipeline of its own, from the model to the file: it runs alone",
+}
 
 
 def shown(screen: Screen, view: ModelView | StatisticsView, *, everything: bool) -> None:
@@ -105,11 +116,26 @@ def _scheme(spec: QuantSpec) -> str:
 
 def algorithms(screen: Screen, found: Sequence[Algorithm]) -> None:
     """The table of algorithms."""
-    rows = [
-        (a.NAME, a.STAGE, ", ".join(f"{key}={value}" for key, value in a.PARAMETERS.items()) or "-", a.TITLE)
-        for a in found
-    ]
-    screen.table(("name", "stage", "parameters", "what it does"), rows)
+    screen.table(("name", "stage", "what it does"), [(a.NAME, a.STAGE, a.TITLE) for a in found])
+    screen.line("  onnxq algorithms NAME says what its parameters mean.")
+
+
+def algorithms_in_detail(screen: Screen, found: Sequence[Algorithm]) -> None:
+    """Algorithms with their parameters: ``KEY=DEFAULT``, what it means and the values that it takes."""
+    for algorithm in found:
+        name, said = algorithm.NAME, parameter_help(algorithm)
+        screen.line(f"{screen.style(name, 'bold')}  {algorithm.TITLE}")
+        rows = [("stage", f"{algorithm.STAGE}: {_STAGES.get(algorithm.STAGE, '')}")]
+        rows.append(("use", f"--algorithm {name}{':KEY=VALUE,KEY=VALUE' if said else ''}"))
+        for key, value in algorithm.PARAMETERS.items():
+            lines = textwrap.wrap(said[key], _TEXT) or [""]
+            rows += [(f"{key}={_setting(value)}", lines[0]), *(("", line) for line in lines[1:])]
+        screen.pairs(rows)
+
+
+def _setting(value: object) -> str:
+    """A value as ``--algorithm`` takes it."""
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def demo(screen: Screen, result: DemoResult, made: Quantized) -> None:

@@ -12,7 +12,7 @@ from onnxq.rewritten import Rewritten, refuse_unused
 from onnxq.weight_only.pipeline import rewrite_weights
 from onnxq.weight_only.recipe import FASTEST, Recipe
 
-__all__ = ["NAME", "PARAMETERS", "STAGE", "TITLE", "check", "require", "rewrite"]
+__all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "check", "require", "rewrite"]
 
 NAME = "weight_only"
 TITLE = "4- or 8-bit weights in blocks, activations float; a pipeline of its own, for transformers of any size"
@@ -24,6 +24,18 @@ PARAMETERS: Mapping[str, object] = {
     "method": "rtn",
     "format": "qdq",
     "accuracy_level": FASTEST,
+}
+HELP: Mapping[str, str] = {
+    "bits": "bits of a weight: 4 or 8",
+    "block": "weights along the input axis that share a scale: 16, 32, 64, 128 or 256; fewer are more accurate and "
+    "larger",
+    "symmetric": "true: integers around 0; false: a zero point for each block, mostly more accurate, a little larger",
+    "method": "rtn (round to nearest), hqq (scales and zero points that ignore outliers) or gptq (rounding that makes "
+    "up for its own errors: the one that needs --data)",
+    "format": "qdq (standard ONNX of opset 21: DequantizeLinear with blocks) or matmulnbits (onnxruntime's own "
+    "MatMulNBits and GatherBlockQuantized)",
+    "accuracy_level": "with format=matmulnbits: 4 lets onnxruntime round activations to 8 bits while it multiplies, 0 "
+    "or 1 multiply in float32 (slower)",
 }
 CALLED = "from onnxq.weight_only import quantize_weights"
 _USED = ("include", "exclude", "samples", "opset", "simplify", "providers", "custom_op_library")
