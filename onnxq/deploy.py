@@ -143,7 +143,7 @@ def _adopt(
     in_float = {name for name, _ in unquantized}
 
     def lacking(plan: Plan) -> dict[str, str]:
-        numbers = _numbers(source.model, plan, given, in_float, target)
+        numbers = _numbers(source.model, plan, given, in_float)
         edges = ((site.tensor, edge) for site in plan.sites for edge in site.readers)
         lacks = {edge.node: tensor for tensor, edge in edges if (tensor, edge) in unquantized}
         lacks |= reading(plan, numbers)
@@ -152,7 +152,7 @@ def _adopt(
         return {node: f"the model given does not quantize {tensor!r}" for node, tensor in lacks.items()}
 
     plan = settled_plan(source.model, target, options, lacking)
-    numbers = _numbers(source.model, plan, given, in_float, target)
+    numbers = _numbers(source.model, plan, given, in_float)
     if bad := _refused(plan, given, target):
         rest = f"; and {len(bad) - _LISTED} more" if len(bad) > _LISTED else ""
         raise BackendError(
@@ -179,7 +179,7 @@ def _adopt(
 
 
 def _numbers(
-    model: ir.Model, plan: Plan, given: Mapping[tuple[str, str], QParams], in_float: Set[str], target: Backend
+    model: ir.Model, plan: Plan, given: Mapping[tuple[str, str], QParams], in_float: Set[str]
 ) -> dict[str, QParams]:
     """The source's numbers for the sites of a plan; sites without are left out. Ties give them to each other."""
     numbers: dict[str, QParams] = {}

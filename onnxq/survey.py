@@ -145,9 +145,7 @@ def survey(
     return [found[start] for start in sorted(found)]
 
 
-def local_noise(
-    probe: Probe, widths: Sequence[int], advance: Callable[[int], None] = lambda done: None
-) -> dict[str, dict[int, float]]:
+def local_noise(probe: Probe, widths: Sequence[int]) -> dict[str, dict[int, float]]:
     """Noise over signal at the output of each layer itself, its input in float, on two samples.
 
     For a weight ``W`` with error ``D`` and the second moment ``H`` of the layer's input this is

@@ -23,7 +23,7 @@ def grids_of(draft: Draft, block: Block, learned: set[str], scales: bool) -> Map
 
     plan = draft.plan
     inside = {node.name for node in block.nodes}
-    edges = site_edges(draft.model, plan.sites, block.nodes)
+    edges = site_edges(plan.sites, block.nodes)
     shared: dict[str, list[Site]] = {}
     for site in plan.sites:
         shared.setdefault(plan.root(site).name, []).append(site)
@@ -53,7 +53,7 @@ def grids_of(draft: Draft, block: Block, learned: set[str], scales: bool) -> Map
     return found
 
 
-def site_edges(model: ir.Model, sites: Sequence[Site], nodes: Sequence[ir.Node]) -> dict[Edge, Site]:
+def site_edges(sites: Sequence[Site], nodes: Sequence[ir.Node]) -> dict[Edge, Site]:
     """Input of a node → the site that it reads through."""
     named = {edge: site for site in sites for edge in site.readers}
     behind = {site.tensor: site for site in sites if site.produced}

@@ -75,7 +75,10 @@ def parse_budget(text: str) -> Budget:
     return Budget(kind, number)
 
 
-def parse_widths(text: str, *, least: int = 2) -> tuple[int, ...]:
+_LEAST_BITS = 2
+
+
+def parse_widths(text: str) -> tuple[int, ...]:
     """Read ``3-8``, ``4/8/16`` or ``4/8/float``: widths in bits, rising; :data:`FLOAT` for float.
 
     Raises:
@@ -90,8 +93,8 @@ def parse_widths(text: str, *, least: int = 2) -> tuple[int, ...]:
             found.update(range(first, last + 1))
         else:
             raise OptionError(f"{text!r} is not a list of widths", where="mixed_precision", hint="As in 3-8 or 4/8/16")
-    if not found or min(found) < least or any(16 < bits != FLOAT for bits in found):
-        raise OptionError(f"{text!r} holds a width that is not {least} to 16", where="mixed_precision")
+    if not found or min(found) < _LEAST_BITS or any(16 < bits != FLOAT for bits in found):
+        raise OptionError(f"{text!r} holds a width that is not {_LEAST_BITS} to 16", where="mixed_precision")
     return tuple(sorted(found))
 
 

@@ -94,22 +94,18 @@ def check_learning(**parameters: float) -> None:
     require_torch()
 
 
-def adaround_on_data(
-    draft: Draft, *, iterations: int = 500, batch: int = 16, lr: float = 3e-2, warmup: float = 0.2, **rest: Any
-) -> None:
+def adaround_on_data(draft: Draft, *, iterations: int = 500, batch: int = 16, **rest: Any) -> None:
     """AdaRound layer by layer, by gradient on samples (Nagel et al., 2020).
 
     Args:
         draft: changed in place; a note says what was done.
         iterations: steps for each layer.
         batch: samples in a step.
-        lr: step of what decides the rounding.
-        warmup: share of the iterations without regularizer.
         **rest: other fields of :class:`Learning`.
     """
-    check_learning(iterations=iterations, batch=batch, lr=lr, warmup=warmup)
-    known = {"name": "adaround", "unit": "layer", "weights": "round", **rest}
-    learn_blocks(draft, Learning(iterations=iterations, batch=batch, lr=lr, warmup=warmup, **known))
+    check_learning(iterations=iterations, batch=batch)
+    known = {"name": "adaround", "unit": "layer", "weights": "round", "lr": 3e-2, **rest}
+    learn_blocks(draft, Learning(iterations=iterations, batch=batch, **known))
 
 
 def learn_blocks(draft: Draft, learning: Learning) -> None:
@@ -216,7 +212,7 @@ def _write(draft: Draft, block: Block, unit: Unit) -> None:
         layer.set_weight(weight)
         if layer.bias is not None and layer.bias.name in unit.biases:
             layer.set_bias(unit.bias(layer.bias.name or "").detach().cpu().numpy().reshape(-1))
-    for edge, site in site_edges(draft.model, draft.plan.sites, block.nodes).items():
+    for edge, site in site_edges(draft.plan.sites, block.nodes).items():
         grid = unit.grids.get(edge)
         if grid is not None and grid.stretch is not None:
             root = draft.plan.root(site).name

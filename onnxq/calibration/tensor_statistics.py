@@ -79,11 +79,6 @@ class TensorStatistics:
         return self.count + self.nan + self.inf + self.sentinels
 
     @property
-    def elements_per_sample(self) -> float:
-        """Mean number of values in a sample, 0.0 if the tensor was never seen."""
-        return self.elements / self.samples if self.samples else 0.0
-
-    @property
     def mean(self) -> float:
         """Mean of the values, 0.0 if there is none."""
         return self.sum / self.count if self.count else 0.0

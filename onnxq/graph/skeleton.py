@@ -13,12 +13,11 @@ SMALL = 1024
 """Tensors of at most this many bytes stay in the skeleton: shapes, axes, scales that shape inference looks at."""
 
 
-def skeleton(model: ir.Model, *, limit: int = SMALL) -> tuple[onnx.ModelProto, dict[str, ir.Value]]:
+def skeleton(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.Value]]:
     """Serializes a model with its bigger top-level initializers turned into graph inputs.
 
     Args:
         model: left as it is.
-        limit: initializers of at most this many bytes stay.
 
     Returns:
         The protobuf, and the initializers left out, by name.
@@ -29,7 +28,7 @@ def skeleton(model: ir.Model, *, limit: int = SMALL) -> tuple[onnx.ModelProto, d
     extra: list[ir.Value] = []
     for value in graph.initializers.values():
         tensor = value.const_value
-        if tensor is None or tensor.nbytes > limit:
+        if tensor is None or tensor.nbytes > SMALL:
             big[value.name or ""] = value
             if not value.is_graph_input():
                 stand_in = ir.Value(name=value.name, type=value.type, shape=value.shape)

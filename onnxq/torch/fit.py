@@ -111,6 +111,7 @@ class _Trainer:
         self.joined = _joins(unit)
         self.pull = [0.0] * len(self.rounded)
         self.weights = weights
+        self.unit_of_error = _power(unit.fitting.targets)
 
     def dropping(self, share: float) -> None:
         for grid in self.unit.distinct_grids:
@@ -154,7 +155,7 @@ class _Trainer:
             feeds = {n: self._mixed(x, floats[n]) for n, x in feeds.items()}
         gap = (self.unit.output(feeds, constants) - target).square()
         channels = target.shape[1] if target.ndim > 1 else 1
-        return gap.mean() * channels
+        return gap.mean() * channels / self.unit_of_error
 
     def _mixed(self, quantized: Tensor, exact: Tensor) -> Tensor:
         if not quantized.is_floating_point():
@@ -187,6 +188,13 @@ class _Trainer:
                 force = -2 * exponent * far.sign() * far.abs().pow(exponent - 1)
                 inside = (up > 0) & (up < 1)
                 v.grad += settings.regularize * self.pull[index] * force * slope * inside
+
+
+def _power(targets: Sequence[Tensor]) -> float:
+    """Mean square of what is to be reached: Adam takes gradients of small numbers for none (its epsilon is 1e-8)."""
+    count = sum(target.numel() for target in targets)
+    total = sum(float(target.double().square().sum()) for target in targets)
+    return total / count if total > 0 else 1.0
 
 
 def _joins(unit: Unit) -> bool:

@@ -135,7 +135,7 @@ def rewrite_weights(
         job = _Job(model, recipe, files, Learner(recipe), kept, reporter)
         reference = job.without_data(matrices) if data is None else job.with_data(matrices, data, options, image)
         result = model.clone()
-        rewrite(result, [(_same(matrix, model, result), parts) for matrix, parts in job.made], recipe)
+        rewrite(result, [(_same(matrix, result), parts) for matrix, parts in job.made], recipe)
         store_in_half(result, among=model.graph.initializers)
         forget_shapes(result)
         written = files.write(result)
@@ -245,7 +245,7 @@ def _data_of(matrix: Matrix) -> str:
     return (data.name or "") if data is not None else ""
 
 
-def _same(matrix: Matrix, model: ir.Model, clone: ir.Model) -> Matrix:
+def _same(matrix: Matrix, clone: ir.Model) -> Matrix:
     """The matrix as it is in a clone of its model."""
     wanted = {node.name for node in matrix.nodes}
     nodes = [node for node in all_nodes(clone) if node.name in wanted]

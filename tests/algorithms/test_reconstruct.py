@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 from onnxq import Options, quantize
 from onnxq.errors import OptionError
@@ -116,6 +117,22 @@ def test_adaround_on_data_lies_between_the_nearest_and_the_best_rounding() -> No
     got = error(weights_of(draft)["w"])
     assert (got >= best * 0.999).all()
     assert got.sum() <= 0.75 * nearest.sum()
+
+
+def test_a_net_of_small_numbers_learns_as_well() -> None:
+    """A model whose numbers are all 2^-20 times another's has the same codes, so it ends at the same ones."""
+    rounded = []
+    for scale in (1.0, 2.0**-20):
+        model, feeds = residual(), [{"x": feed["x"] * np.float32(scale)} for feed in DATA]
+        for bias in model.graph.initializer:
+            if len(bias.dims) == 1:
+                bias.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(bias) * np.float32(scale), bias.name))
+        draft = draft_of(model, feeds, FEW)
+        adaround_on_data(draft, iterations=80, batch=8)
+        assert "undone" not in draft.notes[0]
+        rounded.append(weights_of(draft))
+    same = [np.mean(rounded[0][name] == rounded[1][name]) for name in ("w", "w2", "w3")]
+    assert min(same) == 1
 
 
 def test_by_name_with_a_note() -> None:

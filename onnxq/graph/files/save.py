@@ -62,7 +62,7 @@ def file_size(model: ir.Model) -> int:
             hollow[value] = _Hollow(tensor)
             known = isinstance(tensor, ir.serde.TensorProtoTensor) and not tensor.metadata_props
             bytes_of[name] = tensor.raw.ByteSize() if known else -tensor.nbytes
-    with _swapped(model, hollow):
+    with _swapped(hollow):
         proto = _serialized(model)
     added = 0
     for written in proto.graph.initializer:
@@ -107,7 +107,7 @@ def _inline(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 
 
 @contextlib.contextmanager
-def _swapped(model: ir.Model, replacements: dict[ir.Value, ir.TensorProtocol]) -> Iterator[None]:
+def _swapped(replacements: dict[ir.Value, ir.TensorProtocol]) -> Iterator[None]:
     """Lets initializers have other tensors for a while."""
     before = {value: value.const_value for value in replacements}
     try:
@@ -148,7 +148,7 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
         for value in _initializers(model)
         if isinstance(value.const_value, ir.ExternalTensor)
     }
-    with _swapped(model, inline):
+    with _swapped(inline):
         return _serialized(model)
 
 
@@ -190,7 +190,7 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, external_data: bool |
     try:
         if external_data:
             moved = _write_data(model, temporary_data, data.name)
-            with _swapped(model, moved):
+            with _swapped(moved):
                 proto = _serialized(model)
         else:
             proto = to_proto(model)

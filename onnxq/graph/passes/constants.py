@@ -10,7 +10,6 @@ import onnx
 import onnx_ir as ir
 
 from onnxq.graph.evaluate import evaluate, piece
-from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_graphs, subgraphs
 from onnxq.graph.values import is_constant, remove_nodes, replace_by_constant, static_shape
@@ -132,8 +131,7 @@ def fold_constants(model: ir.Model, stays: Callable[[ir.Node], bool] = lambda _:
     Returns:
         Notes of how much was folded, and of what was left because of its size.
     """
-    namer = Namer(model)
-    notes = _fold_shapes(model, namer)
+    notes = _fold_shapes(model)
     folded = 0
     refused: dict[str, Note] = {}
     while True:
@@ -180,7 +178,7 @@ def _remove_unread(nodes: list[ir.Node]) -> int:
     return gone
 
 
-def _fold_shapes(model: ir.Model, namer: Namer) -> list[Note]:
+def _fold_shapes(model: ir.Model) -> list[Note]:
     """Shape and Size of tensors whose shape is known become constants."""
     done: list[ir.Node] = []
     for graph in all_graphs(model):

@@ -26,14 +26,12 @@ class Group:
         nodes: in order.
         inputs: the tensor it is a function of.
         outputs: the tensor it makes.
-        interior: tensors made and read inside only.
     """
 
     kind: str
     nodes: tuple[ir.Node, ...]
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
-    interior: tuple[ir.Value, ...]
 
 
 def find_groups(model: ir.Model, *, misses: list[Note] | None = None) -> list[Group]:
@@ -63,7 +61,6 @@ def find_groups(model: ir.Model, *, misses: list[Note] | None = None) -> list[Gr
                 kind, members, start, end = found
                 nodes = tuple(sorted(members, key=position.__getitem__))
                 taken.update(nodes)
-                interior = tuple(value for n in nodes for value in n.outputs if value.name and value is not end)
-                here.append(Group(kind, nodes, (start,), (end,), interior))
+                here.append(Group(kind, nodes, (start,), (end,)))
         groups += sorted(here, key=lambda group: position[group.nodes[0]])
     return groups
