@@ -17,11 +17,11 @@ from onnxq.algorithms.capture import capture
 from onnxq.algorithms.layers import QuantizedLayer, quantized_layers
 from onnxq.backend import Backend
 from onnxq.calibration.roles import few
+from onnxq.calibration.sizes import sizes_on
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.deciding.decide import Decider
 from onnxq.effort import algorithms_of
 from onnxq.errors import DataError
-from onnxq.graph.shapes import sizes_at
 from onnxq.measuring.probe import Part, Probe, Setting
 from onnxq.options import Options
 from onnxq.qparams import QParams, fake_quantize
@@ -80,7 +80,7 @@ def make_probe(
         correct = partial(
             correct_biases,
             samples=few(statistics.kept),
-            sizes=sizes_at(model, {n: a.shape for n, a in samples[0].feeds.items()}),
+            sizes=sizes_on(model, statistics.kept),
             providers=options.providers,
             custom_op_library=options.custom_op_library,
         )
@@ -163,7 +163,7 @@ def local_noise(probe: Probe, widths: Sequence[int]) -> dict[str, dict[int, floa
     signal = np.zeros(len(layers))
     noise = np.zeros((len(layers), len(widths)))
     samples = probe.samples[:_LOCAL_SAMPLES]
-    sizes = sizes_at(probe.model, {n: a.shape for n, a in samples[0].feeds.items()})
+    sizes = sizes_on(probe.model, samples)
     for _, arrays in capture(probe.model, list(by_input), samples, options=probe.options, sizes=sizes):
         for tensors in arrays:
             for name, x in tensors.items():

@@ -12,9 +12,9 @@ from onnxq.algorithms.lookup import Lookup
 from onnxq.backend import Backend
 from onnxq.calibration.collect import collect
 from onnxq.calibration.roles import held_back, to_learn_from
+from onnxq.calibration.sizes import sizes_on
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.console.progress import Reporter, Silent
-from onnxq.graph.shapes import sizes_at
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.planning.planner import make_plan
@@ -85,9 +85,8 @@ class FloatDraft:
         return make_plan(self.model, self.target, self.options, keep_float=self.keep_float, sizes=self.sizes())
 
     def sizes(self) -> dict[str, int]:
-        """Tensor name → number of elements in a kept sample, as far as it is known."""
-        kept = self.statistics.kept
-        return sizes_at(self.model, {n: a.shape for n, a in kept[0].feeds.items()}) if kept else {}
+        """Tensor name → number of elements in a typical kept sample, as far as it is known."""
+        return sizes_on(self.model, self.statistics.kept)
 
     def observe_again(self, tensors: Sequence[str]) -> None:
         """Take new statistics of tensors whose values have changed, or which are new, on the kept samples."""
@@ -129,7 +128,7 @@ class Draft:
         target: the backend.
         options: what the user asked for.
         statistics: of the model.
-        sizes: tensor name → number of elements in a kept sample.
+        sizes: tensor name → number of elements in a typical kept sample.
         reporter: shows progress.
         notes: what was done, and what was skipped and why.
     """

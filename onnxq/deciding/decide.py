@@ -13,6 +13,7 @@ from onnxq.algorithms.choice import Choice, run
 from onnxq.algorithms.draft import Draft
 from onnxq.backend import Backend, Kind
 from onnxq.calibration.roles import few
+from onnxq.calibration.sizes import sizes_on
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.console.progress import Reporter, Silent
 from onnxq.console.terminal import plural
@@ -23,7 +24,6 @@ from onnxq.deciding.idle import idle_bodies
 from onnxq.deciding.least_float import least_float
 from onnxq.deciding.masks import find_masks
 from onnxq.deciding.rescue import FEW
-from onnxq.graph.shapes import sizes_at
 from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.variants import Variants
 from onnxq.numbers import MADE, choose_numbers, unusable_constants, unusable_tensors
@@ -91,12 +91,12 @@ class Decider:
         self._store: set[str] = set()
         self._wide: set[str] = set()
         self._unusable: dict[str, str] = {}
-        self._samples = samples = few(statistics.kept)
+        self._samples = few(statistics.kept)
         outputs = (value for node in all_nodes(model) for value in node.outputs)
         self._masks = find_masks(model, statistics.tensors)
         self._idle = idle_bodies(model, statistics.tensors)
         self._made_tensors = {value.name for value in outputs if value.name and value.meta.get(MADE)}
-        self._sizes = sizes_at(model, {n: a.shape for n, a in samples[0].feeds.items()}) if samples else {}
+        self._sizes = sizes_on(model, statistics.kept)
 
     def _remedy(self, branch: LostBranch) -> str:
         wide = 16 in self.target.act_bits and self.target.activation.bits < 16
@@ -229,7 +229,7 @@ class Decider:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Number of elements of tensors by name, as far as the data shows it."""
+        """Number of elements of tensors by name in a typical sample, as far as the data shows it."""
         return self._sizes
 
     @property

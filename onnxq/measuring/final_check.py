@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from onnxq.calibration.sizes import typical
 from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import ExecutionError, ModelError, VerificationError
 from onnxq.graph.files.check import check
@@ -136,7 +137,7 @@ def final_check(
     if kept and at_home:
         with suppress(ExecutionError):  # its optimizations may break the float model: there is no speed to compare with
             base = opened(reference, threads=1)
-            float_seconds, result_seconds = glance(base, optimized, kept[0].feeds, clock_of(providers))
+            float_seconds, result_seconds = glance(base, optimized, typical(kept).feeds, clock_of(providers))
             speedup = float_seconds / result_seconds
     return Verification(
         outputs=outputs,

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnxq.algorithms.choice import whole_model
 from onnxq.calibration.feeds import shape_text
 from onnxq.calibration.roles import samples_to_verify
+from onnxq.calibration.sizes import typical
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.console.progress import Reporter
 from onnxq.errors import OnnxqError, OutputError
@@ -127,7 +128,7 @@ class Trials:
     def _measured(self, attempt: Attempt, made: _Made, options: Options, folder: Path) -> Attempt:
         (folder / REPORT).write_text(json.dumps(made.report), encoding="utf-8")
         files, model, digest = made.files, made.files[0], structure(made.rendered)
-        if model.suffix != ".onnx":  # the artifact is of another kind: judge the model it was made from
+        if model.suffix.lower() != ".onnx":  # the artifact is of another kind: judge the model it was made from
             forget_shapes(made.rendered)
             model = save(made.rendered, folder / _MODEL)[0]
         attempt = replace(
@@ -156,7 +157,8 @@ class Trials:
 
     @property
     def _timed(self) -> KeptSample | None:
-        return next(iter(samples_to_verify(self.statistics.kept)), None)
+        samples = samples_to_verify(self.statistics.kept)
+        return typical(samples) if samples else None
 
     def _time(self, model: Path, options: Options) -> float | None:
         sample = self._timed

@@ -1,0 +1,58 @@
+"""Sizes of tensors are those of the typical sample, in whatever order the samples come."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+import onnxq
+from onnxq.calibration.sizes import sizes_on, typical
+from onnxq.calibration.statistics import KeptSample
+from tests.models import build, normal
+
+
+def sample(index: int, size: int) -> KeptSample:
+    return KeptSample(index, {"x": np.zeros((1, 3, size, size), np.float32), "k": np.zeros(1, np.int64)}, {})
+
+
+def free() -> ir.Model:
+    return ir.from_proto(
+        build(
+            "(float[1, 3, H, W] x) => (float[1, 8, H, W] y) { [c] y = Conv <pads = [1, 1, 1, 1]> (x, w) }",
+            w=normal(8, 3, 3, 3),
+        )
+    )
+
+
+@pytest.mark.parametrize("order", [(4, 8, 8, 8, 16), (16, 8, 4, 8, 8), (8, 8, 16, 4, 8)])
+def test_the_typical_sample_is_of_median_size(order: tuple[int, ...]) -> None:
+    samples = [sample(index, size) for index, size in enumerate(order)]
+    assert typical(samples) is samples[order.index(8)]
+    assert sizes_on(free(), samples)["y"] == 8 * 8 * 8
+
+
+def test_of_samples_alike_the_first_is_typical_and_without_any_nothing_is_known() -> None:
+    samples = [sample(index, 4) for index in range(3)]
+    assert typical(samples) is samples[0]
+    assert sizes_on(free(), []) == {}
+
+
+def test_what_is_quantized_does_not_depend_on_which_sample_comes_first() -> None:
+    model = build(
+        """(float[1, 3, H, W] x) => (float[1, 8, H, W] y) {
+            [c1] a = Conv <pads = [1, 1, 1, 1]> (x, w1)
+            b = Relu (a)
+            [c2] c = Conv (b, w2)
+            d = Relu (c)
+            [c3] y = Conv <pads = [1, 1, 1, 1]> (d, w3)
+        }""",
+        w1=normal(64, 3, 3, 3),
+        w2=normal(64, 64, 1, 1),
+        w3=normal(8, 64, 3, 3),
+    )
+    rng = np.random.default_rng(0)
+    data = [{"x": rng.standard_normal((1, 3, s, s)).astype(np.float32)} for s in [1] * 4 + [2] * 4 + [32] * 24]
+    plans = [onnxq.quantize(model, feeds).plan.quantized for feeds in (data, data[::-1])]
+    assert list(plans[0]) == ["c1", "c2", "c3"]
+    assert plans[1] == plans[0]
