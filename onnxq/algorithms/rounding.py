@@ -56,6 +56,10 @@ class Grid:
         scale, zero = (np.take_along_axis(part, every, 2) for part in (self.scale, self.zero))
         return Grid(scale, zero, self.qmin, self.qmax)
 
+    def of_outputs(self, which: NDArray[np.bool_]) -> Grid:
+        """The same for some of the outputs."""
+        return Grid(self.scale[:, which], self.zero[:, which], self.qmin, self.qmax)
+
     def nearest(self, x: Doubles) -> Doubles:
         """The nearest numbers of the grid."""
         return (np.clip(np.rint(x / self.scale) + self.zero, self.qmin, self.qmax) - self.zero) * self.scale
@@ -158,11 +162,12 @@ def descend(
         high: the other ones.
     """
     inputs = weight.shape[2]
-    now: Doubles = start.copy()
-    slope = (now - weight) @ hessian  # half the gradient
+    result: Doubles = start.copy()
     diagonal = np.diagonal(hessian, axis1=1, axis2=2)
+    active = np.arange(weight.shape[1])  # an output that a whole sweep has left alone is done
+    now, slope = result, (start - weight) @ hessian  # half the gradient
     for _ in range(sweeps):
-        changed = False
+        moving = np.zeros(len(active), bool)
         for begin in range(0, inputs, _BLOCK):
             end = min(begin + _BLOCK, inputs)
             near, local = hessian[:, begin:end, begin:end], slope[:, :, begin:end].copy()
@@ -178,16 +183,22 @@ def descend(
                 step = new - now[:, :, k]
                 # a tie must not be taken back and forth
                 step[np.abs(2.0 * best - new - now[:, :, k]) <= 1e-9 * np.abs(step)] = 0.0
-                if step.any():
-                    now[:, :, k] = np.where(step != 0.0, new, now[:, :, k])
-                    local += step[:, :, None] * near[:, at, None, :]
+                group, output = np.nonzero(step)
+                if len(group):
+                    now[group, output, k] = new[group, output]
+                    local[group, output, at + 1 :] += step[group, output, None] * near[group, at, at + 1 :]
             moved = now[:, :, begin:end] - before
-            if moved.any():
-                changed = True
-                slope += moved @ hessian[:, begin:end, :]
-        if not changed:
+            rows = moved.any(axis=(0, 2))
+            if rows.any():
+                moving |= rows
+                slope[:, rows] += moved[:, rows] @ hessian[:, begin:end, :]
+        result[:, active] = now
+        if not moving.any():
             break
-    return now
+        if not moving.all():
+            active, now, slope, grid = active[moving], now[:, moving], slope[:, moving], grid.of_outputs(moving)
+            low, high = (part[:, moving] if part is not None else None for part in (low, high))
+    return result
 
 
 def _upper_factor(hessian: Doubles) -> Doubles:
