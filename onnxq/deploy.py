@@ -25,7 +25,7 @@ from onnxq.graph.files.load import load
 from onnxq.graph.files.save import file_size
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_nodes
-from onnxq.locations import artifact_path, require_folder
+from onnxq.locations import artifact_path, require_output, spare
 from onnxq.measuring.against_source import SourceAgreement, against_source
 from onnxq.measuring.final_check import final_check
 from onnxq.notes.aloud import say
@@ -45,7 +45,6 @@ __all__ = ["deploy"]
 _LISTED = 5
 _ALIKE = 40.0
 """dB between a result and the model given, below which it is told what was left out."""
-"""Relative change of a scale that is no news."""
 
 
 def deploy(
@@ -82,7 +81,10 @@ def deploy(
     options = replace(Options.of(options), placement="all")
     target = backend_named(backend)
     target.require(options)
-    require_folder(output)
+    require_output(output)
+    path = None if output is None else artifact_path(output, model, target.name)
+    if path is not None:
+        spare(beside=target.format_named(options.format).sidecars(path), model=model)
     given, source = in_form(model, target, options)
     warnings = left_while_running(source, target.format_named(options.format))
     if not source.qparams:
@@ -116,7 +118,7 @@ def deploy(
     told = (*checked.warnings, *warnings, *agreed.warnings, *_left_out(source, plan, agreed))
     made = replace(made, verification=replace(checked, warnings=told, against_source=agreed))
     say(made.verification)
-    return made if output is None else made.written(artifact_path(output, model, target.name))
+    return made if path is None else made.written(path)
 
 
 def _left_out(source: Quantized, plan: Plan, agreed: SourceAgreement) -> list[str]:

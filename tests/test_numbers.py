@@ -15,9 +15,9 @@ import onnxq
 from onnxq import Options
 from onnxq.backends.qnn import BACKEND
 from onnxq.graph.values import constant_array
-from onnxq.numbers import choose_numbers
+from onnxq.numbers import choose_numbers, unusable_tensors
 from onnxq.planning.planner import make_plan
-from onnxq.prepare import Prepared
+from onnxq.prepare import Prepared, backend_named
 from onnxq.qparams import dequantize, quantize
 from tests.models import build, f32, images, normal
 from tests.planning.test_planner import residual
@@ -58,6 +58,18 @@ def test_a_bias_too_large_for_its_scale_raises_the_scale_of_the_weight(shrink: f
     stored = dequantize(quantize(f32([5.0] * 8), q.qparams["b"]), q.qparams["b"])
     assert stored[2] == pytest.approx(5.0, rel=2e-5)
     assert (q.qparams["b"].scale > 0).all() and np.isfinite(q.qparams["b"].scale).all()
+
+
+def test_one_scale_of_a_weight_makes_room_for_the_largest_bias() -> None:
+    bias = f32([1e-3, 5.0, -2.0, 0, 0, 0, 0, 0])
+    model = build(
+        "(float[1, 8, 4, 4] x) => (float[1, 8, 4, 4] y) { y = Conv (x, w, b) }", w=normal(8, 8, 1, 1) * 1e-12, b=bias
+    )
+    options = replace(ALL, per_channel=False)
+    q = onnxq.quantize(model, images(1, 8, 4, 4), options=options)
+    assert q.qparams["w"].scale.ndim == 0
+    stored = dequantize(quantize(bias, q.qparams["b"]), q.qparams["b"])
+    np.testing.assert_allclose(stored, bias, rtol=2e-5)
 
 
 def test_fixed_ranges_follow_from_the_operator() -> None:
@@ -116,3 +128,17 @@ def test_what_is_read_back_still_ties_rows_to_their_table(tmp_path: Path) -> Non
     model, feeds = embedding()
     onnxq.quantize(model, feeds, backend="qnn", output=tmp_path / "q.onnx")
     assert onnxq.read(tmp_path / "q.onnx", backend="qnn").plan.by_name["t"].tied_to == "table"
+
+
+@pytest.mark.parametrize("mask", [-np.inf, -3.4e38])
+@pytest.mark.parametrize(("masked", "usable"), [(1, True), (2, True), (3, False), (4, False)])
+def test_a_tensor_with_mask_values_in_most_samples_has_no_range(mask: float, masked: int, usable: bool) -> None:
+    model = build("(float[2, 8] x) => (float[2, 8] y) { y = MatMul (x, w) }", w=normal(8, 8))
+    feeds = images(2, 8, samples=4)
+    for feed in feeds[:masked]:
+        feed["x"][0, 0] = mask
+    statistics = onnxq.calibrate(model, feeds)
+    prepared, _ = Prepared(model, Options()).for_target(backend_named("onnxruntime"), Options())
+    bad = unusable_tensors(make_plan(prepared, backend_named("onnxruntime"), ALL), statistics)
+    assert ("x" in bad) != usable
+    assert usable or "holds mask values" in bad["x"]

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from onnxq.errors import BackendError, ModelError
 from onnxq.ort.session import Session
-from onnxq.qparams import MIN_SCALE, QParams, dequantize, fake_quantize, from_range, quantize, spread
+from onnxq.qparams import MIN_SCALE, QParams, dequantize, ends, fake_quantize, from_range, quantize, spread
 from onnxq.spec import PerBlock, PerChannel, QuantSpec, Scheme
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -63,6 +63,13 @@ def test_power_of_two_scale_is_the_next_one(a: float, b: float, spec: QuantSpec)
     assert float(rounded.scale) < 2 * float(exact.scale)
 
 
+@pytest.mark.parametrize("n", [-20, -1, 0, 3])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_a_scale_that_is_a_power_of_two_stays_what_it_is(n: int, symmetric: bool) -> None:
+    spec = QuantSpec(8, signed=symmetric, symmetric=symmetric, power_of_two=True)
+    assert float(from_range(0.0, (127 if symmetric else 255) * 2.0**n, spec).scale) == 2.0**n
+
+
 @given(
     hnp.arrays(np.float32, hnp.array_shapes(max_dims=3), elements=st.floats(-1e6, 1e6, width=32)),
     SPECS,
@@ -100,6 +107,33 @@ def test_degenerate_ranges(spec: QuantSpec) -> None:
         assert fake_quantize(0.0, qp) == 0.0
     zero = from_range(0.0, 0.0, QuantSpec(8, signed=False, symmetric=False))
     assert zero.zero_point == 0 and zero.scale == np.float32(1 / 255)
+
+
+@pytest.mark.parametrize(("lo", "hi"), [(5.0, 6.0), (-6.0, -5.0), (0.4, 0.6)])
+def test_a_range_beside_zero_is_held_up_to_its_far_end(lo: float, hi: float) -> None:
+    qp = from_range(lo, hi, QuantSpec(8, signed=False, symmetric=False))
+    x = np.array([lo, 0.0, hi], np.float32)
+    np.testing.assert_allclose(fake_quantize(x, qp), x, atol=float(qp.scale) * 0.501)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        QuantSpec(8),
+        QuantSpec(8, signed=False, symmetric=False),
+        QuantSpec(8, signed=False, symmetric=False, granularity=PerChannel(1)),
+        QuantSpec(scheme=Scheme.FLOAT8),
+        QuantSpec(scheme=Scheme.LOGARITHMIC),
+    ],
+    ids=str,
+)
+def test_the_ends_of_a_grid_are_what_numbers_far_off_become(spec: QuantSpec) -> None:
+    channels = (2,) if isinstance(spec.granularity, PerChannel) else ()
+    qp = from_range(np.full(channels, -1.0), np.full(channels, 3.0), spec)
+    low, high = (fake_quantize(np.full((1, 2), far, np.float32), qp) for far in (-1e9, 1e9))
+    assert (qp.lo == low).all() and (qp.hi == high).all()
+    for end, wanted in zip(ends(qp, (1, 2)), (low, high), strict=True):
+        np.testing.assert_allclose(np.broadcast_to(end, (1, 2)), wanted, rtol=1e-6)
 
 
 def test_range_that_is_not_finite_is_refused() -> None:
@@ -167,6 +201,7 @@ def test_equality_and_hash() -> None:
     a, b = (from_range(-1.0, 1.0, QuantSpec()) for _ in range(2))
     assert a == b and hash(a) == hash(b)
     assert a != from_range(-1.0, 2.0, QuantSpec()) and a != "a"
+    assert a != QParams(a.spec, a.scale, a.zero_point + 1), "the same steps from another zero"
 
 
 def _model(dtype: str, shape: tuple[int, ...], axis: int | None) -> Session:

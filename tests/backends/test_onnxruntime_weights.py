@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 import onnxq
 from onnxq.cli import main
 from tests.backends.test_onnxruntime import optimized
-from tests.models import build, normal
+from tests.contract import infer
+from tests.models import build, images, normal
 from tests.planning.test_planner import table
 
 
@@ -69,3 +71,40 @@ def test_matrices_of_experts_have_one_scale(tmp_path: Path) -> None:
     assert not held[made.node[1].input[1]].dims
     assert q.verification is not None and q.verification.worst is not None
     assert q.verification.worst[1].sqnr > 35
+
+
+@pytest.mark.parametrize(("axis", "zero"), [(0, 0), (0, 5), (1, 0)], ids=["rows", "rows with zero points", "columns"])
+def test_what_is_picked_of_a_table_is_unpacked_with_its_own_numbers(axis: int, zero: int) -> None:
+    """A model given, with a scale and a zero point for each column of its table."""
+    model = build(
+        f"""(int64[2, 3] i) => (float[a, b, c] y) {{
+            t = DequantizeLinear <axis = 1> (k, s, z)
+            g = Gather <axis = {axis}> (t, i)
+            y = Neg (g)
+        }}""",
+        k=np.arange(-32, 32, dtype=np.int8).reshape(8, 8),
+        s=np.linspace(0.01, 0.08, 8, dtype=np.float32),
+        z=np.arange(8, dtype=np.int8) * zero,
+    )
+    feeds = [{"i": np.array([[0, 7, 5], [2, 2, 1]])}]
+    made = onnxq.read(model).rendered()
+    want, got = (infer(m, feeds, optimize=False)["y"][0] for m in (model, ir.to_proto(made)))
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_weights_unpacked_at_load_have_their_scales_along_their_axis(axis: int) -> None:
+    model = build(
+        f"""(float[2, 8] x) => (float[2, 8] y) {{
+            w = DequantizeLinear <axis = {axis}> (k, s, z)
+            y = MatMul (x, w)
+        }}""",
+        k=np.arange(-32, 32, dtype=np.int8).reshape(8, 8),
+        s=np.linspace(0.01, 0.08, 8, dtype=np.float32),
+        z=np.zeros(8, np.int8),
+    )
+    made = onnxq.read(model).rendered()
+    assert [node.op_type for node in made.graph] == ["Cast", "Mul", "MatMul"]
+    feeds = images(2, 8)
+    want, got = (infer(m, feeds, optimize=False)["y"] for m in (model, ir.to_proto(made)))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)

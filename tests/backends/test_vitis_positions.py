@@ -92,6 +92,15 @@ def test_concat_has_one_position_which_its_constants_share() -> None:
     assert len(set(result.values())) == 1
 
 
+def test_what_a_hard_sigmoid_writes_stays_at_7_beside_a_lower_one() -> None:
+    text = """(float[4, 4] x, float[4, 4] z) => (float[8, 4] y) {
+        g = HardSigmoid <alpha = 0.16666667, beta = 0.5> (x)
+        y = Concat <axis = 0> (g, z)
+    }"""
+    result, notes = moved(text, {"x": 5, "g": 9, "z": 2, "y": 2})
+    assert result == {"x": 5, "z": 2, "g": 7, "y": 2} and len(notes) == 1
+
+
 def test_scales_that_are_no_powers_of_two_are_raised() -> None:
     model = Prepared(build(ADD), Options()).for_target(BACKEND, Options())[0]
     plan = make_plan(model, BACKEND)

@@ -128,11 +128,16 @@ def test_another_reader_of_the_weight_keeps_its_own_integers() -> None:
             net(f"c = Conv (x, w)  {FINISH}", "1, 3, 6, 6", "1, 4, 4, 4", (4, 3, 3, 3), 1),
             "not those of its output channels",
         ),
+        (
+            net(f"c = MatMul (x, w)  {FINISH}", "1, 4, 6, 8", "1, 4, 6, 4", (8, 4), 1),
+            "channels are not the last axis",
+        ),
     ],
-    ids=["quantized between", "groups", "another axis"],
+    ids=["quantized between", "groups", "another axis", "channels before the last axis"],
 )
 def test_what_cannot_be_folded_stays_with_its_reason(proto: onnx.ModelProto, reason: str) -> None:
-    before, after, said = folded(proto, images(1, 3, 6, 6, samples=2))
+    shape = [dim.dim_value for dim in proto.graph.input[0].type.tensor_type.shape.dim]
+    before, after, said = folded(proto, images(*shape, samples=2))
     assert reason in said
     assert "BatchNormalization" in [node.op_type for node in after.model.graph]
     assert (after.plan, after.qparams) == (before.plan, dict(before.qparams))

@@ -83,3 +83,21 @@ def test_grids_that_begin_below_zero_and_tensors_that_cannot_be_negative_get_non
     starts = {s.tensor: int(read.qparams[s.name].zero_point) for s in read.plan.sites if s.role == "activation"}
     assert starts["a"] > 0 and starts["s"] == starts["y"] == 0
     assert unfolded(read) is read
+
+
+@pytest.mark.parametrize(
+    ("dtype", "zero", "made"), [("u", 0, ["Relu"]), ("", -128, ["Relu"]), ("", 0, []), ("u", 3, [])]
+)
+def test_a_relu_is_missing_where_the_lowest_integer_is_zero(dtype: str, zero: int, made: list[str]) -> None:
+    """Of int8 that is -128, as onnxruntime's quantizer writes it; a zero point of 0 is the middle there."""
+    model = build(
+        """(float[2, 8] x) => (float[2, 4] y) {
+            a = MatMul (x, w)
+            q = QuantizeLinear (a, s, z)  y = DequantizeLinear (q, s, z)
+        }""",
+        w=normal(8, 4),
+        s=np.float32(0.05),
+        z=np.array(zero, f"{dtype}int8"),
+    )
+    inside = unfolded(onnxq.read(model)).model
+    assert [node.op_type for node in inside.graph] == ["MatMul", *made]

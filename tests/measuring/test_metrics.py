@@ -78,6 +78,17 @@ def test_the_worst_sample_is_seen_though_the_total_is_good() -> None:
     assert got.median > 70
 
 
+def test_the_largest_number_and_the_largest_error_are_those_of_all_samples() -> None:
+    pairs = [(np.array([1.0, -2.0]), np.array([1.5, -2.0])), (np.array([-9.0, 3.0]), np.array([-9.0, 0.0]))]
+    got = meter(*pairs, (np.ones(2), np.ones(2) + 0.25)).result()
+    assert (got.peak, got.max_error, got.max_error_sample) == (9.0, 3.0, 1)
+    assert meter(*reversed(pairs)).result().max_error_sample == 0
+    given = ErrorMeter()
+    for sample, pair in zip((7, 12), pairs, strict=True):
+        given.update(*pair, sample)
+    assert (given.result().worst_sample, given.result().max_error_sample) == (12, 12), "by the index that was given"
+
+
 def test_masks_and_nan_of_the_reference_are_left_out() -> None:
     r = np.array([1.0, 2.0, np.nan, np.inf, -np.inf, -3.4e38], np.float32)
     g = np.array([1.0, 2.1, 0.0, 7.0, np.nan, -1e4], np.float32)
@@ -91,6 +102,7 @@ def test_nan_of_the_result_only_is_a_failure() -> None:
     got = meter((good, good + 0.01), (good, np.array([1, np.nan, 1]))).result()
     assert (got.sqnr, got.broken, got.worst_sample, got.max_error) == (-math.inf, 1, 1, math.inf)
     assert got.median == -math.inf
+    assert got.elements == 6 and got.cosine == pytest.approx(1, abs=1e-4), "figures of the others, each element once"
 
 
 def test_integers_are_compared_by_agreement() -> None:

@@ -197,3 +197,67 @@ def test_biases_that_are_not_in_units_of_the_product(bias: str) -> None:
     want, got = infer(model, feeds, optimize=False)["y"], infer(ir.to_proto(loaded), feeds, optimize=False)["y"]
     for a, b in zip(want, got, strict=True):
         assert np.abs(a - b).max() <= 0.0201
+
+
+def by_hand(body: str, **constants: object) -> tuple[onnx.ModelProto, ir.Model, dict[str, str]]:
+    """A QDQ model with a node named n, the same with QOperators, and why what is none is none."""
+    model = build(f"(float[1, 2, 4, 4] x) => (float[a, b, c, d] y) {{ {body} }}", **constants)  # type: ignore[arg-type]
+    loaded = ir.from_proto(model)
+    return model, loaded, rewrite(loaded)
+
+
+@pytest.mark.parametrize(("scale", "zero", "moved"), [(0.01, 128, True), (0.01, 100, False), (0.02, 128, False)])
+def test_integers_are_moved_only_between_grids_that_are_equal_in_scale_and_zero_point(
+    scale: float, zero: int, moved: bool
+) -> None:
+    model, made, kept = by_hand(
+        """q = QuantizeLinear (x, s, z)  f = DequantizeLinear (q, s, z)
+        [n] p = MaxPool <kernel_shape = [2, 2]> (f)
+        r = QuantizeLinear (p, t, u)  y = DequantizeLinear (r, t, u)""",
+        s=f32(0.01),
+        z=np.uint8(128),
+        t=f32(scale),
+        u=np.uint8(zero),
+    )
+    assert kept == ({} if moved else {"n": "its output has another scale than its input"})
+    feeds = images(1, 2, 4, 4, samples=2)
+    want, got = infer(model, feeds, optimize=False)["y"], infer(ir.to_proto(made), feeds, optimize=False)["y"]
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(("axis", "why"), [(0, {}), (1, {"n": "its weight has a scale for each index of axis 1"})])
+def test_a_weight_has_a_scale_for_each_of_its_outputs_or_stays(axis: int, why: dict[str, str]) -> None:
+    model, made, kept = by_hand(
+        f"""q = QuantizeLinear (x, s, z)  f = DequantizeLinear (q, s, z)
+        w = DequantizeLinear <axis = {axis}> (k, v, o)
+        [n] c = Conv (f, w)
+        r = QuantizeLinear (c, t, z)  y = DequantizeLinear (r, t, z)""",
+        s=f32(0.01),
+        z=np.uint8(128),
+        t=f32(0.02),
+        k=np.array([[[[100]], [[-50]]], [[[3]], [[127]]]], np.int8),
+        v=f32([0.01, 0.001]),
+        o=np.zeros(2, np.int8),
+    )
+    assert kept == why
+    feeds = images(1, 2, 4, 4, samples=2)
+    want, got = infer(model, feeds, optimize=False)["y"], infer(ir.to_proto(made), feeds, optimize=False)["y"]
+    np.testing.assert_allclose(got, want, atol=0.0201, err_msg="more than one step")
+
+
+@pytest.mark.parametrize(("scale", "zero", "count"), [(0.01, 128, 1), (0.01, 100, 2), (0.02, 128, 2)])
+def test_a_quantizer_behind_another_goes_only_where_it_gives_the_same_integers(
+    scale: float, zero: int, count: int
+) -> None:
+    model, made, _ = by_hand(
+        """q = QuantizeLinear (x, s, z)  f = DequantizeLinear (q, s, z)
+        r = QuantizeLinear (f, t, u)  y = DequantizeLinear (r, t, u)""",
+        s=f32(0.01),
+        z=np.uint8(128),
+        t=f32(scale),
+        u=np.uint8(zero),
+    )
+    assert kinds(ir.to_proto(made)).count("QuantizeLinear") == count
+    feeds = images(1, 2, 4, 4, samples=2)
+    want, got = infer(model, feeds, optimize=False)["y"], infer(ir.to_proto(made), feeds, optimize=False)["y"]
+    np.testing.assert_array_equal(got, want)

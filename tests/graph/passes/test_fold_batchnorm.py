@@ -168,12 +168,35 @@ def test_before_a_padding_convolution() -> None:
     assert ops(model) == ["Relu", "Conv"]
 
 
-@pytest.mark.parametrize("layer", ["Gemm(n, w, k)", "Gemm<transB = 1, alpha = 2.0>(n, wt)", "MatMul(n, w)"])
+@pytest.mark.parametrize(
+    "layer",
+    ["Gemm(n, w, k)", "Gemm<alpha = 2.0, beta = 0.5>(n, w, k)", "Gemm<transB = 1, alpha = 2.0>(n, wt)", "MatMul(n, w)"],
+)
 def test_before_a_matrix_product(layer: str) -> None:
     text = f"g (float[3,4] x) => (float[3,5] y) {{ r = Relu(x) \n n = {BEFORE} \n y = {layer} }}"
     constants = {"w": random(4, 5), "wt": random(5, 4), "k": random(5, seed=1), **parameters(4)}
     model, _ = apply(with_shapes, build(text, **constants), {"x": random(3, 4)}, tolerance=TOLERANCE)
     assert ops(model) == ["Relu", layer.split("(")[0].split("<")[0], *(["Add"] if "MatMul" in layer else [])]
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "layer", "reason"),
+    [
+        ((2, 4, 5, 5), (2, 6, 5, 5), 'Conv<auto_pad = "SAME_UPPER">(n, c)', "pads with zeros"),
+        ((2, 4, 5, 5), (2, 6, 5, 5), 'Conv<auto_pad = "SAME_LOWER">(n, c)', "pads with zeros"),
+        ((4, 4), (4, 5), "Gemm<transA = 1>(n, w)", "reads its input transposed"),
+        ((2, 4, 4), (2, 4, 5), "MatMul(n, w)", "not the axis that"),
+    ],
+)
+def test_before_a_layer_that_mixes_channels_otherwise(
+    x: tuple[int, ...], y: tuple[int, ...], layer: str, reason: str
+) -> None:
+    """Of as many channels as there are numbers along the other axis: folded, it would run, and be wrong."""
+    text = f"g (float{list(x)} x) => (float{list(y)} y) {{ r = Relu(x) \n n = {BEFORE} \n y = {layer} }}"
+    proto = build(text, w=random(4, 5), c=random(6, 4, 3, 3), **parameters(4))
+    model, notes = apply(with_shapes, proto, {"x": random(*x)}, tolerance=TOLERANCE)
+    assert ops(model) == ["Relu", "BatchNormalization", layer[:6].split("<")[0].split("(")[0]]
+    assert reason in str(notes)
 
 
 def test_what_is_unfit_stays_with_its_reason() -> None:

@@ -23,6 +23,20 @@ def test_folded(pad: str, conv: str) -> None:
     assert ops(model) == ["Conv"]
 
 
+@pytest.mark.parametrize("axes", [[2, 3], [-1, -2], [3]])
+def test_folded_along_the_axes_that_it_names(axes: list[int]) -> None:
+    proto = build(
+        "g (float[1,3,6,6] x) => (float[a,b,c,d] y) { p = Pad(x, amounts, zero, axes) \n y = Conv(p, w) }",
+        opset=18,
+        w=W,
+        amounts=i64([1, 2, 0, 3][: len(axes)] + [0, 3][: len(axes)]),
+        zero=f32(0),
+        axes=i64(axes),
+    )
+    model, _ = apply(fold_pad, proto, {"x": random(1, 3, 6, 6)})
+    assert ops(model) == ["Conv"]
+
+
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
@@ -30,6 +44,8 @@ def test_folded(pad: str, conv: str) -> None:
         ('p = Pad<mode = "reflect">(x, amounts) \n y = Conv(p, w)', "not pad with a constant"),
         ('p = Pad(x, amounts) \n y = Conv<auto_pad = "SAME_UPPER">(p, w)', "pads automatically"),
         ("p = Pad(x, cut) \n y = Conv(p, w)", "or cuts"),
+        ("p = Pad(x, batch) \n y = Conv(p, w)", "pads the batch"),
+        ("p = Pad(x, channel) \n y = Conv(p, v)", "the channels"),
         ("p = Pad(x, amounts) \n q = Conv(p, w) \n s = ReduceSum<keepdims = 1>(p) \n y = Add(q, s)", "read elsewhere"),
     ],
 )
@@ -39,6 +55,9 @@ def test_left_alone(body: str, reason: str) -> None:
         w=W,
         amounts=i64([0, 0, 1, 1, 0, 0, 1, 1]),
         cut=i64([0, 0, -1, 0, 0, 0, 0, 0]),
+        batch=i64([1, 0, 0, 0, 0, 0, 0, 0]),
+        channel=i64([0, 0, 0, 0, 0, 1, 0, 0]),
+        v=random(2, 4, 3, 3),
         one=f32(1),
     )
     model, notes = apply(fold_pad, proto, {"x": random(1, 3, 6, 6)})

@@ -120,6 +120,7 @@ PAIR = {"s": f32(0.05), "z": np.uint8(120), "s2": f32(0.2), "z2": np.uint8(100)}
             "float[2, 8] y, float[2, 8] w",
             "a = Abs (x) q = QuantizeLinear (a, s, z) y = DequantizeLinear (q, s, z) w = Neg (a)",
         ),
+        ("float[2, 8] a, float[2, 8] y", "a = Abs (x) q = QuantizeLinear (a, s, z) y = DequantizeLinear (q, s, z)"),
         (
             "float[2, 8] y, float[2, 8] w",
             "a = Abs (x) q = QuantizeLinear (a, s, z) y = DequantizeLinear (q, s, z) w = DequantizeLinear (q, s, z)",
@@ -135,7 +136,7 @@ PAIR = {"s": f32(0.05), "z": np.uint8(120), "s2": f32(0.2), "z2": np.uint8(100)}
             r = QuantizeLinear (a, s2, z2) e = DequantizeLinear (r, s2, z2) y = Sub (d, e)""",
         ),
     ],
-    ids=["input is output", "output and float reader", "two outputs", "twice in a row", "two scales"],
+    ids=["input is output", "output and float reader", "float output", "two outputs", "twice in a row", "two scales"],
 )
 def test_odd_places_give_the_same_model_again(signature: str, body: str) -> None:
     used = {name: array for name, array in PAIR.items() if re.search(rf"\b{name}\b", body)}
