@@ -150,7 +150,7 @@ def _read(path: Path) -> Quantized:
         edges |= {Edge(name, 0), Edge(name, 1)}
     if inputs or weights:
         left = ", ".join(map(repr, {**inputs, **weights}))
-        raise BackendError(f"the table names layers that the model has not: {left}", where=f"'{table}'")
+        raise BackendError(f"the table names layers that the model does not have: {left}", where=f"'{table}'")
     made = put_together(model, BACKEND, activations, stored)
     sites = tuple(replace(s, readers=tuple(edge for edge in s.readers if edge in edges)) for s in made.plan.sites)
     nodes = {name: op for name, op in made.plan.quantized.items() if Edge(name, 0) in edges}
@@ -161,7 +161,7 @@ def _plain_matmul(node: ir.Node) -> str | None:
     """A product with a constant matrix, which is an InnerProduct."""
     weight = node.inputs[1]
     flat = weight is not None and weight.shape is not None and len(weight.shape) == 2
-    return None if flat and is_constant(weight) else "not an InnerProduct: its weight is no constant matrix"
+    return None if flat and is_constant(weight) else "not an InnerProduct: its weight is not a constant matrix"
 
 
 _RULES = (
@@ -176,7 +176,10 @@ BACKEND = Backend(
     activation=QuantSpec(narrow_range=True),
     weight=QuantSpec(narrow_range=True),
     rules={rule.op: rule for rule in _RULES},
-    formats={"ncnn": Format(Quantized.fake_quantize, _write, _read, simulated=True), "fake-quantize": FAKE_QUANTIZE},
+    formats={
+        "ncnn": Format(Quantized.fake_quantize, _write, _read, simulated=True, beside=(".table",)),
+        "fake-quantize": FAKE_QUANTIZE,
+    },
     bias="float",
     inputs_only=True,
     absorbed=frozenset({"Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSwish", "Mish"}),

@@ -135,7 +135,7 @@ def _lacks(model: ir.Model) -> list[Finding]:
             what = "it has groups: NNIE's table has no clip values for it"
             found.append(Finding("warning", where, what, "Avoid depthwise and grouped convolutions on this target."))
         elif node.op_type in ("MaxPool", "AveragePool") and _rounded_down(node):
-            what = "its output is rounded down (ceil_mode=0), NNIE rounds up: the shapes behind it differ"
+            what = "its output is rounded down (ceil_mode=0), NNIE rounds up: the shapes after it differ"
             found.append(Finding("warning", where, what, "Export with ceil_mode=1, or choose another input size."))
         elif node.op_type in ("Resize", "Upsample") and (why := _doubling(node)) is not None:
             found.append(Finding("warning", where, why, "Upsample by 2, nearest, several times if need be."))
@@ -202,9 +202,9 @@ def _read(path: Path) -> Quantized:
     twins = {f"{name}_permute_" for name in table if name in nodes}
     for name, clips in table.items():
         if name not in nodes and not any(name.startswith(twin) for twin in twins):
-            raise BackendError(f"it names node {name!r}, which the model has not", where=where)
+            raise BackendError(f"it names node {name!r}, which the model does not have", where=where)
         if not isinstance(clips, list) or not all(isinstance(c, (int, float)) and 0 < c < _BEYOND for c in clips):
-            raise BackendError(f"the entry of {name!r} is no list of positive numbers", where=where)
+            raise BackendError(f"the entry of {name!r} is not a list of positive numbers", where=where)
     quantized = make_plan(model, BACKEND, Options(placement="all"))
     for name, sites in _inputs(quantized).items():
         if name in table and len(table[name]) != len(sites):
@@ -245,7 +245,10 @@ BACKEND = Backend(
     activation=_SPEC,
     weight=_SPEC,
     rules={rule.op: rule for rule in _RULES},
-    formats={"gfpq": Format(Quantized.fake_quantize, _write, _read, simulated=True), "fake-quantize": FAKE_QUANTIZE},
+    formats={
+        "gfpq": Format(Quantized.fake_quantize, _write, _read, simulated=True, beside=("_gfpq_param_dict.json",)),
+        "fake-quantize": FAKE_QUANTIZE,
+    },
     bias="float",
     per_channel=False,
     absorbed=frozenset({"LeakyRelu", "PRelu", "Relu"}),

@@ -89,7 +89,10 @@ BACKEND = Backend(
     activation=QuantSpec(16, signed=False, symmetric=False),
     weight=QuantSpec(signed=False, symmetric=False),
     rules={rule.op: rule for rule in _RULES},
-    formats={"ppl": Format(Quantized.fake_quantize, _write, _read, simulated=True), "fake-quantize": FAKE_QUANTIZE},
+    formats={
+        "ppl": Format(Quantized.fake_quantize, _write, _read, simulated=True, beside=(".json",)),
+        "fake-quantize": FAKE_QUANTIZE,
+    },
     bias="float",
     per_channel=False,
     drops_absorbed=False,

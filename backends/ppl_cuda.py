@@ -156,8 +156,8 @@ BACKEND = Backend(
     weight=QuantSpec(),
     rules={rule.op: rule for rule in _RULES},
     formats={
-        "ppl": Format(Quantized.fake_quantize, _write, _read, simulated=True),
-        "ranges": Format(Quantized.fake_quantize, _write_ranges, _read_ranges, simulated=True),
+        "ppl": Format(Quantized.fake_quantize, _write, _read, simulated=True, beside=(".json",)),
+        "ranges": Format(Quantized.fake_quantize, _write_ranges, _read_ranges, simulated=True, beside=(".txt",)),
         "fake-quantize": FAKE_QUANTIZE,
     },
     bias="float",

@@ -78,7 +78,7 @@ def _read(version: Version, path: Path) -> Quantized:
                 found = rule.weight_axis(use.node, use.idx)
                 if found is not None:
                     return found
-        raise ValueError(f"no telling which axis of {name!r} the {scales} scales are for")
+        raise ValueError(f"it is not clear which axis of {name!r} the {scales} scales are for")
 
     tables = parse(path.with_suffix(".encodings"), set(constants), axis)
     if tables.version != version:
@@ -87,7 +87,8 @@ def _read(version: Version, path: Path) -> Quantized:
 
 
 def _format(version: Version) -> Format:
-    return Format(Quantized.fake_quantize, partial(_write, version), partial(_read, version), simulated=True)
+    write, read = partial(_write, version), partial(_read, version)
+    return Format(Quantized.fake_quantize, write, read, simulated=True, beside=(".encodings",))
 
 
 _VERSIONS: tuple[Version, ...] = ("1.0.0", "0.6.1", "2.0.0")

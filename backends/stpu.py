@@ -144,7 +144,7 @@ def _read(path: Path) -> Quantized:
     names |= {f"{node.name}{part}" for node in all_nodes(model) for part in ("_weights", "_bias")}
     for name, entry in table.items():
         if name not in names:
-            raise BackendError(f"it names {name!r}, which the model has not", where=where)
+            raise BackendError(f"it names {name!r}, which the model does not have", where=where)
         keys = ("alpha",) if isinstance(entry, dict) and "alpha" in entry else ("min", "max")
         if not isinstance(entry, dict) or not all(isinstance(entry.get(k), (int, float)) for k in keys):
             raise BackendError(f"the entry of {name!r} has no {' and '.join(keys)}", where=where)
@@ -186,7 +186,10 @@ BACKEND = Backend(
     activation=_SPEC,
     weight=_SPEC,
     rules={rule.op: rule for rule in _RULES},
-    formats={"ranges": Format(Quantized.fake_quantize, _write, _read, simulated=True), "fake-quantize": FAKE_QUANTIZE},
+    formats={
+        "ranges": Format(Quantized.fake_quantize, _write, _read, simulated=True, beside=("_minmax.json",)),
+        "fake-quantize": FAKE_QUANTIZE,
+    },
     per_channel=False,
     drops_absorbed=False,
     whole=frozenset(KINDS) - {"silu"},

@@ -103,9 +103,9 @@ def _lacks(model: ir.Model) -> list[Finding]:
         readers = [use.node for use in value.uses()]
         if len(readers) == 1 and readers[0].op_type in _CUTS and value.dtype is ir.DataType.FLOAT:
             what = (
-                f"the uint8 tool gives it the range of the {readers[0].op_type} behind it, and cuts off what is beyond"
+                f"the uint8 tool gives it the range of the {readers[0].op_type} after it, and cuts off what is beyond"
             )
-            found.append(Finding("warning", f"output {value.name!r}", what, "Let another node read it too, or none"))
+            found.append(Finding("warning", f"output {value.name!r}", what, "Give it a second reader, or none"))
     return found
 
 
@@ -217,7 +217,10 @@ BACKEND = Backend(
     activation=QuantSpec(signed=False, symmetric=False),
     weight=QuantSpec(signed=False, symmetric=False),
     rules={rule.op: rule for rule in _RULES},
-    formats={"tengine": Format(Quantized.fake_quantize, _write, _read, simulated=True), "fake-quantize": FAKE_QUANTIZE},
+    formats={
+        "tengine": Format(Quantized.fake_quantize, _write, _read, simulated=True, beside=(".scale",)),
+        "fake-quantize": FAKE_QUANTIZE,
+    },
     per_channel=False,
     constants="none",
     drops_absorbed=False,

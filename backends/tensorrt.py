@@ -100,7 +100,7 @@ def _why_not_pooled(node: ir.Node) -> str | None:
         maker, steps = source.producer() if source is not None else None, steps + 1
     made = maker is not None and maker.op_type in (*CONVOLUTIONS, "Gemm", "MatMul", "Concat", "MaxPool")
     behind = _is_multiplied(node.outputs[0], (*_SHARING, *_MOVES))
-    return None if made or behind else "no integer operator stands before or behind it"
+    return None if made or behind else "no operator before or after it runs in integers"
 
 
 def _column_axis(node: ir.Node, position: int) -> int | None:
@@ -189,9 +189,10 @@ def formats(name: str) -> dict[str, Format]:
     table = partial(Format, Quantized.fake_quantize, simulated=True)
 
     def cache(version: int) -> Format:
-        return table(partial(write_cache, version=version), lambda path: read_cache(path, backend_named(name)))
+        write = partial(write_cache, version=version)
+        return table(write, lambda path: read_cache(path, backend_named(name)), beside=(".cache",))
 
-    ranges = table(write_ranges, lambda path: read_ranges(path, backend_named(name)))
+    ranges = table(write_ranges, lambda path: read_ranges(path, backend_named(name)), beside=(".json",))
     return {
         "qdq": QDQ,
         "fake-quantize": FAKE_QUANTIZE,

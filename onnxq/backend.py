@@ -113,6 +113,7 @@ class Format:
         read: the way back from the path of the artifact's model, where that is no QDQ or FakeQuantize model.
         integers: it holds QuantizeLinear and DequantizeLinear, which know 4- and 16-bit integers from opset 21 on.
         simulated: what is rendered is no artifact: it is run for its numbers alone.
+        beside: endings of the sidecar files: what takes the place of ``.onnx`` in the model's name.
         notes: what of the result it could not say the way it is meant to, for the user.
         refuses: raises a ModelError for a float model, in the form that the target wants, of which nothing can be
             written this way; called before any data is run.
@@ -123,8 +124,13 @@ class Format:
     read: Callable[[Path], Quantized] | None = None
     integers: bool = False
     simulated: bool = False
+    beside: tuple[str, ...] = ()
     notes: Callable[[Quantized], list[str]] | None = None
     refuses: Callable[[ir.Model], None] | None = None
+
+    def sidecars(self, path: Path) -> list[Path]:
+        """The files written beside a model."""
+        return [path.with_name(path.stem + ending) for ending in self.beside]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

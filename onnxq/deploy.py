@@ -256,7 +256,7 @@ def _refusal(site: Site, qp: QParams, target: Backend) -> str | None:
     if spec.bits != wanted.bits and spec.bits not in widths:
         return f"it has {spec.bits} bits"
     if wanted.power_of_two and not np.array_equal(np.frexp(qp.scale)[0], np.full(qp.scale.shape, 0.5)):
-        return "its scale is no power of two"
+        return "its scale is not a power of two"
     middle = 0 if spec.signed else 1 << (spec.bits - 1)
     if wanted.symmetric and (qp.zero_point != middle).any():
         return f"its zero point is {int(qp.zero_point.reshape(-1)[0])}, where onnxq writes the middle"

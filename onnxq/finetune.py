@@ -28,7 +28,7 @@ from onnxq.console.terminal import decibel, decibels
 from onnxq.errors import DataError, ModelError, OptionError
 from onnxq.given.carried import quantizing
 from onnxq.graph.shapes import forget_shapes
-from onnxq.locations import artifact_path, require_folder, spare
+from onnxq.locations import artifact_path, require_output, spare
 from onnxq.measuring.final_check import final_check
 from onnxq.measuring.outputs import worst_sqnr
 from onnxq.notes.aloud import say
@@ -126,17 +126,18 @@ def finetune(
     _check(bias_lr=bias_lr, vary=vary, features=features)
     require_device(device)
     most = steps if steps is not None else _DEFAULT_STEPS if minutes is None else _MOST_STEPS
-    require_folder(output)
+    require_output(output)
     given = quantized if isinstance(quantized, Quantized) else read(quantized, backend=backend)
     place = None if output is None else artifact_path(output, quantized, given.backend.name)
     if place is not None:
-        spare(place, model=quantized, data=data, **{"float model": teacher})
-        spare(place, model=given.model)
+        beside = given.backend.format_named(given.format).sidecars(place)
+        spare(place, beside=beside, model=quantized, data=data, **{"float model": teacher})
+        spare(place, beside=beside, model=given.model)
     if not given.qparams:
         raise ModelError("the model carries no quantizers", hint="Quantize it first, with 'onnxq quantize'")
     prepared = Prepared(teacher, Options())
     if place is not None:
-        spare(place, teacher=prepared.model)
+        spare(place, beside=beside, teacher=prepared.model)
     if carried := quantizing(prepared.model):
         raise ModelError(f"it is quantized itself: {counts(carried)}", where="the float model", hint=_THE_SAME)
     reference, _ = prepared.for_target(given.backend, Options())
@@ -286,11 +287,11 @@ def _resumed(student: Any, path: str | os.PathLike[str] | None, settings: Any) -
             arrays = {name: saved[name] for name in saved.files if "/" in name}
             step = int(saved["step"])
     except BROKEN as error:
-        raise OptionError(f"is no state of a training ({error})", where=f"'{path}'") from error
+        raise OptionError(f"is not the state of a training ({error})", where=f"'{path}'") from error
     wanted = {f"{n}/{k}": p for n, part in student.learned.items() for k, p in enumerate(part)}
     if not same or wanted.keys() != arrays.keys() or any(tuple(p.shape) != arrays[n].shape for n, p in wanted.items()):
         raise OptionError(
-            "the state is of another training", where=f"'{path}'", hint="Give the same options, or another file"
+            "the state belongs to another training", where=f"'{path}'", hint="Give the same options, or another file"
         )
     with torch.no_grad():
         for name, p in wanted.items():

@@ -48,6 +48,7 @@ class Job:
         for method in (options.range, *(o.range for _, o in options.override if o.range is not None)):
             check_range(method, self.target.activation)
         self.target.require(options)
+        self.format = self.target.format_named(options.format)
 
     def fitted(self, prepared: Prepared) -> tuple[ir.Model, list[str]]:
         """The model as the target wants it; a pattern that matches nothing is an error before any data is run."""
@@ -96,7 +97,7 @@ class Job:
         if target.rewrite is not None:
             told += rewrite_cost(fitted[0], target.name, verification, statistics.kept, options)
         told += unmet(float_model, quantized.plan, target, options)
-        form = target.format_named(options.format)
+        form = self.format
         packed = not form.simulated and form is not FAKE_QUANTIZE
         told += cautions(quantized.plan, verification, options, statistics, packed=packed)
         verification = replace(verification, warnings=tuple(told))

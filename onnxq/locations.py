@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +17,34 @@ from onnxq.plugins import names
 from onnxq.user_code import split_name
 from onnxq.writing import hint_for
 
-__all__ = ["artifact_path", "find_artifact", "is_folder", "made_folder", "require_folder", "require_name", "spare"]
+__all__ = [
+    "artifact_path",
+    "find_artifact",
+    "is_folder",
+    "made_folder",
+    "require_folder",
+    "require_name",
+    "require_onnx",
+    "require_output",
+    "spare",
+]
 
+_ENDING = ".onnx"
+_SLASHES = tuple(filter(None, ("/", os.sep, os.altsep)))
 _PLURAL = ("data", "statistics")
 
 
 def is_folder(output: str | os.PathLike[str], *, several: bool = False) -> bool:
-    """Whether an output names a folder: it is one, or its name has no ending.
+    """Whether an output names a folder: it is one, or its name has no ending, or a slash at its end.
 
     Args:
         output: what was given.
         several: it is for several results, and a name like ``out.v1`` is that of a folder unless there is such a file.
     """
     path = Path(output)
-    return path.is_dir() or not path.suffix or (several and path.suffix != ".onnx" and not path.exists())
+    if path.is_dir() or not path.suffix or os.fspath(output).endswith(_SLASHES):
+        return True
+    return several and path.suffix.lower() != _ENDING and not path.exists()
 
 
 def artifact_path(output: str | os.PathLike[str], source: Any, backend: str, *, several: bool = False) -> Path:
@@ -94,23 +108,24 @@ def made_folder(path: Path) -> Iterator[None]:
         raise
 
 
-def spare(*paths: str | os.PathLike[str], **given: Any) -> None:
+def spare(*paths: str | os.PathLike[str], beside: Sequence[Path] = (), **given: Any) -> None:
     """Refuse to write a result over what it is made from, before any work.
 
     Args:
         paths: the files to be.
+        beside: those beside them. Where ``paths`` may replace a model in memory, which is whole then, these may not.
         given: what is read, by what it is called: a file, or a model in memory whose files are known. Data in a Python
             file are named ``"FILE.py:FUNCTION"``. Anything else has no file.
 
     Raises:
         OutputError: one of the files is read.
     """
-    for path in map(Path, paths):
+    for path, whole in (*((Path(path), True) for path in paths), *((path, False) for path in beside)):
         if not path.is_file():
             continue
         for word, source in given.items():
             if isinstance(source, ir.Model):
-                spare_files(source, path)
+                spare_files(source, path, whole=whole)
             elif isinstance(source, (str, os.PathLike)):
                 file = split_name(os.fspath(source))[0]
                 if file.is_file() and path.samefile(file):
@@ -126,6 +141,28 @@ def require_name(output: str | os.PathLike[str]) -> None:
     """
     if not os.fspath(output):
         raise OutputError("the name is empty", where="output", hint="Give a file or a folder; '.' is the current one")
+
+
+def require_onnx(path: str | os.PathLike[str], hint: str = "Give NAME.onnx") -> None:
+    """Refuse the name of a model's file that has another ending: files beside it may have that one, and its name.
+
+    Raises:
+        OutputError: it has.
+    """
+    suffix = Path(path).suffix
+    if suffix and suffix.lower() != _ENDING:
+        raise OutputError(f"a model is written, and its name ends in {suffix!r}", where=f"'{path}'", hint=hint)
+
+
+def require_output(output: str | os.PathLike[str] | None, *, several: bool = False) -> None:
+    """As :func:`require_folder`, for a model: refuse a file that does not end in ``.onnx``, too.
+
+    Raises:
+        OutputError: see :func:`require_folder` and :func:`require_onnx`.
+    """
+    if output is not None and not is_folder(output, several=several):
+        require_onnx(output, "Give NAME.onnx or a folder")
+    require_folder(output, several=several)
 
 
 def require_folder(output: str | os.PathLike[str] | None, *, several: bool = False) -> None:

@@ -16,7 +16,7 @@ from onnxq.given.fold_batchnorm import fold_quantized_batchnorm
 from onnxq.graph.files.load_named import load_named
 from onnxq.graph.shapes import shapes_of_one, sizes_at
 from onnxq.job import Job
-from onnxq.locations import artifact_path, is_folder, require_folder, spare
+from onnxq.locations import artifact_path, is_folder, require_folder, require_output, spare
 from onnxq.notes.aloud import say
 from onnxq.observe import observe, require_one
 from onnxq.options import ImageOptions, Options
@@ -73,7 +73,7 @@ def calibrate(
     """
     options = Options.of(options)
     if output is not None and Path(output).suffix.lower() == ".onnx":
-        raise OutputError("statistics are no model", where=f"'{output}'", hint="Give a file that ends in .npz")
+        raise OutputError("statistics are not a model", where=f"'{output}'", hint="Give a file that ends in .npz")
     require_folder(output)
     prepared = Prepared(model, options)
     if output is not None:
@@ -102,8 +102,8 @@ def quantize(
         model: path, bytes, ``ModelProto`` or ``ir.Model``; left unchanged.
         data: calibration data, see :func:`onnxq.calibration.data.open_data`; not needed with ``statistics``.
         backend: name of the target.
-        output: where to write the artifact: a file, or a folder (a name without an ending, made where missing) for
-            ``<model>_<backend>.onnx``. Sidecar files go beside the model. Nothing is written without it.
+        output: where to write the artifact: a file ``NAME.onnx``, or a folder (a name without an ending, made where
+            missing) for ``<model>_<backend>.onnx``. Sidecar files go beside the model. Nothing is written without it.
         statistics: what :func:`calibrate` gave, or its file.
         options: bits, ranges, exclusions and so on.
         image: how to read pictures, where the data is a folder of them.
@@ -117,7 +117,7 @@ def quantize(
     """
     options, reporter = Options.of(options), reporter or Silent()
     job = Job(backend, options)
-    require_folder(output)
+    require_output(output)
     paths = [] if output is None else [artifact_path(output, model, backend)]
     (result,) = _run(model, data, [job], statistics, options, image, reporter, paths)
     say(result.verification)
@@ -158,9 +158,9 @@ def quantize_all(
     if not names:
         raise OptionError("no target was given", where="backends", hint="Name at least one, see onnxq.backends()")
     if output is not None and not is_folder(output, several=True):
-        raise OptionError(f"'{output}' is no folder", where="output", hint="Several targets need one each")
+        raise OptionError(f"'{output}' is not a folder", where="output", hint="Several targets need one each")
     jobs = for_each_target(names, names, lambda name: Job(name, options))
-    require_folder(output, several=True)
+    require_output(output, several=True)
     paths = [] if output is None else [artifact_path(output, model, name, several=True) for name in names]
     results = _run(model, data, jobs, statistics, options, image, reporter, paths)
     for name, result in zip(names, results, strict=True):
@@ -181,11 +181,12 @@ def _run(
     paths: Sequence[Path],
 ) -> list[Quantized]:
     require_one(data, statistics, options, image)
-    spare(*paths, data=data, statistics=statistics)
+    beside = [f for job, path in zip(jobs, paths, strict=False) for f in job.format.sidecars(path)]
+    spare(*paths, beside=beside, data=data, statistics=statistics)
     if isinstance(statistics, (str, os.PathLike)):
         statistics = Statistics.load(statistics)
     prepared = Prepared(model, options)
-    spare(*paths, model=prepared.model)
+    spare(*paths, beside=beside, model=prepared.model)
     names = [job.target.name for job in jobs]
     fitted = for_each_target(names, jobs, lambda job: job.fitted(prepared))
     if statistics is None:

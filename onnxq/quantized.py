@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -14,6 +15,8 @@ import onnx_ir as ir
 from onnxq.backend import Backend, Format
 from onnxq.console.terminal import plural
 from onnxq.errors import OutputError
+from onnxq.graph.files.origin import spare_files
+from onnxq.locations import require_onnx
 from onnxq.plan import Plan
 from onnxq.qparams import QParams
 
@@ -131,10 +134,15 @@ class Quantized:
         Returns:
             The files written.
 
+        Args:
+            path: of the ONNX model, ``NAME.onnx``; sidecar files go beside it.
+
         Raises:
             OutputError: they could not be written; nothing half-written is left.
         """
         target = Path(path)
+        require_onnx(target)
+        spare_files(self.model, *self._format.sidecars(target), whole=False)
         if not target.parent.is_dir():
             raise OutputError("the folder does not exist", where=str(target.parent), hint="Create it first")
         return self._format.write(self, target)
@@ -185,7 +193,7 @@ class Quantized:
         """The model with the weights, biases, scales and zero points of a module that :meth:`torch` gave.
 
         Raises:
-            OptionError: torch is missing, or the module is of another model.
+            OptionError: torch is missing, or the module belongs to another model.
             VerificationError: onnxruntime does not run the result.
         """
         from onnxq.torch.load import loaded
@@ -197,8 +205,14 @@ class Quantized:
         """The vendor's commands that take the files written; none where none are known, or nothing was written."""
         if not (self.files and self.backend.next_step) or self.format not in ("", next(iter(self.backend.formats))):
             return ()
-        stem = shlex.quote(str(self.files[0].with_suffix("")))
-        return tuple(part.strip().replace("MODEL", stem) for part in self.backend.next_step.split("&&"))
+        stem = str(self.files[0].with_suffix(""))
+        written = {str(path).lower(): str(path) for path in self.files}  # NAME.ONNX is a name, too
+
+        def named(found: re.Match[str]) -> str:
+            name = stem + found[1]
+            return shlex.quote(written.get(name.lower(), name))
+
+        return tuple(re.sub(r"\bMODEL([\w.-]*)", named, part.strip()) for part in self.backend.next_step.split("&&"))
 
     @property
     def _format(self) -> Format:

@@ -13,11 +13,20 @@ import pytest
 
 import onnxq
 from onnxq import dynamic
+from onnxq.catalog import backends
 from onnxq.cli import main
 from onnxq.errors import OptionError, OutputError
-from onnxq.locations import require_folder
+from onnxq.locations import require_folder, require_output
 from tests.models import feeds_for
 from tests.targets import residual
+
+SIDECARS = [
+    (target.name, name, form.beside)
+    for target in backends()
+    for name, form in target.formats.items()
+    if form.beside and not (target.name == "qnn" and name in ("context", "dlc"))  # which need its runtime
+]
+"""Targets that write files beside the model: their formats, and the files' endings."""
 
 
 @pytest.mark.parametrize(
@@ -83,7 +92,7 @@ def test_what_is_no_folder(tmp_path: Path) -> None:
 def test_a_result_is_not_written_over_what_it_is_made_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, data = residual(), feeds_for(residual())
     path, array, known = tmp_path / "m.onnx", tmp_path / "d.npz", tmp_path / "s.npz"
-    onnx.save(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    onnx.save(model, path, save_as_external_data=True, location="w.onnx", size_threshold=0)
     (name,) = data[0]
     np.savez(array, **{name: np.concatenate([feed[name] for feed in data])})  # type: ignore[arg-type]
     statistics = onnxq.calibrate(path, array, output=known)
@@ -91,23 +100,22 @@ def test_a_result_is_not_written_over_what_it_is_made_from(tmp_path: Path, monke
     quantized = onnxq.quantize(path, statistics=statistics, output=tmp_path / "q.onnx", options=every)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}
     monkeypatch.setattr(import_module("onnxq.quantize"), "observe", lambda *_: pytest.fail("it calibrated"))
-    weights = tmp_path / "w.bin"
-    for target in (weights, array):
-        with pytest.raises(OutputError, match=r"(is|are) read"):
-            onnxq.quantize(path, array, output=target)
+    weights = tmp_path / "w.onnx"
+    with pytest.raises(OutputError, match="is read"):
+        onnxq.quantize(path, array, output=weights)
+    for target in (path, weights):
+        with pytest.raises(OutputError, match="is read"):
+            onnxq.search(path, array, max_drop=1, output=target)
+        with pytest.raises(OutputError, match="is read"):
+            onnxq.finetune(tmp_path / "q.onnx", array, teacher=path, steps=1, output=target)
     for target in (path, weights, array):
         with pytest.raises(OutputError, match=r"(is|are) read"):
-            onnxq.search(path, array, max_drop=1, output=target)
-        with pytest.raises(OutputError, match=r"(is|are) read"):
-            onnxq.finetune(tmp_path / "q.onnx", array, teacher=path, steps=1, output=target)
-        with pytest.raises(OutputError, match=r"(is|are) read"):
             dynamic.rewrite(path, array, output=target)
-    for target in (weights, array):
-        with pytest.raises(OutputError, match=r"(is|are) read"):
-            onnxq.calibrate(path, array, output=target)
+    with pytest.raises(OutputError, match="are read"):
+        onnxq.calibrate(path, array, output=array)
     with pytest.raises(OutputError, match="belongs to the model that is read"):
         quantized.save(weights)
-    with pytest.raises(OutputError, match="this file is the statistics that are read"):
+    with pytest.raises(OutputError, match=r"its name ends in '\.npz'"):
         onnxq.quantize(path, statistics=known, output=known)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()} == before
     assert quantized.save(tmp_path / "q.onnx") == [tmp_path / "q.onnx"]  # an earlier result is replaced
@@ -117,10 +125,105 @@ def test_the_command_line_spares_the_data_file_of_a_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    onnx.save(residual(), "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    onnx.save(residual(), "m.onnx", save_as_external_data=True, location="w.onnx", size_threshold=0)
     (feeds,) = feeds_for(residual())[:1]
     np.savez("d.npz", **feeds)  # type: ignore[arg-type]
-    before = Path("w.bin").read_bytes()
-    assert main(["quantize", "m.onnx", "--data", "d.npz", "-o", "w.bin", "-q"]) == 1
+    before = Path("w.onnx").read_bytes()
+    assert main(["quantize", "m.onnx", "--data", "d.npz", "-o", "w.onnx", "-q"]) == 1
     assert "belongs to the model that is read" in capsys.readouterr().err
-    assert Path("w.bin").read_bytes() == before
+    assert Path("w.onnx").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("backend", "name"),
+    [
+        *(("ncnn", "m.table"), ("snpe", "m.encodings"), ("tengine", "m.scale"), ("ppl", "m.json")),
+        *(("tensorrt", "m.engine"), ("onnxruntime", "m.pb"), ("onnxruntime", "m.v2")),
+    ],
+)
+def test_a_model_is_written_under_no_other_ending(
+    backend: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table beside it would have its name, and a vendor's command would look for another."""
+    model, feeds, place = tmp_path / "net.onnx", feeds_for(residual()), tmp_path / name
+    onnx.save(residual(), model)
+    np.savez(tmp_path / "d.npz", x=np.stack([feed["x"] for feed in feeds]))
+    given = onnxq.quantize(model, feeds, options=onnxq.Options(placement="all"), output=tmp_path / "q.onnx")
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.setattr(import_module("onnxq.quantize"), "observe", lambda *_: pytest.fail("it calibrated"))
+    monkeypatch.setattr(import_module("onnxq.deploy"), "in_form", lambda *_: pytest.fail("it worked"))
+    ending = f"a model is written, and its name ends in '{place.suffix}'"
+    for run in (
+        lambda: onnxq.quantize(model, feeds, backend=backend, output=place),
+        lambda: onnxq.deploy(given.files[0], backend=backend, output=place),
+        lambda: onnxq.search(model, feeds, max_drop=1, backend=backend, output=place),
+        lambda: onnxq.finetune(given.files[0], feeds, teacher=model, backend=backend, output=place),
+    ):
+        with pytest.raises(OutputError, match=ending) as raised:
+            run()
+        assert raised.value.hint == "Give NAME.onnx or a folder"
+    with pytest.raises(OutputError, match=ending):
+        given.save(place)
+    data = ["--data", str(tmp_path / "d.npz"), "-o", str(place)]
+    for command in (
+        ["quantize", str(model), "--backend", backend, *data],
+        ["quantize", str(model), "--algorithm", "dynamic", *data],
+        ["deploy", str(tmp_path / "q.onnx"), "--backend", backend, "-o", str(place)],
+        ["demo", "--backend", backend, "-o", str(place)],
+    ):
+        assert main(command) == 1, command
+        assert "Give NAME.onnx or a folder" in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_names_of_files_and_folders(tmp_path: Path) -> None:
+    (tmp_path / "v1.2").mkdir()
+    for name in ("q.onnx", "Q.ONNX", "new", "v1.2", "v1.3/"):
+        require_output(f"{tmp_path}/{name}")
+    with pytest.raises(OutputError, match=r"ends in '\.3'"):
+        require_output(tmp_path / "v1.3")
+    require_output(tmp_path / "v1.3", several=True)
+
+
+@pytest.mark.parametrize(("backend", "form", "beside"), SIDECARS)
+def test_every_file_is_written_once(backend: str, form: str, beside: tuple[str, ...], tmp_path: Path) -> None:
+    """The model and what the format says lies beside it, also where the name is in capitals; next steps name these."""
+    options = onnxq.Options(format=form)
+    made = onnxq.quantize(
+        residual(), feeds_for(residual()), backend=backend, options=options, output=tmp_path / "Q.ONNX"
+    )
+    assert [file.name for file in made.files] == ["Q.ONNX", *(f"Q{ending}" for ending in beside)]
+    assert sorted(tmp_path.iterdir()) == sorted(made.files)
+    onnx.checker.check_model(onnx.load(made.files[0]))
+    for step in made.next_steps:
+        assert str(made.files[0].with_suffix(".onnx")) not in step
+    if made.next_steps:
+        said = " ".join(made.next_steps)
+        assert all(str(file) in said for file in made.files), said
+
+
+@pytest.mark.parametrize(("backend", "ending"), [("ncnn", ".table"), ("nnie", "_gfpq_param_dict.json")])
+def test_a_sidecar_is_not_written_over_what_is_read(
+    backend: str, ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither over the model, nor over the file that its weights lie in."""
+    feeds, named, split = feeds_for(residual()), tmp_path / f"a{ending}", tmp_path / "m.onnx"
+    onnx.save(residual(), named)
+    onnx.save(residual(), split, save_as_external_data=True, location=f"b{ending}", size_threshold=0)
+    full = onnxq.Options(placement="all")
+    qdq = onnxq.quantize(residual(), feeds, options=full)
+    qdq.save(tmp_path / "q.onnx")
+    (tmp_path / "q.onnx").rename(tmp_path / f"c{ending}")
+    np.savez(tmp_path / "d.npz", x=np.stack([feed["x"] for feed in feeds]))
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    monkeypatch.setattr(import_module("onnxq.quantize"), "observe", lambda *_: pytest.fail("it calibrated"))
+    for model, place in ((named, "a.onnx"), (split, "b.onnx")):
+        with pytest.raises(OutputError, match=f"{ending}'.* is read"):
+            onnxq.quantize(model, feeds, backend=backend, output=tmp_path / place)
+        with pytest.raises(OutputError, match=f"{ending}'.* is read"):
+            onnxq.search(model, feeds, backend=backend, max_drop=1, output=tmp_path / place)
+    with pytest.raises(OutputError, match=f"{ending}'.* is read"):
+        onnxq.deploy(tmp_path / f"c{ending}", backend=backend, output=tmp_path / "c.onnx")
+    command = ["deploy", str(tmp_path / f"c{ending}"), "--backend", backend, "-o", str(tmp_path / "c.onnx")]
+    assert main(command) == 1 and "is read" in capsys.readouterr().err
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before

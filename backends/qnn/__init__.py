@@ -146,7 +146,7 @@ def _refuse_free_sizes(model: ir.Model) -> None:
     if found:
         more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
         fix = "python -m onnxruntime.tools.make_dynamic_shape_fixed --input_name NAME --input_shape 1,3,224,224 IN OUT"
-        hint = f"Fix them ({fix})" if free else "Cut the model in front of it"
+        hint = f"Fix them ({fix})" if free else "Cut the model before it"
         raise ModelError(
             f"the formats {' and '.join(_COMPILED)} are compiled for fixed sizes: {'; '.join(found[:3])}{more}",
             hint=f"{hint}, or use the format qdq",
@@ -166,13 +166,13 @@ def _lacks(model: ir.Model) -> list[Finding]:
     for value in model.graph.inputs:
         if static_shape(value) is None:
             what = f"input {value.name!r} has free sizes {value.shape}; the HTP compiles for fixed ones"
-            found.append(Finding("warning", "model", what, "Fix them in the model, or when the session is created"))
+            found.append(Finding("warning", "model", what, "Fix them in the model or when the session is created"))
     for node in all_nodes(model):
         if node.domain not in ("", "ai.onnx"):
             continue
         if node.op_type in _NOWHERE:
             what = f"the HTP has no {node.op_type}: it runs on the CPU, what is around it in parts"
-            found.append(Finding("warning", describe(node), what, "Cut the model in front of it, if it is at the end"))
+            found.append(Finding("warning", describe(node), what, "Cut the model before it, if it is at the end"))
         if node.op_type in ("LSTM", "GRU"):
             what = (
                 f"the HTP computes {node.op_type} in half precision, from version 69 on; for version 68, and off a "
@@ -200,6 +200,8 @@ def _compile(quantized: Quantized, path: Path, *, dlc: bool) -> list[Path]:
         return write_rendered(quantized, path) + [f.replace(path.parent / n) for f, n in zip(made, names, strict=True)]
 
 
+_compiled = partial(Format, Quantized.qdq, integers=True, refuses=_refuse_free_sizes)
+
 BACKEND = Backend(
     name="qnn",
     title="Qualcomm HTP, onnxruntime's QNN execution provider",
@@ -209,8 +211,8 @@ BACKEND = Backend(
     formats={
         "qdq": QDQ,
         "fake-quantize": FAKE_QUANTIZE,
-        "context": Format(Quantized.qdq, partial(_compile, dlc=False), integers=True, refuses=_refuse_free_sizes),
-        "dlc": Format(Quantized.qdq, partial(_compile, dlc=True), integers=True, refuses=_refuse_free_sizes),
+        "context": _compiled(partial(_compile, dlc=False), beside=("_ctx.onnx", "_ctx_qnn.bin")),
+        "dlc": _compiled(partial(_compile, dlc=True), beside=(".dlc",)),
     },
     unsigned=True,
     complete_units=True,

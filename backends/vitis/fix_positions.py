@@ -67,7 +67,7 @@ def read(path: Path) -> Quantized:
             raise BackendError(f"the entry of {name!r} has no scale", where=f"'{beside}'")
         qp = numbers[name] = qparams_of(name, beside, BACKEND.activation, entry["scale"])
         if qp.scale.ndim or not 0 < qp.scale < math.inf or math.frexp(qp.scale)[0] != 0.5:
-            raise BackendError(f"the scale {qp.scale} of {name!r} is no power of two", where=f"'{beside}'")
+            raise BackendError(f"the scale {qp.scale} of {name!r} is not a power of two", where=f"'{beside}'")
     model = load(path)
     unique_names(model)
     lift_constants(model)
@@ -92,5 +92,5 @@ def _biases(model: ir.Model, backend: Backend) -> set[str]:
     return found
 
 
-FIX_POSITIONS = Format(Quantized.fake_quantize, write, read, simulated=True)
+FIX_POSITIONS = Format(Quantized.fake_quantize, write, read, simulated=True, beside=(".json",))
 """A float model and its fix positions."""

@@ -26,7 +26,7 @@ from onnxq.effort import algorithms_of
 from onnxq.errors import DataError, OptionError, OutputError
 from onnxq.graph.files.load import load
 from onnxq.graph.files.save import save
-from onnxq.locations import artifact_path, require_folder, spare
+from onnxq.locations import artifact_path, require_output, spare
 from onnxq.notes.aloud import unsaid
 from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
@@ -167,10 +167,12 @@ def search(
     require_one(data, statistics, options, image)
     if metric is not None and eval_data is not None:
         raise OptionError("a metric brings its own data", where="eval_data", hint="Leave one of the two out")
-    spare(place, model=model, data=data, statistics=statistics, **{"evaluation data": eval_data, "metric": metric})
+    beside = target.format_named(options.format).sidecars(place)
+    others = {"evaluation data": eval_data, "metric": metric}
+    spare(place, beside=beside, model=model, data=data, statistics=statistics, **others)
     judge = None if metric is None else load_metric(metric)
     prepared = Prepared(model, options)
-    spare(place, model=prepared.model)
+    spare(place, beside=beside, model=prepared.model)
     if isinstance(statistics, (str, os.PathLike)):
         statistics = Statistics.load(statistics)
     digest = model_digest(prepared.model)
@@ -253,7 +255,7 @@ def _checked(
             check_amount(name, value)
     check_range(options.range)
     chosen(algorithms_of(options))
-    require_folder(output)
+    require_output(output)
     return artifact_path(output, model, backend).absolute()
 
 

@@ -17,7 +17,7 @@ from onnxq.console.exit_codes import ExitCode
 from onnxq.console.terminal import Screen
 from onnxq.errors import OnnxqError, OptionError
 from onnxq.graph.files.save import MAX_PROTO_BYTES
-from onnxq.locations import artifact_path, made_folder, require_folder
+from onnxq.locations import artifact_path, made_folder, require_output
 from onnxq.quantized import Quantized
 from onnxq.rewritten import HOME, pipeline_of, require_home, samples_of
 from onnxq.search import view as search_view
@@ -125,7 +125,7 @@ def _rewrite(args: argparse.Namespace, screen: Screen, whole: Choice) -> Answer:
     """``onnxq quantize --algorithm`` with an algorithm that is a pipeline of its own."""
     require_home(args.backend, whole)
     start = time.perf_counter()
-    require_folder(args.output)
+    require_output(args.output)
     path = artifact_path(args.output, args.model, HOME)
     with made_folder(path):
         result = whole.algorithm.rewrite(

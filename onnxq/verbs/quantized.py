@@ -10,8 +10,9 @@ from onnxq import plugins, views
 from onnxq.console.exit_codes import ExitCode
 from onnxq.console.terminal import Screen
 from onnxq.errors import OptionError
-from onnxq.locations import artifact_path, is_folder, require_folder
+from onnxq.locations import artifact_path, is_folder, require_output, spare
 from onnxq.prepare import backend_named
+from onnxq.quantized import Quantized
 from onnxq.runtimes.runtime import Runtime
 from onnxq.several import for_each_target
 from onnxq.verbs.answer import Answer, reporter, shows
@@ -27,13 +28,17 @@ def deploy(args: argparse.Namespace, screen: Screen) -> Answer:
     start = time.perf_counter()
     several = len(args.backends) > 1
     if several and not is_folder(args.output, several=True):
-        raise OptionError(f"'{args.output}' is no folder", where="-o", hint="Several targets need one")
-    require_folder(args.output, several=several)
-    made = for_each_target(
-        args.backends, args.backends, lambda name: onnxq.deploy(args.model, backend=name, options=args.options)
-    )
-    paths = [artifact_path(args.output, args.model, result.backend.name, several=several) for result in made]
-    results = [result.written(path) for result, path in zip(made, paths, strict=True)]
+        raise OptionError(f"'{args.output}' is not a folder", where="-o", hint="Several targets need one")
+    require_output(args.output, several=several)
+    paths = {name: artifact_path(args.output, args.model, name, several=several) for name in args.backends}
+
+    def deployed(name: str) -> Quantized:
+        form = backend_named(name).format_named(args.options.format)
+        spare(beside=form.sidecars(paths[name]), model=args.model)
+        return onnxq.deploy(args.model, backend=name, options=args.options)
+
+    made = for_each_target(args.backends, args.backends, deployed)
+    results = [result.written(path) for result, path in zip(made, paths.values(), strict=True)]
     seconds = time.perf_counter() - start
     if shows(args):
         for result in results:

@@ -63,10 +63,10 @@ def test_output_equals_input_with_external_data(tmp_path: Path) -> None:
 
 def test_output_is_the_data_file_of_the_input(tmp_path: Path) -> None:
     """It may be the only one there is, and the model would be lost without it."""
-    path = external(tmp_path)
+    path = external(tmp_path, "weights.onnx")
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    with pytest.raises(OutputError, match=r"weights\.bin.*belongs to the model that is read"):
-        quantize(path, FEEDS, options=ALL, output=tmp_path / "weights.bin")
+    with pytest.raises(OutputError, match=r"weights\.onnx.*belongs to the model that is read"):
+        quantize(path, FEEDS, options=ALL, output=tmp_path / "weights.onnx")
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
@@ -241,8 +241,8 @@ def test_odd_file_names(tmp_path: Path) -> None:
     folder = tmp_path / "a b" / "名前"
     folder.mkdir(parents=True)
     onnx.save(g16.model(), folder / "my model.v1.ONNX")
-    quantize_checked(folder / "my model.v1.ONNX", FEEDS, output=folder / "out put.q")
-    assert listing(folder) == ["my model.v1.ONNX", "out put.q"]
+    quantize_checked(folder / "my model.v1.ONNX", FEEDS, output=folder / "out put.q.onnx")
+    assert listing(folder) == ["my model.v1.ONNX", "out put.q.onnx"]
 
 
 def test_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,21 +36,23 @@ def files_of(model: ir.Model) -> frozenset[Path]:
     return found
 
 
-def spare_files(model: ir.Model, *targets: Path) -> None:
-    """Refuse to write over a data file of a model, but for a result that replaces the model.
+def spare_files(model: ir.Model, *targets: Path, whole: bool = True) -> None:
+    """Refuse to write over the files of a model, but for a result that replaces the model.
 
     Args:
         model: what is written, or what it is made of.
         targets: the files to be, written together; links are followed.
+        whole: they are a model, and may replace this one; else they are what lies beside one.
 
     Raises:
-        OutputError: one of them belongs to the model, and none is the model itself.
+        OutputError: one of them belongs to the model, and none replaces it.
     """
     there = [target for target in targets if target.is_file()]
-    if any(target.resolve() == model.graph.meta.get(_OWN) for target in there):
+    own = model.graph.meta.get(_OWN)
+    if whole and any(target.resolve() == own for target in there):
         return
     for target in there:
-        if target.resolve() in files_of(model):
+        if target.resolve() in files_of(model) or target.resolve() == own:
             raise OutputError(
                 "this file belongs to the model that is read", where=f"'{target}'", hint="Give another name"
             )
