@@ -2,8 +2,8 @@
 
 Below 40 dB that is arithmetic between layers which float makes next to no dearer (:mod:`onnxq.deciding.relief`), or,
 where a target has no table of costs, Concats whose one scale is far too large for some of what they read
-(:mod:`onnxq.deciding.ties`); and weights that float layers store as integers take 16 bits where 8 cost as much. Below
-12 dB it is the layers to blame (:mod:`onnxq.deciding.rescue`). An output's error is held against its signal over all
+(:mod:`onnxq.deciding.ties`). Below 30 dB, weights that float layers store as integers take 16 bits where 8 cost as much.
+Below 12 dB it is the layers to blame (:mod:`onnxq.deciding.rescue`). An output's error is held against its signal over all
 the data (:mod:`onnxq.measuring.judging`), and the worst output decides. An output that has another shape than the float
 model's in some sample decides nothing: its rows depend on the numbers, and no layer is to blame.
 """
@@ -37,6 +37,8 @@ __all__ = ["blame_layers", "mend"]
 
 _STEP = "find what hurts"
 _MANY_OUTPUTS = 4
+_COARSE = 30.0
+"""dB: only a result below this is worth weights of twice the size."""
 _WORTH = 1.0
 """dB that weights left in float must gain over weights stored as integers."""
 
@@ -77,7 +79,7 @@ def mend(
             decider.keep_float(reasons)
             quantized = decider.again()[0]
             verification = verify(quantized)
-    if score(verification) < FINE:
+    if score(verification) < _COARSE:
         model, reasons = _too_narrow(decider, quantized, judges, raised, reporter)
         if reasons:
             decider.store_wide(model, reasons)
@@ -169,7 +171,7 @@ def _rescued(decider: Decider, quantized: Quantized, judges: Collection[str], re
     reasons = {}
     for name in to_keep_float(records, rest):
         record = by_node[name]
-        alone = "quantized alone" if len(record.nodes) == 1 else "quantized alone with the layers beside it,"
+        alone = "quantized alone" if len(record.nodes) == 1 else "quantized alone with the layers around it,"
         left = -10 * math.log10(record.noise) if record.noise > 0 else math.inf
         reasons[name] = f"{alone} it leaves {left:.0f} dB at the outputs"
     return reasons
