@@ -2,10 +2,10 @@
 
 Below 40 dB that is arithmetic between layers which float makes next to no dearer (:mod:`onnxq.deciding.relief`), or,
 where a target has no table of costs, Concats whose one scale is far too large for some of what they read
-(:mod:`onnxq.deciding.ties`). Below 30 dB, weights that float layers store as integers take 16 bits where 8 cost as much.
-Below 12 dB it is the layers to blame (:mod:`onnxq.deciding.rescue`). An output's error is held against its signal over all
-the data (:mod:`onnxq.measuring.judging`), and the worst output decides. An output that has another shape than the float
-model's in some sample decides nothing: its rows depend on the numbers, and no layer is to blame.
+(:mod:`onnxq.deciding.ties`). Below 30 dB, weights that float layers store as integers take 16 bits where 8 cost as
+much. Below 12 dB it is the layers to blame (:mod:`onnxq.deciding.rescue`). An output's error is held against its signal
+over all the data (:mod:`onnxq.measuring.judging`), and the worst output decides. An output that has another shape than
+the float model's in some sample decides nothing: its rows depend on the numbers, and no layer is to blame.
 """
 
 from __future__ import annotations
