@@ -6,24 +6,29 @@ The outputs come from the two models as they are; for the tensors in between bot
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
 from onnxq.calibration.data import open_data
 from onnxq.console.progress import Reporter, Silent
-from onnxq.errors import ExecutionError, ModelError, OnnxqError
+from onnxq.errors import ExecutionError, ModelError, OnnxqError, OptionError
+from onnxq.given.artifact import read_artifact, refuse_table
 from onnxq.given.carried import quantizing
 from onnxq.graph.files.load import ModelSource, load
+from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_nodes
+from onnxq.locations import find_artifact
 from onnxq.measuring.comparison import Comparison, TensorErrors
 from onnxq.measuring.inner_tensors import InnerTensors
 from onnxq.measuring.metrics import ErrorMeter
 from onnxq.notes.reasons import counts
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.session import Session, open_anyhow
-from onnxq.prepare import Prepared
+from onnxq.prepare import Prepared, backend_named
 from onnxq.quantized import Quantized
 
 __all__ = ["Comparison", "TensorErrors", "compare"]
@@ -34,6 +39,7 @@ def compare(
     quantized: ModelSource | Quantized,
     data: Any,
     *,
+    backend: str | None = None,
     tensors: bool = True,
     samples: int | None = None,
     image: ImageOptions | None = None,
@@ -48,7 +54,9 @@ def compare(
 
     Args:
         reference: the float model: path, ``ModelProto`` or ``ir.Model``.
-        quantized: the other model, or a `Quantized`.
+        quantized: the other model, or a `Quantized`; with ``backend`` its file, or the folder it was written to.
+        backend: the target that a file was made for, which is read back as `verify` does: where its numbers lie in a
+            table beside a float model, the simulation of both is compared. None takes the model as it is.
         data: see `onnxq.calibration.data.open_data`.
         tensors: compare the tensors in between, too.
         samples: at most so many samples.
@@ -59,15 +67,17 @@ def compare(
 
     Raises:
         ModelError: a model is invalid, or the two do not have the same inputs and outputs.
+        BackendError: the file is not an artifact of the target; or none is named, the model has no quantizers, and a
+            table lies beside it that some target would read.
+        OptionError: a target is named for a model in memory, or another than a `Quantized` was made for.
         DataError: the data does not fit.
         ExecutionError: onnxruntime cannot load or run a model.
     """
     options: dict[str, Any] = {"providers": providers, "custom_op_library": custom_op_library}
     first = reference.rendered() if isinstance(reference, Quantized) else load(reference)
-    second = quantized.rendered() if isinstance(quantized, Quantized) else load(quantized)
+    second, home = _second(quantized, backend)
     _same_interface(first, second)
     warnings = _swapped(first, second)
-    home = not isinstance(quantized, Quantized) or quantized.backend.at_home
     (first, base), other = _base(first, options, custom_op_library), open_anyhow(second, optimize=home, **options)
     feeds = open_data(data, base.inputs, image=image, samples=samples)
     meters = {info.name: ErrorMeter() for info in base.outputs}
@@ -84,8 +94,35 @@ def compare(
             advance(count)
     outputs = {name: meter.result() for name, meter in meters.items()}
     if inner is None:
-        return Comparison(count, outputs, warnings=warnings)
-    return Comparison(count, outputs, inner.result(), tuple(inner.unmatched), warnings)
+        return Comparison(count, outputs, warnings=warnings, backend=backend)
+    return Comparison(count, outputs, inner.result(), tuple(inner.unmatched), warnings, backend)
+
+
+def _second(quantized: ModelSource | Quantized, backend: str | None) -> tuple[ir.Model, bool]:
+    """What the other model computes, and whether onnxruntime is what it was made for, as far as is known."""
+    if isinstance(quantized, Quantized):
+        target = quantized.backend
+        if backend not in (None, target.name):
+            raise OptionError(
+                f"the result was made for {target.name}", where=f"backend {backend!r}", hint="Leave it out"
+            )
+        return quantized.rendered(), target.at_home
+    path = os.fspath(quantized) if isinstance(quantized, (str, os.PathLike)) else None
+    if backend is None:
+        model = load(quantized)
+        if path is not None:
+            refuse_table(Path(path), model)
+        return model, True
+    target = backend_named(backend)
+    if path is None:
+        hint = "Give the path of the .onnx file that was written, or leave the target out"
+        raise OptionError("nothing lies beside a model in memory", where=f"backend {backend!r}", hint=hint)
+    file = find_artifact(path, target.name)
+    form, read = read_artifact(file, target)
+    model = load(file) if form == "onnx" else read.rendered()
+    if form != "onnx":
+        forget_shapes(model)
+    return model, target.at_home
 
 
 def _base(model: ir.Model, options: Mapping[str, Any], library: str | None) -> tuple[ir.Model, Session]:

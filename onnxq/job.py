@@ -24,6 +24,7 @@ from onnxq.graph.values import filled_values
 from onnxq.measuring.final_check import Verification, final_check
 from onnxq.measuring.rewrite_cost import rewrite_cost
 from onnxq.notes.cautions import cautions
+from onnxq.notes.commands import compare_command
 from onnxq.notes.hints import few_bits, hints, low
 from onnxq.notes.unmet import unmet
 from onnxq.options import Options
@@ -99,7 +100,8 @@ class Job:
         told += unmet(float_model, quantized.plan, target, options)
         form = self.format
         packed = not form.simulated and form is not FAKE_QUANTIZE
-        told += cautions(quantized.plan, verification, options, statistics, packed=packed)
+        compare = compare_command(target, options.format)
+        told += cautions(quantized.plan, verification, options, statistics, packed=packed, compare=compare)
         verification = replace(verification, warnings=tuple(told))
         unsaid = form.notes(quantized) if form.notes is not None else []
         advice = (*hints(float_model, quantized.plan, target, decider.sizes), *decider.hints)

@@ -13,15 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import onnx_ir as ir
-
 from onnxq import plugins
-from onnxq.backend import Backend
 from onnxq.calibration.data import open_data
 from onnxq.console.progress import Reporter, Silent
-from onnxq.errors import BackendError, OnnxqError, OptionError, VerificationError
-from onnxq.given.artifact import no_quantizers, readers_of, rewritten_before, written_file
-from onnxq.given.unfolded import unfolded
+from onnxq.errors import OptionError, VerificationError
+from onnxq.given.artifact import no_quantizers, read_artifact, rewritten_before, written_file
 from onnxq.graph.files.load import load
 from onnxq.graph.shapes import forget_shapes
 from onnxq.locations import find_artifact
@@ -152,11 +148,11 @@ def verify(
         runtime = plugins.find("onnxq.runtimes", target.runtime)
     if layers and (runtime is None or not runtime.runs):
         why = "only compiles" if runtime is not None else "is not asked" if simulation else "cannot be installed"
-        raise OptionError(f"layers are compared in a runtime, and that of {target.name} {why}", hint="Leave it away")
+        raise OptionError(f"layers are compared in a runtime, and that of {target.name} {why}", hint="Leave it out")
     model = load(path)
     if layers:
         require_layers(model, data=data is not None)
-    form, quantized = _read(path, target)
+    form, quantized = read_artifact(path, target)
     feeds = []
     if data is not None:
         wanted = _SAMPLES if samples is None else samples
@@ -208,43 +204,6 @@ def verify(
     )
 
 
-def _read(path: Path, target: Backend) -> tuple[str, Quantized]:
-    """The artifact as a quantized model, and the format it was read in.
-
-    Raises:
-        BackendError: none of the target's formats fits.
-    """
-    complaints = []
-    for name, form in target.formats.items():
-        if form.read is None:
-            continue
-        try:
-            return name, form.read(path)
-        except OnnxqError as error:
-            complaints.append(f"as {name}: {error}")
-    quantized = unfolded(read(path, backend=target.name))
-    unread = [n for n, form in target.formats.items() if form.read is None and form.write is not write_rendered]
-    if not quantized.qparams and unread and target.runtime is None:
-        raise BackendError(
-            f"it holds no quantizers, and {target.name} has no way to read its format {unread[0]!r} back",
-            where=f"'{path}'",
-            hint=f"Give that Format of the backend {target.name} a 'read'",
-        )
-    others = [] if quantized.qparams else readers_of(path, target)
-    if not quantized.qparams and (complaints or others or target.runtime is None):
-        complaints.append("as a model with quantizers in it: it has none")
-        complaints += [f"a table lies beside it that {' and '.join(others)} would read"] if others else []
-    elif _has_integers(load(path)) and not any(form.integers for form in target.formats.values()):
-        complaints.append(f"it holds QuantizeLinear and DequantizeLinear, which {target.name} does not take")
-    else:
-        return "onnx", quantized
-    raise BackendError(
-        f"this is no artifact of {target.name}: {'; '.join(complaints)}",
-        where=f"'{path}'",
-        hint=f"If it was made for another target than {target.name}, name that one: --backend {(*others, 'NAME')[0]}",
-    )
-
-
 def can_be_read(quantized: Quantized) -> bool:
     """Whether :func:`verify` can tell from the files written what is quantized how."""
     target = quantized.backend
@@ -252,7 +211,3 @@ def can_be_read(quantized: Quantized) -> bool:
     if form.read is not None or target.runtime is not None or form.write is write_rendered:
         return True
     return bool(quantized.files) and bool(read(quantized.files[0], backend=target.name).qparams)
-
-
-def _has_integers(model: ir.Model) -> bool:
-    return any(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in model.graph.all_nodes())

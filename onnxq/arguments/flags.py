@@ -26,6 +26,7 @@ SEARCH = ("max_drop", "metric", "eval_data", "resume_dir", "max_minutes")
 """What :func:`add_search` adds, by the names in a configuration file."""
 _PLACEMENT = "auto: what runs faster (default); all: whatever can be; compute: convolutions and matrix products"
 _EFFORT = "fast: ranges only; default; best: minutes, algorithms are tried and kept where they are better"
+_BACKEND = "the target (default onnxruntime; see 'onnxq backends'); quantize and deploy take several"
 _FORMAT = "one of the target's formats (see 'onnxq backends'); fake-quantize: float arithmetic on rounded values"
 
 
@@ -43,14 +44,9 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", help="TOML file with the same keys as these flags; flags win")
 
 
-def add_backend(parser: argparse.ArgumentParser) -> None:
+def add_backend(parser: argparse.ArgumentParser, help: str = _BACKEND) -> None:
     """The target."""
-    parser.add_argument(
-        "--backend",
-        action="append",
-        metavar="NAME",
-        help="the target (default onnxruntime; see 'onnxq backends'); quantize and deploy take several",
-    )
+    parser.add_argument("--backend", action="append", metavar="NAME", help=help)
 
 
 def add_format(parser: argparse._ActionsContainer) -> None:

@@ -31,10 +31,10 @@ file per sample), of .npy files or of pictures, or FILE.py:FUNCTION that gives a
 
 
 _KINDS = {
-    "int": "no whole number",
-    "float": "no number",
-    "_numbers": "no list of numbers such as 0.5,0.5,0.5",
-    "_whole_numbers": "no list of whole numbers such as 4,8",
+    "int": "not a whole number",
+    "float": "not a number",
+    "_numbers": "not a list of numbers such as 0.5,0.5,0.5",
+    "_whole_numbers": "not a list of whole numbers such as 4,8",
 }
 """What is said of an argument that is not what it should be, by the name of what reads it."""
 
@@ -167,6 +167,7 @@ def _compare(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("reference", metavar="FLOAT", help="the float model")
     verb.add_argument("quantized", metavar="QUANTIZED", help="the model that was made from it")
     add_data(verb)
+    add_backend(verb, "the target it was made for, whose table of numbers beside it is read; default: as it is")
     verb.add_argument("--outputs-only", action="store_true", help="leave out the tensors in between")
     verb.add_argument("--all", action="store_true", help="list every tensor")
     add_runtime(verb, floats=False)

@@ -111,6 +111,8 @@ def _config(args: argparse.Namespace, run_keys: Sequence[str]) -> Config:
 def _settle_backend(args: argparse.Namespace) -> None:
     """One target's name in ``args.backend``; several, where a verb takes them, in ``args.backends``."""
     several = args.verb in _SEVERAL
+    if args.backend is None and args.verb == "compare":
+        return  # two models as they are
     given = [args.backend] if isinstance(args.backend, str) else args.backend or ["onnxruntime"]
     if not all(isinstance(name, str) for name in given):
         raise OptionError(f"{given!r} is not a list of names", where="backend")

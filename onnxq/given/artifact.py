@@ -8,11 +8,15 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend
 from onnxq.catalog import backends
-from onnxq.errors import OnnxqError, OptionError
+from onnxq.errors import BackendError, OnnxqError, OptionError
 from onnxq.given.carried import quantizing
+from onnxq.given.unfolded import unfolded
+from onnxq.graph.files.load import load
+from onnxq.quantize import read
 from onnxq.quantized import Quantized
+from onnxq.render.formats import write_rendered
 
-__all__ = ["no_quantizers", "readers_of", "rewritten_before", "written_file"]
+__all__ = ["no_quantizers", "read_artifact", "readers_of", "refuse_table", "rewritten_before", "written_file"]
 
 
 def written_file(result: Quantized) -> Path:
@@ -23,17 +27,19 @@ def written_file(result: Quantized) -> Path:
     """
     if not result.files:
         hint = "Give quantize() an output, or the path that save() wrote to"
-        raise OptionError("the result was not written, and what is verified is a file", where="artifact", hint=hint)
+        raise OptionError("the result was not written, and only files are verified", where="artifact", hint=hint)
     return result.files[0]
 
 
-def readers_of(path: Path, other: Backend) -> list[str]:
-    """Targets but one for which a float model and a table beside it are a quantized model."""
+def readers_of(path: Path, other: Backend | None = None) -> list[str]:
+    """Targets, but for one, for which a float model and a table beside it are a quantized model."""
     found = []
     for target in backends():
-        if target.name == other.name:
+        if other is not None and target.name == other.name:
             continue
         for form in target.formats.values():
+            if not all(file.is_file() for file in form.sidecars(path)):
+                continue
             try:
                 if form.read is not None and form.read(path).qparams:
                     found.append(target.name)
@@ -41,6 +47,64 @@ def readers_of(path: Path, other: Backend) -> list[str]:
             except OnnxqError:
                 continue  # no table of this target, or one of another model
     return found
+
+
+def read_artifact(path: Path, target: Backend) -> tuple[str, Quantized]:
+    """An artifact as a quantized model, and the format it was read in: ``"onnx"`` for a model with quantizers in it.
+
+    Args:
+        path: of the ONNX model that was written.
+        target: the target it was made for.
+
+    Raises:
+        BackendError: none of the target's formats fits.
+    """
+    complaints = []
+    for name, form in target.formats.items():
+        if form.read is None:
+            continue
+        try:
+            return name, form.read(path)
+        except OnnxqError as error:
+            complaints.append(f"as {name}: {error}")
+    quantized = unfolded(read(path, backend=target.name))
+    unread = [n for n, form in target.formats.items() if form.read is None and form.write is not write_rendered]
+    if not quantized.qparams and unread and target.runtime is None:
+        raise BackendError(
+            f"it holds no quantizers, and {target.name} has no way to read its format {unread[0]!r} back",
+            where=f"'{path}'",
+            hint=f"Give that Format of the backend {target.name} a 'read'",
+        )
+    others = [] if quantized.qparams else readers_of(path, target)
+    if not quantized.qparams and (complaints or others or target.runtime is None):
+        complaints.append("as a model with quantizers in it: it has none")
+        complaints += [f"a table lies beside it that {' and '.join(others)} would read"] if others else []
+    elif _has_integers(load(path)) and not any(form.integers for form in target.formats.values()):
+        complaints.append(f"it holds QuantizeLinear and DequantizeLinear, which {target.name} does not take")
+    else:
+        return "onnx", quantized
+    raise BackendError(
+        f"this is not an artifact of {target.name}: {'; '.join(complaints)}",
+        where=f"'{path}'",
+        hint=f"If it was made for another target than {target.name}, name that one: --backend {(*others, 'NAME')[0]}",
+    )
+
+
+def refuse_table(path: Path, model: ir.Model) -> None:
+    """Refuse to take a model without quantizers for all of an artifact whose numbers lie in a table beside it.
+
+    Args:
+        path: the model's file.
+        model: what it holds.
+
+    Raises:
+        BackendError: a table lies beside it that some target would read.
+    """
+    if quantizing(model) or not (targets := readers_of(path)):
+        return
+    named = " or ".join(f"--backend {name}" for name in targets)
+    what = f"it has no quantizers, and a table lies beside it that {' and '.join(targets)} would read"
+    raise BackendError(what, where=f"'{path}'", hint=f"Name the target, so that the table counts: {named}")
 
 
 def no_quantizers(quantized: Quantized, model: ir.Model) -> list[str]:
@@ -54,4 +118,8 @@ def rewritten_before(target: Backend) -> str:
     """What the float model inside an artifact is, where it need not compute what the model given computed."""
     if target.rewrite is None:
         return ""
-    return f", which was rewritten for {target.name} first: what that cost is not in these figures"
+    return f", which was rewritten for {target.name} first: what that costs is not in these figures"
+
+
+def _has_integers(model: ir.Model) -> bool:
+    return any(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in model.graph.all_nodes())

@@ -16,6 +16,7 @@ from onnxq.errors import OnnxqError
 from onnxq.measuring.metrics import ErrorMeter, Errors
 from onnxq.measuring.outputs import errors_of, worst_output
 from onnxq.measuring.random_inputs import SIZES, random_inputs
+from onnxq.notes.commands import compare_command
 from onnxq.options import Options
 from onnxq.ort.session import Session, inputs_of
 from onnxq.quantized import Quantized
@@ -140,12 +141,13 @@ def _judged(
     floats = _session(inside.model, options)
     rounding = errors_of(floats.run, samples)  # the float model against the quantized one: the same noise
     for name, found in sorted(errors.items(), key=lambda pair: pair[1].score):
+        command = compare_command(inside.backend, options.format)
         if name in rounding and found.score < min(_AGREED, rounding[name].score - _MARGIN):
             inputs = plural(len(samples), "random input")
             apart = f" and another shape in {found.reshaped} of them" if found.reshaped else ""
             return [
                 f"output {name!r} is {decibels(found.score)} from that of the model given on {inputs}{apart}, which is "
                 f"itself {decibels(rounding[name].score)} from its float model: rounding does not explain that. "
-                "Compare both on real data ('onnxq compare SOURCE RESULT --data DATA') before using the result"
+                f"Compare both on real data ('{command} SOURCE RESULT --data DATA') before using the result"
             ]
     return []

@@ -45,6 +45,7 @@ class Comparison:
         tensors: tensors that both models have, in the order of the float graph.
         unmatched: float tensors of the float model that the quantized one has no more (fused or folded away).
         warnings: what a user should know.
+        backend: the target by which the quantized model was read; None where it was taken as it is.
     """
 
     samples: int
@@ -52,6 +53,7 @@ class Comparison:
     tensors: tuple[TensorErrors, ...] = ()
     unmatched: tuple[str, ...] = field(default=())
     warnings: tuple[str, ...] = ()
+    backend: str | None = None
 
     @property
     def worst(self) -> tuple[str, Errors] | None:
@@ -67,6 +69,7 @@ class Comparison:
         """JSON-ready data; see `onnxq.measuring.metrics.jsonable` for NaN and infinities."""
         return {
             "samples": self.samples,
+            "backend": self.backend,
             "outputs": {name: errors.to_dict() for name, errors in self.outputs.items()},
             "tensors": [
                 {

@@ -12,6 +12,7 @@ from onnxq.console.terminal import bytes_text
 from onnxq.measuring.final_check import Verification
 from onnxq.measuring.judging import lifts
 from onnxq.measuring.metrics import kept_signal
+from onnxq.notes.commands import COMPARE
 from onnxq.notes.reasons import by_reason, counts, to_exclude
 from onnxq.notes.rows import other_shapes
 from onnxq.options import Options
@@ -37,7 +38,13 @@ _LARGE = 1 << 20
 
 
 def cautions(
-    plan: Plan, verification: Verification, options: Options, statistics: Statistics, *, packed: bool = True
+    plan: Plan,
+    verification: Verification,
+    options: Options,
+    statistics: Statistics,
+    *,
+    packed: bool = True,
+    compare: str = COMPARE,
 ) -> Iterator[str]:
     """Warnings of a result, as sentences.
 
@@ -47,6 +54,7 @@ def cautions(
         options: the floor.
         statistics: of the calibration data.
         packed: weights are stored as integers; else the artifact is as large as the float model by design.
+        compare: the command that compares the artifact with the float model, see :mod:`onnxq.notes.commands`.
     """
     samples = statistics.samples
     if samples and not statistics.kept and options.keep != 0:
@@ -60,7 +68,7 @@ def cautions(
             "'onnxq deploy' writes a quantized one for a target, 'onnxq finetune' trains it"
         )
     if not plan.quantized and not already:
-        stored = f", but for the weights of {counts(plan.stored.values())}" if plan.stored else ""
+        stored = f", except for the weights of {counts(plan.stored.values())}" if plan.stored else ""
         reasons = sorted(by_reason(plan.kept_float), key=lambda found: -sum(k.op in _HEAVY for k in found[1]))
         why = f"; {counts(k.op for k in reasons[0][1])}: {reasons[0][0]}" if reasons else ""
         if reasons and reasons[0][0].startswith("slower") and options.placement == "auto":
@@ -85,8 +93,8 @@ def cautions(
             below = f"{louder[name]:.0f} dB below all the data" if louder[name] < math.inf else "all zero"
             yield f"output {name!r} is next to nothing in the samples compared ({below}): its SQNR says little"
     yield from other_shapes(verification.outputs)
-    yield from vague(verification, samples)
-    yield from poor(verification, options)
+    yield from vague(verification, samples, compare)
+    yield from poor(verification, options, compare)
 
 
 def slow(verification: Verification, why: str) -> Iterator[str]:
@@ -101,34 +109,35 @@ def slow(verification: Verification, why: str) -> Iterator[str]:
         yield f"it runs at {speed:.2f} of the float model's speed here ({1000 * seconds:.1f} ms, one thread): {why}"
 
 
-def vague(verification: Verification, samples: int | None) -> Iterator[str]:
+def vague(verification: Verification, samples: int | None, compare: str = COMPARE) -> Iterator[str]:
     """A warning where other samples would give another figure.
 
     Args:
         verification: what running a result showed.
         samples: how many there are; None where nobody knows.
+        compare: as for :func:`cautions`.
     """
     for name, errors in verification.outputs.items():
         if errors.uncertainty > _VAGUE and errors.sqnr < _EXACT and (samples is None or verification.samples < samples):
             some = f"{verification.samples} samples" if samples is None else f"{verification.samples} of {samples}"
             yield (
-                f"output {name!r} differs much from sample to sample, and these figures are of {some}: onnxq compare "
+                f"output {name!r} differs much from sample to sample, and these figures are of {some}: {compare} "
                 "runs them all"
             )
 
 
-def poor(verification: Verification, options: Options) -> Iterator[str]:
+def poor(verification: Verification, options: Options, compare: str = COMPARE) -> Iterator[str]:
     """A warning where a result is below the floor, or what varies in it is."""
     worst, floor = verification.worst, options.min_sqnr
     if worst is not None and worst[1].sqnr < floor:
         yield (
             f"output {worst[0]!r} has {worst[1].sqnr:.1f} dB, below the floor of {floor:g} dB: "
-            "onnxq compare shows where it is lost"
+            f"{compare} shows where it is lost"
         )
     for name, errors in verification.outputs.items():
         if kept_signal(errors) < floor <= errors.sqnr:
             yield (
                 f"output {name!r} has {errors.sqnr:.1f} dB, but {errors.sqnr_centred:.1f} dB with its mean removed, "
-                f"below the floor of {floor:g} dB: a constant part hides what is lost of the rest, and onnxq compare "
+                f"below the floor of {floor:g} dB: a constant part hides what is lost of the rest, and {compare} "
                 "shows where"
             )

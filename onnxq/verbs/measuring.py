@@ -64,6 +64,7 @@ def compare(args: argparse.Namespace, screen: Screen) -> Answer:
         args.reference,
         args.quantized,
         args.data,
+        backend=args.backend,
         tensors=not args.outputs_only,
         samples=args.options.samples,
         image=args.image,

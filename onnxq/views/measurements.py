@@ -79,12 +79,13 @@ def findings(screen: Screen, source: str, found: Sequence[Finding]) -> None:
         parts = [plural(n, word) for n, word in ((errors, "error"), (warnings, "warning")) if n]
         screen.line(screen.style(", ".join(parts), "bold", "red" if errors else "yellow"))
     else:
-        screen.line(screen.style("Nothing stands in the way.", "bold", "green"))
+        screen.line(screen.style("No problems found.", "bold", "green"))
 
 
 def comparison(screen: Screen, made: Comparison, *, everything: bool) -> None:
     """Outputs, the largest drops, and every tensor if asked for."""
-    heading(screen, "outputs", plural(made.samples, "sample"))
+    read = f", read as {made.backend} does" if made.backend is not None else ""
+    heading(screen, "outputs", plural(made.samples, "sample") + read)
     _errors_table(screen, "output", made.outputs)
     drops = made.largest_drops(8)
     if drops:
