@@ -16,7 +16,7 @@ from onnxq.algorithms.bias_correction import correct_biases
 from onnxq.algorithms.capture import capture
 from onnxq.algorithms.layers import QuantizedLayer, quantized_layers
 from onnxq.backend import Backend
-from onnxq.calibration.roles import few
+from onnxq.calibration.roles import few, spread
 from onnxq.calibration.sizes import sizes_on
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.deciding.decide import Decider
@@ -162,7 +162,7 @@ def local_noise(probe: Probe, widths: Sequence[int]) -> dict[str, dict[int, floa
     errors = [[_error(layer, probe.qparams(layer.site, bits)) for bits in widths] for layer in layers]
     signal = np.zeros(len(layers))
     noise = np.zeros((len(layers), len(widths)))
-    samples = probe.samples[:_LOCAL_SAMPLES]
+    samples = spread(probe.samples, _LOCAL_SAMPLES)
     sizes = sizes_on(probe.model, samples)
     for _, arrays in capture(probe.model, list(by_input), samples, options=probe.options, sizes=sizes):
         for tensors in arrays:

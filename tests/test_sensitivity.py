@@ -194,3 +194,11 @@ def test_without_a_float_output_nothing_can_be_measured() -> None:
     )
     with pytest.raises(DataError, match="no output of the model is float"):
         onnxq.sensitivity(model, images(4, 8, samples=8), options=FAST)
+
+
+def test_the_layers_own_error_is_measured_all_over_the_data() -> None:
+    """In sorted data the first samples may not reach a layer at all."""
+    feeds = images(4, WIDTH, samples=16)
+    for feed in feeds[:8]:
+        feed["x"][:] = 0
+    assert 8 in row(onnxq.sensitivity(chain(1), feeds, bits=(8,), options=FAST), "weights", "n_y").local

@@ -18,7 +18,7 @@ from onnxq.algorithms.draft import Draft
 from onnxq.algorithms.empirical import correct_empirically
 from onnxq.calibration.collect import channel_means
 from onnxq.calibration.measured import Measured
-from onnxq.calibration.roles import few
+from onnxq.calibration.roles import few, spread
 from onnxq.calibration.statistics import KeptSample
 from onnxq.calibration.taps import tap
 from onnxq.errors import OptionError
@@ -80,7 +80,7 @@ def check(*, method: str, runs: int) -> None:
     """
     if method not in ("analytic", "empirical"):
         where = "algorithm bias_correction, method"
-        raise OptionError(f"{method!r} is no method", where=where, hint="analytic or empirical")
+        raise OptionError(f"{method!r} is not a method", where=where, hint="analytic or empirical")
     if runs < 1:
         raise OptionError(f"{runs!r} is below 1", where="algorithm bias_correction, runs")
 
@@ -248,7 +248,7 @@ def _means(
 ) -> dict[str, NDArray[np.float64]]:
     """Mean of each channel (axis 1) of each tensor of a rank, over samples and positions."""
     found: dict[str, list[NDArray[np.float64]]] = {}
-    for sample in samples[:_SAMPLES]:
+    for sample in spread(samples, _SAMPLES):
         got = session.run(sample.feeds, list(names.values()))
         for tensor, output in names.items():
             values = got[output]

@@ -35,6 +35,8 @@ from onnxq.algorithms.channel_noise import (
 from onnxq.algorithms.draft import FloatDraft
 from onnxq.algorithms.pairs import LayerPair, channel_rows, find_pairs, pair_at, scale_pair
 from onnxq.algorithms.trial import Outcome, fitting, keep_what_helps
+from onnxq.calibration.moved import Move
+from onnxq.calibration.roles import spread
 from onnxq.graph.layer import Layer
 from onnxq.graph.values import constant_array
 from onnxq.spec import PerTensor
@@ -66,13 +68,14 @@ class _Chain:
 
     scales: Mapping[str, Channels]
 
-    def apply(self, draft: FloatDraft) -> list[str]:
+    def apply(self, draft: FloatDraft) -> dict[str, Move]:
         """Scale them."""
         lookup = draft.lookup()
-        changed: list[str] = []
+        changed: dict[str, Move] = {}
         for name, scale in self.scales.items():
             pair = pair_at(lookup.nodes[name])
-            changed += [value.name or "" for value in (*_inside(pair.first), *pair.path)]
+            names = [value.name or "" for value in (*_inside(pair.first), *pair.path)]
+            changed.update({name: Move(name, _axis(pair.first), scale) for name in names})
             scale_pair(pair, scale, lookup.namer)
         return changed
 
@@ -111,8 +114,7 @@ class _Search:
         self._keep_only_quantized()
         axes = {p.path[-1].name or "": _axis(p.second) for p in self.pairs}
         axes.update({v.name or "": _axis(p.first) for p in self.pairs if (v := p.first.node.inputs[0]) is not None})
-        samples = fitting(draft)
-        samples = samples[:: -(-len(samples) // _SAMPLES)]
+        samples = spread(fitting(draft), _SAMPLES)
         self.stats = (
             measure_channels(draft.model, axes, samples, options=draft.options, sizes=draft.sizes()) if axes else {}
         )

@@ -26,7 +26,8 @@ from onnxq.algorithms.pairs import scale_input
 from onnxq.algorithms.smooth_error import Seen, captured, product_errors
 from onnxq.algorithms.smooth_fold import Division, Divisor, divide, insert_division
 from onnxq.algorithms.trial import fitting, held, keep_what_helps
-from onnxq.calibration.statistics import KeptSample
+from onnxq.calibration.moved import Move
+from onnxq.calibration.roles import spread
 from onnxq.errors import OptionError
 from onnxq.graph.layer import Channels, Refusal, as_layer
 from onnxq.plan import Plan, Site
@@ -91,7 +92,7 @@ class _Smoothing:
     gain: float
     error: float
 
-    def apply(self, draft: FloatDraft) -> list[str]:
+    def apply(self, draft: FloatDraft) -> dict[str, Move]:
         """Do it."""
         lookup = draft.lookup()
         namer, nodes = lookup.namer, [lookup.nodes[name] for name in self.nodes]
@@ -99,16 +100,16 @@ class _Smoothing:
         assert data is not None
         if self.division is None:
             made = insert_division(data, nodes, self.scale, self.axis, namer)
-            changed = [made.outputs[0].name or ""]
+            changed = {made.outputs[0].name or "": data.name or ""}
             draft.keep_float[made.name or ""] = "takes outliers out of the input of quantized layers"
         else:
             divide(lookup, self.division, self.scale, self.axis)
-            changed = list(self.division.changed)
+            changed = {name: name for name in self.division.changed}
         for node in nodes:
             layer = as_layer(node)
             assert layer is not None
             scale_input(layer, self.scale, namer)
-        return changed
+        return {name: Move(source, self.axis, self.scale) for name, source in changed.items()}
 
 
 def check(alpha: float = 0.0, insert: float = 1.0) -> None:
@@ -136,7 +137,7 @@ def apply(draft: FloatDraft, alpha: float = 0.0, insert: float = 1.0) -> None:
         return
     skipped: Counter[str] = Counter()
     groups = _groups(draft, skipped)
-    samples = [_some(fitting(draft)), _some(held(draft))]
+    samples = [spread(of, _SAMPLES) for of in (fitting(draft), held(draft))]
     sizes = draft.sizes()
     alphas = (alpha,) if alpha else _ALPHAS
     sets: list[list[_Smoothing]] = [[] for _ in range(1 if alpha else 1 + len(_COMMON))]
@@ -238,10 +239,6 @@ def _way(
         else:
             return _Group(data, tuple(layers), axis, site.spec, specs, None)
     return None
-
-
-def _some(samples: Sequence[KeptSample]) -> Sequence[KeptSample]:
-    return samples[:: -(-len(samples) // _SAMPLES)]
 
 
 def _smoothings(

@@ -14,11 +14,14 @@ Of 8 or fewer all decide and verify, the first of every pair is learned from, an
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from onnxq.calibration.chance import lot
 from onnxq.calibration.statistics import KeptSample
 
 __all__ = ["few", "held_back", "samples_to_verify", "spread", "to_judge_by", "to_learn_from"]
+
+_Sample = TypeVar("_Sample")
 
 _FEW = 8
 _HALVES = 2
@@ -63,7 +66,7 @@ def samples_to_verify(kept: Sequence[KeptSample]) -> Sequence[KeptSample]:
     return [_first(other) for _, other in _halves(kept) if other]
 
 
-def spread(samples: Sequence[KeptSample], most: int) -> Sequence[KeptSample]:
+def spread(samples: Sequence[_Sample], most: int) -> Sequence[_Sample]:
     """At most so many of some samples, evenly over all of them: data may be sorted."""
     if len(samples) <= most:
         return samples

@@ -12,6 +12,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxq.calibration.roles import spread
 from onnxq.calibration.statistics import KeptSample
 from onnxq.graph.traverse import all_nodes, subgraphs
 from onnxq.measuring.metrics import ErrorMeter, Errors
@@ -64,7 +65,7 @@ def noise_amplifiers(
         model: the float model.
         render: gives the quantized model, tensors named as in the float one; called only where there are suspects.
         plan: where it is quantized.
-        samples: samples to run, a few are enough.
+        samples: a few of them are run, spread over all.
         sizes: tensor name → number of elements in a sample, as far as it is known.
         broken: only where there are infinities or NaN and the float model has numbers, as of a division by what
             rounds to 0, or of its logarithm.
@@ -102,7 +103,7 @@ def noise_amplifiers(
         if not breaks and not drowns:
             continue
         loss = "to infinite values or NaN" if breaks else f"from {min(before):.0f} dB to {after:.0f} dB"
-        why = f"{node.op_type} '{node.name}' behind it amplifies quantization noise ({loss})"
+        why = f"{node.op_type} '{node.name}' after it amplifies quantization noise ({loss})"
         found.update(dict.fromkeys(_ahead(node, plan, seen), why))
     return found
 
@@ -173,7 +174,7 @@ def _errors(
     known = {name: 4 * sizes.get(name, _UNKNOWN) for name, _ in pairs}
     meters: dict[Pair, ErrorMeter] = {}
     for group in paired_tensors(model, rendered, pairs, known, optimize=optimize, **runtime):
-        for sample in samples[:_SAMPLES]:
+        for sample in spread(samples, _SAMPLES):
             for pair, expected, got in group.run(sample.feeds):
                 meters.setdefault(pair, ErrorMeter()).update(expected, got, sample.index)
     return {pair: meter.result() for pair, meter in meters.items()}

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxq.algorithms.choice import Choice, run
 from onnxq.algorithms.draft import Draft
 from onnxq.backend import Backend, Kind
-from onnxq.calibration.roles import few
+from onnxq.calibration.roles import few, spread
 from onnxq.calibration.sizes import sizes_on
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.console.progress import Reporter, Silent
@@ -138,7 +138,7 @@ class Decider:
                 part = self._least_float(quantized, list(noisy), costs)
                 if not part:
                     why = next(iter(noisy.values()))
-                    self.notes.append(f"{why}; {share:.0%} of the quantized work stands before it: left as it is")
+                    self.notes.append(f"{why}; {share:.0%} of the quantized work comes before it: left as it is")
                     break
                 noisy = {name: noisy[name] for name in part}
             self._keep.update(noisy)
@@ -153,9 +153,8 @@ class Decider:
         """The part of some nodes to keep float for a signal at the outputs, see :mod:`onnxq.deciding.least_float`."""
         if not self._samples:
             return []
-        variants = Variants(
-            quantized.simulated(), self._samples[:FEW], fuse_quantizers=not quantized.is_simulated, **self.runtime
-        )
+        some, fuse = spread(self._samples, FEW), not quantized.is_simulated
+        variants = Variants(quantized.simulated(), some, fuse_quantizers=fuse, **self.runtime)
 
         def measure(kept: Iterable[str]) -> float:
             made = self._attempt({**self._keep, **dict.fromkeys(kept, "")})[0]

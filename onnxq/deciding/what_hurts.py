@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from onnxq.calibration.roles import samples_to_verify
+from onnxq.calibration.roles import samples_to_verify, spread
 from onnxq.calibration.statistics import KeptSample
 from onnxq.console.progress import Reporter
 from onnxq.deciding.decide import Decider
@@ -217,7 +217,7 @@ def _extent(decider: Decider) -> tuple[int, Sequence[KeptSample]]:
     """Groups to measure, at most, and the samples to do so on."""
     macs = sum(multiply_accumulates(node, decider.sizes) for node in all_nodes(decider.model))
     most, count = extent(macs, decider.statistics.samples)
-    return most, decider.samples[:count]
+    return most, spread(decider.samples, count)
 
 
 def _worst(outputs: Mapping[str, Errors], louder: Mapping[str, float], judges: Collection[str]) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from onnxq.calibration.roles import samples_to_verify
 from onnxq.calibration.statistics import KeptSample
 from onnxq.checks.randomness import is_random
 from onnxq.errors import ExecutionError
@@ -20,7 +21,6 @@ _POOR = 30.0
 """dB from which on a result gives no reason to look."""
 _SHARE = 6.0
 """dB of the rewritten model above those of the result, up to which the rewrites make much of the error: a quarter."""
-_SAMPLES = 2
 
 
 def rewrite_cost(
@@ -32,22 +32,24 @@ def rewrite_cost(
         rewritten: that model.
         name: of the target.
         verification: of the result.
-        kept: samples with the outputs of the model given. Those of a model with random outputs tell nothing.
+        kept: the samples held back, with the outputs of the model given; those are run that the result was verified on.
+            Those of a model with random outputs tell nothing.
         options: providers, custom-op library.
     """
     worst = verification.worst
     if worst is None or worst[1].sqnr >= _POOR or not kept or is_random(rewritten):
         return []
+    judges = samples_to_verify(kept)
     try:
         session = open_anyhow(
             rewritten, providers=options.providers, custom_op_library=options.custom_op_library, threads=1
         )
-        found = worst_output(errors_of(session.run, ((s.feeds, s.outputs) for s in kept[:_SAMPLES])))
+        found = worst_output(errors_of(session.run, ((s.feeds, s.outputs) for s in judges)))
     except ExecutionError:
         return []  # the result, which is made of it, did run: its figure stands without this one
     if found is None or found[1].sqnr > min(_POOR, worst[1].sqnr + _SHARE):
         return []
     return [
         f"what was rewritten for {name} leaves output {found[0]!r} {found[1].sqnr:.1f} dB before anything is "
-        f"quantized: {name} has not what the model given computes (-v says what was rewritten)"
+        f"quantized: {name} cannot compute what the model does (-v says what was rewritten)"
     ]

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import onnx_ir as ir
 
+from onnxq.calibration.roles import spread
 from onnxq.calibration.statistics import Statistics
 from onnxq.checks.data import UNSCALED, Looker, constant_outputs
 from onnxq.checks.fingerprint import Fingerprint
@@ -42,7 +43,7 @@ def remarks(
         statistics: of the model.
         options: providers, custom-op library, samples to hold back.
     """
-    kept = statistics.kept[:: max(-(-len(statistics.kept) // _LOOKED_AT), 1)]
+    kept = spread(statistics.kept, _LOOKED_AT)
     looker = Looker(inputs_of(model), states(model))
     for sample in kept:
         looker.look(sample.feeds, sample.index)
@@ -55,7 +56,7 @@ def remarks(
     found = constant_outputs(model, [sample.feeds for sample in kept], [sample.outputs for sample in kept])
     if remembered is not None:
         with suppress(ExecutionError):  # it is cut from the model as it came, which onnxruntime may be too new for
-            found += remembered.compare([sample.feeds for sample in kept[:_RUN]], options)
+            found += remembered.compare([sample.feeds for sample in spread(kept, _RUN)], options)
     nan = any(tensor.nan for tensor in statistics.tensors.values())
     if not kept or nan or any(tensor.inf for tensor in statistics.tensors.values()):
         found += check_weights(model)

@@ -247,3 +247,16 @@ def test_means_are_measured_all_over_the_data(monkeypatch: pytest.MonkeyPatch) -
     for indices in seen:
         halves = [sum(index < 32 for index in indices), sum(index >= 32 for index in indices)]
         assert halves[0] == halves[1] == len(indices) // 2 >= 4
+
+
+def test_means_that_calibration_has_not_are_taken_all_over_the_data() -> None:
+    """The first half of the samples is silent."""
+    feeds = shifted(1, 16, 8, 8)
+    for feed in feeds[:4]:
+        feed["x"][:] = 0
+    options = Options(placement="all", weight_bits=4, bias_correction=False)
+    q = onnxq.quantize(plain(1), feeds, options=options)
+    changed = q.model.clone()
+    assert correct_biases(changed, q.plan, q.qparams, [KeptSample(i, f, {}) for i, f in enumerate(feeds)]) == 1
+    tensor = changed.graph.initializers["b"].const_value
+    assert tensor is not None and not np.allclose(tensor.numpy(), normal(16), atol=1e-3)

@@ -91,3 +91,14 @@ def test_many_layers_are_taken_in_pieces() -> None:
     found = least_float(names, names, dict.fromkeys(names, 1.0), measure)
     assert "n40" in found and len(found) <= 13
     assert len(asked) <= 9
+
+
+def test_sorted_data_tell_as_much() -> None:
+    """The first half of the samples is silence, behind which nothing is lost."""
+    data = images(1, 32, 24, 24, samples=32)
+    for feed in data[:16]:
+        feed["x"][:] = 0
+    q = onnxq.quantize(powers(), data)
+    assert q.verification is not None and q.verification.worst is not None
+    assert q.verification.worst[1].sqnr_centred > 12
+    assert "first" in q.plan.quantized and "bank" not in q.plan.quantized
