@@ -6,6 +6,7 @@ Quantization Through Weight Equalization and Bias Correction, 2019, section 4.1.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from onnxq.algorithms.capture import capture
 from onnxq.algorithms.draft import FloatDraft
 from onnxq.algorithms.pairs import LayerPair, find_pairs, pair_at
+from onnxq.calibration.moved import Move
 from onnxq.graph.layer import Channels, Refusal, replace_constant
 
 __all__ = ["Absorption", "absorptions"]
@@ -37,7 +39,7 @@ class Absorption:
     pair: str
     shift: Channels
 
-    def apply(self, draft: FloatDraft) -> list[str]:
+    def apply(self, draft: FloatDraft) -> dict[str, Move]:
         """Move the shift from one bias to the next."""
         lookup = draft.lookup()
         namer, pair = lookup.namer, pair_at(lookup.nodes[self.pair])
@@ -52,8 +54,9 @@ class Absorption:
         behind = second.bias_array()
         raised = raised if behind is None else behind + raised
         replace_constant(second.node, 2, raised, namer, f"{second.node.name}_bias", _FLOAT)
-        changed = [first.node.outputs[0], *pair.path]
-        return list(dict.fromkeys(value.name or "" for value in changed))
+        axis, same = 1 if first.is_conv else -1, np.ones_like(self.shift)
+        made, relu = (value.name or "" for value in pair.path)
+        return {name: Move(name, axis, same, self.shift, least) for name, least in ((made, -math.inf), (relu, 0.0))}
 
 
 _FLOAT = ir.DataType.FLOAT

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -11,9 +11,10 @@ import onnx_ir as ir
 from onnxq.algorithms.lookup import Lookup
 from onnxq.backend import Backend
 from onnxq.calibration.collect import collect
+from onnxq.calibration.moved import Move, over_all
 from onnxq.calibration.roles import held_back, to_learn_from
 from onnxq.calibration.sizes import sizes_on
-from onnxq.calibration.statistics import KeptSample, Statistics
+from onnxq.calibration.statistics import KeptSample, Statistics, TensorStatistics
 from onnxq.console.progress import Reporter, Silent
 from onnxq.options import Options
 from onnxq.plan import Plan
@@ -73,6 +74,20 @@ class FloatDraft:
     warnings: list[str] = field(default_factory=list)
     keep_float: dict[str, str] = field(default_factory=dict)
     _lookup: Lookup | None = field(default=None, init=False, repr=False)
+    _on_kept: dict[str, TensorStatistics] = field(default_factory=dict, init=False, repr=False)
+
+    def copy(self) -> FloatDraft:
+        """A draft to try changes on, which leave this one as it is."""
+        made = FloatDraft(
+            self.model.clone(), self.target, self.options, self.statistics, keep_float=dict(self.keep_float)
+        )
+        made._on_kept = dict(self._on_kept)
+        return made
+
+    def take(self, tried: FloatDraft) -> None:
+        """Have the model of a copy, with what is known of it."""
+        self.model, self.statistics, self.keep_float = tried.model, tried.statistics, tried.keep_float
+        self._on_kept = tried._on_kept
 
     def lookup(self) -> Lookup:
         """The parts of the model by name, looked up once for all changes that are made to it."""
@@ -88,18 +103,17 @@ class FloatDraft:
         """Tensor name → number of elements in a typical kept sample, as far as it is known."""
         return sizes_on(self.model, self.statistics.kept)
 
-    def observe_again(self, tensors: Sequence[str]) -> None:
-        """Take new statistics of tensors whose values have changed, or which are new, on the kept samples."""
+    def observe_again(self, tensors: Sequence[str] | Mapping[str, Move], before: FloatDraft | None = None) -> None:
+        """Take new statistics of tensors whose values have changed, or which are new, on the kept samples.
+
+        Where the data had more samples than these, give ``before``: ranges of the kept samples alone are too narrow.
+
+        Args:
+            tensors: names; of those that follow from one tensor before the change, what was done to its channels.
+            before: the draft before the change; of the tensors it tells what the other samples hold, too.
+        """
         kept = self.statistics.kept
-        made = collect(
-            self.model,
-            list(tensors),
-            [sample.feeds for sample in kept],
-            keep=len(kept),
-            keep_bytes=1 << 40,
-            providers=self.options.providers,
-            custom_op_library=self.options.custom_op_library,
-        )
+        made = self._observed(tensors)
         again = set(tensors)
         known = {name: stats for name, stats in self.statistics.tensors.items() if name not in again}
         unobservable = {**self.statistics.unobservable, **made.unobservable}
@@ -107,8 +121,39 @@ class FloatDraft:
         samples = [
             replace(sample, means={**sample.means, **fresh.get(position, {})}) for position, sample in enumerate(kept)
         ]
-        self.statistics = replace(
-            self.statistics, tensors={**known, **made.tensors}, unobservable=unobservable, kept=samples
+        found = made.tensors
+        if isinstance(tensors, Mapping) and before is not None and len(kept) < self.statistics.samples:
+            found = before._over_all(found, tensors)
+        self._on_kept.update(made.tensors)
+        self.statistics = replace(self.statistics, tensors={**known, **found}, unobservable=unobservable, kept=samples)
+
+    def _over_all(
+        self, changed: Mapping[str, TensorStatistics], moves: Mapping[str, Move]
+    ) -> dict[str, TensorStatistics]:
+        """Statistics over all data of tensors that were changed, from those on the kept samples."""
+        every = self.statistics.tensors
+        sources = {move.source for name, move in moves.items() if name in changed and move.source in every}
+        missing = [name for name in every if name in sources and name not in self._on_kept]
+        if missing:
+            self._on_kept.update(self._observed(missing).tensors)
+        return {
+            name: over_all(stats, self._on_kept[move.source], every[move.source], move)
+            if (move := moves[name]).source in sources and move.source in self._on_kept
+            else stats
+            for name, stats in changed.items()
+        }
+
+    def _observed(self, tensors: Iterable[str]) -> Statistics:
+        """Statistics of tensors of the model as it is now, on the kept samples."""
+        kept = self.statistics.kept
+        return collect(
+            self.model,
+            list(tensors),
+            [sample.feeds for sample in kept],
+            keep=len(kept),
+            keep_bytes=1 << 40,
+            providers=self.options.providers,
+            custom_op_library=self.options.custom_op_library,
         )
 
 

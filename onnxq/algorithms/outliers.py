@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from onnxq.algorithms.draft import FloatDraft
 from onnxq.algorithms.trial import keep_what_helps
+from onnxq.calibration.moved import Move
 from onnxq.deciding.masks import find_masks
 from onnxq.graph.traverse import all_nodes
 from onnxq.plan import Plan
@@ -32,9 +33,9 @@ class _Floating:
 
     reasons: Mapping[str, str]
 
-    def apply(self, draft: FloatDraft) -> list[str]:
+    def apply(self, draft: FloatDraft) -> dict[str, Move]:
         draft.keep_float.update(self.reasons)
-        return []
+        return {}
 
 
 def apply(draft: FloatDraft) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from onnxq.algorithms.choice import chosen
 from onnxq.algorithms.draft import FloatDraft
+from onnxq.calibration.moved import Move
 from onnxq.calibration.roles import held_back, to_learn_from
 from onnxq.calibration.statistics import KeptSample
 from onnxq.deciding.decide import Decider
@@ -41,11 +42,11 @@ Noise = Mapping[str, Ratios]
 class Change(Protocol):
     """A change that leaves what the float model computes as it is, and is independent of the others."""
 
-    def apply(self, draft: FloatDraft) -> list[str]:
+    def apply(self, draft: FloatDraft) -> Mapping[str, Move]:
         """Make it.
 
         Returns:
-            Names of the tensors whose values have changed, or which are new.
+            Names of the tensors whose values have changed, or which are new, with what they were before.
         """
 
 
@@ -147,10 +148,10 @@ class _Trials:
     def run(self, changes: Sequence[Change]) -> _Tried:
         """Quantize and run a copy of the draft with changes on top of what was accepted."""
         now = self._draft
-        copy = FloatDraft(now.model.clone(), now.target, now.options, now.statistics, keep_float={**now.keep_float})
-        changed = [name for change in changes for name in change.apply(copy)]
+        copy = now.copy()
+        changed = {name: move for change in changes for name, move in change.apply(copy).items()}
         if changed:
-            copy.observe_again(list(dict.fromkeys(changed)))
+            copy.observe_again(changed, now)
         made = self._first.variant(self._choices, now.options, copy.model, copy.statistics, copy.keep_float)
         found: Noise | None = _noise(now, made.again()[0])
         if found is not None and self.start is not None:
@@ -164,11 +165,7 @@ class _Trials:
     def accept(self, tried: _Tried) -> None:
         """Keep it."""
         draft = self._draft
-        draft.model, draft.statistics, draft.keep_float = (
-            tried.draft.model,
-            tried.draft.statistics,
-            tried.draft.keep_float,
-        )
+        draft.take(tried.draft)
         self.best = tried.noise
 
 

@@ -14,6 +14,7 @@ from onnxq import Options
 from onnxq.algorithms import trial
 from onnxq.algorithms.draft import FloatDraft
 from onnxq.algorithms.pairs import find_pairs, scale_pair
+from onnxq.calibration.moved import Move
 from onnxq.calibration.statistics import KeptSample
 from onnxq.graph.namer import Namer
 from onnxq.measuring.noise import OutputNoise
@@ -26,12 +27,12 @@ from tests.models import build, f32, images, normal
 class Drown:
     """Computes the same: a channel between two layers becomes so loud that one scale drowns the others."""
 
-    def apply(self, draft: FloatDraft) -> list[str]:
+    def apply(self, draft: FloatDraft) -> dict[str, Move]:
         pair = next(p for p in find_pairs(draft.model)[0] if p.name == "c2")
         factors = np.ones(8)
         factors[0] = 1e-4
         scale_pair(pair, factors, Namer(draft.model))
-        return ["a", "r"]
+        return {name: Move(name, 1, factors) for name in ("a", "r")}
 
 
 def depths() -> FloatDraft:
