@@ -113,14 +113,14 @@ def _why_not_passed_on(node: ir.Node) -> str | None:
     if node.op_type == "MaxPool" and (why := plain_max_pool(node)) is not None:
         return why
     if (node.op_type in _PARTS or picks_elements(node)) and not _from_integers(node.inputs[0]):
-        return "only a part of its input is needed in integers: quantized behind it"
+        return "only a part of its input is needed in integers: quantized after it"
     wanted = False
     for reader, position, value in (r for output in node.outputs for r in _readers(output)):
         op = reader.op_type
         product = op == "MatMul" and not any(is_constant(v) for v in reader.inputs)
         if product or (op == "ConvTranspose" and position == 0):
             if not _starts_at_zero(value):
-                return f"'{reader.name}' reads it, which needs zero point 0: quantized in front of that"
+                return f"quantized just before '{reader.name}', which needs zero point 0"
             wanted = True
         elif op == "Add":
             wanted = wanted or position in _shortcut(reader)
@@ -146,7 +146,7 @@ def _from_integers(value: ir.Value | None) -> bool:
 
 def _why_not_pooled(node: ir.Node) -> str | None:
     """One behind a multiply-accumulate, whose kernel can then write integers."""
-    return None if _from_integers(node.inputs[0]) else "no integer operator stands before it"
+    return None if _from_integers(node.inputs[0]) else "no operator before it runs in integers"
 
 
 def _own_convolution(value: ir.Value | None) -> bool:
@@ -165,7 +165,9 @@ def _shortcut(node: ir.Node) -> tuple[int, ...]:
 
 def _why_no_shortcut(node: ir.Node) -> str | None:
     """A residual Add that a convolution computes, with integers in its other branch: that branch is quantized."""
-    return None if _shortcut(node) else "no branch is a convolution read here alone, with integers in the other"
+    if _shortcut(node):
+        return None
+    return "not a residual Add (one branch from a convolution used only here, the other quantized)"
 
 
 def _why_not_transposed(node: ir.Node) -> str | None:
@@ -182,7 +184,7 @@ def _refuse(options: Options) -> None:
     widths = [options.act_bits, *(change.act_bits for _, change in options.override)]
     if any(bits is not None and bits > 8 for bits in widths):
         raise OptionError(
-            "OpenVINO removes 16-bit quantizers and computes the layers behind them in float",
+            "OpenVINO removes 16-bit quantizers and computes the layers after them in float",
             where="act_bits",
             hint="Leave it out; keep layers that need more than 8 bits float with 'exclude'",
         )

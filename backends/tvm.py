@@ -57,7 +57,7 @@ def _lacks(model: ir.Model) -> list[Finding]:
     """Operators for which TVM refuses a model."""
     what = "TVM's ONNX importer has no {}: it refuses the whole model, float or quantized"
     return [
-        Finding("warning", describe(node), what.format(node.op_type), "Cut the model in front of it or behind it")
+        Finding("warning", describe(node), what.format(node.op_type), "Cut the model before it or after it")
         for node in all_nodes(model)
         if node.op_type in ABSENT and node.domain in ("", "ai.onnx")
     ]

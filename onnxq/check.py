@@ -155,7 +155,7 @@ def _alone(backend: str, options: Options) -> list[Finding]:
             require(options)
     except OptionError as error:
         return [of_error(error, "algorithm")]
-    what = "is a pipeline of its own: no plan says what it quantizes, its result does"
+    what = "is a pipeline of its own: what it quantizes is known only from its result"
     return [Finding("note", f"algorithm {whole.name!r}", what)]
 
 

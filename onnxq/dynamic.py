@@ -207,7 +207,7 @@ def _columns(node: ir.Node, position: int) -> int | None:
 def _attention(node: ir.Node) -> str | None:
     """An Attention that QAttention can stand for."""
     if any(value is not None for value in node.inputs[_ATTENTION_INPUTS:]):
-        return "onnxruntime's QAttention has not all of its inputs"
+        return "onnxruntime's QAttention does not have all of its inputs"
     return unsaid(node)
 
 

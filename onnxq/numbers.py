@@ -45,7 +45,7 @@ def unusable_tensors(plan: Plan, statistics: Statistics, made: Container[str] = 
             continue
         seen = statistics.tensors.get(tensor)
         if seen is None and tensor in made:
-            bad[tensor] = f"tensor {tensor!r} is of the target's own arithmetic, and calibration has not seen it"
+            bad[tensor] = f"tensor {tensor!r} belongs to the target's own arithmetic and was not seen in calibration"
             continue
         if seen is None:
             raise StatisticsError(

@@ -140,13 +140,13 @@ def _inputs_lost(before: list[str | None], model: ir.Model) -> list[str]:
     lost = [name for name in before if name not in names]
     more = f" and {plural(len(lost) - 1, 'more constant')}" if len(lost) > 1 else ""
     listed = "were listed as inputs as well" if more else "was listed as an input as well"
-    return [f"{lost[0]!r}{more} {listed}: the result holds them, and takes them as inputs no more"] if lost else []
+    return [f"{lost[0]!r}{more} {listed}: the result no longer takes them as inputs"] if lost else []
 
 
 def _still_half(notes: Sequence[Note]) -> list[str]:
     """What to say of a model that could not be brought to float32."""
     head = "refused: "
-    so = "the model computes in half precision still, and what does so is not quantized. Give it in float32"
+    so = "the model still computes in half precision, and those parts are not quantized. Give it in float32"
     return [f"{n.node!r}: {n.message.removeprefix(head)}: {so}" for n in notes if n.message.startswith(head)]
 
 
@@ -162,7 +162,7 @@ def backend_named(name: str) -> Backend:
     """
     if not isinstance(name, str):
         kind = f"the target {name.name!r} itself" if isinstance(name, Backend) else f"an object of {type(name)}"
-        raise OptionError(f"{kind} is no name", where="backend", hint="Give the name of a target, see onnxq.backends()")
+        raise OptionError(f"{kind} is not a name", where="backend", hint="Give a target's name, see onnxq.backends()")
     found = plugins.find("onnxq.backends", name)
     backend = getattr(found, "BACKEND", found)
     if not isinstance(backend, Backend):

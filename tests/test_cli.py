@@ -177,7 +177,7 @@ def test_flags_of_all_verbs_may_stand_in_front(tmp_path: Path, capsys: Captured)
 
 def test_check_finds_problems_with_code_3(tmp_path: Path, data: str, capsys: Captured) -> None:
     assert run("check", MODEL, "--data", data) == 0
-    assert "Nothing stands in the way." in capsys.readouterr().out
+    assert "No problems found." in capsys.readouterr().out
     np.savez(tmp_path / "bad.npz", image=load_digits().calibration[:24] * 255)
     assert run("check", MODEL, "--data", tmp_path / "bad.npz") == 3
     out = capsys.readouterr().out
@@ -248,8 +248,8 @@ def test_wrong_usage_is_code_2(arguments: tuple[str, ...], capsys: Captured) -> 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--weight-bits", "eight"), "argument --weight-bits: 'eight' is no whole number (onnxq plan --help)"),
-        (("--min-sqnr", "high"), "argument --min-sqnr: 'high' is no number (onnxq plan --help)"),
+        (("--weight-bits", "eight"), "argument --weight-bits: 'eight' is not a whole number (onnxq plan --help)"),
+        (("--min-sqnr", "high"), "argument --min-sqnr: 'high' is not a number (onnxq plan --help)"),
         (("--placement", "some"), "argument --placement: invalid choice: 'some' "),
         (("--min-sqnr", "nan"), "min_sqnr: nan is not a number of dB"),
         (("--statistics", "s.npz"), "onnxq plan does not take --statistics s.npz (onnxq plan --help)"),
@@ -283,7 +283,7 @@ def test_a_floor_that_is_no_number(capsys: Captured) -> None:
 
 def test_a_list_of_numbers_is_asked_for_as_such(capsys: Captured) -> None:
     assert run("calibrate", MODEL, "--data", "pictures", "-o", "s.npz", "--image-mean", "1,x") == 2
-    assert "argument --image-mean: '1,x' is no list of numbers" in capsys.readouterr().err
+    assert "argument --image-mean: '1,x' is not a list of numbers" in capsys.readouterr().err
 
 
 def test_the_result_is_not_written_over_what_it_is_made_from(tmp_path: Path, data: str, capsys: Captured) -> None:

@@ -274,7 +274,7 @@ def test_scales_that_are_found_while_running_are_refused_by_name(tmp_path: Path)
     )
     onnx.save(model, tmp_path / "float.onnx")
     quantize_dynamic(tmp_path / "float.onnx", tmp_path / "dynamic.onnx", op_types_to_quantize=["MatMul", "Gather"])
-    named = "1 DynamicQuantizeLinear, 1 MatMulInteger in the model find scales while they run"
+    named = "1 DynamicQuantizeLinear, 1 MatMulInteger in the model compute their scales at run time"
     with pytest.raises(BackendError, match=named) as caught:
         onnxq.deploy(tmp_path / "dynamic.onnx", backend="snpe", output=tmp_path / "out.onnx")
     assert "Quantize the float model for snpe" in str(caught.value)

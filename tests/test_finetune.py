@@ -160,7 +160,7 @@ def test_a_state_is_taken_up(quantized: onnxq.Quantized, tmp_path: Path) -> None
         assert 0 < int(saved["step"]) < 20
     again = onnxq.finetune(quantized, FEEDS[:8], teacher=residual(), steps=20, resume=state)
     assert "finetune: 20 steps" in again.notes[-1]
-    with pytest.raises(OptionError, match="of another training"):
+    with pytest.raises(OptionError, match="belongs to another training"):
         onnxq.finetune(quantized, FEEDS[:8], teacher=residual(), steps=21, resume=state)
     assert not list(tmp_path.glob(".*"))
 

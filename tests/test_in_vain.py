@@ -65,7 +65,7 @@ def test_statistics_are_not_written_over_a_model(model: Path, data: Path, capsys
     assert main(["quantize", "--config", str(config), "-q"]) == 0
     before = output.read_bytes()
     assert main(["calibrate", "--config", str(config)]) == 1
-    assert f"{output}': statistics are no model. Give a file that ends in .npz" in capsys.readouterr().err
+    assert f"{output}': statistics are not a model. Give a file that ends in .npz" in capsys.readouterr().err
     assert output.read_bytes() == before
 
 
@@ -87,7 +87,7 @@ def test_pictures_are_read_from_folders_of_them_alone(kind: str, data: Path) -> 
         "list": feeds,
     }[kind]
     image = ImageOptions(mean=(0.5,), resize="8")
-    message = r"^image resize, image mean: have no effect on this data, which is no folder of pictures \("
+    message = r"^image resize, image mean: have no effect on this data, which is not a folder of pictures \("
     for call in (onnxq.calibrate, onnxq.quantize):
         with pytest.raises(OptionError, match=message):
             call(residual(), source, image=image)

@@ -85,7 +85,7 @@ def test_what_is_no_folder(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=r"nowhere.*does not exist"):
         require_folder(tmp_path / "nowhere" / "q.onnx")
     for name in ("v0.1", "q.onnx"):
-        with pytest.raises(OptionError, match="is no folder"):
+        with pytest.raises(OptionError, match="is not a folder"):
             onnxq.quantize_all(residual(), feeds_for(residual()), backends=["snpe", "tvm"], output=tmp_path / name)
 
 

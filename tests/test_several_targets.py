@@ -88,7 +88,7 @@ def test_a_remark_about_several_targets_is_said_once(tmp_path: Path, capsys: pyt
 
 def test_wrong_uses(files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, data = files
-    with pytest.raises(OptionError, match="is no folder"):
+    with pytest.raises(OptionError, match="is not a folder"):
         onnxq.quantize_all(model, data, backends=["onnxruntime", "tvm"], output=tmp_path / "q.onnx")
     with pytest.raises(OptionError, match="no target"):
         onnxq.quantize_all(model, data, backends=[])

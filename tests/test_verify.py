@@ -199,7 +199,7 @@ def test_a_runtime_that_writes_what_is_no_text(tmp_path: Path, monkeypatch: pyte
 
 def test_layers_of_a_float_model_with_a_table_are_refused_before_the_data_is_read(tmp_path: Path) -> None:
     onnxq.quantize(residual(), feeds_for(residual()), backend="snpe", output=tmp_path / "m.onnx")
-    with pytest.raises(OptionError, match="no QuantizeLinear and DequantizeLinear nodes to compare layers between"):
+    with pytest.raises(OptionError, match="no QuantizeLinear and DequantizeLinear nodes to split it into layers at"):
         onnxq.verify(tmp_path / "m.onnx", tmp_path / "no such data", backend="snpe", layers=True)
 
 

@@ -101,7 +101,7 @@ class _Adjuster:
                     rule(node)
             if not self.moved:
                 break
-        notes = [f"vitis: {rounded} scales were no powers of two and were raised to the next"] if rounded else []
+        notes = [f"vitis: {rounded} scales were not powers of two and were raised to the next one"] if rounded else []
         for name, (before, why) in self.first.items():
             after = position(self.numbers[name])
             if after != before:

@@ -76,7 +76,7 @@ def rewrite(model: ir.Model) -> list[Note]:
         number = factor(node)
         if number is not None:
             _insert_factor(node, number, namer)
-            count(f"{node.op_type} has the factor of the DPU's arithmetic behind it")
+            count(f"{node.op_type} is followed by the factor of the DPU's arithmetic")
         elif node.op_type in ("AveragePool", "GlobalAveragePool", "ReduceMean"):
             why = "its size is not known or not square: the factor of the DPU's arithmetic is left out"
             notes.append(Note("vitis", node.name or "", f"{node.op_type}: {why}"))

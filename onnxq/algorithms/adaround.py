@@ -49,7 +49,7 @@ def check(*, method: str, damping: float, prefix: bool, bias: bool, sweeps: int,
         OptionError: a value is out of range, or torch is missing where it is needed.
     """
     if method not in ("hessian", "data"):
-        raise OptionError(f"{method!r} is no method", where="algorithm adaround, method", hint="hessian or data")
+        raise OptionError(f"{method!r} is not a method", where="algorithm adaround, method", hint="hessian or data")
     if not 0 <= damping <= 1:
         raise OptionError(f"{damping!r} is not between 0 and 1", where="algorithm adaround, damping")
     if sweeps < 1:

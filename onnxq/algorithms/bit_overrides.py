@@ -82,10 +82,10 @@ def require_planned(chosen: Sequence[Setting], plan: Plan) -> None:
         if given := _others(setting, planned):
             wanted = "float" if bits == FLOAT else f"{bits} bits"
             raise OptionError(
-                f"the {part.role} of {part.name!r} were to have {wanted}, and the plan gives "
+                f"the {part.role} of {part.name!r} should get {wanted}, but the plan gives them "
                 f"{' and '.join(map(str, sorted(given)))} bits",
                 where="mixed_precision",
-                hint="Operators that share a tensor have not all widths together: leave one out of bits= or act_bits=",
+                hint="Operators that share a tensor cannot all have these widths: leave one out of bits= or act_bits=",
             )
 
 

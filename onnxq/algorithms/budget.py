@@ -64,7 +64,7 @@ def parse_budget(text: str) -> Budget:
     kind = kind.strip().replace("-", "_")
     if kind not in KINDS:
         hint = nearest(kind, KINDS, title="kinds") or f"Kinds: {', '.join(KINDS)}."
-        raise OptionError(f"{text!r} is no budget", where="mixed_precision budget", hint=hint)
+        raise OptionError(f"{text!r} is not a budget", where="mixed_precision budget", hint=hint)
     try:
         number = float(amount)
     except ValueError:

@@ -52,7 +52,7 @@ def check(*, order: str, damping: float, prefix: bool, bias: bool, search: bool,
         OptionError: a value is out of range.
     """
     if order not in ("activation", "natural"):
-        raise OptionError(f"{order!r} is no order", where="algorithm gptq, order", hint="activation or natural")
+        raise OptionError(f"{order!r} is not an order", where="algorithm gptq, order", hint="activation or natural")
     if not 0 <= damping <= 1:
         raise OptionError(f"{damping!r} is not between 0 and 1", where="algorithm gptq, damping")
     if sweeps < 0:

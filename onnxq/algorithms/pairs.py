@@ -108,7 +108,7 @@ def _pair(second: Layer) -> LayerPair | None:
             return None
         if not _passes(node, value):
             if node.op_type in _SATURATING and find_layer(node.inputs[0]) is not None:
-                raise Refusal(f"behind {node.op_type}")
+                raise Refusal(f"after {node.op_type}")
             return None
         operators.append(node.op_type)
         value = node.inputs[0]
@@ -153,7 +153,7 @@ def _check(first: Layer, second: Layer, operators: list[str]) -> None:
     if first.node.graph is not second.node.graph:
         raise Refusal("the layers are in different graphs")
     if not first.is_conv and any(op in _POOLS or op in _VIEWS for op in operators):
-        raise Refusal("pooling behind a matrix product")
+        raise Refusal("pooling after a matrix product")
     if first.is_conv and not second.is_conv and not any(op in _VIEWS for op in operators):
         raise Refusal("channels on different axes")
     if second.is_conv and not first.is_conv:

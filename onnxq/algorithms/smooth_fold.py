@@ -86,7 +86,7 @@ class Divisor:
         if value.is_graph_output():
             raise Refusal("a model output")
         if node.domain != "":
-            raise Refusal(f"behind {node.domain}::{node.op_type}")
+            raise Refusal(f"after {node.domain}::{node.op_type}")
         edits.changed.append(value)
         layer = find_layer(value)
         if layer is not None:
@@ -103,12 +103,12 @@ class Divisor:
         elif node.op_type in _THROUGH and kind is None:
             self._alone(node.inputs[0], channels, axis, edits)
         else:
-            raise Refusal(f"behind {node.op_type}" if kind is None else f"behind a {kind}")
+            raise Refusal(f"after {node.op_type}" if kind is None else f"after a {kind}")
 
     def _binary(self, node: ir.Node, kind: str | None, channels: int, axis: int, edits: _Edits) -> None:
         constants = [i for i, v in enumerate(node.inputs) if is_constant(v)]
         if kind is not None and kind not in _NORM_GROUPS:
-            raise Refusal(f"behind a {kind}")
+            raise Refusal(f"after a {kind}")
         if len(constants) == 1:
             index = constants[0]
             constant = node.inputs[index]
@@ -116,18 +116,18 @@ class Divisor:
             if array is None or constant is None or constant.dtype != ir.DataType.FLOAT:
                 raise Refusal("a constant that is not float32")
             if kind is not None and array.size != channels:
-                raise Refusal(f"behind a {kind} without scale")
+                raise Refusal(f"after a {kind} without scale")
             rank = _rank(node.outputs[0])
             if array.ndim > rank or _size(node.inputs[1 - index], axis) != channels:
                 raise Refusal("a tensor of unknown shape")
             if node.op_type == "Div" and index == 0:
-                raise Refusal("behind Div")
+                raise Refusal("after Div")
             if node.op_type in ("Add", "Sub"):
                 self._alone(node.inputs[1 - index], channels, axis, edits)
             edits.constants.append((node, index, node.op_type == "Div"))
             return
         if kind is not None or node.op_type != "Mul" or constants:
-            raise Refusal(f"behind {node.op_type}")
+            raise Refusal(f"after {node.op_type}")
         for value in node.inputs:
             tried = _Edits()
             if value is None or _size(value, axis) != channels:
@@ -140,7 +140,7 @@ class Divisor:
             edits.constants += tried.constants
             edits.changed += tried.changed
             return
-        raise Refusal("behind Mul")
+        raise Refusal("after Mul")
 
     def _alone(self, value: ir.Value | None, channels: int, axis: int, edits: _Edits) -> None:
         if value is None or only_reader(value) is None:
@@ -220,15 +220,15 @@ def _check_normalization(node: ir.Node, channels: int, axis: int) -> None:
         raise Refusal("channels on different axes")
     last = node.attributes.get_int("axis", -1)
     if axis == -1 and last != -1 and last != _rank(node.outputs[0]) - 1:
-        raise Refusal(f"behind {node.op_type} over several axes")
+        raise Refusal(f"after {node.op_type} over several axes")
     if any(output.uses() for output in node.outputs[1:]):
-        raise Refusal(f"behind {node.op_type} with several outputs")
+        raise Refusal(f"after {node.op_type} with several outputs")
     for index in (1, 2):
         value = node.inputs[index] if index < len(node.inputs) else None
         array = constant_array(value)
         if (value is None and index == 2) or (array is not None and array.shape == (channels,)):
             continue
-        raise Refusal(f"behind {node.op_type} whose scale is not constant")
+        raise Refusal(f"after {node.op_type} whose scale is not constant")
 
 
 def _shaped(factor: Channels, node: ir.Node, axis: int) -> Channels:

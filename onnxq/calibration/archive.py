@@ -84,7 +84,7 @@ def load(path: str | os.PathLike[str]) -> Statistics:
             raise StatisticsError(
                 "holds arrays, not statistics",
                 where=str(source),
-                hint="Give it as data, or make statistics of it with `onnxq calibrate`",
+                hint="Give it as data, or make statistics from it with `onnxq calibrate`",
             ) from error
         raise StatisticsError(
             f"not a sound statistics file ({error or type(error).__name__})",

@@ -67,7 +67,7 @@ def open_data(
     """
     opened = _open(source, inputs, image, samples, optional)
     if opened.kind != _PICTURES:
-        ImageOptions.refuse(image, f"this data, which is no folder of pictures ({opened.kind})")
+        ImageOptions.refuse(image, f"this data, which is not a folder of pictures ({opened.kind})")
     return opened
 
 
@@ -130,7 +130,7 @@ def _from_path(
         hint = f"Write {path}:FUNCTION."
         raise DataError("names no function in the Python file", where=f"calibration data {str(path)!r}", hint=hint)
     hint = "Use .npz, .npy, a folder of either or of pictures, or FILE.py:FUNCTION."
-    raise DataError("is of no known kind", where=f"calibration data {str(path)!r}", hint=hint)
+    raise DataError("is not a kind of data that onnxq reads", where=f"calibration data {str(path)!r}", hint=hint)
 
 
 def _from_folder(
@@ -196,7 +196,7 @@ def _from_object(source: Any, kind: str, fitter: Fitter, samples: int | None) ->
 
         return Samples(kind, called, None, fitter, samples=samples, seekable=False)
     raise DataError(
-        f"{type(source).__name__} is no calibration data",
+        f"{type(source).__name__} is not calibration data",
         hint="Give a file, a folder, an iterable or FILE.py:FUNCTION.",
     )
 

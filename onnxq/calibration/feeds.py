@@ -190,7 +190,7 @@ def _shape_hint(have: tuple[int, ...], want: Sequence[int | str | None]) -> str:
                 "The data has its channels first, the model wants them last: transpose channel, height, width to HWC."
             )
     if len(have) == len(want) + 1 and have[0] == 1:
-        return "There is one dimension of 1 too many in front."
+        return "It has one dimension of 1 too many at the start."
     if len(have) == len(want) and have and isinstance(want[0], int) and _fits(have[1:], want[1:]):
         return f"The model's batch is fixed to {want[0]}: give the data in batches of that size."
     return ""

@@ -48,7 +48,7 @@ class ImageReader:
         try:
             from PIL import Image
         except ImportError as error:
-            raise OptionError("reading pictures needs Pillow", hint="pip install 'onnxq[images]'.") from error
+            raise OptionError("reading pictures needs Pillow", hint='pip install "onnxq[images]"') from error
         self._pil: Any = Image
         info, shape = inputs[0], inputs[0].shape
         dims = shape[-3:]
@@ -103,7 +103,7 @@ class ImageReader:
             with self._pil.open(path) as opened:
                 picture: Image = self._in_bytes(opened, path)
         except (OSError, ValueError, SyntaxError, self._pil.DecompressionBombError) as error:
-            raise DataError(f"is no readable picture ({error})", where=str(path)) from error
+            raise DataError(f"cannot be read as a picture ({error})", where=str(path)) from error
         picture = self._fit(picture, path)
         if self._free:
             _log.warning(

@@ -199,5 +199,5 @@ def _damaged(path: Path, error: BaseException) -> DataError:
     if isinstance(error, FileNotFoundError):
         return DataError("does not exist", where=str(path))
     if isinstance(error, PermissionError):
-        return DataError("may not be read", where=str(path))
+        return DataError("cannot be read: permission denied", where=str(path))
     return DataError(f"is not a readable numpy file ({error})", where=str(path), hint=_HINT)

@@ -92,7 +92,7 @@ class Statistics:
             StatisticsError: they are of another model.
         """
         if other.model_digest != self.model_digest:
-            raise StatisticsError("the statistics are of two models", hint="Collect both from the same file")
+            raise StatisticsError("the statistics belong to two models", hint="Collect both from the same file")
         self.ranges.clear()
         self.measured.clear()
         for name, theirs in other.tensors.items():

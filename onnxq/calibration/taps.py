@@ -107,7 +107,7 @@ class _Tapper:
             raise _UnobservableError("several tensors have this name")
         graph = self._graphs.homes[id(value)]
         if isinstance(value.type, (ir.SequenceType, ir.OptionalType)):
-            raise _UnobservableError("it is no tensor")
+            raise _UnobservableError("it is not a tensor")
         if value.dtype not in (None, ir.DataType.FLOAT):
             raise _UnobservableError(f"it is {str(value.dtype).lower()}, not float32")
         if graph is not self._top and value.dtype is None:

@@ -83,7 +83,7 @@ def check_data(
 def _number(samples: int) -> list[Finding]:
     where = "calibration data"
     if samples == 1:
-        return [Finding("warning", where, "only one sample, so the ranges rest on it alone", "Give 32 or more.")]
+        return [Finding("warning", where, "only one sample, so the ranges depend on it alone", "Give 32 or more.")]
     if samples < FEW:
         return [Finding("warning", where, f"only {samples} samples", "Give 32 or more, like those in use.")]
     return []

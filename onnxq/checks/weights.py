@@ -54,5 +54,5 @@ def check_weights(model: ir.Model) -> list[Finding]:
 def _finding(node: ir.Node, value: ir.Value, nans: int, infinite: int) -> Finding:
     parts = [*([f"{nans} NaN"] if nans else []), *([plural(infinite, "infinite value")] if infinite else [])]
     what = f"its constant {value.name!r} holds {' and '.join(parts)}"
-    hint = "What depends on it is no number and stays float: repair the weights, or export the model again."
+    hint = "What depends on it is NaN and stays float: repair the weights, or export the model again."
     return Finding("warning", describe(node), what, hint)

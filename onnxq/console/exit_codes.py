@@ -24,4 +24,4 @@ class ExitCode(IntEnum):
     BELOW = 3, "quantize, verify: worse than --min-sqnr or --max-steps allow; check: more than notes was found"
     UNMET = 4, "quantize --max-drop: nothing tried meets the target; the best was written"
     INTERRUPTED = 130, "interrupted"
-    BROKEN_PIPE = 141, "the reader of the output went away"
+    BROKEN_PIPE = 141, "the reader of the output closed it"

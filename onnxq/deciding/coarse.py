@@ -56,7 +56,7 @@ def coarse_weights(
         left = 10 * math.log10(signal / noise) if signal > 0 and noise > 0 else math.inf
         if left < _LEAST - _BIT * (_BITS - qp.spec.bits):
             why = f"{qp.spec.bits}-bit weights would leave {left:.0f} dB of its output"
-            found[node.name or ""] = f"{why}: what it reads differs widely in size"
+            found[node.name or ""] = f"{why}: the values it reads differ widely in size"
     return found
 
 

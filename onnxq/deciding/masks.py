@@ -91,7 +91,7 @@ def find_masks(model: ir.Model, statistics: Mapping[str, TensorStatistics]) -> M
         if mask is not None and any(_shows(statistics.get(v.name or ""), mask) for v in touched):
             continue
         what = "is zero" if is_zero else "shows nothing of its mask"
-        where = "in front of a Softmax, as masks are" if mask is None else f"and {mask:.2g} in use where it masks"
+        where = "before a Softmax, as masks are" if mask is None else f"and {mask:.2g} in use where it masks"
         kind = beyond if mask is not None and abs(mask) > SENTINEL else unseen
         for other in touched:
             kind.setdefault(other.name or "", f"tensor {name!r} {what} on all of the data, {where}; {_HINT}")

@@ -34,9 +34,9 @@ _AUDIBLE = 0.1
 _SHARE = 0.02
 """Of the cost of what is quantized, that all pieces together may cost."""
 
-CHEAP = "its integers leave {}, and it takes next to no time in float"
+CHEAP = "its integers leave {}, and it costs almost nothing extra in float"
 NARROW = "8 bits leave {}"
-TIED = "the one scale of all that it reads leaves {}"
+TIED = "one scale for all that it reads leaves {}"
 
 Piece = tuple[str, ...]
 

@@ -56,13 +56,13 @@ def left_while_running(source: Quantized, form: Format) -> list[str]:
     left = [node.op_type for node in all_nodes(source.model) if node.op_type in _WHILE_RUNNING]
     if not left or (target.at_home and known):
         return []
-    what = f"{counts(left)} in the model find scales while they run, and deploy takes over those that are known before"
+    what = f"{counts(left)} in the model compute their scales at run time, and deploy can only take over constant ones"
     hint = f"Quantize the float model for {target.name}"
     if target.at_home:
         hint += f", or take the model given: {target.title} runs it as it is"
     if not known or not form.integers:
         raise BackendError(what, hint=hint)
-    return [f"{what}: it is not known whether {target.name} runs what is left as it is. {hint}"]
+    return [f"{what}: whether {target.name} runs what is left unchanged is not known. {hint}"]
 
 
 def nothing_to_deploy(source: Quantized, plan: Plan | None = None) -> BackendError:

@@ -204,5 +204,5 @@ def _axis(layer: Layer) -> int:
 def _array(value: ir.Value) -> NDArray[np.float32]:
     array = constant_array(value)
     if array is None or array.dtype != np.float32:
-        raise Refusal("its weight is no float32 constant")
+        raise Refusal("its weight is not a float32 constant")
     return np.asarray(array, np.float32)

@@ -110,8 +110,8 @@ def require_layers(model: ir.Model, *, data: bool) -> list[Cut]:
     cuts = find_cuts(model)
     if not cuts:
         raise OptionError(
-            "there are no QuantizeLinear and DequantizeLinear nodes to compare layers between",
-            hint="Leave --layers away, or write the artifact in a format that has them",
+            "it has no QuantizeLinear and DequantizeLinear nodes to split it into layers at",
+            hint="Leave --layers out, or write the artifact in a format that has them",
         )
     return cuts
 

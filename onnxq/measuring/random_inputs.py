@@ -45,7 +45,7 @@ def random_inputs(
         feeds: dict[str, NDArray[Any]] = {}
         for info in inputs_of(model):
             if info.dtype.kind not in "fbiu" or info.container or info.shape is None:
-                raise ModelError("there are no random numbers for it", where=f"input '{info.name}'")
+                raise ModelError("no random values can be made for its type", where=f"input '{info.name}'")
             dims = enumerate(info.shape)
             shape = tuple(d if isinstance(d, int) and d >= 0 else size if axis else 1 for axis, d in dims)
             if info.dtype.kind == "f":

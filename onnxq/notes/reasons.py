@@ -11,7 +11,7 @@ from onnxq.plan import Kept
 __all__ = ["by_reason", "counts", "to_exclude"]
 
 
-_OF_MANY = {"is none of ": "not among ", "has no ": "no ", "is ": ""}
+_OF_MANY = {"is not among ": "not among ", "has no ": "no ", "is ": ""}
 """How a sentence about one operator goes on → the same said of several nodes, behind a colon."""
 _NAMED = re.compile(r"^(tensor|constant|input) ('[^']*')")
 """What a sentence is about, one of many."""

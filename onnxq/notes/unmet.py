@@ -49,6 +49,6 @@ def unmet(model: ir.Model, plan: Plan, target: Backend, options: Options) -> Ite
         if bits is not None and bits not in rule.weight_bits:
             widths.setdefault((bits, site.spec.bits), []).append(node.op_type)
     if one:
-        yield f"the weights of {counts(one)} have one scale each: {target.name} has none per channel for them"
+        yield f"the weights of {counts(one)} have one scale per tensor: {target.name} cannot have one per channel"
     for (bits, has), ops in widths.items():
-        yield f"the weights of {counts(ops)} have {has} bits: {target.name} has none of {bits} for them"
+        yield f"the weights of {counts(ops)} have {has} bits: {target.name} cannot have {bits} for them"

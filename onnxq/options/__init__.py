@@ -128,7 +128,7 @@ class Options:
             return cls()
         if not isinstance(given, Options):
             raise OptionError(
-                f"{given!r} is no onnxq.Options", where="options", hint="Write onnxq.Options(weight_bits=4), say"
+                f"{given!r} is not an onnxq.Options", where="options", hint="Write onnxq.Options(weight_bits=4), say"
             )
         return given
 

@@ -176,7 +176,7 @@ class Session:
         for name in (*feeds, *names):
             if name in self._barred:
                 raise ExecutionError(
-                    f"{name!r} is a {self._barred[name]}, which onnxruntime neither takes from Python nor gives",
+                    f"{name!r} is a {self._barred[name]}, a type that onnxruntime does not exchange with Python",
                     hint="Put a Cast to another type there",
                 )
         try:

@@ -19,7 +19,7 @@ __all__ = ["assign", "store_weights"]
 _LEAST_STORED = 1024
 """Elements from which the weight of a float layer is stored as integers."""
 
-_FUSED = "computed in float together with the activation function behind it, where the grid is symmetric"
+_FUSED = "computed in float together with the activation function after it, as the grid is symmetric"
 
 
 def assign(asked: Question, decided: Decisions) -> None:
@@ -78,7 +78,7 @@ def _why_float(asked: Question, kind: Kind, makes: str | None) -> str:
         return "product of two activations: integers gain nothing here"
     if makes is not None:
         return f"it computes {makes}, which stays float"
-    return "slower in integers here, with the conversions around it"
+    return "slower in integers than in float, counting the conversions"
 
 
 def _keep(asked: Question, decided: Decisions, node: ir.Node, reason: str) -> None:

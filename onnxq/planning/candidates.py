@@ -58,14 +58,14 @@ def _why_not(asked: Question, decided: Decisions, node: ir.Node, group: str | No
         return "already quantized in the input model"
     touched = (value for value in (*node.inputs, *node.outputs) if value is not None)
     if node.op_type != "Cast" and any(value.dtype is ir.DataType.DOUBLE for value in touched):
-        return "numbers in double: export the model in float32 to quantize it"
+        return "it computes in float64: export the model in float32 to quantize it"
     if group is not None:
         return f"part of a {group}, kept whole"
     if rule is None and is_standard(node) and node.op_type in backend.absorbed:
-        return "no operator before it runs in integers and takes it in"
+        return "the operator before it runs in float, so it cannot be fused"
     if rule is None:
         where = node.op_type if is_standard(node) else f"{node.domain}::{node.op_type}"
-        return f"{where} is none of the operators that {backend.name} quantizes"
+        return f"{where} is not among the operators that {backend.name} quantizes"
     if (why := _why_no_float32(node, rule)) is not None:
         return why
     constants = [p for p in rule.weights if p < len(node.inputs) and is_constant(node.inputs[p])]
@@ -96,7 +96,7 @@ def _why_no_float32(node: ir.Node, rule: OpRule) -> str | None:
 def _why_no_weight(node: ir.Node, rule: OpRule) -> str:
     for value in (node.inputs[p] for p in rule.weights if p < len(node.inputs)):
         if value is not None and value.is_graph_input() and value.const_value is not None:
-            return f"its weight {value.name!r} is also a graph input, which may replace it: take it off the inputs"
+            return f"its weight {value.name!r} is also a graph input, which may replace it: remove it from the inputs"
     return "its weight is computed at run time"
 
 

@@ -43,4 +43,4 @@ def too_uneven(layer: Layer, batchnorm: ir.Node, scale: Channels) -> str | None:
     if not after > _COARSEST * before > 0:
         return None
     worse = f"the weight of {describe(layer.node)} would be {10 * np.log10(after / before):.0f} dB coarser"
-    return f"its channels are of sizes so different that {worse}"
+    return f"its channels differ so much in size that {worse}"

@@ -102,14 +102,14 @@ def read_cache(path: Path, backend: Backend) -> Quantized:
     where = path.with_suffix(".cache")
     lines = _text(where).splitlines()
     if not lines or not _HEADER.fullmatch(lines[0]):
-        raise BackendError("this is no calibration cache: its first line is not 'TRT-...'", where=f"'{where}'")
+        raise BackendError("this is not a calibration cache: its first line is not 'TRT-...'", where=f"'{where}'")
     scales: dict[str, float] = {}
     for number, line in enumerate(lines[1:], 2):
         if not line.strip():
             continue
         found = _LINE.fullmatch(line)
         if found is None:
-            raise BackendError(f"{line!r} is no tensor with a scale", where=f"'{where}' line {number}")
+            raise BackendError(f"{line!r} is not a tensor with a scale", where=f"'{where}' line {number}")
         scales[found["name"]] = struct.unpack(">f", bytes.fromhex(found["scale"]))[0]
     return _together(path, where, backend, scales)
 
@@ -130,7 +130,7 @@ def read_ranges(path: Path, backend: Backend) -> Quantized:
         table = document["tensorrt"]["blob_range"] if "tensorrt" in document else document["act_quant_info"]
         scales = {str(name): float(float32s(float(amax), 127.0)) for name, amax in table.items()}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise BackendError("this is no table of dynamic ranges", where=f"'{where}'") from error
+        raise BackendError("this is not a table of dynamic ranges", where=f"'{where}'") from error
     return _together(path, where, backend, scales)
 
 
@@ -153,7 +153,7 @@ def _together(path: Path, where: Path, backend: Backend, scales: Mapping[str, fl
     names = {v.name for v in model.graph.inputs} | {v.name for n in all_nodes(model) for v in n.outputs}
     strange = [name for name in scales if name not in names and not name.startswith(_CONSTANT)]
     if scales and len(strange) == len(scales):
-        raise BackendError(f"it names no tensor of the model, {strange[0]!r} for one", where=f"'{where}'")
+        raise BackendError(f"none of its tensors is in the model, {strange[0]!r} for one", where=f"'{where}'")
     if strange:
         notes.append(f"{len(strange)} tensors of '{where.name}' are not in the model: {', '.join(strange[:3])} ...")
     if any(scale < 0 or math.isnan(scale) for scale in scales.values()):

@@ -103,7 +103,7 @@ def parse(path: Path, constants: set[str], axis: Axis) -> Tables:
     try:
         numbers = {name: _numbers(name, entry, version, axis, path) for name, entry in _entries(document, version)}
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
-        what = f"they are no encodings of version {version}: {type(error).__name__} {error}"
+        what = f"they are not encodings of version {version}: {type(error).__name__} {error}"
         raise BackendError(what, where=f"'{path}'") from error
     biases = {name: qp for name, qp in numbers.items() if qp.spec.bits == 32}
     weights = {name: qp for name, qp in numbers.items() if name in constants and name not in biases}

@@ -51,5 +51,6 @@ def read_table(path: Path) -> tuple[dict[str, list[float]], dict[str, float]]:
         else:
             raise BackendError(f"layer {key!r} has {len(numbers)} input scales, not one", where=f"'{path}'")
     if odd := weights.keys() ^ inputs.keys():
-        raise BackendError(f"layers with one line of two: {', '.join(map(repr, sorted(odd)))}", where=f"'{path}'")
+        names = ", ".join(map(repr, sorted(odd)))
+        raise BackendError(f"layers with only one of their two lines: {names}", where=f"'{path}'")
     return weights, inputs

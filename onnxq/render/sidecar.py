@@ -135,7 +135,8 @@ def put_together(
     for role, table in tables:
         for name, qp in table.items():
             if name not in values:
-                raise BackendError(f"the table names tensor {name!r}, which the model has not", where=backend.name)
+                what = f"the table names tensor {name!r}, which the model does not have"
+                raise BackendError(what, where=backend.name)
             shape = values[name].shape
             check_table_numbers(name, qp, shape.dims if shape is not None else None, stored=role == "bias")
             readers = tuple(Edge(use.node.name or "", use.idx) for use in values[name].uses())

@@ -65,10 +65,10 @@ def qparams_of(
         width(spec.bits)
         zeros = np.asarray(zero_point, np.float64)
         if not ((np.abs(zeros) < _INTEGERS) & (zeros == np.rint(zeros))).all():  # also where one is NaN
-            raise ValueError(f"no whole number: {zero_point!r:.80}")
+            raise ValueError(f"not a whole number: {zero_point!r:.80}")
         return QParams(spec, float32s(scale, divisor), zeros.astype(np.int64))
     except (OverflowError, TypeError, ValueError) as error:
-        what = f"the entry of {name!r} holds what is no scale, zero point or width: {error}"
+        what = f"the entry of {name!r} does not hold a valid scale, zero point or number of bits: {error}"
         raise BackendError(what, where=f"'{table}'", hint="The file is damaged, or made for something else") from error
 
 
@@ -79,7 +79,7 @@ def width(bits: Any) -> int:
         ValueError: there is no grid of so many.
     """
     if not isinstance(bits, int) or not (2 <= bits <= 16 or bits == 32):
-        raise ValueError(f"no number of bits: {bits!r:.80}")
+        raise ValueError(f"not a number of bits: {bits!r:.80}")
     return bits
 
 
@@ -93,7 +93,7 @@ def float32s(numbers: Any, divisor: float = 1.0) -> NDArray[np.float32]:
         with np.errstate(over="ignore"):
             return np.asarray(np.asarray(numbers, np.float64) / divisor, np.float32)
     except (OverflowError, TypeError) as error:
-        raise ValueError(f"no number: {numbers!r:.80}") from error
+        raise ValueError(f"not a number: {numbers!r:.80}") from error
 
 
 def read_lines(path: Path) -> list[str]:
@@ -118,12 +118,12 @@ def read_json(path: Path, keys: Iterable[str]) -> dict[str, Any]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BackendError(f"the table is no JSON: {error}", where=f"'{path}'") from error
+        raise BackendError(f"the table is not JSON: {error}", where=f"'{path}'") from error
     if not isinstance(document, dict):
-        raise BackendError("the table is no object", where=f"'{path}'")
+        raise BackendError("the table is not a JSON object", where=f"'{path}'")
     for key in keys:
         if not isinstance(document.get(key), dict):
-            raise BackendError(f"the table has no object {key!r}", where=f"'{path}'")
+            raise BackendError(f"the table does not hold the object {key!r}", where=f"'{path}'")
     return document
 
 

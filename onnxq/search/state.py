@@ -22,7 +22,7 @@ __all__ = ["State", "file_digest"]
 
 _FORMAT, _VERSION = "onnxq search", 2
 _NAME, _STATISTICS, _ATTEMPTS = "state.json", "statistics.npz", "attempts"
-_START = "Give another --resume-dir, or remove this folder to start anew"
+_START = "Give another --resume-dir, or remove this folder to start over"
 
 
 class State:
@@ -53,7 +53,7 @@ class State:
         if (self.folder / _NAME).exists():
             self._read()
         elif self.folder.exists() and not self._is_a_start():
-            raise OptionError("holds something else than a search", where=str(self.folder), hint=_START)
+            raise OptionError("does not hold a search", where=str(self.folder), hint=_START)
         self.resumed = len(self.attempts)
         try:
             (self.folder / _ATTEMPTS).mkdir(parents=True, exist_ok=True)

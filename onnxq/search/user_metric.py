@@ -131,7 +131,7 @@ def load_metric(source: str | Callable[[Run], object]) -> Metric:
 
 def _from_function(function: object) -> Metric:
     if not callable(function):
-        raise MetricError(f"{type(function).__name__} is no function", hint="Give FILE.py:FUNCTION or a function")
+        raise MetricError(f"{type(function).__name__} is not a function", hint="Give FILE.py:FUNCTION or a function")
     name = str(getattr(function, "__qualname__", type(function).__name__))
     try:
         text = inspect.getsource(function)

@@ -29,7 +29,7 @@ def searched(screen: Screen, source: str, output: str, found: Search, seconds: f
     """The summary of ``onnxq quantize --max-drop``."""
     screen.line(f"{screen.style(f'{source} → {output}', 'bold')}  {screen.style(f'{seconds:.1f} s', 'dim')}")
     measure = f"{found.metric}: {found.about}" if found.about else found.metric
-    rows = [("metric", measure), ("float", f"{_value(found.baseline)}, at most {found.max_drop:g} less is asked for")]
+    rows = [("metric", measure), ("float", f"{_value(found.baseline)}, allowed drop: {found.max_drop:g}")]
     if found.resumed:
         rows.append(("resumed", f"{plural(found.resumed, 'attempt')} of an earlier run"))
     screen.pairs(rows)
@@ -57,7 +57,7 @@ def searched(screen: Screen, source: str, output: str, found: Search, seconds: f
             screen.line(f"  {screen.style('warning', 'yellow')}  {said}")
     elif found.best is not None:
         screen.line()
-        text = f"TARGET NOT MET: the drop is {_value(found.best.drop)}, {found.max_drop:g} is asked for"
+        text = f"TARGET NOT MET: the drop is {_value(found.best.drop)}, allowed: {found.max_drop:g}"
         screen.line(screen.style(text, "bold", "red"))
         screen.line(f"Written is the best found: {found.best.name}. Try more data, or a larger --max-drop.")
 

@@ -17,7 +17,7 @@ from onnxq.errors import OptionError
 try:
     import torch  # noqa: F401
 except ImportError as error:
-    raise OptionError("this needs torch, which is not installed", hint="pip install onnxq[torch]") from error
+    raise OptionError("this needs torch, which is not installed", hint='pip install "onnxq[torch]"') from error
 
 if TYPE_CHECKING:
     from onnxq.torch.export import export

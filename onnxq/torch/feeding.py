@@ -55,7 +55,7 @@ def fed(batch: Any, example: Args, device: torch.device) -> tuple[Args, dict[str
         raise DataError(
             f"a batch {of} {len(parts)} of the inputs, the example that the module was prepared with {wanted}",
             where="calibrate",
-            hint="Give batches of as many inputs, labels behind them, or dictionaries of keyword arguments",
+            hint="Give batches of as many inputs, followed by labels if need be, or dictionaries of keyword arguments",
         )
     return tuple(as_tensors(value, device) for value in parts[:wanted]), {}
 

@@ -32,14 +32,14 @@ def loaded(quantized: Quantized, module: torch.nn.Module) -> Quantized:
         VerificationError: onnxruntime does not run the result.
     """
     if not isinstance(module, GraphModule):
-        raise OptionError(f"{type(module).__name__} is no module of a quantized model", hint="Give what torch() gave")
+        raise OptionError(f"{type(module).__name__} is not a quantized model's module", hint="Give what torch() gave")
     model = quantized.model.clone()
     constants = constants_of(model)
     arrays = module.arrays()
     same = all(name in constants and tuple(constants[name].shape or ()) == a.shape for name, a in arrays.items())
     if not same or module.source.plan.sites != quantized.plan.sites:
         raise OptionError(
-            "the module is of another model", where="load_torch", hint="Give what this model's torch() gave"
+            "the module belongs to another model", where="load_torch", hint="Give what this model's torch() gave"
         )
     require_finite(module, where="load_torch")
     for name, array in arrays.items():

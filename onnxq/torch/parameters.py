@@ -42,7 +42,7 @@ def with_parameters(text: str, kinds: Mapping[str, type[Made]], what: str) -> pa
         if not equals or key not in known:
             has = ", ".join(f"{k}={v:g}" for k, v in known.items())
             hint = f"It has {has}; write '{name}:{next(iter(known))}=NUMBER'" if known else "It has none"
-            raise OptionError(f"{key!r} is no parameter", where=f"{what} {name!r}", hint=hint)
+            raise OptionError(f"it has no parameter {key!r}", where=f"{what} {name!r}", hint=hint)
         try:
             number = float(value)
         except ValueError:
@@ -50,7 +50,7 @@ def with_parameters(text: str, kinds: Mapping[str, type[Made]], what: str) -> pa
         whole = isinstance(known[key], int)
         if not math.isfinite(number) or (whole and not number.is_integer()):
             kind = "whole number" if whole else "number"
-            raise OptionError(f"{value!r} is no {kind}", where=f"{what} {name!r}, {key}")
+            raise OptionError(f"{value!r} is not a {kind}", where=f"{what} {name!r}, {key}")
         given[key] = int(number) if whole else number
     return partial(kinds[name], **given)
 

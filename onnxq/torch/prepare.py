@@ -178,7 +178,7 @@ def calibrate(module: torch.nn.Module, batches: Iterable[Any], *, most: int | No
                 prepared(*args, **named)
                 count += 1
         if not count:
-            raise DataError("there is no batch", where="calibrate")
+            raise DataError("there are no batches", where="calibrate")
         for name, quantizer in quantizers:
             quantizer.settle(f"quantizer {name!r}")
     finally:

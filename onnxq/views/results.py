@@ -205,9 +205,7 @@ def below_floor(
     """
     first = "".join(f"{what}, " for what in tries)
     screen.line()
-    screen.line(
-        screen.style(f"BELOW THE FLOOR: {output} has {decibels(sqnr)}, {floor:g} dB are asked for", "bold", "red")
-    )
+    screen.line(screen.style(f"BELOW THE FLOOR: {output} has {decibels(sqnr)}, required: {floor:g} dB", "bold", "red"))
     if suspects:
         screen.line("Most is lost at:")
         drops_table(screen, list(suspects.values()))

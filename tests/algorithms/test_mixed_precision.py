@@ -378,7 +378,7 @@ def test_data_may_be_sorted() -> None:
 
 def test_rows_that_depend_on_the_numbers_are_no_silence() -> None:
     options = Options(placement="all", algorithms=("mixed_precision:sqnr=30,bits=2/4/8",))
-    with pytest.raises(OptionError, match=r"30 dB cannot be reached.*'y' had another shape.*in front of what selects"):
+    with pytest.raises(OptionError, match=r"30 dB cannot be reached.*'y' had another shape.*up to what selects"):
         onnxq.quantize(selecting(2000), images(2000, 8, samples=32), options=options)
     options = Options(placement="all", algorithms=("mixed_precision:avg_bits=6,bits=4/8",))
     made = onnxq.quantize(selecting(2000), images(2000, 8, samples=32), options=options)

@@ -100,10 +100,10 @@ def test_the_tensor_is_divided_and_nothing_else(body: str, axis: int) -> None:
 @pytest.mark.parametrize(
     ("body", "axis", "reason"),
     [
-        ("t = Exp (x)", -1, "behind Exp"),
-        ("t = Add (x, x)", -1, "behind Add"),
-        ("s = Exp (x)  t = Div (g, s)", -1, "behind Div"),
-        ("n = LayerNormalization (x, g)  r = Relu (n)  t = Mul (n, r)", -1, "behind Mul"),
+        ("t = Exp (x)", -1, "after Exp"),
+        ("t = Add (x, x)", -1, "after Add"),
+        ("s = Exp (x)  t = Div (g, s)", -1, "after Div"),
+        ("n = LayerNormalization (x, g)  r = Relu (n)  t = Mul (n, r)", -1, "after Mul"),
         ("t = LayerNormalization <axis = 1> (x, many)", -1, "over several axes|whose scale is not constant"),
         ("n = MatMul (x, w)  e = Exp (n)  t = Add (n, h)  z = Neg (e)", -1, "read elsewhere, too"),
         ("n = Relu (x)  t = Add (n, h)", -1, "a model input"),

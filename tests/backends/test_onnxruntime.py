@@ -258,7 +258,7 @@ def test_a_product_in_front_of_what_stays_float(first: str, act: str, tmp_path: 
 def test_symmetric_activations_leave_float_what_onnxruntime_would_compute_in_float(tmp_path: Path) -> None:
     q = onnxq.quantize(residual(), images(1, 16, 8, 8), options=Options(symmetric=True))
     reasons = {kept.reason for kept in q.plan.kept_float if kept.op == "Conv"}
-    assert "computed in float together with the activation function behind it, where the grid is symmetric" in reasons
+    assert "computed in float together with the activation function after it, as the grid is symmetric" in reasons
     path = tmp_path / "q.onnx"
     onnxq.quantize(residual(), images(1, 16, 8, 8), output=path, options=Options(symmetric=True, placement="all"))
     assert optimized(path).count("QuantizeLinear") >= 3  # asked for, so done

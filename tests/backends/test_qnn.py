@@ -234,7 +234,7 @@ def test_a_detector_with_its_selection_inside_is_told_where_to_cut() -> None:
         m=np.array([3], np.int64),
     )
     (finding,) = [f for f in onnxq.check(model, backend="qnn") if "NonMaxSuppression" in f.what and "HTP" in f.what]
-    assert finding.level == "warning" and "nms" in finding.where and finding.hint.startswith("Cut the model in front")
+    assert finding.level == "warning" and "nms" in finding.where and finding.hint.startswith("Cut the model before")
 
 
 def test_other_widths_are_refused() -> None:

@@ -177,9 +177,9 @@ def test_another_version_is_not_taken_for_this_one(tmp_path: Path, form: str) ->
     ("change", "message"),
     [
         (lambda d: d.update(version="9.9"), "version '9.9' are unknown"),
-        (lambda d: d["activation_encodings"][0].pop("scale"), "no encodings of version 1.0.0"),
+        (lambda d: d["activation_encodings"][0].pop("scale"), "not encodings of version 1.0.0"),
         (lambda d: d["activation_encodings"][0].update(name="nowhere"), "nowhere"),
-        (lambda d: d["activation_encodings"][0].update(dtype="FLOAT"), "no encodings of version 1.0.0"),
+        (lambda d: d["activation_encodings"][0].update(dtype="FLOAT"), "not encodings of version 1.0.0"),
     ],
 )
 def test_faults_of_a_file_are_named(tmp_path: Path, change: Any, message: str) -> None:

@@ -84,9 +84,9 @@ def test_a_cache_of_tensorrt_itself_is_imported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("x: 3d000000\n", "no calibration cache"),
+        ("x: 3d000000\n", "not a calibration cache"),
         ("TRT-8601-EntropyCalibration2\nx = 3\n", "line 2"),
-        ("TRT-8601-EntropyCalibration2\nother: 3d000000\n", "no tensor of the model"),
+        ("TRT-8601-EntropyCalibration2\nother: 3d000000\n", "none of its tensors is in the model"),
         ("TRT-8601-EntropyCalibration2\nx: bd000000\n", "negative"),
     ],
 )
@@ -117,5 +117,5 @@ def test_dynamic_ranges_are_largest_magnitudes_under_both_names(tmp_path: Path) 
         sidecar.write_text(json.dumps({key: document[key]}))
         assert {s.tensor for s in read(path).plan.sites if s.role == "activation"} == set(table)
     sidecar.write_text("[]")
-    with pytest.raises(BackendError, match="no table"):
+    with pytest.raises(BackendError, match="not a table"):
         read(path)

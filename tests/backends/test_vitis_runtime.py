@@ -86,7 +86,7 @@ def test_quark_notices_what_is_wrong(tmp_path: Path) -> None:
             node.attribute[0].f = 0.1
     onnx.save(model, path)
     remarks = "\n".join(child.examine(RUNTIME, path, DATA[:1]).remarks)
-    for what in ("w1_scale", "factor 1.5", "LeakyRelu", "no power of two"):
+    for what in ("w1_scale", "factor 1.5", "LeakyRelu", "not a power of two"):
         assert what in remarks
 
 

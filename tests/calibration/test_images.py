@@ -115,7 +115,7 @@ def test_what_does_not_fit(folder: Path, tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_picture_is_named(folder: Path) -> None:
     (folder / "c.jpg").write_bytes(b"not a picture")
-    with pytest.raises(DataError, match=r"c\.jpg.*no readable picture"):
+    with pytest.raises(DataError, match=r"c\.jpg.*cannot be read as a picture"):
         list(open_data(folder, [info("N", 3, 4, 6)]))
 
 

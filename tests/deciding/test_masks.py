@@ -91,7 +91,7 @@ def test_a_mask_from_outside_that_the_data_does_not_show() -> None:
     feeds = [{**feed, "m": np.zeros_like(feed["m"])} for feed in WHOLE]
     made = quantize_checked(model, feeds, ALL)
     reason = next(kept.reason for kept in made.quantized.plan.kept_float if kept.op == "Softmax")
-    assert reason.startswith("tensor 'm' is zero on all of the data, in front of a Softmax, as masks are; pad some")
+    assert reason.startswith("tensor 'm' is zero on all of the data, before a Softmax, as masks are; pad some")
 
 
 @pytest.mark.parametrize("low", [LOWEST, -np.inf])

@@ -70,7 +70,7 @@ def test_pools_of_other_zero_points_do_not_share_a_quantizer_in_front() -> None:
 @pytest.mark.parametrize(
     ("backend", "weight", "why"),
     [
-        ("vitis", {"sx": f32(0.03)}, "its scale is no power of two"),
+        ("vitis", {"sx": f32(0.03)}, "its scale is not a power of two"),
         ("stpu", {"sw": f32([0.01] * 4), "zw": np.zeros(4, np.int8)}, "it has a scale for each channel"),
     ],
 )

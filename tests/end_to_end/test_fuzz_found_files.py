@@ -42,7 +42,7 @@ def test_name_that_is_no_text(tmp_path: Path) -> None:
     model = build("(float[1, 4] x) => (float[1, 4] y) { [label] y = Relu (x) }")
     broken = model.SerializeToString().replace(b"label", b"l\xffbel")
     (tmp_path / "m.onnx").write_bytes(broken)
-    with pytest.raises(ModelError, match="no UTF-8 text"):
+    with pytest.raises(ModelError, match="not UTF-8 text"):
         plan(tmp_path / "m.onnx")
 
 
@@ -80,7 +80,7 @@ def test_broken_state_of_training(tmp_path: Path, damage: str) -> None:
         damage
     ]
     state.write_bytes(bytes(content))
-    with pytest.raises(OptionError, match="no state of a training"):
+    with pytest.raises(OptionError, match="not the state of a training"):
         finetune(made, feeds, teacher=model, steps=2, batch=2, resume=state)
 
 
@@ -207,7 +207,7 @@ def test_stored_numbers_that_are_no_integers(tmp_path: Path) -> None:
     model = written(tmp_path / "q.onnx")
     stored = next(t for t in model.graph.initializer if t.name == "w_quantized")
     stored.CopyFrom(numpy_helper.from_array(np.full((4, 4, 3, 3), np.nan, np.float32), stored.name))
-    with pytest.raises(ModelError, match="no integers"):
+    with pytest.raises(ModelError, match="are not integers"):
         onnxq.read(model)
 
 
@@ -225,18 +225,18 @@ def test_quantized_nodes_that_nothing_reads(tmp_path: Path) -> None:
 
 
 TABLES = [
-    ("snpe", '"offset": [', '"offset": [NaN,', "they are no encodings"),
-    ("tengine", "\nx 0.", "\nx 1e-300 1e300\nx 0.", "no whole number: 1e"),
+    ("snpe", '"offset": [', '"offset": [NaN,', "they are not encodings"),
+    ("tengine", "\nx 0.", "\nx 1e-300 1e300\nx 0.", "not a whole number: 1e"),
     ("tengine", "\nx 0.", "\nx 1e300 0.", "not a finite number"),
     ("ppl_cuda", '"zero_point": 0', '"zero_point": 0, "scale": 1e300', "not a finite number"),
     ("ppl", '"type": "biased"', '"type": "biased", "step": 1e300', "not a finite number"),
     ("stpu", '"max": ', '"max": 1e300, "min": -1e300, "was": ', "not a finite number"),
-    ("ppl_cuda", '"bit_width": 8', '"bit_width": 8.5', "no number of bits: 8.5"),
-    ("ppl_cuda", '"bit_width": 8', '"bit_width": -8', "no number of bits: -8"),
-    ("ppl_cuda", '"zero_point": 0', '"zero_point": 1e999', "no whole number: inf"),
-    ("ppl_cuda", '"zero_point": 0', '"zero_point": null', "no whole number: None"),
+    ("ppl_cuda", '"bit_width": 8', '"bit_width": 8.5', "not a number of bits: 8.5"),
+    ("ppl_cuda", '"bit_width": 8', '"bit_width": -8', "not a number of bits: -8"),
+    ("ppl_cuda", '"zero_point": 0', '"zero_point": 1e999', "not a whole number: inf"),
+    ("ppl_cuda", '"zero_point": 0', '"zero_point": null', "not a whole number: None"),
     ("stpu", '"max":', '"alpha": 1, "was":', "that of a bias"),
-    ("stpu", "{", "7 #", "no JSON|no object"),
+    ("stpu", "{", "7 #", "not JSON|not a JSON object"),
 ]
 
 
@@ -268,7 +268,7 @@ def test_input_without_an_element_type(tmp_path: Path) -> None:
 
 def test_table_that_is_a_list(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text("[1, 2]")
-    with pytest.raises(BackendError, match="no object"):
+    with pytest.raises(BackendError, match="not a JSON object"):
         read_json(tmp_path / "t.json", [])
 
 

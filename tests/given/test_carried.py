@@ -72,7 +72,7 @@ def test_scales_that_are_found_while_it_runs(backend: str, tmp_path: Path) -> No
     onnx.save(embedding(), tmp_path / "m.onnx")
     quantize_dynamic(tmp_path / "m.onnx", tmp_path / "d.onnx")
     said = refused(tmp_path / "d.onnx", backend)
-    assert "1 DynamicQuantizeLinear, 1 MatMulInteger in the model find scales while they run" in said
+    assert "1 DynamicQuantizeLinear, 1 MatMulInteger in the model compute their scales at run time" in said
     assert f"Quantize the float model for {backend}" in said
     assert ("runs it as it is" in said) == (backend == "onnxruntime")
 

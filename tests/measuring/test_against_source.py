@@ -69,7 +69,7 @@ def test_what_cannot_be_run_is_skipped_with_the_reason() -> None:
     }"""
     made = onnxq.deploy(build(text, k=f32(0.02), z=np.uint8(100)), backend="qnn")
     assert made.verification is not None and made.verification.against_source is not None
-    assert made.verification.against_source.skipped == "input 's': there are no random numbers for it"
+    assert made.verification.against_source.skipped == "input 's': no random values can be made for its type"
 
 
 def test_the_summary_has_the_figure(

@@ -39,5 +39,5 @@ def test_free_sizes_and_rows_of_a_table() -> None:
 
 def test_strings_have_none() -> None:
     model = load_named(build("(string[2] s) => (string[2] y) { y = Identity (s) }"))
-    with pytest.raises(ModelError, match=r"input 's': there are no random numbers for it"):
+    with pytest.raises(ModelError, match=r"input 's': no random values can be made for its type"):
         list(random_inputs(model, {}, 1, 1))

@@ -129,7 +129,7 @@ def test_a_model_in_float64_is_told_once_to_be_exported_in_float32() -> None:
     )
     made = onnxq.quantize(model, [{"x": np.random.default_rng(i).standard_normal((2, 16))} for i in range(12)])
     assert made.verification is not None
-    said = "1 MatMul, 1 Relu, 1 Gemm: numbers in double: export the model in float32 to quantize it"
+    said = "1 MatMul, 1 Relu, 1 Gemm: it computes in float64: export the model in float32 to quantize it"
     assert [w for w in made.verification.warnings if "float" in w] == [
         f"nothing was quantized: the result is the float model; {said}"
     ]

@@ -15,7 +15,7 @@ def test_reasons_that_differ_in_the_operator_are_one() -> None:
 
 
 def test_a_reason_is_said_of_any_number_of_nodes() -> None:
-    kept = [Kept("a", "Relu", "Relu is none of the operators that x quantizes"), Kept("b", "Pad", "is slow")]
+    kept = [Kept("a", "Relu", "Relu is not among the operators that x quantizes"), Kept("b", "Pad", "is slow")]
     assert [reason for reason, _ in by_reason(kept)] == ["not among the operators that x quantizes", "is slow"]
 
 

@@ -31,13 +31,13 @@ def said(options: Options, backend: str = "qnn") -> list[str]:
 
 @pytest.mark.parametrize("options", [Options(per_channel=True), Options(override=(("MatMul", FEW),))])
 def test_weights_that_have_one_scale_all_the_same(options: Options) -> None:
-    assert said(options) == ["the weights of 1 MatMul have one scale each: qnn has none per channel for them"]
+    assert said(options) == ["the weights of 1 MatMul have one scale per tensor: qnn cannot have one per channel"]
 
 
 def test_a_width_that_an_operator_has_not() -> None:
-    assert said(Options(weight_bits=4)) == ["the weights of 2 MatMul have 8 bits: qnn has none of 4 for them"]
+    assert said(Options(weight_bits=4)) == ["the weights of 2 MatMul have 8 bits: qnn cannot have 4 for them"]
     assert said(Options(override=(("one", Override(weight_bits=4)),))) == [
-        "the weights of 1 MatMul have 8 bits: qnn has none of 4 for them"
+        "the weights of 1 MatMul have 8 bits: qnn cannot have 4 for them"
     ]
 
 

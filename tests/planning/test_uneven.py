@@ -23,4 +23,4 @@ def test_columns_in_their_own_units_stay_normalized(spread: float) -> None:
         assert ops(prepared.model) == ["Relu", "Gemm"]
     else:
         assert ops(prepared.model) == ["Relu", "BatchNormalization", "Gemm"]
-        assert any("its channels are of sizes so different" in note for note in prepared.notes)
+        assert any("its channels differ so much in size" in note for note in prepared.notes)

@@ -57,4 +57,4 @@ def test_it_is_said_once_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
         value(metric, [values[0][:, :1]])
         value(metric, [values[0][:, :2]])
     (said,) = caplog.messages
-    assert re.search(r"'y' had another shape.*counts as wrong.*in front of what selects.*--metric", said)
+    assert re.search(r"'y' had another shape.*counts as wrong.*up to what selects.*--metric", said)

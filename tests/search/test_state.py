@@ -84,10 +84,10 @@ def test_another_search_that_has_tried_nothing_is_replaced(tmp_path: Path) -> No
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(OptionError, match="something else"):
+    with pytest.raises(OptionError, match="does not hold a search"):
         State(tmp_path, OF)
     assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
-    with pytest.raises(OptionError, match="something else"):
+    with pytest.raises(OptionError, match="does not hold a search"):
         State(tmp_path / "mine.txt", OF)
 
 

@@ -82,7 +82,7 @@ def test_a_metric_that_cannot_be_found(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("1 / 0")
     with pytest.raises(MetricError, match=r"bad\.py:f.*ZeroDivisionError"):
         load_metric(str(tmp_path / "bad.py:f"))
-    with pytest.raises(MetricError, match="no function"):
+    with pytest.raises(MetricError, match="not a function"):
         load_metric(3)  # type: ignore[arg-type]
 
 

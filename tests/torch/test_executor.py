@@ -144,11 +144,11 @@ def test_without_torch_the_package_says_what_to_install() -> None:
         "import sys; sys.modules['torch'] = None\n"
         "from onnxq.errors import OptionError\n"
         "try:\n    import onnxq.torch.executor\n"
-        "except OptionError as error:\n    assert 'pip install onnxq[torch]' in str(error), error\n"
+        "except OptionError as error:\n    assert 'pip install \"onnxq[torch]\"' in str(error), error\n"
         "else:\n    raise AssertionError\n"
         "from onnxq.algorithms.choice import chosen\n"
         "try:\n    chosen(['reconstruct'])\n"
-        "except OptionError as error:\n    assert 'pip install onnxq[torch]' in str(error), error\n"
+        "except OptionError as error:\n    assert 'pip install \"onnxq[torch]\"' in str(error), error\n"
         "else:\n    raise AssertionError\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

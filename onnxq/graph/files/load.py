@@ -59,7 +59,7 @@ def load(source: ModelSource) -> ir.Model:
         model = _from_proto(_parse(bytes(source)), [Path.cwd()])
     elif not isinstance(source, (str, os.PathLike)):
         raise ModelError(
-            f"an object of type {type(source).__name__} is no model",
+            f"an object of type {type(source).__name__} is not a model",
             hint="Give a path, the bytes of a serialized model, an onnx.ModelProto or an onnx_ir.Model",
         )
     else:
@@ -129,7 +129,7 @@ def _parse(source: bytes) -> onnx.ModelProto:
     try:
         proto.ParseFromString(source)
     except Exception as error:  # protobuf's own
-        raise ModelError(f"they are no serialized ONNX model, or cut short ({error})", where=where) from error
+        raise ModelError(f"they are not a serialized ONNX model, or are cut short ({error})", where=where) from error
     _require_graph(proto, where)
     return proto
 
@@ -148,7 +148,7 @@ def _check_fields(message: Any) -> None:
             texts = [value] if isinstance(value, (str, bytes)) else value
             for text in texts:
                 if isinstance(text, bytes):
-                    raise ModelError(f"{field.name} {text!r} is no UTF-8 text", where="invalid model")
+                    raise ModelError(f"{field.name} {text!r} is not UTF-8 text", where="invalid model")
         elif field.type == field.TYPE_MESSAGE:
             for inner in [value] if hasattr(value, "ListFields") else value:
                 _check_fields(inner)

@@ -35,7 +35,7 @@ def drop_initializer_inputs(model: ir.Model) -> list[Note]:
             Note(
                 "defaults",
                 value.name or "",
-                "an initializer that is also a graph input: callers may override it, so it is no constant",
+                "an initializer that is also a graph input: callers may override it, so it is not a constant",
             )
             for value in both
         ]

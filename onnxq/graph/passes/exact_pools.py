@@ -29,7 +29,7 @@ def exact_pools(model: ir.Model) -> list[Note]:
     """
     for node in all_nodes(model):
         if node.op_type in _POOLS and node.domain == "" and _settle(node):
-            return [Note("exact_pools", node.name or node.op_type, "no windows behind its input")]
+            return [Note("exact_pools", node.name or node.op_type, "no windows beyond its input")]
     return []
 
 

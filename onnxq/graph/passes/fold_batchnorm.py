@@ -92,7 +92,7 @@ def _fold(node: ir.Node, namer: Namer, unfit: Unfit | None) -> None:
         except Refusal as reason:
             before = str(reason)
     elif source is not None and (producer := source.producer()) is not None:
-        before = f"{describe(producer)} before it is no layer with constant weights"
+        before = f"{describe(producer)} before it is not a layer with constant weights"
     reader = only_reader(node.outputs[0])
     following = as_layer(reader) if reader is not None else None
     if following is None or following.node.inputs[0] is not node.outputs[0]:

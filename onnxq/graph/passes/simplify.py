@@ -156,5 +156,5 @@ def _feeds(inputs: list[InputInfo], seed: int) -> Mapping[str, AnyArray]:
         elif info.dtype.kind in "iu":
             feeds[info.name] = random.integers(0, 2, shape).astype(info.dtype)
         else:
-            raise ModelError(f"input '{info.name}' is no tensor of numbers, so nothing can be compared")
+            raise ModelError(f"input '{info.name}' is not a tensor of numbers, so nothing can be compared")
     return feeds

@@ -78,7 +78,7 @@ class _Rewriter:
         elif node.op_type in BUILDERS:
             self._compute(node)
         else:
-            raise NoQOperatorError("there is no QOperator for it")
+            raise NoQOperatorError("onnxruntime has no QOperator for it")
 
     def _compute(self, node: ir.Node) -> None:
         result = node.outputs[0]
@@ -147,7 +147,7 @@ class _Rewriter:
         if grid.dtype not in MOVES[node.op_type]:
             raise NoQOperatorError(f"onnxruntime has no kernel for {grid.dtype.name.lower()}")
         if not may_move(node):
-            raise NoQOperatorError("it gives more than elements of its input")
+            raise NoQOperatorError("its output holds more than elements of its input")
         if node.op_type == "MaxPool" and self.opset < _INTEGER_OPSET:
             raise NoQOperatorError(f"opset {self.opset} has no MaxPool of integers")
         targets = [grid_behind(value) for value in node.outputs]

@@ -124,7 +124,7 @@ class _Reader:
         readers = [use.node for use in q.outputs[0].uses()]
         same = all(r.op_type == "DequantizeLinear" and same_parameters(q, r) and r.domain in _DOMAINS for r in readers)
         if value is None or not readers or not same or q.outputs[0].is_graph_output():
-            self.notes.append(f"read: '{q.name}' is no pair with a DequantizeLinear: left as it is")
+            self.notes.append(f"read: '{q.name}' is not followed by its DequantizeLinear alone: left as it is")
             return
         qparams = self._qparams(q, q.outputs[0].dtype)
         if qparams is None:
@@ -143,7 +143,7 @@ class _Reader:
         if qparams is None or array is None:
             return
         if array.dtype.kind == "f":
-            raise ModelError("it dequantizes numbers that are no integers", where=describe(dq))
+            raise ModelError("it dequantizes numbers that are not integers", where=describe(dq))
         if qparams.spec.scheme is Scheme.FLOAT8:
             array = array.view(np.uint8)
         else:
@@ -171,7 +171,7 @@ class _Reader:
     def _logarithmic(self, node: ir.Node) -> None:
         value, qparams = node.inputs[0], logarithmic_parameters(node)
         if value is None or qparams is None:
-            self.notes.append(f"read: the clip value of '{node.name}' is no constant: left as it is")
+            self.notes.append(f"read: the clip value of '{node.name}' is not constant: left as it is")
             return
         self._take_out(value, [node.outputs[0]], qparams)
 

@@ -64,7 +64,7 @@ def not_xint8(model: Any) -> list[str]:
         if scale is None or zero is None or scale.size != 1 or zero.dtype != np.int8 or zero.any():
             found.append(f"{node.name}: not int8 with one scale and zero point 0")
         elif math.frexp(float(scale.reshape(())))[0] != 0.5:
-            found.append(f"{node.name}: scale {float(scale.reshape(())):g} is no power of two")
+            found.append(f"{node.name}: scale {float(scale.reshape(())):g} is not a power of two")
     return found
 
 

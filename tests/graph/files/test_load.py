@@ -276,7 +276,7 @@ def test_bytes_of_something_else(source: bytes) -> None:
 
 
 def test_what_is_no_model_at_all() -> None:
-    with pytest.raises(ModelError, match="an object of type int is no model"):
+    with pytest.raises(ModelError, match="an object of type int is not a model"):
         load(3)  # type: ignore[arg-type]
 
 

@@ -115,8 +115,8 @@ def test_operator_of_another_domain_refuses() -> None:
     assert [n.op_type for n in model.graph] == ["Thing", "Neg"]
     assert [v.dtype for v in model.graph.inputs] == [ir.DataType.FLOAT16]
     assert Prepared(proto, Options()).warnings == [
-        "'n1': mine::Thing touches 'x', of a type to convert: the model computes in half precision still, and what "
-        "does so is not quantized. Give it in float32"
+        "'n1': mine::Thing touches 'x', of a type to convert: the model still computes in half precision, and those "
+        "parts are not quantized. Give it in float32"
     ]
 
 
