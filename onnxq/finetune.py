@@ -19,7 +19,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.calibration.chance import drawn
+from onnxq.calibration.chance import drawn, one_of_each_pair
 from onnxq.calibration.data import open_data
 from onnxq.calibration.rows import BROKEN
 from onnxq.calibration.statistics import KeptSample
@@ -150,7 +150,7 @@ def finetune(
         raise DataError(f"{len(feeds)} sample is too few", where="data", hint="Give at least a dozen")
     out = {drawn(at, at + 4) for at in range(0, len(feeds) - 3, 4)} or {len(feeds) - 1}
     held = [f for k, f in enumerate(feeds) if k in out]
-    choosing, judging = held[::2], held[1::2] or held
+    choosing, judging = ([held[k] for k in part] or held for part in one_of_each_pair(len(held)))
     fitting = [f for k, f in enumerate(feeds) if k not in out]
     judge = _Judge(reference, judging)
     judge.require_same_shapes(given)

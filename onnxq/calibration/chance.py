@@ -6,7 +6,7 @@ be of one kind then.
 
 from __future__ import annotations
 
-__all__ = ["drawn", "lot"]
+__all__ = ["drawn", "lot", "one_of_each_pair"]
 
 _BITS = (1 << 64) - 1
 
@@ -25,3 +25,12 @@ def lot(index: int) -> int:
 def drawn(start: int, stop: int) -> int:
     """The index in a range, not empty, whose lot is the smallest."""
     return min(range(start, stop), key=lot)
+
+
+def one_of_each_pair(count: int) -> tuple[list[int], list[int]]:
+    """The indices of ``count`` samples in two parts: of each pair of neighbours one, as if by lot, and the others.
+
+    A last one without a neighbour is in the first part.
+    """
+    chosen = [drawn(at, min(at + 2, count)) for at in range(0, count, 2)]
+    return chosen, sorted(set(range(count)) - set(chosen))

@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxq.calibration.roles import spread
 from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import ExecutionError, ModelError
 from onnxq.graph.files.check import check
@@ -38,10 +39,12 @@ class Reference:
     Attributes:
         feeds: the samples.
         outputs: its outputs, by name and sample.
+        held: positions of the samples that nothing was learned from.
     """
 
     feeds: Sequence[Mapping[str, Any]] = ()
     outputs: Activations = field(default_factory=Activations)
+    held: Sequence[int] = ()
 
     def close(self) -> None:
         """Forget it."""
@@ -49,9 +52,8 @@ class Reference:
 
     def kept(self, names: Sequence[str]) -> list[KeptSample]:
         """At most 8 samples with the float model's outputs, of those that nothing was learned from."""
-        held = list(range(1, len(self.feeds), 2)) or list(range(len(self.feeds)))
-        held = held[:: -(-len(held) // _SAMPLES)] if held else held
-        return [KeptSample(i, dict(self.feeds[i]), {name: self.outputs.get(name, i) for name in names}) for i in held]
+        some = spread(self.held, _SAMPLES)
+        return [KeptSample(i, dict(self.feeds[i]), {name: self.outputs.get(name, i) for name in names}) for i in some]
 
 
 def examine(

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.calibration.chance import one_of_each_pair
 from onnxq.calibration.data import open_data
 from onnxq.console.progress import Reporter, Silent
 from onnxq.console.terminal import plural
@@ -183,8 +184,8 @@ class _Job:
         """Run the float model segment by segment and quantize the matrices of each while its data is there."""
         opened = open_data(data, inputs_of(self.model), image=image, samples=options.samples or _SAMPLES)
         feeds, self.there = list(opened), opened.total
-        self.learner.fitting = range(0, len(feeds), 2)
-        self.learner.held = range(1, len(feeds), 2) if len(feeds) > 1 else range(1)
+        self.learner.fitting, held = one_of_each_pair(len(feeds))
+        self.learner.held = held or [0]
         first = {matrix.nodes[0]: matrix for matrix in matrices}
         inside = {node for node in self.model.graph if node in first and not first[node].gathered}
         learning = self.recipe.method != "rtn"
@@ -195,7 +196,7 @@ class _Job:
             custom_op_library=options.custom_op_library,
             prepack=False,
         )
-        reference = Reference(feeds, Activations())
+        reference = Reference(feeds, Activations(), self.learner.held)
         left = {id(matrix): matrix for matrix in matrices}
         with self.reporter.phase("quantize", total=len(matrices), unit="weights") as advance:
             for segment, _ in run.run(feeds, reference.outputs):

@@ -12,6 +12,7 @@ import pytest
 from onnx import numpy_helper
 
 from onnxq import OptionError, Options, OutputError, quantize
+from onnxq.calibration.chance import one_of_each_pair
 from onnxq.cli import main
 from onnxq.errors import VerificationError
 from onnxq.measuring.metrics import sqnr
@@ -138,12 +139,27 @@ def test_methods_on_data(method: str, external: bool, tmp_path: Path) -> None:
         [_run(source, f)["y"] for f in _feeds(12)],
         [_run(tmp_path / "q.onnx", f, optimize=True)["y"] for f in _feeds(12)],
     )
-    held = slice(1, None, 2)
+    held = one_of_each_pair(12)[1]
     told = result.verification.outputs["y"].sqnr
-    assert told == pytest.approx(sqnr(np.stack(measured[0][held]), np.stack(measured[1][held])), abs=0.5)
+    assert told == pytest.approx(sqnr(*(np.stack([outputs[k] for k in held]) for outputs in measured)), abs=0.5)
     if method == "gptq":
         (note,) = [note for note in result.notes if note.startswith("gptq")]
         assert "2 matrices" in note and "undone in" in note
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_kinds_of_samples_in_turn_are_all_learned_from(first: int, tmp_path: Path) -> None:
+    """Learning from one kind and judging by the other would find nothing worth keeping."""
+    rng = np.random.default_rng(0)
+    turns = [np.linalg.qr(rng.standard_normal((256, 256)))[0] for _ in range(4)]
+    mixed = [a * np.exp(-np.arange(256) / 12)[:, None] * 16 @ b for a, b in (turns[:2], turns[2:])]
+    feeds = [{"x": (rng.standard_normal((64, 256)) @ mixed[(k + first) % 2]).astype(np.float32)} for k in range(32)]
+    model = build("(float[64, 256] x) => (float[64, 256] y) { y = MatMul (x, w) }", w=normal(256, 256, scale=0.06))
+    source = _save(model, tmp_path / "m.onnx")
+    result = quantize_weights(source, tmp_path / "q.onnx", method="gptq", data=feeds)
+    plain = quantize_weights(source, tmp_path / "r.onnx", method="rtn", data=feeds)
+    assert result.verification.outputs["y"].sqnr > plain.verification.outputs["y"].sqnr + 5
+    assert "undone in 0" in result.notes[0]
 
 
 def test_figures_of_few_samples_that_differ_much(tmp_path: Path) -> None:
@@ -152,7 +168,8 @@ def test_figures_of_few_samples_that_differ_much(tmp_path: Path) -> None:
     source = _save(build("(float[1, 64] x) => (float[1, 64] y) { y = MatMul (x, w) }", w=weight), tmp_path / "m.onnx")
     data = np.zeros((128, 64), np.float32)
     data[:, 0] = np.linspace(1, 2, 128)
-    data[4, 1:] = 100  # the first sample but one of those that are used
+    compared = one_of_each_pair(32)[1][0]  # of those that are used, one of four
+    data[4 * compared : 4 * compared + 4, 1:] = 100
     result = quantize_weights(source, tmp_path / "q.onnx", data=data)
     assert any("these figures are of 8 of 128: onnxq compare runs" in text for text in result.verification.warnings)
 
