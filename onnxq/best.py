@@ -18,6 +18,7 @@ from onnxq.algorithms.choice import chosen, run
 from onnxq.algorithms.draft import FloatDraft
 from onnxq.calibration.statistics import KeptSample
 from onnxq.console.progress import Reporter
+from onnxq.deciding.cut_off import cut_off
 from onnxq.deciding.decide import Decider
 from onnxq.effort import TRIED, algorithms_of
 from onnxq.errors import OnnxqError
@@ -123,6 +124,8 @@ def improve(
                 advance(done)
                 continue
             why = trial.score.no_better_than(state.score)
+            if why is None and trial.range != state.range:
+                why = _cut_off(state.quantized, trial.quantized, decider)
             gain = trial.score.worst - state.score.worst
             undone = "" if why is None else f", undone: {why}" if why else ", undone"
             notes.append(f"{TRIED}{name} {gain:+.1f} dB{undone}")
@@ -130,6 +133,15 @@ def improve(
                 state = trial
             advance(done)
     return state.quantized, [*notes, *state.said]
+
+
+def _cut_off(before: Quantized, after: Quantized, decider: Decider) -> str | None:
+    """Why other ranges are no gain after all; None where they serve all the data, not only the samples that judge."""
+    found = cut_off(before.plan, before.qparams, after.qparams, decider.statistics)
+    if found is None:
+        return None
+    tensor, lost = found
+    return f"tensor {tensor!r} loses {lost:.1f} dB on all the data, which holds larger values than the samples compared"
 
 
 def _steps(plan: Plan, start: _State) -> list[tuple[str, Callable[[_State], _State]]]:

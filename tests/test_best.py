@@ -81,6 +81,25 @@ def test_a_gain_that_chance_may_give_is_not_believed() -> None:
     assert any("undone: within chance" in note for note in best.notes)
 
 
+def test_a_range_that_loses_rare_loud_samples_is_refused_and_said() -> None:
+    """One sample in 64 is six times as loud, none of them among those that judge: fine steps suit these alone."""
+    rng = np.random.default_rng(0)
+    loud = {7, 70, 133, 196, 259}
+    data = [
+        {"x": (rng.standard_normal((1, 3, 12, 12)) * (6 if k in loud else 1)).astype(np.float32)} for k in range(320)
+    ]
+    made = {
+        effort: onnxq.quantize(net(), data, options=Options(placement="all", effort=effort))
+        for effort in ("default", "best")
+    }
+    sqnr = {
+        effort: onnxq.compare(net(), result, data, tensors=False).outputs["y"].sqnr for effort, result in made.items()
+    }
+    assert sqnr["best"] > sqnr["default"] - 1
+    said = [note for note in made["best"].notes if "dB on all the data" in note]
+    assert said and all(note.startswith("best: entropy +") and ", undone: tensor '" in note for note in said)
+
+
 def test_a_step_that_is_no_better_is_undone_and_said() -> None:
     """Uniform data in fixed bounds: no range is better than its minimum and maximum."""
     rng = np.random.default_rng(0)
