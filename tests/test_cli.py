@@ -105,7 +105,7 @@ def test_json_is_the_only_thing_on_stdout(tmp_path: Path, data: str, capsys: Cap
     ("arguments", "code", "kind", "words"),
     [
         (("plan", "none.onnx"), 1, "ModelError", "no such file"),
-        (("quantize", MODEL, "-o", "q.onnx"), 2, "UsageError", "--data DATA is missing"),
+        (("quantize", MODEL, "-o", "q.onnx"), 2, "UsageError", "--data DATA is missing: give samples, or --statistics"),
         (("plan", MODEL, "--weight-bits", "many"), 2, "UsageError", "argument --weight-bits"),
         (("plant", MODEL), 2, "UsageError", "invalid choice: 'plant'"),
     ],

@@ -11,6 +11,7 @@ from onnxq.options import EFFORTS, PLACEMENTS
 
 __all__ = [
     "SEARCH",
+    "SEVERAL_BACKENDS",
     "add_backend",
     "add_data",
     "add_format",
@@ -24,9 +25,16 @@ __all__ = [
 
 SEARCH = ("max_drop", "metric", "eval_data", "resume_dir", "max_minutes")
 """What :func:`add_search` adds, by the names in a configuration file."""
-_PLACEMENT = "auto: what runs faster (default); all: whatever can be; compute: convolutions and matrix products"
-_EFFORT = "fast: ranges only; default; best: minutes, algorithms are tried and kept where they are better"
-_BACKEND = "the target (default onnxruntime; see 'onnxq backends'); quantize and deploy take several"
+_PLACEMENT = (
+    "auto (default): on onnxruntime what runs faster in integers, on other targets all that can be quantized; all: all "
+    "that can be; compute: convolutions and matrix products only"
+)
+_EFFORT = (
+    "fast: ranges only; default: also bias correction, and a search where the result is poor; best: tries more "
+    "algorithms and keeps what is better, takes minutes"
+)
+_BACKEND = "the target (default onnxruntime; see 'onnxq backends')"
+SEVERAL_BACKENDS = f"{_BACKEND}; may be repeated"
 _FORMAT = "one of the target's formats (see 'onnxq backends'); fake-quantize: float arithmetic on rounded values"
 
 
@@ -92,7 +100,7 @@ def add_options(parser: argparse.ArgumentParser, *, result: bool = True) -> None
         parser: of a verb.
         result: the verb speaks of a result: its widths, what makes it better, its form and its floor.
     """
-    group = parser.add_argument_group("how to quantize (default: as the target likes it)")
+    group = parser.add_argument_group("quantization options (default: the target's own)")
     if result:
         own = "2 to 16; default the target's own, mostly 8"
         group.add_argument("--weight-bits", dest="opt_weight_bits", type=int, metavar="N", help=f"weights: {own}")
@@ -110,7 +118,7 @@ def add_options(parser: argparse.ArgumentParser, *, result: bool = True) -> None
         dest="opt_symmetric",
         action="store_const",
         const=False,
-        help="activations: zero point where the range wants it",
+        help="activations: zero point where the range puts it",
     )
     grain = group.add_mutually_exclusive_group()
     grain.add_argument(
@@ -133,7 +141,7 @@ def add_options(parser: argparse.ArgumentParser, *, result: bool = True) -> None
         dest="opt_override",
         action="append",
         metavar="PATTERN=KEY=VALUE,...",
-        help="different there: bits, weight_bits, act_bits, symmetric, per_channel, range, float",
+        help="other settings there: bits, weight_bits, act_bits, symmetric, per_channel, range, float",
     )
     group.add_argument("--placement", dest="opt_placement", choices=PLACEMENTS, help=_PLACEMENT)
     if not result:
@@ -155,7 +163,7 @@ def add_options(parser: argparse.ArgumentParser, *, result: bool = True) -> None
 def add_search(parser: argparse.ArgumentParser) -> None:
     """The search behind ``--max-drop``: a flag for each of ``SEARCH``."""
     group = parser.add_argument_group(
-        "search: from cheap to dear until accuracy is right (range methods, algorithms, 16 bits, float layers)"
+        "search: cheapest changes first (ranges, algorithms, 16 bits, float layers), until accuracy is good enough"
     )
     group.add_argument(
         "--max-drop", type=float, metavar="X", help="how far the metric may fall below the float model's, e.g. 0.005"
@@ -167,8 +175,8 @@ def add_search(parser: argparse.ArgumentParser) -> None:
         "the model's file; default: agreement with the float model",
     )
     group.add_argument("--eval-data", metavar="DATA", help="samples for the agreement (default calibration's)")
-    group.add_argument("--resume-dir", metavar="DIR", help="memory of the search, to go on later (default OUT.search)")
-    group.add_argument("--max-minutes", type=float, metavar="M", help="begin nothing more after so long")
+    group.add_argument("--resume-dir", metavar="DIR", help="folder to resume the search from (default OUT.search)")
+    group.add_argument("--max-minutes", type=float, metavar="M", help="start no new attempt after M minutes")
 
 
 def add_runtime(parser: argparse.ArgumentParser, *, floats: bool = True) -> None:
@@ -184,7 +192,12 @@ def add_runtime(parser: argparse.ArgumentParser, *, floats: bool = True) -> None
     if not floats:
         return
     group.add_argument(
-        "--keep", dest="opt_keep", type=int, metavar="N", help="samples to hold back for algorithms (default 16 or 64)"
+        "--keep",
+        dest="opt_keep",
+        type=int,
+        metavar="N",
+        help="samples to hold back for verification and algorithms (default 16; 64 with effort best or algorithms); "
+        "a statistics file contains them",
     )
     group.add_argument("--simplify", dest="opt_simplify", action="store_const", const=True, help="run onnxsim first")
-    group.add_argument("--seed", dest="opt_seed", type=int, metavar="N", help="of everything random (default 0)")
+    group.add_argument("--seed", dest="opt_seed", type=int, metavar="N", help="random seed (default 0)")

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from onnxq import __version__
 from onnxq.arguments.flags import (
+    SEVERAL_BACKENDS,
     add_backend,
     add_data,
     add_format,
@@ -79,7 +80,7 @@ def _add_common(parser: argparse.ArgumentParser, default: object) -> None:
     for flags, text in (
         (("--json",), "print one JSON object, nothing else, on stdout"),
         (("-v", "--verbose"), "say more: notes of passes, every node, tracebacks"),
-        (("-q", "--quiet"), "say nothing but errors"),
+        (("-q", "--quiet"), "print only errors, findings and results that fall short"),
     ):
         parser.add_argument(*flags, action="store_true", default=default, help=text)
 
@@ -89,7 +90,7 @@ def _quantize(verb: argparse.ArgumentParser) -> None:
     add_data(verb)
     add_statistics(verb)
     add_output(verb)
-    add_backend(verb)
+    add_backend(verb, SEVERAL_BACKENDS)
     add_options(verb)
     add_search(verb)
     add_runtime(verb)
@@ -98,7 +99,7 @@ def _quantize(verb: argparse.ArgumentParser) -> None:
 def _deploy(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("model", metavar="MODEL", help="a .onnx model with QDQ pairs or onnxq::FakeQuantize functions")
     add_output(verb)
-    add_backend(verb)
+    add_backend(verb, SEVERAL_BACKENDS)
     add_format(verb)
     add_runtime(verb, floats=False)
 
@@ -109,12 +110,18 @@ def _finetune(verb: argparse.ArgumentParser) -> None:
     add_output(verb)
     add_data(verb)
     add_backend(verb)
-    verb.add_argument("--steps", type=int, metavar="N", help="default 400, or as many as --minutes gives time for")
+    verb.add_argument(
+        "--steps", type=int, metavar="N", help="training steps, default 400, or as many as fit into --minutes"
+    )
     verb.add_argument("--minutes", type=float, metavar="M", help="stop after M minutes, with the best so far")
-    verb.add_argument("--batch", type=int, default=8, metavar="N", help="samples in a step, default 8")
-    verb.add_argument("--lr", type=float, metavar="X", help="step of weights in units of their scale; default by bits")
-    verb.add_argument("--seed", type=int, default=0, metavar="N", help="of the samples drawn")
-    verb.add_argument("--resume", metavar="FILE", help="keep the state here, and go on from it where it exists")
+    verb.add_argument("--batch", type=int, default=8, metavar="N", help="samples in a training step, default 8")
+    verb.add_argument(
+        "--lr", type=float, metavar="X", help="learning rate of weights in units of their scale; default by bits"
+    )
+    verb.add_argument("--seed", type=int, default=0, metavar="N", help="seed for drawing samples, default 0")
+    verb.add_argument(
+        "--resume", metavar="FILE", help="keep the training state in FILE, and resume from it if it exists"
+    )
     verb.add_argument("--device", default="cpu", metavar="NAME", help="where torch trains, default cpu")
 
 
@@ -122,7 +129,7 @@ def _verify(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("artifact", metavar="OUT", help="the .onnx model that was written, or its folder")
     add_data(verb)
     add_backend(verb)
-    verb.add_argument("--simulation", action="store_true", help="do not ask for the runtime, simulate only")
+    verb.add_argument("--simulation", action="store_true", help="do not use the runtime, simulate only")
     verb.add_argument(
         "--layers", action="store_true", help="compare layer by layer as well, each from equal integers; judge by that"
     )
@@ -168,7 +175,9 @@ def _compare(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("quantized", metavar="QUANTIZED", help="the model that was made from it")
     add_data(verb)
     add_backend(verb, "the target it was made for, whose table of numbers beside it is read; default: as it is")
-    verb.add_argument("--outputs-only", action="store_true", help="leave out the tensors in between")
+    verb.add_argument(
+        "--outputs-only", action="store_true", help="compare only the outputs, not the tensors in between"
+    )
     verb.add_argument("--all", action="store_true", help="list every tensor")
     add_runtime(verb, floats=False)
 
@@ -179,11 +188,15 @@ def _sensitivity(verb: argparse.ArgumentParser) -> None:
     add_statistics(verb)
     add_backend(verb)
     verb.add_argument(
-        "--bits", type=_whole_numbers, default=(4, 8), metavar="N,N", help="the widths to measure, default 4,8"
+        "--bits", type=_whole_numbers, default=(4, 8), metavar="N,N", help="the bit widths to measure, default 4,8"
     )
     verb.add_argument("--plot", metavar="FILE", help="write a picture here (.svg)")
     verb.add_argument(
-        "--runs", type=int, default=512, metavar="N", help="at most N measurements, default 512; beyond: groups first"
+        "--runs",
+        type=int,
+        default=512,
+        metavar="N",
+        help="at most N measurements, default 512; larger models are measured by groups of layers first",
     )
     verb.add_argument("--all", action="store_true", help="list every layer and activation")
     add_options(verb, result=False)

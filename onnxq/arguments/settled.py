@@ -26,6 +26,14 @@ _SPOKEN = {"teacher": "float model", "eval_data": "evaluation data", "config": "
 """What arguments are called, where not by their key."""
 
 
+_SAMPLES = ": give samples, or --statistics STATS that 'onnxq calibrate' wrote"
+_INSTEAD = {
+    ("quantize", "data"): f"{_SAMPLES}, or an algorithm that can do without: --algorithm dynamic or weight_only",
+    ("sensitivity", "data"): _SAMPLES,
+}
+"""What would do in place of a flag that is missing, by verb and key."""
+
+
 class UsageError(Exception):
     """The flags make no sense; exit code 2."""
 
@@ -64,7 +72,7 @@ def settle(args: argparse.Namespace) -> None:
         if hasattr(args, key) and getattr(args, key) is None and key not in optional.get(args.verb, set()):
             if key == "output" and args.verb == "demo":
                 continue
-            raise UsageError(f"{flag} is missing (onnxq {args.verb} --help)")
+            raise UsageError(f"{flag} is missing{_INSTEAD.get((args.verb, key), '')} (onnxq {args.verb} --help)")
     if all(getattr(args, key, None) is not None for key in _EITHER):
         raise UsageError("give --data or --statistics, not both: statistics replace the data")
     if getattr(args, "output", None) == "":

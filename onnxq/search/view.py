@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onnxq.console.terminal import Screen, bytes_text, plural
+from onnxq.console.terminal import Screen, bytes_text, pace, plural
 from onnxq.notes.reasons import to_exclude
 from onnxq.search.attempt import SLOWER
 
@@ -71,4 +71,4 @@ def _times(share: float | None) -> str:
 
 
 def _faster(share: float | None) -> str:
-    return f"{1 / share:.2f} times as fast as float" if share else "speed not measured"
+    return pace(1 / share) if share else "speed not measured"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from onnxq import plugins
 from onnxq.compare import TensorErrors
-from onnxq.console.terminal import Screen, decibels, plural
+from onnxq.console.terminal import Screen, decibels, pace, plural
 from onnxq.effort import TRIED
 from onnxq.measuring.final_check import Verification
 from onnxq.notes.reasons import counts
@@ -68,7 +68,7 @@ def quantized(
                 rows.append(("agreement", f"{name}: {accuracy_text(errors)}"))
         rows.append(("size", smaller(check.float_bytes, check.quantized_bytes)))
         if check.speedup is not None:
-            speed = f"{check.speedup:.2f} times as fast as float, one thread of this machine"
+            speed = f"{pace(check.speedup)}, one thread of this machine"
             rows.append(("speed", screen.style(speed, "yellow") if check.speedup < _SLOWER else speed))
         rows.append(("checked", _checked(result, check)))
         if check.against_source is not None:
@@ -174,7 +174,7 @@ def rewritten(screen: Screen, source: str, output: str, result: Rewritten, secon
     rows += labelled("SQNR", _sqnr_texts(check))
     rows.append(("size", smaller(check.float_bytes, check.quantized_bytes)))
     if check.speedup is not None:
-        rows.append(("speed", f"{check.speedup:.2f} times as fast as float, one thread of this machine"))
+        rows.append(("speed", f"{pace(check.speedup)}, one thread of this machine"))
     ran = f"runs, {plural(check.samples, 'sample')}" if check.samples else "loads; without data it was not run"
     rows.append(("checked", f"valid, {ran}"))
     screen.pairs(rows)

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from onnxq.console.terminal import Screen, bytes_text, decibel, decibels, number, plural
+from onnxq.console.terminal import Screen, bytes_text, decibel, decibels, number, pace, plural
 
 
 class Terminal(io.StringIO):
@@ -71,3 +71,15 @@ def test_numbers() -> None:
     assert [decibels(v) for v in (12.34, math.inf, -math.inf, math.nan)] == ["12.3 dB", "exact", "-inf dB", "-"]
     assert [number(v) for v in (0.000123456, 1e9, math.nan)] == ["0.0001235", "1e+09", "-"]
     assert [plural(n, "node") for n in (0, 1, 1200)] == ["0 nodes", "1 node", "1,200 nodes"]
+
+
+@pytest.mark.parametrize(
+    ("speedup", "text"),
+    [
+        (1.87, "1.87 times as fast as float"),
+        (1.0, "1.00 times as fast as float"),
+        (0.61, "1.64 times slower than float"),
+    ],
+)
+def test_what_is_slower_than_float_is_called_slower(speedup: float, text: str) -> None:
+    assert pace(speedup) == text
