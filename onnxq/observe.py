@@ -146,7 +146,6 @@ def observe(
             prepared.model,
             tensors,
             feeds,
-            samples=options.samples,
             expected=feeds.length,
             keep=samples_to_keep(options),
             keep_bytes=_KEEP_BYTES,

@@ -14,7 +14,7 @@ import onnxq
 from onnxq import observe
 from onnxq.backend import Backend
 from onnxq.backends import onnxruntime
-from tests.models import build, feeds_for, normal
+from tests.models import build, feeds_for, images, normal
 
 
 def model() -> onnx.ModelProto:
@@ -56,3 +56,12 @@ def test_the_fault_of_the_target_asked_for_is_raised(monkeypatch: pytest.MonkeyP
     assert observe.observable(found, onnxq.Options()) == []
     with pytest.raises(KeyError, match="no such thing"):
         observe.observable(found, onnxq.Options(), ["broken"])
+
+
+def test_that_the_first_samples_are_used_is_said_where_their_number_is_unknown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = build("(float[1, 4] x) => (float[1, 4] y) { y = Neg (x) }")
+    made = onnxq.calibrate(model, lambda: iter(images(1, 4)), options=onnxq.Options(samples=4))
+    assert made.samples == 4
+    assert any("the first 4 are used" in record.getMessage() for record in caplog.records)

@@ -16,7 +16,7 @@ import numpy as np
 from onnxq.calibration.feeds import Fitter
 from onnxq.calibration.images import SUFFIXES, ImageReader
 from onnxq.calibration.rows import RowArray, load_feed, open_npy, open_npz
-from onnxq.calibration.samples import Pick, Samples
+from onnxq.calibration.samples import Pick, Samples, length_of
 from onnxq.console.terminal import plural
 from onnxq.errors import DataError
 from onnxq.options import ImageOptions
@@ -57,8 +57,9 @@ def open_data(
             A sample may have the batch dimension or lack it.
         inputs: the model's inputs.
         image: how pictures are read.
-        samples: use at most so many: spread over files, folders, arrays and sequences, by lot (see
-            :mod:`onnxq.calibration.chance`), else the first ones.
+        samples: use at most so many, spread over all by lot (see :mod:`onnxq.calibration.chance`); of an iterable with
+            a length, what lies before the last of them is read and passed over. Where it is not known how many there
+            are, they are the first ones, which the log says.
         optional: inputs that may be fed but need not.
 
     Raises:
@@ -183,16 +184,16 @@ def _from_object(source: Any, kind: str, fitter: Fitter, samples: int | None) ->
 
         return Samples(kind, picked, len(sequence), fitter, samples=samples)
     if isinstance(source, Iterable):
-        return Samples(kind, lambda _: iter(source), _len(source), fitter, samples=samples, seekable=False,
+        return Samples(kind, lambda _: source, length_of(source), fitter, samples=samples, seekable=False,
                        repeatable=not isinstance(source, Iterator))  # fmt: skip
     if callable(source):
 
-        def called(_: Sequence[int] | None) -> Iterator[Any]:
+        def called(_: Sequence[int] | None) -> Iterable[Any]:
             made = source()
             if isinstance(made, (str, bytes)) or not isinstance(made, Iterable):
                 wrong = f"the function returned {type(made).__name__}, not an iterable of samples"
                 raise DataError(wrong, where=f"calibration data ({kind})", hint="Yield or return a list of feeds.")
-            return iter([made] if isinstance(made, Mapping) else made)
+            return [made] if isinstance(made, Mapping) else made
 
         return Samples(kind, called, None, fitter, samples=samples, seekable=False)
     raise DataError(
@@ -240,11 +241,3 @@ def _length(arrays: Mapping[str, RowArray] | Mapping[str, np.ndarray], path: Pat
 
 def _hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
-
-
-def _len(source: Any) -> int | None:
-    """``len(source)`` where it has one; a torch DataLoader over an iterable data set raises TypeError."""
-    try:
-        return len(source)
-    except TypeError:
-        return None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,12 @@ from onnxq.calibration.chance import drawn
 from onnxq.calibration.feeds import Fitter
 from onnxq.errors import DataError, OnnxqError
 
-__all__ = ["Pick", "Samples"]
+__all__ = ["Pick", "Samples", "length_of"]
 
-Pick = Callable[[Sequence[int] | None], Iterator[Any]]
+Pick = Callable[[Sequence[int] | None], Iterable[Any]]
 """The raw items at some indices, or all."""
+
+_log = logging.getLogger("onnxq")
 
 
 class Samples:
@@ -28,6 +31,7 @@ class Samples:
         length: number of samples, None if it is not known beforehand.
         total: number of those that there are, used or not, likewise.
         repeatable: whether it can be iterated more than once.
+        seekable: whether a sample is had without those before it.
         kind: what the source is, for people, e.g. ``"npz file"``.
     """
 
@@ -42,13 +46,10 @@ class Samples:
         seekable: bool = True,
         repeatable: bool = True,
     ) -> None:
-        self.kind, self.repeatable, self.total = kind, repeatable, total
+        self.kind, self.repeatable, self.seekable, self.total = kind, repeatable, seekable, total
         self._items, self._fitter, self._limit = items, fitter, samples
-        self._indices: list[int] | None = None
-        if total is not None and seekable:
-            count = total if samples is None else min(samples, total)
-            self._indices = [drawn(i * total // count, (i + 1) * total // count) for i in range(count)]
-            total = count
+        self._indices = None if total is None else self._drawn(total)
+        self._warned = False
         self.length = total if samples is None or total is None else min(samples, total)
         if self.length == 0:
             raise DataError("no samples", where=f"calibration data ({kind})", hint="Give at least one sample.")
@@ -60,8 +61,7 @@ class Samples:
             DataError: a sample cannot be read or does not fit the model's inputs (names it), or there is none.
         """
         count = 0
-        items = islice(self._guarded(), self._limit)
-        for count, item in enumerate(items, 1):
+        for count, item in enumerate(self._guarded(), 1):
             yield self._fitter.fit(item, self._where(count - 1))
         if not count:
             raise DataError("no samples", where=f"calibration data ({self.kind})", hint="Give at least one sample.")
@@ -73,15 +73,61 @@ class Samples:
     def _where(self, position: int) -> str:
         return f"sample {self.index_of(position)}"
 
+    def _drawn(self, total: int) -> list[int] | None:
+        """Indices of the samples to use, of so many; None where all are, one after the other."""
+        count = total if self._limit is None else min(self._limit, total)
+        if count == total and not self.seekable:
+            return None
+        return [drawn(i * total // count, (i + 1) * total // count) for i in range(count)]
+
     def _guarded(self) -> Iterator[Any]:
         """The raw items; whatever the user's code raises becomes a DataError that names the sample."""
-        position = 0
+        at = 0
         try:
-            for item in self._items(self._indices):
-                yield item
-                position += 1
+            if self.seekable:
+                for item in self._items(self._indices):
+                    yield item
+                    at += 1
+                return
+            source = self._items(None)
+            total = length_of(source) if self.total is None else self.total  # of what a function gave
+            self._indices = None if total is None else self._drawn(total)
+            wanted = None if self._indices is None else set(self._indices)
+            end = self._limit if wanted is None else max(wanted) + 1
+            items = iter(source)
+            for item in items:
+                if wanted is None or at in wanted:
+                    yield item
+                at += 1
+                if at == end:
+                    break
+            if total is None and at == self._limit:
+                self._warn_of_more(items)
         except OnnxqError:
             raise
         except Exception as error:
-            where = f"calibration data ({self.kind}), {self._where(position)}"
+            where = f"calibration data ({self.kind}), sample {self.index_of(at) if self.seekable else at}"
             raise DataError(f"the data raised {type(error).__name__}: {error}", where=where) from error
+
+    def _warn_of_more(self, rest: Iterator[Any]) -> None:
+        """Say once that the first samples were taken, if there are more; of the user's own iterator none is lost."""
+        more = not self.repeatable
+        if not self._warned and self.repeatable:
+            with suppress(Exception):  # what is not used must not fail
+                more = any(True for _ in rest)
+        if more and not self._warned:
+            self._warned = True
+            _log.warning(
+                "calibration data (%s): how many samples there are is not known, so the first %d are used, not some "
+                "of all: if they are sorted, shuffle them, or give a list or a data loader with a length",
+                self.kind,
+                self._limit,
+            )
+
+
+def length_of(source: Any) -> int | None:
+    """``len(source)`` where it has one; a torch DataLoader over an iterable data set raises TypeError."""
+    try:
+        return len(source)
+    except TypeError:
+        return None

@@ -53,7 +53,7 @@ def check_data(
     few: dict[int, Mapping[str, np.ndarray]] = {}
     try:
         whole = open_data(data, session.inputs, image=image, samples=options.samples)
-        samples = open_data(data, session.inputs, image=image, samples=limit) if whole.repeatable else whole
+        samples = open_data(data, session.inputs, image=image, samples=limit) if whole.seekable else whole
         for index, feed in enumerate(samples):
             if index >= limit:
                 break

@@ -458,3 +458,60 @@ def test_several_feeds_in_one_item_are_no_sample() -> None:
     same(feeds([(feed, {"label": 3})]), [0])
     with pytest.raises(DataError, match=r"sample 0: an item holds 2 dicts.*one by one"):
         feeds([[feed, {"x": IMAGES[1]}]])
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_a_source_of_known_length_is_not_cut_behind_its_first_samples(made: bool) -> None:
+    """Data may be sorted: a loader gives the samples that a list gives, and so does a function that returns one."""
+    wanted = open_data(list(IMAGES), [IMAGE], samples=3)
+    data = open_data((lambda: Loader()) if made else Loader(), [IMAGE], samples=3)
+    for _ in range(2):  # the same each time
+        found = list(data)
+        indices = [data.index_of(position) for position in range(3)]
+        assert indices == [wanted.index_of(position) for position in range(3)] != [0, 1, 2]
+        same(found, indices)
+
+
+def test_a_loader_is_read_no_further_than_its_last_sample_used() -> None:
+    read: list[int] = []
+
+    class Slow(Loader):
+        def __iter__(self) -> Iterator[Any]:
+            for k, x in enumerate(IMAGES):
+                read.append(k)
+                yield x
+
+    data = open_data(Slow(), [IMAGE], samples=2)
+    assert len(list(data)) == 2
+    assert read == list(range(data.index_of(1) + 1))
+
+
+def test_what_a_loader_raises_names_the_sample_that_it_read() -> None:
+    class Broken(Loader):
+        def __iter__(self) -> Iterator[Any]:
+            yield IMAGES[0]
+            raise ValueError("broken")
+
+    data = open_data(Broken(), [IMAGE], samples=2)
+    with pytest.raises(DataError, match=r"sample 1: the data raised ValueError"):
+        list(data)
+
+
+@pytest.mark.parametrize(("count", "said"), [(3, True), (7, False), (9, False)])
+def test_the_first_of_an_unknown_number_are_said_to_be_used(
+    count: int, said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = open_data(lambda: (x for x in IMAGES), [IMAGE], samples=count)
+    for _ in range(2):
+        same(list(data), range(min(count, 7)))
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == said, "once"
+    assert not said or ("the first 3 are used" in told[0] and "shuffle them" in told[0])
+
+
+def test_a_fault_behind_the_first_samples_used_does_not_matter() -> None:
+    def feeding() -> Iterator[Any]:
+        yield from IMAGES[:3]
+        raise ValueError("broken")
+
+    same(list(open_data(feeding, [IMAGE], samples=3)), range(3))
