@@ -13,7 +13,8 @@ from onnxq.calibration.ranges import select_range
 from onnxq.calibration.statistics import SENTINEL, Statistics
 from onnxq.calibration.weights import weight_range
 from onnxq.errors import StatisticsError
-from onnxq.graph.traverse import all_graphs
+from onnxq.graph.recognition.saturation import bounds
+from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.plan import Plan, Site
 from onnxq.qparams import MIN_SCALE, QParams, from_range
@@ -81,18 +82,21 @@ def choose_numbers(model: ir.Model, plan: Plan, statistics: Statistics) -> dict[
     """Scale and zero point of every site.
 
     Activations take the range that their spec's range method selects from the statistics, that of their `spans`
-    included, tied sites that of their root. Weights take their absolute maximum at 8 bits and above, the range of least
-    squared error below. A bias takes ``scale_x * scale_w``; where it would not fit 32 bits, the weight's scale of that
-    channel is raised, which costs at most ``|bias| / 2**31`` a weight.
+    included, tied sites that of their root. Numbers beyond which all readers saturate (an Elu below -8, say) count as
+    those at that bound, except for ``minmax``, which is asked for to hold all there is. Weights take their absolute
+    maximum at 8 bits and above, the range of least squared error below. A bias takes ``scale_x * scale_w``; where it
+    would not fit 32 bits, the weight's scale of that channel is raised, by at most ``|bias| / 2**31`` a weight.
 
     Returns:
         Parameters by site name.
     """
     values = _constants(model)
+    made = {value.name: value for node in all_nodes(model) for value in node.outputs}
     numbers: dict[str, QParams] = {}
     for site in plan.sites:
         if site.role == "activation" and site.tied_to is None:
-            ranges = [site.fixed or _range(statistics, site.source, site.spec)]
+            ends = bounds(made.get(site.source), site.spec.bits) if site.spec.range != "minmax" else None
+            ranges = [site.fixed or _range(statistics, site.source, site.spec, ends)]
             ranges += [_extent(values, statistics, tensor, site.spec) for tensor in site.spans]
             lows, highs = zip(*ranges, strict=True)
             numbers[site.name] = from_range(min(lows), max(highs), site.spec)
@@ -117,11 +121,15 @@ def _extent(
     return _range(statistics, tensor, spec) if array is None else (array.min(initial=0.0), array.max(initial=0.0))
 
 
-def _range(statistics: Statistics, tensor: str, spec: QuantSpec) -> tuple[float, float]:
-    """The range that a spec's method selects; searched for once for all plans of these statistics."""
-    key = (tensor, spec)
+def _range(
+    statistics: Statistics, tensor: str, spec: QuantSpec, ends: tuple[float, float] | None = None
+) -> tuple[float, float]:
+    """The range that a spec's method selects, of what lies within ``ends``; searched for once for all plans."""
+    seen = statistics.tensors[tensor]
+    inside = seen if ends is None else seen.clipped(*ends)
+    key = (tensor, spec, ends if inside is not seen else None)
     if key not in statistics.ranges:
-        statistics.ranges[key] = select_range(statistics.tensors[tensor], spec)
+        statistics.ranges[key] = select_range(inside, spec)
     return statistics.ranges[key]
 
 

@@ -142,3 +142,23 @@ def test_a_tensor_with_mask_values_in_most_samples_has_no_range(mask: float, mas
     bad = unusable_tensors(make_plan(prepared, backend_named("onnxruntime"), ALL), statistics)
     assert ("x" in bad) != usable
     assert usable or "holds mask values" in bad["x"]
+
+
+def test_numbers_that_all_readers_saturate_take_no_room() -> None:
+    """A convolution goes far below where the Elu behind it is -1: its grid holds what the Elu tells apart."""
+    model = build(
+        """(float[1, 4, 8, 8] x) => (float[1, 8, 8, 8] y) {
+            c = Conv (x, w, b)
+            t = Transpose <perm = [0, 2, 3, 1]> (c)
+            y = Elu (t)
+        }""",
+        w=normal(8, 4, 1, 1, scale=1.0),
+        b=np.float32([-500, -300, -200, 0, 0, 0, 0, 0]),
+    )
+    feeds = [{"x": normal(1, 4, 8, 8, seed=k, scale=1.0)} for k in range(8)]
+    result = onnxq.quantize(model, feeds, options=Options(include=("Conv",)))
+    assert result.verification is not None and result.verification.worst is not None
+    assert result.verification.worst[1].sqnr > 30
+    wide = onnxq.quantize(model, feeds, options=Options(include=("Conv",), range="minmax"))
+    (site,) = (s for s in wide.plan.sites if s.source == "c" and s.tied_to is None)
+    assert float(wide.qparams[site.name].scale) > 1.5, "minmax holds all there is"

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["KERNEL", "KEYS", "SENTINEL", "Tally", "accumulate", "key_edges"]
+__all__ = ["KERNEL", "KEYS", "SENTINEL", "Tally", "accumulate", "key_edges", "keys_of"]
 
 KEYS = 1 << 14
 """Number of bins."""
@@ -152,6 +152,11 @@ def _add_lanes(lanes: NDArray[np.float64], chunk: NDArray[np.float32]) -> None:
     np.multiply(body, body, out=body)
     wide[0] = lanes[2]
     lanes[2] = np.add.reduce(wide, axis=0)
+
+
+def keys_of(x: NDArray[np.float32]) -> NDArray[np.int64]:
+    """The key of each value: the top 14 bits of its pattern."""
+    return (np.ascontiguousarray(x).view(np.uint32) >> np.uint32(_SHIFT)).astype(np.int64)
 
 
 def key_edges(keys: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -60,7 +60,8 @@ class Statistics:
         meta: anything else worth keeping, text.
         remarks: what the data and the model showed that the user should know, a sentence each.
         file: where they were loaded from, for messages.
-        ranges: (tensor, spec) → the range that was selected for it, so that several targets search for it once.
+        ranges: (tensor, spec, ends of what counts) → the range that was selected for it, so that several targets search
+            for it once.
         measured: what was measured on the samples held back, for the same reason.
     """
 
@@ -72,7 +73,9 @@ class Statistics:
     meta: dict[str, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     file: str = field(default="", init=False, compare=False)
-    ranges: dict[tuple[str, QuantSpec], tuple[float, float]] = field(default_factory=dict, init=False, repr=False)
+    ranges: dict[tuple[str, QuantSpec, tuple[float, float] | None], tuple[float, float]] = field(
+        default_factory=dict, init=False, repr=False
+    )
     measured: Measured = field(default_factory=Measured, init=False, repr=False)
 
     def __repr__(self) -> str:

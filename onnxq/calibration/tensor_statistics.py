@@ -7,12 +7,12 @@ None of it holds a choice of bits, symmetry or range method; the histogram is ov
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.calibration.histogram import KEYS, accumulate, key_edges
+from onnxq.calibration.histogram import KEYS, accumulate, key_edges, keys_of
 
 __all__ = ["EMA_MOMENTUM", "SENTINEL", "TensorStatistics"]
 
@@ -155,6 +155,30 @@ class TensorStatistics:
         for name in sums:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.counts = self.counts + other.counts
+
+    def clipped(self, low: float, high: float) -> TensorStatistics:
+        """These statistics as they would be had every value been clipped; moments to the precision of the bins.
+
+        Args:
+            low: the least value, at most ``high``; may be infinite.
+            high: the largest.
+        """
+        if not self.count or (low <= self.min and self.max <= high):
+            return self
+        lower, upper, counts = self.edges()
+        middle = np.clip(0.5 * (lower + upper), low, high)
+        keys = keys_of(middle.astype(np.float32))
+        new = np.zeros(KEYS, np.int64)
+        np.add.at(new, keys, counts)
+        ends = ("min", "max", "ema_min", "ema_max", "first_min", "first_max")
+        moved = {name: min(max(getattr(self, name), low), high) for name in ends}
+        weights = counts.astype(np.float64)
+        sums = {
+            "sum": float(middle @ weights),
+            "sum_abs": float(np.abs(middle) @ weights),
+            "sum_squares": float(middle**2 @ weights),
+        }
+        return replace(self, counts=new, **moved, **sums)
 
     def edges(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
         """The bins that hold values, from the lowest to the highest.

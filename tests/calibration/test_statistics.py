@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 import onnxq
 from onnxq.calibration.statistics import EMA_MOMENTUM, KeptSample, Statistics, TensorStatistics
 from onnxq.errors import StatisticsError
-from tests.models import feeds_for
+from tests.models import feeds_for, normal
 from tests.targets import residual
 
 SAMPLES = st.lists(
@@ -165,3 +165,17 @@ def test_plans_and_backends_are_short_in_words() -> None:
     assert repr(plan).startswith(f"<Plan for onnxruntime: {plan.done} of {plan.total} nodes in integers; ")
     for backend in onnxq.backends():
         assert repr(backend).startswith(f"<Backend {backend.name}: ") and len(repr(backend)) < 300
+
+
+def test_clipped_statistics_are_those_of_clipped_values() -> None:
+    values = normal(4, 500, scale=10.0)
+    seen, wanted = TensorStatistics("t"), TensorStatistics("t")
+    for sample, row in enumerate(values):
+        seen.update(row, sample)
+        wanted.update(np.clip(row, -8, 5), sample)
+    got = seen.clipped(-8.0, 5.0)
+    assert (got.min, got.max, got.count, got.samples) == (wanted.min, wanted.max, wanted.count, wanted.samples)
+    np.testing.assert_array_equal(got.counts, wanted.counts)
+    for name in ("sum", "sum_abs", "sum_squares", "ema_min", "ema_max"):
+        assert getattr(got, name) == pytest.approx(getattr(wanted, name), rel=0.02), name
+    assert seen.clipped(-1e9, 1e9) is seen
