@@ -433,4 +433,4 @@ def test_below_the_floor_names_what_can_be_left_out(tmp_path: Path, capsys: Capt
     code = run("quantize", *files, "--placement", "all", "--act-bits", 4, "--min-sqnr", 90)
     out = capsys.readouterr().out
     assert code == 3
-    assert "Try what the hint above says, --exclude 'a', --override 'a=bits=16'" in out
+    assert "Try what the hint above says, --exclude 'a', --override 'a=act_bits=8', another --range" in out

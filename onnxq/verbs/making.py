@@ -5,27 +5,24 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Collection
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 import onnxq
 from onnxq import views
 from onnxq.algorithms.choice import Choice
-from onnxq.compare import TensorErrors
 from onnxq.console.exit_codes import ExitCode
 from onnxq.console.terminal import Screen
-from onnxq.errors import OnnxqError, OptionError
-from onnxq.graph.files.save import MAX_PROTO_BYTES
+from onnxq.errors import OptionError
 from onnxq.locations import artifact_path, made_folder, require_output
-from onnxq.quantized import Quantized
 from onnxq.rewritten import HOME, pipeline_of, require_home, samples_of
 from onnxq.search import view as search_view
 from onnxq.verbs.answer import Answer, reporter, shows
+from onnxq.verbs.shortfall import fields, shortfall, shortfall_of_whole
 
 __all__ = ["quantize"]
 
-_SUSPECT_SAMPLES = 4
+_SUSPECT_SECONDS = 30.0
+"""After which it is no more looked for where results of further targets are bad."""
 
 
 def quantize(args: argparse.Namespace, screen: Screen) -> Answer:
@@ -49,49 +46,14 @@ def quantize(args: argparse.Namespace, screen: Screen) -> Answer:
         reporter=reporter(args),
     )
     seconds = time.perf_counter() - start
-    worst = result.verification.worst if result.verification else None
-    below = worst is not None and worst[1].sqnr < args.options.min_sqnr
-    suspects = _suspects(args, result, {*result.plan.quantized, *result.plan.absorbed}) if below else {}
+    below = shortfall(args, result)
     if shows(args):
         views.quantized(screen, args.model, args.output, result, seconds, verbose=args.verbose)
-        if below and worst is not None:
+        if below is not None:
             tries = ["what the hint above says"] if result.hints else []
-            views.below_floor(screen, worst[0], worst[1].sqnr, args.options.min_sqnr, suspects, tries=tries)
+            views.below_floor(screen, replace(below, tries=(*tries, *below.tries)))
     document = {"model": args.model, "output": args.output, "seconds": round(seconds, 3), **result.report()}
-    document["below_floor"] = below
-    document["suspects"] = [t.tensor for t in suspects.values()]
-    return (ExitCode.BELOW if below else ExitCode.OK), document
-
-
-def _suspects(
-    args: argparse.Namespace, result: Quantized | Path, integer: Collection[str | None]
-) -> dict[str, TensorErrors]:
-    """Where the error of a bad result arises, on a few samples, by what to exclude; empty if they cannot be had.
-
-    That is the node, or the tensor where its node is float and the quantizer behind it a reader's.
-
-    Args:
-        args: the model and its data.
-        result: what was made of it.
-        integer: names of nodes that run in integers.
-    """
-    data: Any = args.data
-    if args.statistics is not None:
-        data = [kept.feeds for kept in onnxq.Statistics.load(args.statistics).kept]
-    try:
-        found = onnxq.compare(
-            args.model,
-            result,
-            data,
-            samples=_SUSPECT_SAMPLES,
-            image=args.image,
-            providers=args.options.providers,
-            custom_op_library=args.options.custom_op_library,
-        )
-    except OnnxqError:
-        return {}  # the result and its figure stand without it
-    lost = [t for t in found.largest_drops(50) if t.quantized or t.node in integer]
-    return {t.node if t.node and t.node in integer else t.tensor: t for t in lost[:5]}
+    return (ExitCode.BELOW if below else ExitCode.OK), {**document, **fields(below)}
 
 
 def _several(args: argparse.Namespace, screen: Screen) -> Answer:
@@ -112,13 +74,15 @@ def _several(args: argparse.Namespace, screen: Screen) -> Answer:
     seconds = time.perf_counter() - start
     if shows(args):
         views.several(screen, args.model, args.output, results, seconds, verbose=args.verbose)
-    worst = [r.verification.worst for r in results.values() if r.verification is not None]
-    below = any(w is not None and w[1].sqnr < args.options.min_sqnr for w in worst)
-    document = {"model": args.model, "output": args.output, "seconds": round(seconds, 3), "below_floor": below}
-    return (ExitCode.BELOW if below else ExitCode.OK), {
-        **document,
-        "targets": [result.report() for result in results.values()],
-    }
+    until = time.perf_counter() + _SUSPECT_SECONDS
+    found = {name: shortfall(args, result, until=until) for name, result in results.items()}
+    for name, below in found.items():
+        if below is not None and shows(args):
+            views.below_floor(screen, below, of=name)
+    bad = any(found.values())
+    document = {"model": args.model, "output": args.output, "seconds": round(seconds, 3), "below_floor": bad}
+    targets = [{**result.report(), **fields(found[name])} for name, result in results.items()]
+    return (ExitCode.BELOW if bad else ExitCode.OK), {**document, "targets": targets}
 
 
 def _rewrite(args: argparse.Namespace, screen: Screen, whole: Choice) -> Answer:
@@ -138,18 +102,13 @@ def _rewrite(args: argparse.Namespace, screen: Screen, whole: Choice) -> Answer:
             **whole.parameters,
         )
     seconds = time.perf_counter() - start
-    worst = result.verification.worst
-    below = worst is not None and worst[1].sqnr < args.options.min_sqnr
-    cheap = result.verification.float_bytes < MAX_PROTO_BYTES  # others are made without being loaded whole
-    suspects = _suspects(args, result.files[0], result.quantized.keys()) if below and cheap else {}
+    below = shortfall_of_whole(args, result, whole)
     if shows(args):
         views.rewritten(screen, args.model, args.output, result, seconds, verbose=args.verbose)
-        if below and worst is not None:
-            views.below_floor(screen, worst[0], worst[1].sqnr, args.options.min_sqnr, suspects, whole=whole.name)
+        if below is not None:
+            views.below_floor(screen, below)
     document = {"model": args.model, "output": args.output, "seconds": round(seconds, 3), **result.report()}
-    document["below_floor"] = below
-    document["suspects"] = [t.tensor for t in suspects.values()]
-    return (ExitCode.BELOW if below else ExitCode.OK), document
+    return (ExitCode.BELOW if below else ExitCode.OK), {**document, **fields(below)}
 
 
 def _search(args: argparse.Namespace, screen: Screen) -> Answer:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from onnxq import plugins
-from onnxq.compare import TensorErrors
 from onnxq.console.terminal import Screen, decibels, pace, plural
 from onnxq.effort import TRIED
 from onnxq.measuring.final_check import Verification
@@ -30,6 +29,7 @@ from onnxq.views.parts import (
 if TYPE_CHECKING:
     from onnxq.measuring.against_source import SourceAgreement
     from onnxq.measuring.layerwise import LayerAgreement
+    from onnxq.notes.remedies import Shortfall
     from onnxq.rewritten import Rewritten
     from onnxq.verify import Agreement
 
@@ -182,43 +182,23 @@ def rewritten(screen: Screen, source: str, output: str, result: Rewritten, secon
     note_lines(screen, result.details if verbose else ())
 
 
-def below_floor(
-    screen: Screen,
-    output: str,
-    sqnr: float,
-    floor: float,
-    suspects: Mapping[str, TensorErrors],
-    *,
-    whole: str = "",
-    tries: Sequence[str] = (),
-) -> None:
+def below_floor(screen: Screen, found: Shortfall, *, of: str = "") -> None:
     """Says loudly that a result is bad, and where it goes wrong.
 
     Args:
         screen: where to say it.
-        output: the worst output.
-        sqnr: its SQNR in dB.
-        floor: what was asked for, in dB.
-        suspects: tensors where most is lost, by the name to exclude.
-        whole: name of the algorithm that is a pipeline of its own, where one made the result.
-        tries: what else to try, first of all.
+        found: what is wrong with it.
+        of: the target, where there are several.
     """
-    first = "".join(f"{what}, " for what in tries)
+    who = f"{of}, {found.output}" if of else found.output
+    text = f"BELOW THE FLOOR: {who} has {decibels(found.sqnr)}, required: {found.floor:g} dB"
     screen.line()
-    screen.line(screen.style(f"BELOW THE FLOOR: {output} has {decibels(sqnr)}, required: {floor:g} dB", "bold", "red"))
-    if suspects:
+    screen.line(screen.style(text, "bold", "red"))
+    if found.suspects:
         screen.line("Most is lost at:")
-        drops_table(screen, list(suspects.values()))
-        name = next(iter(suspects))
-        other = (
-            f"or --algorithm {whole} left out"
-            if whole
-            else f"--override '{name}=bits=16', another --range, or more data"
-        )
-        screen.line(f"Try {first}--exclude '{name}', {other}.")
-    else:
-        other = f"or --algorithm {whole} left out" if whole else "--act-bits 16, another --range, or more data"
-        screen.line(f"Try {first}'onnxq compare' to see where, {other}.")
+        drops_table(screen, list(found.suspects.values()))
+    *tries, last = found.tries
+    screen.line(f"Try {', '.join(tries)}{', or ' if len(tries) > 1 else ' or ' if tries else ''}{last}.")
 
 
 def agreement(screen: Screen, found: Agreement, *, verbose: bool) -> None:

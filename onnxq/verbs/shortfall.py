@@ -1,0 +1,108 @@
+"""Results below the floor: where their error arises, and what may be tried."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnxq
+from onnxq.algorithms.choice import Choice
+from onnxq.compare import TensorErrors
+from onnxq.errors import OnnxqError
+from onnxq.graph.files.save import MAX_PROTO_BYTES
+from onnxq.notes.commands import compare_command
+from onnxq.notes.remedies import Shortfall, blamed, more_bits, remedies
+from onnxq.quantized import Quantized
+from onnxq.rewritten import Rewritten
+
+__all__ = ["fields", "shortfall", "shortfall_of_whole"]
+
+_SAMPLES = 4
+_NAMED = 5
+"""Suspects at most."""
+_OTHERS = ("another --range", "more data")
+
+
+def fields(found: Shortfall | None) -> dict[str, Any]:
+    """What ``--json`` says of it."""
+    return {"below_floor": found is not None, "suspects": list(found.suspects) if found is not None else []}
+
+
+def shortfall(args: argparse.Namespace, result: Quantized, *, until: float = math.inf) -> Shortfall | None:
+    """What is wrong with a result; None where it is not below the floor.
+
+    Args:
+        args: the model, its data and the options.
+        result: what was made of it.
+        until: time of :func:`time.perf_counter` after which suspects are not looked for.
+    """
+    worst = result.verification.worst if result.verification else None
+    if worst is None or worst[1].sqnr >= args.options.min_sqnr:
+        return None
+    plan, options = result.plan, args.options
+    suspects: dict[str, TensorErrors] = {}
+    if time.perf_counter() < until:
+
+        def name_of(t: TensorErrors) -> str | None:
+            name = blamed(plan, t.node, t.tensor)
+            return name if t.quantized or name in plan.quantized else None
+
+        suspects = _suspects(args, result, name_of)
+    flags = next(filter(None, (remedies(result, options, name, t.tensor) for name, t in suspects.items())), [])
+    if not flags:
+        command = compare_command(result.backend, options.format)
+        flags = [f"'{command}' to see where", *more_bits(result, options)]
+    return Shortfall(worst[0], worst[1].sqnr, options.min_sqnr, suspects, (*flags, *_OTHERS))
+
+
+def shortfall_of_whole(args: argparse.Namespace, result: Rewritten, whole: Choice) -> Shortfall | None:
+    """The same of what an algorithm made that is a pipeline of its own."""
+    worst = result.verification.worst
+    if worst is None or worst[1].sqnr >= args.options.min_sqnr:
+        return None
+    suspects: dict[str, TensorErrors] = {}
+    if result.verification.float_bytes < MAX_PROTO_BYTES:  # others are made without being loaded whole
+        integer = result.quantized.keys()
+        suspects = _suspects(
+            args, result.files[0], lambda t: t.node if t.node in integer else t.tensor if t.quantized else None
+        )
+    first = f"--exclude '{next(iter(suspects))}'" if suspects else "'onnxq compare' to see where"
+    tries = (first, f"--algorithm {whole.name} left out")
+    return Shortfall(worst[0], worst[1].sqnr, args.options.min_sqnr, suspects, tries)
+
+
+def _suspects(
+    args: argparse.Namespace, result: Quantized | Path, name_of: Callable[[TensorErrors], str | None]
+) -> dict[str, TensorErrors]:
+    """Where the error of a bad result arises, on a few samples, by what is to blame; empty if they cannot be had.
+
+    Args:
+        args: the model and its data.
+        result: what was made of it.
+        name_of: tensor → the name of what is to blame for what is lost there; None for none.
+    """
+    data: Any = args.data
+    if args.statistics is not None:
+        data = [kept.feeds for kept in onnxq.Statistics.load(args.statistics).kept]
+    try:
+        found = onnxq.compare(
+            args.model,
+            result,
+            data,
+            samples=_SAMPLES,
+            image=args.image,
+            providers=args.options.providers,
+            custom_op_library=args.options.custom_op_library,
+        )
+    except OnnxqError:
+        return {}  # the result and its figure stand without it
+    suspects: dict[str, TensorErrors] = {}
+    for tensor in found.largest_drops(10 * _NAMED):
+        name = name_of(tensor)
+        if name is not None and len(suspects) < _NAMED:
+            suspects.setdefault(name, tensor)
+    return suspects
