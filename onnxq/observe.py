@@ -9,13 +9,14 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxq.algorithms.choice import chosen
 from onnxq.backend import Backend
 from onnxq.calibration.collect import collect
 from onnxq.calibration.data import open_data
 from onnxq.calibration.statistics import Statistics
 from onnxq.catalog import backends
 from onnxq.console.progress import Reporter
-from onnxq.effort import samples_to_keep
+from onnxq.effort import algorithms_of, samples_to_keep
 from onnxq.errors import ModelError, OnnxqError, OptionError
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.notes.remarks import remarks
@@ -24,10 +25,12 @@ from onnxq.ort.session import inputs_of
 from onnxq.planning.planner import make_plan
 from onnxq.prepare import Prepared
 
-__all__ = ["observable", "observe", "require_one"]
+__all__ = ["observable", "observe", "require_one", "too_few_kept"]
 
 _KEEP_BYTES = 256 << 20
 """Bytes of the samples held back in statistics; four of large ones may take four times as many."""
+_KEPT = "keep"
+"""What statistics say of themselves: how many samples were to be held back."""
 
 
 def observable(model: ir.Model, options: Options, asked: Collection[str] = ()) -> list[str]:
@@ -121,6 +124,24 @@ def require_one(
         ImageOptions.refuse(image, "statistics, which replace the data")
 
 
+def too_few_kept(statistics: Statistics, options: Options) -> list[str]:
+    """What to say of statistics that hold back fewer samples than data would give to algorithms that learn from them.
+
+    Nothing where there are no more samples, or no memory for more.
+    """
+    asked, wanted = int(statistics.meta.get(_KEPT, len(statistics.kept))), samples_to_keep(options)
+    twice = 2 * sum(sample.nbytes for sample in statistics.kept)  # the next number of samples that might be held back
+    if asked >= min(wanted, statistics.samples) or twice > _KEEP_BYTES:
+        return []
+    if options.effort != "best" and all(choice.quick for choice in chosen(algorithms_of(options))):
+        return []  # the few samples that these look at are the same ones
+    learner = ", ".join(algorithms_of(options)) if options.algorithms else "effort best"
+    return [
+        f"the statistics hold back {len(statistics.kept)} samples, and {learner} would have up to {wanted} of data: "
+        f"'onnxq calibrate --keep {wanted}' holds back as many"
+    ]
+
+
 def observe(
     prepared: Prepared,
     data: Any,
@@ -153,5 +174,6 @@ def observe(
             custom_op_library=options.custom_op_library,
             progress=advance,
         )
+    made.meta[_KEPT] = str(samples_to_keep(options))
     made.remarks = remarks(prepared.model, prepared.remembered, made, options)
     return made

@@ -18,7 +18,7 @@ from onnxq.graph.shapes import shapes_of_one, sizes_at
 from onnxq.job import Job
 from onnxq.locations import artifact_path, is_folder, require_folder, require_output, spare
 from onnxq.notes.aloud import say
-from onnxq.observe import observe, require_one
+from onnxq.observe import observe, require_one, too_few_kept
 from onnxq.options import ImageOptions, Options
 from onnxq.plan import Plan
 from onnxq.planning.planner import make_plan
@@ -193,7 +193,16 @@ def _run(
         statistics = observe(prepared, data, options, image, reporter, names)
     else:
         statistics.require_of(model_digest(prepared.model))
-    return [job.run(prepared, fit, statistics, reporter) for job, fit in zip(jobs, fitted, strict=True)]
+    said = too_few_kept(statistics, options)
+    results = [job.run(prepared, fit, statistics, reporter) for job, fit in zip(jobs, fitted, strict=True)]
+    return [_warned(result, said) for result in results]
+
+
+def _warned(result: Quantized, said: Sequence[str]) -> Quantized:
+    checked = result.verification
+    if not said or checked is None:
+        return result
+    return replace(result, verification=replace(checked, warnings=(*said, *checked.warnings)))
 
 
 def read(model: Source, *, backend: str = "onnxruntime") -> Quantized:

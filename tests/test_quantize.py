@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +162,38 @@ def test_a_result_below_the_floor_is_said() -> None:
         assert result.verification is not None
         warnings = "\n".join(result.verification.warnings)
         assert ("output 'y'" in warnings and "below the floor of 1000 dB" in warnings) is said
+
+
+@pytest.mark.parametrize(
+    ("options", "kept", "said"),
+    [
+        (Options(), None, ""),
+        (Options(algorithms=("bias_correction",)), None, ""),
+        (Options(algorithms=("gptq", "bias_correction"), weight_bits=4), None, "gptq, bias_correction would have up"),
+        (Options(effort="best"), None, "effort best would have up to 64"),
+        (Options(effort="best"), 64, ""),
+    ],
+)
+def test_statistics_that_hold_too_few_samples_for_what_learns_say_so(
+    options: Options, kept: int | None, said: str, tmp_path: Path
+) -> None:
+    """Else the result is the one that the data gives, byte for byte."""
+    data = images(1, 4, 6, 6, samples=80)
+    onnxq.calibrate(conv_relu(), data, output=tmp_path / "s.npz", options=Options(keep=kept))
+    options = replace(options, placement="all")
+    result = onnxq.quantize(conv_relu(), statistics=tmp_path / "s.npz", options=options, output=tmp_path / "s.onnx")
+    assert result.verification is not None
+    told = [text for text in result.verification.warnings if "hold back" in text]
+    assert len(told) == bool(said)
+    if said:
+        assert said in told[0] and "'onnxq calibrate --keep 64'" in told[0] and "hold back 10 samples" in told[0]
+    else:
+        onnxq.quantize(conv_relu(), data, options=options, output=tmp_path / "d.onnx")
+        assert (tmp_path / "d.onnx").read_bytes() == (tmp_path / "s.onnx").read_bytes()
+
+
+def test_statistics_of_few_samples_hold_all(tmp_path: Path) -> None:
+    statistics = onnxq.calibrate(conv_relu(), images(1, 4, 6, 6, samples=12))
+    made = onnxq.quantize(conv_relu(), statistics=statistics, options=Options(effort="best", placement="all"))
+    assert made.verification is not None
+    assert not [text for text in made.verification.warnings if "hold back" in text]
