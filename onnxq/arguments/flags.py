@@ -65,7 +65,7 @@ def add_format(parser: argparse._ActionsContainer) -> None:
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Where the result goes."""
-    parser.add_argument("-o", "--output", metavar="OUT", help="where to write the result, a file or a folder")
+    parser.add_argument("-o", "--output", metavar="OUT", help="where to write the result: NAME.onnx, or a folder")
 
 
 def add_statistics(parser: argparse.ArgumentParser) -> None:
