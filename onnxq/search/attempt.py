@@ -7,10 +7,13 @@ from typing import Any
 
 from onnxq.options import Options
 
-__all__ = ["SLOWER", "Attempt", "Candidate", "best", "fastest"]
+__all__ = ["SLOWER", "Attempt", "Candidate", "best", "faster", "fastest"]
 
 SLOWER = 1.05
-"""A model that takes up to this much of another's time counts as just as fast: what measuring varies by."""
+"""A model that takes up to this much of another's time counts as just as fast: what measuring varies by.
+So does a file of up to this much of another's size."""
+_NEARLY = 0.01
+"""Shares of the work that differ by no more count as equal: which cheap nodes are quantized varies a little."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,8 @@ class Attempt:
         what: see :class:`Candidate`.
         metric: the metric of its model; None where it failed.
         drop: the float model's metric minus this one.
-        time: what the model takes, as a share of the float model's time on one thread; None where it was not measured.
+        time: what the model takes, as a share of the float model's time on one thread; None where it was not measured,
+            as for targets whose results onnxruntime only simulates.
         bytes: size of the files.
         meets: the drop is within the limit.
         seconds: that it took.
@@ -46,6 +50,7 @@ class Attempt:
         digest: SHA-256 of the files.
         structure: tells models of the same operators from others.
         files: names of the files.
+        quantized: share of the work that is quantized, see :mod:`onnxq.search.work`; None where time decides.
     """
 
     number: int
@@ -61,6 +66,7 @@ class Attempt:
     digest: str = ""
     structure: str = ""
     files: tuple[str, ...] = ()
+    quantized: float | None = None
 
     @property
     def name(self) -> str:
@@ -73,12 +79,13 @@ class Attempt:
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> Attempt:
-        """What :meth:`to_dict` gave.
+        """What :meth:`to_dict` gave, of this version or of one whose attempts had no ``quantized``.
 
         Raises:
             TypeError: a key is missing or unknown.
         """
-        if set(values) != {f.name for f in fields(Attempt)}:
+        known = {f.name for f in fields(Attempt)}
+        if not known - {"quantized"} <= set(values) <= known:
             raise TypeError("the keys of an attempt do not fit")
         return Attempt(**{**values, "files": tuple(values["files"])})
 
@@ -87,9 +94,21 @@ def fastest(attempts: list[Attempt]) -> Attempt | None:
     """The first one that meets the target and that no other such is clearly faster than."""
     chosen: Attempt | None = None
     for attempt in attempts:
-        if attempt.meets and (chosen is None or _time(attempt) * SLOWER < _time(chosen)):
+        if attempt.meets and (chosen is None or faster(attempt, chosen)):
             chosen = attempt
     return chosen
+
+
+def faster(one: Attempt, other: Attempt) -> bool:
+    """Whether one is clearly faster than the other, by time.
+
+    On a target whose time is not known that is the one with more of its work quantized, or else the smaller one.
+    """
+    if one.quantized is None or other.quantized is None:
+        return _time(one) * SLOWER < _time(other)
+    if abs(one.quantized - other.quantized) > _NEARLY:
+        return one.quantized > other.quantized
+    return one.bytes * SLOWER < other.bytes
 
 
 def best(attempts: list[Attempt]) -> Attempt | None:

@@ -10,14 +10,15 @@ import onnx_ir as ir
 
 from onnxq.algorithms.choice import whole_model
 from onnxq.backend import Backend
+from onnxq.calibration.ranges import check_range
 from onnxq.errors import OptionError
 from onnxq.options import Options
 from onnxq.planning.planner import make_plan
-from onnxq.prepare import Prepared
+from onnxq.prepare import Prepared, needed_opset
 from onnxq.rewritten import HOME
 from onnxq.search.attempt import Candidate
 
-__all__ = ["algorithms", "default", "ranges", "trained", "whole"]
+__all__ = ["algorithms", "can_hold", "default", "ranges", "trained", "whole"]
 
 _RANGES = ("minmax", "percentile:99.99", "percentile:99.9", "entropy", "lsq")
 _OTHER_RANGES = ("mse", "std", "ema")
@@ -46,6 +47,17 @@ _WHOLE = ("dynamic",)
 def default(options: Options) -> Candidate:
     """What the options ask for."""
     return Candidate("default", "", options)
+
+
+def can_hold(target: Backend, options: Options) -> bool:
+    """Whether a target can hold what options ask for: widths, a format, an opset that has them, a range method."""
+    try:
+        target.require(options)
+        needed_opset(target, options)
+        check_range(options.range, target.activation)
+    except OptionError:
+        return False
+    return True
 
 
 def ranges(options: Options, installed: Collection[str]) -> list[Candidate]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from onnxq.deciding.rescue import Blame
 from onnxq.options import Options
 from onnxq.search import candidates, layers
-from onnxq.search.attempt import SLOWER, Attempt, Candidate, best, fastest
+from onnxq.search.attempt import Attempt, Candidate, best, faster, fastest
 from onnxq.search.trial import Trials
 
 __all__ = ["Hunt"]
@@ -41,6 +41,7 @@ class Hunt:
         whole: algorithms that are pipelines of their own.
         gains: these run in integers what the default leaves float.
         deadline: by ``time.monotonic``, after which nothing is begun; None without end.
+        holds: whether the target can hold what options ask for; what it cannot is not tried.
         done: the attempts, in order.
         stopped: the deadline was met.
     """
@@ -54,6 +55,7 @@ class Hunt:
     whole: Sequence[Candidate] = ()
     gains: bool = False
     deadline: float | None = None
+    holds: Callable[[Options], bool] = lambda options: True
     done: list[Attempt] = field(default_factory=list)
     stopped: bool = False
     _options: dict[int, Options] = field(default_factory=dict)
@@ -72,7 +74,7 @@ class Hunt:
         first = self._attempt(candidates.default(self.options))
         tried = [self._attempt(c) for c in self.whole] if self.gains or not first.meets else []
         enough = [made for made in (first, *tried) if made.meets]
-        if first.meets or any(_as_fast(made, first) for made in enough):
+        if first.meets or any(not faster(first, made) for made in enough):
             return fastest(enough)
         for list_of, installed in ((candidates.ranges, self.ranges), (candidates.algorithms, self.algorithms)):
             if (found := self._level(list_of(self._best(), installed), first)) is not None:
@@ -99,6 +101,8 @@ class Hunt:
         found = []
         for ladder in (layers.wide, layers.in_float):
             count, rung = ladder(base, records, basis)
+            if count and not self.holds(rung(1).options):
+                continue
             found.append(layers.climb(count if most is None else min(most, count), rung, self._attempt))
         return fastest([made for made in found if made is not None])
 
@@ -106,10 +110,12 @@ class Hunt:
         """The fastest attempt of a level that meets the target; the first such as fast as the default ends it."""
         found: list[Attempt] = []
         for candidate in level:
+            if not self.holds(candidate.options):
+                continue
             made = self._attempt(candidate)
             if made.meets:
                 found.append(made)
-                if _as_fast(made, first):
+                if not faster(first, made):
                     break
         return fastest(found)
 
@@ -139,8 +145,3 @@ class Hunt:
     def _check_time(self) -> None:
         if self.deadline is not None and time.monotonic() >= self.deadline:
             raise _TimeIsUpError
-
-
-def _as_fast(made: Attempt, first: Attempt) -> bool:
-    """Whether an attempt is not clearly slower than the default, as far as is known."""
-    return made.time is None or first.time is None or made.time <= first.time * SLOWER

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ from onnxq.search.builtin import Arrays, agreement_metric
 from onnxq.search.levels import Hunt
 from onnxq.search.sources import digest_of_data, images_for, text_digest
 from onnxq.search.state import State, file_digest
-from onnxq.search.trial import REPORT, Trials, run_of
+from onnxq.search.trial import Trials, report_of, run_of
 from onnxq.search.user_metric import Metric, Run, load_metric
 
 __all__ = ["Search", "search"]
@@ -70,7 +70,7 @@ class Search:
         resumed: attempts that an earlier, interrupted run had made.
         files: the files written.
         report: of the best model, see ``Quantized.report``; for ``dynamic``, ``Rewritten.report``.
-        timed_on: inputs and shapes of the sample that speed was measured on, empty where there was none.
+        timed_on: inputs and shapes of the sample that speed was measured on, empty where it was not.
     """
 
     metric: str
@@ -133,6 +133,11 @@ def search(
     faster; algorithms that train; then as many such layers as it takes. Speed is measured in onnxruntime, on one
     thread, in turn with the float model; times within 5 % count as equal, and then the earlier attempt wins.
 
+    For another target than onnxruntime, what the artifact computes is simulated in onnxruntime, without graph
+    optimizations, and judged so. Time there says nothing of the target: the model with most of its work quantized
+    counts as the fastest (shares within 1 % as equal), then the smallest. What a target cannot hold, such as 16-bit
+    activations, is not tried.
+
     Every attempt is noted in a folder, so that after an interruption the same call goes on where it was. The folder
     beside the output is removed when the search has ended; one that was named stays.
 
@@ -193,6 +198,7 @@ def search(
             "options": text_digest(options, image or eval_image),
             "installed range methods or algorithms": text_digest(ranges, algorithms, [found.what for found in whole]),
             "name of the output": place.name,
+            **({} if target.at_home else {"way of judging": "simulated as written"}),
         },
     )
     source = _file_of(model, state)
@@ -216,14 +222,15 @@ def search(
             state.save()
         return state.blame
 
-    hunt = Hunt(trials, options, ranges, algorithms, blame, tell or _nobody, whole, gains, deadline)
+    holds = partial(candidates.can_hold, target)
+    hunt = Hunt(trials, options, ranges, algorithms, blame, tell or _nobody, whole, gains, deadline, holds)
     with unsaid():
         winner = hunt.run()
     written: list[Path] = []
     report: dict[str, Any] = {}
     if winner is not None:
         files = state.files(winner)
-        report = json.loads((files[0].parent / REPORT).read_text(encoding="utf-8"))
+        report = report_of(state.place_of(winner))
         for text in report["verification"]["warnings"]:
             _log.warning("%s", text, extra={IN_REPORT: True})
         places = [place.with_name(name) for name in winner.files]

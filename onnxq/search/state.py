@@ -86,13 +86,17 @@ class State:
             raise _unwritable(folder, error) from error
         return folder
 
+    def place_of(self, attempt: Attempt) -> Path:
+        """The folder of an attempt's files."""
+        return self.folder / _ATTEMPTS / f"{attempt.number:03}"
+
     def files(self, attempt: Attempt) -> list[Path]:
         """The files of an attempt.
 
         Raises:
             OutputError: they are gone, or are not what they were.
         """
-        found = [self.folder / _ATTEMPTS / f"{attempt.number:03}" / name for name in attempt.files]
+        found = [self.place_of(attempt) / name for name in attempt.files]
         if not all(path.is_file() for path in found) or file_digest(found) != attempt.digest:
             raise OutputError("files of the search are gone or were changed", where=str(self.folder), hint=_START)
         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import tempfile
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,10 +31,12 @@ from onnxq.search.attempt import Attempt, Candidate, best
 from onnxq.search.state import State, file_digest
 from onnxq.search.structure import structure
 from onnxq.search.user_metric import Metric, Run
+from onnxq.search.work import quantized_share
 
-__all__ = ["REPORT", "Trials", "run_of"]
+__all__ = ["Trials", "report_of", "run_of"]
 
-REPORT = "report.json"
+_REPORT = Path("onnxq", "report.json")
+"""In the folder of an attempt, whose artifact may have a ``report.json`` of its own."""
 _MODEL = "model.onnx"
 _ROUNDING = 1e-9
 """Drops are differences of floats: 0.95 - 0.945 is more than 0.005."""
@@ -42,11 +45,23 @@ _log = logging.getLogger("onnxq")
 
 @dataclass(frozen=True, eq=False)
 class _Made:
-    """A candidate's files, the report on them, and what they compute as ONNX."""
+    """What came of a candidate.
+
+    Attributes:
+        files: the artifact.
+        report: on it.
+        rendered: what it computes, as ONNX.
+        simulation: what to run in the artifact's place, where that is no ONNX model, or computes something else there.
+        at_home: onnxruntime is what it is made for: it is run with graph optimizations, and timed.
+        quantized: share of its work that is, see :mod:`onnxq.search.work`; None where it is timed.
+    """
 
     files: list[Path]
     report: dict[str, Any]
     rendered: ir.Model
+    simulation: ir.Model | None = None
+    at_home: bool = True
+    quantized: float | None = None
 
 
 @dataclass(eq=False)
@@ -123,36 +138,63 @@ class Trials:
         quantized = quantize(
             self.model, backend=self.backend, statistics=self.statistics, options=options, reporter=self.reporter
         )
-        return _Made(quantized.save(path), quantized.report(), quantized.rendered())
+        files, home = quantized.save(path), quantized.backend.at_home
+        apart = quantized.is_simulated or files[0].suffix.lower() != ".onnx"
+        return _Made(
+            files,
+            quantized.report(),
+            quantized.rendered(),
+            quantized.simulated() if apart else None,
+            home,
+            None if home else quantized_share(quantized.model, quantized.plan, self.statistics.kept),
+        )
 
     def _measured(self, attempt: Attempt, made: _Made, options: Options, folder: Path) -> Attempt:
-        (folder / REPORT).write_text(json.dumps(made.report), encoding="utf-8")
-        files, model, digest = made.files, made.files[0], structure(made.rendered)
-        if model.suffix.lower() != ".onnx":  # the artifact is of another kind: judge the model it was made from
-            forget_shapes(made.rendered)
-            model = save(made.rendered, folder / _MODEL)[0]
+        report = folder / _REPORT
+        report.parent.mkdir()
+        report.write_text(json.dumps(made.report), encoding="utf-8")
         attempt = replace(
             attempt,
-            files=tuple(str(path.relative_to(folder.resolve())) for path in (p.resolve() for p in files)),
-            bytes=sum(path.stat().st_size for path in files),
-            digest=file_digest(files),
-            structure=digest,
+            files=tuple(str(path.relative_to(folder.resolve())) for path in (p.resolve() for p in made.files)),
+            bytes=sum(path.stat().st_size for path in made.files),
+            digest=file_digest(made.files),
+            structure=structure(made.rendered),
+            quantized=made.quantized,
         )
+        if made.simulation is None:
+            return self._judged(attempt, made.files[0], options, at_home=made.at_home)
+        forget_shapes(made.simulation)
+        with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as name:
+            model = save(made.simulation, Path(name) / _MODEL)[0]
+            return self._judged(attempt, model, options, at_home=made.at_home)
+
+    def _judged(self, attempt: Attempt, model: Path, options: Options, *, at_home: bool) -> Attempt:
+        """An attempt with what its model's metric and time are.
+
+        Args:
+            attempt: of which the rest is known.
+            model: what computes as the attempt's artifact does.
+            options: that it was made with.
+            at_home: see :class:`_Made`.
+        """
         earlier = list(self.state.attempts.values())
         twin = next((a for a in earlier if a.digest == attempt.digest and a.metric is not None), None)
         if twin is not None and twin.metric is not None:
             value = twin.metric
         else:
-            value = self.metric(run_of(model, options), f"quantized model of attempt {attempt.number} ({attempt.name})")
-        drop = self.baseline - value
-        alike = next((a for a in earlier if a.structure == attempt.structure and a.time is not None), None)
-        took = alike.time if alike is not None else self._time(model, options)
+            run = run_of(model, options, optimize=at_home)
+            value = self.metric(run, f"quantized model of attempt {attempt.number} ({attempt.name})")
+        drop, took = self.baseline - value, None
+        if at_home:
+            alike = next((a for a in earlier if a.structure == attempt.structure and a.time is not None), None)
+            took = alike.time if alike is not None else self._time(model, options)
         return replace(attempt, metric=value, drop=drop, time=took, meets=drop <= self.max_drop + _ROUNDING)
 
     @property
     def timed_on(self) -> str:
-        """Inputs and shapes of the sample that speed is measured on, empty without one."""
-        feeds = self._timed.feeds if self._timed is not None else {}
+        """Inputs and shapes of the sample that speed is measured on, empty where it is not."""
+        timed = any(attempt.time is not None for attempt in self.state.attempts.values())
+        feeds = self._timed.feeds if self._timed is not None and timed else {}
         return ", ".join(f"{name} {shape_text(array.shape)}" for name, array in feeds.items())
 
     @property
@@ -174,6 +216,14 @@ class Trials:
         return share_of_time(self._float, Session(model, **how), sample.feeds, clock_of(options.providers))
 
 
-def run_of(model: str | Path, options: Options) -> Run:
+def run_of(model: str | Path, options: Options, *, optimize: bool = True) -> Run:
     """A model's file as a metric takes it."""
-    return Run(model, providers=options.providers, custom_op_library=options.custom_op_library)
+    return Run(model, providers=options.providers, custom_op_library=options.custom_op_library, optimize=optimize)
+
+
+def report_of(folder: Path) -> dict[str, Any]:
+    """The report on the artifact in the folder of an attempt."""
+    place = folder / _REPORT
+    place = place if place.is_file() else folder / _REPORT.name  # of an earlier version
+    report: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
+    return report

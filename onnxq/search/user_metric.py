@@ -1,7 +1,9 @@
 """A user's own measure of a model, ``FILE.py:FUNCTION`` or a function: ``function(run) -> float``, higher is better.
 
 ``run(feeds)`` runs the model on a dict of complete arrays by input name and gives a dict of arrays by output name;
-``run.path`` is the model as an ONNX file, for code that opens models itself::
+``run.path`` is the model as an ONNX file, for code that opens models itself. It is what the target computes: where the
+artifact of another target than onnxruntime is no such file, it is a simulation, and onnxruntime is to compute it as it
+is written, without graph optimizations (``run.optimize`` is false)::
 
     def accuracy(run):
         hits = sum(run({"image": image})["logits"].argmax() == label for image, label in test_set())
@@ -34,9 +36,11 @@ class Run:
         path: its ONNX file.
         providers: execution providers of onnxruntime.
         custom_op_library: shared library with the model's custom operators.
+        optimize: with onnxruntime's graph optimizations; only for models that onnxruntime is the target of.
 
     Attributes:
         path: the file, for code that opens models itself.
+        optimize: as given.
     """
 
     def __init__(
@@ -45,8 +49,9 @@ class Run:
         *,
         providers: Sequence[str] | None = None,
         custom_op_library: str | None = None,
+        optimize: bool = True,
     ) -> None:
-        self.path = os.fspath(path)
+        self.path, self.optimize = os.fspath(path), optimize
         self._providers, self._library = providers, custom_op_library
         self._session: Session | None = None
 
@@ -63,7 +68,9 @@ class Run:
             ExecutionError: onnxruntime cannot load the model, or refuses the feeds.
         """
         if self._session is None:  # a metric may want the path alone
-            self._session = Session(self.path, providers=self._providers, custom_op_library=self._library)
+            self._session = Session(
+                self.path, optimize=self.optimize, providers=self._providers, custom_op_library=self._library
+            )
         return self._session.run(feeds)
 
 

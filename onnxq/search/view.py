@@ -20,7 +20,7 @@ def attempt(screen: Screen, made: Attempt) -> None:
     if made.failed:
         text = f"failed: {made.failed}"
     else:
-        text = f"metric {_value(made.metric)}, drop {_value(made.drop)}, {_faster(made.time)}"
+        text = f"metric {_value(made.metric)}, drop {_value(made.drop)}, {_faster(made)}"
         text += ": meets the target" if made.meets else ": drops too much"
     screen.line(f"{made.number}. {made.name}: {text}")
 
@@ -34,24 +34,29 @@ def searched(screen: Screen, source: str, output: str, found: Search, seconds: f
         rows.append(("resumed", f"{plural(found.resumed, 'attempt')} of an earlier run"))
     screen.pairs(rows)
     screen.line()
+    timed = all(made.quantized is None for made in found.attempts)
     table = []
     for made in found.attempts:
         verdict = f"failed: {made.failed}" if made.failed else "meets" if made.meets else "drops too much"
         chosen = "*" if made is found.best else ""
         size = bytes_text(made.bytes) if made.bytes else "-"
+        speed = _times(made.time) if timed else _share(made.quantized)
         table.append(
-            (chosen, str(made.number), made.name, _value(made.metric), _value(made.drop), _times(made.time), size,
+            (chosen, str(made.number), made.name, _value(made.metric), _value(made.drop), speed, size,
              f"{made.seconds:.1f}", verdict)
         )  # fmt: skip
-    head = ("", "", "tried", "metric", "drop", "speed", "size", "s", "verdict")
+    head = ("", "", "tried", "metric", "drop", "speed" if timed else "quantized", "size", "s", "verdict")
     screen.table(head, table, right=(1, 3, 4, 5, 6, 7))
-    on = f", on a sample ({found.timed_on})" if found.timed_on else ""
-    screen.line(f"  speed: times as fast as float in onnxruntime, one thread of this machine, in turn with it{on}")
+    if timed:
+        on = f", on a sample ({found.timed_on})" if found.timed_on else ""
+        screen.line(f"  speed: times as fast as float in onnxruntime, one thread of this machine, in turn with it{on}")
+    else:
+        screen.line("  quantized: share of multiply-accumulates and elements made; the speed there is not known here")
     if found.stopped:
         said = "stopped by --max-minutes; the same command goes on from here"
         screen.line(f"  {screen.style('warning', 'yellow')}  {said}")
     if found.best is not None and found.met:
-        screen.line(f"  {screen.style('written', 'green')}  {found.best.name}, {_faster(found.best.time)}")
+        screen.line(f"  {screen.style('written', 'green')}  {found.best.name}, {_faster(found.best)}")
         if found.best.time is not None and found.best.time > SLOWER:
             said = f"it is slower than the float model. {to_exclude(found.report.get('quantized_ops', {}))}"
             screen.line(f"  {screen.style('warning', 'yellow')}  {said}")
@@ -70,5 +75,11 @@ def _times(share: float | None) -> str:
     return f"{1 / share:.2f}x" if share else "-"
 
 
-def _faster(share: float | None) -> str:
-    return pace(1 / share) if share else "speed not measured"
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
+
+
+def _faster(made: Attempt) -> str:
+    if made.quantized is not None:
+        return f"{_share(made.quantized)} of the work quantized"
+    return pace(1 / made.time) if made.time else "speed not measured"

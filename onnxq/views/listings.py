@@ -18,6 +18,7 @@ from onnxq.views.parts import (
     heading,
     labelled,
     more_line,
+    smaller,
     warning_lines,
 )
 
@@ -108,10 +109,15 @@ def backends(screen: Screen, found: Sequence[Backend]) -> None:
         screen.pairs(rows)
 
 
+def _kind(spec: QuantSpec) -> str:
+    """The numbers that a tensor is stored in, e.g. ``int8``."""
+    kind = "float" if spec.scheme is Scheme.FLOAT8 else "int" if spec.signed else "uint"
+    return f"{kind}{spec.bits}"
+
+
 def _scheme(spec: QuantSpec) -> str:
-    sign = "float" if spec.scheme is Scheme.FLOAT8 else "int" if spec.signed else "uint"
     extra = " log" if spec.scheme is Scheme.LOGARITHMIC else " 2^n" if spec.power_of_two else ""
-    return f"{sign}{spec.bits}{extra}{' sym' if spec.symmetric and spec.signed else ''}"
+    return f"{_kind(spec)}{extra}{' sym' if spec.symmetric and spec.signed else ''}"
 
 
 def algorithms(screen: Screen, found: Sequence[Algorithm]) -> None:
@@ -145,12 +151,13 @@ def demo(screen: Screen, result: DemoResult, made: Quantized) -> None:
     rows = [
         ("accuracy", f"{result.float_accuracy:.2%}", f"{result.int8_accuracy:.2%}", f"{result.agreement:.1%} agree"),
         ("size", bytes_text(result.float_bytes), bytes_text(result.int8_bytes),
-         f"{result.float_bytes / result.int8_bytes:.1f} times smaller"),
-        ("batch of 64", f"{result.float_ms:.2f} ms", f"{result.int8_ms:.2f} ms",
-         f"{result.float_ms / result.int8_ms:.1f} times as fast"),
-        ("SQNR", "", decibels(worst[1].sqnr) if worst else "-", ""),
+         smaller(result.float_bytes, result.int8_bytes).partition(", ")[2]),
     ]  # fmt: skip
-    screen.table(("", "float", "int8", ""), rows, right=(1, 2))
+    if result.float_ms is not None and result.int8_ms is not None:
+        times = f"{result.float_ms / result.int8_ms:.1f} times as fast"
+        rows.append(("batch of 64", f"{result.float_ms:.2f} ms", f"{result.int8_ms:.2f} ms", times))
+    rows.append(("SQNR", "", decibels(worst[1].sqnr) if worst else "-", ""))
+    screen.table(("", "float", _kind(made.backend.weight), ""), rows, right=(1, 2))
     screen.line(f"  {result.digits} digits that neither training nor calibration has seen.")
     if result.output:
         screen.line(f"  The quantized model: {result.output}")

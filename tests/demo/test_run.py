@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from onnxq.cli import main
 from onnxq.demo import run
 
 
@@ -29,7 +30,7 @@ def test_the_accuracy_is_not_that_of_the_float_file_that_some_targets_are_given(
     judged: list[object] = []
     monkeypatch.setattr(run, "_classify", lambda session, digits: np.arange(len(digits)) % 10)
     monkeypatch.setattr(run, "_milliseconds", lambda *_: [1.0, 1.0])
-    monkeypatch.setattr("onnxq.demo.run.Session", judged.append)
+    monkeypatch.setattr("onnxq.demo.run.Session", lambda source, **options: judged.append(source))
     run.demo(backend="snpe")
     quantizers = [
         {node.op_type for node in source.graph.all_nodes()} & {"QuantizeLinear", "FakeQuantize"}
@@ -37,3 +38,17 @@ def test_the_accuracy_is_not_that_of_the_float_file_that_some_targets_are_given(
         if isinstance(source, ir.Model)
     ]
     assert len(quantizers) == 1 and quantizers[0]
+
+
+@pytest.mark.parametrize("backend", ["tensorrt_fp8", "tensorrt", "snpe"])
+def test_of_other_targets_it_shows_no_speed(backend: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--backend", backend]) == 0
+    shown = capsys.readouterr().out
+    assert "batch of 64" not in shown and "times as fast" not in shown
+    assert ("float8" if backend == "tensorrt_fp8" else "int8") in shown.splitlines()[1]
+    assert ("not smaller" in shown) == (backend == "snpe"), "a float model and a table"
+
+
+def test_of_onnxruntime_it_shows_speed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo"]) == 0
+    assert "batch of 64" in capsys.readouterr().out

@@ -9,8 +9,10 @@ import pytest
 
 from onnxq import Options
 from onnxq.deciding.rescue import Blame
+from onnxq.options.override import Override
+from onnxq.prepare import backend_named
 from onnxq.search import candidates
-from onnxq.search.attempt import Attempt, Candidate, best, fastest
+from onnxq.search.attempt import Attempt, Candidate, best, faster, fastest
 from onnxq.search.layers import climb, in_float, wide
 from onnxq.search.levels import Hunt
 from onnxq.search.trial import Trials
@@ -25,6 +27,52 @@ def test_the_fastest_wins_and_ties_go_to_the_first() -> None:
     assert fastest([first := made(1), made(2), made(3, time=0.97)]) is first, "3 % is within what measuring varies by"
     assert fastest([made(1), second := made(2, time=0.9)]) is second
     assert fastest([made(1, time=None), second := made(2, time=0.5)]) is second
+
+
+def simulated(number: int, quantized: float, size: int = 100, *, meets: bool = True) -> Attempt:
+    return dataclasses.replace(made(number, time=None, meets=meets), quantized=quantized, bytes=size)
+
+
+def test_without_a_time_more_quantized_work_wins_then_the_smaller_file() -> None:
+    assert fastest([simulated(1, 0.7), second := simulated(2, 1.0, 900)]) is second
+    assert fastest([first := simulated(1, 0.995), simulated(2, 1.0), simulated(3, 1.0, 97)]) is first
+    assert fastest([simulated(1, 1.0), second := simulated(2, 0.995, 50)]) is second
+    assert fastest([simulated(1, 1.0, meets=False), second := simulated(2, 0.2)]) is second
+    assert not faster(simulated(1, 1.0), simulated(2, 1.0)) and faster(simulated(1, 1.0), simulated(2, 0.5))
+
+
+def test_attempts_of_before_shares_were_noted_are_read() -> None:
+    values = made(3).to_dict()
+    del values["quantized"]
+    assert Attempt.from_dict(values) == made(3)
+
+
+@pytest.mark.parametrize(
+    ("backend", "options", "held"),
+    [
+        ("tensorrt", Options(override=(("a", Override(act_bits=16)),)), False),
+        ("snpe", Options(override=(("a", Override(act_bits=16)),)), True),
+        ("onnx_qnn", Options(override=(("a", Override(act_bits=16)),)), False),
+        ("snpe", Options(act_bits=4), False),
+        ("onnxruntime", Options(override=(("a", Override(act_bits=16)),), opset=19), False),
+        ("onnxruntime", Options(override=(("a", Override(act_bits=16)),)), True),
+        ("tensorrt_fp8", Options(range="percentile:99.9"), True),
+        ("tensorrt_fp8", Options(range="entropy"), False),
+    ],
+)
+def test_what_a_target_cannot_hold(backend: str, options: Options, held: bool) -> None:
+    assert candidates.can_hold(backend_named(backend), options) == held
+
+
+def test_what_cannot_be_held_is_not_tried() -> None:
+    trials, told = Scripted({}), list[Attempt]()
+    records, names = [Blame(("a",), 0.5, 1.0), Blame(("b",), 0.1, 1.0)], (["minmax", "entropy"], list[str]())
+
+    def holds(options: Options) -> bool:
+        return options.range != "entropy" and all(o.act_bits is None for _, o in options.override)
+
+    Hunt(cast(Trials, trials), Options(), *names, lambda: records, told.append, holds=holds).run()
+    assert trials.asked == ["default", "range minmax", "float 1 worst: a", "algorithm effort best"]
 
 
 def test_the_best_is_the_first_of_the_highest_metric() -> None:

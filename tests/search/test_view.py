@@ -9,7 +9,7 @@ import pytest
 from onnxq.console.terminal import Screen
 from onnxq.search.attempt import Attempt
 from onnxq.search.run import Search
-from onnxq.search.view import searched
+from onnxq.search.view import attempt, searched
 
 REPORT = {"quantized_ops": {"Add": 1, "MatMul": 3}}
 
@@ -31,3 +31,18 @@ def test_what_speed_was_measured_on(timed_on: str) -> None:
     stream = io.StringIO()
     searched(Screen(stream), "net.onnx", "q.onnx", found, 1.0)
     assert (", on a sample (x 1x64)" in stream.getvalue()) == bool(timed_on)
+
+
+def test_of_other_targets_it_shows_the_share_that_is_quantized() -> None:
+    """And neither times nor that the model is slower: onnxruntime's time is not the target's."""
+    best = Attempt(1, "default", "", metric=1.0, drop=0.0, meets=True, quantized=0.973)
+    failed = Attempt(2, "range", "lsq", failed="no such grid")
+    found = Search("agreement", "", 1.0, 0.1, (best, failed), best, stopped=False, resumed=0, files=(), report=REPORT)
+    stream = io.StringIO()
+    screen = Screen(stream)
+    searched(screen, "net.onnx", "q.onnx", found, 1.0)
+    attempt(screen, best)
+    shown = stream.getvalue()
+    assert shown.count("97.3% of the work quantized") == 2 and " 97.3% " in shown
+    for word in ("times as fast", "speed not measured", "slower", "one thread"):
+        assert word not in shown
