@@ -1,7 +1,8 @@
 """A model that carries quantizers, from training or another tool, for a target: its scales are kept.
 
-Only a scale that the target cannot compute with is moved, by the target's ``adjust``: kept, it would give an artifact
-that fails or computes something else. Every tensor whose scale was moved is named in the notes.
+A scale is moved only where the target cannot compute with it: by the target's ``adjust``, and where it has one scale
+for tensors that the model given has several for (:mod:`onnxq.deploying.shared`). Kept, it would give an artifact that
+fails or computes something else. Every tensor whose scale was moved is named in the notes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import onnx_ir as ir
 from onnxq.backend import Backend
 from onnxq.console.terminal import listed, plural
 from onnxq.deploying.exact import hold_exact_constants
+from onnxq.deploying.shared import same_grid, share_grids, without_torn_ties
 from onnxq.deploying.source import in_form, kind_of, past_quantizers
 from onnxq.errors import BackendError
 from onnxq.given.carried import left_while_running, nothing_to_deploy
@@ -45,6 +47,7 @@ __all__ = ["deploy"]
 _LISTED = 5
 _ALIKE = 40.0
 """dB between a result and the model given, below which it is told what was left out."""
+_FINER = "; the result rounds less often"
 
 
 def deploy(
@@ -130,7 +133,7 @@ def _left_out(source: Quantized, plan: Plan, agreed: SourceAgreement) -> list[st
     are = "is" if len(out) == 1 else "are"
     return [
         f"{plural(len(out), 'quantizer')} of activations in the model given {are} left out "
-        f"where {plan.backend} computes in float: {listed(out, _LISTED)}; the result rounds less often"
+        f"where {plan.backend} computes in float: {listed(out, _LISTED)}{'' if agreed.warnings else _FINER}"
     ]
 
 
@@ -145,7 +148,7 @@ def _adopt(
     in_float = {name for name, _ in unquantized}
 
     def lacking(plan: Plan) -> dict[str, str]:
-        numbers = _numbers(source.model, plan, given, in_float)
+        numbers, _ = _numbers(source.model, plan, given, in_float)
         edges = ((site.tensor, edge) for site in plan.sites for edge in site.readers)
         lacks = {edge.node: tensor for tensor, edge in edges if (tensor, edge) in unquantized}
         lacks |= reading(plan, numbers)
@@ -154,7 +157,7 @@ def _adopt(
         return {node: f"the model given does not quantize {tensor!r}" for node, tensor in lacks.items()}
 
     plan = settled_plan(source.model, target, options, lacking)
-    numbers = _numbers(source.model, plan, given, in_float)
+    numbers, shared = _numbers(source.model, plan, given, in_float)
     if bad := _refused(plan, given, target):
         rest = f"; and {len(bad) - _LISTED} more" if len(bad) > _LISTED else ""
         raise BackendError(
@@ -168,12 +171,15 @@ def _adopt(
         for s in plan.sites
         if s.name in numbers
     )
-    left = {s.name for s in sites}
-    sites = tuple(replace(s, tied_to=s.tied_to if s.tied_to in left else None) for s in sites)
-    plan = replace(plan, sites=sites)
+    plan = without_torn_ties(replace(plan, sites=sites), numbers)
     fit_biases(source.model, plan, numbers)
     unused = [name for kind, name in given if kind != "bias" and name not in {s.tensor for s in sites}]
     notes = [f"deploy: {target.name} does not quantize {', '.join(map(repr, unused))}"] if unused else []
+    if shared:
+        names = listed([repr(tensor) for tensor in shared], _LISTED)
+        notes.append(
+            f"deploy: {target.name} has one scale where the model given has several: that of {names} was moved"
+        )
     if without:
         end = "the table has no entry" if target.format_named(options.format).simulated else "written in float"
         notes.append(f"deploy: the model given has no scale for {', '.join(map(repr, without))}: {end}")
@@ -182,8 +188,11 @@ def _adopt(
 
 def _numbers(
     model: ir.Model, plan: Plan, given: Mapping[tuple[str, str], QParams], in_float: Set[str]
-) -> dict[str, QParams]:
-    """The source's numbers for the sites of a plan; sites without are left out. Ties give them to each other."""
+) -> tuple[dict[str, QParams], list[str]]:
+    """The source's numbers for the sites of a plan, and the tensors whose grid a tie has changed.
+
+    Sites without are left out. Ties give them to each other.
+    """
     numbers: dict[str, QParams] = {}
     for site in plan.sites:
         found = given.get((kind_of(site.role), site.tensor))
@@ -191,12 +200,13 @@ def _numbers(
             numbers[site.name] = QParams(site.spec, np.float32(1.0).reshape(()), np.zeros((), np.int64))
         elif found is not None:
             numbers[site.name] = _held(found, site.spec)
+    shared = share_grids(model, plan, numbers)
     _follow_moves(model, plan, numbers, in_float)
     for site in plan.sites:
         if site.name not in numbers and site.role == "activation" and site.fixed is not None:
             numbers[site.name] = from_range(*site.fixed, site.spec)
     hold_exact_constants(model, plan, numbers)
-    return numbers
+    return numbers, shared
 
 
 def _follow_moves(model: ir.Model, plan: Plan, numbers: dict[str, QParams], in_float: Set[str]) -> None:
@@ -225,13 +235,9 @@ def _follow_moves(model: ir.Model, plan: Plan, numbers: dict[str, QParams], in_f
             continue
         moved = [v for node, _ in value.uses() for v in node.outputs if v.uses() or v.is_graph_output()]
         after = [known(v, site) for v in moved]
-        alike = bool(after) and all(qp is not None and after[0] is not None and _same(qp, after[0]) for qp in after)
+        alike = bool(after) and all(qp is not None and after[0] is not None and same_grid(qp, after[0]) for qp in after)
         if alike and after[0] is not None and not any(v.is_graph_output() or v.name in in_float for v in moved):
             numbers[site.name] = after[0]
-
-
-def _same(one: QParams, other: QParams) -> bool:
-    return np.array_equal(one.scale, other.scale) and np.array_equal(one.zero_point, other.zero_point)
 
 
 def _refused(plan: Plan, given: Mapping[tuple[str, str], QParams], target: Backend) -> list[str]:

@@ -66,7 +66,8 @@ def against_source(source: ir.Model, inside: Quantized, result: ir.Model, option
 
     The numbers lie in the ranges that the quantizers of the model given hold; see
     :func:`onnxq.measuring.random_inputs.random_inputs`. Both are run as they are written. Where they differ more than
-    the model given differs from its own float model, less or more rounding does not explain it: that is a warning.
+    the model given differs from its own float model, or the result is farther from that than the model given is, less
+    or more rounding does not explain it: that is a warning.
 
     Args:
         source: the quantized model given.
@@ -80,7 +81,7 @@ def against_source(source: ir.Model, inside: Quantized, result: ir.Model, option
         first, second = _session(source, options), _session(result, options)
         samples = _run(first, inside)
         errors = errors_of(second.run, samples) | _counted(second, samples)
-        warnings = _judged(errors, samples, inside, options)
+        warnings = _judged(errors, samples, second, inside, options)
     except OnnxqError as error:
         return SourceAgreement(skipped=f"{error.where}: {error.what}" if error.where else error.what)
     return SourceAgreement(len(samples), errors, warnings=tuple(warnings))
@@ -133,21 +134,36 @@ def _counted(session: Session, samples: Sequence[tuple[Feeds, Feeds]]) -> dict[s
 
 
 def _judged(
-    errors: Mapping[str, Errors], samples: Sequence[tuple[Feeds, Feeds]], inside: Quantized, options: Options
+    errors: Mapping[str, Errors],
+    samples: Sequence[tuple[Feeds, Feeds]],
+    result: Session,
+    inside: Quantized,
+    options: Options,
 ) -> list[str]:
-    """A warning where an output is farther from the model given than rounding explains."""
+    """A warning where an output is farther from the model given, or from its float model, than rounding explains."""
     if not any(found.score < _AGREED for found in errors.values()):
         return []
     floats = _session(inside.model, options)
     rounding = errors_of(floats.run, samples)  # the float model against the quantized one: the same noise
+    exact = [(feeds, floats.run(feeds)) for feeds, _ in samples]
+    given = iter([wanted for _, wanted in samples])
+    before, after = errors_of(lambda feeds: next(given), exact), errors_of(result.run, exact)
+    inputs = plural(len(samples), "random input")
+    command = compare_command(inside.backend, options.format)
+    advice = f"Compare both on real data ('{command} SOURCE RESULT --data DATA') before using the result"
     for name, found in sorted(errors.items(), key=lambda pair: pair[1].score):
-        command = compare_command(inside.backend, options.format)
-        if name in rounding and found.score < min(_AGREED, rounding[name].score - _MARGIN):
-            inputs = plural(len(samples), "random input")
+        if name not in rounding or found.score >= _AGREED:
+            continue
+        if found.score < rounding[name].score - _MARGIN:
             apart = f" and another shape in {found.reshaped} of them" if found.reshaped else ""
             return [
                 f"output {name!r} is {decibels(found.score)} from that of the model given on {inputs}{apart}, which is "
                 f"itself {decibels(rounding[name].score)} from its float model: rounding does not explain that. "
-                f"Compare both on real data ('{command} SOURCE RESULT --data DATA') before using the result"
+                f"{advice}"
+            ]
+        if after[name].score < before[name].score - _MARGIN:
+            return [
+                f"output {name!r} is {decibels(after[name].score)} from that of the float model inside the model given "
+                f"on {inputs}, the model given {decibels(before[name].score)}: the result loses more. {advice}"
             ]
     return []

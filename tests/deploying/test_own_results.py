@@ -12,6 +12,8 @@ import pytest
 import onnxq
 from onnxq import Options
 from onnxq.errors import BackendError
+from onnxq.measuring.against_source import SourceAgreement
+from onnxq.measuring.metrics import Errors
 from tests.models import build, normal
 
 FEEDS = [{"x": normal(2, 8, 16, seed=k, scale=1.0)} for k in range(4)]
@@ -149,6 +151,11 @@ def test_quantizers_that_a_target_leaves_out_are_told_of(monkeypatch: pytest.Mon
     (told,) = _left_out(onnxq.deploy(given, backend="onnxruntime"))
     assert "2 quantizers of activations in the model given are left out" in told
     assert "where onnxruntime computes in float: 'a', 'y'; the result rounds less often" in told
+    losing = SourceAgreement(3, {"y": Errors(samples=3, sqnr=2.0, score=2.0)}, warnings=("it loses more",))
+    monkeypatch.setattr(sys.modules["onnxq.deploy"], "against_source", lambda *_: losing)
+    (told,) = _left_out(onnxq.deploy(given, backend="onnxruntime"))
+    assert "rounds less often" not in told
+    monkeypatch.undo()
     monkeypatch.setattr(sys.modules["onnxq.deploy"], "_ALIKE", 0.0)
     assert not _left_out(onnxq.deploy(given, backend="onnxruntime")), "it makes next to no difference"
 

@@ -87,8 +87,26 @@ def test_the_summary_has_the_figure(
 def test_another_shape_is_told(source: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
     inside, _ = in_form(source, backend_named("onnxruntime"), Options())
     lost, near = Errors(samples=3, reshaped=3, score=-6.0), Errors(samples=3, sqnr=35.0, score=35.0)
-    found = iter([{"y": lost}, {"y": near}])
+    found = iter([{"y": lost}, *[{"y": near}] * 3])
     monkeypatch.setattr("onnxq.measuring.against_source.errors_of", lambda run, samples: next(found))
     given = ir.serde.deserialize_model(source)
     (warning,) = against_source(given, inside, given, Options()).warnings
     assert "on 3 random inputs and another shape in 3 of them" in warning
+
+
+def test_a_result_farther_from_the_float_model_than_the_model_given_is_told(
+    source: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model given that differs much from its float model on random inputs hides what the result loses."""
+    inside, _ = in_form(source, backend_named("onnxruntime"), Options())
+
+    def warnings(after: float) -> tuple[str, ...]:
+        figures = iter(Errors(samples=3, sqnr=db, score=db) for db in (2.4, 5.0, 5.9, after))
+        monkeypatch.setattr("onnxq.measuring.against_source.errors_of", lambda run, samples: {"y": next(figures)})
+        given = ir.serde.deserialize_model(source)
+        return against_source(given, inside, given, Options()).warnings
+
+    (warning,) = warnings(1.4)
+    assert "output 'y' is 1.4 dB from that of the float model inside the model given" in warning
+    assert "the model given 5.9 dB: the result loses more. Compare both on real data" in warning
+    assert not warnings(5.0)

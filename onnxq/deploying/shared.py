@@ -1,0 +1,128 @@
+"""Numbers given that meet where a target has one scale for several tensors: what a Concat joins, a pool passes on."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, MutableMapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.graph.traverse import all_nodes
+from onnxq.plan import Edge, Plan, Site
+from onnxq.qparams import QParams, from_range
+from onnxq.spec import QuantSpec, Scheme
+
+__all__ = ["same_grid", "share_grids", "without_torn_ties"]
+
+_ROUNDED = 0.5
+"""Steps by which a grid may end before another and still hold it."""
+
+
+def share_grids(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:
+    """Give tied sites that one operator hands on to the next, and whose numbers differ, one grid that holds all.
+
+    What only operators of the tie read need not be held beyond the range of their output, where that has numbers: it
+    clips there. All else is held: a grid that ends before would cut off what the model given does not. Of the grids
+    that hold all it is that of the tie's root, then the first in the order of the graph; where none does, one over the
+    ranges of all.
+
+    Args:
+        model: the model of the plan.
+        plan: where it is quantized.
+        numbers: site name → its grid; changed in place. Sites without numbers get none here.
+
+    Returns:
+        The tensors whose grid has changed.
+    """
+    groups, passing = _handed_on(model, plan, numbers)
+    outputs = {value.name for value in model.graph.outputs}
+    changed: list[str] = []
+    for members in groups:
+        grids = [numbers[site.name] for site in members]
+        if all(same_grid(grids[0], grid) for grid in grids) or not _comparable(grids):
+            continue
+        root = plan.root(members[0])
+        if root in members:
+            ends = [site for site in members if site is not root and _is_end(site, passing, outputs)]
+            grids = [numbers[site.name] for site in (root, *ends)]
+        one = _holding(grids, replace(root.spec, bits=grids[0].spec.bits))
+        changed += [site.tensor for site in members if not same_grid(numbers[site.name], one)]
+        numbers.update({site.name: one for site in members})
+    return changed
+
+
+def without_torn_ties(plan: Plan, numbers: Mapping[str, QParams]) -> Plan:
+    """The plan without ties to a site of other numbers, or of none."""
+
+    def keeps(site: Site) -> bool:
+        one, other = numbers.get(site.name), numbers.get(site.tied_to or "")
+        return one is not None and other is not None and same_grid(one, other)
+
+    sites = (site if site.tied_to is None or keeps(site) else replace(site, tied_to=None) for site in plan.sites)
+    return replace(plan, sites=tuple(sites))
+
+
+def same_grid(one: QParams, other: QParams) -> bool:
+    """Whether two sites may share their numbers: one scale, zero point and width."""
+    alike = np.array_equal(one.scale, other.scale) and np.array_equal(one.zero_point, other.zero_point)
+    return alike and one.spec.bits == other.spec.bits
+
+
+def _handed_on(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> tuple[list[list[Site]], set[str]]:
+    """Tied sites with numbers, two or more that meet in operators, and the names of these operators.
+
+    An operator that reads no site with numbers, its own or handed on to it, stays float: what several such make of one
+    tensor does not meet.
+    """
+    reads = {e: s for s in plan.sites if s.role in ("activation", "constant") for e in s.readers}
+    behind: dict[str, list[str]] = {}
+    nodes = list(all_nodes(model))
+    for node in nodes:
+        into = plan.absorbed.get(node.name or "", node.name or "")
+        behind.setdefault(into, []).extend(value.name or "" for value in node.outputs)
+    written: dict[str, list[Site]] = {}
+    for site in plan.sites:
+        if site.role == "activation":
+            written.setdefault(site.tensor, []).append(site)
+    known, passing = set(numbers), set[str]()
+    group_of: dict[str, list[Site]] = {}
+    for node in nodes:
+        name = node.name or ""
+        read = [s for k in range(len(node.inputs)) if (s := reads.get(Edge(name, k))) is not None and s.name in known]
+        roots = {plan.root(site).name for site in read}
+        made = [s for tensor in behind.get(name, ()) for s in written.get(tensor, ()) if plan.root(s).name in roots]
+        if not made:
+            continue
+        passing.add(name)
+        known.update(site.name for site in made)
+        root = plan.root(made[0])
+        meeting = [group_of.setdefault(s.name, [s]) for s in (*read, *made) if plan.root(s) is root]
+        merged = list({site.name: site for group in meeting for site in group}.values())
+        group_of.update({site.name: merged for site in merged})
+    order = {site.name: k for k, site in enumerate(plan.sites)}
+    distinct = {id(group): sorted(group, key=lambda s: order[s.name]) for group in group_of.values()}
+    found = [[site for site in group if site.name in numbers] for group in distinct.values()]
+    return [group for group in found if len(group) > 1], passing
+
+
+def _is_end(site: Site, passing: Container[str], outputs: Container[str | None]) -> bool:
+    """Whether something reads a site that does not hand it on within its tie, or nothing does."""
+    return site.tensor in outputs or not site.readers or any(edge.node not in passing for edge in site.readers)
+
+
+def _comparable(grids: Sequence[QParams]) -> bool:
+    """Whether one grid can take the place of all: uniform, of one width, one scale for a whole tensor."""
+    return len({g.spec.bits for g in grids}) == 1 and all(
+        g.spec.scheme is Scheme.UNIFORM and not g.scale.ndim for g in grids
+    )
+
+
+def _holding(grids: Sequence[QParams], spec: QuantSpec) -> QParams:
+    """The first of some grids that holds them all, else one of a spec over the ranges of all."""
+    low, high = min(float(g.lo) for g in grids), max(float(g.hi) for g in grids)
+    for grid in grids:
+        room = _ROUNDED * float(grid.scale)
+        if float(grid.lo) - room <= low and float(grid.hi) + room >= high:
+            return grid
+    return from_range(low, high, spec)

@@ -1,0 +1,129 @@
+"""Scales given that meet where a target has one for several tensors: nothing is cut off that the model given holds."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import onnxq
+from tests.contract import infer, sqnr
+from tests.models import build, f32, images, normal
+
+SMALL, LARGE = 0.002, 0.03
+
+
+def joined(
+    *, small: float = SMALL, large: float = LARGE, out: float | None = LARGE, middle: int = 0, more: str = ""
+) -> onnx.ModelProto:
+    """A Concat of two Relus on grids of their own, the first one's finer.
+
+    Args:
+        small: scale of the first.
+        large: scale of the second.
+        out: scale behind the Concat, if any.
+        middle: zero point of the second.
+        more: what else is computed, of output ``e``.
+    """
+    pairs = "c" if out is None else "cd"
+    behind = "" if out is None else "cq = QuantizeLinear (c, so, z)  cd = DequantizeLinear (cq, so, z)"
+    return build(
+        f"""(float[1, 4, 6, 6] x) => (float[1, 4, 6, 6] y{", float[1, 4, 6, 6] e" if more else ""}) {{
+            xq = QuantizeLinear (x, sx, zx)  xd = DequantizeLinear (xq, sx, zx)
+            u = DequantizeLinear (ku, sw, zw)  v = DequantizeLinear (kv, sw, zw)  w = DequantizeLinear (kw, sw, zw)
+            a0 = Conv (xd, u)  a = Relu (a0)
+            aq = QuantizeLinear (a, sa, z)  ad = DequantizeLinear (aq, sa, z)
+            b0 = Conv (xd, v)  b = Relu (b0)
+            bq = QuantizeLinear (b, sb, zb)  bd = DequantizeLinear (bq, sb, zb)
+            c = Concat <axis = 1> (ad, bd)
+            {behind}
+            y = Conv ({pairs}, w)
+            {more}
+        }}""",
+        ku=np.clip(np.rint(normal(4, 4, 1, 1, scale=3.0)), -127, 127).astype(np.int8),
+        kv=np.clip(np.rint(normal(4, 4, 1, 1, scale=60.0, seed=1)), -127, 127).astype(np.int8),
+        kw=np.clip(np.rint(normal(4, 8, 1, 1, scale=60.0, seed=2)), -127, 127).astype(np.int8),
+        sx=f32(0.03),
+        zx=np.uint8(128),
+        sw=f32(0.02),
+        zw=np.int8(0),
+        z=np.uint8(0),
+        zb=np.uint8(middle),
+        sa=f32(small),
+        sb=f32(large),
+        so=f32(out or 1.0),
+    )
+
+
+def agreement(given: onnx.ModelProto, made: onnxq.Quantized) -> float:
+    """SQNR in dB of the worst output against that of the model given."""
+    feeds = images(1, 4, 6, 6)
+    want, got = infer(given, feeds, optimize=False), infer(ir.to_proto(made.rendered()), feeds, optimize=False)
+    return min(sqnr(want[name], got[name]) for name in want)
+
+
+def scales(made: onnxq.Quantized) -> dict[str, float]:
+    return {s.tensor: float(made.qparams[s.name].scale) for s in made.plan.sites if s.role == "activation"}
+
+
+@pytest.mark.parametrize("out", [LARGE, None])
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_a_concat_joins_gets_the_grid_that_holds_all(out: float | None, turned: bool) -> None:
+    given = joined(small=LARGE, large=SMALL * 50, out=SMALL * 50) if turned else joined(out=out)
+    made = onnxq.deploy(given, backend="openvino")
+    assert "c" not in {kept.node for kept in made.plan.kept_float}
+    found, widest = scales(made), SMALL * 50 if turned else LARGE
+    assert [found[t] for t in "abc"] == pytest.approx([widest] * 3, rel=1e-4)
+    (told,) = [note for note in made.notes if "one scale where the model given has several" in note]
+    assert "openvino" in told and "'a'" in told
+    assert agreement(given, made) > 30
+
+
+def test_one_scale_already_is_left_as_it_is() -> None:
+    given = joined(small=LARGE)
+    made = onnxq.deploy(given, backend="openvino")
+    assert scales(made)["a"] == pytest.approx(LARGE, rel=1e-4)
+    assert not [note for note in made.notes if "several" in note]
+    assert agreement(given, made) > 50, "OpenVINO's scales are rounded"
+
+
+def test_what_only_the_concat_reads_may_be_cut_off_where_its_output_is() -> None:
+    """The model given clips there: the finer grid behind the Concat is kept."""
+    given = joined(large=LARGE * 8, out=LARGE)
+    made = onnxq.deploy(given, backend="openvino")
+    assert [scales(made)[t] for t in "abc"] == pytest.approx([LARGE] * 3, rel=1e-4)
+
+
+def test_what_another_layer_reads_is_not_cut_off() -> None:
+    given = joined(out=SMALL * 4, more="e = Conv (bd, u)")
+    made = onnxq.deploy(given, backend="openvino")
+    assert [scales(made)[t] for t in "abc"] == pytest.approx([LARGE] * 3, rel=1e-4)
+
+
+def test_ranges_none_of_which_holds_all_become_one_over_all() -> None:
+    given = joined(small=LARGE, large=LARGE, out=None, middle=128)
+    made = onnxq.deploy(given, backend="openvino")
+    numbers = [made.qparams[s.name] for s in made.plan.sites if s.tensor in ("a", "b", "c")]
+    assert len({float(n.scale) for n in numbers}) == 1
+    assert float(numbers[0].lo) <= -128 * LARGE * 0.99 and float(numbers[0].hi) >= 255 * LARGE * 0.99
+
+
+def test_other_widths_keep_their_own_numbers() -> None:
+    """8 bits in front of a MaxPool, 16 behind it: no grid can take the place of both."""
+    given = build(
+        """(float[1, 4, 6, 6] x) => (float[1, 4, 3, 3] y) {
+            xq = QuantizeLinear (x, sx, zx)  xd = DequantizeLinear (xq, sx, zx)
+            p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (xd)
+            pq = QuantizeLinear (p, sp, zp)  y = DequantizeLinear (pq, sp, zp)
+        }""",
+        opset=21,
+        ir_version=10,
+        sx=f32(0.03),
+        zx=np.uint8(128),
+        sp=f32(0.0001),
+        zp=np.uint16(30000),
+    )
+    made = onnxq.deploy(given, backend="qnn")
+    assert all(site.tied_to is None for site in made.plan.sites)
+    assert agreement(given, made) > 60
