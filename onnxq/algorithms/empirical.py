@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.algorithms.capture import capture
@@ -107,14 +108,12 @@ def _means(
 ) -> dict[str, Doubles]:
     """Layer → mean of each output channel, a row a sample; layers whose output cannot be observed are missing."""
     model = draft.quantized().rendered() if quantized else draft.reference
-    there = {v.name for node in all_nodes(model) for v in node.outputs}
-    shown = {layer.name: name for layer in layers if (name := _output(layer)) in there}
-    if quantized:  # where the activation function behind a layer went into the quantizer, its tensor is the layer's
-        behind = {into: node for node, into in draft.plan.absorbed.items()}
-        names = {node.name: node.outputs[0].name or "" for node in all_nodes(draft.model)}
-        for layer in layers:
-            if layer.name not in shown and names.get(behind.get(layer.name)) in there:
-                shown[layer.name] = names[behind[layer.name]]
+    if quantized:  # by node: a tensor of the same name may be what the quantizer behind it gives
+        written = {node.name: node.outputs[0].name or "" for node in all_nodes(model)}
+        shown = {layer.name: written[name] for layer in layers if (name := _last(layer).name) in written}
+    else:
+        there = {v.name for node in all_nodes(model) for v in node.outputs}
+        shown = {layer.name: name for layer in layers if (name := _last(layer).outputs[0].name or "") in there}
     found: dict[str, list[Doubles]] = {}
     for group, runs in capture(model, list(shown.values()), samples, options=draft.options, sizes=draft.sizes):
         inside = [layer for layer in layers if shown.get(layer.name) in group]
@@ -129,12 +128,9 @@ def _means(
     return {name: np.stack(means) for name, means in found.items() if len(means) == len(samples)}
 
 
-def _output(layer: QuantizedLayer) -> str:
-    """Name of the tensor behind the bias."""
-    output = layer.node.outputs[0]
-    if layer.node.op_type == "MatMul":
-        output = next(iter(output.uses())).node.outputs[0]
-    return output.name or ""
+def _last(layer: QuantizedLayer) -> ir.Node:
+    """The node that adds the bias."""
+    return next(iter(layer.node.outputs[0].uses())).node if layer.node.op_type == "MatMul" else layer.node
 
 
 def _add(layer: QuantizedLayer, change: Doubles) -> None:

@@ -260,3 +260,24 @@ def test_means_that_calibration_has_not_are_taken_all_over_the_data() -> None:
     assert correct_biases(changed, q.plan, q.qparams, [KeptSample(i, f, {}) for i, f in enumerate(feeds)]) == 1
     tensor = changed.graph.initializers["b"].const_value
     assert tensor is not None and not np.allclose(tensor.numpy(), normal(16), atol=1e-3)
+
+
+@pytest.mark.parametrize("act", ["Relu (a)", "Clip (a, low, high)"])
+def test_measured_means_in_front_of_an_activation_that_is_an_output(act: str) -> None:
+    """The tensor behind a Relu that went into the quantizer is not the layer's own."""
+    text = f"""{{
+        a = Conv <pads = [1, 1, 1, 1]> (x, w1, b1)
+        r = {act}
+        y = Conv <pads = [1, 1, 1, 1]> (r, w2, b2)
+    }}"""
+    constants = {"w1": normal(16, 3, 3, 3), "b1": normal(16, scale=0.1), "w2": normal(8, 16, 3, 3, seed=2)}
+    constants |= {"b2": normal(8, scale=0.1), "low": f32(0.0), "high": f32(6.0)}
+    rng = np.random.default_rng(0)
+    feeds: Feeds = [{"x": rng.standard_normal((1, 3, 10, 10)).astype(np.float32)} for _ in range(64)]
+    options = Options(placement="all", weight_bits=4, algorithms=("bias_correction:method=empirical",))
+    said = []
+    for more in ("", ", float[1, 16, 10, 10] r"):
+        model = build(f"(float[1, 3, 10, 10] x) => (float[1, 8, 10, 10] y{more}) {text}", **constants)
+        result = onnxq.quantize(model, feeds, options=options)
+        said += [note for note in result.notes if note.startswith("bias_correction: ")]
+    assert len(said) == 2 and all("layers by measured means" in note for note in said), said
