@@ -25,7 +25,7 @@ KINDS = {
     "avg_bits": "average bits of a weight",
     "size": "size of the weights as stored, as a share of that in 8 bits",
     "macs_bits": "multiply-accumulates times bits of weight times bits of data, as a share of that in 8 bits",
-    "latency": "time by the target's table of costs, as a share of that in 8 bits",
+    "latency": "time by the target's table of costs, where it has one (onnxruntime has), as a share of that in 8 bits",
     "sqnr": "SQNR at the worst output to reach, in dB, as cheaply as it goes",
 }
 

@@ -105,10 +105,12 @@ def apply(
         runs: largest number of measurements, each a model loaded and run on at most 8 samples.
 
     Raises:
-        OptionError: nothing is within the budget, or the target has no integers of a width.
+        OptionError: nothing is within the budget, or the target has no integers of a width, or for a budget of time no
+            table of costs.
         StatisticsError: there are no samples to measure with.
     """
     wanted = _budget(avg_bits, sqnr, budget)
+    _require_costs(wanted, draft)
     widths = _asked(bits, draft) if bits else _useful(wanted.widths, draft)
     act_widths = parse_widths(act_bits) if act_bits else (draft.target.bits(draft.options)[1],)
     _require_integers(draft, (*widths, first_last or widths[0]), act_widths)
@@ -166,6 +168,16 @@ def _budget(avg_bits: float, sqnr: float, budget: str) -> Budget:
         hint = "; ".join(f"{kind} ({text})" for kind, text in KINDS.items())
         raise OptionError("takes exactly one budget", where=NAME, hint=f"budget=KIND:AMOUNT with KIND one of {hint}")
     return parse_budget(given[0])
+
+
+def _require_costs(wanted: Budget, draft: FloatDraft) -> None:
+    """Refuse a budget of time for a target of which nobody has told what its kernels take."""
+    if wanted.kind == "latency" and not draft.target.by_cost:
+        raise OptionError(
+            f"{draft.target.name} does not have a table of costs, so the time that layers take there is not known",
+            where=f"{NAME} budget",
+            hint=f"Give budget=macs_bits:{wanted.amount:g} ({KINDS['macs_bits']})",
+        )
 
 
 def _holds_integers(draft: FloatDraft) -> bool:

@@ -213,6 +213,13 @@ def test_layers_may_stay_float_under_a_budget_of_time() -> None:
     assert {k.reason for k in q.plan.kept_float if k.op == "Conv"} == {f"excluded by '{n}'" for n in names()}
 
 
+@pytest.mark.parametrize("backend", ["tensorrt", "snpe", "onnx_qnn"])
+def test_a_budget_of_time_needs_a_table_of_costs(backend: str) -> None:
+    with pytest.raises(OptionError, match=rf"{backend} does not have a table of costs.*not known.*macs_bits:1.2"):
+        options = Options(algorithms=("mixed_precision:budget=latency:1.2",))
+        onnxq.quantize(net(), images(1, 8, 6, 6, samples=8), backend=backend, options=options)
+
+
 def names() -> list[str]:
     return [f"n_{'y' if k == 4 else f'c{k}'}" for k in range(5)]
 
