@@ -167,7 +167,7 @@ def calibrate(module: torch.nn.Module, batches: Iterable[Any], *, most: int | No
     modes = [(part, part.training) for part in prepared.modules()]
     prepared.eval()
     for _, quantizer in quantizers:
-        quantizer.watching = True
+        quantizer.begin()
     count = 0
     try:
         with torch.no_grad():
@@ -183,6 +183,6 @@ def calibrate(module: torch.nn.Module, batches: Iterable[Any], *, most: int | No
             quantizer.settle(f"quantizer {name!r}")
     finally:
         for _, quantizer in quantizers:
-            quantizer.watching = False
+            quantizer.end()
         for part, training in modes:
             part.training = training

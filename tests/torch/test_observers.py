@@ -257,3 +257,32 @@ def test_a_logarithmic_grid_is_not_shrunk_by_its_steps(name: str) -> None:
 def test_names_and_parameters_that_make_no_sense(text: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         observer_named(text)()
+
+
+@pytest.mark.parametrize("kind", ["normal", "positive", "outlier", "sparse", "laid out"])
+@pytest.mark.parametrize("spec", [UNSIGNED, SIGNED, QuantSpec(8, signed=False, symmetric=False)])
+def test_of_many_values_a_lot_finds_a_range_as_good(kind: str, spec: QuantSpec) -> None:
+    x = np.random.default_rng(1).standard_normal((64, 4, 32, 32)).astype(np.float32)
+    if kind in ("positive", "sparse"):
+        x = np.maximum(x, 0)
+    if kind == "sparse":
+        x *= np.random.default_rng(2).random(x.shape) < 0.04
+    if kind == "outlier":
+        x[3, 1, 2, 5] = 30.0
+    if kind == "laid out":
+        x[:, 1] *= 10
+    low, high = watched("mse", spec, [x])
+    shares = np.linspace(1.0, 0.2, 40)
+    least = min(error(x, x.min() * k, x.max() * k, spec) for k in shares)
+    assert error(x, low, high, spec) <= (1.1 if kind == "sparse" else 1.03) * least
+    assert watched("mse", spec, [x]) == (low, high), "the same lot at each call"
+
+
+def test_long_rows_of_channels_are_tried_one_by_one() -> None:
+    x = np.random.default_rng(3).standard_normal((2, 20000)).astype(np.float32) * np.float32([[1], [50]])
+    x[0, 7] = 40
+    spec = QuantSpec(4, granularity=PerChannel(0))
+    low, high = watched("mse", spec, [x])
+    for row, a, b in zip(x, low, high, strict=True):
+        least = min(error(row, row.min() * k, row.max() * k, QuantSpec(4)) for k in np.linspace(1.0, 0.2, 40))
+        assert error(row, a, b, QuantSpec(4)) <= 1.03 * least

@@ -50,6 +50,23 @@ def test_training_lowers_the_loss_and_moves_the_scales() -> None:
     assert moved == list(before), "every scale is learned"
 
 
+def test_calibration_watches_a_weight_once_and_activations_in_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = batches(4, 3, 10, 10)
+    model = qat.prepare(Plain(), (data[0],), options=W4A4)
+    seen = dict.fromkeys((n for n, _ in model.observing()), 0)
+    for name, quantizer in model.observing():
+
+        def watch(x: torch.Tensor, name: str = name, plain: Callable[..., None] = quantizer.watch) -> None:
+            seen[name] += 1
+            plain(x)
+
+        monkeypatch.setattr(quantizer, "watch", watch)
+    for _ in range(2):
+        qat.calibrate(model, data)
+    for name, quantizer in model.observing():
+        assert seen[name] == (2 if quantizer.weight else 2 * len(data)), name
+
+
 def test_what_has_diverged_is_not_exported(tmp_path: Path) -> None:
     model = qat.prepare(torch.nn.Linear(6, 3), (torch.rand(5, 6),), options=W4A4)
     qat.calibrate(model, [torch.rand(5, 6)])

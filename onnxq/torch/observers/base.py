@@ -100,7 +100,8 @@ class Observer(ABC):
 
     def batch(self, x: Tensor, spec: QuantSpec) -> tuple[Ends, Ends]:
         """The range of a batch, (channels,): here the smallest and the largest value."""
-        low, high = torch.aminmax(rows(x, spec), dim=1)
+        values = rows(x, spec)
+        low, high = values.amin(1), values.amax(1)  # aminmax along an axis is twenty times slower on a CPU
         if not (torch.isfinite(low).all() and torch.isfinite(high).all()):
             raise DataError("a tensor holds NaN or infinite values", where="the range of a fake-quantizer")
         return low.cpu().numpy().astype(np.float64), high.cpu().numpy().astype(np.float64)

@@ -7,9 +7,10 @@ import torch
 
 from onnxq.qparams import MIN_SCALE
 from onnxq.spec import QuantSpec
-from onnxq.torch.observers.base import Ends, grid_ends, rows
+from onnxq.torch.observers.base import Ends, grid_ends
 from onnxq.torch.observers.moments import Moments
-from onnxq.torch.observers.mse import grid_error, shrunk
+from onnxq.torch.observers.mse import shares
+from onnxq.torch.observers.trial import Trial
 from onnxq.torch.parameters import require
 
 __all__ = ["LSQPlus"]
@@ -39,18 +40,10 @@ class LSQPlus(Moments):
         low, high = super().batch(x, spec)
         if spec.symmetric:
             return low, high
-        low, high = shrunk(x, low, high, spec, self.steps, 2.0)
-        values = rows(x, spec).cpu().numpy()
-        for at in (0, 1):
-            best = grid_error(values, low, high, spec, 2.0)
-            start = (low, high)[at]
-            for share in np.linspace(1.0, 0.2, self.steps)[1:]:
-                lower, upper = (start * share, high) if at == 0 else (low, start * share)
-                error = grid_error(values, lower, upper, spec, 2.0)
-                better = error < best
-                best = np.where(better, error, best)
-                low, high = np.where(better, lower, low), np.where(better, upper, high)
-        return low, high
+        trial, share = Trial(x, spec), shares(self.steps)
+        low, high = trial.best(low * share, high * share)
+        low, high = trial.best(low * share, np.broadcast_to(high, (self.steps, len(high))))
+        return trial.best(np.broadcast_to(low, (self.steps, len(low))), high * share)
 
     def joined(self, old: Ends, new: Ends, outer: np.ufunc) -> Ends:
         """See :meth:`Observer.joined`."""

@@ -7,9 +7,9 @@ import torch
 
 from onnxq.qparams import MIN_SCALE, from_range
 from onnxq.spec import QuantSpec
-from onnxq.torch.observers.base import Ends, grid_ends, rows
+from onnxq.torch.observers.base import Ends, grid_ends
 from onnxq.torch.observers.minmax import MinMax
-from onnxq.torch.observers.mse import grid_error
+from onnxq.torch.observers.trial import Trial
 from onnxq.torch.parameters import require
 
 __all__ = ["MinMaxFloor", "best_exponent"]
@@ -28,15 +28,12 @@ def best_exponent(x: torch.Tensor, low: Ends, high: Ends, spec: QuantSpec, steps
     Returns:
         Whole numbers, (channels,); of errors alike the largest.
     """
-    values = rows(x, spec).cpu().numpy()
     fit = from_range(low, high, spec).scale.astype(np.float64)
     start = np.ceil(np.log2(np.maximum(fit, MIN_SCALE)))
-    best, found = np.full(start.shape, np.inf), start
-    for step in range(steps):
-        exponent = np.maximum(start - step, -126.0)
-        error = grid_error(values, *grid_ends(np.exp2(exponent), low, spec), spec, 2.0)
-        found, best = np.where(error < best, exponent, found), np.minimum(error, best)
-    return np.asarray(found)
+    exponents = np.maximum(start - np.arange(steps)[:, None], -126.0)
+    ends = grid_ends(np.exp2(exponents), np.broadcast_to(low, exponents.shape), spec)
+    at = np.argmin(Trial(x, spec).errors(*ends), axis=0)[None]
+    return np.asarray(np.take_along_axis(exponents, at, 0)[0])
 
 
 class MinMaxFloor(MinMax):

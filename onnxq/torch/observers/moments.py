@@ -43,8 +43,9 @@ class Moments(MinMax):
             values = values.reshape(-1)
         count = float(values.shape[-1])
         mean = values.mean(-1)
-        square = (values - mean[..., None]).square().sum(-1).cpu().numpy()
-        now, size = mean.cpu().numpy(), values.abs().mean(-1).cpu().numpy()
+        size = (torch.linalg.vector_norm(values, 1, dim=-1) / count).cpu().numpy()
+        square = torch.linalg.vector_norm(values.sub_(mean[..., None]), dim=-1).square().cpu().numpy()
+        now = mean.cpu().numpy()
         total = self.count + count
         gap = now - self.mean
         # two sets of values joined: Chan, Golub and LeVeque, 1979

@@ -2,53 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from onnxq.qparams import fake_quantize, from_range
-from onnxq.spec import PerChannel, QuantSpec, Scheme
-from onnxq.torch.observers.base import Ends, rows
+from onnxq.spec import QuantSpec, Scheme
+from onnxq.torch.observers.base import Ends
 from onnxq.torch.observers.ema import EMAMinMax
 from onnxq.torch.observers.minmax import MinMax
+from onnxq.torch.observers.trial import Trial
 from onnxq.torch.parameters import require
 
-__all__ = ["EMAMSE", "MSE", "grid_error", "shrunk"]
+__all__ = ["EMAMSE", "MSE", "shares"]
 
 
-def grid_error(values: NDArray[np.float32], low: Ends, high: Ends, spec: QuantSpec, power: float) -> Ends:
-    """Sum of ``|quantized - x| ** power`` of each row.
-
-    Args:
-        values: (channels, elements).
-        low: (channels,).
-        high: (channels,).
-        spec: of the grid, whose granularity does not matter here.
-        power: of the error.
-    """
-    qp = from_range(low, high, replace(spec, granularity=PerChannel(0)))
-    error = np.abs(fake_quantize(values, qp).astype(np.float64) - values)
-    return np.asarray(np.power(error, power).sum(axis=1), np.float64)
+def shares(steps: int) -> Ends:
+    """The shrinkings tried, evenly spaced from 1 down to a fifth: (steps, 1)."""
+    return np.linspace(1.0, 0.2, steps)[:, None]
 
 
-def shrunk(x: torch.Tensor, low: Ends, high: Ends, spec: QuantSpec, steps: int, power: float) -> tuple[Ends, Ends]:
-    """Both ends times the share, of ``steps`` evenly spaced down to a fifth, of the least error; the wider in a tie.
+def _shrunk(x: torch.Tensor, low: Ends, high: Ends, spec: QuantSpec, steps: int, power: float) -> tuple[Ends, Ends]:
+    """Both ends times the share of the least error; the wider in a tie.
 
     The numbers of a logarithmic grid do not move with its range, so that one is not shrunk.
     """
     if spec.scheme is Scheme.LOGARITHMIC:
         return low, high
-    values = rows(x, spec).cpu().numpy()
-    best = np.full(low.shape, np.inf)
-    found_low, found_high = low.copy(), high.copy()
-    for share in np.linspace(1.0, 0.2, steps):
-        error = grid_error(values, low * share, high * share, spec, power)
-        better = error < best
-        best = np.where(better, error, best)
-        found_low, found_high = np.where(better, low * share, found_low), np.where(better, high * share, found_high)
-    return found_low, found_high
+    return Trial(x, spec).best(low * shares(steps), high * shares(steps), power)
 
 
 class MSE(MinMax):
@@ -67,7 +46,7 @@ class MSE(MinMax):
 
     def batch(self, x: torch.Tensor, spec: QuantSpec) -> tuple[Ends, Ends]:
         """See :meth:`Observer.batch`."""
-        return shrunk(x, *super().batch(x, spec), spec, self.steps, self.power)
+        return _shrunk(x, *super().batch(x, spec), spec, self.steps, self.power)
 
 
 class EMAMSE(EMAMinMax):
@@ -87,4 +66,4 @@ class EMAMSE(EMAMinMax):
 
     def batch(self, x: torch.Tensor, spec: QuantSpec) -> tuple[Ends, Ends]:
         """See :meth:`Observer.batch`."""
-        return shrunk(x, *super().batch(x, spec), spec, self.steps, self.power)
+        return _shrunk(x, *super().batch(x, spec), spec, self.steps, self.power)

@@ -51,6 +51,7 @@ class Quantizer(torch.nn.Module, ABC):
         self.spec, self.weight, self.observer, self.fixed, self.shape = spec, weight, observer, fixed, shape
         self.axis = spec.granularity.axis if isinstance(spec.granularity, PerChannel) else None
         self.watching = False
+        self._known_weights: list[Tensor] = []
         self.register_buffer("ready", torch.tensor(False))
         self.build(channels)
         if fixed is not None:
@@ -66,7 +67,7 @@ class Quantizer(torch.nn.Module, ABC):
     def forward(self, x: Tensor) -> Tensor:
         """Values on the grid, in the type of ``x``; computed in float32."""
         if self.watching:
-            if self.fixed is None:
+            if self.fixed is None and not self._is_known(x):
                 self.watch(x.detach().float())
             return x
         if not self._is_ready():
@@ -88,6 +89,14 @@ class Quantizer(torch.nn.Module, ABC):
         if self.fixed is None:
             self.start(from_range(*self.observer.range(where), self.spec))
             self.observer.forget()
+
+    def begin(self) -> None:
+        """Watch from the next value on."""
+        self.watching = True
+
+    def end(self) -> None:
+        """Watch no more."""
+        self.watching, self._known_weights = False, []
 
     def start(self, qp: QParams) -> None:
         """Begin with these numbers."""
@@ -139,6 +148,15 @@ class Quantizer(torch.nn.Module, ABC):
     def grid_input(self, x: Tensor) -> Tensor:
         """What is rounded: ``x`` unless the method changes it first."""
         return x
+
+    def _is_known(self, x: Tensor) -> bool:
+        """Whether a weight was watched before: it is the same in every batch of a calibration."""
+        if not self.weight:
+            return False
+        if any(known is x or torch.equal(known, x) for known in self._known_weights):
+            return True
+        self._known_weights.append(x.detach())
+        return False
 
     def _is_ready(self) -> bool:
         if not self.__dict__.get("_known_ready"):
