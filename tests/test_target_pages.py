@@ -61,3 +61,8 @@ def test_the_index_tells_grids_apart() -> None:
     assert "| float8 symmetric | float8 symmetric |" in lines["tensorrt_fp8"]
     assert lines["nnie"].count("int8 symmetric, logarithmic") == 2
     assert lines["vitis"].count("int8 symmetric, power of two") == 2
+
+
+def test_every_format_is_explained_in_a_line() -> None:
+    known = load_tool("targets").FORMATS
+    assert not {name for target in backends() for name in target.formats if len(known.get(name, "")) < 20}

@@ -21,6 +21,28 @@ from onnxq.rows import Never
 from onnxq.spec import PerTensor, QuantSpec
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "targets"
+FORMATS = {
+    "qdq": "ONNX with QuantizeLinear and DequantizeLinear around float operators",
+    "qdq-microsoft": "the same with the operators of onnxruntime's own domain: 4 and 16 bits below opset 21",
+    "qoperator": "ONNX with integer operators (QLinearConv and the like) in place of the float ones",
+    "fake-quantize": "float arithmetic on rounded values: runs anywhere, at any width, for experiments",
+    "openvino-fake-quantize": "ONNX with OpenVINO's own FakeQuantize operators",
+    "context": "qdq, and beside it the model compiled for the HTP, which onnxruntime-qnn loads (needs onnxruntime-qnn)",
+    "dlc": "qdq, and beside it the model as a DLC file of the Qualcomm SDK (needs onnxruntime-qnn)",
+    "encodings-0.6.1": "float ONNX and a JSON file of encodings, the oldest version of its schema",
+    "encodings-1.0.0": "float ONNX and a JSON file of encodings: scale, offset and bits of each tensor",
+    "encodings-2.0.0": "float ONNX and a JSON file of encodings, the newest version of its schema",
+    "calibration-cache": "float ONNX and a calibration cache of TensorRT 10: a scale of each activation",
+    "calibration-cache-8": "the same with the first line that TensorRT 8 expects",
+    "dynamic-range": "float ONNX and a JSON file with the largest magnitude of each tensor",
+    "fix-positions": "float ONNX and a JSON file with the position of the binary point of each tensor",
+    "ranges": "float ONNX and a text or JSON file with the range of each tensor",
+    "ppl": "float ONNX and a JSON file of ranges or scales, as PPL reads it",
+    "ncnn": "float ONNX and a table of scales, which ncnn2int8 reads",
+    "gfpq": "float ONNX and a JSON file with the clip value of each layer's inputs",
+    "tengine": "float ONNX and a text file with scale and zero point of each tensor",
+}
+"""What the formats of all targets are, in a line each."""
 _HEAD = "<!-- written by tools/targets.py from the target's table: change it there -->\n\n"
 
 
@@ -52,7 +74,7 @@ def pages() -> dict[Path, str]:
         "several from one calibration, `onnxq deploy` takes a model that is quantized already, and `onnxq verify OUT\n"
         "--backend NAME` loads what was written into the target's own runtime, where one can be installed.\n"
         "[What each makes of real models](figures.md).\n\n"
-        "| name | target | weights | activations | artifacts | verified with |\n|---|---|---|---|---|---|\n" + rows
+        "| name | target | weights | activations | artifacts | checked with |\n|---|---|---|---|---|---|\n" + rows
     )
     return {FOLDER / "README.md": index, **{FOLDER / f"{b.name}.md": page(b) for b in found}}
 
@@ -78,7 +100,11 @@ def page(target: Backend) -> str:
         *([f"$ {target.next_step.replace('MODEL', f'out/model_{target.name}')}"] if target.next_step else []),
         "```",
         "",
-        f"Written: {target.artifacts}. Formats (`--format`): {', '.join(f'`{name}`' for name in target.formats)}.",
+        f"Written: {target.artifacts}.",
+        "",
+        "| `--format` | |",
+        "|---|---|",
+        *(f"| `{name}` | {FORMATS.get(name, '')} |" for name in target.formats),
         "",
         "## Table",
         "",
@@ -95,7 +121,7 @@ def page(target: Backend) -> str:
         "",
         "## Verified",
         "",
-        f"- on a real runtime: {target.verified or 'nothing'}",
+        f"- checked with: {target.verified or 'nothing'}",
         f"- from documents only: {target.unverified or 'nothing'}",
     ]
     return "\n".join(lines) + "\n"
@@ -154,7 +180,7 @@ def _numbers(bits: frozenset[int]) -> str:
 
 def _runtime(target: Backend) -> str:
     if target.runtime is None:
-        return "none can be installed; the artifact is read back and simulated"
+        return "none of its own: the artifact is read back and simulated in onnxruntime"
     runtime = plugins.find("onnxq.runtimes", target.runtime)
     return f"{runtime.title} (`{runtime.install}`)"
 
