@@ -33,6 +33,7 @@ BACKEND = Backend(
     rules={rule.op: rule for rule in _RULES},
     formats={"fake-quantize": FAKE_QUANTIZE, "qdq": QDQ},
     bias="float",
+    channel_activations=True,
     inputs_only=True,
     first_last_bits=8,
     absorbed=frozenset({"Relu", "Clip", "LeakyRelu", "PRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh"}),

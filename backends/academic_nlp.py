@@ -41,6 +41,7 @@ BACKEND = Backend(
     rules={rule.op: rule for rule in _RULES},
     formats={"fake-quantize": FAKE_QUANTIZE, "qdq": QDQ},
     bias="float",
+    channel_activations=True,
     inputs_only=True,
     drops_absorbed=False,
     mixes=False,

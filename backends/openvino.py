@@ -5,8 +5,9 @@ activation function stays: OpenVINO computes it in the convolution's kernel. Act
 ConvTranspose and the product of two activations have integer kernels for zero point 0 only: what they read is uint8
 where it cannot be negative (behind Relu, Softmax ...), else int8. Weights are -127 to 127; with unsigned weights every
 convolution would run in float. Data movement and Concat keep one scale, and are quantized only where they lead to an
-integer operator. Of a residual Add the branch that no convolution computes for it alone is quantized, so that the block
-passes integers on.
+integer operator. What a depthwise convolution reads may have a scale for each channel, as NNCF gives it, in a model to
+deploy. Of a residual Add the branch that no convolution computes for it alone is quantized, so that the block passes
+integers on.
 
 Where convolutions of kernel 1 with equal strides are all that reads a tensor (the first and the shortcut of a block of
 ResNet v1, say), OpenVINO takes these strides out and a MaxPool of kernel 1 in front, between DequantizeLinear and
@@ -244,6 +245,7 @@ BACKEND = Backend(
     rules={rule.op: rule for rule in _RULES},
     formats={"qdq": QDQ_ONCE, "openvino-fake-quantize": OPENVINO_FAKE_QUANTIZE, "fake-quantize": FAKE_QUANTIZE},
     bias="float",
+    channel_activations=True,
     constants="tensors",
     absorbed=_FUNCTIONS,
     drops_absorbed=False,

@@ -149,6 +149,7 @@ class Backend:
         bias: ``"int32"`` (scale of data times scale of weight), ``"float"``, or a spec of its own.
         per_channel: weights have a scale for each output channel where their row has a ``weight_axis``, unless the
             options say otherwise; where no row has one they never do.
+        channel_activations: activations of a model to deploy may have a scale for each channel. Nothing here gives them.
         unsigned: activations that the options make symmetric stay unsigned, with the zero point in the middle of the
             grid; else they become signed.
         constants: which constant operands that are no weights are quantized like activations: ``"all"``,
@@ -219,6 +220,7 @@ class Backend:
     formats: Mapping[str, Format]
     bias: Literal["int32", "float"] | QuantSpec = "int32"
     per_channel: bool = True
+    channel_activations: bool = False
     unsigned: bool = False
     constants: Literal["all", "tensors", "none"] = "all"
     inputs_only: bool = False

@@ -266,7 +266,8 @@ def _refusal(site: Site, qp: QParams, target: Backend) -> str | None:
     middle = 0 if spec.signed else 1 << (spec.bits - 1)
     if wanted.symmetric and (qp.zero_point != middle).any():
         return f"its zero point is {int(qp.zero_point.reshape(-1)[0])}, where onnxq writes the middle"
-    if site.role == "weight" and not target.has_channels and not isinstance(spec.granularity, PerTensor):
+    channels = {"weight": target.has_channels, "activation": target.channel_activations}.get(site.role, True)
+    if not channels and not isinstance(spec.granularity, PerTensor):
         return "it has a scale for each channel"
     return None
 

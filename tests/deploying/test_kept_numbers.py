@@ -77,3 +77,43 @@ def test_pools_of_other_zero_points_do_not_share_a_quantizer_in_front() -> None:
 def test_scales_of_a_kind_that_a_target_has_not_are_refused(backend: str, weight: dict[str, Any], why: str) -> None:
     with pytest.raises(BackendError, match=why):
         onnxq.deploy(two_layers("a", **weight), backend=backend)
+
+
+def depthwise(channels: int = 4) -> onnx.ModelProto:
+    """A depthwise convolution whose data have a scale for each channel, as NNCF gives them."""
+    return build(
+        """(float[1, 4, 8, 8] x) => (float[1, N, 8, 8] y) {
+            xq = QuantizeLinear <axis = 1> (x, sx, zx)  xd = DequantizeLinear <axis = 1> (xq, sx, zx)
+            v = DequantizeLinear <axis = 0> (k, sw, zw)
+            c = DequantizeLinear <axis = 0> (b, sb, zb)
+            o = Conv <group = 4> (xd, v, c)
+            oq = QuantizeLinear (o, so, zo)  y = DequantizeLinear (oq, so, zo)
+        }""",
+        k=np.random.default_rng(0).integers(-127, 128, (channels, 1, 1, 1)).astype(np.int8),
+        b=np.arange(channels, dtype=np.int32) * 100,
+        sx=f32([0.01, 0.02, 0.03, 0.04]),
+        zx=np.full(4, 128, np.uint8),
+        so=f32(0.05),
+        zo=np.uint8(128),
+        sw=np.full(channels, 0.01, np.float32),
+        zw=np.zeros(channels, np.int8),
+        sb=np.full(channels, 2e-4, np.float32),
+        zb=np.zeros(channels, np.int32),
+    )
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "ppl", "qnn", "rknn", "snpe", "tvm"])
+def test_data_with_a_scale_for_each_channel_are_refused_by_name(backend: str) -> None:
+    with pytest.raises(BackendError, match="'x': it has a scale for each channel"):
+        onnxq.deploy(depthwise(), backend=backend)
+
+
+@pytest.mark.parametrize("channels", [4, 8])
+def test_data_with_a_scale_for_each_channel_keep_it_where_the_target_has_kernels_for_them(channels: int) -> None:
+    given = depthwise(channels)
+    made = onnxq.deploy(given, backend="openvino")
+    (data,) = [made.qparams[s.name] for s in made.plan.sites if s.tensor == "x"]
+    np.testing.assert_allclose(data.scale, [0.01, 0.02, 0.03, 0.04], rtol=1e-4)
+    feeds = images(1, 4, 8, 8)
+    want, got = (infer(m, feeds, optimize=False)["y"] for m in (given, ir.to_proto(made.rendered())))
+    assert max(float(np.abs(a - b).max()) for a, b in zip(want, got, strict=True)) < 0.0501, "one step, left out"

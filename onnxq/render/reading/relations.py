@@ -68,7 +68,7 @@ def _factors(model: ir.Model, sites: Sequence[Site], numbers: Mapping[str, QPara
             value = nodes[edge.node].inputs[0]
             data = by_edge.get(Edge(edge.node, 0)) or behind.get((value.name or "") if value is not None else "")
             weight = by_edge.get(Edge(edge.node, 1))
-            if data is None or weight is None or weight.role != "weight":
+            if data is None or weight is None or weight.role != "weight" or numbers[data.name].scale.ndim:
                 continue
             product = (numbers[data.name].scale * numbers[weight.name].scale).reshape(-1)
             scale = numbers[site.name].scale.reshape(-1)
