@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from onnxq.calibration.data import open_data
 from onnxq.console.progress import Reporter, Silent
+from onnxq.console.terminal import plural
 from onnxq.errors import ExecutionError, ModelError, OnnxqError, OptionError
 from onnxq.given.artifact import read_artifact, refuse_table
 from onnxq.given.carried import quantizing
@@ -95,6 +96,7 @@ def compare(
     outputs = {name: meter.result() for name, meter in meters.items()}
     if inner is None:
         return Comparison(count, outputs, warnings=warnings, backend=backend)
+    warnings += _left_out(inner.rescaled)
     return Comparison(count, outputs, inner.result(), tuple(inner.unmatched), warnings, backend)
 
 
@@ -164,6 +166,18 @@ def _swapped(first: ir.Model, second: ir.Model) -> tuple[str, ...]:
         return ()
     return (
         f"the two look swapped: the first model has {counts(carried)}, the second none. The float model comes first",
+    )
+
+
+def _left_out(rescaled: Sequence[str]) -> tuple[str, ...]:
+    """What to say of tensors that an algorithm has scaled."""
+    if not rescaled:
+        return ()
+    shown = ", ".join(map(repr, rescaled[:3])) + (f" and {len(rescaled) - 3} more" if len(rescaled) > 3 else "")
+    them = "it" if len(rescaled) == 1 else "them"
+    return (
+        f"{plural(len(rescaled), 'tensor')} in between not compared, since an algorithm rescaled {them} "
+        f"(equalize or smoothquant, say): {shown}",
     )
 
 

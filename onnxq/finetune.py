@@ -31,6 +31,7 @@ from onnxq.graph.shapes import forget_shapes
 from onnxq.locations import artifact_path, require_output, spare
 from onnxq.measuring.final_check import final_check
 from onnxq.measuring.outputs import worst_sqnr
+from onnxq.measuring.rescaled import rescaled_apart
 from onnxq.notes.aloud import say
 from onnxq.notes.reasons import counts
 from onnxq.options import ImageOptions, Options
@@ -213,8 +214,8 @@ def _require_same_interface(model: ir.Model, reference: ir.Model) -> None:
 
 
 def _features(given: Quantized, reference: ir.Model) -> list[str]:
-    """Tensors that both graphs make and a quantizer stands behind, evenly spaced over the depth."""
-    there = {v.name for node in reference.graph for v in node.outputs}
+    """Tensors that both graphs make alike and a quantizer stands behind, evenly spaced over the depth."""
+    there = {v.name for node in reference.graph for v in node.outputs} - rescaled_apart(given.model, reference)
     sites = {s.tensor for s in given.plan.sites if s.role == "activation"}
     outputs = {v.name for v in given.model.graph.outputs}
     made = [v.name or "" for node in given.model.graph for v in node.outputs if v.dtype in (None, ir.DataType.FLOAT)]

@@ -290,3 +290,28 @@ def test_the_command_line_reads_a_table(tmp_path: Path, capsys: pytest.CaptureFi
     shown = json.loads(capsys.readouterr().out)
     assert shown["backend"] == "ppl" and shown["outputs"]["y"]["sqnr"] < 30
     assert main([*command, "--backend", "ppl", "--backend", "snpe"]) == 2
+
+
+def test_tensors_that_an_algorithm_rescaled_are_left_out_and_counted(tmp_path: Path) -> None:
+    """What they hold is not wrong: only a model that was scaled alike shows how good they are."""
+    factors = np.geomspace(1, 1000, 16, dtype=np.float32)
+    model = build(
+        """(float[1, 3, 8, 8] x) => (float[1, 8, 8, 8] y) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, w1)
+            r = Relu (a)
+            y = Conv <pads = [1, 1, 1, 1]> (r, w2)
+        }""",
+        w1=normal(16, 3, 3, 3) * factors[:, None, None, None],
+        w2=normal(8, 16, 3, 3, seed=1) / factors[None, :, None, None],
+    )
+    feeds = images(1, 3, 8, 8, samples=16)
+    options = Options(placement="all", per_channel=False, algorithms=("equalize",))
+    made = onnxq.quantize(model, feeds, options=options, output=tmp_path / "q.onnx")
+    assert any("1 pairs scaled" in note for note in made.notes)
+    found = compare(model, tmp_path / "q.onnx", feeds)
+    assert [t.tensor for t in found.tensors] == ["x", "y"] and found.unmatched == ("a",)
+    assert found.warnings == (
+        "1 tensor in between not compared, since an algorithm rescaled it (equalize or smoothquant, say): 'r'",
+    )
+    alike = compare(made.model, tmp_path / "q.onnx", feeds)
+    assert alike.warnings == () and min(t.errors.sqnr for t in alike.tensors if t.tensor == "r") > 25

@@ -89,6 +89,31 @@ def test_features_of_a_file_without_its_relus_are_what_is_read(tmp_path: Path) -
         assert sqnr([want[name].numpy()], [got[name].numpy()]) > 25, name
 
 
+def test_features_are_not_tensors_that_an_algorithm_rescaled(tmp_path: Path) -> None:
+    """The float model's of the same name hold other numbers, which would teach what is wrong."""
+    from onnxq.finetune import _features
+
+    factors = np.geomspace(1, 1000, 16, dtype=np.float32)
+    model = build(
+        """(float[1, 3, 8, 8] x) => (float[1, 8, 8, 8] y) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, w1)
+            r = Relu (a)
+            b = Conv <pads = [1, 1, 1, 1]> (r, w2)
+            s = Sigmoid (b)
+            y = Conv <pads = [1, 1, 1, 1]> (s, w3)
+        }""",
+        w1=normal(16, 3, 3, 3) * factors[:, None, None, None],
+        w2=normal(8, 16, 3, 3, seed=1) / factors[None, :, None, None],
+        w3=normal(8, 8, 3, 3, seed=2),
+    )
+    feeds, found = feeds_for(model, samples=16), []
+    for algorithms in (("bias_correction",), ("equalize",)):
+        options = Options(placement="all", per_channel=False, algorithms=algorithms)
+        onnxq.quantize(model, feeds, options=options, output=tmp_path / "q.onnx")
+        found.append(set(_features(onnxq.read(tmp_path / "q.onnx"), ir.from_proto(model))))
+    assert found[0] - found[1] == {"r"} and found[1]
+
+
 def test_learning_rates_fall_to_zero_by_the_end_of_the_time(
     quantized: onnxq.Quantized, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from onnxq.calibration.roles import held_back, to_learn_from
 from onnxq.calibration.sizes import sizes_on
 from onnxq.calibration.statistics import KeptSample, Statistics, TensorStatistics
 from onnxq.console.progress import Reporter, Silent
+from onnxq.measuring.rescaled import mark_rescaled
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.planning.planner import make_plan
@@ -115,6 +116,8 @@ class FloatDraft:
         kept = self.statistics.kept
         made = self._observed(tensors)
         again = set(tensors)
+        changed = [name for name in tensors if name in self.statistics.tensors]  # the others are new
+        mark_rescaled(self.model, tensors if isinstance(tensors, Mapping) else changed)
         known = {name: stats for name, stats in self.statistics.tensors.items() if name not in again}
         unobservable = {**self.statistics.unobservable, **made.unobservable}
         fresh = {sample.index: sample.means for sample in made.kept}

@@ -19,6 +19,7 @@ from onnxq.graph.values import is_constant
 from onnxq.measuring.comparison import TensorErrors
 from onnxq.measuring.metrics import ErrorMeter, Errors
 from onnxq.measuring.paired import PairedTensors, paired_tensors
+from onnxq.measuring.rescaled import rescaled_apart
 
 __all__ = ["InnerTensors"]
 
@@ -28,7 +29,12 @@ _USUAL = 40.0
 
 
 class InnerTensors:
-    """The tensors between inputs and outputs: which there are, and their meters."""
+    """The tensors between inputs and outputs: which there are, and their meters.
+
+    Attributes:
+        unmatched: names of tensors that the quantized model has no more.
+        rescaled: names of those that an algorithm has scaled in one of the models, so that they cannot be compared.
+    """
 
     def __init__(self, first: ir.Model, second: ir.Model, options: Mapping[str, Any], *, optimize: bool = True) -> None:
         infer_shapes(first)
@@ -37,9 +43,11 @@ class InnerTensors:
         seen = _seen_by_readers(second)
         self._quantized = {v.name for n in second.graph.all_nodes() if n.op_type in _GIVING for v in n.outputs}
         outputs = {value.name for value in first.graph.outputs}
+        apart = rescaled_apart(first, second)
         self._producers: dict[str, ir.Value] = {}
         self._pairs: dict[str, str] = {}  # float tensor → where the quantized model shows it
         self.unmatched: list[str] = []
+        self.rescaled: list[str] = []
         for value in _values(first):
             name = str(value.name)
             if name in self._producers or value.dtype not in (None, ir.DataType.FLOAT):
@@ -48,6 +56,8 @@ class InnerTensors:
             if value.producer() is None:
                 if (shown := seen.get(name, name)) != name:
                     self._pairs[name] = shown
+            elif name in seen and name in apart and name not in outputs:
+                self.rescaled.append(name)
             elif name in seen:
                 self._pairs[name] = seen[name]
             elif name not in outputs:

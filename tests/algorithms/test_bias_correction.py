@@ -270,7 +270,11 @@ def test_measured_means_in_front_of_an_activation_that_is_an_output(act: str) ->
         r = {act}
         y = Conv <pads = [1, 1, 1, 1]> (r, w2, b2)
     }}"""
-    constants = {"w1": normal(16, 3, 3, 3), "b1": normal(16, scale=0.1), "w2": normal(8, 16, 3, 3, seed=2)}
+    constants: dict[str, Any] = {
+        "w1": normal(16, 3, 3, 3),
+        "b1": normal(16, scale=0.1),
+        "w2": normal(8, 16, 3, 3, seed=2),
+    }
     constants |= {"b2": normal(8, scale=0.1), "low": f32(0.0), "high": f32(6.0)}
     rng = np.random.default_rng(0)
     feeds: Feeds = [{"x": rng.standard_normal((1, 3, 10, 10)).astype(np.float32)} for _ in range(64)]
