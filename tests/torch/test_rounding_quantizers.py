@@ -160,14 +160,15 @@ def test_qdrop_gradients() -> None:
     ratio = x.detach().numpy().astype(np.float64) / float(qp.scale)
     low, high = UNSIGNED.qmin - int(qp.zero_point), UNSIGNED.qmax - int(qp.zero_point)
     inside = (np.rint(ratio) >= low) & (np.rint(ratio) <= high)
-    slope = np.where(inside, np.rint(ratio) - ratio, np.clip(ratio, low, high)) * kept
+    outside = np.where(ratio > high, UNSIGNED.qmax - UNSIGNED.qmin, 0)  # LSQ+, equation 6: counted from the lowest
+    slope = np.where(inside, np.rint(ratio) - ratio, outside) * kept
     g = grad.numpy().astype(np.float64)
-    scale, zero = made.get_parameter("scale").grad, made.get_parameter("zero_point").grad
-    assert x.grad is not None and scale is not None and zero is not None
+    scale, offset = made.get_parameter("scale").grad, made.get_parameter("offset").grad
+    assert x.grad is not None and scale is not None and offset is not None
     np.testing.assert_allclose(x.grad.numpy(), g * (inside | ~kept), rtol=1e-6)
     factor = 1 / np.sqrt(400 * UNSIGNED.qmax)
     assert float(scale) == pytest.approx(factor * (g * slope).sum(), rel=1e-4)
-    assert float(zero) == pytest.approx(-factor * float(qp.scale) * (g * kept * ~inside).sum(), rel=1e-4)
+    assert float(offset) == pytest.approx(factor * (g * kept * ~inside).sum(), rel=1e-4)
 
 
 # -- logarithmic
@@ -220,7 +221,7 @@ def test_the_clip_value_follows_the_range_in_training_both_ways() -> None:
         ("adaround", True, None, "the shape"),
         ("qdrop", True, (3, 4), "for activations"),
         ("qdrop:drop=1.5", False, None, "not between 0 and 1"),
-        ("qdrop:prob=0.5", False, None, "'prob' is no parameter"),
+        ("qdrop:prob=0.5", False, None, "has no parameter 'prob'"),
         ("brecq", True, None, "no quantizer 'brecq'"),
     ],
 )

@@ -1,7 +1,11 @@
-"""LSQ and LSQ+: the scale, and on asymmetric grids the zero point, are learned.
+"""LSQ and LSQ+: the scale, and on asymmetric grids an offset, are learned.
 
 Esser et al., Learned Step Size Quantization, 2020, equations 1 to 3 and section 2.2; Bhalgat et al., LSQ+: Improving
 low-bit quantization through learnable offsets and better initialization, 2020, equations 3 to 7.
+
+The offset is the paper's ``beta``: the real number at the lowest integer, so that it is learned in the units of the
+values and not of the scale. Integer grids need a whole zero point, ``round(qmin - beta / s)``: computed with it is what
+is written, and gradients pass straight through the rounding.
 """
 
 from __future__ import annotations
@@ -18,6 +22,9 @@ from onnxq.torch.quantizers.base import Quantizer, scale_gradient
 __all__ = ["LSQ", "learned_grid"]
 
 Tensor = torch.Tensor
+
+_LEAST = 0.05
+"""Share of the scale in the beginning that a learned one does not fall below."""
 
 
 class _Learned(torch.autograd.Function):
@@ -74,15 +81,32 @@ def _ends(zero: Tensor, low: int, high: int) -> tuple[float, float] | tuple[Tens
 
 
 class _Whole(torch.autograd.Function):
-    """Rounded and within the grid; the gradient passes straight through."""
+    """Rounded and within the grid; the gradient passes straight through, outside only where it leads back."""
 
     @staticmethod
     def forward(ctx: Any, zero: Tensor, low: int, high: int) -> Tensor:
+        ctx.save_for_backward(zero)
+        ctx.ends = low, high
         return torch.clamp(torch.round(zero), low, high)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return grads[0], None, None
+        (grad,), (zero,), (low, high) = grads, ctx.saved_tensors, ctx.ends
+        return torch.where(((zero < low) & (grad > 0)) | ((zero > high) & (grad < 0)), 0.0, grad), None, None
+
+
+class _AtLeast(torch.autograd.Function):
+    """Not below a floor; below it the gradient passes only where it leads back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, floor: Tensor) -> Tensor:
+        ctx.save_for_backward(x < floor)
+        return torch.maximum(x, floor)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (grad,), (below,) = grads, ctx.saved_tensors
+        return torch.where(below & (grad > 0), 0.0, grad), None
 
 
 def learned_grid(x: Tensor, scale: Tensor, zero: Tensor, low: int, high: int) -> Tensor:
@@ -99,13 +123,22 @@ def learned_grid(x: Tensor, scale: Tensor, zero: Tensor, low: int, high: int) ->
 
 
 class LSQ(Quantizer):
-    """A learned scale; a learned zero point too where the grid is asymmetric.
+    """A learned scale; a learned offset too where the grid is asymmetric.
 
-    Gradients of both are multiplied by ``1 / sqrt(N qmax)``, N elements to a scale, of one sample for activations.
+    Gradients of both are multiplied by ``1 / sqrt(N qmax)``, N elements to a scale, of one sample for activations. The
+    scale stays above a twentieth of the one it began with: a step of Adam may be larger than the whole scale.
 
     Args:
         grad_scaling: False leaves these gradients as they are.
+
+    Attributes:
+        scale: learned.
+        offset: the real number at the lowest integer, learned; of asymmetric grids.
+        zero_point: of symmetric grids.
+        floor: what the scale does not fall below.
     """
+
+    floor: Tensor
 
     def __init__(self, spec: QuantSpec, channels: int, *, grad_scaling: bool = True, **given: Any) -> None:
         super().__init__(spec, channels, **given)
@@ -115,26 +148,55 @@ class LSQ(Quantizer):
         """See :meth:`Quantizer.build`."""
         shape = (channels,) if self.axis is not None else ()
         self.scale = torch.nn.Parameter(torch.ones(shape), requires_grad=self.learns)
-        learn = self.learns and not self.spec.symmetric
-        self.zero_point = torch.nn.Parameter(torch.zeros(shape), requires_grad=learn)
+        self.register_buffer("floor", torch.full(shape, MIN_SCALE))
+        if self.spec.symmetric:
+            self.register_buffer("zero_point", torch.zeros(shape))
+        else:
+            self.offset = torch.nn.Parameter(torch.zeros(shape), requires_grad=self.learns)
 
     def set_numbers(self, scale: Tensor, zero: Tensor) -> None:
         """See :meth:`Quantizer.set_numbers`."""
         with torch.no_grad():
             self.scale.copy_(scale)
-            self.zero_point.copy_(zero)
+            self.floor.copy_(_floor(scale))
+            if self.spec.symmetric:
+                self.get_buffer("zero_point").copy_(zero)
+            else:
+                self.offset.copy_((self.spec.qmin - zero) * scale)
 
     def numbers(self) -> tuple[Tensor, Tensor]:
         """See :meth:`Quantizer.numbers`."""
-        scale = self.scale.abs().clamp(min=MIN_SCALE)
-        if self.spec.power_of_two:
-            scale = scale + (torch.exp2(torch.ceil(torch.log2(scale))) - scale).detach()
-        return scale, _Whole.apply(self.zero_point, self.spec.qmin, self.spec.qmax)
+        return self._numbers(1.0)
 
     def quantize(self, x: Tensor) -> Tensor:
         """See :meth:`Quantizer.quantize`."""
-        scale, zero = self.numbers()
+        factor = 1.0
         if self.grad_scaling:
             factor = 1.0 / math.sqrt(max(self.elements(x, self.scale.numel()) * self.spec.qmax, 1.0))
-            scale, zero = scale_gradient(scale, factor), scale_gradient(zero, factor)
+        scale, zero = self._numbers(factor)
         return learned_grid(x, self.shaped(scale, x), self.shaped(zero, x), self.spec.qmin, self.spec.qmax)
+
+    def _numbers(self, factor: float) -> tuple[Tensor, Tensor]:
+        """Scale and zero point, the gradients of what is learned times a factor."""
+        low, high = self.spec.qmin, self.spec.qmax
+        scale: Tensor = _AtLeast.apply(scale_gradient(self.scale, factor), self.floor)
+        if self.spec.power_of_two:
+            scale = scale + (torch.exp2(torch.ceil(torch.log2(scale))) - scale).detach()
+        if self.spec.symmetric:
+            return scale, self.get_buffer("zero_point")
+        return scale, _Whole.apply(low - scale_gradient(self.offset, factor) / scale, low, high)
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Of a checkpoint written before there was an offset, its learned zero point becomes one."""
+        scale, zero = state.get(f"{prefix}scale"), state.get(f"{prefix}zero_point")
+        if scale is not None and f"{prefix}floor" not in state:
+            scale = state[f"{prefix}scale"] = scale.abs().clamp(min=MIN_SCALE)
+            state[f"{prefix}floor"] = _floor(scale)
+            if zero is not None and not self.spec.symmetric:
+                whole = torch.clamp(torch.round(state.pop(f"{prefix}zero_point")), self.spec.qmin, self.spec.qmax)
+                state[f"{prefix}offset"] = (self.spec.qmin - whole) * scale
+        super()._load_from_state_dict(state, prefix, *rest)
+
+
+def _floor(scale: Tensor) -> Tensor:
+    return (_LEAST * scale).clamp(min=MIN_SCALE)
