@@ -3,7 +3,8 @@
 Below 40 dB that is arithmetic between layers which float makes next to no dearer (:mod:`onnxq.deciding.relief`), or,
 where a target has no table of costs, Concats whose one scale is far too large for some of what they read
 (:mod:`onnxq.deciding.ties`). Below 30 dB, weights that float layers store as integers take 16 bits where 8 cost as
-much. Below 12 dB it is the layers to blame (:mod:`onnxq.deciding.rescue`). An output's error is held against its signal
+much. Below 12 dB it is the layers to blame (:mod:`onnxq.deciding.rescue`); where the result stays of no use
+all the same, only weights are quantized. An output's error is held against its signal
 over all the data (:mod:`onnxq.measuring.judging`), and the worst output decides. An output that has another shape than
 the float model's in some sample decides nothing: its rows depend on the numbers, and no layer is to blame.
 """
@@ -26,10 +27,11 @@ from onnxq.errors import ExecutionError
 from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.final_check import Verification
 from onnxq.measuring.judging import judged, lifts
-from onnxq.measuring.metrics import Errors
+from onnxq.measuring.metrics import Errors, kept_signal
 from onnxq.measuring.outputs import errors_of
 from onnxq.measuring.simulation import simulation
 from onnxq.measuring.variants import Variants
+from onnxq.notes.reasons import LOST
 from onnxq.planning.macs import multiply_accumulates
 from onnxq.quantized import Quantized
 
@@ -41,6 +43,9 @@ _COARSE = 30.0
 """dB: only a result below this is worth weights of twice the size."""
 _WORTH = 1.0
 """dB that weights left in float must gain over weights stored as integers."""
+
+_USELESS = 10.0
+"""dB: below this a model is of no use, and weights alone are quantized where that leaves one that is."""
 
 Verify = Callable[[Quantized], Verification]
 Raised = Callable[[ir.Model], ir.Model | None]
@@ -85,6 +90,7 @@ def mend(
             decider.store_wide(model, reasons)
             quantized = decider.again()[0]
             verification = verify(quantized)
+    many = False
     if score(verification) < POOR:
         reasons = _rescued(decider, quantized, judges, reporter)
         store = bool(reasons) and _may_store(decider, reasons, judges)
@@ -93,12 +99,29 @@ def mend(
         if rescued is not None and better is not None and score(better) > score(verification):
             quantized, verification = rescued, better
             decider.keep_float(reasons, store=store)
-            if len(judges) >= _MANY_OUTPUTS:
-                decider.hints.append(
-                    f"{len(judges)} outputs are judged, and the worst of them decides what stays float: those that "
-                    "nobody reads are best taken out of the model first (onnx.utils.extract_model)"
-                )
+            many = len(judges) >= _MANY_OUTPUTS
+    lost = _lost(verification, louder, judges, min(decider.options.min_sqnr, _USELESS))
+    if lost and decider.target.stores_weights:
+        reasons = dict.fromkeys(quantized.plan.quantized, lost)
+        stored = decider.again(reasons, store=True)[0]
+        better = verify(stored)
+        if not stored.plan.quantized and not _lost(better, louder, judges, decider.options.min_sqnr):
+            decider.keep_float(reasons, store=True)
+            return stored, better
+    if many:
+        decider.hints.append(
+            f"{len(judges)} outputs are judged, and the worst of them decides what stays float: those that "
+            "nobody reads are best taken out of the model first (onnx.utils.extract_model)"
+        )
     return quantized, verification
+
+
+def _lost(verification: Verification, louder: Mapping[str, float], judges: Collection[str], floor: float) -> str:
+    """What is left, its mean apart, of the output that suffers most; empty where all outputs have the floor."""
+    outputs = verification.outputs.items()
+    left = judged({name: min(e.sqnr, kept_signal(e)) for name, e in outputs if name in judges}, louder)
+    worst = min(left, key=lambda name: left[name], default="")
+    return f"{LOST}{left[worst]:.1f} dB are left of output {worst!r}" if left and left[worst] < floor else ""
 
 
 def blame_layers(

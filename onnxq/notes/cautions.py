@@ -13,7 +13,7 @@ from onnxq.measuring.final_check import Verification
 from onnxq.measuring.judging import lifts
 from onnxq.measuring.metrics import kept_signal
 from onnxq.notes.commands import COMPARE
-from onnxq.notes.reasons import by_reason, counts, to_exclude
+from onnxq.notes.reasons import LOST, by_reason, counts, to_exclude
 from onnxq.notes.rows import other_shapes
 from onnxq.options import Options
 from onnxq.plan import Plan
@@ -69,7 +69,10 @@ def cautions(
         )
     if not plan.quantized and not already:
         stored = f", except for the weights of {counts(plan.stored.values())}" if plan.stored else ""
-        reasons = sorted(by_reason(plan.kept_float), key=lambda found: -sum(k.op in _HEAVY for k in found[1]))
+        reasons = sorted(
+            by_reason(plan.kept_float),
+            key=lambda found: (not found[0].startswith(LOST), -sum(k.op in _HEAVY for k in found[1])),
+        )
         why = f"; {counts(k.op for k in reasons[0][1])}: {reasons[0][0]}" if reasons else ""
         if reasons and reasons[0][0].startswith("slower") and options.placement == "auto":
             why += ". --placement all quantizes what can be all the same, for a processor where it is not"

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 
 from onnxq.plan import Kept
 
-__all__ = ["by_reason", "counts", "to_exclude"]
+__all__ = ["LOST", "by_reason", "counts", "to_exclude"]
 
-
+LOST = "in integers, "
+"""How the reason begins of nodes that stay float since their integers leave nothing of an output."""
 _OF_MANY = {"is not among ": "not among ", "has no ": "no ", "is ": ""}
 """How a sentence about one operator goes on → the same said of several nodes, behind a colon."""
 _NAMED = re.compile(r"^(tensor|constant|input) ('[^']*')")

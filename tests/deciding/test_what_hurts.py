@@ -197,3 +197,38 @@ def test_layers_to_blame_are_found_in_sorted_data(turned: bool) -> None:
         feed["x"][:, slice(32, 64) if (k < 16) != turned else slice(0, 32)] = 0
     result = onnxq.quantize(model, data, backend="tensorrt")
     assert "blamed" not in result.plan.quantized and worst(result) > 25
+
+
+def drowned(layers: int = 8) -> onnx.ModelProto:
+    """In front of every layer a channel is loud that no layer heeds: each alone loses something, all together most."""
+    constants = {}
+    for k in range(layers):
+        weight = normal(32, 32, 3, 3, seed=k)
+        weight[:, 0] = 0
+        weight[0] *= 25
+        constants[f"w{k}"] = weight
+    body = "\n".join(f"t{k + 1} = Conv <pads = [1, 1, 1, 1]> (t{k}, w{k})" for k in range(layers))
+    return build(
+        f"""(float[1, 32, 24, 24] x) => (float[1, 31, 24, 24] y) {{
+            t0 = Identity (x)
+            {body}
+            y = Slice (t{layers}, begin, end, axes)
+        }}""",
+        begin=np.array([1]),
+        end=np.array([32]),
+        axes=np.array([1]),
+        **constants,  # type: ignore[arg-type]
+    )
+
+
+def test_where_integers_leave_nothing_only_weights_are_stored() -> None:
+    feeds = list(images(1, 32, 24, 24))
+    result = onnxq.quantize(drowned(), feeds)
+    assert not result.plan.quantized and len(result.plan.stored) == 8 and worst(result) > 25
+    assert result.verification is not None
+    (told,) = (text for text in result.verification.warnings if text.startswith("nothing was quantized"))
+    assert "in integers, " in told and "dB are left of output 'y'" in told
+    lower = onnxq.quantize(drowned(), feeds, options=Options(min_sqnr=-200))
+    assert lower.plan.quantized and worst(lower) < 10, "who wants integers all the same lowers the floor"
+    openvino = onnxq.quantize(drowned(), feeds, backend="openvino")
+    assert openvino.plan.quantized, "a target that stores no weights keeps what it has"
