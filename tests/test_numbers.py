@@ -153,7 +153,7 @@ def test_numbers_that_all_readers_saturate_take_no_room() -> None:
             y = Elu (t)
         }""",
         w=normal(8, 4, 1, 1, scale=1.0),
-        b=np.float32([-500, -300, -200, 0, 0, 0, 0, 0]),
+        b=f32([-500, -300, -200, 0, 0, 0, 0, 0]),
     )
     feeds = [{"x": normal(1, 4, 8, 8, seed=k, scale=1.0)} for k in range(8)]
     result = onnxq.quantize(model, feeds, options=Options(include=("Conv",)))

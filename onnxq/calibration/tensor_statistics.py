@@ -170,15 +170,13 @@ class TensorStatistics:
         keys = keys_of(middle.astype(np.float32))
         new = np.zeros(KEYS, np.int64)
         np.add.at(new, keys, counts)
-        ends = ("min", "max", "ema_min", "ema_max", "first_min", "first_max")
-        moved = {name: min(max(getattr(self, name), low), high) for name in ends}
         weights = counts.astype(np.float64)
-        sums = {
-            "sum": float(middle @ weights),
-            "sum_abs": float(np.abs(middle) @ weights),
-            "sum_squares": float(middle**2 @ weights),
-        }
-        return replace(self, counts=new, **moved, **sums)
+        result = replace(self, counts=new)
+        for name in ("min", "max", "ema_min", "ema_max", "first_min", "first_max"):
+            setattr(result, name, min(max(getattr(self, name), low), high))
+        result.sum, result.sum_abs = float(middle @ weights), float(np.abs(middle) @ weights)
+        result.sum_squares = float(middle**2 @ weights)
+        return result
 
     def edges(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
         """The bins that hold values, from the lowest to the highest.
