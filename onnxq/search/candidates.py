@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from onnxq.prepare import Prepared, needed_opset
 from onnxq.rewritten import HOME
 from onnxq.search.attempt import Candidate
 
-__all__ = ["algorithms", "can_hold", "default", "ranges", "trained", "whole"]
+__all__ = ["algorithms", "can_hold", "default", "functions", "ranges", "trained", "whole"]
 
 _RANGES = ("minmax", "percentile:99.99", "percentile:99.9", "entropy", "lsq")
 _OTHER_RANGES = ("mse", "std", "ema")
@@ -58,6 +58,11 @@ def can_hold(target: Backend, options: Options) -> bool:
     except OptionError:
         return False
     return True
+
+
+def functions(options: Options, prepared: Prepared, target: Backend) -> Mapping[str, str]:
+    """Activation functions that a target computes together with the layer before them: name → that layer."""
+    return make_plan(prepared.for_target(target, options)[0], target, options).absorbed
 
 
 def ranges(options: Options, installed: Collection[str]) -> list[Candidate]:

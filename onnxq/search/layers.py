@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from onnxq.backend import Backend
 from onnxq.calibration.statistics import Statistics
@@ -25,6 +26,7 @@ LEVELS = ("16 bits", "float")
 _LEAST_IN_INTEGERS = 0.25
 """Share of the layers' cost that stays in integers: with less the result would be the float model."""
 _WIDE = 16
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 Rung = Callable[[int], Candidate]
 
@@ -56,8 +58,18 @@ def wide(options: Options, records: Sequence[Blame], basis: str = "") -> tuple[i
     return (len(records) if (options.act_bits or 8) < _WIDE else 0), rung
 
 
-def in_float(options: Options, records: Sequence[Blame], basis: str = "") -> tuple[int, Rung]:
-    """How many groups of layers may stay float, and the candidate with the worst ``k`` float; see :func:`wide`."""
+def in_float(
+    options: Options, records: Sequence[Blame], basis: str = "", functions: Mapping[str, str] = _NONE
+) -> tuple[int, Rung]:
+    """How many groups of layers may stay float, and the candidate with the worst ``k`` float; see :func:`wide`.
+
+    Args:
+        options: see there.
+        records: see there.
+        basis: see there.
+        functions: activation function → the layer that it is computed together with. It stays float with it: data has
+            not seen the tensor between the two.
+    """
     room = (1.0 - _LEAST_IN_INTEGERS) * sum(r.cost for r in records)
     spent, chosen = 0.0, list[Blame]()
     for record in records:
@@ -67,7 +79,9 @@ def in_float(options: Options, records: Sequence[Blame], basis: str = "") -> tup
 
     def rung(k: int) -> Candidate:
         names = _names(chosen[:k])
-        return Candidate(LEVELS[1], _layers(names, basis), replace(options, exclude=(*options.exclude, *names)))
+        behind = [function for function, layer in functions.items() if layer in names]
+        exclude = (*options.exclude, *names, *behind)
+        return Candidate(LEVELS[1], _layers(names, basis), replace(options, exclude=exclude))
 
     return len(chosen), rung
 

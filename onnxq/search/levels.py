@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnxq.deciding.rescue import Blame
@@ -41,6 +41,7 @@ class Hunt:
         whole: algorithms that are pipelines of their own.
         gains: these run in integers what the default leaves float.
         deadline: by ``time.monotonic``, after which nothing is begun; None without end.
+        functions: activation function → the layer that the target computes it together with.
         holds: whether the target can hold what options ask for; what it cannot is not tried.
         done: the attempts, in order.
         stopped: the deadline was met.
@@ -56,6 +57,7 @@ class Hunt:
     gains: bool = False
     deadline: float | None = None
     holds: Callable[[Options], bool] = lambda options: True
+    functions: Mapping[str, str] = field(default_factory=dict)
     done: list[Attempt] = field(default_factory=list)
     stopped: bool = False
     _options: dict[int, Options] = field(default_factory=dict)
@@ -99,8 +101,10 @@ class Hunt:
             self._check_time()
         records, base = self.blame(), self._best()
         found = []
-        for ladder in (layers.wide, layers.in_float):
-            count, rung = ladder(base, records, basis)
+        for count, rung in (
+            layers.wide(base, records, basis),
+            layers.in_float(base, records, basis, self.functions),
+        ):
             if count and not self.holds(rung(1).options):
                 continue
             found.append(layers.climb(count if most is None else min(most, count), rung, self._attempt))

@@ -223,7 +223,8 @@ def search(
         return state.blame
 
     holds = partial(candidates.can_hold, target)
-    hunt = Hunt(trials, options, ranges, algorithms, blame, tell or _nobody, whole, gains, deadline, holds)
+    together = candidates.functions(options, prepared, target)
+    hunt = Hunt(trials, options, ranges, algorithms, blame, tell or _nobody, whole, gains, deadline, holds, together)
     with unsaid():
         winner = hunt.run()
     written: list[Path] = []

@@ -147,7 +147,8 @@ def test_only_what_the_target_can_hold_is_tried(model: Path, backend: str) -> No
     levels = {attempt.level for attempt in found.attempts}
     assert "float" in levels and ("16 bits" in levels) == (backend == "snpe")
     floats = [a for a in found.attempts if a.level == "float" and a.quantized is not None]
-    assert all(a.quantized < 1.0 for a in floats if a.quantized is not None)
+    assert floats and all(a.quantized < 1.0 for a in floats if a.quantized is not None)
+    assert not any(a.failed for a in found.attempts if a.level == "float"), "also where a Relu stands behind the layer"
     assert found.attempts[0].quantized == 1.0
 
 
