@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from onnxq.calibration.data import open_data
 from onnxq.calibration.feeds import shape_text
+from onnxq.calibration.roles import spread
 from onnxq.calibration.usable import Usable
 from onnxq.checks.findings import Finding, of_error
 from onnxq.checks.fingerprint import fingerprint
@@ -54,11 +55,12 @@ def check_data(
     try:
         whole = open_data(data, session.inputs, image=image, samples=options.samples)
         samples = open_data(data, session.inputs, image=image, samples=limit) if whole.seekable else whole
+        to_run = range(RUN) if samples.length is None else spread(range(min(limit, samples.length)), RUN)
         for index, feed in enumerate(samples):
             if index >= limit:
                 break
             looker.look(feed, samples.index_of(index))
-            if index < RUN:
+            if index in to_run:
                 few[samples.index_of(index)] = feed
     except (DataError, OptionError) as error:
         return [of_error(error, "calibration data")], {}
