@@ -99,7 +99,7 @@ def test_a_quantized_models_target_is_onnxruntime_unless_another_is_named() -> N
 
 
 def test_what_is_nearly_right_is_taken_or_named() -> None:
-    with pytest.raises(onnxq.OptionError, match="backend: the target 'academic' itself is no name"):
+    with pytest.raises(onnxq.OptionError, match="backend: the target 'academic' itself is not a name"):
         onnxq.plan(residual(), backend=onnxq.backends()[0])  # type: ignore[arg-type]
     data = feeds_for(residual())
     options = onnxq.Options(placement="all", effort="fast")

@@ -207,8 +207,8 @@ def pair(between: str, outputs: str = "float[1, 8, 6, 6] y") -> onnx.ModelProto:
 @pytest.mark.parametrize(
     ("between", "reason"),
     [
-        ("r = Clip (a, low, high)", "behind Clip (1)"),
-        ("r = Sigmoid (a)", "behind Sigmoid (1)"),
+        ("r = Clip (a, low, high)", "after Clip (1)"),
+        ("r = Sigmoid (a)", "after Sigmoid (1)"),
         ("r = Relu (a)\n z = Neg (a)", "its input has other readers (1)"),
         ("c = Conv (a, shared)\n d = Relu (c)\n e = Conv (d, shared)\n r = Add (e, a)", "shared weights"),
     ],

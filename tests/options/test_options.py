@@ -178,7 +178,7 @@ def test_picture_sizes() -> None:
 @pytest.mark.parametrize("verb", [onnxq.plan, onnxq.quantize, onnxq.check, onnxq.calibrate, onnxq.sensitivity])
 def test_options_that_are_none_are_refused(verb: Any) -> None:
     more = () if verb in (onnxq.plan, onnxq.check) else (feeds_for(residual()),)
-    with pytest.raises(OptionError, match=r"^options: \{'weight_bits': 4\} is no onnxq\.Options"):
+    with pytest.raises(OptionError, match=r"^options: \{'weight_bits': 4\} is not an onnxq\.Options"):
         verb(residual(), *more, options={"weight_bits": 4})
 
 
