@@ -140,7 +140,7 @@ class FloatDraft:
         if missing:
             self._on_kept.update(self._observed(missing).tensors)
         return {
-            name: over_all(stats, self._on_kept[move.source], every[move.source], move)
+            name: over_all(stats, self._on_kept[move.source], every[move.source])
             if (move := moves[name]).source in sources and move.source in self._on_kept
             else stats
             for name, stats in changed.items()

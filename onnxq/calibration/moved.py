@@ -5,8 +5,8 @@ other samples hold is taken to be to the kept ones as it was before: the value o
 
     after_all(u) = after_kept(u) * before_all(u) / before_kept(u)
 
-and so among the negative ones. That is exact where all channels were scaled alike. Where the extremes of channels are
-known over all data, those of the changed tensor are exact for any scale of channels, and each is one of the values.
+and so among the negative ones. That is exact where all channels were scaled alike, and close where samples differ in
+loudness; a channel that is loud in none of the kept samples is not seen.
 """
 
 from __future__ import annotations
@@ -48,16 +48,13 @@ class Move:
     least: float = -math.inf
 
 
-def over_all(
-    after: TensorStatistics, before: TensorStatistics, every: TensorStatistics, move: Move | None = None
-) -> TensorStatistics:
+def over_all(after: TensorStatistics, before: TensorStatistics, every: TensorStatistics) -> TensorStatistics:
     """Statistics of a changed tensor over all data.
 
     Args:
         after: of it on the kept samples.
         before: of the tensor before the change, on the kept samples.
         every: of the tensor before the change, on all data.
-        move: what was done to each channel, where that is known.
 
     Returns:
         New statistics, with the name of ``after``.
@@ -77,8 +74,8 @@ def over_all(
     zeros = [int(stats.counts[[0, _HALF]].sum()) for stats in (every, before, after)]
     found.append((np.zeros(1), np.array([_share(*zeros)])))
     values, number = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    values, number = _raised(values, number, np.array([high]))
-    values, number = _raised(-values, number, np.array([-low]))
+    values, number = _raised(values, number, high)
+    values, number = _raised(-values, number, -low)
     values = -values
     np.add.at(counts, _keys(values), number)
     squares = float(np.square(values) @ number)
@@ -164,14 +161,12 @@ def _clipped(value: float, low: float, high: float) -> float:
     return min(max(value, low), high)
 
 
-def _raised(values: Floats, numbers: Numbers, ends: Floats) -> tuple[Floats, Numbers]:
-    """Values of which the largest is at least the largest of some ends, the next one the next, and so on."""
-    order = np.argsort(-values, kind="stable")
-    values, numbers = values[order], numbers[order]
-    most = min(len(ends), int(numbers.sum()))
-    taken = np.clip(most - (np.cumsum(numbers) - numbers), 0, numbers)
-    top = np.maximum(np.repeat(values, taken), np.sort(ends)[::-1][:most])
-    return np.concatenate([values, top]), np.concatenate([numbers - taken, np.ones(most, np.int64)])
+def _raised(values: Floats, numbers: Numbers, end: float) -> tuple[Floats, Numbers]:
+    """Values of which the largest one is at the end."""
+    numbers = numbers.copy()
+    held = np.flatnonzero(numbers)
+    numbers[held[np.argmax(values[held])]] -= 1
+    return np.append(values, end), np.append(numbers, 1)
 
 
 def _keys(values: Floats) -> Numbers:
