@@ -62,7 +62,8 @@ class OpRule:
             its range method is the user's.
         weight: spec of the weights where it is not the backend's.
         same_scale: all activations that the operator reads and writes share one scale, that of its first output; for
-            data movement the first input's scale is shared whether this is set or not.
+            data movement the first input's scale is shared whether this is set or not. Or a function of the node that
+            says whether; the first line of its docstring says on the target's page of which nodes.
         own_scale: the output keeps its own scale where an operator of one scale reads it: its kernel writes no other.
         weight_bits: widths of weights that the operator's kernel has; where another is asked for, its spec's is taken.
         act_bits: widths of activations that it has; the node stays float where another is asked for.
@@ -84,7 +85,7 @@ class OpRule:
     output: bool | Callable[[ir.Node], bool] = True
     activation: QuantSpec | Callable[[ir.Value], QuantSpec] | None = None
     weight: QuantSpec | None = None
-    same_scale: bool = False
+    same_scale: bool | Callable[[ir.Node], bool] = False
     own_scale: bool = False
     weight_bits: frozenset[int] = _ANY_BITS
     act_bits: frozenset[int] = _ANY_BITS
@@ -96,6 +97,10 @@ class OpRule:
     def needs_output(self, node: ir.Node) -> bool:
         """Whether the integer kernel of a node needs its output quantized, see ``output``."""
         return self.output(node) if callable(self.output) else self.output
+
+    def shares(self, node: ir.Node) -> bool:
+        """Whether what a node reads and writes has one scale, see ``same_scale``."""
+        return self.same_scale(node) if callable(self.same_scale) else self.same_scale
 
     def costs(self, node: ir.Node) -> tuple[float, float]:
         """The cost of a node, see ``cost``."""
@@ -149,7 +154,7 @@ class Backend:
         bias: ``"int32"`` (scale of data times scale of weight), ``"float"``, or a spec of its own.
         per_channel: weights have a scale for each output channel where their row has a ``weight_axis``, unless the
             options say otherwise; where no row has one they never do.
-        channel_activations: activations of a model to deploy may have a scale for each channel. Nothing here gives them.
+        channel_activations: activations of a model to deploy may have a scale for each channel; none are given here.
         unsigned: activations that the options make symmetric stay unsigned, with the zero point in the middle of the
             grid; else they become signed.
         constants: which constant operands that are no weights are quantized like activations: ``"all"``,

@@ -11,6 +11,7 @@ from onnxq.graph.traverse import subgraphs
 from onnxq.graph.values import is_constant
 from onnxq.planning.placement import cheapest, elements
 from onnxq.planning.question import Decisions, Question
+from onnxq.planning.relays import idle_relays
 from onnxq.planning.rows import row
 from onnxq.planning.specs import activation_spec
 
@@ -32,8 +33,11 @@ def assign(asked: Question, decided: Decisions) -> None:
         _keep(asked, decided, node, asked.backend.stored_because.get(node.op_type, why))
     held: dict[ir.Node, str] = {}
     fused: set[ir.Node] = set()
+    idle: dict[ir.Node, str] = {}
     if asked.placement == "all":
-        chosen = set(free)
+        if asked.options.placement == "auto" and asked.backend.mixes:
+            idle = idle_relays(free, decided.output, decided.absorbed, forced)
+        chosen = free.keys() - idle.keys()
     elif asked.placement == "compute":
         chosen = {n for n, r in free.items() if r.kind is Kind.COMPUTE} | forced
     else:
@@ -47,7 +51,7 @@ def assign(asked: Question, decided: Decisions) -> None:
     for node, rule in free.items():
         if node not in chosen:
             why = _FUSED if node in fused else _why_float(asked, rule.kind, held.get(node))
-            _keep(asked, decided, node, why)
+            _keep(asked, decided, node, idle.get(node, why))
     for function, producer in list(decided.absorbed.items()):
         if producer in chosen:
             decided.kept.pop(function, None)

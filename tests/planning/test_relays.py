@@ -1,0 +1,63 @@
+"""What only moves values between float operators is quantized nowhere for nothing."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import pytest
+
+from onnxq.graph.passes.normalize import normalize
+from onnxq.options import Options
+from onnxq.plan import Plan
+from onnxq.planning.planner import make_plan
+from onnxq.prepare import backend_named
+from tests.models import build, normal
+
+
+def plan(backend: str, options: Options | None = None) -> Plan:
+    """A soft-argmax behind a convolution: shapes change between operators that few targets quantize."""
+    net = build(
+        """(float[1, 4, 6, 6] x) => (float[1, 4, 1] y) {
+            c = Conv (x, w)
+            r = Reshape (c, flat)
+            e = Exp (r)
+            s = ReduceSum <keepdims = 1> (e, axis)
+            p = Div (e, s)
+            t = Reshape (p, flat)
+            u = Squeeze (t, first)
+            v = Unsqueeze (u, first)
+            y = ReduceSum <keepdims = 1> (v, axis)
+        }""",
+        w=normal(4, 4, 1, 1),
+        flat=[1, 4, 36],
+        axis=[2],
+        first=[0],
+    )
+    model = ir.serde.deserialize_model(net)
+    normalize(model)
+    return make_plan(model, backend_named(backend), options)
+
+
+@pytest.mark.parametrize(("backend", "why"), [("openvino", "no integer operator reads it"), ("tvm", "moves values")])
+def test_movement_between_float_operators_stays_float(backend: str, why: str) -> None:
+    found = plan(backend)
+    reasons = {kept.node: kept.reason for kept in found.kept_float}
+    moved = [site.tensor for site in found.sites if site.tensor in ("p", "t", "u", "v")]
+    assert not moved and "Conv" in found.quantized.values()
+    assert why in reasons["Reshape_1"] and why in reasons["Squeeze"] and why in reasons["Unsqueeze"]
+
+
+def test_movement_behind_an_integer_operator_is_in_integers_where_its_output_is_quantized() -> None:
+    assert "Reshape" in plan("tvm").quantized, "its numbers are those of the convolution's grid already"
+
+
+def test_placement_all_quantizes_it() -> None:
+    assert {"Reshape_1", "Squeeze", "Unsqueeze"} <= plan("tvm", Options(placement="all")).quantized.keys()
+
+
+def test_movement_that_was_asked_for_by_name_is_quantized() -> None:
+    found = plan("tvm", Options(include=("Conv", "Squeeze")))
+    assert "Squeeze" in found.quantized
+
+
+def test_a_target_of_integers_alone_quantizes_it() -> None:
+    assert {"Reshape_1", "Squeeze", "Unsqueeze"} <= plan("qnn").quantized.keys()
