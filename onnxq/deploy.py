@@ -45,6 +45,8 @@ from onnxq.spec import PerTensor, QuantSpec
 __all__ = ["deploy"]
 
 _LISTED = 5
+_A_CONSTANT = "a constant that it reads"
+_FLOAT_WEIGHTS = "the model given has its weights in float"
 _ALIKE = 40.0
 """dB between a result and the model given, below which it is told what was left out."""
 _FINER = "; the result rounds less often"
@@ -154,7 +156,10 @@ def _adopt(
         lacks |= reading(plan, numbers)
         if target.complete_units:
             lacks |= writing(source.model, plan, numbers)
-        return {node: f"the model given does not quantize {tensor!r}" for node, tensor in lacks.items()}
+        constants = {node for node, tensor in lacks.items() if tensor in source.model.graph.initializers}
+        together = constants if len(constants) > 1 else set()  # biases of many layers are one line
+        names = {n: _A_CONSTANT if n in together else repr(tensor) for n, tensor in lacks.items()}
+        return {node: f"the model given does not quantize {name}" for node, name in names.items()}
 
     plan = settled_plan(source.model, target, options, lacking)
     numbers, shared = _numbers(source.model, plan, given, in_float)
@@ -171,7 +176,7 @@ def _adopt(
         for s in plan.sites
         if s.name in numbers
     )
-    plan = without_torn_ties(replace(plan, sites=sites), numbers)
+    plan = _truly_stored(without_torn_ties(replace(plan, sites=sites), numbers))
     fit_biases(source.model, plan, numbers)
     unused = [name for kind, name in given if kind != "bias" and name not in {s.tensor for s in sites}]
     notes = [f"deploy: {target.name} does not quantize {', '.join(map(repr, unused))}"] if unused else []
@@ -184,6 +189,14 @@ def _adopt(
         end = "the table has no entry" if target.format_named(options.format).simulated else "written in float"
         notes.append(f"deploy: the model given has no scale for {', '.join(map(repr, without))}: {end}")
     return plan, numbers, [*notes, *fit_to_target(source.model, plan, numbers, target)]
+
+
+def _truly_stored(plan: Plan) -> Plan:
+    """A plan that says of layers whose weights the model given has in float that they stay so."""
+    held = {edge.node for site in plan.sites if site.role == "weight" for edge in site.readers}
+    lost = plan.stored.keys() - held
+    kept = tuple(replace(k, reason=_FLOAT_WEIGHTS) if k.node in lost else k for k in plan.kept_float)
+    return replace(plan, stored={n: op for n, op in plan.stored.items() if n in held}, kept_float=kept)
 
 
 def _numbers(

@@ -151,7 +151,7 @@ def _traced(prepared: QuantizedModule, example: tuple[Any, ...], names: dict[str
             for name, quantizer in quantizers.items():
                 assert isinstance(quantizer, Quantizer)
                 prepared.quantizers[name] = _Exported(quantizer)
-            return to_onnx(prepared, example, opset=OPSET, **names), wanted
+            return to_onnx(prepared, example, opset=OPSET, of=type(prepared.module).__name__, **names), wanted
     finally:
         for name, quantizer in quantizers.items():
             prepared.quantizers[name] = quantizer

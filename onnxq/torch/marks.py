@@ -29,6 +29,8 @@ Tensor = torch.Tensor
 
 DOMAIN, NAME = "onnxq", "Mark"
 _MOVES = ("Transpose", "Identity")
+_PACKING = ("_pack_padded_sequence", "_pad_packed_sequence")
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _MEAN = 3
 _BIASES = {"BatchNormalization": (2, _MEAN), "Conv": (2,), "ConvTranspose": (2,), "Gemm": (2,), "Add": (0, 1)}
 """Positions of what is added; behind a batch normalization's shift, the mean that is taken from it."""
@@ -82,6 +84,8 @@ class Marker:
                 self.infinite.add(place)
             return _Mark.apply(x, key, position)  # type: ignore[no-any-return]
 
+        if name in _PACKING or _reads_packed(name, args):
+            return func(*args, **kwargs)  # torch exports the packing only where nothing stands in between
         in_place = changes_first(name, args, kwargs)
         if name in IN_PLACE:
             func, in_place = IN_PLACE[name], False
@@ -89,6 +93,11 @@ class Marker:
         args = tuple(a if in_place and k == 0 else map_tensors(a, mark, str(k)) for k, a in enumerate(args))
         kwargs = {k: a if k == "out" else map_tensors(a, mark, k) for k, a in kwargs.items()}
         return map_tensors(func(*args, **kwargs), mark, "out")
+
+
+def _reads_packed(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether a recurrent layer is called with a packed sequence: its lengths stand behind the data then."""
+    return name in _RECURRENT and len(args) > 1 and isinstance(args[1], Tensor) and args[1].dtype == torch.int64
 
 
 def changes_first(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
@@ -99,13 +108,16 @@ def changes_first(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     return bool(kwargs.get("inplace")) or (name in ("relu", "relu6", "hardswish", "silu") and args[-1] is True)
 
 
-def to_onnx(module: torch.nn.Module, example_inputs: tuple[Any, ...], *, opset: int, **names: Any) -> onnx.ModelProto:
+def to_onnx(
+    module: torch.nn.Module, example_inputs: tuple[Any, ...], *, opset: int, of: str, **names: Any
+) -> onnx.ModelProto:
     """A module in evaluation mode as ONNX, its own mode left as it was.
 
     Args:
         module: to export.
         example_inputs: of its forward.
         opset: of the standard operators.
+        of: name of the user's class, for messages.
         names: ``input_names``, ``output_names``, ``dynamic_axes`` of ``torch.onnx.export``.
 
     Raises:
@@ -129,7 +141,7 @@ def to_onnx(module: torch.nn.Module, example_inputs: tuple[Any, ...], *, opset: 
     except Exception as error:  # torch raises errors of many kinds, and its own on top of a user's
         raise ModelError(
             f"torch cannot export it to ONNX ({type(error).__name__}: {error})",
-            where=f"module {type(module).__name__}",
+            where=f"module {of}",
             hint="torch.onnx.export(module, example_inputs, path, dynamo=False) must work on the float module",
         ) from error
     finally:

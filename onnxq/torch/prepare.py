@@ -112,7 +112,7 @@ def prepare(
 
 def _mapped(module: torch.nn.Module, example: Args, target: Backend, options: Options, path: ModulePath) -> Mapped:
     marker = Marker()
-    proto = to_onnx(_Marking(module, path, marker), example, opset=OPSET)
+    proto = to_onnx(_Marking(module, path, marker), example, opset=OPSET, of=type(module).__name__)
     found = map_plan(proto, marker, target, options)
     if found.refolded:
         raise OptionError(

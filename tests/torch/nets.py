@@ -68,6 +68,22 @@ class Attention(nn.Module):
         return result
 
 
+class Packed(nn.Module):
+    """Sentences of different lengths through a recurrent layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(50, 16)
+        self.layer = nn.LSTM(16, 12, batch_first=True, bidirectional=True)
+        self.middle, self.head = nn.Linear(24, 24), nn.Linear(24, 3)
+
+    def forward(self, words: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(self.table(words), lengths, batch_first=True, enforce_sorted=False)
+        found, _ = nn.utils.rnn.pad_packed_sequence(self.layer(packed)[0], batch_first=True)
+        out: torch.Tensor = self.head(self.middle(found).relu())
+        return out
+
+
 def batches(*shape: int, count: int = 4, seed: int = 0) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(shape, generator=generator) for _ in range(count)]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 import onnxq
@@ -17,7 +18,7 @@ import torch
 from torch import nn
 
 import onnxq.torch as qat
-from tests.torch.nets import W4A4, Attention, Plain, assert_same, batches, differences, trained, with_signs
+from tests.torch.nets import W4A4, Attention, Packed, Plain, assert_same, batches, differences, trained, with_signs
 
 torch.set_num_threads(1)
 
@@ -158,3 +159,31 @@ def test_a_quantizer_behind_another_one(tmp_path: Path) -> None:
     path = qat.export(model, tmp_path / "trained.onnx", (data[0],))
     onnxq.deploy(path, backend="onnxruntime", output=tmp_path / "out.onnx")
     assert differences(model, tmp_path / "out.onnx", data, optimize=False).max() <= 1e-4
+
+
+def test_packed_sequences_train_and_their_layer_stays_float(tmp_path: Path) -> None:
+    lengths = torch.tensor([3, 7, 5, 2])
+    data = [(torch.randint(1, 50, (4, 7)), lengths) for _ in range(3)]
+    with pytest.warns(UserWarning, match="LSTM"):
+        model = qat.prepare(Packed(), data[0], batches=data)
+    assert {"head_linear_weight", "middle_linear_weight"} <= set(model.quantizers)
+    path = qat.export(model.eval(), tmp_path / "trained.onnx", data[0], input_names=["words", "lengths"])
+    deployed = onnxq.deploy(path, backend="onnxruntime", output=tmp_path / "out.onnx")
+    assert not deployed.plan.stored, "the weights of the recurrent layer are float in the file"
+    kept = {k.op: k.reason for k in deployed.plan.kept_float}
+    assert kept["LSTM"] == "the model given has its weights in float"
+    session = onnxruntime.InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"words": data[1][0].numpy(), "lengths": lengths.numpy()})
+    with torch.no_grad():
+        want = model(*data[1]).numpy()
+    assert np.median(np.abs(found - want)) <= 1e-5 * np.abs(want).max()
+
+
+def test_biases_that_are_not_quantized_are_one_line(tmp_path: Path) -> None:
+    net = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(3)))
+    x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+    model = qat.prepare(net, (x,), batches=[(x,)])
+    path = qat.export(model.eval(), tmp_path / "trained.onnx", (x,))
+    deployed = onnxq.deploy(path, backend="onnxruntime", output=tmp_path / "out.onnx")
+    reasons = [k.reason for k in deployed.plan.kept_float if k.op == "Add"]
+    assert len(set(reasons)) <= 1, reasons
