@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from onnxq.deciding.rescue import Blame
 from onnxq.options import Options
@@ -79,16 +79,20 @@ class Hunt:
         if first.meets or any(not faster(first, made) for made in enough):
             return fastest(enough)
         for list_of, installed in ((candidates.ranges, self.ranges), (candidates.algorithms, self.algorithms)):
-            if (found := self._level(list_of(self._best(), installed), first)) is not None:
+            if (found := self._level(list_of(self._base(), installed), first)) is not None:
                 return fastest([*enough, found])
         before = self._top()
         if (found := self._climbs(_FEW)) is not None:
             return fastest([*enough, found])
-        if (found := self._level(candidates.trained(self._best(), self.algorithms), first)) is not None:
+        if (found := self._level(candidates.trained(self._base(), self.algorithms), first)) is not None:
             return fastest([*enough, found])
         top = self._top()
         found = self._climbs(None, "" if top is before or top is None else top.name)
         return fastest([*enough, *([found] if found is not None else [])])
+
+    def _base(self) -> Options:
+        """The best options so far with the algorithms that the user named: others may take their place."""
+        return replace(self._best(), algorithms=self.options.algorithms)
 
     def _climbs(self, most: int | None, basis: str = "") -> Attempt | None:
         """The fastest attempt with layers at 16 bits, or in float, that meets the target.

@@ -198,6 +198,18 @@ def test_what_trains_comes_behind_a_few_layers_and_before_many() -> None:
         assert trains == (["algorithm adaround, bias_correction", "algorithm effort best"] if enough > 4 else [])
 
 
+def test_what_trains_is_tried_where_a_quick_algorithm_leads() -> None:
+    class Gains(Scripted):
+        def make(self, candidate: Candidate) -> Attempt:
+            metric = 0.9 if candidate.what == "gptq, bias_correction" else 0.5
+            return dataclasses.replace(super().make(candidate), metric=metric)
+
+    trials, installed = Gains({}), ["adaround", "bias_correction", "gptq"]
+    Hunt(cast(Trials, trials), Options(), [], installed, lambda: [], lambda attempt: None).run()
+    trains = trials.asked[trials.asked.index("algorithm gptq, bias_correction") + 1 :]
+    assert trains == ["algorithm adaround, bias_correction", "algorithm effort best"]
+
+
 def test_layers_are_tried_anew_on_what_training_gained() -> None:
     """With names that tell: a search that goes on must not take the one for the other."""
 
