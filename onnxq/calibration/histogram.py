@@ -156,7 +156,8 @@ def _add_lanes(lanes: NDArray[np.float64], chunk: NDArray[np.float32]) -> None:
 
 def keys_of(x: NDArray[np.float32]) -> NDArray[np.int64]:
     """The key of each value: the top 14 bits of its pattern."""
-    return (np.ascontiguousarray(x).view(np.uint32) >> np.uint32(_SHIFT)).astype(np.int64)
+    keys: NDArray[np.int64] = (np.ascontiguousarray(x).view(np.uint32) >> np.uint32(_SHIFT)).astype(np.int64)
+    return keys
 
 
 def key_edges(keys: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -205,7 +205,7 @@ def test_what_trains_is_tried_where_a_quick_algorithm_leads() -> None:
             return dataclasses.replace(super().make(candidate), metric=metric)
 
     trials, installed = Gains({}), ["adaround", "bias_correction", "gptq"]
-    Hunt(cast(Trials, trials), Options(), [], installed, lambda: [], lambda attempt: None).run()
+    Hunt(cast(Trials, trials), Options(), [], installed, list, lambda attempt: None).run()
     trains = trials.asked[trials.asked.index("algorithm gptq, bias_correction") + 1 :]
     assert trains == ["algorithm adaround, bias_correction", "algorithm effort best"]
 
