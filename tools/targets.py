@@ -152,6 +152,9 @@ def _note(rule: OpRule) -> str:
     notes = []
     if rule.kind is Kind.MOVEMENT:
         notes.append("input and output share a scale")
+    elif callable(rule.same_scale):
+        said = (rule.same_scale.__doc__ or "").strip().splitlines()
+        notes.append(f"inputs and output share a scale of {said[0].rstrip('.') if said else 'some'}")
     elif rule.same_scale:
         notes.append("inputs and output share a scale")
     if rule.fixed is not None:

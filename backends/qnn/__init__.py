@@ -63,7 +63,14 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.backends.qnn.limits import keep_to_limits
-from onnxq.backends.qnn.rewrites import gather_is_right, mean_is_right, product_is_flat, resize_is_right, rewrite
+from onnxq.backends.qnn.rewrites import (
+    ends_at_its_result,
+    gather_is_right,
+    mean_is_right,
+    product_is_flat,
+    resize_is_right,
+    rewrite,
+)
 from onnxq.checks.findings import Finding
 from onnxq.errors import ModelError, VerificationError
 from onnxq.graph.traverse import all_nodes, describe
@@ -97,7 +104,8 @@ RULES = (
     OpRule("Softmax", Kind.ELEMENTWISE, own_scale=True),  # the HTP writes it with the zero point 0, whatever is asked
     *each(Kind.ELEMENTWISE, "LogSoftmax LpNormalization Abs Neg Exp Sqrt Sin Cos Asin Atan"),
     *each(Kind.ELEMENTWISE, "Floor Ceil Sign"),
-    *each(Kind.ELEMENTWISE, "AveragePool GlobalAveragePool GlobalMaxPool ReduceMean ReduceSum ReduceMax ReduceMin"),
+    OpRule("AveragePool", Kind.ELEMENTWISE, same_scale=ends_at_its_result),
+    *each(Kind.ELEMENTWISE, "GlobalAveragePool GlobalMaxPool ReduceMean ReduceSum ReduceMax ReduceMin"),
     OpRule("Pad", Kind.ELEMENTWISE, same_scale=True),  # the HTP copies codes, also where the border goes beyond them
     *each(Kind.ELEMENTWISE, "Add Sub Mul Div Pow Max Min", data=(0, 1)),
     *each(Kind.ELEMENTWISE, "Concat", data=None),

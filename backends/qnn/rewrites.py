@@ -14,7 +14,7 @@ from onnxq.graph.passes.plain_means import plain_means, rounds_up
 from onnxq.graph.passes.positive_indices import counts_from_the_end, positive_indices
 from onnxq.graph.values import constant_array, static_shape
 
-__all__ = ["gather_is_right", "mean_is_right", "product_is_flat", "resize_is_right", "rewrite"]
+__all__ = ["ends_at_its_result", "gather_is_right", "mean_is_right", "product_is_flat", "resize_is_right", "rewrite"]
 
 _MOST_DIMENSIONS = 4
 """Of a product of two activations; those of five the emulator computes wrongly without a word, in 8 bits."""
@@ -80,6 +80,23 @@ def mean_is_right(node: ir.Node) -> str | None:
     if rounds_up(node):
         return "the HTP computes windows beyond its input wrongly; sizes that fit would leave none"
     return None
+
+
+def ends_at_its_result(node: ir.Node) -> bool:
+    """AveragePool whose windows lie side by side, with even sides above 2.
+
+    The HTP makes two pools of such a one, and rounds between them in the scale of the result: what the first pool gives
+    beyond that is cut there, in 8 and in 16 bits. Right are other windows, those with padding, a single window for all
+    of the input, GlobalAveragePool and ReduceMean.
+    """
+    get = node.attributes
+    kernel = tuple(get.get_ints("kernel_shape", ()))
+    if len(kernel) != 2 or any(side < 4 or side % 2 for side in kernel) or any(get.get_ints("pads", ())):
+        return False
+    if tuple(get.get_ints("strides", ())) != kernel or any(step != 1 for step in get.get_ints("dilations", ())):
+        return False
+    sizes = static_shape(node.inputs[0])
+    return sizes is None or any(size >= 2 * side for size, side in zip(sizes[2:], kernel, strict=True))
 
 
 def gather_is_right(node: ir.Node) -> str | None:

@@ -57,7 +57,7 @@ def _together(asked: Question, decided: Decisions, producer: ir.Node, function: 
     if asked.backend.absorbs is not None:
         return asked.backend.absorbs(producer, function)
     rule = decided.rules[producer]
-    return rule.fixed is None and (not rule.same_scale or function.op_type in _CUTS)
+    return rule.fixed is None and (not rule.shares(producer) or function.op_type in _CUTS)
 
 
 def _left_alone(asked: Question, decided: Decisions, producer: ir.Node, function: ir.Node) -> bool:

@@ -22,7 +22,7 @@ __all__ = ["carry", "hands_on", "without_kernel"]
 
 def hands_on(node: ir.Node, rule: OpRule) -> bool:
     """Whether what a node gives are numbers that it reads."""
-    return rule.kind is Kind.MOVEMENT or rule.same_scale or node.op_type == "Concat"
+    return rule.kind is Kind.MOVEMENT or rule.shares(node) or node.op_type == "Concat"
 
 
 def carry(asked: Question, decided: Decisions, *, kernels: bool = False) -> None:

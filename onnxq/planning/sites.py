@@ -163,7 +163,7 @@ class _Drafts:
         draft.fixed, draft.own = rule.fixed, rule.own_scale
         if rule.kind is Kind.MOVEMENT and node.inputs[0] is not None:
             draft.tied_to = self._made.get((node.inputs[0], _role(node.inputs[0]), spec, 0))
-        if rule.same_scale:
+        if rule.shares(node):
             self._share(node, rule, draft)
 
     def _share(self, node: ir.Node, rule: OpRule, output: _Draft) -> None:

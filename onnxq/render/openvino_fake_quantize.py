@@ -68,7 +68,7 @@ def once(quantized: Quantized) -> Quantized:
     dropped: set[str] = set()
     for node in quantized.model.graph.all_nodes():
         rule = rules.get(node.op_type)
-        if node.name not in plan.quantized or rule is None or not (rule.kind is Kind.MOVEMENT or rule.same_scale):
+        if node.name not in plan.quantized or rule is None or not (rule.kind is Kind.MOVEMENT or rule.shares(node)):
             continue
         count = len(node.inputs) if rule.data is None else 1
         before = [by_reader.get((node.name or "", k)) for k in range(count)]

@@ -152,6 +152,21 @@ def test_what_is_written_otherwise(nodes: str, constants: dict[str, Any]) -> Non
     assert max(one.steps for one in compare_layers(q.qdq(), RUNTIME, feeds, timeout=120)) <= 1
 
 
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("side", [2, 3, 4, 6, 8])
+def test_mean_pools_side_by_side(tmp_path: Path, side: int, bits: int) -> None:
+    """With a scale of its own a pool of even sides above 2 is cut at its result's range, inside."""
+    how = f"kernel_shape = [{side}, {side}], strides = [{side}, {side}]"
+    model, path = build(f"(float[1, 3, 24, 24] x) => (float[1, 3, h, w] y) {{ y = AveragePool <{how}> (x) }}"), "q.onnx"
+    feeds = feeds_for(model, samples=4)
+    q = onnxq.quantize(model, feeds, backend="qnn", output=tmp_path / path, options=Options(act_bits=bits))
+    seen, session = examine(RUNTIME, tmp_path / path, feeds), Session(q.qdq(), optimize=False)
+    assert not seen.floating
+    most = (1.01 if bits == 8 else 4.01) * float(q.qparams["y"].scale)
+    for feed, got in zip(feeds, seen.outputs, strict=True):
+        assert np.abs(session.run(feed)["y"] - got["y"]).max() <= most
+
+
 @pytest.mark.parametrize(("arch", "soc"), [("68", "30"), ("73", "43")])
 @pytest.mark.parametrize("bits", [8, 16])
 @pytest.mark.parametrize("shape", [(16,), (3, 5, 16), (2, 3, 5, 16)])

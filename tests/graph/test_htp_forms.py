@@ -1,4 +1,4 @@
-"""Mean pools without rounding up, and indices that count from the start."""
+"""Mean pools without rounding up or in steps of their own, and indices that count from the start."""
 
 from __future__ import annotations
 
@@ -52,6 +52,25 @@ def test_mean_pools_that_stay() -> None:
         infer_shapes(model)
         assert not plain_means(model)
         assert [kept.op for kept in onnxq.plan(source, backend="qnn").kept_float] == ["AveragePool"]
+
+
+@pytest.mark.parametrize(
+    ("how", "sizes", "one"),
+    [
+        ("kernel_shape = [4, 4], strides = [4, 4]", "8, 11", True),
+        ("kernel_shape = [12, 6], strides = [12, 6]", "24, 13", True),
+        ("kernel_shape = [4, 4], strides = [4, 4]", "H, W", True),
+        ("kernel_shape = [2, 2], strides = [2, 2]", "8, 8", False),
+        ("kernel_shape = [3, 6], strides = [3, 6]", "12, 12", False),
+        ("kernel_shape = [4, 4], strides = [2, 2]", "8, 8", False),
+        ("kernel_shape = [4, 4], strides = [4, 4], pads = [1, 1, 1, 1]", "10, 10", False),
+        ("kernel_shape = [8, 8], strides = [8, 8]", "8, 8", False),
+    ],
+)
+def test_mean_pools_of_two_steps_share_a_scale(how: str, sizes: str, one: bool) -> None:
+    source = build(f"(float[1, 3, {sizes}] x) => (float[1, 3, h, w] y) {{ y = AveragePool <{how}> (x) }}")
+    plan = onnxq.plan(source, backend="qnn", shapes={"x": (1, 3, 24, 24)})
+    assert len({plan.root(site).name for site in plan.sites}) == (1 if one else 2)
 
 
 @pytest.mark.parametrize(

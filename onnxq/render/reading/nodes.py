@@ -88,7 +88,7 @@ class _Found:
         if needed and any(v.name not in self.tensors and (v.uses() or v.is_graph_output()) for v in ends):
             return "its output is not quantized in the model given"
         self.between.update(function.name or "" for function in functions if function is not None)
-        if not needed and rule is not None and (rule.kind is Kind.MOVEMENT or rule.same_scale):
+        if not needed and rule is not None and (rule.kind is Kind.MOVEMENT or rule.shares(node)):
             self.passed.update(value.name or "" for value in node.outputs)
         return ""
 
