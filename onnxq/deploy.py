@@ -157,8 +157,8 @@ def _adopt(
         if target.complete_units:
             lacks |= writing(source.model, plan, numbers)
         constants = {node for node, tensor in lacks.items() if tensor in source.model.graph.initializers}
-        together = constants if len(constants) > 1 else set()  # biases of many layers are one line
-        names = {n: _A_CONSTANT if n in together else repr(tensor) for n, tensor in lacks.items()}
+        several = len(constants) > 1  # biases of many layers are one line
+        names = {n: _A_CONSTANT if several and n in constants else repr(t) for n, t in lacks.items()}
         return {node: f"the model given does not quantize {name}" for node, name in names.items()}
 
     plan = settled_plan(source.model, target, options, lacking)
@@ -194,9 +194,8 @@ def _adopt(
 def _truly_stored(plan: Plan) -> Plan:
     """A plan that says of layers whose weights the model given has in float that they stay so."""
     held = {edge.node for site in plan.sites if site.role == "weight" for edge in site.readers}
-    lost = plan.stored.keys() - held
-    kept = tuple(replace(k, reason=_FLOAT_WEIGHTS) if k.node in lost else k for k in plan.kept_float)
-    return replace(plan, stored={n: op for n, op in plan.stored.items() if n in held}, kept_float=kept)
+    kept = (replace(k, reason=_FLOAT_WEIGHTS) if k.node in plan.stored.keys() - held else k for k in plan.kept_float)
+    return replace(plan, stored={n: plan.stored[n] for n in plan.stored if n in held}, kept_float=tuple(kept))
 
 
 def _numbers(

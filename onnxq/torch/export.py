@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from onnxq.torch.marks import to_onnx
 from onnxq.torch.module import QuantizedModule, require_prepared
 from onnxq.torch.prepare import OPSET
 from onnxq.torch.quantizers import Quantizer
+from onnxq.torch.quantizers.adaround import AdaRound
 from onnxq.torch.quantizers.logarithmic import logarithmic_grid
 
 __all__ = ["export"]
@@ -39,6 +41,8 @@ _TOLERANCE = 1e-3
 """Share of the largest output by which torch and onnxruntime may differ where no step of a quantizer explains it."""
 
 
+_UNDECIDED = 0.05
+"""Share of a weight's numbers that may be between two integers after a training."""
 _FUNCTIONS = ((fake_quantize.DOMAIN, fake_quantize.NAME), (fake_quantize.DOMAIN, nnie_quantize.NAME))
 
 
@@ -104,7 +108,8 @@ def export(
     The file is run in onnxruntime on the example and compared with the module in evaluation mode.
 
     Args:
-        module: what :func:`onnxq.torch.prepare` gave, calibrated; left unchanged.
+        module: what :func:`onnxq.torch.prepare` gave, calibrated, or what wraps it (``AveragedModel``,
+            ``DistributedDataParallel``, ``torch.compile``); left unchanged.
         path: of the file.
         example_inputs: of its forward, a tuple or the one tensor; the branch that they take is the one exported.
         input_names: of the graph.
@@ -122,6 +127,7 @@ def export(
     """
     prepared, example = require_prepared(module), example_of(example_inputs)
     require_finite(prepared, where="export")
+    _tell_of_rounding(prepared)
     target = Path(path)
     if not target.parent.is_dir():
         raise OutputError("the folder does not exist", where=f"'{target.parent}'", hint="Create it first")
@@ -137,6 +143,18 @@ def export(
     _compare(model, example, wanted)
     save(model, target)
     return target
+
+
+def _tell_of_rounding(prepared: QuantizedModule) -> None:
+    """Warn where AdaRound trained without what drives its weights to whole numbers."""
+    open_ = {n: q.undecided for n, q in prepared.observing() if isinstance(q, AdaRound) and q.undecided > _UNDECIDED}
+    if open_:
+        name = max(open_, key=lambda n: open_[n])
+        warnings.warn(
+            f"onnxq: weights of {len(open_)} layers trained between two numbers and are rounded now, of {name!r} "
+            f"{open_[name]:.0%}: the loss was without onnxq.torch.rounding_loss, and the file is worse than it",
+            stacklevel=3,
+        )
 
 
 def _traced(prepared: QuantizedModule, example: tuple[Any, ...], names: dict[str, Any]) -> tuple[Any, list[Tensor]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -74,6 +75,40 @@ class QuantizedModule(torch.nn.Module):
             return self.module(*args, **kwargs)
         with self._path, Insertion(self._path, _Run(self)):
             return self.module(*args, **kwargs)
+
+    def get_extra_state(self) -> Tensor:
+        """The grids that it was prepared with, so that a checkpoint is taken up only where they are the same."""
+        grids = {"backend": self.target.name, **{f"/{name}": str(q.spec) for name, q in self.observing()}}
+        return torch.tensor(list(json.dumps(grids).encode()), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """See :meth:`get_extra_state`.
+
+        Raises:
+            OptionError: the checkpoint is of other grids; nothing was loaded then.
+        """
+        saved = json.loads(bytes(state.cpu().tolist()))
+        own = {f"/{name}": str(quantizer.spec) for name, quantizer in self.observing()}
+        other = [name for name, grid in own.items() if saved.get(name, grid) != grid]
+        if other:
+            more = f", and {len(other) - 1} more differ" if len(other) > 1 else ""
+            raise OptionError(
+                f"{other[0][1:]!r} is {saved[other[0]]} there and {own[other[0]]} here{more}; it was prepared for "
+                f"{saved['backend']}, this module for {self.target.name}",
+                where="the checkpoint",
+                hint="Prepare with the options of the training that wrote it",
+            )
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Checkpoints written before the grids were among them are loaded with a warning."""
+        key = f"{prefix}_extra_state"
+        if key not in state and any(name.startswith(f"{prefix}quantizers.") for name in state):
+            warnings.warn(
+                "onnxq: the checkpoint does not say what bits it was trained with; prepare with the options of then",
+                stacklevel=2,
+            )
+            state[key] = self.get_extra_state()
+        super()._load_from_state_dict(state, prefix, *rest)
 
     def observing(self) -> list[tuple[str, Quantizer]]:
         """Its quantizers with their names."""
@@ -228,11 +263,16 @@ class _Run:
 
 
 def require_prepared(module: torch.nn.Module) -> QuantizedModule:
-    """The module as the kind that :func:`prepare` gives.
+    """The module as the kind that :func:`prepare` gives, taken out of what wraps it.
+
+    ``DistributedDataParallel`` and ``AveragedModel`` have it as ``module``, a compiled module as ``_orig_mod``.
 
     Raises:
         OptionError: it is another.
     """
-    if not isinstance(module, QuantizedModule):
+    found: object = module
+    while isinstance(found, torch.nn.Module) and not isinstance(found, QuantizedModule):
+        found = getattr(found, "_orig_mod", None) or getattr(found, "module", None)
+    if not isinstance(found, QuantizedModule):
         raise OptionError(f"{type(module).__name__} is not prepared", hint="Give what onnxq.torch.prepare returned")
-    return module
+    return found

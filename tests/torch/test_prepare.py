@@ -250,3 +250,60 @@ def test_batches_given_at_once_are_calibrated_with() -> None:
     qat.calibrate(later, (data[k % len(data)] for k in range(3)))
     found, wanted = ({n: q.qparams() for n, q in model.observing()} for model in (at_once, later))
     assert found and found == wanted
+
+
+def test_a_checkpoint_of_other_bits_is_refused_and_nothing_is_loaded() -> None:
+    data = batches(4, 3, 10, 10)
+    model = qat.prepare(Plain(), (data[0],), options=W4A4, batches=data)
+    saved = model.state_dict()
+    other = qat.prepare(Plain(), (data[0],), batches=data)
+    before = {n: t.clone() for n, t in other.module.state_dict().items()}
+    with pytest.raises(OptionError, match=r"int8 .* here"):
+        other.load_state_dict(saved)
+    assert all(torch.equal(t, before[n]) for n, t in other.module.state_dict().items())
+    same = qat.prepare(Plain(), (data[0],), options=W4A4)
+    same.load_state_dict(saved)
+    with torch.no_grad():
+        assert torch.equal(same.eval()(data[0]), model.eval()(data[0]))
+
+
+def test_a_checkpoint_that_does_not_say_its_bits_is_loaded_with_a_warning() -> None:
+    data = batches(4, 3, 10, 10)
+    model = qat.prepare(Plain(), (data[0],), options=W4A4, batches=data)
+    saved = {n: t for n, t in model.state_dict().items() if n != "_extra_state"}
+    same = qat.prepare(Plain(), (data[0],), options=W4A4)
+    with pytest.warns(UserWarning, match="does not say what bits"):
+        same.load_state_dict(saved)
+    with torch.no_grad():
+        assert torch.equal(same.eval()(data[0]), model.eval()(data[0]))
+
+
+def test_what_wraps_a_prepared_module_is_exported(tmp_path: Path) -> None:
+    data = batches(4, 3, 10, 10)
+    model = qat.prepare(Plain(), (data[0],), options=W4A4, batches=data)
+    qat.export(model, tmp_path / "plain.onnx", (data[0],))
+    for k, wrapped in enumerate((torch.optim.swa_utils.AveragedModel(model), torch.compile(model, backend="eager"))):
+        path = qat.export(wrapped, tmp_path / f"{k}.onnx", (data[0],))  # type: ignore[arg-type]
+        assert path.read_bytes() == (tmp_path / "plain.onnx").read_bytes()
+    with pytest.raises(OptionError, match="Plain is not prepared"):
+        qat.export(Plain(), tmp_path / "x.onnx", (data[0],))
+
+
+def test_adaround_without_its_regularizer_is_told(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    data = batches(4, 3, 10, 10)
+    model = qat.prepare(Plain(), (data[0],), options=W4A4, batches=data, weight_quantizer="adaround")
+    qat.export(model.eval(), tmp_path / "x.onnx", (data[0],))
+    assert not [w for w in recwarn if "rounding_loss" in str(w.message)], "nothing was trained"
+    model.train()(data[0])
+    with pytest.warns(UserWarning, match="rounding_loss"):
+        qat.export(model, tmp_path / "x.onnx", (data[0],))
+
+
+def test_a_module_that_torch_cannot_export_is_named_as_the_user_names_it() -> None:
+    class Odd(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = torch.linalg.eigvals(x).real
+            return found
+
+    with pytest.raises(ModelError, match="module Odd"):
+        qat.prepare(Odd(), (torch.rand(3, 3),))

@@ -22,6 +22,8 @@ _ZETA, _GAMMA = 1.1, -0.1
 """Ends to which the sigmoid is stretched before it is cut off at 0 and 1 (equation 23)."""
 _STIFFEST, _SOFTEST = 20.0, 2.0
 """First and last exponent of the regularizer."""
+_ROUNDED = 0.05
+"""How near to 0 or 1 a weight counts as rounded."""
 
 
 class AdaRound(Fixed):
@@ -31,6 +33,8 @@ class AdaRound(Fixed):
 
     Attributes:
         v: what is learned, of the weight's shape; rounded up where it is 0 or more.
+        trained: it ran in training mode.
+        regularized: the regularizer was asked for.
     """
 
     floor: Tensor
@@ -45,6 +49,7 @@ class AdaRound(Fixed):
         self.v = torch.nn.Parameter(torch.zeros(self.shape))
         self.register_buffer("floor", torch.zeros(self.shape))
         self._seen: Tensor | None = None
+        self.trained = self.regularized = False
 
     def watch(self, x: Tensor) -> None:
         """See :meth:`Quantizer.watch`; remembers the weight."""
@@ -77,7 +82,17 @@ class AdaRound(Fixed):
 
     def regularizer(self, beta: float) -> Tensor:
         """``sum of 1 - |2 h(V) - 1| ** beta``: 0 where every weight is rounded."""
+        self.regularized = True
         return (1 - (2 * self.up() - 1).abs().pow(beta)).sum()
+
+    @property
+    def undecided(self) -> float:
+        """Share of the weights that trained between two numbers, where the regularizer was left out."""
+        if self.regularized or not self.trained:
+            return 0.0
+        with torch.no_grad():
+            up = self.up()
+            return float(((up > _ROUNDED) & (up < 1 - _ROUNDED)).float().mean())
 
     def grid_input(self, x: Tensor) -> Tensor:
         """The weight as rounded up or down."""
@@ -85,6 +100,7 @@ class AdaRound(Fixed):
 
     def quantize(self, x: Tensor) -> Tensor:
         """See :meth:`Quantizer.quantize`."""
+        self.trained = self.trained or self.training
         return self._on_grid(self.up()) if self.training else self.grid_input(x)
 
     def _on_grid(self, up: Tensor) -> Tensor:
