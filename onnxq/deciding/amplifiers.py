@@ -19,9 +19,9 @@ from onnxq.measuring.metrics import ErrorMeter, Errors
 from onnxq.measuring.paired import Pair, paired_tensors
 from onnxq.plan import Plan
 
-__all__ = ["noise_amplifiers"]
+__all__ = ["SUSPECTS", "noise_amplifiers"]
 
-_SUSPECTS = frozenset(
+SUSPECTS = frozenset(
     {
         "Div",
         "Exp",
@@ -38,6 +38,7 @@ _SUSPECTS = frozenset(
         "Sub",
     }
 )
+"""Operators that may blow up the noise of what they read."""
 _LOST = 12.0
 """dB, mean removed: below this the signal behind a node counts as lost."""
 _DROP = 9.0
@@ -81,7 +82,7 @@ def noise_amplifiers(
     suspects = [
         node
         for node in all_nodes(model)
-        if node.op_type in _SUSPECTS and node.outputs[0].dtype is ir.DataType.FLOAT and node in behind
+        if node.op_type in SUSPECTS and node.outputs[0].dtype is ir.DataType.FLOAT and node in behind
     ]
     if not suspects or not samples:
         return {}

@@ -21,7 +21,7 @@ from onnxq.planning.placement import elements
 from onnxq.planning.rows import row
 from onnxq.planning.sites import REORDERINGS
 
-__all__ = ["CHEAP", "FINE", "NARROW", "TIED", "cheap_in_float", "costly_in_integers", "stored_together"]
+__all__ = ["AMPLIFIED", "CHEAP", "FINE", "NARROW", "TIED", "cheap_in_float", "costly_in_integers", "stored_together"]
 
 FINE = 40.0
 """dB: where every output has as much, nothing is looked for."""
@@ -34,6 +34,7 @@ _AUDIBLE = 0.1
 _SHARE = 0.02
 """Of the cost of what is quantized, that all pieces together may cost."""
 
+AMPLIFIED = "float arithmetic after it amplifies what its integers leave: {}"
 CHEAP = "its integers leave {}, and it costs almost nothing extra in float"
 NARROW = "8 bits leave {}"
 TIED = "one scale for all that it reads leaves {}"

@@ -2,7 +2,8 @@
 
 Below 40 dB that is arithmetic between layers which float makes next to no dearer (:mod:`onnxq.deciding.relief`), or,
 where a target has no table of costs, Concats whose one scale is far too large for some of what they read
-(:mod:`onnxq.deciding.ties`). Below 30 dB, weights that float layers store as integers take 16 bits where 8 cost as
+(:mod:`onnxq.deciding.ties`), and arithmetic just before float arithmetic that amplifies its noise
+(:mod:`onnxq.deciding.tails`). Below 30 dB, weights that float layers store as integers take 16 bits where 8 cost as
 much. Below 12 dB it is the layers to blame (:mod:`onnxq.deciding.rescue`); where the result stays of no use
 all the same, only weights are quantized. An output's error is held against its signal
 over all the data (:mod:`onnxq.measuring.judging`), and the worst output decides. An output that has another shape than
@@ -20,8 +21,18 @@ from onnxq.calibration.roles import samples_to_verify, spread
 from onnxq.calibration.statistics import KeptSample
 from onnxq.console.progress import Reporter
 from onnxq.deciding.decide import Decider
-from onnxq.deciding.relief import CHEAP, FINE, NARROW, TIED, cheap_in_float, costly_in_integers, stored_together
+from onnxq.deciding.relief import (
+    AMPLIFIED,
+    CHEAP,
+    FINE,
+    NARROW,
+    TIED,
+    cheap_in_float,
+    costly_in_integers,
+    stored_together,
+)
 from onnxq.deciding.rescue import POOR, Blame, blame, extent, groups, to_keep_float
+from onnxq.deciding.tails import amplified_tails
 from onnxq.deciding.ties import crowded_concats
 from onnxq.errors import ExecutionError
 from onnxq.graph.traverse import all_nodes
@@ -157,20 +168,28 @@ def blame_layers(
 
 
 def _relieved(decider: Decider, quantized: Quantized, judges: Collection[str], reporter: Reporter) -> dict[str, str]:
-    """Cheap arithmetic, or Concats of one scale, that cost the result much in integers, with the reasons."""
-    plan, (most, samples) = quantized.plan, _extent(decider)
+    """Cheap arithmetic, Concats of one scale, or tails, that cost the result much in integers, with the reasons."""
+    plan, (most, samples), model = quantized.plan, _extent(decider), decider.model
     if decider.target.by_cost:
         budget = sum(decider.costs(plan).values())
-        pieces = cheap_in_float(decider.model, plan, decider.target, decider.sizes, budget)
+        tried = {CHEAP: cheap_in_float(model, plan, decider.target, decider.sizes, budget)}
     else:
-        concats = crowded_concats(decider.model, plan, quantized.qparams, decider.statistics)
-        pieces = [(name,) for name in concats]
-    if not pieces or not samples:
-        return {}
-    measure = _measure(decider, quantized, decider.without, samples, judges)
-    with reporter.phase(_STEP, total=len(groups([p[0] for p in pieces], most)), unit="groups") as advance:
-        cause = CHEAP if decider.target.by_cost else TIED
-        return costly_in_integers(pieces, measure, advance, most=most, cause=cause)
+        concats = crowded_concats(model, plan, quantized.qparams, decider.statistics)
+        tried = {TIED: [(name,) for name in concats], AMPLIFIED: amplified_tails(model, plan, decider.target)}
+    tried = {cause: pieces for cause, pieces in tried.items() if pieces}
+    reasons: dict[str, str] = {}
+    if not tried or not samples:
+        return reasons
+    measured = _measure(decider, quantized, decider.without, samples, judges)
+
+    def measure(kept: Iterable[str]) -> dict[str, float]:
+        return measured({*reasons, *kept})
+
+    for cause, pieces in tried.items():
+        total = len(groups([p[0] for p in pieces], most))
+        with reporter.phase(_STEP, total=total, unit="groups") as advance:
+            reasons.update(costly_in_integers(pieces, measure, advance, most=most, cause=cause))
+    return reasons
 
 
 def _too_narrow(
