@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from onnxq.qparams import QParams
     from onnxq.quantize import calibrate, plan, quantize, quantize_all, read
     from onnxq.quantized import Quantized
-    from onnxq.search.attempt import Attempt
-    from onnxq.search.run import Search, search
+    from onnxq.searching.attempt import Attempt
+    from onnxq.searching.run import Search, search
     from onnxq.sensitivity import Sensitivity, SensitivityRow, sensitivity
     from onnxq.show import show
     from onnxq.spec import PerBlock, PerChannel, PerTensor, QuantSpec
@@ -122,8 +122,8 @@ _MODULES = {
     "qparams": ("QParams",),
     "quantize": ("calibrate", "plan", "quantize", "quantize_all", "read"),
     "quantized": ("Quantized",),
-    "search.attempt": ("Attempt",),
-    "search.run": ("Search", "search"),
+    "searching.attempt": ("Attempt",),
+    "searching.run": ("Search", "search"),
     "sensitivity": ("Sensitivity", "SensitivityRow", "sensitivity"),
     "ort.session": ("Session",),
     "show": ("show",),
@@ -134,7 +134,7 @@ _MODULES = {
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
-_PACKAGES = ("backends", "search")
+_PACKAGES = ("backends",)
 """Public functions that are called as a package of onnxq."""
 _PIPELINES = ("dynamic", "weight_only")
 """Modules that are public as a whole, imported when they are asked for."""

@@ -12,7 +12,7 @@ import pytest
 import onnxq
 from onnxq import ImageOptions, OptionError, Options, OutputError
 from onnxq.cli import main
-from onnxq.search.sources import images_for
+from onnxq.searching.sources import images_for
 from tests.models import feeds_for
 from tests.targets import residual
 

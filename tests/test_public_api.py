@@ -44,7 +44,7 @@ def test_a_function_is_not_hidden_by_its_module(name: str) -> None:
     assert run(f"from onnxq.{name} import __all__; print({name!r} in __all__)").strip() in ("True", "False")
 
 
-@pytest.mark.parametrize(("module", "call"), [("backends.qnn", "backends()"), ("search.run", "search")])
+@pytest.mark.parametrize(("module", "call"), [("backends.qnn", "backends()")])
 def test_a_function_does_not_hide_the_package_of_its_name(module: str, call: str) -> None:
     """Whichever is used first, in each way of importing."""
     name = module.partition(".")[0]

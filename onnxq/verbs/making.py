@@ -15,7 +15,7 @@ from onnxq.console.terminal import Screen
 from onnxq.errors import OptionError
 from onnxq.locations import artifact_path, made_folder, require_output
 from onnxq.rewritten import HOME, pipeline_of, require_home, samples_of
-from onnxq.search import view as search_view
+from onnxq.searching import view as search_view
 from onnxq.verbs.answer import Answer, reporter, shows
 from onnxq.verbs.shortfall import fields, shortfall, shortfall_of_whole
 

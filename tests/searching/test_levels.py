@@ -11,11 +11,11 @@ from onnxq import Options
 from onnxq.deciding.rescue import Blame
 from onnxq.options.override import Override
 from onnxq.prepare import backend_named
-from onnxq.search import candidates
-from onnxq.search.attempt import Attempt, Candidate, best, faster, fastest
-from onnxq.search.layers import climb, in_float, wide
-from onnxq.search.levels import Hunt
-from onnxq.search.trial import Trials
+from onnxq.searching import candidates
+from onnxq.searching.attempt import Attempt, Candidate, best, faster, fastest
+from onnxq.searching.layers import climb, in_float, wide
+from onnxq.searching.levels import Hunt
+from onnxq.searching.trial import Trials
 
 
 def made(number: int, *, time: float | None = 1.0, metric: float | None = 0.5, meets: bool = True) -> Attempt:

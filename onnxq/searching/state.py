@@ -16,7 +16,7 @@ from typing import Any
 
 from onnxq.deciding.rescue import Blame
 from onnxq.errors import OptionError, OutputError
-from onnxq.search.attempt import Attempt
+from onnxq.searching.attempt import Attempt
 
 __all__ = ["State", "file_digest"]
 

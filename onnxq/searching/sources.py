@@ -12,7 +12,7 @@ import numpy as np
 from onnxq.calibration.data import of_pictures
 from onnxq.calibration.statistics import Statistics
 from onnxq.options import ImageOptions
-from onnxq.search.state import file_digest
+from onnxq.searching.state import file_digest
 
 __all__ = ["digest_of_data", "images_for", "text_digest"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.search.structure import structure
+from onnxq.searching.structure import structure
 from tests.models import build, f32
 
 

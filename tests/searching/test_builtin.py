@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from onnxq.ort.session import InputInfo
-from onnxq.search.builtin import agreement_metric
-from onnxq.search.user_metric import Metric
+from onnxq.searching.builtin import agreement_metric
+from onnxq.searching.user_metric import Metric
 
 Array = NDArray[Any]
 

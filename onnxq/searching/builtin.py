@@ -24,7 +24,7 @@ from onnxq.errors import DataError
 from onnxq.measuring.outputs import errors_of
 from onnxq.notes.rows import rows_depend
 from onnxq.ort.session import InputInfo
-from onnxq.search.user_metric import Metric, Run
+from onnxq.searching.user_metric import Metric, Run
 
 __all__ = ["agreement_metric", "is_classifier"]
 

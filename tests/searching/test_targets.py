@@ -15,9 +15,9 @@ import onnxq
 from onnxq import OptionError, Options, Search
 from onnxq.ort.session import Session
 from onnxq.quantized import Quantized
-from onnxq.search import run as search_run
-from onnxq.search import trial
-from onnxq.search.user_metric import Run
+from onnxq.searching import run as search_run
+from onnxq.searching import trial
+from onnxq.searching.user_metric import Run
 from tests.models import build, images, normal
 
 DATA = images(2, 3, 6, 6, samples=8)

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from onnxq import MetricError
-from onnxq.search.user_metric import Run, load_metric
+from onnxq.searching.user_metric import Run, load_metric
 from tests import pairs
 
 

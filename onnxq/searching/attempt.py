@@ -50,7 +50,7 @@ class Attempt:
         digest: SHA-256 of the files.
         structure: tells models of the same operators from others.
         files: names of the files.
-        quantized: share of the work that is quantized, see :mod:`onnxq.search.work`; None where time decides.
+        quantized: share of the work that is quantized, see :mod:`onnxq.searching.work`; None where time decides.
     """
 
     number: int

@@ -16,7 +16,7 @@ from onnxq.deciding.what_hurts import blame_layers
 from onnxq.options import Options
 from onnxq.options.override import Override
 from onnxq.prepare import Prepared
-from onnxq.search.attempt import Attempt, Candidate
+from onnxq.searching.attempt import Attempt, Candidate
 
 __all__ = ["LEVELS", "climb", "in_float", "measure", "wide"]
 

@@ -7,9 +7,9 @@ import io
 import pytest
 
 from onnxq.console.terminal import Screen
-from onnxq.search.attempt import Attempt
-from onnxq.search.run import Search
-from onnxq.search.view import attempt, searched
+from onnxq.searching.attempt import Attempt
+from onnxq.searching.run import Search
+from onnxq.searching.view import attempt, searched
 
 REPORT = {"quantized_ops": {"Add": 1, "MatMul": 3}}
 

@@ -27,11 +27,11 @@ from onnxq.options import Options
 from onnxq.ort.session import Session
 from onnxq.quantize import quantize
 from onnxq.rewritten import Rewritten
-from onnxq.search.attempt import Attempt, Candidate, best
-from onnxq.search.state import State, file_digest
-from onnxq.search.structure import structure
-from onnxq.search.user_metric import Metric, Run
-from onnxq.search.work import quantized_share
+from onnxq.searching.attempt import Attempt, Candidate, best
+from onnxq.searching.state import State, file_digest
+from onnxq.searching.structure import structure
+from onnxq.searching.user_metric import Metric, Run
+from onnxq.searching.work import quantized_share
 
 __all__ = ["Trials", "report_of", "run_of"]
 
@@ -53,7 +53,7 @@ class _Made:
         rendered: what it computes, as ONNX.
         simulation: what to run in the artifact's place, where that is no ONNX model, or computes something else there.
         at_home: onnxruntime is what it is made for: it is run with graph optimizations, and timed.
-        quantized: share of its work that is, see :mod:`onnxq.search.work`; None where it is timed.
+        quantized: share of its work that is, see :mod:`onnxq.searching.work`; None where it is timed.
     """
 
     files: list[Path]

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from onnxq.console.terminal import Screen, bytes_text, pace, plural
 from onnxq.notes.reasons import to_exclude
-from onnxq.search.attempt import SLOWER
+from onnxq.searching.attempt import SLOWER
 
 if TYPE_CHECKING:
-    from onnxq.search.attempt import Attempt
-    from onnxq.search.run import Search
+    from onnxq.searching.attempt import Attempt
+    from onnxq.searching.run import Search
 
 __all__ = ["attempt", "searched"]
 

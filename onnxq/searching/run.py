@@ -34,14 +34,14 @@ from onnxq.options.values import check_amount
 from onnxq.ort.session import Session, inputs_of
 from onnxq.prepare import Prepared, Source, backend_named
 from onnxq.quantize import calibrate
-from onnxq.search import candidates, layers
-from onnxq.search.attempt import Attempt
-from onnxq.search.builtin import Arrays, agreement_metric
-from onnxq.search.levels import Hunt
-from onnxq.search.sources import digest_of_data, images_for, text_digest
-from onnxq.search.state import State, file_digest
-from onnxq.search.trial import Trials, report_of, run_of
-from onnxq.search.user_metric import Metric, Run, load_metric
+from onnxq.searching import candidates, layers
+from onnxq.searching.attempt import Attempt
+from onnxq.searching.builtin import Arrays, agreement_metric
+from onnxq.searching.levels import Hunt
+from onnxq.searching.sources import digest_of_data, images_for, text_digest
+from onnxq.searching.state import State, file_digest
+from onnxq.searching.trial import Trials, report_of, run_of
+from onnxq.searching.user_metric import Metric, Run, load_metric
 
 __all__ = ["Search", "search"]
 
@@ -146,8 +146,8 @@ def search(
         data: calibration data, see :func:`onnxq.calibration.data.open_data`; not needed with ``statistics``.
         output: where to write the result: a file, or a folder for ``<model>_<backend>.onnx``.
         max_drop: in units of the metric, 0 or more.
-        metric: ``"FILE.py:FUNCTION"`` or a function, see :mod:`onnxq.search.user_metric`; None measures agreement with
-            the float model, see :mod:`onnxq.search.builtin`.
+        metric: ``"FILE.py:FUNCTION"`` or a function, see :mod:`onnxq.searching.user_metric`; None measures
+            agreement with the float model, see :mod:`onnxq.searching.builtin`.
         eval_data: data for the agreement; None takes calibration samples held back, which algorithms do not learn from
             (range methods do).
         backend: name of the target.

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from onnxq.deciding.rescue import Blame
 from onnxq.options import Options
-from onnxq.search import candidates, layers
-from onnxq.search.attempt import Attempt, Candidate, best, faster, fastest
-from onnxq.search.trial import Trials
+from onnxq.searching import candidates, layers
+from onnxq.searching.attempt import Attempt, Candidate, best, faster, fastest
+from onnxq.searching.trial import Trials
 
 __all__ = ["Hunt"]
 

@@ -11,9 +11,9 @@ import pytest
 
 from onnxq import OptionError, OutputError
 from onnxq.deciding.rescue import Blame
-from onnxq.search.attempt import Attempt
-from onnxq.search.sources import digest_of_data
-from onnxq.search.state import State, file_digest
+from onnxq.searching.attempt import Attempt
+from onnxq.searching.sources import digest_of_data
+from onnxq.searching.state import State, file_digest
 
 OF = {"model": "m", "options": "o"}
 

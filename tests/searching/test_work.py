@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from onnxq.calibration.statistics import KeptSample
 from onnxq.plan import Kept, Plan
-from onnxq.search.work import quantized_share
+from onnxq.searching.work import quantized_share
 from tests.models import build, normal
 
 

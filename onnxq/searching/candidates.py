@@ -16,7 +16,7 @@ from onnxq.options import Options
 from onnxq.planning.planner import make_plan
 from onnxq.prepare import Prepared, needed_opset
 from onnxq.rewritten import HOME
-from onnxq.search.attempt import Candidate
+from onnxq.searching.attempt import Candidate
 
 __all__ = ["algorithms", "can_hold", "default", "functions", "ranges", "trained", "whole"]
 

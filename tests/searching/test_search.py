@@ -21,9 +21,9 @@ import onnxq
 from onnxq import DataError, MetricError, OptionError, Options, Search
 from onnxq.cli import main
 from onnxq.measuring.metrics import sqnr
-from onnxq.search import run as search_run
-from onnxq.search import trial
-from onnxq.search.user_metric import Run
+from onnxq.searching import run as search_run
+from onnxq.searching import trial
+from onnxq.searching.user_metric import Run
 from tests.models import build, images, normal
 
 Array = NDArray[Any]
@@ -385,7 +385,7 @@ def arguments(model: Path) -> list[str]:
     (folder / "score.py").write_text(
         """
 import os, pathlib, signal
-from tests.search.test_search import decibels
+from tests.searching.test_search import decibels
 HERE = pathlib.Path(__file__).parent
 
 def score(run):
