@@ -93,7 +93,8 @@ def _interrupted(complaints: Screen, error: BaseException, *, program: bool, as_
     """What is said after Ctrl-C; a program that ends pays no heed to another."""
     if program and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-    complaints.line("\nonnxq: interrupted; nothing half-written is left")
+    kept = f"; {error}" if isinstance(error, KeyboardInterrupt) and str(error) else ""
+    complaints.line(f"\nonnxq: interrupted; nothing half-written is left{kept}")
     _document(as_json, KeyboardInterrupt() if not isinstance(error, KeyboardInterrupt) else error)
     return ExitCode.INTERRUPTED
 

@@ -12,16 +12,13 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.calibration.chance import drawn, one_of_each_pair
 from onnxq.calibration.data import open_data
-from onnxq.calibration.rows import BROKEN
 from onnxq.calibration.statistics import KeptSample
 from onnxq.console.progress import Reporter, Silent
 from onnxq.console.terminal import decibel, decibels
@@ -104,7 +101,8 @@ def finetune(
         samples: at most this many samples, spread over all.
         seed: of the samples drawn and varied.
         image: how to read pictures, where the data is a folder of them.
-        resume: file for the state; training goes on from it where it exists.
+        resume: file for the state; training goes on from it where it exists, also with more steps than it was begun
+            with, all other options alike.
         device: where to train, ``"cpu"`` or what torch offers.
         reporter: shows progress.
 
@@ -120,6 +118,7 @@ def finetune(
     from onnxq.torch.devices import require_device
     from onnxq.torch.distill import Settings, distill
     from onnxq.torch.executor import Executor
+    from onnxq.torch.resume import resumed, save, told_of_state
     from onnxq.torch.student import Student
 
     reporter = reporter or Silent()
@@ -158,9 +157,12 @@ def finetune(
     given_sqnr = judge(given)  # before the work: the model given runs
     rate, checks = _rate(given) if lr is None else lr, max(min(20, most // 10), 1)
     settings = Settings(most, batch, rate, scale_lr, bias_lr, vary, features, checks=checks, seed=seed)
-    start = _resumed(student, resume, settings)
+    start = resumed(student, resume, settings)
     began = time.monotonic()
-    with reporter.phase("finetune", total=most if most < _MOST_STEPS else None, unit="steps") as advance:
+    with (
+        told_of_state(resume, start),
+        reporter.phase("finetune", total=most if most < _MOST_STEPS else None, unit="steps") as advance,
+    ):
         before, after, done = distill(
             student,
             master,
@@ -171,7 +173,7 @@ def finetune(
             start=start,
             advance=advance,
             spent=lambda: 0.0 if minutes is None else (time.monotonic() - began) / max(60 * minutes, 1e-9),
-            save=lambda step, error: _save(student, resume, step, settings),
+            save=lambda step, error: save(student, resume, step, settings),
         )
     note = f"finetune: {done} steps, relative error on {len(choosing)} samples held back {before:.3g} to {after:.3g}"
     trained = student.result()
@@ -258,43 +260,3 @@ def _better(
         return replace(trained, notes=(*given.notes, note), recipe=(*given.recipe, "finetune"))
     note += f"{decibel(before)} to {decibels(after)}, not {least:.1f} dB better: the model given is kept"
     return replace(given, notes=(*given.notes, note))
-
-
-def _save(student: Any, path: str | os.PathLike[str] | None, step: int, settings: Any) -> None:
-    """The state as an .npz file, written whole or not at all."""
-    if path is None:
-        return
-    arrays: dict[str, Any] = {}
-    for name, part in student.learned.items():
-        arrays |= {f"{name}/{k}": p.detach().cpu().numpy() for k, p in enumerate(part)}
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp.npz")
-    try:
-        np.savez(temporary, step=np.array(step), settings=np.array(repr(settings)), **arrays)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _resumed(student: Any, path: str | os.PathLike[str] | None, settings: Any) -> int:
-    """Take up a state; the number of steps that were done."""
-    import torch
-
-    if path is None or not Path(path).is_file():
-        return 0
-    try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as saved:
-            same = str(saved["settings"]) == repr(settings)
-            arrays = {name: saved[name] for name in saved.files if "/" in name}
-            step = int(saved["step"])
-    except BROKEN as error:
-        raise OptionError(f"is not the state of a training ({error})", where=f"'{path}'") from error
-    wanted = {f"{n}/{k}": p for n, part in student.learned.items() for k, p in enumerate(part)}
-    if not same or wanted.keys() != arrays.keys() or any(tuple(p.shape) != arrays[n].shape for n, p in wanted.items()):
-        raise OptionError(
-            "the state belongs to another training", where=f"'{path}'", hint="Give the same options, or another file"
-        )
-    with torch.no_grad():
-        for name, p in wanted.items():
-            p.copy_(torch.from_numpy(arrays[name]))
-    return step

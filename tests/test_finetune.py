@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 import onnxq
 from onnxq import Options
+from onnxq.console.progress import Silent
 from onnxq.errors import DataError, ModelError, OptionError
 from tests.contract import infer, sqnr
 from tests.models import build, feeds_for, normal
@@ -185,9 +187,38 @@ def test_a_state_is_taken_up(quantized: onnxq.Quantized, tmp_path: Path) -> None
         assert 0 < int(saved["step"]) < 20
     again = onnxq.finetune(quantized, FEEDS[:8], teacher=residual(), steps=20, resume=state)
     assert "finetune: 20 steps" in again.notes[-1]
-    with pytest.raises(OptionError, match="belongs to another training"):
-        onnxq.finetune(quantized, FEEDS[:8], teacher=residual(), steps=21, resume=state)
+    more = onnxq.finetune(quantized, FEEDS[:8], teacher=residual(), steps=30, resume=state)
+    assert "finetune: 30 steps" in more.notes[-1], "of more steps than it was begun with"
+    with pytest.raises(OptionError, match=r"training with batch 8 and not 4, seed 0 and not 3"):
+        onnxq.finetune(quantized, FEEDS[:8], teacher=residual(), steps=30, batch=4, seed=3, resume=state)
+    with pytest.raises(OptionError, match=r"is of 30 steps, more than the 20 asked for. .*--steps 30"):
+        onnxq.finetune(quantized, FEEDS[:8], teacher=residual(), steps=20, resume=state)
     assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("at", "named", "told"),
+    [
+        (1, True, "no state was kept yet"),
+        (15, True, r"after 10 steps is in .*the same command"),
+        (1, False, "--resume FILE"),
+    ],
+)
+def test_ctrl_c_says_whether_a_state_was_kept(
+    quantized: onnxq.Quantized, tmp_path: Path, at: int, named: bool, told: str
+) -> None:
+    class Stops(Silent):
+        @contextmanager
+        def phase(self, title: str, total: int | None = None, unit: str = "samples") -> Iterator[Callable[[int], None]]:
+            def advance(done: int) -> None:
+                if title == "finetune" and done == at:
+                    raise KeyboardInterrupt
+
+            yield advance
+
+    state = tmp_path / "state.npz" if named else None
+    with pytest.raises(KeyboardInterrupt, match=told):
+        onnxq.finetune(quantized, FEEDS[:8], teacher=residual(), steps=20, resume=state, reporter=Stops())
 
 
 def test_errors_come_before_the_work(quantized: onnxq.Quantized) -> None:
