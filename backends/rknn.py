@@ -13,8 +13,11 @@ speech embeddings; in EfficientNet-Lite0 one by channels with the Clip behind it
 AveragePool and GlobalAveragePool have the step of what they are taken of, whatever quantizer stands behind them: they
 are tied to it here, so that the numbers in onnxruntime are those of the simulator. The builder
 hangs on a quantized Gemm or MatMul of two axes and more than one row, and on a quantized MatMul of three axes: those
-stay float here, which it builds. A LayerNormalization it builds where epsilon is written out, as it is here. Not
-verified: the NPU itself.
+stay float here, which it builds. It hangs where a quantized Transpose of a model input of three axes stands before a
+quantized Conv: that Transpose stays float. A Conv that moves by 8 or more and has a bias (a ConvTranspose, by more than
+8) it builds in a float model alone: quantized it crashes there, and float among quantized operators it ends with a
+KeyError; ``onnxq check`` names such nodes, and inputs of uint8, which it takes in no model. A LayerNormalization it
+builds where epsilon is written out, as it is here. Not verified: the NPU itself.
 """
 
 from __future__ import annotations
@@ -22,8 +25,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
+from onnxq.checks.findings import Finding
 from onnxq.graph.recognition.groups import KINDS
-from onnxq.graph.traverse import all_nodes
+from onnxq.graph.traverse import all_nodes, describe
 from onnxq.graph.values import constant_array
 from onnxq.plan import Plan
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
@@ -63,6 +67,40 @@ def _gemm(node: ir.Node) -> str | None:
     return plain_gemm(node) or _rows(node)
 
 
+def _moves_little(node: ir.Node) -> str | None:
+    """One without a bias, or of strides below 8 (of a ConvTranspose 8 at most): the builder fails on others."""
+    if len(node.inputs) < 3 or node.inputs[2] is None:
+        return None
+    most = 7 if node.op_type == "Conv" else 8
+    step = max(node.attributes.get_ints("strides", ()), default=1)
+    if step <= most:
+        return None
+    return f"RKNN's builder fails on a {node.op_type} of stride {step} with a bias in a model with quantizers"
+
+
+def _turned_inside(node: ir.Node) -> str | None:
+    """One of no model input of three axes: the builder hangs where a quantized Conv reads that."""
+    x = node.inputs[0]
+    if x is not None and x.is_graph_input() and x.shape is not None and len(x.shape) == 3:
+        return "RKNN's builder hangs on a quantized Transpose of a model input of three axes before a Conv"
+    return None
+
+
+def _lacks(model: ir.Model) -> list[Finding]:
+    """Inputs of uint8, and what the builder takes in a float model alone."""
+    found = []
+    for value in model.graph.inputs:
+        if value.dtype is ir.DataType.UINT8:
+            what = "RKNN-Toolkit2 takes no uint8 input, in a float model neither"
+            hint = "Take the Cast behind it out of the model: its input is float32 then, and may have the same numbers"
+            found.append(Finding("warning", f"input {value.name!r}", what, hint))
+    for node in all_nodes(model):
+        if node.op_type in ("Conv", "ConvTranspose") and node.domain == "" and (why := _moves_little(node)):
+            hint = "Cut the model behind it, and build that node in a float model of its own"
+            found.append(Finding("warning", describe(node), why, hint))
+    return found
+
+
 def _cuts_nothing(node: ir.Node) -> str | None:
     """A Pad that cuts nothing off: the scale is that of its output."""
     pads = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -77,8 +115,8 @@ def _finish(model: ir.Model, plan: Plan) -> None:
 
 
 _RULES = (
-    OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, bias=2),
-    OpRule("ConvTranspose", Kind.COMPUTE, weights=(1,), weight_axis=conv_transpose_axis, bias=2),
+    OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, bias=2, when=_moves_little),
+    OpRule("ConvTranspose", Kind.COMPUTE, weights=(1,), weight_axis=conv_transpose_axis, bias=2, when=_moves_little),
     OpRule("Gemm", Kind.COMPUTE, weights=(1,), weight_axis=gemm_axis, bias=2, when=_gemm),
     OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=matmul_axis, when=_rows),
     OpRule("MatMul:product", Kind.PRODUCT, data=(0, 1), when=_rows),
@@ -92,7 +130,8 @@ _RULES = (
     *each(Kind.ELEMENTWISE, "Sigmoid HardSigmoid Softmax", fixed=(0.0, 1.0), when=only_an_output),
     *each(Kind.ELEMENTWISE, "Tanh Erf", fixed=(-1.0, 1.0)),
     OpRule("MaxPool", Kind.MOVEMENT, when=plain_max_pool),
-    *each(Kind.MOVEMENT, "Transpose Reshape Flatten Squeeze Unsqueeze Slice Split DepthToSpace SpaceToDepth"),
+    OpRule("Transpose", Kind.MOVEMENT, when=_turned_inside),
+    *each(Kind.MOVEMENT, "Reshape Flatten Squeeze Unsqueeze Slice Split DepthToSpace SpaceToDepth"),
 )
 
 BACKEND = Backend(
@@ -107,6 +146,7 @@ BACKEND = Backend(
     max_opset=19,
     weight_bits=frozenset({8}),
     act_bits=frozenset({8}),
+    lacks=_lacks,
     finish=_finish,
     runtime="rknn",
     artifacts="model.onnx (QDQ, opset 19 or below)",

@@ -55,6 +55,39 @@ def products() -> onnx.ModelProto:
     )
 
 
+def steps() -> onnx.ModelProto:
+    """Convolutions that move by 8 with and without a bias and by 7, a Transpose of an input, one of an inner tensor."""
+    return build(
+        """(float[1, 32, 3] x, float[1, 3, 32] z) => (float y, float v, float u) {
+            [turn] t = Transpose <perm = [0, 2, 1]> (x)
+            [far] y = Conv <kernel_shape = [8], strides = [8]> (t, w, b)
+            [bare] v = Conv <kernel_shape = [8], strides = [8]> (z, w)
+            [near] c = Conv <kernel_shape = [8], strides = [7]> (z, w, b)
+            [inner] u = Transpose <perm = [0, 2, 1]> (c)
+        }""",
+        w=normal(4, 3, 8),
+        b=normal(4, seed=1),
+    )
+
+
+def test_what_its_builder_crashes_or_hangs_on_quantized_stays_float() -> None:
+    plan = onnxq.plan(steps(), backend="rknn")
+    kept = {k.node: k.reason for k in plan.kept_float}
+    assert "fails on a Conv of stride 8 with a bias in a model with quantizers" in kept["far"]
+    assert "hangs on a quantized Transpose of a model input" in kept["turn"]
+    assert set(plan.quantized) == {"bare", "near", "inner"}
+    (found,) = [f for f in onnxq.check(steps(), backend="rknn") if "'far'" in f.where]
+    assert found.level == "warning" and "stride 8" in found.what and "Cut the model" in found.hint
+
+
+def test_check_names_an_input_that_it_takes_in_no_model() -> None:
+    model = build(
+        "(uint8[1, 3, 8, 8] x) => (float y) { f = Cast <to = 1> (x)\n y = Conv (f, w) }", w=normal(4, 3, 3, 3)
+    )
+    (found,) = [f for f in onnxq.check(model, backend="rknn") if "'x'" in f.where]
+    assert "no uint8 input" in found.what and "Cast" in found.hint
+
+
 def test_matrix_products_that_its_builder_hangs_on_quantized_stay_float() -> None:
     kept = {k.node: k.reason for k in onnxq.plan(products(), backend="rknn").kept_float}
     assert "a quantized Gemm of more than one row" in kept["gemm"]
