@@ -26,6 +26,7 @@ from onnxq.measuring.rewrite_cost import rewrite_cost
 from onnxq.notes.cautions import cautions
 from onnxq.notes.commands import compare_command
 from onnxq.notes.hints import few_bits, hints, low
+from onnxq.notes.lacking import lacking
 from onnxq.notes.unmet import unmet
 from onnxq.options import Options
 from onnxq.planning.planner import make_plan
@@ -97,7 +98,7 @@ class Job:
         told += [*prepared.warnings, *decider.warnings, *verification.warnings]
         if target.rewrite is not None:
             told += rewrite_cost(fitted[0], target.name, verification, statistics.kept, options)
-        told += unmet(float_model, quantized.plan, target, options)
+        told += [*lacking(fitted[0], target), *unmet(float_model, quantized.plan, target, options)]
         form = self.format
         packed = not form.simulated and form is not FAKE_QUANTIZE
         compare = compare_command(target, options.format)

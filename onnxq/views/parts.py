@@ -17,6 +17,7 @@ __all__ = [
     "accuracy_text",
     "drops_table",
     "heading",
+    "hint_lines",
     "is_counted",
     "kept_rows",
     "labelled",
@@ -119,6 +120,12 @@ def warning_lines(screen: Screen, texts: Iterable[str]) -> None:
     """A line for each."""
     for text in texts:
         screen.line(f"  {screen.style('warning', 'yellow')}  {text}")
+
+
+def hint_lines(screen: Screen, texts: Iterable[str]) -> None:
+    """A line for each."""
+    for text in texts:
+        screen.line(f"  {screen.style('hint', 'cyan')}  {text}")
 
 
 def note_lines(screen: Screen, texts: Iterable[str]) -> None:

@@ -17,6 +17,7 @@ from onnxq.views.parts import (
     accuracy_text,
     drops_table,
     heading,
+    hint_lines,
     is_counted,
     kept_rows,
     labelled,
@@ -148,6 +149,7 @@ def several(
     screen.table(("target", "nodes quantized", "SQNR", "files"), rows)
     warned = {name: check.warnings for name, result in results.items() if (check := result.verification) is not None}
     warning_lines(screen, _by_text(warned))
+    hint_lines(screen, _by_text({name: result.hints for name, result in results.items()}))
     note_lines(screen, _by_text({name: result.notes for name, result in results.items()}) if verbose else ())
 
 

@@ -1,0 +1,27 @@
+"""Nodes that a target cannot run, as ``onnxq check`` says: a user who quantizes without it is told as well."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxq.backend import Backend
+
+__all__ = ["lacking"]
+
+
+def lacking(model: ir.Model, target: Backend) -> list[str]:
+    """A warning for each reason for which nodes of a float model cannot run on a target, with the first of them.
+
+    Args:
+        model: in the form that the target wants.
+        target: see ``Backend.lacks``.
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for finding in target.lacks(model) if target.lacks is not None else ():
+        if finding.level != "note" and finding.where.startswith("node"):
+            found.setdefault((finding.what, finding.hint), []).append(finding.where)
+    warnings = []
+    for (what, hint), places in found.items():
+        more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+        warnings.append(f"{places[0]}{more}: {what}{f'. {hint}' if hint else ''}")
+    return warnings
