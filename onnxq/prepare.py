@@ -27,6 +27,7 @@ from onnxq.graph.passes.upcast import upcast
 from onnxq.graph.traverse import all_nodes
 from onnxq.numbers import MADE
 from onnxq.options import Options
+from onnxq.options.selection import mark_excluded
 from onnxq.ort.session import require_library
 from onnxq.planning.uneven import too_uneven
 from onnxq.render import fake_quantize, nnie_quantize
@@ -109,6 +110,7 @@ class Prepared:
         if target.rewrite is not None:
             model = model.clone() if model is self.model else model
             before = _tensors(model).keys()
+            mark_excluded(model, options)
             notes += map(str, target.rewrite(model))
             for name, value in _tensors(model).items():
                 if name not in before:

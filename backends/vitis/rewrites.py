@@ -21,7 +21,7 @@ from onnxq.graph.note import Note
 from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, remove_nodes, rename_output, set_constant
+from onnxq.graph.values import COMPUTES_OTHER, LEFT_ALONE, constant_array, remove_nodes, rename_output, set_constant
 
 __all__ = ["bounds_of", "factor", "is_dpu_hard_sigmoid", "rewrite", "scalar_of", "without_factors"]
 
@@ -40,7 +40,8 @@ _APART = ("silu", "hardswish")
 
 
 def rewrite(model: ir.Model) -> list[Note]:
-    """Write a model's operators as the DPU computes them; not those inside functions that stay float as a whole.
+    """Write a model's operators as the DPU computes them; not those inside functions that stay float as a whole,
+    nor those that are excluded.
 
     Args:
         model: changed in place; shapes inferred.
@@ -57,12 +58,15 @@ def rewrite(model: ir.Model) -> list[Note]:
         counts[what] = counts.get(what, 0) + 1
 
     for node in list(all_nodes(model)):
-        if node in whole or node.domain != "" or not node.inputs or node.inputs[0] is None:
+        if node in whole or node.meta.get(LEFT_ALONE) or node.domain != "":
+            continue
+        if not node.inputs or node.inputs[0] is None:
             continue
         if node.inputs[0].dtype is not ir.DataType.FLOAT:
             continue
         if node.op_type == "Sigmoid":
             node = _replace(node, _hard_sigmoid(node.inputs[0], node.name or "HardSigmoid"))
+            node.meta[COMPUTES_OTHER] = "Sigmoid"
             count("Sigmoid became HardSigmoid")
         elif node.op_type == "HardSwish":
             node = _split_hard_swish(node, namer)
@@ -72,6 +76,7 @@ def rewrite(model: ir.Model) -> list[Note]:
             rounded = round(alpha * 256) / 256
             if rounded != alpha:
                 node.attributes["alpha"] = ir.AttrFloat32("alpha", rounded)
+                node.meta[COMPUTES_OTHER] = "LeakyRelu"
                 notes.append(Note("vitis", node.name or "", f"alpha {alpha:g} became {rounded * 256:g}/256"))
         number = factor(node)
         if number is not None:

@@ -42,6 +42,12 @@ SAME_NUMBERS = "onnxq.same_numbers"
 STANDS_FOR = "onnxq.stands_for"
 """Mark in ``ir.Node.meta`` of a node that a pass has made: names, types and tensors of those whose place it took."""
 
+LEFT_ALONE = "onnxq.left_alone"
+"""Mark in ``ir.Node.meta`` of a node that no pass may make compute other numbers: it is to stay float."""
+
+COMPUTES_OTHER = "onnxq.computes_other"
+"""Mark in ``ir.Node.meta`` of a node that a target's rewrite lets compute other numbers: the type that it had."""
+
 AnyArray = np.ndarray[Any, np.dtype[Any]]
 _MOVES = frozenset(
     {"Concat", "Expand", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"}

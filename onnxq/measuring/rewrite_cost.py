@@ -10,6 +10,8 @@ from onnxq.calibration.roles import samples_to_verify
 from onnxq.calibration.statistics import KeptSample
 from onnxq.checks.randomness import is_random
 from onnxq.errors import ExecutionError
+from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import COMPUTES_OTHER
 from onnxq.measuring.final_check import Verification
 from onnxq.measuring.outputs import errors_of, worst_output
 from onnxq.options import Options
@@ -49,7 +51,9 @@ def rewrite_cost(
         return []  # the result, which is made of it, did run: its figure stands without this one
     if found is None or found[1].sqnr > min(_POOR, worst[1].sqnr + _SHARE):
         return []
+    types = dict.fromkeys(node.meta[COMPUTES_OTHER] for node in all_nodes(rewritten) if COMPUTES_OTHER in node.meta)
+    advice = f". {' '.join(f'--exclude {op}' for op in types)} leaves those as they are, in float" if types else ""
     return [
         f"what was rewritten for {name} leaves output {found[0]!r} {found[1].sqnr:.1f} dB before anything is "
-        f"quantized: {name} cannot compute what the model does (-v says what was rewritten)"
+        f"quantized: {name} cannot compute what the model does (-v says what was rewritten){advice}"
     ]

@@ -7,15 +7,35 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from onnxq.errors import OptionError
+from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import LEFT_ALONE
 from onnxq.options import Options, Override, patterns
 from onnxq.spec import QuantSpec
 
-__all__ = ["Selection", "with_symmetry"]
+__all__ = ["Selection", "mark_excluded", "with_symmetry"]
 
 
 def with_symmetry(spec: QuantSpec, symmetric: bool) -> QuantSpec:
     """An activation's spec made symmetric (signed, zero point 0) or asymmetric (unsigned); unchanged if it is so."""
     return spec if spec.symmetric == symmetric else replace(spec, symmetric=symmetric, signed=symmetric)
+
+
+def mark_excluded(model: ir.Model, options: Options) -> None:
+    """Mark the nodes that the options keep float, in place, for a target's rewrites.
+
+    A pattern that matches nothing here may name what a rewrite makes: the plan refuses it if it does not.
+    """
+    wanted = [*options.exclude, *(pattern for pattern, change in options.override if change.float)]
+    names = patterns.names_of(model) if wanted else None
+    for pattern in wanted:
+        try:
+            (match,) = patterns.match([pattern], names) if names is not None else []
+        except OptionError:
+            continue
+        for node in all_nodes(model):
+            if match.node(node):
+                node.meta[LEFT_ALONE] = True
 
 
 class Selection:

@@ -246,3 +246,26 @@ def test_qdq_and_fake_quantize_compute_the_same(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.stack(a), np.stack(b))
     qdq.save(tmp_path / "m.onnx")
     assert load(tmp_path / "m.onnx").graph.outputs[0].name == "y"
+
+
+@pytest.mark.parametrize("exclude", [("Sigmoid", "LeakyRelu"), ("gate", "leak"), ("s", "y")])
+def test_what_is_excluded_is_not_rewritten(exclude: tuple[str, ...]) -> None:
+    model = build(
+        """(float[1, 3, 8, 8] x) => (float y) {
+            c = Conv (x, w)
+            [gate] s = Sigmoid (c)
+            d = Conv (s, v)
+            [leak] y = LeakyRelu <alpha = 0.3> (d)
+        }""",
+        w=normal(4, 3, 3, 3),
+        v=normal(4, 4, 3, 3, seed=1),
+    )
+    q = onnxq.quantize(model, images(1, 3, 8, 8), backend="vitis", options=Options(exclude=exclude))
+    kept = {node.name: node for node in q.model.graph}
+    assert kept["gate"].op_type == "Sigmoid"
+    assert kept["leak"].attributes.get_float("alpha") == pytest.approx(0.3)
+    assert {"gate", "leak"}.isdisjoint(q.plan.quantized)
+    (rewritten,) = [
+        n for n in onnxq.quantize(model, images(1, 3, 8, 8), backend="vitis").model.graph if n.name == "gate"
+    ]
+    assert rewritten.op_type == "HardSigmoid"

@@ -10,6 +10,7 @@ import pytest
 
 from onnxq.calibration.roles import samples_to_verify
 from onnxq.calibration.statistics import KeptSample
+from onnxq.graph.values import COMPUTES_OTHER
 from onnxq.measuring.final_check import Verification
 from onnxq.measuring.outputs import errors_of
 from onnxq.measuring.rewrite_cost import rewrite_cost
@@ -35,7 +36,13 @@ def said(samples: list[KeptSample]) -> list[str]:
 @pytest.mark.parametrize("signs", [[1.0] * 8 + [-1.0] * 8, [-1.0] * 8 + [1.0] * 8, [1.0, 1.0, -1.0, -1.0] * 4])
 def test_the_order_of_the_data_does_not_matter(signs: list[float]) -> None:
     (text,) = said(kept(signs))
-    assert text.startswith("what was rewritten for that leaves output 'y' ")
+    assert text.startswith("what was rewritten for that leaves output 'y' ") and "--exclude" not in text
+
+
+def test_what_computes_other_numbers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(REWRITTEN.graph[0].meta, COMPUTES_OTHER, "Sigmoid")
+    (text,) = said(kept([1.0] * 8 + [-1.0] * 8))
+    assert text.endswith("--exclude Sigmoid leaves those as they are, in float")
 
 
 def test_nothing_is_said_where_nothing_changes() -> None:
