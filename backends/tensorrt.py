@@ -6,8 +6,9 @@ before the Add that TensorRT computes together with it: of a residual Add the ot
 Concat share one scale between inputs and output, so that TensorRT can move quantizers across them.
 
 Verified: the parser and the ahead-of-time compiler of TensorRT-RTX 1.7.1 (compute capability 8.6) take the models, at
-opsets 13 to 25, and compute every Conv, Gemm and MatMul with int8 operands; ConvTranspose and average pools run in
-float there although they are quantized. Known from documents only: TensorRT 8, 10 and 11 themselves, speed, and which
+opsets 13 to 25, and compute Conv, Gemm and MatMul with int8 operands, but for some that run in float although they are
+quantized (seen: Conv of one axis with 4 channels, stems, patch embeddings); so do ConvTranspose and average pools.
+Known from documents only: TensorRT 8, 10 and 11 themselves, speed, and which
 branch of a residual Add is better quantized (NVIDIA's TensorRT developer guide, TensorFlow quantization toolkit and
 Model Optimizer), and that TensorRT 11 reads opsets up to 25 (its opset guide); older versions read fewer.
 
@@ -222,6 +223,6 @@ BACKEND = Backend(
     runtime="tensorrt",
     artifacts="model.onnx (QDQ); or float model.onnx + model.cache, or + model.json, for TensorRT <= 10",
     next_step="trtexec --onnx=MODEL.onnx  # with --int8 before TensorRT 11",
-    verified="TensorRT-RTX 1.7.1: parsed and compiled, every Conv and matrix product with int8 operands",
+    verified="TensorRT-RTX 1.7.1: parsed and compiled, most Conv and matrix products with int8 operands",
     unverified="TensorRT itself, speed, numbers on a GPU; calibration cache and dynamic ranges",
 )
