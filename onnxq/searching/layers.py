@@ -79,7 +79,7 @@ def in_float(
 
     def rung(k: int) -> Candidate:
         names = _names(chosen[:k])
-        behind = [function for function, layer in functions.items() if layer in names]
+        behind = [f"node:{function}" for function, layer in functions.items() if layer in names]  # none of its type
         exclude = (*options.exclude, *names, *behind)
         return Candidate(LEVELS[1], _layers(names, basis), replace(options, exclude=exclude))
 

@@ -139,7 +139,7 @@ def test_layers_are_widened_or_kept_float_from_the_worst_on() -> None:
     assert rung(1).options.exclude == ("x", "a", "b")
     assert rung(2).options.exclude == ("x", "a", "b", "d")
     _, rung = in_float(Options(exclude=("x",)), records, functions={"relu": "b", "clip": "c"})
-    assert rung(1).options.exclude == ("x", "a", "b", "relu"), "a function stays float with its layer"
+    assert rung(1).options.exclude == ("x", "a", "b", "node:relu"), "a function stays float with its layer"
     assert rung(1).what == "2 worst: a, b"
 
 
