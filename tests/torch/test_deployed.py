@@ -103,7 +103,7 @@ KINDS = [("onnxruntime", kind) for kind in ("lsq", "fixed", "ema", "pact", "dsq"
 KINDS += [("vitis", kind) for kind in ("lsq", "pact", "tqt", "qdrop")]
 
 
-@pytest.mark.filterwarnings("ignore:onnxq. weights of .* rounding_loss:UserWarning")
+@pytest.mark.filterwarnings("ignore:onnxq. weights of .*rounding_loss:UserWarning")
 @pytest.mark.parametrize(("backend", "kind"), KINDS)
 def test_every_quantizer_is_deployed_as_trained(tmp_path: Path, backend: str, kind: str) -> None:
     data = batches(4, 3, 10, 10)
