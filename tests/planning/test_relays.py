@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 
@@ -28,9 +29,9 @@ def plan(backend: str, options: Options | None = None) -> Plan:
             y = ReduceSum <keepdims = 1> (v, axis)
         }""",
         w=normal(4, 4, 1, 1),
-        flat=[1, 4, 36],
-        axis=[2],
-        first=[0],
+        flat=np.array([1, 4, 36]),
+        axis=np.array([2]),
+        first=np.array([0]),
     )
     model = ir.serde.deserialize_model(net)
     normalize(model)

@@ -279,7 +279,7 @@ def test_of_many_values_a_lot_finds_a_range_as_good(kind: str, spec: QuantSpec) 
 
 
 def test_long_rows_of_channels_are_tried_one_by_one() -> None:
-    x = np.random.default_rng(3).standard_normal((2, 20000)).astype(np.float32) * np.float32([[1], [50]])
+    x = np.random.default_rng(3).standard_normal((2, 20000)).astype(np.float32) * np.array([[1], [50]], np.float32)
     x[0, 7] = 40
     spec = QuantSpec(4, granularity=PerChannel(0))
     low, high = watched("mse", spec, [x])
