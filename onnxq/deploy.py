@@ -1,8 +1,8 @@
 """A model that carries quantizers, from training or another tool, for a target: its scales are kept.
 
-A scale is moved only where the target cannot compute with it: by the target's ``adjust``, and where it has one scale
-for tensors that the model given has several for (:mod:`onnxq.deploying.shared`). Kept, it would give an artifact that
-fails or computes something else. Every tensor whose scale was moved is named in the notes.
+A scale is moved only where the target cannot compute with it: by the target's ``adjust``, and where a tensor that the
+model given has none for gets that of several which differ (:mod:`onnxq.deploying.shared`). Kept, it would give an
+artifact that fails or computes something else. Every tensor whose scale was moved is named in the notes.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def _adopt(
     if shared:
         names = listed([repr(tensor) for tensor in shared], _LISTED)
         notes.append(
-            f"deploy: {target.name} has one scale where the model given has several: that of {names} was moved"
+            f"deploy: tensors without a scale share one with others on {target.name}: that of {names} was moved"
         )
     if without:
         end = "the table has no entry" if target.format_named(options.format).simulated else "written in float"

@@ -1,4 +1,4 @@
-"""Numbers given that meet where a target has one scale for several tensors: what a Concat joins, a pool passes on."""
+"""Numbers given that meet in a tensor without any, tied to all of them: what a Concat joins, a pool passes on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _ROUNDED = 0.5
 
 
 def share_grids(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:
-    """Give tied sites that one operator hands on to the next, and whose numbers differ, one grid that holds all.
+    """Give tied sites that one operator hands on to the next, and whose numbers differ, one grid that holds all, where
+    one of the tie has no numbers of its own. Where all have, they keep them.
 
     What only operators of the tie read need not be held beyond the range of their output, where that has numbers: it
     clips there. All else is held: a grid that ends before would cut off what the model given does not. Of the grids
@@ -70,7 +71,7 @@ def same_grid(one: QParams, other: QParams) -> bool:
 
 
 def _handed_on(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> tuple[list[list[Site]], set[str]]:
-    """Tied sites with numbers, two or more that meet in operators, and the names of these operators.
+    """Sites with numbers, two or more that meet in operators and are tied to one without, and the operators' names.
 
     An operator that reads no site with numbers, its own or handed on to it, stays float: what several such make of one
     tensor does not meet.
@@ -102,7 +103,8 @@ def _handed_on(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> t
         group_of.update({site.name: merged for site in merged})
     order = {site.name: k for k, site in enumerate(plan.sites)}
     distinct = {id(group): sorted(group, key=lambda s: order[s.name]) for group in group_of.values()}
-    found = [[site for site in group if site.name in numbers] for group in distinct.values()]
+    open_ones = (group for group in distinct.values() if any(site.name not in numbers for site in group))
+    found = [[site for site in group if site.name in numbers] for group in open_ones]
     return [group for group in found if len(group) > 1], passing
 
 
