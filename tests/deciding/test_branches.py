@@ -114,3 +114,26 @@ def test_a_scale_of_the_inputs_alone_loses_a_branch_too(ratio: float, warned: bo
     exact, got = (np.concatenate([Session(m).run(f)["y"][:, 4:] for f in feeds_for(model)]) for m in (q.model, small))
     sqnr = 10 * np.log10(np.square(exact).sum() / np.square(got - exact).sum())
     assert (sqnr < 15) == warned
+
+
+def test_a_chip_without_float_gets_the_concat_in_16_bits() -> None:
+    model = concat(3000.0)
+    feeds = feeds_for(model)
+    made = onnxq.quantize(model, feeds, backend="qnn")
+    bits = {site.tensor: site.spec.bits for site in made.plan.sites if site.role == "activation"}
+    assert bits["c"] == 16 and bits["x"] == 8
+    assert any("16 bits for Concat 'join'" in note and "'b'" in note for note in made.notes)
+    assert made.verification is not None and not any("branch" in text for text in made.verification.warnings)
+    asked = onnxq.quantize(model, feeds, backend="qnn", options=Options(act_bits=8))
+    assert {s.spec.bits for s in asked.plan.sites if s.role == "activation"} == {8}, "bits asked for stay"
+    assert asked.verification is not None
+    (told,) = (text for text in asked.verification.warnings if "branch" in text)
+    assert "act_bits=16' gives it finer steps" in told
+
+
+def test_where_a_table_has_one_entry_for_a_tensor_no_other_width_is_advised() -> None:
+    model = concat(3000.0)
+    made = onnxq.quantize(model, feeds_for(model), backend="snpe")
+    assert made.verification is not None
+    (told,) = (text for text in made.verification.warnings if "branch" in text)
+    assert "--exclude 'join' leaves it float" in told and "act_bits" not in told
