@@ -66,7 +66,7 @@ def test_bfloat16_is_quantized_or_refused() -> None:
 def test_double_matmul() -> None:
     model, feeds = g03.double_matmul()
     result = quantize_checked(model, feeds, least=None)
-    assert "double" in result.reasons["m"]
+    assert "float64" in result.reasons["m"]
     assert result.sqnr["y"] > 200, "left in double"
 
 
