@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from onnxq.backend import Backend
 from onnxq.calibration.statistics import Statistics, TensorStatistics
 from onnxq.deciding.ties import concats_by_tie, own_qparams, sqnr_with
 from onnxq.graph.traverse import all_nodes
+from onnxq.options import Options, Override
 from onnxq.plan import Edge, Plan, Site
 from onnxq.qparams import QParams
 from onnxq.spec import Scheme
 
-__all__ = ["LostBranch", "lost_branches"]
+__all__ = ["LostBranch", "lost_branches", "remedy", "with_wide_concats"]
 
 _LOST = 15.0
 """dB that a branch must keep."""
 _GAIN = 6.0
 """dB more that a scale of its own would give it."""
+_WIDE, _WIDE_OPSET = 16, 21
+"""Bits of a Concat that 8 would not hold; the opset from which on QuantizeLinear has as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,37 @@ def lost_branches(
                     nodes = tuple(dict.fromkeys(n for n in (name, *readers) if n in plan.quantized))
                 found.append(LostBranch(name, value.name or "" if value else "", sqnr, own, nodes))
     return found
+
+
+def with_wide_concats(model: ir.Model, target: Backend, options: Options, lost: Sequence[LostBranch]) -> Options | None:
+    """The options with 16-bit Concats where one scale of 8 bits loses a branch; None where that cannot be had.
+
+    Args:
+        model: the float model.
+        target: the backend.
+        options: what the user asked for; a width of activations among it is left as it is.
+        lost: the branches.
+    """
+    if options.act_bits is not None or not _may_differ(target, options):
+        return None
+    if not target.wide_domain and model.opset_imports.get("", 0) < _WIDE_OPSET:
+        return None
+    named = {pattern for pattern, _ in options.override}
+    concats = [f"node:{name}" for name in dict.fromkeys(branch.concat for branch in lost) if name not in named]
+    override = (*options.override, *((concat, Override(act_bits=_WIDE)) for concat in concats))
+    return replace(options, override=override) if concats else None
+
+
+def remedy(branch: LostBranch, target: Backend, options: Options) -> str:
+    """What a user can do about a branch that is lost."""
+    finer = f", --override '{branch.concat}=act_bits=16' gives it finer steps" if _may_differ(target, options) else ""
+    return f"--exclude '{branch.concat}' leaves it float{finer}"
+
+
+def _may_differ(target: Backend, options: Options) -> bool:
+    """Whether one tensor may have 16 bits where others have fewer: a table has one entry for all that read one."""
+    form = target.format_named(options.format)
+    return _WIDE in target.act_bits and target.activation.bits < _WIDE and not form.simulated
 
 
 def _too_wide(

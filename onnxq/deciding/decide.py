@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from copy import copy
-from dataclasses import replace
 from typing import TypedDict
 
 import onnx_ir as ir
@@ -19,7 +18,7 @@ from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.console.progress import Reporter, Silent
 from onnxq.console.terminal import plural
 from onnxq.deciding.amplifiers import noise_amplifiers
-from onnxq.deciding.branches import LostBranch, lost_branches
+from onnxq.deciding.branches import lost_branches, remedy, with_wide_concats
 from onnxq.deciding.coarse import coarse_weights
 from onnxq.deciding.idle import idle_bodies
 from onnxq.deciding.least_float import least_float
@@ -28,7 +27,7 @@ from onnxq.deciding.rescue import FEW
 from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.variants import Variants
 from onnxq.numbers import MADE, choose_numbers, unusable_constants, unusable_tensors
-from onnxq.options import Options, Override
+from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.planning.planner import make_plan
 from onnxq.qparams import QParams
@@ -38,8 +37,6 @@ __all__ = ["Decider", "Runtime"]
 
 _ROUNDS = 3
 """How often noise is looked for again after nodes were kept float."""
-_WIDE, _WIDE_OPSET = 16, 21
-"""Bits of a Concat that 8 bits would not hold; the opset from which on QuantizeLinear has as many."""
 _LARGEST_SHARE = 0.5
 """Largest share of the quantized nodes' cost that may be kept float because of amplified noise."""
 
@@ -101,28 +98,6 @@ class Decider:
         self._made_tensors = {value.name for value in outputs if value.name and value.meta.get(MADE)}
         self._sizes = sizes_on(model, statistics.kept)
 
-    def _with_wide(self, lost: Sequence[LostBranch]) -> Options | None:
-        """The options with 16-bit Concats where one scale of 8 bits loses a branch; None where that cannot be had."""
-        options, target = self.options, self.target
-        if options.act_bits is not None or not self._holds_wide():
-            return None
-        if not target.wide_domain and self.model.opset_imports.get("", 0) < _WIDE_OPSET:
-            return None
-        named = {pattern for pattern, _ in options.override}
-        concats = [f"node:{name}" for name in dict.fromkeys(branch.concat for branch in lost) if name not in named]
-        override = (*options.override, *((concat, Override(act_bits=_WIDE)) for concat in concats))
-        return replace(options, override=override) if concats else None
-
-    def _holds_wide(self) -> bool:
-        """Whether one tensor may have 16 bits where others have fewer; in a table a tensor has one entry for all."""
-        target = self.target
-        form = target.format_named(self.options.format)
-        return _WIDE in target.act_bits and target.activation.bits < _WIDE and not form.simulated
-
-    def _remedy(self, branch: LostBranch) -> str:
-        other = f", --override '{branch.concat}=act_bits=16' gives it finer steps" if self._holds_wide() else ""
-        return f"--exclude '{branch.concat}' leaves it float{other}"
-
     def decide(self) -> Quantized:
         """The quantized model, not yet verified."""
         quantized, said = self._attempt(self._keep)
@@ -135,7 +110,7 @@ class Decider:
             self._keep.update({node: str(branch) for branch in lost for node in branch.nodes})
             quantized, said = self._attempt(self._keep)
             lost = lost_branches(self.model, quantized.plan, quantized.qparams, self.statistics)
-        elif lost and (wider := self._with_wide(lost)) is not None:
+        elif lost and (wider := with_wide_concats(self.model, self.target, self.options, lost)) is not None:
             before, self.options = self.options, wider
             made, said_wide = self._attempt(self._keep)
             left = lost_branches(self.model, made.plan, made.qparams, self.statistics)
@@ -146,7 +121,7 @@ class Decider:
                 lost = left
             else:
                 self.options = before
-        self.warnings += [f"{branch}: {self._remedy(branch)}" for branch in lost]
+        self.warnings += [f"{branch}: {remedy(branch, self.target, self.options)}" for branch in lost]
         for _ in range(_ROUNDS):
             if not self.target.mixes or not quantized.plan.quantized:
                 break
