@@ -17,13 +17,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.calibration.histogram import KEYS, SENTINEL, key_edges
+from onnxq.calibration.histogram import KEYS, SENTINEL, key_edges, keys_of
 from onnxq.calibration.tensor_statistics import TensorStatistics
 
 __all__ = ["Move", "over_all"]
 
 _HALF = KEYS // 2  # keys from here on have the sign bit
-_SHIFT = 18
 
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -77,7 +76,8 @@ def over_all(after: TensorStatistics, before: TensorStatistics, every: TensorSta
     values, number = _raised(values, number, high)
     values, number = _raised(-values, number, -low)
     values = -values
-    np.add.at(counts, _keys(values), number)
+    plain = np.clip(values, -SENTINEL, SENTINEL).astype(np.float32) + np.float32(0.0)  # no negative zero
+    np.add.at(counts, keys_of(plain), number)
     squares = float(np.square(values) @ number)
     return replace(
         every,
@@ -167,9 +167,3 @@ def _raised(values: Floats, numbers: Numbers, end: float) -> tuple[Floats, Numbe
     held = np.flatnonzero(numbers)
     numbers[held[np.argmax(values[held])]] -= 1
     return np.append(values, end), np.append(numbers, 1)
-
-
-def _keys(values: Floats) -> Numbers:
-    plain = np.clip(values, -SENTINEL, SENTINEL).astype(np.float32) + np.float32(0.0)
-    keys: Numbers = (plain.view(np.uint32) >> _SHIFT).astype(np.int64)
-    return keys
