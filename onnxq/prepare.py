@@ -31,7 +31,7 @@ from onnxq.options.selection import mark_excluded
 from onnxq.ort.session import require_library
 from onnxq.planning.uneven import too_uneven
 from onnxq.render import fake_quantize, nnie_quantize
-from onnxq.spec import QuantSpec
+from onnxq.spec import WIDE_OPSET, QuantSpec
 
 __all__ = ["KEEP", "Prepared", "Source", "backend_named", "needed_opset"]
 
@@ -40,8 +40,6 @@ BASE_OPSET = 14
 """Has per-channel QuantizeLinear (13) and HardSwish (14); statistics belong to the model at this opset or above."""
 _FIRST_NODES = 8
 """Nodes before the first BatchNormalization that data may be run through just to see whether it is like training's."""
-_WIDE_OPSET = 21
-"""From here on QuantizeLinear and DequantizeLinear take 4- and 16-bit integers."""
 KEEP = ((fake_quantize.DOMAIN, fake_quantize.NAME), (fake_quantize.DOMAIN, nnie_quantize.NAME))
 """Functions that are quantizers: they stay, and what they quantize is not quantized again."""
 
@@ -188,10 +186,10 @@ def needed_opset(target: Backend, options: Options) -> int:
     stored = {QuantSpec(bits).storage_bits for bits in widths}
     if not target.format_named(options.format).integers or stored == {8} or target.wide_domain:
         return target.min_opset
-    if options.opset is not None and options.opset < _WIDE_OPSET:
+    if options.opset is not None and options.opset < WIDE_OPSET:
         raise OptionError(
             f"opset {options.opset} has no {min(stored - {8})}-bit integers",
             where="opset",
-            hint=f"Leave it out or ask for {_WIDE_OPSET}, or use the format fake-quantize",
+            hint=f"Leave it out or ask for {WIDE_OPSET}, or use the format fake-quantize",
         )
-    return max(target.min_opset, _WIDE_OPSET)
+    return max(target.min_opset, WIDE_OPSET)

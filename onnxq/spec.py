@@ -5,7 +5,10 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-__all__ = ["Granularity", "PerBlock", "PerChannel", "PerTensor", "QuantSpec", "Scheme"]
+__all__ = ["WIDE_OPSET", "Granularity", "PerBlock", "PerChannel", "PerTensor", "QuantSpec", "Scheme"]
+
+WIDE_OPSET = 21
+"""From here on QuantizeLinear and DequantizeLinear have 4- and 16-bit integers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from onnxq.graph.traverse import all_nodes
 from onnxq.options import Options, Override
 from onnxq.plan import Edge, Plan, Site
 from onnxq.qparams import QParams
-from onnxq.spec import Scheme
+from onnxq.spec import WIDE_OPSET, Scheme
 
 __all__ = ["LostBranch", "lost_branches", "remedy", "with_wide_concats"]
 
@@ -22,8 +22,8 @@ _LOST = 15.0
 """dB that a branch must keep."""
 _GAIN = 6.0
 """dB more that a scale of its own would give it."""
-_WIDE, _WIDE_OPSET = 16, 21
-"""Bits of a Concat that 8 would not hold; the opset from which on QuantizeLinear has as many."""
+_WIDE = 16
+"""Bits of a Concat that 8 would not hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def with_wide_concats(model: ir.Model, target: Backend, options: Options, lost: 
     """
     if options.act_bits is not None or not _may_differ(target, options):
         return None
-    if not target.wide_domain and model.opset_imports.get("", 0) < _WIDE_OPSET:
+    if not target.wide_domain and model.opset_imports.get("", 0) < WIDE_OPSET:
         return None
     named = {pattern for pattern, _ in options.override}
     concats = [f"node:{name}" for name in dict.fromkeys(branch.concat for branch in lost) if name not in named]

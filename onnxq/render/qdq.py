@@ -24,12 +24,9 @@ from onnxq.quantized import Quantized
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.render.limits import saturates, speakable
 from onnxq.render.wiring import add_initializer, describe, insert_behind, numbers, take_over_output
-from onnxq.spec import PerChannel, Scheme
+from onnxq.spec import WIDE_OPSET, PerChannel, Scheme
 
 __all__ = ["render"]
-
-_WIDE_OPSET = 21
-"""From here on QuantizeLinear and DequantizeLinear have 4- and 16-bit integers."""
 
 
 def render(quantized: Quantized, *, fake: bool = False) -> ir.Model:
@@ -249,7 +246,7 @@ class _Renderer:
     def _domain(self, site: Site) -> str:
         """The domain of Q and DQ: the standard one, unless its operators have no such integers yet."""
         domain = self.q.backend.wide_domain
-        if not domain or site.spec.storage_bits not in (4, 16) or self.model.opset_imports.get("", 0) >= _WIDE_OPSET:
+        if not domain or site.spec.storage_bits not in (4, 16) or self.model.opset_imports.get("", 0) >= WIDE_OPSET:
             return ""
         self.model.opset_imports.setdefault(domain, 1)
         return domain

@@ -25,12 +25,12 @@ from onnxq.graph.values import constant_array, remove_nodes, rename_output, set_
 from onnxq.grids import logarithmic
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.render.wiring import add_initializer, describe
+from onnxq.spec import WIDE_OPSET
 
 __all__ = ["quicken"]
 
 _MICROSOFT = "com.microsoft"
-_WIDE_OPSET = 21
-"""From here on the standard QuantizeLinear has 16-bit integers; that of onnxruntime's own domain has them always."""
+"""Domain of onnxruntime's own operators: QuantizeLinear of 16 bits at every opset."""
 _INTEGERS = {
     (0, 255): ir.DataType.UINT8,
     (-128, 127): ir.DataType.INT8,
@@ -130,7 +130,7 @@ def _pair(model: ir.Model, node: ir.Node, namer: Namer) -> None:
     graph = node.graph
     if dtype is None or steps is None or middle is None or steps.size != 1 or not isinstance(graph, ir.Graph):
         return
-    wide = dtype in (ir.DataType.UINT16, ir.DataType.INT16) and model.opset_imports.get("", 0) < _WIDE_OPSET
+    wide = dtype in (ir.DataType.UINT16, ir.DataType.INT16) and model.opset_imports.get("", 0) < WIDE_OPSET
     domain = _MICROSOFT if wide else ""
     if wide:
         model.opset_imports.setdefault(_MICROSOFT, 1)
