@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq import plugins
-from onnxq.algorithms.choice import chosen, run
-from onnxq.algorithms.draft import FloatDraft
+from onnxq.algorithm import FloatDraft
+from onnxq.algorithm_choice import chosen, run
 from onnxq.calibration.statistics import KeptSample
 from onnxq.console.progress import Reporter
 from onnxq.deciding.cut_off import cut_off

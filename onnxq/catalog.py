@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from onnxq import plugins
-from onnxq.algorithms.choice import algorithm_named
-from onnxq.algorithms.draft import Algorithm
+from onnxq.algorithm import Algorithm
+from onnxq.algorithm_choice import algorithm_named
 from onnxq.backend import Backend
 from onnxq.errors import OptionError
 from onnxq.prepare import backend_named

@@ -7,8 +7,8 @@ from importlib import metadata
 
 import onnx_ir as ir
 
-from onnxq.algorithms.choice import Choice, chosen, run
-from onnxq.algorithms.draft import FloatDraft
+from onnxq.algorithm import FloatDraft
+from onnxq.algorithm_choice import Choice, chosen, run
 from onnxq.backend import Backend
 from onnxq.best import improve
 from onnxq.calibration.ranges import check_range

@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxq.algorithms.choice import chosen
+from onnxq.algorithm_choice import chosen
 from onnxq.backend import Backend
 from onnxq.calibration.collect import collect
 from onnxq.calibration.data import open_data

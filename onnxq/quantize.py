@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from onnxq.algorithms.choice import chosen
+from onnxq.algorithm_choice import chosen
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import OptionError, OutputError

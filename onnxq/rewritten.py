@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from onnxq.algorithms.choice import Choice, whole_model
+from onnxq.algorithm_choice import Choice, whole_model
 from onnxq.calibration.statistics import Statistics
 from onnxq.errors import OptionError
 from onnxq.measuring.final_check import Verification

@@ -13,9 +13,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.algorithms.bias_correction import correct_biases
-from onnxq.algorithms.capture import capture
-from onnxq.algorithms.layers import QuantizedLayer, quantized_layers
+from onnxq.algorithms.common.quantized_layer import QuantizedLayer, quantized_layers
 from onnxq.backend import Backend
+from onnxq.calibration.capture import capture
 from onnxq.calibration.roles import few, spread
 from onnxq.calibration.sizes import sizes_on
 from onnxq.calibration.statistics import KeptSample, Statistics

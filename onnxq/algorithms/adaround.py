@@ -4,7 +4,7 @@ Nagel et al., Up or Down? Adaptive Rounding for Post-Training Quantization, 2020
 output, ``tr((Q - W) H (Q - W)^T)``, exact over all samples. The paper relaxes the decisions and lets Adam find them;
 ``method=hessian`` decides them one at a time, each given all others, until none changes (coordinate descent), from two
 starts: rounding to nearest, and GPTQ's rounding. ``method=data`` learns from what the layers read, see
-:mod:`onnxq.algorithms.reconstruction`.
+:mod:`onnxq.algorithms.blockwise.learn_blocks`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from functools import partial
 
 import numpy as np
 
-from onnxq.algorithms.draft import Draft
-from onnxq.algorithms.layerwise import Answer, Problem, improve
-from onnxq.algorithms.parameter_help import LAYERWISE
-from onnxq.algorithms.rounding import descend, errors, feed_back
+from onnxq.algorithm import Draft
+from onnxq.algorithms.common.parameter_help import LAYERWISE
+from onnxq.algorithms.layerwise.improve import Answer, Problem, improve
+from onnxq.algorithms.layerwise.rounding import descend, errors, feed_back
 from onnxq.errors import OptionError
 
 __all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check"]
@@ -57,7 +57,7 @@ def check(*, method: str, damping: float, prefix: bool, bias: bool, sweeps: int,
     if iterations < 1:
         raise OptionError(f"{iterations!r} is below 1", where="algorithm adaround, iterations")
     if method == "data":
-        from onnxq.algorithms.reconstruction import require_torch
+        from onnxq.algorithms.blockwise.learn_blocks import require_torch
 
         require_torch()
 
@@ -76,7 +76,7 @@ def apply(draft: Draft, *, method: str, damping: float, prefix: bool, bias: bool
         iterations: steps for each layer.
     """
     if method == "data":
-        from onnxq.algorithms.reconstruction import adaround_on_data
+        from onnxq.algorithms.blockwise.learn_blocks import adaround_on_data
 
         adaround_on_data(draft, iterations=iterations)
         return

@@ -14,8 +14,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.algorithms.draft import Draft
-from onnxq.algorithms.empirical import correct_empirically
+from onnxq.algorithm import Draft
+from onnxq.algorithms.biases.empirical import correct_empirically
 from onnxq.calibration.collect import channel_means
 from onnxq.calibration.measured import Measured
 from onnxq.calibration.roles import few, spread
@@ -91,7 +91,7 @@ def apply(draft: Draft, *, method: str = "analytic", runs: int = 64) -> None:
     Args:
         draft: changed in place.
         method: ``analytic``: what rounding a layer's weights does to its output's mean; ``empirical``: what the
-            quantized model's means are measured to be, see :mod:`onnxq.algorithms.empirical`.
+            quantized model's means are measured to be, see :mod:`onnxq.algorithms.biases.empirical`.
         runs: how often the quantized model is run at most, by ``empirical``.
     """
     if method == "empirical":

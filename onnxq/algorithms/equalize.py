@@ -5,8 +5,8 @@ with ``f(s x) = s f(x)`` (Nagel et al., Data-Free Quantization Through Weight Eq
 section 4.1). The paper's scale is ``sqrt(r1 / r2)`` with the ranges r1, r2 of a channel in both weights; where weights
 have a scale for each output channel that gains nothing, and the range of the activation ``a`` matters. So the scale is
 ``r1^p a^q r2^(p+q-1)`` with the exponents whose noise at the output of the second layer is estimated to be least, for
-the way both weights and the activation are quantized (see :mod:`onnxq.algorithms.channel_noise`). Pairs of a chain are
-gone through until nothing changes.
+the way both weights and the activation are quantized (see :mod:`onnxq.algorithms.channels.channel_noise`). Pairs of a
+chain are gone through until nothing changes.
 
 With ``absorb`` the part of a bias by which a channel never falls to zero moves through a Relu into the next bias
 (section 4.1.3), ``min(mean - 3 std, min)`` on the kept samples; that is exact only on data that falls no lower.
@@ -21,8 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.algorithms.absorb import absorptions
-from onnxq.algorithms.channel_noise import (
+from onnxq.algorithm import FloatDraft
+from onnxq.algorithms.channels.absorb import absorptions
+from onnxq.algorithms.channels.channel_noise import (
     Channels,
     ChannelStats,
     Specs,
@@ -32,9 +33,8 @@ from onnxq.algorithms.channel_noise import (
     output_noise,
     weight_error,
 )
-from onnxq.algorithms.draft import FloatDraft
-from onnxq.algorithms.pairs import LayerPair, channel_rows, find_pairs, pair_at, scale_pair
-from onnxq.algorithms.trial import Outcome, fitting, keep_what_helps
+from onnxq.algorithms.channels.pairs import LayerPair, channel_rows, find_pairs, pair_at, scale_pair
+from onnxq.algorithms.common.trial import Outcome, fitting, keep_what_helps
 from onnxq.calibration.moved import Move
 from onnxq.calibration.roles import spread
 from onnxq.graph.layer import Layer

@@ -12,11 +12,11 @@ from functools import partial
 
 import numpy as np
 
-from onnxq.algorithms.draft import Draft
-from onnxq.algorithms.layerwise import Answer, Problem, improve
-from onnxq.algorithms.parameter_help import LAYERWISE
-from onnxq.algorithms.rounding import Grid, descend, errors, feed_back
-from onnxq.algorithms.scales import search_scales
+from onnxq.algorithm import Draft
+from onnxq.algorithms.common.parameter_help import LAYERWISE
+from onnxq.algorithms.layerwise.improve import Answer, Problem, improve
+from onnxq.algorithms.layerwise.rounding import Grid, descend, errors, feed_back
+from onnxq.algorithms.layerwise.scales import search_scales
 from onnxq.errors import OptionError
 
 __all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check", "solve"]

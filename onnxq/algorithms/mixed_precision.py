@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from onnxq.algorithms.bit_choice import BitChoice, Problem, items_of
-from onnxq.algorithms.bit_overrides import allowed, overrides_of, planned_bits, require_planned
-from onnxq.algorithms.budget import FLOAT, KINDS, Budget, Costs, parse_budget, parse_widths, stored_bits
-from onnxq.algorithms.draft import FloatDraft
-from onnxq.algorithms.part_noise import part_noise
+from onnxq.algorithm import FloatDraft
+from onnxq.algorithms.bits.bit_choice import BitChoice, Problem, items_of
+from onnxq.algorithms.bits.bit_overrides import allowed, overrides_of, planned_bits, require_planned
+from onnxq.algorithms.bits.budget import FLOAT, KINDS, Budget, Costs, parse_budget, parse_widths, stored_bits
+from onnxq.algorithms.bits.part_noise import part_noise
 from onnxq.calibration.roles import held_back, spread, to_learn_from
 from onnxq.errors import OptionError, OutputError, StatisticsError
 from onnxq.measuring.probe import Probe, end_layers, parts_of
@@ -96,7 +96,7 @@ def apply(
         avg_bits: budget: average bits of a weight.
         sqnr: budget: SQNR to reach at the worst output, dB, with the smallest weights as stored; where there is a
             choice for activations, with the fewest bits over all multiply-accumulates.
-        budget: or any budget as ``KIND:AMOUNT``, see :data:`onnxq.algorithms.budget.KINDS`.
+        budget: or any budget as ``KIND:AMOUNT``, see :data:`onnxq.algorithms.bits.budget.KINDS`.
         bits: widths of weights to choose from, as in ``3-8`` or ``4/8/float``; where empty, by the budget, of those
             that the target stores in fewer bits than the next wider one.
         act_bits: widths of activations to choose from, as in ``8/16``; that of the options where empty.

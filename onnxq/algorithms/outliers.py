@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxq.algorithms.draft import FloatDraft
-from onnxq.algorithms.trial import keep_what_helps
+from onnxq.algorithm import FloatDraft
+from onnxq.algorithms.common.trial import keep_what_helps
 from onnxq.calibration.moved import Move
 from onnxq.deciding.masks import find_masks
 from onnxq.graph.traverse import all_nodes

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from onnxq.algorithms.draft import Draft
-from onnxq.algorithms.parameter_help import LEARNED
-from onnxq.algorithms.reconstruction import Learning, check_learning, learn_blocks
+from onnxq.algorithm import Draft
+from onnxq.algorithms.blockwise.learn_blocks import Learning, check_learning, learn_blocks
+from onnxq.algorithms.common.parameter_help import LEARNED
 
 __all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check"]
 

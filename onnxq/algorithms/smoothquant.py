@@ -20,12 +20,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.algorithms.draft import FloatDraft
-from onnxq.algorithms.layers import QuantizedLayer, quantized_layers
-from onnxq.algorithms.pairs import scale_input
-from onnxq.algorithms.smooth_error import Seen, captured, product_errors
-from onnxq.algorithms.smooth_fold import Division, Divisor, divide, insert_division
-from onnxq.algorithms.trial import fitting, held, keep_what_helps
+from onnxq.algorithm import FloatDraft
+from onnxq.algorithms.channels.divide import Division, Divisor, divide, insert_division
+from onnxq.algorithms.channels.pairs import scale_input
+from onnxq.algorithms.channels.product_error import Seen, captured, product_errors
+from onnxq.algorithms.common.quantized_layer import QuantizedLayer, quantized_layers
+from onnxq.algorithms.common.trial import fitting, held, keep_what_helps
 from onnxq.calibration.moved import Move
 from onnxq.calibration.roles import spread
 from onnxq.errors import OptionError

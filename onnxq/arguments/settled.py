@@ -133,7 +133,7 @@ def _decides_alone(algorithms: Any) -> bool:
     """Whether the algorithm asked for is a pipeline of its own, which says itself whether it needs data."""
     if not isinstance(algorithms, (list, tuple)) or len(algorithms) != 1 or not isinstance(algorithms[0], str):
         return False
-    from onnxq.algorithms.choice import whole_model
+    from onnxq.algorithm_choice import whole_model
 
     return whole_model(algorithms) is not None
 

@@ -9,8 +9,8 @@ from typing import TypedDict
 
 import onnx_ir as ir
 
-from onnxq.algorithms.choice import Choice, run
-from onnxq.algorithms.draft import Draft
+from onnxq.algorithm import Draft
+from onnxq.algorithm_choice import Choice, run
 from onnxq.backend import Backend, Kind
 from onnxq.calibration.roles import few, spread
 from onnxq.calibration.sizes import sizes_on
@@ -121,7 +121,7 @@ class Decider:
                 lost = left
             else:
                 self.options = before
-        self.warnings += [f"{branch}: {remedy(branch, self.target, self.options)}" for branch in lost]
+        self.warnings += [f"{branch}: {remedy(branch, self.target)}" for branch in lost]
         for _ in range(_ROUNDS):
             if not self.target.mixes or not quantized.plan.quantized:
                 break

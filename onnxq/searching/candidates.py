@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxq.algorithms.choice import whole_model
+from onnxq.algorithm_choice import whole_model
 from onnxq.backend import Backend
 from onnxq.calibration.ranges import check_range
 from onnxq.errors import OptionError

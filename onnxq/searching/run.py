@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxq import plugins
-from onnxq.algorithms.choice import chosen
+from onnxq.algorithm_choice import chosen
 from onnxq.calibration.data import open_data
 from onnxq.calibration.ranges import check_range
 from onnxq.calibration.roles import to_judge_by

@@ -12,7 +12,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxq.algorithms.choice import whole_model
+from onnxq.algorithm_choice import whole_model
 from onnxq.calibration.feeds import shape_text
 from onnxq.calibration.roles import samples_to_verify
 from onnxq.calibration.sizes import typical

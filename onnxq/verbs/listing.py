@@ -7,8 +7,8 @@ import math
 
 import onnxq
 from onnxq import views
-from onnxq.algorithms.choice import algorithm_named
-from onnxq.algorithms.parameter_help import parameter_help
+from onnxq.algorithm_choice import algorithm_named
+from onnxq.algorithms.common.parameter_help import parameter_help
 from onnxq.console.exit_codes import ExitCode
 from onnxq.console.terminal import Screen
 from onnxq.prepare import backend_named

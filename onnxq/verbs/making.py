@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import onnxq
 from onnxq import views
-from onnxq.algorithms.choice import Choice
+from onnxq.algorithm_choice import Choice
 from onnxq.console.exit_codes import ExitCode
 from onnxq.console.terminal import Screen
 from onnxq.errors import OptionError

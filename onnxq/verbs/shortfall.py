@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import onnxq
-from onnxq.algorithms.choice import Choice
+from onnxq.algorithm_choice import Choice
 from onnxq.compare import TensorErrors
 from onnxq.errors import OnnxqError
 from onnxq.graph.files.save import MAX_PROTO_BYTES

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from onnxq.algorithms.parameter_help import parameter_help
+from onnxq.algorithms.common.parameter_help import parameter_help
 from onnxq.backend import Backend
 from onnxq.console.terminal import Screen, bytes_text, decibels, number
 from onnxq.quantized import Quantized
@@ -23,7 +23,7 @@ from onnxq.views.parts import (
 )
 
 if TYPE_CHECKING:
-    from onnxq.algorithms.draft import Algorithm
+    from onnxq.algorithm import Algorithm
     from onnxq.demo.run import DemoResult
 
 __all__ = ["algorithms", "algorithms_in_detail", "backends", "demo", "shown"]

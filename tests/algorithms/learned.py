@@ -10,7 +10,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq import Options
-from onnxq.algorithms.draft import Draft
+from onnxq.algorithm import Draft
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.graph.shapes import sizes_at
 from onnxq.numbers import choose_numbers

@@ -10,8 +10,8 @@ import pytest
 
 import onnxq
 from onnxq import Options
-from onnxq.algorithms.layers import quantized_layers
-from onnxq.algorithms.rounding import descend, errors
+from onnxq.algorithms.common.quantized_layer import quantized_layers
+from onnxq.algorithms.layerwise.rounding import descend, errors
 from onnxq.errors import OptionError
 from onnxq.qparams import fake_quantize
 from tests.algorithms.test_gptq import LAYERS, case, random_problem

@@ -12,8 +12,8 @@ import pytest
 
 import onnxq
 from onnxq import Options
-from onnxq.algorithms import empirical
 from onnxq.algorithms.bias_correction import correct_biases
+from onnxq.algorithms.biases import empirical
 from onnxq.calibration.statistics import KeptSample
 from onnxq.calibration.taps import tap
 from onnxq.deciding.rescue import output_sqnr

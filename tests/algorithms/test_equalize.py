@@ -11,11 +11,11 @@ import pytest
 from numpy.typing import NDArray
 
 from onnxq import Options
-from onnxq.algorithms.absorb import Absorption
-from onnxq.algorithms.draft import FloatDraft
+from onnxq.algorithm import FloatDraft
+from onnxq.algorithms.channels.absorb import Absorption
+from onnxq.algorithms.channels.pairs import find_pairs
+from onnxq.algorithms.common.trial import Change
 from onnxq.algorithms.equalize import _Chain, apply
-from onnxq.algorithms.pairs import find_pairs
-from onnxq.algorithms.trial import Change
 from onnxq.calibration.collect import collect
 from onnxq.graph.files.load import load
 from onnxq.graph.namer import Namer
@@ -294,7 +294,7 @@ def test_changes_look_a_model_up_once_for_all_of_them(monkeypatch: pytest.Monkey
         looking(self, model)
 
     monkeypatch.setattr(Namer, "__init__", counted)
-    monkeypatch.setattr("onnxq.algorithms.pairs.all_nodes", None)
+    monkeypatch.setattr("onnxq.algorithms.channels.pairs.all_nodes", None)
     changes: list[Change] = [*scaled, *moved]
     for change in changes:
         assert set(change.apply(draft)) <= {v.name for node in draft.model.graph for v in node.outputs}

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 import onnxq
 from onnxq import Options
-from onnxq.algorithms import layerwise
-from onnxq.algorithms.draft import Draft
-from onnxq.algorithms.hessian import moments_of
-from onnxq.algorithms.layers import quantized_layers
-from onnxq.algorithms.layerwise import Answer, Problem
-from onnxq.algorithms.rounding import Grid, damped, descend, errors, feed_back
+from onnxq.algorithm import Draft
+from onnxq.algorithms.common.quantized_layer import quantized_layers
+from onnxq.algorithms.layerwise import improve as layerwise
+from onnxq.algorithms.layerwise.hessian import moments_of
+from onnxq.algorithms.layerwise.improve import Answer, Problem
+from onnxq.algorithms.layerwise.rounding import Grid, damped, descend, errors, feed_back
 from onnxq.errors import OptionError
 from onnxq.prepare import backend_named
 from onnxq.qparams import fake_quantize

@@ -15,10 +15,10 @@ import pytest
 
 import onnxq
 from onnxq import OptionError, Options, OutputError
-from onnxq.algorithms.allocate import allocate
-from onnxq.algorithms.bit_choice import Problem
-from onnxq.algorithms.budget import FLOAT, parse_budget, parse_widths
-from onnxq.algorithms.choice import chosen
+from onnxq.algorithm_choice import chosen
+from onnxq.algorithms.bits.allocate import allocate
+from onnxq.algorithms.bits.bit_choice import Problem
+from onnxq.algorithms.bits.budget import FLOAT, parse_budget, parse_widths
 from onnxq.options.config import to_toml
 from tests.models import build, images, normal, selecting
 

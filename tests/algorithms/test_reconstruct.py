@@ -20,10 +20,10 @@ pytest.importorskip("torch", reason="the extra torch is not installed")
 
 import torch
 
+from onnxq.algorithm import Draft
+from onnxq.algorithm_choice import chosen
 from onnxq.algorithms import reconstruct
-from onnxq.algorithms.choice import chosen
-from onnxq.algorithms.draft import Draft
-from onnxq.algorithms.reconstruction import Learning, adaround_on_data, learn_blocks
+from onnxq.algorithms.blockwise.learn_blocks import Learning, adaround_on_data, learn_blocks
 
 torch.set_num_threads(1)
 

@@ -10,9 +10,9 @@ import pytest
 
 import onnxq
 from onnxq import Options
-from onnxq.algorithms.hessian import moments_of
-from onnxq.algorithms.layers import quantized_layers
-from onnxq.algorithms.scales import search_scales
+from onnxq.algorithms.common.quantized_layer import quantized_layers
+from onnxq.algorithms.layerwise.hessian import moments_of
+from onnxq.algorithms.layerwise.scales import search_scales
 from onnxq.errors import OptionError
 from onnxq.qparams import QParams, fake_quantize, from_range
 from onnxq.spec import PerBlock, PerChannel, PerTensor, QuantSpec

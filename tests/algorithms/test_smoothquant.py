@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import onnxq
 from onnxq import OptionError, Options
-from onnxq.algorithms.draft import FloatDraft
+from onnxq.algorithm import FloatDraft
 from onnxq.algorithms.smoothquant import apply, smoothing_scale
 from onnxq.calibration.collect import collect
 from onnxq.calibration.roles import to_learn_from

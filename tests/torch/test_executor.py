@@ -146,7 +146,7 @@ def test_without_torch_the_package_says_what_to_install() -> None:
         "try:\n    import onnxq.torch.executor\n"
         "except OptionError as error:\n    assert 'pip install \"onnxq[torch]\"' in str(error), error\n"
         "else:\n    raise AssertionError\n"
-        "from onnxq.algorithms.choice import chosen\n"
+        "from onnxq.algorithm_choice import chosen\n"
         "try:\n    chosen(['reconstruct'])\n"
         "except OptionError as error:\n    assert 'pip install \"onnxq[torch]\"' in str(error), error\n"
         "else:\n    raise AssertionError\n"

@@ -1,0 +1,1 @@
+"""What several algorithms work with: layers as matrices, trying changes, the words of their parameters."""

@@ -1,0 +1,1 @@
+"""Weights of one layer after the other rounded for the error of its output, from second moments of its inputs."""
