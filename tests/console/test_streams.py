@@ -101,5 +101,7 @@ def test_interrupts_while_it_starts_are_code_130_without_a_traceback(delay: floa
     _, err = process.communicate(timeout=60)
     if process.returncode != 130 and "onnxq" not in err:
         pytest.skip("Python itself had not begun")
-    assert process.returncode == 130, err
+    # a shell says 130 of both; where it struck code that a library ran through PyRun_String, Python ends by the signal
+    assert process.returncode in (130, -signal.SIGINT), err
+    assert "onnxq: interrupted" in err or process.returncode == 130, err
     assert "Traceback" not in err
