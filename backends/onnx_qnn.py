@@ -14,8 +14,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
-from onnxq.backends.onnxruntime_limits import adjust, several
-from onnxq.backends.onnxruntime_rewrites import finish
+from onnxq.backends.onnxruntime.limits import adjust, several
+from onnxq.backends.onnxruntime.rewrites import finish
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.render.qoperator import QOPERATOR
 from onnxq.rows import each, nearest, only_an_output, plain_average_pool, plain_gemm, plain_max_pool

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import onnxq
 from onnxq import Options
-from onnxq.backends.onnxruntime_limits import _SOFTMAX_STEPS
+from onnxq.backends.onnxruntime.limits import _SOFTMAX_STEPS
 from tests.models import build, f32, feeds_for, normal
 
 OLD = tuple(map(int, ort.__version__.split(".")[:2])) < (1, 32)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxq.backends.onnxruntime_limits import certain, keep_layout, keep_pools
-from onnxq.backends.onnxruntime_weights import (
+from onnxq.backends.onnxruntime.limits import certain, keep_layout, keep_pools
+from onnxq.backends.onnxruntime.weights import (
     has_float_data,
     is_stored,
     unpack_at_load,

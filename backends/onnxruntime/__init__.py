@@ -17,8 +17,8 @@ import math
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
-from onnxq.backends.onnxruntime_limits import adjust, several
-from onnxq.backends.onnxruntime_rewrites import finish
+from onnxq.backends.onnxruntime.limits import adjust, several
+from onnxq.backends.onnxruntime.rewrites import finish
 from onnxq.graph.note import Note
 from onnxq.graph.passes.fuse_gelu import GELU_OPSET, fuse_gelu, has_gelu_chain
 from onnxq.graph.passes.fuse_gemm import fuse_gemm
