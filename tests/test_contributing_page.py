@@ -6,7 +6,7 @@ import re
 from dataclasses import fields
 
 from onnxq import Backend
-from tests.test_readme import ROOT
+from tests.test_docs import ROOT
 
 PAGE = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
 

@@ -14,7 +14,7 @@ import pytest
 
 from onnxq.cli import main
 from onnxq.demo.data import MODEL, load_digits
-from tests.test_readme import ROOT
+from tests.test_docs import ROOT
 
 PAGE = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
 BY_NAME = frozenset(

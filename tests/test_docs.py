@@ -1,4 +1,4 @@
-"""README.md tells the truth: its examples run, its tables are those of the parser, CI runs its test command."""
+"""README.md and docs/ tell the truth: examples run, tables are those of the parser, links lead somewhere."""
 
 from __future__ import annotations
 
@@ -22,30 +22,33 @@ from onnxq.spec import QuantSpec
 from tests.tool import load_tool
 
 ROOT = Path(__file__).resolve().parent.parent
-TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 
 
 @pytest.fixture(scope="module")
-def readme() -> ModuleType:
-    return load_tool("readme")
+def docs() -> ModuleType:
+    return load_tool("docs")
 
 
-def test_tables_are_those_of_the_parser(readme: ModuleType) -> None:
-    assert readme.tables(TEXT) == TEXT, "run python tools/readme.py"
-    assert "| `--weight-bits` N | `weight_bits` |" in TEXT
-    assert "| `--max-drop` X | `max_drop` |" in TEXT
-    assert "| 130 | interrupted |" in TEXT
+def test_tables_are_those_of_the_parser(docs: ModuleType) -> None:
+    for page in docs.TABLES:
+        text = page.read_text(encoding="utf-8")
+        assert docs.tables(text) == text, f"run python tools/docs.py: {page.name}"
+    text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert "| `--weight-bits` N | `weight_bits` |" in text
+    assert "| `--max-drop` X | `max_drop` |" in text
+    assert "| 130 | interrupted |" in text
 
 
-def test_every_verb_has_an_example(readme: ModuleType) -> None:
-    shown = {line.split()[1] for b in readme.blocks(TEXT) if b.language == "console" for line in readme.commands(b)}
-    assert shown == set(readme.verb_parsers())
+def test_every_verb_has_an_example(docs: ModuleType) -> None:
+    shown = {line.split()[1] for b in docs.blocks() if b.language == "console" for line in docs.commands(b)}
+    assert shown == set(docs.verb_parsers())
 
 
-def test_examples_run(readme: ModuleType, tmp_path: Path) -> None:
+def test_examples_run(docs: ModuleType, tmp_path: Path) -> None:
     """Exit codes are 0, and labels and first words of the output are those that are printed in the file."""
     played = 0
-    for block, results in readme.play(TEXT, tmp_path):
+    for block, results in docs.play(tmp_path):
         played += 1
         if block.language == "console":
             assert [code for _, code, _ in results] == [0] * len(results), block.body
@@ -64,23 +67,23 @@ def _labels(text: str) -> list[str]:
     return found
 
 
-def test_configuration_has_only_keys_that_exist(readme: ModuleType, tmp_path: Path) -> None:
-    block = next(b for b in readme.blocks(TEXT) if b.language == "toml")
+def test_configuration_has_only_keys_that_exist(docs: ModuleType, tmp_path: Path) -> None:
+    block = next(b for b in docs.blocks() if b.language == "toml")
     (tmp_path / "c.toml").write_text(block.body, encoding="utf-8")
     config = Config.read(tmp_path / "c.toml", run_keys=("model", "data", "output", "backend"))
     keys = set(re.findall(r"^(\w+) = ", block.body.partition("[override]")[0], re.M))
     assert set(config.run) | set(config.options) == keys | {"override"}
 
 
-def test_extensions_work(readme: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extensions_work(docs: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The range method and the backend that are printed, installed as the entry points that are printed."""
     package, info = tmp_path / "my_package", tmp_path / "my_package-1.0.dist-info"
     package.mkdir()
     info.mkdir()
-    for block in readme.blocks(TEXT):
+    for block in docs.blocks():
         if block.name in ("half.py", "mychip.py", "shrink.py"):
             (package / block.name).write_text(block.body, encoding="utf-8")
-    printed = next(b.body for b in readme.blocks(TEXT) if "entry-points" in b.body)
+    printed = next(b.body for b in docs.blocks() if "entry-points" in b.body)
     entry_points = re.sub(r'\[project\.entry-points\."(.+)"\]', r"[\1]", printed).replace('"', "")
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(entry_points)
@@ -113,14 +116,30 @@ def test_extensions_work(readme: ModuleType, tmp_path: Path, monkeypatch: pytest
 
 
 def test_links_lead_somewhere() -> None:
-    links = [link for link in re.findall(r"\]\(([^)]+)\)", TEXT) if "://" not in link]
-    assert links
-    for link in links:
-        assert (ROOT / link).exists(), link
+    """Files exist, and so do headings that are linked to."""
+    links = [(page, link) for page in PAGES for link in _links(page) if "://" not in link]
+    assert len(links) > 50
+    for page, link in links:
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), f"{page.name}: {link}"
+        assert not anchor or anchor in _anchors(target), f"{page.name}: {link}"
 
 
-def test_both_commands_start_from_nothing_and_ci_runs_the_second(readme: ModuleType) -> None:
-    demo, test = readme.command(TEXT, "demo"), readme.command(TEXT, "test")
+def _links(page: Path) -> list[str]:
+    return re.findall(
+        r"\]\(([^)\s]+)\)", re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.S)
+    )
+
+
+def _anchors(page: Path) -> set[str]:
+    """What a heading is linked by: its words in small letters with dashes between them."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.+)$", text, re.M)}
+
+
+def test_both_commands_start_from_nothing_and_ci_runs_the_second(docs: ModuleType) -> None:
+    demo, test = docs.command("demo"), docs.command("test")
     for command in (demo, test):
         assert command.startswith("python3 -m venv .venv && .venv/bin/pip install")
     assert demo.endswith("onnxq demo")

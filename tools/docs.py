@@ -1,11 +1,12 @@
-"""Bring README.md up to date: run its examples, write their output and the generated tables into it.
+"""Bring README.md and the pages of docs/ that hold examples up to date: run these, and write their output and the
+generated tables in.
 
-    python tools/readme.py            # rewrite README.md
-    python tools/readme.py --check    # exit code 1 where the tables differ from the parser, nothing is written
+    python tools/docs.py            # rewrite the pages
+    python tools/docs.py --check    # exit code 1 where the tables differ from the parser, nothing is written
 
-Blocks of Python run in the order of the file, in one namespace. In console blocks every line that starts with ``$`` is
-run, and what it writes to stdout follows it. A block after ``<!-- file: NAME -->`` is written to that file instead.
-All of it in an empty folder.
+Blocks of Python run in the order of PAGES and of each page, in one namespace. In console blocks every line that starts
+with ``$`` is run, and what it writes to stdout follows it. A block after ``<!-- file: NAME -->`` is written to that
+file instead. All of it in one folder, empty at first.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +33,11 @@ from onnxq.arguments.parser import make_parser
 from onnxq.console.exit_codes import ExitCode
 from onnxq.options import ImageOptions, Options
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = tuple(ROOT / name for name in ("README.md", "docs/commands.md", "docs/python.md", "docs/extending.md"))
+"""In the order in which their examples run."""
+TABLES = (*PAGES, ROOT / "docs/contributing.md")
+"""Pages with generated tables."""
 _MARK = r"(?:<!-- (?P<what>file|command): (?P<name>[^>]+?) -->\n)?"
 _BLOCK = re.compile(_MARK + r"```(?P<language>\w+)\n(?P<body>.*?)```\n", re.S)
 _RUN_KEYS = ("data", "output", "statistics", "backend", *SEARCH)
@@ -49,6 +54,7 @@ class Block:
         what: ``"file"`` or ``"command"`` where a comment before the block says so.
         name: the name in that comment.
         start: where the body starts in the text.
+        page: the file it is in.
     """
 
     language: str
@@ -56,16 +62,21 @@ class Block:
     what: str | None
     name: str | None
     start: int
+    page: Path
 
 
-def blocks(text: str) -> list[Block]:
+def blocks(pages: Iterable[Path] = PAGES) -> list[Block]:
     """All fenced blocks with a language."""
-    return [Block(m["language"], m["body"], m["what"], m["name"], m.start("body")) for m in _BLOCK.finditer(text)]
+    return [
+        Block(m["language"], m["body"], m["what"], m["name"], m.start("body"), page)
+        for page in pages
+        for m in _BLOCK.finditer(page.read_text(encoding="utf-8"))
+    ]
 
 
-def command(text: str, name: str) -> str:
+def command(name: str) -> str:
     """The command of a block marked ``<!-- command: NAME -->``."""
-    return next(b.body.strip() for b in blocks(text) if (b.what, b.name) == ("command", name))
+    return next(b.body.strip() for b in blocks() if (b.what, b.name) == ("command", name))
 
 
 def commands(block: Block) -> list[str]:
@@ -90,7 +101,7 @@ def run(line: str, folder: Path) -> tuple[int, str]:
     return done.returncode, done.stdout.decode("utf-8")
 
 
-def play(text: str, folder: Path) -> Iterator[tuple[Block, list[tuple[str, int, str]]]]:
+def play(folder: Path) -> Iterator[tuple[Block, list[tuple[str, int, str]]]]:
     """Run all examples in order.
 
     Yields:
@@ -100,12 +111,12 @@ def play(text: str, folder: Path) -> Iterator[tuple[Block, list[tuple[str, int, 
     before = Path.cwd()
     os.chdir(folder)
     try:
-        for block in blocks(text):
+        for block in blocks():
             if block.what == "file" and block.name:
                 (folder / block.name).write_text(block.body, encoding="utf-8")
             elif block.language == "python":
                 with contextlib.redirect_stdout(io.StringIO()):
-                    exec(compile(block.body, "README.md", "exec"), namespace)
+                    exec(compile(block.body, str(block.page), "exec"), namespace)
                 yield block, []
             elif block.language == "console":
                 yield block, [(line, *run(line, folder)) for line in commands(block)]
@@ -157,32 +168,32 @@ def _exit_codes() -> str:
 def _packages() -> str:
     """What is in each package of the source, by its docstring's first sentence."""
     rows = []
-    for path in sorted(README.parent.glob("onnxq/*/__init__.py")):
+    for path in sorted(ROOT.glob("onnxq/*/__init__.py")):
         docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
         rows.append(f"| `{path.parent.name}` | {markdown(docstring.splitlines()[0])} |")
     return "\n".join(["| in `onnxq/` | |", "|---|---|", *rows]) + "\n"
 
 
-def refreshed(text: str) -> str:
-    """The text with tables and outputs made anew."""
-    text = tables(text)
+def refreshed() -> dict[Path, str]:
+    """Page → its text with tables and outputs made anew."""
     with tempfile.TemporaryDirectory() as folder:
-        played = list(play(text, Path(folder)))
+        played = list(play(Path(folder)))
+    texts = {page: page.read_text(encoding="utf-8") for page in TABLES}
     for block, results in reversed(played):
         if block.language == "console":
-            body = "".join(f"$ {line}\n{output}" for line, _, output in results)
-            text = text[: block.start] + body + text[block.start + len(block.body) :]
-    return text
+            body, text = "".join(f"$ {line}\n{output}" for line, _, output in results), texts[block.page]
+            texts[block.page] = text[: block.start] + body + text[block.start + len(block.body) :]
+    return {page: tables(text) for page, text in texts.items()}
 
 
 def main() -> int:
     """Rewrite or check."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="only say whether the tables are up to date")
-    text = README.read_text(encoding="utf-8")
     if parser.parse_args().check:
-        return int(tables(text) != text)
-    README.write_text(refreshed(text), encoding="utf-8")
+        return int(any(tables(text) != text for text in (page.read_text(encoding="utf-8") for page in TABLES)))
+    for page, text in refreshed().items():
+        page.write_text(text, encoding="utf-8")
     return 0
 
 
