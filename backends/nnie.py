@@ -254,6 +254,7 @@ BACKEND = Backend(
     absorbed=frozenset({"LeakyRelu", "PRelu", "Relu"}),
     drops_absorbed=False,
     mixes=False,
+    all_integers=True,
     weight_bits=frozenset({8}),
     act_bits=frozenset({8}),
     adjust=_share_inputs,

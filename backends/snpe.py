@@ -6,7 +6,8 @@ of 8 or 16 bits, weights int8 without a zero point, per channel for convolutions
 Qualcomm's AIMET for the HTP from version 69 on; for an older one, or a processor that has them for convolutions alone,
 there is ``--override 'MatMul=per_channel=false'``, and the same for Gemm. Relu and Clip are computed with the operator
 in front of them: what is between has no encoding. So have the insides of GELU and of normalizations that are written as
-chains, which converters recognise.
+chains, which converters recognise. A Concat of which 8 bits would lose a branch (scores beside boxes) has 16, as what
+it joins: a tensor has one width for all that read it, and converters put a Convert in front of readers of another.
 
 Formats are the versions of the file:
 

@@ -194,6 +194,7 @@ BACKEND = Backend(
     drops_absorbed=False,
     whole=frozenset(KINDS) - {"silu"},
     mixes=False,
+    all_integers=True,
     complete_units=True,
     weight_bits=frozenset({8}),
     act_bits=frozenset({8}),

@@ -226,6 +226,7 @@ BACKEND = Backend(
     drops_absorbed=False,
     whole=frozenset(),
     mixes=False,
+    all_integers=True,
     complete_units=True,
     weight_bits=frozenset({8}),
     act_bits=frozenset({8}),

@@ -179,6 +179,9 @@ class Backend:
         by_cost: placement ``auto`` weighs the costs below; else it quantizes all that the table allows.
         mixes: float nodes may stand among integer ones, so that data may keep float what 8 bits would destroy; else
             only the table and the user decide.
+        float_tails: where it does not mix, what ends the model may stay float for the data's sake, as no
+            multiply-accumulate comes behind: a processor beside the target computes it.
+        all_integers: the vendor's tool makes integers of every tensor, those that the artifact has no numbers for too.
         min_opset: the model is raised to at least this opset.
         max_opset: the newest opset that the target reads.
         wide_domain: domain of QuantizeLinear and DequantizeLinear with 4- and 16-bit integers below opset 21, where the
@@ -238,6 +241,8 @@ class Backend:
     whole: frozenset[str] = frozenset(KINDS)
     by_cost: bool = False
     mixes: bool = True
+    float_tails: bool = False
+    all_integers: bool = False
     min_opset: int = 14
     max_opset: int | None = None
     wide_domain: str = ""
@@ -278,6 +283,11 @@ class Backend:
     def at_home(self) -> bool:
         """Whether the runtime in which onnxq checks every result is the one that the result is made for."""
         return self.runtime == "onnxruntime"
+
+    @property
+    def one_entry(self) -> bool:
+        """Whether a tensor is quantized in one way for all that read it: the artifact is a table of tensors."""
+        return next(iter(self.formats.values())).simulated
 
     def require(self, options: Options) -> None:
         """Refuse what the target cannot hold, before any work.

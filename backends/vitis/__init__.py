@@ -9,6 +9,9 @@ The rules are those of amd-quark 0.13 (``XINT8_QCONFIG``: ``quantizers/npu_cnn_q
 ``postprocess/refinement/refine.py``, ``postprocess/simulation/simulate_dpu.py``), verified by letting that code go over
 the result: it changes nothing. Known from documents only: what the compilers (vaip, xir) put on the device. They round
 half up, ONNX rounds half to even, so a device may differ in a last bit.
+
+Where a Concat that no layer reads joins tensors too far apart for one scale (the boxes and scores of a detector), it
+stays float with all behind it: the processor beside the DPU computes that.
 """
 
 from __future__ import annotations
@@ -100,6 +103,7 @@ BACKEND = Backend(
     absorbs=_together,
     drops_absorbed=False,
     mixes=False,
+    float_tails=True,
     whole=frozenset(KINDS) - {"silu", "hardswish"},
     min_opset=17,
     max_opset=20,

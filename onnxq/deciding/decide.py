@@ -18,7 +18,7 @@ from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.console.progress import Reporter, Silent
 from onnxq.console.terminal import plural
 from onnxq.deciding.amplifiers import noise_amplifiers
-from onnxq.deciding.branches import lost_branches, remedy, with_wide_concats
+from onnxq.deciding.branches import lost_branches, remedy, to_keep_float, with_wide_concats
 from onnxq.deciding.coarse import coarse_weights
 from onnxq.deciding.idle import idle_bodies
 from onnxq.deciding.least_float import least_float
@@ -106,8 +106,9 @@ class Decider:
             self._keep.update(coarse)
             quantized, said = self._attempt(self._keep)
         lost = lost_branches(self.model, quantized.plan, quantized.qparams, self.statistics)
-        if lost and self.options.placement != "all" and self.target.mixes:
-            self._keep.update({node: str(branch) for branch in lost for node in branch.nodes})
+        keep = to_keep_float(self.model, quantized.plan, self.target, lost)
+        if keep and self.options.placement != "all":
+            self._keep.update(keep)
             quantized, said = self._attempt(self._keep)
             lost = lost_branches(self.model, quantized.plan, quantized.qparams, self.statistics)
         elif lost and (wider := with_wide_concats(self.model, self.target, self.options, lost)) is not None:
@@ -121,7 +122,7 @@ class Decider:
                 lost = left
             else:
                 self.options = before
-        self.warnings += [f"{branch}: {remedy(branch, self.target)}" for branch in lost]
+        self.warnings += [f"{branch}: {remedy(self.model, quantized.plan, self.target, branch)}" for branch in lost]
         for _ in range(_ROUNDS):
             if not self.target.mixes or not quantized.plan.quantized:
                 break

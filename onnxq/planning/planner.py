@@ -15,6 +15,7 @@ from onnxq.planning.candidates import find_candidates
 from onnxq.planning.carry import carry
 from onnxq.planning.question import Question
 from onnxq.planning.sites import make_sites
+from onnxq.planning.widths import share_widths
 
 __all__ = ["make_plan", "settled_plan"]
 
@@ -51,6 +52,7 @@ def make_plan(
     assign(asked, decided)
     store_weights(asked, decided, store)
     carry(asked, decided, kernels=True)
+    share_widths(asked, decided)
     sites = make_sites(asked, decided)
     return Plan(
         backend=backend.name,

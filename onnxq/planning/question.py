@@ -98,6 +98,7 @@ class Decisions:
         kept: float nodes → the reason.
         groups: nodes that together compute one function.
         carried: nodes that hand on numbers finer than the options ask of them → how, see :mod:`onnxq.planning.carry`.
+        widths: tensors → the least width of whatever reads or writes them, see :mod:`onnxq.planning.widths`.
     """
 
     rules: dict[ir.Node, OpRule] = field(default_factory=dict)
@@ -107,6 +108,7 @@ class Decisions:
     kept: dict[ir.Node, str] = field(default_factory=dict)
     groups: list[Group] = field(default_factory=list)
     carried: dict[ir.Node, QuantSpec] = field(default_factory=dict)
+    widths: dict[ir.Value, int] = field(default_factory=dict)
 
     def output(self, node: ir.Node) -> ir.Value:
         """The tensor behind a node and the activation function it absorbed."""

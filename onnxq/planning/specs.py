@@ -37,14 +37,16 @@ def activation_spec(
 ) -> QuantSpec:
     """The spec of the tensor ``value`` that a node reads or writes; ``own``: what its row says instead of the target's.
 
-    The width is that of :func:`_least_bits` where the node reads the tensor; numbers that a node only hands on are
-    quantized as :mod:`onnxq.planning.carry` has found.
+    The width is that of :func:`_least_bits` where the node reads the tensor, and at least that of ``decided.widths``;
+    numbers that a node only hands on are quantized as :mod:`onnxq.planning.carry` has found.
     """
-    if node in decided.carried:
-        return decided.carried[node]
-    bits = _least_bits(asked, decided, asked.act_bits, node) if value in node.inputs else asked.act_bits
-    spec = asked.selection.activation(_asked_of_all(asked, own or asked.backend.activation, bits), node, value)
-    return replace(spec, signed=False) if asked.backend.unsigned else spec
+    spec = decided.carried.get(node)
+    if spec is None:
+        bits = _least_bits(asked, decided, asked.act_bits, node) if value in node.inputs else asked.act_bits
+        spec = asked.selection.activation(_asked_of_all(asked, own or asked.backend.activation, bits), node, value)
+        spec = replace(spec, signed=False) if asked.backend.unsigned else spec
+    least = decided.widths.get(value, 0)
+    return spec if spec.bits >= least else replace(spec, bits=least)
 
 
 def default_spec(asked: Question) -> QuantSpec:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -109,7 +111,7 @@ def test_a_scale_of_the_inputs_alone_loses_a_branch_too(ratio: float, warned: bo
     assert q.verification is not None
     found = [text for text in q.verification.warnings if "branch 'b' of Concat 'join'" in text]
     assert len(found) == warned
-    assert all(text.endswith(": --exclude 'join' leaves it float") for text in found)
+    assert all("cut the model in front of it" in text and "--exclude" not in text for text in found)
     small = q.rendered()  # both branches come out of one tensor: the figure is that of the second half
     exact, got = (np.concatenate([Session(m).run(f)["y"][:, 4:] for f in feeds_for(model)]) for m in (q.model, small))
     sqnr = 10 * np.log10(np.square(exact).sum() / np.square(got - exact).sum())
@@ -131,9 +133,67 @@ def test_a_chip_without_float_gets_the_concat_in_16_bits() -> None:
     assert "act_bits=16' gives it finer steps" in told
 
 
-def test_where_a_table_has_one_entry_for_a_tensor_no_other_width_is_advised() -> None:
+def test_a_table_gets_16_bits_for_all_that_the_concat_joins(tmp_path: Path) -> None:
     model = concat(3000.0)
-    made = onnxq.quantize(model, feeds_for(model), backend="snpe")
+    made = onnxq.quantize(model, feeds_for(model), backend="snpe", output=tmp_path / "m.onnx")
+    assert made.verification is not None and not any("branch" in text for text in made.verification.warnings)
+    table = json.loads((tmp_path / "m.encodings").read_text())["activation_encodings"]
+    assert {e["name"]: e["bw"] for e in table} == {"x": 8, "a": 16, "b": 16, "c": 16, "y": 8}
+    known = statistics(model)
+    back = onnxq.read(made.fake_quantize(), backend="snpe")
+    assert not lost_branches(back.model, back.plan, back.qparams, known)
+
+
+def detector(behind: str) -> onnx.ModelProto:
+    """Boxes of up to some 2000 beside scores, joined at the end."""
+    return build(
+        f"""(float[1, 3, 8, 8] x) => (float[1, 8, N] y) {{
+            [first] f = Conv <pads = [1, 1, 1, 1]> (x, w)
+            [act] r = Relu (f)
+            [big] a = Conv (r, u)
+            [small] s = Conv (r, v)
+            [join] c = Concat <axis = 1> (a, s)
+            {behind}
+        }}""",
+        w=normal(8, 3, 3, 3),
+        u=200 * normal(4, 8, 1, 1, seed=1),
+        v=0.1 * normal(4, 8, 1, 1, seed=2),
+        z=normal(8, 8, 1, 1, seed=3),
+        shape=np.array([1, 8, -1]),
+        two=np.full((8, 1), 2.0, np.float32),
+    )
+
+
+TAIL = "[flat] g = Reshape (c, shape)\n [twice] y = Mul (g, two)"
+LAYER = "[last] d = Conv (c, z)\n [flat] y = Reshape (d, shape)"
+
+
+def test_where_a_host_computes_the_end_of_a_model_it_stays_float() -> None:
+    model = detector(TAIL)
+    made = onnxq.quantize(model, feeds_for(model), backend="vitis")
+    assert set(made.plan.quantized) == {"first", "big", "small"}
+    kept = {k.node: k.reason for k in made.plan.kept_float}
+    assert "branch 's'" in kept["join"] and kept["twice"] == "what it reads stays float from Concat 'join' on"
+    assert made.verification is not None and not any("branch" in text for text in made.verification.warnings)
+    for feed in feeds_for(model):
+        want, got = (Session(m).run(feed)["y"][:, 4:] for m in (made.model, made.rendered()))
+        assert 10 * np.log10(np.square(want).sum() / np.square(want - got).sum()) > 15
+
+
+@pytest.mark.parametrize("behind", [LAYER, "[gate] g = Sigmoid (c)\n [flat] y = Reshape (g, shape)"])
+def test_a_concat_in_front_of_a_layer_or_of_what_a_device_computes_in_its_own_way_is_not_the_end(behind: str) -> None:
+    model = detector(behind)
+    made = onnxq.quantize(model, feeds_for(model), backend="vitis")
+    assert "join" in made.plan.quantized
     assert made.verification is not None
-    (told,) = (text for text in made.verification.warnings if "branch" in text)
-    assert "--exclude 'join' leaves it float" in told and "act_bits" not in told
+    assert any("branch 's'" in text and "--exclude 'join'" in text for text in made.verification.warnings)
+
+
+@pytest.mark.parametrize(("behind", "cut"), [(TAIL, True), (LAYER, False)])
+@pytest.mark.parametrize("backend", ["tengine", "nnie", "stpu"])
+def test_where_all_is_integers_only_a_cut_at_the_end_is_advised(backend: str, behind: str, cut: bool) -> None:
+    model = detector(behind)
+    made = onnxq.quantize(model, feeds_for(model), backend=backend)
+    assert made.verification is not None
+    (told,) = (text for text in made.verification.warnings if "branch 's'" in text)
+    assert ("onnx.utils.extract_model" in told) == cut and "--exclude" not in told
