@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from onnxq.quantize import calibrate, plan, quantize, quantize_all, read
     from onnxq.quantized import Quantized
     from onnxq.searching.attempt import Attempt
-    from onnxq.searching.run import Search, search
+    from onnxq.searching.search import Search, search
     from onnxq.sensitivity import Sensitivity, SensitivityRow, sensitivity
     from onnxq.show import show
     from onnxq.spec import PerBlock, PerChannel, PerTensor, QuantSpec
@@ -123,7 +123,7 @@ _MODULES = {
     "quantize": ("calibrate", "plan", "quantize", "quantize_all", "read"),
     "quantized": ("Quantized",),
     "searching.attempt": ("Attempt",),
-    "searching.run": ("Search", "search"),
+    "searching.search": ("Search", "search"),
     "sensitivity": ("Sensitivity", "SensitivityRow", "sensitivity"),
     "ort.session": ("Session",),
     "show": ("show",),

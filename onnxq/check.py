@@ -15,11 +15,11 @@ from onnxq.checks.findings import Finding, of_error
 from onnxq.checks.weights import check_weights
 from onnxq.errors import ExecutionError, ModelError, OnnxqError, OptionError
 from onnxq.given.carried import quantizing
-from onnxq.graph.files.check import check as check_model
 from onnxq.graph.files.load import ModelSource, load
+from onnxq.graph.files.onnx_checker import check as check_model
 from onnxq.notes.reasons import by_reason, counts
 from onnxq.options import ImageOptions, Options
-from onnxq.ort.errors import LOOK
+from onnxq.ort.messages import LOOK
 from onnxq.ort.session import Session
 from onnxq.prepare import Prepared, backend_named
 from onnxq.quantize import plan

@@ -40,7 +40,7 @@ from onnxq.options.selection import Selection
 from onnxq.plan import Kept, Plan
 from onnxq.planning.placement import elements
 from onnxq.planning.planner import settled_plan
-from onnxq.planning.rows import is_standard
+from onnxq.planning.table_rows import is_standard
 from onnxq.prepare import Prepared, backend_named
 from onnxq.qparams import QParams, from_range
 from onnxq.quantized import Quantized

@@ -14,8 +14,8 @@ from onnxq.checks.fingerprint import fingerprint
 from onnxq.checks.randomness import check_random
 from onnxq.console.terminal import plural
 from onnxq.errors import OptionError
-from onnxq.graph.files.check import check
 from onnxq.graph.files.load import load
+from onnxq.graph.files.onnx_checker import check
 from onnxq.graph.files.save import file_size
 from onnxq.graph.foreign import infer_foreign
 from onnxq.graph.namer import unique_names

@@ -20,7 +20,7 @@ from onnxq.measuring.probe import Role, Setting, parts_of
 from onnxq.notes.rows import rows_depend
 from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
-from onnxq.options.values import check_bits, check_int, plain
+from onnxq.options.one_value import check_bits, check_int, plain
 from onnxq.prepare import Prepared, Source, backend_named
 from onnxq.quantize import calibrate
 from onnxq.spec import Scheme

@@ -34,7 +34,7 @@ from onnxq.algorithms.channels.channel_noise import (
     weight_error,
 )
 from onnxq.algorithms.channels.pairs import LayerPair, channel_rows, find_pairs, pair_at, scale_pair
-from onnxq.algorithms.common.trial import Outcome, fitting, keep_what_helps
+from onnxq.algorithms.common.keep_what_helps import Outcome, fitting, keep_what_helps
 from onnxq.calibration.moved import Move
 from onnxq.calibration.roles import spread
 from onnxq.graph.layer import Layer

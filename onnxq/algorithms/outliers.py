@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxq.algorithm import FloatDraft
-from onnxq.algorithms.common.trial import keep_what_helps
+from onnxq.algorithms.common.keep_what_helps import keep_what_helps
 from onnxq.calibration.moved import Move
 from onnxq.deciding.masks import find_masks
 from onnxq.graph.traverse import all_nodes

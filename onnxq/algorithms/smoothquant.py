@@ -24,8 +24,8 @@ from onnxq.algorithm import FloatDraft
 from onnxq.algorithms.channels.divide import Division, Divisor, divide, insert_division
 from onnxq.algorithms.channels.pairs import scale_input
 from onnxq.algorithms.channels.product_error import Seen, captured, product_errors
+from onnxq.algorithms.common.keep_what_helps import fitting, held, keep_what_helps
 from onnxq.algorithms.common.quantized_layer import QuantizedLayer, quantized_layers
-from onnxq.algorithms.common.trial import fitting, held, keep_what_helps
 from onnxq.calibration.moved import Move
 from onnxq.calibration.roles import spread
 from onnxq.errors import OptionError

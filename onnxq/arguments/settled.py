@@ -12,7 +12,7 @@ from onnxq.arguments.flags import SEARCH
 from onnxq.errors import OptionError
 from onnxq.options import ImageOptions, Options
 from onnxq.options.config import Config
-from onnxq.options.values import check_amount
+from onnxq.options.one_value import check_amount
 
 __all__ = ["UsageError", "settle"]
 

@@ -18,8 +18,8 @@ from onnxq.deciding.rescue import GROUPS, groups
 from onnxq.graph.traverse import all_nodes
 from onnxq.plan import Plan
 from onnxq.planning.placement import elements
-from onnxq.planning.rows import row
 from onnxq.planning.sites import REORDERINGS
+from onnxq.planning.table_rows import row
 
 __all__ = ["AMPLIFIED", "CHEAP", "FINE", "NARROW", "TIED", "cheap_in_float", "costly_in_integers", "stored_together"]
 

@@ -12,7 +12,7 @@ from onnxq.backend import Backend, Kind
 from onnxq.deciding.amplifiers import SUSPECTS
 from onnxq.graph.traverse import all_nodes
 from onnxq.plan import Plan
-from onnxq.planning.rows import row
+from onnxq.planning.table_rows import row
 
 __all__ = ["amplified_tails"]
 

@@ -29,7 +29,7 @@ from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import OTHER_AXES, is_constant
 from onnxq.options import Options
 from onnxq.plan import Edge, Role, Site
-from onnxq.planning.rows import row
+from onnxq.planning.table_rows import row
 from onnxq.planning.uneven import too_uneven
 from onnxq.prepare import KEEP, Source, needed_opset
 from onnxq.qparams import QParams

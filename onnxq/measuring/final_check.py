@@ -14,13 +14,13 @@ import onnx_ir as ir
 from onnxq.calibration.sizes import typical
 from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import ExecutionError, ModelError, VerificationError
-from onnxq.graph.files.check import check
+from onnxq.graph.files.onnx_checker import check
 from onnxq.graph.files.save import file_size
 from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.metrics import ErrorMeter, Errors, jsonable
 from onnxq.measuring.outputs import worst_output
 from onnxq.measuring.timing import clock_of, glance
-from onnxq.ort.errors import node_in
+from onnxq.ort.messages import node_in
 from onnxq.ort.session import Session
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from onnxq.measuring.final_check import Verification
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.planning.macs import multiply_accumulates
-from onnxq.planning.rows import row
+from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams
 
 __all__ = ["few_bits", "hints", "low"]

@@ -12,7 +12,7 @@ from onnxq.notes.reasons import counts
 from onnxq.options import Options
 from onnxq.options.selection import Selection
 from onnxq.plan import Plan
-from onnxq.planning.rows import row
+from onnxq.planning.table_rows import row
 from onnxq.spec import PerTensor
 
 __all__ = ["unmet"]

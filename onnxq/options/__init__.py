@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from onnxq.errors import OptionError
+from onnxq.options.one_value import check_bits, check_choice, check_flag, check_int, check_range, plain
 from onnxq.options.override import Override, parse_overrides
-from onnxq.options.values import check_bits, check_choice, check_flag, check_int, check_range, plain
 
 __all__ = ["Effort", "ImageOptions", "Options", "Override", "Placement"]
 
@@ -57,7 +57,7 @@ class Options:
         effort: ``"fast"`` (ranges only), ``"default"``, or ``"best"`` (minutes: algorithms are tried and kept where
             they are better on samples held back).
         algorithms: ``NAME`` or ``NAME:key=value,key=value``, run in this order instead of what ``effort`` runs.
-        keep: samples to hold back in the statistics, to verify with and for algorithms to learn from; None holds 16,
+        keep: samples to hold back in the statistics, to verify with and for algorithms to learn from; None holds 32,
             and 64 where the effort or the algorithms need them.
 
     Raises:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from onnxq.errors import OptionError
-from onnxq.options.values import check_bits, check_flag, check_range
+from onnxq.options.one_value import check_bits, check_flag, check_range
 from onnxq.suggest import nearest
 
 __all__ = ["Override", "parse_overrides"]

@@ -14,7 +14,7 @@ import onnxruntime as ort
 
 from onnxq.errors import ExecutionError
 from onnxq.graph.skeleton import serialized
-from onnxq.ort.errors import first_line
+from onnxq.ort.messages import first_line
 
 __all__ = ["hand_over"]
 

@@ -14,9 +14,9 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from onnxq.errors import ExecutionError, ModelError, OptionError
-from onnxq.ort.errors import first_line, load_error
 from onnxq.ort.hand_over import hand_over
-from onnxq.ort.values import RAW_TYPES, to_array, to_value
+from onnxq.ort.messages import first_line, load_error
+from onnxq.ort.raw_types import RAW_TYPES, to_array, to_value
 
 __all__ = ["InputInfo", "Session", "available_providers", "inputs_of", "open_anyhow", "require_library"]
 

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from onnxq.backend import Kind
 from onnxq.graph.values import is_constant
 from onnxq.planning.question import Decisions, Question
-from onnxq.planning.rows import is_standard, row
+from onnxq.planning.table_rows import is_standard, row
 
 __all__ = ["absorb"]
 

@@ -12,8 +12,8 @@ from onnxq.graph.values import is_constant
 from onnxq.planning.placement import cheapest, elements
 from onnxq.planning.question import Decisions, Question
 from onnxq.planning.relays import idle_relays
-from onnxq.planning.rows import row
 from onnxq.planning.specs import activation_spec
+from onnxq.planning.table_rows import row
 
 __all__ = ["assign", "store_weights"]
 

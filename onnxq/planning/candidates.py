@@ -10,8 +10,8 @@ from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.values import is_constant
 from onnxq.planning.carry import carry, without_kernel
 from onnxq.planning.question import Decisions, Question
-from onnxq.planning.rows import is_standard, positions, row
 from onnxq.planning.specs import activation_spec
+from onnxq.planning.table_rows import is_standard, positions, row
 
 __all__ = ["find_candidates", "touches_float"]
 

@@ -13,8 +13,8 @@ import onnx_ir as ir
 from onnxq.backend import Kind, OpRule
 from onnxq.graph.values import is_constant
 from onnxq.planning.question import Decisions, Question
-from onnxq.planning.rows import positions
 from onnxq.planning.specs import activation_spec, default_spec
+from onnxq.planning.table_rows import positions
 from onnxq.spec import QuantSpec
 
 __all__ = ["carry", "hands_on", "without_kernel"]

@@ -12,8 +12,8 @@ from onnxq.graph.values import SAME_NUMBERS, constant_array, is_constant, static
 from onnxq.plan import Edge, Role, Site
 from onnxq.planning.placement import elements
 from onnxq.planning.question import Decisions, Question
-from onnxq.planning.rows import is_standard, positions, row
 from onnxq.planning.specs import activation_spec, bias_spec, weight_spec
+from onnxq.planning.table_rows import is_standard, positions, row
 from onnxq.spec import PerChannel, QuantSpec
 
 __all__ = ["REORDERINGS", "make_sites"]

@@ -28,7 +28,7 @@ from onnxq.graph.values import constant_array
 from onnxq.plan import Edge, Plan, Role, Site
 from onnxq.qparams import QParams, ends, fake_quantize
 from onnxq.quantized import Quantized
-from onnxq.render.reading.numbers import check_table_numbers
+from onnxq.render.reading.sound_numbers import check_table_numbers
 
 __all__ = ["Parts", "put_together", "take_apart", "write_json", "write_text"]
 

@@ -48,7 +48,7 @@ def qparams_of(
     """The numbers that an entry of a table has for a tensor.
 
     Whether they can be computed with is asked when they meet the model, see
-    :func:`onnxq.render.reading.numbers.check_table_numbers`.
+    :func:`onnxq.render.reading.sound_numbers.check_table_numbers`.
 
     Args:
         name: of the tensor.

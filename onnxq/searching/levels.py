@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from onnxq.deciding.rescue import Blame
 from onnxq.options import Options
-from onnxq.searching import candidates, layers
+from onnxq.searching import candidates, harmful_layers
 from onnxq.searching.attempt import Attempt, Candidate, best, faster, fastest
-from onnxq.searching.trial import Trials
+from onnxq.searching.trials import Trials
 
 __all__ = ["Hunt"]
 
@@ -106,12 +106,12 @@ class Hunt:
         records, base = self.blame(), self._best()
         found = []
         for count, rung in (
-            layers.wide(base, records, basis),
-            layers.in_float(base, records, basis, self.functions),
+            harmful_layers.wide(base, records, basis),
+            harmful_layers.in_float(base, records, basis, self.functions),
         ):
             if count and not self.holds(rung(1).options):
                 continue
-            found.append(layers.climb(count if most is None else min(most, count), rung, self._attempt))
+            found.append(harmful_layers.climb(count if most is None else min(most, count), rung, self._attempt))
         return fastest([made for made in found if made is not None])
 
     def _level(self, level: Sequence[Candidate], first: Attempt) -> Attempt | None:
@@ -137,7 +137,7 @@ class Hunt:
             made = self.trials.make(candidate)
         self.done.append(made)
         self._made[candidate.level, candidate.what] = made
-        if candidate not in self.whole and candidate.level not in layers.LEVELS:
+        if candidate not in self.whole and candidate.level not in harmful_layers.LEVELS:
             self._options[made.number] = candidate.options
         self.tell(made)
         return made

@@ -12,8 +12,8 @@ import onnx_ir as ir
 from onnxq.calibration.roles import spread
 from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import ExecutionError, ModelError
-from onnxq.graph.files.check import check
 from onnxq.graph.files.load import load
+from onnxq.graph.files.onnx_checker import check
 from onnxq.graph.files.save import file_size, serialized_size
 from onnxq.measuring.final_check import Verification, failed, final_check
 from onnxq.measuring.metrics import ErrorMeter

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from onnxq.errors import OptionError
-from onnxq.options.values import check_choice, check_flag
+from onnxq.options.one_value import check_choice, check_flag
 from onnxq.spec import PerBlock, QuantSpec
 
 __all__ = ["BLOCKS", "FASTEST", "FORMATS", "METHODS", "Recipe"]

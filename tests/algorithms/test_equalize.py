@@ -14,7 +14,7 @@ from onnxq import Options
 from onnxq.algorithm import FloatDraft
 from onnxq.algorithms.channels.absorb import Absorption
 from onnxq.algorithms.channels.pairs import find_pairs
-from onnxq.algorithms.common.trial import Change
+from onnxq.algorithms.common.keep_what_helps import Change
 from onnxq.algorithms.equalize import _Chain, apply
 from onnxq.calibration.collect import collect
 from onnxq.graph.files.load import load

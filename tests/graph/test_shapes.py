@@ -5,8 +5,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from onnxq.graph.files.check import check
 from onnxq.graph.files.load import load
+from onnxq.graph.files.onnx_checker import check
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.values import static_shape
 from tests.graph.helpers import build, random

@@ -7,8 +7,8 @@ import pytest
 
 import onnxq
 from onnxq.errors import ExecutionError, ModelError
-from onnxq.graph.files.check import check
 from onnxq.graph.files.load import load
+from onnxq.graph.files.onnx_checker import check
 from onnxq.graph.unknown_operator import unknown_operator
 from onnxq.ort.session import Session
 from tests.graph.helpers import build

@@ -13,9 +13,9 @@ from onnxq.options.override import Override
 from onnxq.prepare import backend_named
 from onnxq.searching import candidates
 from onnxq.searching.attempt import Attempt, Candidate, best, faster, fastest
-from onnxq.searching.layers import climb, in_float, wide
+from onnxq.searching.harmful_layers import climb, in_float, wide
 from onnxq.searching.levels import Hunt
-from onnxq.searching.trial import Trials
+from onnxq.searching.trials import Trials
 
 
 def made(number: int, *, time: float | None = 1.0, metric: float | None = 0.5, meets: bool = True) -> Attempt:

@@ -21,8 +21,8 @@ import onnxq
 from onnxq import DataError, MetricError, OptionError, Options, Search
 from onnxq.cli import main
 from onnxq.measuring.metrics import sqnr
-from onnxq.searching import run as search_run
-from onnxq.searching import trial
+from onnxq.searching import search as search_run
+from onnxq.searching import trials
 from onnxq.searching.user_metric import Run
 from tests.models import build, images, normal
 
@@ -54,10 +54,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         "installed_algorithms",
         lambda: [a for a in onnxq.installed_algorithms() if a.NAME in ("bias_correction", "equalize")],
     )
-    monkeypatch.setattr(trial.Trials, "_time", by_operators)
+    monkeypatch.setattr(trials.Trials, "_time", by_operators)
 
 
-def by_operators(self: trial.Trials, model: Path, options: Options) -> float:
+def by_operators(self: trials.Trials, model: Path, options: Options) -> float:
     types = {i.data_type for i in onnx.load(model).graph.initializer}
     return 0.5 + 0.1 * len(options.exclude) + (1.0 if onnx.TensorProto.UINT16 in types else 0.0)
 
@@ -171,10 +171,10 @@ def recurrent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         search_run, "installed_algorithms", lambda: [a for a in onnxq.installed_algorithms() if a.NAME in names]
     )
 
-    def time(self: trial.Trials, model: Path, options: Options) -> float:
+    def time(self: trials.Trials, model: Path, options: Options) -> float:
         return 1.0 if "LSTM" in {node.op_type for node in onnx.load(model).graph.node} else 0.6
 
-    monkeypatch.setattr(trial.Trials, "_time", time)
+    monkeypatch.setattr(trials.Trials, "_time", time)
     return tmp_path / "m.onnx"
 
 
@@ -327,7 +327,7 @@ def test_a_candidate_that_fails_does_not_end_the_search(model: Path, monkeypatch
             raise ZeroDivisionError("of a plugin")
         return real(*args, options=options, **more)
 
-    monkeypatch.setattr(trial, "quantize", failing)
+    monkeypatch.setattr(trials, "quantize", failing)
     found = find(model, 1.0)
     failed = [a for a in found.attempts if a.failed]
     assert [a.what for a in failed] == ["entropy"]

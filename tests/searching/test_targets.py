@@ -15,8 +15,8 @@ import onnxq
 from onnxq import OptionError, Options, Search
 from onnxq.ort.session import Session
 from onnxq.quantized import Quantized
-from onnxq.searching import run as search_run
-from onnxq.searching import trial
+from onnxq.searching import search as search_run
+from onnxq.searching import trials
 from onnxq.searching.user_metric import Run
 from tests.models import build, images, normal
 
@@ -63,7 +63,7 @@ def model(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_run, "installed_algorithms", list)
-    monkeypatch.setattr(trial.Trials, "_time", lambda *_: 0.5)
+    monkeypatch.setattr(trials.Trials, "_time", lambda *_: 0.5)
 
 
 def closeness(model: Path) -> Callable[[Any], float]:

@@ -11,7 +11,7 @@ from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import is_constant, only_reader
 from onnxq.plan import Edge, Kept, Plan
 from onnxq.planning.candidates import touches_float
-from onnxq.planning.rows import positions, row
+from onnxq.planning.table_rows import positions, row
 
 __all__ = ["sort_nodes"]
 

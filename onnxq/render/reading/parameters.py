@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from onnxq.graph.values import constant_array
 from onnxq.qparams import QParams, from_range
-from onnxq.render.reading.numbers import check_numbers
+from onnxq.render.reading.sound_numbers import check_numbers
 from onnxq.spec import PerChannel, PerTensor, QuantSpec, Scheme
 
 __all__ = [
@@ -42,7 +42,7 @@ def pair_parameters(node: ir.Node, dtype: ir.DataType | None) -> QParams | str:
         dtype: of its integers, where it has no zero point that tells.
 
     Raises:
-        ModelError: see :func:`onnxq.render.reading.numbers.check_numbers`.
+        ModelError: see :func:`onnxq.render.reading.sound_numbers.check_numbers`.
     """
     scale = constant_array(node.inputs[1])
     zero_value = node.inputs[2] if len(node.inputs) > 2 else None
@@ -112,7 +112,7 @@ def fake_parameters(node: ir.Node) -> QParams | None:
     """The numbers of an ``onnxq::FakeQuantize`` call, None where they are not constant.
 
     Raises:
-        ModelError: see :func:`onnxq.render.reading.numbers.check_numbers`.
+        ModelError: see :func:`onnxq.render.reading.sound_numbers.check_numbers`.
     """
     scale, zero = constant_array(node.inputs[1]), constant_array(node.inputs[2])
     if scale is None or zero is None:

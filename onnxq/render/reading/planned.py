@@ -15,7 +15,7 @@ from onnxq.plan import Plan, Site
 from onnxq.planning.planner import settled_plan
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
-from onnxq.render.reading.numbers import check_table_numbers
+from onnxq.render.reading.sound_numbers import check_table_numbers
 
 __all__ = ["NO_ENTRY", "planned", "reading", "writing"]
 

@@ -7,8 +7,8 @@ import onnx_ir as ir
 import pytest
 
 from onnxq.errors import ModelError
-from onnxq.graph.files.check import check
 from onnxq.graph.files.load import load
+from onnxq.graph.files.onnx_checker import check
 from onnxq.graph.files.save import to_proto
 from onnxq.graph.namer import unique_names
 from onnxq.graph.note import Note

@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 from onnxq.errors import OptionError
-from onnxq.graph.files.check import check
 from onnxq.graph.files.load import load
+from onnxq.graph.files.onnx_checker import check
 from onnxq.graph.files.save import save, to_proto
 from onnxq.graph.passes.normalize import normalize
 from tests.graph.helpers import Array, apply, build, f32, i64, ops, random, run, signature

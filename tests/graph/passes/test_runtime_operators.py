@@ -12,8 +12,8 @@ import pytest
 
 import onnxq
 from onnxq.dynamic import rewrite
-from onnxq.graph.files.check import check
 from onnxq.graph.files.load import load
+from onnxq.graph.files.onnx_checker import check
 from onnxq.graph.files.save import to_proto
 from onnxq.graph.traverse import all_nodes
 from onnxq.weight_only import quantize_weights

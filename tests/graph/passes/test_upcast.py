@@ -6,8 +6,8 @@ import onnx_ir as ir
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-from onnxq.graph.files.check import check
 from onnxq.graph.files.load import load
+from onnxq.graph.files.onnx_checker import check
 from onnxq.graph.files.save import to_proto
 from onnxq.graph.note import Note
 from onnxq.graph.passes.upcast import GENERIC, upcast

@@ -13,7 +13,7 @@ import onnxq
 from onnxq import Options
 from onnxq.algorithm import FloatDraft
 from onnxq.algorithms.channels.pairs import find_pairs, scale_pair
-from onnxq.algorithms.common import trial
+from onnxq.algorithms.common import keep_what_helps as trial
 from onnxq.calibration.moved import Move
 from onnxq.calibration.statistics import KeptSample
 from onnxq.graph.namer import Namer

@@ -30,17 +30,17 @@ from onnxq.locations import artifact_path, require_output, spare
 from onnxq.notes.aloud import unsaid
 from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
-from onnxq.options.values import check_amount
+from onnxq.options.one_value import check_amount
 from onnxq.ort.session import Session, inputs_of
 from onnxq.prepare import Prepared, Source, backend_named
 from onnxq.quantize import calibrate
-from onnxq.searching import candidates, layers
+from onnxq.searching import candidates, harmful_layers
 from onnxq.searching.attempt import Attempt
 from onnxq.searching.builtin import Arrays, agreement_metric
 from onnxq.searching.levels import Hunt
 from onnxq.searching.sources import digest_of_data, images_for, text_digest
 from onnxq.searching.state import State, file_digest
-from onnxq.searching.trial import Trials, report_of, run_of
+from onnxq.searching.trials import Trials, report_of, run_of
 from onnxq.searching.user_metric import Metric, Run, load_metric
 
 __all__ = ["Search", "search"]
@@ -218,7 +218,7 @@ def search(
 
     def blame() -> list[Blame]:
         if state.blame is None:
-            state.blame = layers.measure(prepared, target, options, known, reporter)
+            state.blame = harmful_layers.measure(prepared, target, options, known, reporter)
             state.save()
         return state.blame
 

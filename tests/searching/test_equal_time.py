@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.searching.structure import structure
+from onnxq.searching.equal_time import structure
 from tests.models import build, f32
 
 

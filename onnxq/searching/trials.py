@@ -14,7 +14,6 @@ import onnx_ir as ir
 
 from onnxq.algorithm_choice import whole_model
 from onnxq.calibration.feeds import shape_text
-from onnxq.calibration.roles import samples_to_verify
 from onnxq.calibration.sizes import typical
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.console.progress import Reporter
@@ -28,8 +27,8 @@ from onnxq.ort.session import Session
 from onnxq.quantize import quantize
 from onnxq.rewritten import Rewritten
 from onnxq.searching.attempt import Attempt, Candidate, best
+from onnxq.searching.equal_time import structure
 from onnxq.searching.state import State, file_digest
-from onnxq.searching.structure import structure
 from onnxq.searching.user_metric import Metric, Run
 from onnxq.searching.work import quantized_share
 
@@ -199,8 +198,8 @@ class Trials:
 
     @property
     def _timed(self) -> KeptSample | None:
-        samples = samples_to_verify(self.statistics.kept)
-        return typical(samples) if samples else None
+        kept = self.statistics.kept
+        return typical(kept) if kept else None
 
     def _time(self, model: Path, options: Options) -> float | None:
         sample = self._timed

@@ -5,8 +5,8 @@ import onnx
 import pytest
 
 from onnxq.errors import ModelError
-from onnxq.graph.files.check import check
 from onnxq.graph.files.load import load
+from onnxq.graph.files.onnx_checker import check
 from tests.graph.helpers import build, random
 
 
