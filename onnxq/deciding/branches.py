@@ -7,16 +7,17 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from onnxq.backend import Backend
+from onnxq.backend import Backend, Kind
 from onnxq.calibration.statistics import Statistics, TensorStatistics
 from onnxq.deciding.ties import concats_by_tie, own_qparams, sqnr_with
 from onnxq.graph.traverse import all_nodes
 from onnxq.options import Options, Override
 from onnxq.plan import Edge, Plan, Site
+from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams
 from onnxq.spec import WIDE_OPSET, Scheme
 
-__all__ = ["LostBranch", "lost_branches", "remedy", "with_wide_concats"]
+__all__ = ["LostBranch", "lost_branches", "remedy", "to_keep_float", "with_wide_concats"]
 
 _LOST = 15.0
 """dB that a branch must keep."""
@@ -24,6 +25,10 @@ _GAIN = 6.0
 """dB more that a scale of its own would give it."""
 _WIDE = 16
 """Bits of a Concat that 8 would not hold."""
+
+_PLAIN = frozenset({"Add", "Concat", "Mul", "Sub"})
+"""Arithmetic that any processor computes alike."""
+_BEHIND = "what it reads stays float from Concat {!r} on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,29 @@ def lost_branches(
     return found
 
 
+def to_keep_float(model: ir.Model, plan: Plan, target: Backend, lost: Sequence[LostBranch]) -> dict[str, str]:
+    """Nodes to keep float for the sake of branches that one scale loses, with the reasons.
+
+    Where the target mixes, the Concat or what reads it. Where float nodes may only end the model, all that come behind
+    as well, if these only move numbers or add and multiply them: other functions a target may compute in its own way.
+
+    Args:
+        model: the float model.
+        plan: where it is quantized.
+        target: the backend.
+        lost: the branches.
+    """
+    found: dict[str, str] = {}
+    for branch in lost:
+        if target.mixes:
+            found.update(dict.fromkeys(branch.nodes, str(branch)))
+        elif target.float_tails:
+            tail = _tail(model, plan, target, branch)
+            for name in tail if all(op in _PLAIN or kind is Kind.MOVEMENT for op, kind in tail.values()) else ():
+                found.setdefault(name, str(branch) if name in branch.nodes else _BEHIND.format(branch.concat))
+    return found
+
+
 def with_wide_concats(model: ir.Model, target: Backend, options: Options, lost: Sequence[LostBranch]) -> Options | None:
     """The options with 16-bit Concats where one scale of 8 bits loses a branch; None where that cannot be had.
 
@@ -103,9 +131,10 @@ def with_wide_concats(model: ir.Model, target: Backend, options: Options, lost: 
         options: what the user asked for; a width of activations among it is left as it is.
         lost: the branches.
     """
-    if options.act_bits is not None or not _may_differ(target, options):
+    if options.act_bits is not None or not _has_wide(target):
         return None
-    if not target.wide_domain and model.opset_imports.get("", 0) < WIDE_OPSET:
+    packed = target.format_named(options.format).integers
+    if packed and not target.wide_domain and model.opset_imports.get("", 0) < WIDE_OPSET:
         return None
     named = {pattern for pattern, _ in options.override}
     concats = [f"node:{name}" for name in dict.fromkeys(branch.concat for branch in lost) if name not in named]
@@ -113,16 +142,38 @@ def with_wide_concats(model: ir.Model, target: Backend, options: Options, lost: 
     return replace(options, override=override) if concats else None
 
 
-def remedy(branch: LostBranch, target: Backend, options: Options) -> str:
+def remedy(model: ir.Model, plan: Plan, target: Backend, branch: LostBranch) -> str:
     """What a user can do about a branch that is lost."""
-    finer = f", --override '{branch.concat}=act_bits=16' gives it finer steps" if _may_differ(target, options) else ""
+    if target.all_integers:
+        if not _tail(model, plan, target, branch):
+            return f"{target.name} has one scale for all that a Concat joins"
+        return (
+            f"{target.name} has one scale for all that it joins; cut the model in front of it, so that these are "
+            "outputs of their own (onnx.utils.extract_model)"
+        )
+    finer = f", --override '{branch.concat}=act_bits=16' gives it finer steps" if _has_wide(target) else ""
     return f"--exclude '{branch.concat}' leaves it float{finer}"
 
 
-def _may_differ(target: Backend, options: Options) -> bool:
-    """Whether one tensor may have 16 bits where others have fewer: a table has one entry for all that read one."""
-    form = target.format_named(options.format)
-    return _WIDE in target.act_bits and target.activation.bits < _WIDE and not form.simulated
+def _tail(model: ir.Model, plan: Plan, target: Backend, branch: LostBranch) -> dict[str, tuple[str, Kind]]:
+    """The nodes of a branch and all that in integers comes behind them, with their operators and kinds; none where a
+    multiply-accumulate does."""
+    nodes = [node for node in all_nodes(model) if node.name in branch.nodes]
+    seen = set(nodes)
+    for node in nodes:  # grows
+        behind = dict.fromkeys(use.node for value in node.outputs for use in value.uses())
+        nodes += [reader for reader in behind if reader not in seen]
+        seen.update(behind)
+    found: dict[str, tuple[str, Kind]] = {}
+    for node in nodes:
+        rule = row(target, node) if node.name in plan.quantized or node.name in plan.absorbed else None
+        if rule is not None and node.name:
+            found[node.name] = node.op_type, rule.kind
+    return {} if {kind for _, kind in found.values()} & {Kind.COMPUTE, Kind.PRODUCT} else found
+
+
+def _has_wide(target: Backend) -> bool:
+    return _WIDE in target.act_bits and target.activation.bits < _WIDE
 
 
 def _too_wide(
