@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from onnxq.compare import Comparison, compare
     from onnxq.console.progress import make_reporter
     from onnxq.deploy import deploy
+    from onnxq.deploy_all import deploy_all
     from onnxq.errors import (
         BackendError,
         DataError,
@@ -91,6 +92,7 @@ __all__ = [
     "check",
     "compare",
     "deploy",
+    "deploy_all",
     "finetune",
     "installed_algorithms",
     "make_reporter",
@@ -113,6 +115,7 @@ _MODULES = {
     "check": ("Finding", "check"),
     "compare": ("Comparison", "compare"),
     "deploy": ("deploy",),
+    "deploy_all": ("deploy_all",),
     "errors": tuple(name for name in __all__ if name.endswith("Error")),
     "finetune": ("finetune",),
     "measuring.layerwise": ("LayerAgreement",),

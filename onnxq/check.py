@@ -33,9 +33,9 @@ _ORDER = {"error": 0, "warning": 1, "note": 2}
 
 def check(
     model: ModelSource,
+    data: Any = None,
     *,
     backend: str = "onnxruntime",
-    data: Any = None,
     options: Options | None = None,
     image: ImageOptions | None = None,
 ) -> list[Finding]:
@@ -43,8 +43,8 @@ def check(
 
     Args:
         model: path, bytes, ``ModelProto`` or ``ir.Model``; left unchanged.
-        backend: name of the target.
         data: calibration data, see `onnxq.calibration.data.open_data`; looked at if given.
+        backend: name of the target.
         options: as for quantizing.
         image: how pictures are read.
 

@@ -26,7 +26,7 @@ from onnxq.prepare import Prepared, Source, backend_named
 from onnxq.quantized import Quantized
 from onnxq.render.reading.nodes import sort_nodes
 from onnxq.render.reading.read import read as read_quantizers
-from onnxq.several import for_each_target
+from onnxq.several import for_each_target, names_of
 
 __all__ = ["calibrate", "plan", "quantize", "quantize_all", "read"]
 
@@ -154,9 +154,7 @@ def quantize_all(
         OnnxqError: anything that goes wrong, see :mod:`onnxq.errors`; nothing is written then.
     """
     options, reporter = Options.of(options), reporter or Silent()
-    names = [backends] if isinstance(backends, str) else list(dict.fromkeys(backends))
-    if not names:
-        raise OptionError("no target was given", where="backends", hint="Name at least one, see onnxq.backends()")
+    names = names_of(backends)
     if output is not None and not is_folder(output, several=True):
         raise OptionError(f"'{output}' is not a folder", where="output", hint="Several targets need one each")
     jobs = for_each_target(names, names, lambda name: Job(name, options))

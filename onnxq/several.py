@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from onnxq.errors import BackendError, OnnxqError
+from onnxq.errors import BackendError, OnnxqError, OptionError
 
-__all__ = ["for_each_target"]
+__all__ = ["for_each_target", "names_of"]
 
 Work = TypeVar("Work")
 Result = TypeVar("Result")
+
+
+def names_of(backends: Sequence[str]) -> list[str]:
+    """Names of targets, each once, in the order given.
+
+    Args:
+        backends: names, or a single one.
+
+    Raises:
+        OptionError: there is none.
+    """
+    names = [backends] if isinstance(backends, str) else list(dict.fromkeys(backends))
+    if not names:
+        raise OptionError("no target was given", where="backends", hint="Name at least one, see onnxq.backends()")
+    return names
 
 
 def for_each_target(names: Iterable[str], works: Iterable[Work], do: Callable[[Work], Result]) -> list[Result]:

@@ -26,7 +26,7 @@ from onnxq.measuring.metrics import Errors, jsonable
 from onnxq.measuring.outputs import worst_output
 from onnxq.measuring.run_in_float import run_in_float
 from onnxq.measuring.side_by_side import errors_between, plain_outputs, steps_of
-from onnxq.options import ImageOptions
+from onnxq.options import ImageOptions, Options
 from onnxq.ort.session import inputs_of
 from onnxq.prepare import backend_named
 from onnxq.quantize import read
@@ -38,6 +38,8 @@ from onnxq.runtimes.runtime import Examination, Runtime
 __all__ = ["Agreement", "can_be_read", "verify"]
 
 _SAMPLES = 8
+_AGREEMENT = 30.0
+"""dB to which a runtime and onnxruntime agree on the same integers."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Agreement:
         tensors: number of tensors with a scale.
         layers: the integers of every tensor, each layer computed from equal ones; empty where not asked for.
         layers_missing: why there are none though they were asked for: the runtime took too long over the parts, say.
+        steps: by how many steps an integer of a layer is known to differ in this runtime.
     """
 
     backend: str
@@ -76,6 +79,31 @@ class Agreement:
     tensors: int = 0
     layers: tuple[LayerAgreement, ...] = ()
     layers_missing: str | None = None
+    steps: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether the artifact does what it should, by the floors of :meth:`agrees`."""
+        return self.agrees()
+
+    def agrees(self, *, min_sqnr: float | None = None, max_steps: int | None = None) -> bool:
+        """Whether the figures are above a floor.
+
+        Args:
+            min_sqnr: dB that the worst output has at least. By default 30 where a runtime computed, 10 in a simulation,
+                and no floor where layers were compared.
+            max_steps: steps by which an integer of a layer is off at most; those of this runtime by default.
+
+        Returns:
+            That all are, that layers asked for were compared, and that no output of the runtime has another shape.
+        """
+        if min_sqnr is None and not self.layers:
+            min_sqnr = Options().min_sqnr if self.simulated else _AGREEMENT
+        most = self.steps if max_steps is None else max_steps
+        low = min_sqnr is not None and self.worst is not None and self.worst[1].sqnr < min_sqnr
+        reshaped = not self.simulated and any(errors.reshaped for errors in self.outputs.values())
+        missing = self.layers_missing is not None
+        return not (low or reshaped or missing or any(layer.steps > most for layer in self.layers))
 
     @property
     def worst(self) -> tuple[str, Errors] | None:
@@ -201,6 +229,7 @@ def verify(
         tensors=len(quantized.qparams),
         layers=compared_layers,
         layers_missing=missing,
+        steps=runtime.steps if runtime is not None else 0,
     )
 
 

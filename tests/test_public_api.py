@@ -98,6 +98,22 @@ def test_a_quantized_models_target_is_onnxruntime_unless_another_is_named() -> N
         assert inspect.signature(getattr(onnxq, name)).parameters["backend"].default == "onnxruntime", name
 
 
+def test_alike_parameters_are_called_alike_and_stand_alike() -> None:
+    """The model first, then the data, all else by name; one target is ``backend``, several are ``backends``."""
+    alike = {"reporter": None, "options": None, "image": None, "statistics": None}
+    for name in onnxq.__all__:
+        function = getattr(onnxq, name)
+        if inspect.isclass(function) or name in ("backends", "installed_algorithms", "make_reporter", "open_data"):
+            continue
+        parameters = inspect.signature(function).parameters
+        by_place = [key for key, value in parameters.items() if value.kind is value.POSITIONAL_OR_KEYWORD]
+        models = ("model", "artifact", "reference", "quantized", "path")
+        assert by_place and all(key in models for key in by_place if key != "data"), name
+        assert ("data" in parameters) == (by_place[-1] == "data"), name
+        assert ("backends" in parameters) == name.endswith("_all"), name
+        assert all(parameters[key].default == value for key, value in alike.items() if key in parameters), name
+
+
 def test_what_is_nearly_right_is_taken_or_named() -> None:
     with pytest.raises(onnxq.OptionError, match="backend: the target 'academic' itself is not a name"):
         onnxq.plan(residual(), backend=onnxq.backends()[0])  # type: ignore[arg-type]

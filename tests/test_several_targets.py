@@ -99,6 +99,23 @@ def test_wrong_uses(files: tuple[Path, Path], tmp_path: Path, capsys: pytest.Cap
     assert "takes one --backend" in capsys.readouterr().err
 
 
+def test_deploying_for_all_gives_what_each_gives_alone(tmp_path: Path) -> None:
+    source = tmp_path / "net.onnx"
+    onnxq.quantize(residual(), FEEDS, output=source, options=Options(placement="all"))
+    names = ("onnxruntime", "tvm", "openvino")
+    together = onnxq.deploy_all(source, backends=names, output=tmp_path / "all")
+    assert tuple(together) == names
+    for name in names:
+        alone = onnxq.deploy(source, backend=name, output=tmp_path / name)
+        assert [p.read_bytes() for p in alone.files] == [p.read_bytes() for p in together[name].files], name
+        assert {p.parent for p in together[name].files} == {tmp_path / "all"}
+    assert not onnxq.deploy_all(source, backends="tvm")["tvm"].files, "nothing is written without an output"
+    with pytest.raises(OptionError, match="is not a folder"):
+        onnxq.deploy_all(source, backends=names, output=tmp_path / "q.onnx")
+    with pytest.raises(OptionError, match="no target"):
+        onnxq.deploy_all(source, backends=[])
+
+
 def test_deploy_writes_nothing_where_a_target_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "an int8 net.onnx"
     onnxq.quantize(residual(), FEEDS, output=source, options=Options(placement="all"))

@@ -46,6 +46,7 @@ def test_the_runtime_agrees_with_the_reference(artifact: Path) -> None:
     assert found.runtime is not None and found.runtime.startswith("onnxruntime 1.")
     assert any(name.startswith("QLinearConv") for name in found.integer)
     assert found.worst is not None and found.worst[1].sqnr > 35
+    assert found.ok and found.agrees(min_sqnr=35) and not found.agrees(min_sqnr=300)
     json.dumps(found.to_dict(), allow_nan=False)
 
 
@@ -61,6 +62,8 @@ def test_a_simulation_is_said_to_be_one(artifact: Path) -> None:
     assert found.runtime is None and found.simulated and "against the float model inside" in found.compared
     assert found.tensors > 5 and not found.lsb
     assert found.worst is not None and 25 < found.worst[1].sqnr < 60
+    assert found.ok and not found.agrees(min_sqnr=60)
+    assert not replace(found, layers_missing="it took too long").ok
 
 
 def test_the_command_line(artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,54 @@
+"""A model that is quantized already, written for several targets, or for none of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from onnxq.deploy import deploy
+from onnxq.errors import OptionError
+from onnxq.locations import artifact_path, is_folder, require_output, spare
+from onnxq.options import Options
+from onnxq.prepare import Source, backend_named
+from onnxq.quantized import Quantized
+from onnxq.several import for_each_target, names_of
+
+__all__ = ["deploy_all"]
+
+
+def deploy_all(
+    model: Source,
+    *,
+    backends: Sequence[str],
+    output: str | os.PathLike[str] | None = None,
+    options: Options | None = None,
+) -> dict[str, Quantized]:
+    """Write a model that is quantized already for several targets, see :func:`onnxq.deploy.deploy`.
+
+    Args:
+        model: path, bytes, ``ModelProto`` or ``ir.Model``; left unchanged.
+        backends: names of the targets, or a single one.
+        output: a folder, made where missing, for files named ``<model>_<backend>``. Nothing is written without it.
+        options: for all targets; a format that one of them has not is an error.
+
+    Returns:
+        The quantized models by target, in the order given.
+
+    Raises:
+        BackendError: the model carries no quantizers, or some that a target refuses; every such target is named.
+        OnnxqError: anything else that goes wrong; nothing is written then.
+    """
+    options, names = Options.of(options), names_of(backends)
+    if output is not None and not is_folder(output, several=True):
+        raise OptionError(f"'{output}' is not a folder", where="output", hint="Several targets need one each")
+    require_output(output, several=True)
+    paths = {} if output is None else {name: artifact_path(output, model, name, several=True) for name in names}
+
+    def deployed(name: str) -> Quantized:
+        form = backend_named(name).format_named(options.format)
+        if name in paths:
+            spare(beside=form.sidecars(paths[name]), model=model)
+        return deploy(model, backend=name, options=options)
+
+    made = dict(zip(names, for_each_target(names, names, deployed), strict=True))
+    return {name: result.written(paths[name]) if name in paths else result for name, result in made.items()}
