@@ -166,6 +166,7 @@ def detector(behind: str) -> onnx.ModelProto:
 
 TAIL = "[flat] g = Reshape (c, shape)\n [twice] y = Mul (g, two)"
 LAYER = "[last] d = Conv (c, z)\n [flat] y = Reshape (d, shape)"
+POOL = "[pool] g = AveragePool <kernel_shape = [2, 2]> (c)\n [flat] y = Reshape (g, shape)"
 
 
 def test_where_a_host_computes_the_end_of_a_model_it_stays_float() -> None:
@@ -180,9 +181,7 @@ def test_where_a_host_computes_the_end_of_a_model_it_stays_float() -> None:
         assert 10 * np.log10(np.square(want).sum() / np.square(want - got).sum()) > 15
 
 
-@pytest.mark.parametrize(
-    "behind", [LAYER, "[pool] g = AveragePool <kernel_shape = [2, 2]> (c)\n [flat] y = Reshape (g, shape)"]
-)
+@pytest.mark.parametrize("behind", [LAYER, POOL])
 def test_a_concat_in_front_of_a_layer_or_of_what_a_device_computes_in_its_own_way_is_not_the_end(behind: str) -> None:
     model = detector(behind)
     made = onnxq.quantize(model, feeds_for(model), backend="vitis")
