@@ -127,7 +127,7 @@ def _share_inputs(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QPar
     return []
 
 
-def _lacks(model: ir.Model) -> list[Finding]:
+def _lacks(model: ir.Model, options: Options) -> list[Finding]:
     found = []
     for node in all_nodes(model):
         where = f"node {node.name!r} ({node.op_type})"

@@ -29,6 +29,7 @@ from onnxq.checks.findings import Finding
 from onnxq.graph.recognition.groups import KINDS
 from onnxq.graph.traverse import all_nodes, describe
 from onnxq.graph.values import constant_array
+from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.rows import (
@@ -86,7 +87,7 @@ def _turned_inside(node: ir.Node) -> str | None:
     return None
 
 
-def _lacks(model: ir.Model) -> list[Finding]:
+def _lacks(model: ir.Model, options: Options) -> list[Finding]:
     """Inputs of uint8, and what the builder takes in a float model alone."""
     found = []
     for value in model.graph.inputs:

@@ -31,6 +31,7 @@ from onnxq.graph.note import Note
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array, is_constant, stand_for
+from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
@@ -87,7 +88,7 @@ def _adjust(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) 
     return []
 
 
-def _lacks(model: ir.Model) -> list[Finding]:
+def _lacks(model: ir.Model, options: Options) -> list[Finding]:
     """Nodes that the tool would give tensors without a scale."""
     found: list[Finding] = []
     for node in all_nodes(model):

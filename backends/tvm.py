@@ -32,6 +32,7 @@ from onnxq.graph.passes.constants import fold_constants
 from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.traverse import all_nodes, describe
 from onnxq.graph.values import constant_array, replace_value, set_constant
+from onnxq.options import Options
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.rows import only_an_output
 
@@ -53,7 +54,7 @@ ABSENT = frozenset(_NAMES.split())
 """Operators of the standard up to opset 26 that the ONNX importer of TVM 0.27 has not."""
 
 
-def _lacks(model: ir.Model) -> list[Finding]:
+def _lacks(model: ir.Model, options: Options) -> list[Finding]:
     """Operators for which TVM refuses a model."""
     what = "TVM's ONNX importer has no {}: it refuses the whole model, float or quantized"
     return [

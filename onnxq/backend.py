@@ -195,7 +195,8 @@ class Backend:
         rewrite_opset: the opset that ``rewrite`` makes use of for a model; the model is raised to it unless the user
             asks for one.
         adjust: makes numbers fit the target's limits, in place, whenever numbers were chosen or given; gives notes.
-        lacks: what of a float model the target cannot run, for ``onnxq check``.
+        lacks: what of a float model the target cannot run, or not well in the widths that the options ask for: for
+            ``onnxq check``, and for the warnings of a result.
         quantize_cost: cost per element of entering integers, in the unit of ``OpRule.cost``.
         dequantize_cost: cost per element of leaving them.
         split_cost: kind of a group of nodes that one float kernel computes → cost per element of computing it node by
@@ -252,7 +253,7 @@ class Backend:
     rewrite: Callable[[ir.Model], list[Note]] | None = None
     rewrite_opset: Callable[[ir.Model], int] | None = None
     adjust: Callable[[ir.Model, Plan, MutableMapping[str, QParams]], list[str]] | None = None
-    lacks: Callable[[ir.Model], list[Finding]] | None = None
+    lacks: Callable[[ir.Model, Options], list[Finding]] | None = None
     quantize_cost: float = 1.0
     dequantize_cost: float = 1.0
     split_cost: Mapping[str, float] = field(default_factory=dict)

@@ -164,9 +164,9 @@ def _lacks(model: ir.Model, backend: str, options: Options) -> list[Finding]:
     try:
         target = backend_named(backend)
         fitted, _ = Prepared(model, options).for_target(target, options)
+        return target.lacks(fitted, options) if target.lacks else []
     except OnnxqError as error:
         return [of_error(error, f"backend {backend!r}")]  # the plan may have said it, or failed before
-    return target.lacks(fitted) if target.lacks else []
 
 
 def _plan(model: ir.Model, backend: str, options: Options, shapes: Mapping[str, Sequence[int]]) -> list[Finding]:

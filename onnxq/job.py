@@ -98,7 +98,7 @@ class Job:
         told += [*prepared.warnings, *decider.warnings, *verification.warnings]
         if target.rewrite is not None:
             told += rewrite_cost(fitted[0], target.name, verification, statistics.kept, options)
-        told += [*lacking(fitted[0], target), *unmet(float_model, quantized.plan, target, options)]
+        told += [*lacking(fitted[0], target, options), *unmet(float_model, quantized.plan, target, options)]
         form = self.format
         packed = not form.simulated and form is not FAKE_QUANTIZE
         compare = compare_command(target, options.format)

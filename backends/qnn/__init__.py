@@ -36,11 +36,11 @@ Wrong as well, and not told apart: a mean pool of two rows with one of padding a
 dimensions over one element, a Pad below 0 behind a Softmax; a Cast to integers rounds. One ConvTranspose with groups
 and output_padding ended the emulator.
 
-In 16 bits, what a whole graph computes may be far from what its operators compute one by one. One case is known: x *
-Sigmoid(x) behind a convolution whose result has 10 to 12 rows. QNN makes one operator of the two, and the first and
-last rows of it come out wrong, with 1 to 5 dB, on the emulator of every HTP; with Relu, in 8 bits, or of 20 rows it is
-right. ``verify`` on the data shows it, ``verify --layers`` does not. A YOLOv8n of 41.7 dB in simulation has 22 there in
-16 bits, 33 in 8. Leaving the Mul float (``--exclude``) mended a network of those three operators, not the YOLOv8n.
+In 16 bits, what a whole graph computes may be far from what its operators compute one by one: where the HTP makes one
+operator of two, or computes a picture in strips. ``verify`` on the data shows it, ``verify --layers`` does not. Two
+cases are known. x * Sigmoid(x) is kept two operators by an Abs between them: :mod:`onnxq.backends.qnn.unfused`. A
+Softplus, at its best of 40 to 50 dB, may have 1 to 15 behind a convolution, where nothing else reads its input; in
+Mish it is right. A form that the HTP computes rightly is a LogSoftmax of twice the size: it is warned of instead.
 
 On onnxruntime's CPU provider the model is to run without graph optimizations, as onnxq simulates it. With them a
 Softmax between quantizers becomes a QLinearSoftmax, which gives 0 where its step is finer than 1/148, divided by the
@@ -71,11 +71,13 @@ from onnxq.backends.qnn.rewrites import (
     resize_is_right,
     rewrite,
 )
+from onnxq.backends.qnn.unfused import keep_apart
 from onnxq.checks.findings import Finding
 from onnxq.errors import ModelError, VerificationError
 from onnxq.graph.traverse import all_nodes, describe
 from onnxq.graph.values import static_shape
 from onnxq.options import Options
+from onnxq.options.selection import Selection
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ, write_rendered
 from onnxq.rows import conv_axis, conv_transpose_axis, each, gemm_axis, matmul_axis, plain_gemm, plain_max_pool
@@ -168,16 +170,31 @@ _NOWHERE = frozenset(
 """Operators that the HTP has in no type, each tried alone in float on onnxruntime-qnn's emulator."""
 
 
-def _lacks(model: ir.Model) -> list[Finding]:
-    """Free sizes, and operators that the HTP has not in any type."""
+def _wide_softplus(node: ir.Node) -> Finding:
+    """What the HTP makes of a Softplus in 16 bits."""
+    what = "in 16 bits the HTP computes Softplus hardly better than in 8"
+    value = node.inputs[0]
+    if value is None or len(value.uses()) > 1 or (value.shape is not None and len(value.shape) != 4):
+        return Finding("note", describe(node), what)
+    hint = "See with 'onnxq verify' on your data what is left; with activations of 8 bits it is right"
+    return Finding("warning", describe(node), f"{what}, and of a picture it may get whole rows wrong", hint)
+
+
+def _lacks(model: ir.Model, options: Options) -> list[Finding]:
+    """Free sizes, operators that the HTP has not in any type, and what it computes badly in 16 bits."""
     found = []
+    nodes = tuple(all_nodes(model))
+    selection, bits = Selection(model, nodes, options), options.act_bits or BACKEND.activation.bits
+    default = replace(BACKEND.activation, bits=bits)
     for value in model.graph.inputs:
         if static_shape(value) is None:
             what = f"input {value.name!r} has free sizes {value.shape}; the HTP compiles for fixed ones"
             found.append(Finding("warning", "model", what, "Fix them in the model or when the session is created"))
-    for node in all_nodes(model):
+    for node in nodes:
         if node.domain not in ("", "ai.onnx"):
             continue
+        if node.op_type == "Softplus" and selection.activation(default, node, node.outputs[0]).bits > 8:
+            found.append(_wide_softplus(node))
         if node.op_type in _NOWHERE:
             what = f"the HTP has no {node.op_type}: it runs on the CPU, what is around it in parts"
             found.append(Finding("warning", describe(node), what, "Cut the model before it, if it is at the end"))
@@ -233,6 +250,7 @@ BACKEND = Backend(
     refuses=_refuse,
     rewrite=rewrite,
     adjust=keep_to_limits,
+    finish=keep_apart,
     lacks=_lacks,
     float_needs="the HTP computes that in half precision; off a device onnxruntime-qnn refuses the model unless its "
     "option soc_model names the chip (43, say)",

@@ -5,19 +5,21 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.backend import Backend
+from onnxq.options import Options
 
 __all__ = ["lacking"]
 
 
-def lacking(model: ir.Model, target: Backend) -> list[str]:
+def lacking(model: ir.Model, target: Backend, options: Options) -> list[str]:
     """A warning for each reason for which nodes of a float model cannot run on a target, with the first of them.
 
     Args:
         model: in the form that the target wants.
         target: see ``Backend.lacks``.
+        options: how it is quantized.
     """
     found: dict[tuple[str, str], list[str]] = {}
-    for finding in target.lacks(model) if target.lacks is not None else ():
+    for finding in target.lacks(model, options) if target.lacks is not None else ():
         if finding.level != "note" and finding.where.startswith("node"):
             found.setdefault((finding.what, finding.hint), []).append(finding.where)
     warnings = []
