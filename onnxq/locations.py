@@ -23,7 +23,6 @@ __all__ = [
     "is_folder",
     "made_folder",
     "require_folder",
-    "require_name",
     "require_onnx",
     "require_output",
     "spare",
@@ -133,7 +132,7 @@ def spare(*paths: str | os.PathLike[str], beside: Sequence[Path] = (), **given: 
                     raise OutputError(what, where=f"'{path}'", hint="Give another name")
 
 
-def require_name(output: str | os.PathLike[str]) -> None:
+def _require_name(output: str | os.PathLike[str]) -> None:
     """Refuse an output that is the empty string, which Python takes for the current folder.
 
     Raises:
@@ -179,7 +178,7 @@ def require_folder(output: str | os.PathLike[str] | None, *, several: bool = Fal
     """
     if output is None:
         return
-    require_name(output)
+    _require_name(output)
     path = Path(output).absolute()
     if is_folder(output, several=several):
         folder = next(one for one in (path, *path.parents) if one.exists() or one.is_symlink())

@@ -22,7 +22,6 @@ from onnxq.grids import float8, logarithmic
 from onnxq.spec import PerBlock, PerChannel, QuantSpec, Scheme
 
 __all__ = [
-    "MAX_POWER_OF_TWO",
     "MIN_SCALE",
     "QParams",
     "dequantize",
@@ -36,7 +35,7 @@ __all__ = [
 MIN_SCALE = float(np.finfo(np.float32).tiny)
 """Smallest scale given: the smallest normal float32 number, 1.18e-38. Its reciprocal is finite."""
 
-MAX_POWER_OF_TWO = 127
+_MAX_POWER_OF_TWO = 127
 """Largest exponent of a power-of-two scale: 2**128 is not a float32."""
 
 
@@ -239,7 +238,7 @@ def _require_known(spec: QuantSpec) -> None:
 def _next_power_of_two(scale: NDArray[np.float32]) -> NDArray[np.float32]:
     """The smallest power of two that is not below ``scale``, exact."""
     mantissa, exponent = np.frexp(scale)
-    exponent = np.minimum(np.where(mantissa == 0.5, exponent - 1, exponent), MAX_POWER_OF_TWO)
+    exponent = np.minimum(np.where(mantissa == 0.5, exponent - 1, exponent), _MAX_POWER_OF_TWO)
     return np.asarray(np.ldexp(np.float32(1.0), exponent), np.float32)
 
 

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import TextIO
 
-__all__ = ["Screen", "bytes_text", "decibel", "decibels", "number", "pace", "plural", "shorten"]
+__all__ = ["Screen", "bytes_text", "decibel", "decibels", "number", "pace", "plural"]
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _LEAST = 16  # columns that a shortened cell keeps
@@ -64,7 +64,7 @@ class Screen:
         for position, row in enumerate((head, *rows)):
             cells = []
             for i, cell in enumerate(row):
-                cell = shorten(cell, widths[i])
+                cell = _shorten(cell, widths[i])
                 space = " " * (widths[i] - _columns(cell))
                 cells.append(space + cell if i in right else cell + space)
             text = "  " + "  ".join(cells).rstrip()
@@ -78,7 +78,7 @@ def _columns(text: str) -> int:
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
-def shorten(text: str, width: int) -> str:
+def _shorten(text: str, width: int) -> str:
     """Text cut in the middle to at most ``width`` columns."""
     if _columns(text) <= width:
         return text

@@ -16,7 +16,7 @@ from onnxq.quantize import read
 from onnxq.quantized import Quantized
 from onnxq.render.formats import write_rendered
 
-__all__ = ["no_quantizers", "read_artifact", "readers_of", "refuse_table", "rewritten_before", "written_file"]
+__all__ = ["no_quantizers", "read_artifact", "refuse_table", "rewritten_before", "written_file"]
 
 
 def written_file(result: Quantized) -> Path:
@@ -31,7 +31,7 @@ def written_file(result: Quantized) -> Path:
     return result.files[0]
 
 
-def readers_of(path: Path, other: Backend | None = None) -> list[str]:
+def _readers_of(path: Path, other: Backend | None = None) -> list[str]:
     """Targets, but for one, for which a float model and a table beside it are a quantized model."""
     found = []
     for target in backends():
@@ -75,7 +75,7 @@ def read_artifact(path: Path, target: Backend) -> tuple[str, Quantized]:
             where=f"'{path}'",
             hint=f"Give that Format of the backend {target.name} a 'read'",
         )
-    others = [] if quantized.qparams else readers_of(path, target)
+    others = [] if quantized.qparams else _readers_of(path, target)
     if not quantized.qparams and (complaints or others or target.runtime is None):
         complaints.append("as a model with quantizers in it: it has none")
         complaints += [f"a table lies beside it that {' and '.join(others)} would read"] if others else []
@@ -100,7 +100,7 @@ def refuse_table(path: Path, model: ir.Model) -> None:
     Raises:
         BackendError: a table lies beside it that some target would read.
     """
-    if quantizing(model) or not (targets := readers_of(path)):
+    if quantizing(model) or not (targets := _readers_of(path)):
         return
     named = " or ".join(f"--backend {name}" for name in targets)
     what = f"it has no quantizers, and a table lies beside it that {' and '.join(targets)} would read"

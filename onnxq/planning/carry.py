@@ -17,10 +17,10 @@ from onnxq.planning.specs import activation_spec, default_spec
 from onnxq.planning.table_rows import positions
 from onnxq.spec import QuantSpec
 
-__all__ = ["carry", "hands_on", "without_kernel"]
+__all__ = ["carry", "without_kernel"]
 
 
-def hands_on(node: ir.Node, rule: OpRule) -> bool:
+def _hands_on(node: ir.Node, rule: OpRule) -> bool:
     """Whether what a node gives are numbers that it reads."""
     return rule.kind is Kind.MOVEMENT or rule.shares(node) or node.op_type == "Concat"
 
@@ -37,7 +37,7 @@ def carry(asked: Question, decided: Decisions, *, kernels: bool = False) -> None
         kernels: leave out what a node has no kernel for, see :func:`without_kernel`.
     """
     decided.carried = {}
-    movers = [node for node in asked.nodes if node in decided.rules and hands_on(node, decided.rules[node])]
+    movers = [node for node in asked.nodes if node in decided.rules and _hands_on(node, decided.rules[node])]
     if not movers:
         return
     own = {node: activation_spec(asked, decided, node, node.outputs[0]) for node in movers}

@@ -23,10 +23,10 @@ from onnxq.render.sidecar import Parts
 from onnxq.render.tables import float32s, qparams_of, read_json, width
 from onnxq.spec import PerChannel, PerTensor, QuantSpec
 
-__all__ = ["VERSIONS", "Tables", "Version", "parse", "to_document"]
+__all__ = ["Tables", "Version", "parse", "to_document"]
 
 Version = Literal["0.6.1", "1.0.0", "2.0.0"]
-VERSIONS: tuple[Version, ...] = ("0.6.1", "1.0.0", "2.0.0")
+_VERSIONS: tuple[Version, ...] = ("0.6.1", "1.0.0", "2.0.0")
 
 Axis = Callable[[str, int], int]
 """Name of a constant and number of its scales → channel axis."""
@@ -97,8 +97,8 @@ def parse(path: Path, constants: set[str], axis: Axis) -> Tables:
     """
     document = read_json(path, [])
     version = document.get("version")
-    if version not in VERSIONS:
-        hint = f"Known are {', '.join(VERSIONS)}"
+    if version not in _VERSIONS:
+        hint = f"Known are {', '.join(_VERSIONS)}"
         raise BackendError(f"encodings of version {version!r} are unknown", where=f"'{path}'", hint=hint)
     try:
         numbers = {name: _numbers(name, entry, version, axis, path) for name, entry in _entries(document, version)}

@@ -42,11 +42,11 @@ from onnxq.render.formats import write_rendered
 from onnxq.render.reading.read import read as read_quantizers
 from onnxq.spec import PerChannel, PerTensor, QuantSpec
 
-__all__ = ["DOMAIN", "FORMAT", "OPENVINO_FAKE_QUANTIZE", "QDQ_ONCE", "once", "read", "render", "write"]
+__all__ = ["DOMAIN", "OPENVINO_FAKE_QUANTIZE", "QDQ_ONCE", "once", "read", "render", "write"]
 
 DOMAIN = "org.openvinotoolkit"
 NAME = "FakeQuantize"
-FORMAT = "openvino-fake-quantize"
+_FORMAT = "openvino-fake-quantize"
 _VERSION = 1
 _KEY = (function.DOMAIN, function.NAME, "")
 
@@ -136,7 +136,7 @@ def read(path: Path) -> Quantized:
     model.opset_imports.pop(DOMAIN, None)
     for graph in all_graphs(model):
         remove_unread(graph)
-    return replace(read_quantizers(model, backend_named("openvino")), format=FORMAT)
+    return replace(read_quantizers(model, backend_named("openvino")), format=_FORMAT)
 
 
 def _simulate(quantized: Quantized) -> ir.Model:

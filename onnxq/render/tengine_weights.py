@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from onnxq.qparams import QParams, dequantize, quantize
 
-__all__ = ["as_the_tool_sees", "for_the_tool", "of_the_tool", "stored_by_the_tool"]
+__all__ = ["as_the_tool_sees", "for_the_tool", "of_the_tool"]
 
 _STEPS = np.float32(255.0)
 _BELOW = (0.25, 0.75, -0.25, -0.75)
@@ -36,7 +36,7 @@ def of_the_tool(w: NDArray[Any]) -> tuple[np.float32, int]:
     return scale, int(np.float32(-lowest / scale))
 
 
-def stored_by_the_tool(w: NDArray[Any]) -> NDArray[np.uint8]:
+def _stored_by_the_tool(w: NDArray[Any]) -> NDArray[np.uint8]:
     """The integers that the tool stores for float weights."""
     scale, zero = of_the_tool(w)
     shifted = (np.asarray(w, np.float32) / scale + np.float32(zero)).astype(np.float64)
@@ -83,7 +83,7 @@ def as_the_tool_sees(w: NDArray[Any], numbers: QParams) -> NDArray[np.float32] |
             continue
         made = np.clip(grid, *ends)
         made.reshape(-1)[[int(np.argmin(values)), int(np.argmax(values))]] = ends
-        if of_the_tool(made) == (scale, zero) and np.array_equal(stored_by_the_tool(made), integers):
+        if of_the_tool(made) == (scale, zero) and np.array_equal(_stored_by_the_tool(made), integers):
             return np.asarray(made, np.float32)
     return None
 

@@ -26,13 +26,13 @@ from onnxq.notes.rows import rows_depend
 from onnxq.ort.session import InputInfo
 from onnxq.searching.user_metric import Metric, Run
 
-__all__ = ["agreement_metric", "is_classifier"]
+__all__ = ["agreement_metric"]
 
 Arrays = Mapping[str, NDArray[Any]]
 _log = logging.getLogger("onnxq")
 
 
-def is_classifier(outputs: Iterable[InputInfo]) -> bool:
+def _is_classifier(outputs: Iterable[InputInfo]) -> bool:
     """Whether every float output has two dimensions, the second of two or more classes."""
     floats = [info for info in outputs if info.dtype.kind == "f"]
     return bool(floats) and all(
@@ -51,7 +51,7 @@ def agreement_metric(outputs: Iterable[InputInfo], pairs: Callable[[], Iterable[
     known = list(outputs)
     if not any(info.dtype.kind == "f" for info in known):
         raise DataError("no output of the model is float, so nothing can be compared", hint="Give a metric")
-    if is_classifier(known):
+    if _is_classifier(known):
         about = "share of samples with the float model's top class (two-dimensional outputs are taken for classes)"
         name, function = "agreement", _top
     else:

@@ -16,7 +16,7 @@ from onnxq.plan import Edge
 from onnxq.torch.attributes import DTYPES
 from onnxq.torch.ops import layers, math, recurrent, resize, shape
 
-__all__ = ["Executor", "supported_operators", "unsupported_nodes"]
+__all__ = ["Executor", "unsupported_nodes"]
 
 Tensor = torch.Tensor
 Quantizer = Callable[[Tensor], Tensor]
@@ -25,11 +25,6 @@ _OPS = {**math.OPS, **shape.OPS, **layers.OPS, **resize.OPS, **recurrent.OPS}
 _CONTROL = ("Constant", "If", "Loop")
 _STANDARD = ("", "ai.onnx")
 _LISTED = 8
-
-
-def supported_operators() -> list[str]:
-    """Names of the standard operators that can be run, sorted."""
-    return sorted([*_OPS, *_CONTROL])
 
 
 def unsupported_nodes(nodes: Iterable[ir.Node]) -> list[str]:

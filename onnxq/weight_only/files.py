@@ -21,14 +21,14 @@ from onnxq.graph.files.save import MAX_PROTO_BYTES, save, serialized_size
 from onnxq.graph.traverse import with_subgraphs
 from onnxq.writing import hint_for
 
-__all__ = ["Output", "external_files"]
+__all__ = ["Output"]
 
 _EXTERNAL_FROM = 1024
 _ALIGNMENT = 4096
 _PIECE = 4 << 20
 
 
-def external_files(model: ir.Model) -> set[Path]:
+def _external_files(model: ir.Model) -> set[Path]:
     """The data files that a model's initializers lie in."""
     return {Path(t.path).resolve() for t in _tensors(model) if isinstance(t, ir.ExternalTensor)}
 
@@ -59,7 +59,7 @@ class Output:
         if not target.parent.is_dir():
             raise OutputError("the folder does not exist", where=str(target.parent), hint="Create it first")
         self.target = target.resolve()
-        inputs = external_files(model)
+        inputs = _external_files(model)
         self.external = bool(inputs) or serialized_size(model) > MAX_PROTO_BYTES
         taken = inputs | ({source.resolve()} if source is not None else set())
         for file in (self.target, self._data_target) if self.external else (self.target,):

@@ -8,10 +8,10 @@ from onnxq.errors import OptionError
 from onnxq.options.one_value import check_choice, check_flag
 from onnxq.spec import PerBlock, QuantSpec
 
-__all__ = ["BLOCKS", "FASTEST", "FORMATS", "METHODS", "Recipe"]
+__all__ = ["FASTEST", "FORMATS", "METHODS", "Recipe"]
 
 BITS = (4, 8)
-BLOCKS = (16, 32, 64, 128, 256)
+_BLOCKS = (16, 32, 64, 128, 256)
 METHODS = ("rtn", "gptq", "hqq")
 FORMATS = ("qdq", "matmulnbits")
 ACCURACY_LEVELS = (0, 1, 4)
@@ -46,7 +46,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         _check_number("bits", self.bits, BITS)
-        _check_number("block", self.block, BLOCKS)
+        _check_number("block", self.block, _BLOCKS)
         _check_number("accuracy_level", self.accuracy_level, ACCURACY_LEVELS)
         check_flag("symmetric", self.symmetric)
         check_choice("method", self.method, METHODS)

@@ -18,7 +18,7 @@ from onnxq.graph.values import constant_array
 from onnxq.numbers import fit_biases
 from onnxq.qparams import QParams
 
-__all__ = ["Answer", "Problem", "improve", "layers_to_improve"]
+__all__ = ["Answer", "Problem", "improve"]
 
 Doubles = NDArray[np.float64]
 
@@ -92,7 +92,7 @@ def improve(
         damping: share of the mean second moment that is added to each, at least; see :func:`_problem`.
     """
     tally = Tally("layer")
-    layers = list(layers_to_improve(draft, tally.skip))
+    layers = list(_layers_to_improve(draft, tally.skip))
     done = 0
     with draft.reporter.phase(name.replace("_", " "), total=len(layers), unit="layers") as advance:
         for batch in batches(layers, _STEPS if prefix else 1):
@@ -108,7 +108,7 @@ def improve(
     draft.notes.append(f"{name}: {tally}")
 
 
-def layers_to_improve(draft: Draft, skip: Callable[[str], None]) -> Iterator[QuantizedLayer]:
+def _layers_to_improve(draft: Draft, skip: Callable[[str], None]) -> Iterator[QuantizedLayer]:
     """The layers whose weight belongs to them alone and is quantized on a uniform grid.
 
     Args:

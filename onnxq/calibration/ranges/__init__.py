@@ -16,9 +16,9 @@ from onnxq.calibration.statistics import TensorStatistics
 from onnxq.errors import OnnxqError, OptionError
 from onnxq.spec import QuantSpec, Scheme
 
-__all__ = ["GROUP", "check_range", "select_range"]
+__all__ = ["check_range", "select_range"]
 
-GROUP = "onnxq.ranges"
+_GROUP = "onnxq.ranges"
 
 
 class _Method(Protocol):
@@ -92,7 +92,7 @@ def _require_known(method: _Method, spec: QuantSpec) -> None:
 
 def _parse(text: str) -> tuple[_Method, float | None]:
     name, colon, tail = text.partition(":")
-    method = plugins.find(GROUP, name)
+    method = plugins.find(_GROUP, name)
     if not callable(getattr(method, "select", None)):
         raise OptionError(f"range method {name!r} has no function `select(stats, spec, parameter)`")
     if not colon:

@@ -13,7 +13,7 @@ from onnxq.graph.skeleton import SMALL
 from onnxq.graph.traverse import with_subgraphs
 from onnxq.graph.values import remove_nodes, replace_by_constant
 
-__all__ = ["attach_external_data", "check_external_tensor", "read_inner_tensors"]
+__all__ = ["attach_external_data", "read_inner_tensors"]
 
 
 def _locate(location: str, folders: list[Path], where: str) -> Path:
@@ -38,7 +38,7 @@ def _locate(location: str, folders: list[Path], where: str) -> Path:
     )
 
 
-def check_external_tensor(tensor: ir.ExternalTensor, path: Path) -> None:
+def _check_external_tensor(tensor: ir.ExternalTensor, path: Path) -> None:
     """Checks that the file holds all the bytes that the tensor needs.
 
     Raises:
@@ -63,7 +63,7 @@ def check_external_tensor(tensor: ir.ExternalTensor, path: Path) -> None:
 
 def _attach(tensor: ir.ExternalTensor, folders: list[Path], used: set[Path]) -> ir.TensorProtocol:
     path = _locate(os.fspath(tensor.location), folders, f"tensor '{tensor.name}'")
-    check_external_tensor(tensor, path)
+    _check_external_tensor(tensor, path)
     used.add(path)
     # An empty base_dir and an absolute location: onnx-ir's own checks would refuse links and hard links.
     attached = ir.ExternalTensor(

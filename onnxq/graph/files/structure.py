@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxq.errors import ModelError
 from onnxq.graph.traverse import describe, subgraphs, with_subgraphs
 
-__all__ = ["check_definitions", "check_structure", "is_sorted", "sort"]
+__all__ = ["check_definitions", "check_structure", "sort"]
 
 logger = logging.getLogger("onnxq")
 
@@ -63,7 +63,7 @@ def _undefined(node: ir.Node, value: ir.Value) -> ModelError:
     )
 
 
-def is_sorted(graph: ir.Graph) -> bool:
+def _is_sorted(graph: ir.Graph) -> bool:
     """Whether every node of a graph and its subgraphs comes after the nodes it reads from.
 
     Raises:
@@ -177,7 +177,7 @@ def check_structure(model: ir.Model) -> bool:
             raise ModelError(
                 f"graph inputs need names of their own, found '{name}' twice or empty", where="invalid model"
             )
-    in_order = is_sorted(graph)
+    in_order = _is_sorted(graph)
     for function in model.functions.values():
-        in_order = is_sorted(function.graph) and in_order
+        in_order = _is_sorted(function.graph) and in_order
     return in_order
