@@ -17,6 +17,7 @@ from onnxq.errors import ExecutionError, ModelError, VerificationError
 from onnxq.graph.files.onnx_checker import check
 from onnxq.graph.files.save import file_size
 from onnxq.graph.traverse import all_nodes
+from onnxq.measuring.joined import JoinedMeter, hidden, partitions
 from onnxq.measuring.metrics import ErrorMeter, Errors, jsonable
 from onnxq.measuring.outputs import worst_output
 from onnxq.measuring.timing import clock_of, glance
@@ -39,6 +40,8 @@ class Verification:
 
     Attributes:
         outputs: output name → error against the float model on the kept samples, all graph optimizations on.
+        branches: output name → branch → its errors, where an output is what a Concat joins and one of its branches has
+            lost much that the figure of all does not show.
         plain_sqnr: SQNR in dB between the result with all graph optimizations and with none; the worst output.
         samples: number of samples that were run.
         float_bytes: size of the float model as a file.
@@ -59,6 +62,7 @@ class Verification:
     float_seconds: float | None = None
     warnings: tuple[str, ...] = ()
     against_source: SourceAgreement | None = None
+    branches: Mapping[str, Mapping[str, Errors]] = field(default_factory=dict)
 
     @property
     def worst(self) -> tuple[str, Errors] | None:
@@ -70,6 +74,7 @@ class Verification:
         return {
             "samples": self.samples,
             "outputs": {name: errors.to_dict() for name, errors in self.outputs.items()},
+            "branches": {name: {b: e.to_dict() for b, e in found.items()} for name, found in self.branches.items()},
             "sqnr_optimized_against_plain": jsonable(self.plain_sqnr),
             "float_bytes": self.float_bytes,
             "quantized_bytes": self.quantized_bytes,
@@ -113,10 +118,13 @@ def final_check(
         plain = opened(result, optimize=False) if at_home else None
         meters: dict[str, ErrorMeter] = {info.name: ErrorMeter() for info in optimized.outputs}
         agreement: dict[str, ErrorMeter] = {info.name: ErrorMeter() for info in optimized.outputs}
+        parts = {name: JoinedMeter(found) for name, found in (partitions(reference) if kept else {}).items()}
         for position, sample in enumerate(kept):
             got = optimized.run(sample.feeds)
             for name, values in sample.outputs.items():
                 meters[name].update(values, got[name], sample.index)
+                if name in parts:
+                    parts[name].update(values, got[name], sample.index)
             if plain is not None and position < _PLAIN_SAMPLES:
                 for name, values in plain.run(sample.feeds).items():
                     agreement[name].update(values, got[name], sample.index)
@@ -124,6 +132,7 @@ def final_check(
         raise failed(error, reference) from error
     compared = {name for sample in kept for name in sample.outputs}
     outputs = {name: meter.result() for name, meter in meters.items() if name in compared}
+    branches = {name: meter.result() for name, meter in parts.items() if name in compared}
     if kept and (others := [v.name for v in result.graph.outputs if v.name not in compared]):
         warnings.append(f"not compared with the float model, being no tensors: {', '.join(map(repr, others))}")
     for name, errors in outputs.items():
@@ -148,6 +157,7 @@ def final_check(
         speedup=speedup,
         float_seconds=float_seconds,
         warnings=tuple(warnings),
+        branches={name: found for name, found in branches.items() if hidden(outputs[name], found) is not None},
     )
 
 

@@ -11,6 +11,7 @@ from onnxq import plugins
 from onnxq.console.terminal import Screen, decibels, pace, plural
 from onnxq.effort import TRIED
 from onnxq.measuring.final_check import Verification
+from onnxq.measuring.joined import hidden
 from onnxq.notes.reasons import counts
 from onnxq.quantized import Quantized
 from onnxq.views.parts import (
@@ -62,6 +63,7 @@ def quantized(
     if check is not None:
         texts = _sqnr_texts(check)
         rows += labelled("SQNR", texts[: None if verbose else _MANY_OUTPUTS])
+        rows += [("", text) for text in _hidden_texts(check)]
         if len(texts) > _MANY_OUTPUTS and not verbose:
             rows.append(("", f"{len(texts) - _MANY_OUTPUTS} better outputs (-v lists them)"))
         for name, errors in check.outputs.items():
@@ -88,6 +90,15 @@ def _sqnr_texts(check: Verification) -> list[str]:
     scored = [(name, errors) for name, errors in floats if errors.reshaped or not math.isnan(errors.sqnr)]
     scored.sort(key=lambda pair: pair[1].level)
     return [f"{name}: {accuracy_text(errors)}" if len(scored) > 1 else accuracy_text(errors) for name, errors in scored]
+
+
+def _hidden_texts(check: Verification) -> Iterator[str]:
+    """The branches that outputs have lost though their figures do not show it, a line for each output."""
+    for name, branches in check.branches.items():
+        worst = hidden(check.outputs[name], branches)
+        if worst is not None:
+            whole = f" of {name}" if len(check.outputs) > 1 else ""
+            yield f"{worst[0]}{whole}: {decibels(worst[1].sqnr)}, hidden by the rest of that output"
 
 
 def _stored(stored: Mapping[str, str]) -> str:
