@@ -131,6 +131,7 @@ BACKEND = Backend(
     title="Apache TVM (Relax)",
     activation=ONNXRUNTIME.activation,
     weight=ONNXRUNTIME.weight,
+    weight_zero_points=True,
     rules={op: _rule(rule) for op, rule in ONNXRUNTIME.rules.items()},
     formats={"qdq": QDQ, "fake-quantize": FAKE_QUANTIZE},
     wide_domain="com.microsoft",

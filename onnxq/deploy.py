@@ -276,7 +276,8 @@ def _refusal(site: Site, qp: QParams, target: Backend) -> str | None:
     if wanted.power_of_two and not np.array_equal(np.frexp(qp.scale)[0], np.full(qp.scale.shape, 0.5)):
         return "its scale is not a power of two"
     middle = 0 if spec.signed else 1 << (spec.bits - 1)
-    if wanted.symmetric and (qp.zero_point != middle).any():
+    free = site.role == "weight" and target.weight_zero_points
+    if wanted.symmetric and not free and (qp.zero_point != middle).any():
         return f"its zero point is {int(qp.zero_point.reshape(-1)[0])}, where onnxq writes the middle"
     channels = {"weight": target.has_channels, "activation": target.channel_activations}.get(site.role, True)
     if not channels and not isinstance(spec.granularity, PerTensor):

@@ -155,6 +155,49 @@ def test_what_a_target_cannot_hold_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "out.onnx").exists()
 
 
+@pytest.mark.parametrize("backend", ["onnxruntime", "tvm"])
+def test_weights_with_a_zero_point_stay_as_given_where_the_runtime_takes_them(backend: str, tmp_path: Path) -> None:
+    source = by_onnxruntime(tmp_path, symmetric=False, weights=QuantType.QUInt8, per_channel=False)
+    given = {t.name: numpy_helper.to_array(t) for t in source.graph.initializer}
+    assert given["w1_zero_point"] != 128, "not in the middle"
+    made = onnxq.deploy(source, backend=backend, output=tmp_path / "out.onnx")
+    assert list(made.plan.quantized.values()).count("Conv") == 2 and "Gemm" in made.plan.quantized.values()
+    stored = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / "out.onnx").graph.initializer}
+    for name in ("w1", "w2", "w3"):
+        assert stored[f"{name}_scale"] == given[f"{name}_scale"]
+        integers, kept = (next(v for k, v in m.items() if k.startswith(f"{name}_q")) for m in (given, stored))
+        zeros = given[f"{name}_zero_point"].astype(int), stored[f"{name}_zero_point"].astype(int)
+        np.testing.assert_array_equal(integers.astype(int) - zeros[0], kept.astype(int) - zeros[1])
+    for optimize in (True, False):
+        want, got = (infer(m, FEEDS, optimize=optimize)["y"] for m in (source, onnx.load(tmp_path / "out.onnx")))
+        assert all(np.abs(a - b).max() <= 0.05 * np.abs(a).max() for a, b in zip(want, got, strict=True))
+
+
+def test_a_table_with_a_zero_point_stays_as_given(tmp_path: Path) -> None:
+    model = build(
+        """(int64[3] x) => (float[3, 8] y) {
+            t = DequantizeLinear (table, scale, zero)
+            e = Gather (t, x)
+            q = QuantizeLinear (e, step, middle)
+            d = DequantizeLinear (q, step, middle)
+            v = DequantizeLinear (w, step, none)
+            y = MatMul (d, v)
+        }""",
+        table=np.random.default_rng(0).integers(0, 256, (4096, 16)).astype(np.uint8),
+        scale=f32(0.01),
+        zero=np.asarray(117, np.uint8),
+        step=f32(0.02),
+        middle=np.asarray(128, np.uint8),
+        w=np.random.default_rng(1).integers(-127, 128, (16, 8)).astype(np.int8),
+        none=np.asarray(0, np.int8),
+    )
+    onnxq.deploy(model, backend="onnxruntime", output=tmp_path / "out.onnx")
+    feeds = [{"x": np.array([0, 7, 4095])}]
+    want, got = (infer(m, feeds, optimize=False)["y"] for m in (model, onnx.load(tmp_path / "out.onnx")))
+    np.testing.assert_allclose(want[0], got[0], rtol=1e-6)
+    assert (tmp_path / "out.onnx").stat().st_size < 1.2 * model.ByteSize(), "the table is stored in 8 bits"
+
+
 def test_a_model_of_torchs_exporter_keeps_its_scales(tmp_path: Path) -> None:
     """torch's own fake-quantize operators become Q and DQ on float weights and on activations."""
     torch = pytest.importorskip("torch")
@@ -285,8 +328,8 @@ def test_scales_that_are_found_while_running_are_refused_by_name(tmp_path: Path)
 
 
 def test_what_the_table_has_not_is_not_said_to_be_impossible(tmp_path: Path) -> None:
-    """onnxruntime runs uint8 weights; onnxq writes int8 ones for it."""
+    """OpenVINO runs uint8 weights, in float; onnxq writes int8 ones for it."""
     model = by_onnxruntime(tmp_path, symmetric=False, weights=QuantType.QUInt8, per_channel=False)
-    with pytest.raises(BackendError, match=r"onnxq writes no quantizers for onnxruntime like 3 of this model: 'w") as c:
-        onnxq.deploy(model, backend="onnxruntime")
+    with pytest.raises(BackendError, match=r"onnxq writes no quantizers for openvino like 3 of this model: 'w") as c:
+        onnxq.deploy(model, backend="openvino")
     assert "where onnxq writes the middle" in str(c.value) and "cannot hold" not in str(c.value)

@@ -209,6 +209,7 @@ BACKEND = Backend(
     refuses=refuse_signed,
     absorbs_by_zero_point=True,
     whole=frozenset(KINDS) - {"silu"},
+    weight_zero_points=True,
     by_cost=True,
     quantize_cost=1.3,
     dequantize_cost=1.1,
