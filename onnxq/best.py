@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from onnxq import plugins
 from onnxq.algorithm import FloatDraft
 from onnxq.algorithm_choice import chosen, run
+from onnxq.calibration.roles import spread
 from onnxq.calibration.statistics import KeptSample
 from onnxq.console.progress import Reporter
 from onnxq.deciding.cut_off import cut_off
@@ -110,7 +111,7 @@ def improve(
     Returns:
         The best model found, at worst ``first``, and what was tried, with gains in dB.
     """
-    judges = samples[:: max(1, -(-len(samples) // _JUDGES))]
+    judges = spread(samples, _JUDGES)
     state = _State(decider.options.range, algorithms_of(decider.options), first, _score(first, decider, judges))
     steps = _steps(first.plan, state)
     wrong = ", samples of another shape counted as wrong" if state.score.reshaped else ""

@@ -40,8 +40,6 @@ from onnxq.quantized import Quantized
 __all__ = ["finetune"]
 
 _MOST_FEATURES = 16
-_KEPT = 8
-"""Samples that the result is verified on."""
 _LEAST_SAMPLES = 2
 _GAIN, _ROUGH = 0.5, 10.0
 """dB by which the judging samples must be better in onnxruntime, and a tenth of what the model given has beyond so
@@ -179,7 +177,7 @@ def finetune(
     trained = student.result()
     note += f"; in onnxruntime, on {len(judging)} others, "
     made = _better(given, trained, (given_sqnr, judge(trained)), note, any_gain=loss is not None and after < before)
-    kept = [KeptSample(k, dict(f), dict(o)) for k, (f, o) in enumerate(zip(judging, judge.exact, strict=True))][:_KEPT]
+    kept = [KeptSample(k, dict(f), dict(o)) for k, (f, o) in enumerate(zip(judging, judge.exact, strict=True))]
     result = made.rendered()
     forget_shapes(result)
     checked = final_check(prepared.model, result, kept, float_bytes=prepared.bytes, at_home=given.backend.at_home)

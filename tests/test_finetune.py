@@ -54,6 +54,13 @@ def test_few_bits_become_better_on_unseen_samples(quantized: onnxq.Quantized, tm
     onnx.checker.check_model(onnx.load(tmp_path / "t.onnx"), full_check=True)
 
 
+def test_what_is_told_is_of_all_samples_that_judge(quantized: onnxq.Quantized) -> None:
+    """They may be sorted: the first few are no better than their place."""
+    feeds = feeds_for(residual(), samples=96, seed=5)
+    trained = onnxq.finetune(quantized, feeds, teacher=residual(), steps=2)
+    assert trained.verification is not None and trained.verification.samples == 96 // 8
+
+
 def test_torch_and_onnxruntime_compute_the_same(quantized: onnxq.Quantized) -> None:
     from onnxq.torch.student import Student
 

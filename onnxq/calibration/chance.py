@@ -6,7 +6,7 @@ be of one kind then.
 
 from __future__ import annotations
 
-__all__ = ["drawn", "lot", "one_of_each_pair"]
+__all__ = ["drawn", "drawn_of", "lot", "one_of_each_pair"]
 
 _BITS = (1 << 64) - 1
 
@@ -25,6 +25,12 @@ def lot(index: int) -> int:
 def drawn(start: int, stop: int) -> int:
     """The index in a range, not empty, whose lot is the smallest."""
     return min(range(start, stop), key=lot)
+
+
+def drawn_of(total: int, most: int) -> list[int]:
+    """The indices of at most ``most`` of ``total`` samples, in order: one of each of as many equal parts of them."""
+    count = min(total, most)
+    return [drawn(i * total // count, (i + 1) * total // count) for i in range(count)]
 
 
 def one_of_each_pair(count: int) -> tuple[list[int], list[int]]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from onnxq.calibration.chance import lot
+from onnxq.calibration.chance import drawn_of, lot
 from onnxq.calibration.statistics import KeptSample
 
 __all__ = ["few", "held_back", "samples_to_verify", "spread", "to_judge_by", "to_learn_from"]
@@ -67,10 +67,10 @@ def samples_to_verify(kept: Sequence[KeptSample]) -> Sequence[KeptSample]:
 
 
 def spread(samples: Sequence[_Sample], most: int) -> Sequence[_Sample]:
-    """At most so many of some samples, evenly over all of them: data may be sorted."""
+    """At most so many of some samples, over all of them by lot: data may be sorted, and may have a rhythm."""
     if len(samples) <= most:
         return samples
-    return [samples[k * len(samples) // most] for k in range(most)]
+    return [samples[k] for k in drawn_of(len(samples), most)]
 
 
 def _cycle(kept: Sequence[KeptSample]) -> int:

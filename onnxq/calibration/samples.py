@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxq.calibration.chance import drawn
+from onnxq.calibration.chance import drawn_of
 from onnxq.calibration.feeds import Fitter
 from onnxq.errors import DataError, OnnxqError
 
@@ -78,7 +78,7 @@ class Samples:
         count = total if self._limit is None else min(self._limit, total)
         if count == total and not self.seekable:
             return None
-        return [drawn(i * total // count, (i + 1) * total // count) for i in range(count)]
+        return drawn_of(total, count)
 
     def _guarded(self) -> Iterator[Any]:
         """The raw items; whatever the user's code raises becomes a DataError that names the sample."""

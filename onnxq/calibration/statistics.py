@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxq.calibration.chance import drawn_of
 from onnxq.calibration.digest import model_digest
 from onnxq.calibration.measured import Measured
 from onnxq.calibration.tensor_statistics import EMA_MOMENTUM, SENTINEL, TensorStatistics
@@ -86,7 +87,7 @@ class Statistics:
         return f"<Statistics of {'; '.join(parts)}>"
 
     def merge(self, other: Statistics) -> None:
-        """Append the samples of ``other``; as many samples stay held back as the larger of the two holds.
+        """Append the samples of ``other``; as many samples stay held back as the larger of the two holds, by lot.
 
         Args:
             other: statistics of the same model, not modified.
@@ -107,9 +108,7 @@ class Statistics:
         }
         most = max(len(self.kept), len(other.kept))
         joined = [*self.kept, *(replace(k, index=k.index + self.samples) for k in other.kept)]
-        if len(joined) > most:
-            joined = [joined[(i * len(joined)) // most] for i in range(most)]
-        self.kept = joined
+        self.kept = [joined[k] for k in drawn_of(len(joined), most)]
         self.samples += other.samples
         self.meta = {**other.meta, **self.meta}
         self.remarks = tuple(dict.fromkeys((*self.remarks, *other.remarks)))

@@ -141,10 +141,18 @@ def test_merge_of_models() -> None:
     a.merge(b)
     assert a.samples == 16 and a.tensors["t"].max == 5.0 and a.tensors["t"].nan_sample == 10
     assert a.tensors["v"].count == 1 and a.unobservable == {"u": "no"}
-    assert [k.index for k in a.kept] == [0, 10]
+    assert [k.index for k in a.kept] == [8, 10]
     assert a.kept[0].nbytes == 8
     with pytest.raises(StatisticsError, match="two models"):
         a.merge(Statistics("other"))
+
+
+@pytest.mark.parametrize("rhythm", [2, 4, 8])
+def test_samples_of_every_kind_stay_held_back_after_a_merge(rhythm: int) -> None:
+    one, other = (Statistics("d", 16, kept=[KeptSample(k, {}, {}) for k in range(16)]) for _ in range(2))
+    one.merge(other)
+    assert len(one.kept) == 16 and one.samples == 32
+    assert {k.index % rhythm for k in one.kept} == set(range(rhythm)), "kinds of samples that come in turn"
 
 
 def test_statistics_are_short_in_words_and_can_be_pickled_and_copied() -> None:

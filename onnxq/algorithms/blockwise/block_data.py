@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from onnxq.algorithm import Draft
 from onnxq.algorithms.blockwise.blocks import Block
+from onnxq.calibration.roles import spread
 from onnxq.calibration.statistics import KeptSample
 from onnxq.calibration.taps import observe
 from onnxq.ort.session import open_anyhow
@@ -44,7 +45,7 @@ def samples_of(draft: Draft, block: Block) -> tuple[Samples, Samples]:
     room = max(_BUDGET // max(need, 1) // 2, _LEAST_SAMPLES)
     found = []
     for samples in (draft.fitting, draft.held):
-        some = samples[:: max(-(-len(samples) // room), 1)]
+        some = spread(samples, room)
         exact = list(_tensors(draft, draft.reference, tensors, some))
         given = list(_tensors(draft, draft.quantized().fake_quantize(), block.inputs, some))
         usable = [i for i, (row, other) in enumerate(zip(exact, given, strict=True)) if _usable(row, other)]
