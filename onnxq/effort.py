@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from onnxq.options import Options
 
-__all__ = ["TRIED", "algorithms_of", "samples_to_keep"]
+__all__ = ["TRIED", "algorithms_of", "learns", "samples_to_keep"]
 
 TRIED = "best: "
 """How notes begin that say what effort ``best`` has tried."""
-_VERIFIED = 16
+_VERIFIED = 32
 _LEARNED_FROM = 64
 
 
@@ -19,8 +19,13 @@ def algorithms_of(options: Options) -> tuple[str, ...]:
     return ("bias_correction",) if options.effort != "fast" and options.bias_correction else ()
 
 
+def learns(options: Options) -> bool:
+    """Whether algorithms may learn from samples held back, see :mod:`onnxq.calibration.roles`."""
+    return options.effort == "best" or bool(options.algorithms)
+
+
 def samples_to_keep(options: Options) -> int:
     """How many samples the statistics hold back."""
     if options.keep is not None:
         return options.keep
-    return _LEARNED_FROM if options.effort == "best" or options.algorithms else _VERIFIED
+    return _LEARNED_FROM if learns(options) else _VERIFIED

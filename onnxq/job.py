@@ -17,7 +17,7 @@ from onnxq.calibration.statistics import Statistics
 from onnxq.console.progress import Reporter
 from onnxq.deciding.decide import Decider
 from onnxq.deciding.what_hurts import mend
-from onnxq.effort import algorithms_of
+from onnxq.effort import algorithms_of, learns
 from onnxq.errors import OptionError
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.values import filled_values
@@ -130,7 +130,7 @@ def _verified(quantized: Quantized, prepared: Prepared, statistics: Statistics, 
     return final_check(
         prepared.model,
         result,
-        samples_to_verify(statistics.kept),
+        samples_to_verify(statistics.kept, learns(options)),
         float_bytes=prepared.bytes,
         providers=options.providers,
         custom_op_library=options.custom_op_library,

@@ -164,6 +164,17 @@ def test_a_result_below_the_floor_is_said() -> None:
         assert ("output 'y'" in warnings and "below the floor of 1000 dB" in warnings) is said
 
 
+@pytest.mark.parametrize(("samples", "default", "best"), [(20, 15, 5), (64, 24, 24)])
+def test_what_is_told_is_of_samples_that_nothing_was_decided_by(samples: int, default: int, best: int) -> None:
+    """A few samples say little: one of them alone may make the figure."""
+    told = []
+    for options in (Options(placement="all"), Options(placement="all", effort="best")):
+        checked = onnxq.quantize(conv_relu(), images(1, 4, 6, 6, samples=samples), options=options).verification
+        assert checked is not None
+        told.append(checked.samples)
+    assert told == [default, best]
+
+
 @pytest.mark.parametrize(
     ("options", "kept", "said"),
     [
@@ -186,7 +197,7 @@ def test_statistics_that_hold_too_few_samples_for_what_learns_say_so(
     told = [text for text in result.verification.warnings if "hold back" in text]
     assert len(told) == bool(said)
     if said:
-        assert said in told[0] and "'onnxq calibrate --keep 64'" in told[0] and "hold back 10 samples" in told[0]
+        assert said in told[0] and "'onnxq calibrate --keep 64'" in told[0] and "hold back 20 samples" in told[0]
     else:
         onnxq.quantize(conv_relu(), data, options=options, output=tmp_path / "d.onnx")
         assert (tmp_path / "d.onnx").read_bytes() == (tmp_path / "s.onnx").read_bytes()

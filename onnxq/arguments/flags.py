@@ -196,7 +196,7 @@ def add_runtime(parser: argparse.ArgumentParser, *, floats: bool = True) -> None
         dest="opt_keep",
         type=int,
         metavar="N",
-        help="samples to hold back for verification and algorithms (default 16; 64 with effort best or algorithms); "
+        help="samples to hold back for verification and algorithms (default 32; 64 with effort best or algorithms); "
         "a statistics file contains them",
     )
     group.add_argument("--simplify", dest="opt_simplify", action="store_const", const=True, help="run onnxsim first")

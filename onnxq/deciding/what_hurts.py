@@ -34,6 +34,7 @@ from onnxq.deciding.relief import (
 from onnxq.deciding.rescue import POOR, Blame, blame, extent, groups, to_keep_float
 from onnxq.deciding.tails import amplified_tails
 from onnxq.deciding.ties import crowded_concats
+from onnxq.effort import learns
 from onnxq.errors import ExecutionError
 from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.final_check import Verification
@@ -84,7 +85,8 @@ def mend(
     if worst is None or worst[1].sqnr >= FINE:
         return quantized, verification
     judges = {n for n, errors in verification.outputs.items() if not errors.reshaped and not math.isnan(errors.sqnr)}
-    louder = lifts(samples_to_verify(decider.statistics.kept), decider.statistics)
+    verified = samples_to_verify(decider.statistics.kept, learns(decider.options))
+    louder = lifts(verified, decider.statistics)
 
     def score(of: Verification) -> float:
         return _worst(of.outputs, louder, judges)

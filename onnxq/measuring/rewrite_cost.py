@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onnxq.calibration.roles import samples_to_verify
 from onnxq.calibration.statistics import KeptSample
 from onnxq.checks.randomness import is_random
+from onnxq.effort import learns
 from onnxq.errors import ExecutionError
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import COMPUTES_OTHER
@@ -41,7 +42,7 @@ def rewrite_cost(
     worst = verification.worst
     if worst is None or worst[1].sqnr >= _POOR or not kept or is_random(rewritten):
         return []
-    judges = samples_to_verify(kept)
+    judges = samples_to_verify(kept, learns(options))
     try:
         session = open_anyhow(
             rewritten, providers=options.providers, custom_op_library=options.custom_op_library, threads=1

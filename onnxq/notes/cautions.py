@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from onnxq.calibration.roles import samples_to_verify
 from onnxq.calibration.statistics import Statistics
 from onnxq.console.terminal import bytes_text
+from onnxq.effort import learns
 from onnxq.measuring.final_check import Verification
 from onnxq.measuring.judging import lifts
 from onnxq.measuring.metrics import kept_signal
@@ -90,7 +91,7 @@ def cautions(
         than = f"larger than the model given, {before} → {after}" if before != after else f"as large as before, {after}"
         yield f"the file is {than}: too little of it is stored in 8 bits"
     unsure = {n for n, errors in verification.outputs.items() if errors.sqnr < _UNSURE}
-    louder = lifts(samples_to_verify(statistics.kept), statistics) if unsure else {}
+    louder = lifts(samples_to_verify(statistics.kept, learns(options)), statistics) if unsure else {}
     for name in verification.outputs:
         if name in unsure and louder.get(name, 0.0) >= _FAINT:
             below = f"{louder[name]:.0f} dB below all the data" if louder[name] < math.inf else "all zero"

@@ -75,10 +75,10 @@ def dark() -> tuple[onnx.ModelProto, list[dict[str, np.ndarray]]]:
         v2=normal(32, 32, 3, 3, seed=3),
     )
     rng = np.random.default_rng(0)
-    noise = rng.standard_normal((32, 2, 1, 32, 24, 24)).astype(np.float32)
-    verified = {kept.index for kept in samples_to_verify([KeptSample(k, {}, {}) for k in range(32)])}
-    deciding = {kept.index for kept in few([KeptSample(k, {}, {}) for k in range(32)])}
-    scale = [1e-3 if k in verified | deciding else 1.0 for k in range(32)]
+    noise = rng.standard_normal((64, 2, 1, 32, 24, 24)).astype(np.float32)
+    samples = [KeptSample(k, {}, {}) for k in range(64)]
+    verified, deciding = ({kept.index for kept in of} for of in (samples_to_verify(samples, False), few(samples)))
+    scale = [1e-3 if k in verified | deciding else 1.0 for k in range(64)]
     return model, [{"x": a, "z": b * np.float32(s)} for (a, b), s in zip(noise, scale, strict=True)]
 
 
