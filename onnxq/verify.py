@@ -2,7 +2,8 @@
 
 The reference is onnxruntime without any optimization, which computes QuantizeLinear and DequantizeLinear as they are
 defined; for a float model with a table beside it, onnxq's own simulation of the two, run in the same way. Where no
-runtime computes, that simulation is compared with the float model inside the artifact.
+runtime computes, that simulation is compared with the float model inside the artifact; where one does, both are, and
+what the runtime loses no more than the simulation is no fault of it.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from typing import Any
 from onnxq import plugins
 from onnxq.calibration.data import open_data
 from onnxq.console.progress import Reporter, Silent
+from onnxq.console.terminal import decibels, plural
 from onnxq.errors import OptionError, VerificationError
 from onnxq.given.artifact import no_quantizers, read_artifact, rewritten_before, written_file
 from onnxq.graph.files.load import load
 from onnxq.graph.shapes import forget_shapes
 from onnxq.locations import find_artifact
 from onnxq.measuring.layerwise import LayerAgreement, compare_layers, require_layers
+from onnxq.measuring.loss import Loss, losses
 from onnxq.measuring.metrics import Errors, jsonable
 from onnxq.measuring.outputs import worst_output
 from onnxq.measuring.run_in_float import run_in_float
@@ -56,6 +59,7 @@ class Agreement:
         outputs: output → error of one against the other; empty where the runtime only compiles.
         lsb: output → the largest difference in steps of its quantizer, for the outputs that have one; empty where
             ``simulated``.
+        against_float: output → what it loses against the float model inside; empty where no runtime computed.
         integer: operators that the runtime computes in integers.
         floating: operators that it computes in float.
         remarks: what else the runtime said.
@@ -73,6 +77,7 @@ class Agreement:
     simulated: bool
     outputs: Mapping[str, Errors] = field(default_factory=dict)
     lsb: Mapping[str, float] = field(default_factory=dict)
+    against_float: Mapping[str, Loss] = field(default_factory=dict)
     integer: tuple[str, ...] = ()
     floating: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -87,23 +92,43 @@ class Agreement:
         return self.agrees()
 
     def agrees(self, *, min_sqnr: float | None = None, max_steps: int | None = None) -> bool:
-        """Whether the figures are above a floor.
+        """Whether :meth:`faults` finds none."""
+        return not self.faults(min_sqnr=min_sqnr, max_steps=max_steps)
+
+    def faults(self, *, min_sqnr: float | None = None, max_steps: int | None = None) -> list[str]:
+        """Why the artifact does not do what it should, a sentence each.
 
         Args:
-            min_sqnr: dB that the worst output has at least. By default 30 where a runtime computed, 10 in a simulation,
-                and no floor where layers were compared.
+            min_sqnr: dB that every output has at least. By default 10 in a simulation, and where a runtime computed 30,
+                unless it loses as little against the float model as the simulation does.
             max_steps: steps by which an integer of a layer is off at most; those of this runtime by default.
 
         Returns:
-            That all are, that layers asked for were compared, and that no output of the runtime has another shape.
+            One for each output below the floor or of another shape, and for layers that are off or were not compared.
         """
-        if min_sqnr is None and not self.layers:
-            min_sqnr = Options().min_sqnr if self.simulated else _AGREEMENT
+        floor = min_sqnr if min_sqnr is not None else Options().min_sqnr if self.simulated else _AGREEMENT
         most = self.steps if max_steps is None else max_steps
-        low = min_sqnr is not None and self.worst is not None and self.worst[1].sqnr < min_sqnr
-        reshaped = not self.simulated and any(errors.reshaped for errors in self.outputs.values())
-        missing = self.layers_missing is not None
-        return not (low or reshaped or missing or any(layer.steps > most for layer in self.layers))
+        found = []
+        for name, errors in self.outputs.items():
+            loss = self.against_float.get(name)
+            if errors.reshaped:
+                found += [] if self.simulated else [f"output {name!r} has another shape"]
+            elif errors.sqnr < floor and not (min_sqnr is None and loss is not None and loss.is_that_of_quantizing):
+                both = (
+                    f"{decibels(loss.runtime)}, {decibels(loss.simulation)} in simulation" if loss is not None else ""
+                )
+                lost = f"; against float it has {both}" if both else ""
+                found.append(f"output {name!r} has {decibels(errors.sqnr)}, the floor is {floor:g} dB{lost}")
+        if self.layers_missing is not None:
+            found.append("the layers were not compared")
+        if off := [layer for layer in self.layers if layer.steps > most]:
+            found.append(f"the integers of {plural(len(off), 'layer')} are off by more than {plural(most, 'step')}")
+        return found
+
+    @property
+    def may_be_split(self) -> bool:
+        """Whether layers can be compared, and were not."""
+        return not (self.simulated or self.layers or self.layers_missing) and self.format == "onnx" and self.tensors > 0
 
     @property
     def worst(self) -> tuple[str, Errors] | None:
@@ -122,6 +147,7 @@ class Agreement:
             "tensors": self.tensors,
             "outputs": {name: errors.to_dict() for name, errors in self.outputs.items()},
             "lsb": {name: jsonable(value) for name, value in self.lsb.items()},
+            "against_float": {name: loss.to_dict() for name, loss in self.against_float.items()},
             "integer": list(self.integer),
             "floating": list(self.floating),
             "remarks": list(self.remarks),
@@ -206,13 +232,15 @@ def verify(
         reference = plain_outputs(simulated, feeds, advance)
     computed = runtime is not None and runtime.runs
     in_float = run_in_float(quantized.plan, runtime.title, seen.integer, seen.floating) if runtime is not None else []
+    inside = plain_outputs(quantized.model, feeds, lambda _: None)
+    lost: dict[str, Loss] = {}
     if runtime is not None and runtime.runs:
         compared = f"{runtime.title} against onnxruntime without optimizations"
         errors, lsb = errors_between(list(zip(reference, seen.outputs, strict=True)), steps_of(quantized))
+        lost = losses(inside, reference, seen.outputs)
     else:
         what = f"{runtime.title} compiled it, without running it; " if runtime is not None else ""
         compared = f"{what}simulated in onnxruntime, against the float model inside{rewritten_before(target)}"
-        inside = plain_outputs(quantized.model, feeds, lambda _: None)
         errors, lsb = errors_between(list(zip(inside, reference, strict=True)), {})
     return Agreement(
         backend=backend,
@@ -223,6 +251,7 @@ def verify(
         simulated=not computed,
         outputs=errors,
         lsb=lsb,
+        against_float=lost,
         integer=seen.integer,
         floating=seen.floating,
         remarks=(*seen.remarks, *in_float, *no_quantizers(quantized, model)),

@@ -18,7 +18,19 @@ from tests.test_docs import ROOT
 
 PAGE = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
 BY_NAME = frozenset(
-    {"absorbed", "added", "help", "inputs", "local", "lsb", "ops", "outputs", "parameters", "quantized"}
+    {
+        "absorbed",
+        "added",
+        "against_float",
+        "help",
+        "inputs",
+        "local",
+        "lsb",
+        "ops",
+        "outputs",
+        "parameters",
+        "quantized",
+    }
     | {"quantized_ops", "sqnr", "stored", "together", "unobservable", "weight_bytes"}
 )
 """Keys of objects whose own keys are names or numbers of bits."""

@@ -8,6 +8,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -21,10 +22,11 @@ from onnxq.console.terminal import Screen
 from onnxq.errors import BackendError, OptionError, OutputError, VerificationError
 from onnxq.graph.files.load import load
 from onnxq.locations import find_artifact
+from onnxq.measuring.loss import Loss
 from onnxq.ort.session import Session
 from onnxq.prepare import backend_named
 from onnxq.runtimes.child import examine, interpreter, missing
-from onnxq.runtimes.runtime import Runtime
+from onnxq.runtimes.runtime import Examination, Runtime
 from onnxq.verify import can_be_read
 from onnxq.views import quantized
 from tests.models import build, feeds_for, images, normal
@@ -64,6 +66,44 @@ def test_a_simulation_is_said_to_be_one(artifact: Path) -> None:
     assert found.worst is not None and 25 < found.worst[1].sqnr < 60
     assert found.ok and not found.agrees(min_sqnr=60)
     assert not replace(found, layers_missing="it took too long").ok
+
+
+def test_a_loss_that_is_that_of_quantizing_is_no_fault_of_the_runtime(artifact: Path) -> None:
+    found = onnxq.verify(artifact, feeds_for(residual()), backend="onnxruntime")
+    loss = found.against_float["y"]
+    assert 25 < loss.simulation < 60 and abs(loss.runtime - loss.simulation) < 1
+    apart = replace(found, outputs={"y": replace(found.outputs["y"], sqnr=24.0)})
+    assert apart.ok and not apart.faults() and not apart.agrees(min_sqnr=30)
+    for runtime, simulation, right in [(22.0, 24.0, True), (22.0, 60.0, False), (7.0, 7.0, False)]:
+        seen = replace(apart, against_float={"y": Loss(runtime, simulation)})
+        assert seen.ok is right
+        if not right:
+            (fault,) = seen.faults()
+            assert f"'y' has 24.0 dB, the floor is 30 dB; against float it has {runtime} dB, {simulation} dB" in fault
+
+
+@pytest.mark.parametrize("layers", [False, True])
+def test_a_runtime_that_computes_something_else_is_a_fault_and_the_next_command_is_named(
+    layers: bool, artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A runtime may join layers: each by itself is right then."""
+    module = sys.modules["onnxq.verify"]
+
+    def wrong(*args: Any, **options: Any) -> Examination:
+        seen = examine(*args, **options)
+        return replace(seen, outputs=tuple({name: 0.8 * y for name, y in o.items()} for o in seen.outputs))
+
+    monkeypatch.setattr(module, "examine", wrong)
+    np.savez(tmp_path / "d.npz", x=np.stack([f["x"] for f in feeds_for(residual())]))
+    command = ["verify", str(artifact), "--backend", "onnxruntime", "--data", str(tmp_path / "d.npz")]
+    assert main([*command, *(["--layers"] if layers else [])]) == 3
+    out = capsys.readouterr().out
+    assert re.search(r"against float +y: 14\.0 dB, in simulation \d\d", out)
+    assert re.search(r"fault +output 'y' has 14\.0 dB, the floor is 30 dB", out)
+    assert ("each layer alone is right" in out) == layers
+    assert (
+        f"onnxq verify {artifact / 'model_onnxruntime.onnx'} --backend onnxruntime --data DATA --layers" in out
+    ) != layers
 
 
 def test_the_command_line(artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

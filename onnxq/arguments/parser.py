@@ -130,9 +130,7 @@ def _verify(verb: argparse.ArgumentParser) -> None:
     add_data(verb)
     add_backend(verb)
     verb.add_argument("--simulation", action="store_true", help="do not use the runtime, simulate only")
-    verb.add_argument(
-        "--layers", action="store_true", help="compare layer by layer as well, each from equal integers; judge by that"
-    )
+    verb.add_argument("--layers", action="store_true", help="compare layer by layer as well, each from equal integers")
     verb.add_argument(
         "--max-steps",
         type=int,
@@ -143,7 +141,8 @@ def _verify(verb: argparse.ArgumentParser) -> None:
         "--min-sqnr",
         type=float,
         metavar="DB",
-        help="exit code 3 below this (default 30 between two runtimes, 10 between a simulation and the float model)",
+        help="exit code 3 below this (default 10 between a simulation and the float model, 30 between two runtimes "
+        "unless no more is lost against float than in simulation)",
     )
     verb.add_argument("--timeout", type=float, default=900.0, metavar="S", help="seconds for the runtime, default 900")
 

@@ -71,8 +71,12 @@ def verify(args: argparse.Namespace, screen: Screen) -> Answer:
         timeout=args.timeout,
         reporter=reporter(args),
     )
-    if shows(args):
-        views.agreement(screen, found, verbose=args.verbose)
     floor = args.options.min_sqnr if args.min_sqnr is None and found.simulated else args.min_sqnr
-    below = not found.agrees(min_sqnr=floor, max_steps=args.max_steps)
-    return (ExitCode.BELOW if below else ExitCode.OK), {**found.to_dict(), "below_floor": below}
+    faults = found.faults(min_sqnr=floor, max_steps=args.max_steps)
+    if shows(args):
+        views.agreement(screen, found, faults, verbose=args.verbose)
+    return (ExitCode.BELOW if faults else ExitCode.OK), {
+        **found.to_dict(),
+        "below_floor": bool(faults),
+        "faults": faults,
+    }

@@ -214,8 +214,8 @@ def below_floor(screen: Screen, found: Shortfall, *, of: str = "") -> None:
     screen.line(f"Try {', '.join(tries)}{', or ' if len(tries) > 1 else ' or ' if tries else ''}{last}.")
 
 
-def agreement(screen: Screen, found: Agreement, *, verbose: bool) -> None:
-    """The summary of ``onnxq verify``."""
+def agreement(screen: Screen, found: Agreement, faults: Sequence[str], *, verbose: bool) -> None:
+    """The summary of ``onnxq verify``; ``faults`` are those by the floors asked for."""
     heading(screen, str(found.artifact), found.runtime or "in no runtime of its own")
     kind = "quantizers in the graph" if found.format == "onnx" else f"format {found.format}, read back"
     rows = [("artifact", f"{kind}: {plural(found.tensors, 'tensor')} with a scale")]
@@ -232,13 +232,36 @@ def agreement(screen: Screen, found: Agreement, *, verbose: bool) -> None:
         rows += [*labelled("SQNR", texts), *labelled("agreement", counted)]
     else:
         rows += labelled("agreement", [*texts, *counted])
+        rows += labelled("against float", _lost(found))
     rows.append(("compared", found.compared if found.outputs else "nothing: give --data"))
     rows += labelled("layers", _layers(found.layers, verbose))
     rows += labelled("layers", [f"not compared: {found.layers_missing}"] if found.layers_missing else [])
     rows += labelled("remark", found.remarks)
+    rows += labelled("fault", faults)
+    rows += labelled("next", _to_find_out(found) if faults else [])
     if verbose:
         rows += [("integer", name) for name in found.integer] + [("float", name) for name in found.floating]
     screen.pairs(rows)
+
+
+def _lost(found: Agreement) -> Iterator[str]:
+    """What outputs lose in the runtime and in simulation, where the two differ visibly."""
+    for name, loss in found.against_float.items():
+        runtime, simulation = decibels(loss.runtime), decibels(loss.simulation)
+        if runtime != simulation or found.outputs[name].sqnr < loss.simulation:
+            yield f"{name}: {runtime}, in simulation {simulation}"
+
+
+def _to_find_out(found: Agreement) -> list[str]:
+    """What shows more of a fault in a runtime."""
+    path = shlex.quote(str(found.artifact))
+    if found.may_be_split:
+        command = f"onnxq verify {path} --backend {found.backend} --data DATA --layers"
+        return [f"{command}   shows the layers that the runtime computes otherwise"]
+    if found.layers and all(layer.steps <= found.steps for layer in found.layers):
+        what = "each layer alone is right: the runtime computes some together, or in parts"
+        return [f"{what}; quantize with --exclude NAME or other widths at layers that hurt, and verify again"]
+    return []
 
 
 def _layers(layers: Sequence[LayerAgreement], verbose: bool) -> Iterator[str]:
