@@ -26,7 +26,7 @@ from onnxq.errors import OutputError
 from onnxq.graph.files.save import save
 from onnxq.graph.recognition.region import ELEMENTWISE
 from onnxq.graph.shapes import forget_shapes
-from onnxq.graph.traverse import all_graphs, all_nodes
+from onnxq.graph.traverse import all_constants, all_nodes
 from onnxq.graph.values import constant_array, is_constant
 from onnxq.locations import spare
 from onnxq.measuring.final_check import final_check
@@ -236,7 +236,7 @@ def _plan(model: ir.Model, table: Backend, options: Options, chosen: Mapping[str
 
 def _numbers(model: ir.Model, plan: Plan, reporter: Reporter) -> dict[str, QParams]:
     """The scale of every weight, one weight at a time in memory."""
-    constants = {name: value for graph in all_graphs(model) for name, value in graph.initializers.items()}
+    constants = all_constants(model)
     numbers: dict[str, QParams] = {}
     with reporter.phase("quantize", total=len(plan.sites), unit="weights") as advance:
         for count, site in enumerate(plan.sites, 1):

@@ -30,10 +30,10 @@ from onnxq.notes.lacking import lacking
 from onnxq.notes.unmet import unmet
 from onnxq.options import Options
 from onnxq.planning.planner import make_plan
-from onnxq.planning.specs import WIDE
 from onnxq.prepare import Prepared, backend_named, needed_opset
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE
+from onnxq.spec import WIDE
 
 __all__ = ["Job"]
 

@@ -14,7 +14,7 @@ from onnxq.calibration.statistics import SENTINEL, Statistics
 from onnxq.calibration.weights import weight_range
 from onnxq.errors import StatisticsError
 from onnxq.graph.recognition.saturation import bounds
-from onnxq.graph.traverse import all_graphs, all_nodes
+from onnxq.graph.traverse import all_constants, all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.plan import Plan, Site
 from onnxq.qparams import MIN_SCALE, QParams, from_range
@@ -64,7 +64,7 @@ def unusable_tensors(plan: Plan, statistics: Statistics, made: Container[str] = 
 
 def unusable_constants(model: ir.Model, plan: Plan) -> dict[str, str]:
     """Weights, biases and constant operands of a plan that no finite grid holds, with the reason."""
-    values = _constants(model)
+    values = all_constants(model)
     bad: dict[str, str] = {}
     for site in plan.sites:
         if site.role != "activation" and site.tensor not in bad:
@@ -90,7 +90,7 @@ def choose_numbers(model: ir.Model, plan: Plan, statistics: Statistics) -> dict[
     Returns:
         Parameters by site name.
     """
-    values = _constants(model)
+    values = all_constants(model)
     made = {value.name: value for node in all_nodes(model) for value in node.outputs}
     numbers: dict[str, QParams] = {}
     for site in plan.sites:
@@ -141,7 +141,7 @@ def fit_biases(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams
         plan: where it is quantized.
         numbers: parameters by site name, changed in place.
     """
-    values = _constants(model)
+    values = all_constants(model)
     biases = [site for site in plan.sites if site.role == "bias"]
     for site in biases:
         if site.factors is not None:
@@ -177,7 +177,3 @@ def _array(value: ir.Value) -> NDArray[np.float32]:
     array = constant_array(value)
     assert array is not None
     return np.asarray(array, np.float32)
-
-
-def _constants(model: ir.Model) -> dict[str, ir.Value]:
-    return {name: value for graph in all_graphs(model) for name, value in graph.initializers.items()}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-__all__ = ["WIDE_OPSET", "Granularity", "PerBlock", "PerChannel", "PerTensor", "QuantSpec", "Scheme"]
+__all__ = ["WIDE", "WIDE_OPSET", "Granularity", "PerBlock", "PerChannel", "PerTensor", "QuantSpec", "Scheme"]
 
+WIDE = 16
+"""Bits of what 8 would spoil."""
 WIDE_OPSET = 21
 """From here on QuantizeLinear and DequantizeLinear have 4- and 16-bit integers."""
 

@@ -12,7 +12,6 @@ import onnx_ir as ir
 from onnxq.backends.onnxruntime.limits import certain, keep_layout, keep_pools
 from onnxq.backends.onnxruntime.weights import (
     has_float_data,
-    is_stored,
     unpack_at_load,
     unpack_late,
     widen_at_load,
@@ -20,7 +19,7 @@ from onnxq.backends.onnxruntime.weights import (
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.halves import store_in_half
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, is_constant, set_constant
+from onnxq.graph.values import constant_array, is_constant, is_stored, set_constant
 
 if TYPE_CHECKING:
     from onnxq.plan import Plan

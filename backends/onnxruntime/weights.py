@@ -10,12 +10,20 @@ import onnx_ir as ir
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, is_constant, only_reader, remove_nodes, rename_output, set_constant
+from onnxq.graph.values import (
+    constant_array,
+    is_constant,
+    is_stored,
+    only_reader,
+    remove_nodes,
+    rename_output,
+    set_constant,
+)
 
 if TYPE_CHECKING:
     from onnxq.plan import Plan
 
-__all__ = ["has_float_data", "is_stored", "unpack_at_load", "unpack_late", "widen_at_load"]
+__all__ = ["has_float_data", "unpack_at_load", "unpack_late", "widen_at_load"]
 
 _UNPACKED = (ir.DataType.INT4, ir.DataType.INT8, ir.DataType.INT16)
 _NARROW_CAST = 21
@@ -23,12 +31,6 @@ _NARROW_CAST = 21
 _TABLE = 2
 """Axes of a table: rows and columns."""
 _WIDENED = {ir.DataType.INT4: ir.DataType.INT8, ir.DataType.UINT4: ir.DataType.UINT8}
-
-
-def is_stored(value: ir.Value | None) -> bool:
-    """Whether a value is a constant, widened when the model is loaded or not."""
-    cast = value.producer() if value is not None else None
-    return is_constant(value) or (cast is not None and cast.op_type == "Cast" and is_constant(cast.inputs[0]))
 
 
 def unpack_late(model: ir.Model) -> None:

@@ -15,7 +15,7 @@ from onnxq.options import Options, Override
 from onnxq.plan import Edge, Plan, Site
 from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams
-from onnxq.spec import WIDE_OPSET, Scheme
+from onnxq.spec import WIDE, WIDE_OPSET, Scheme
 
 __all__ = ["LostBranch", "lost_branches", "remedy", "to_keep_float", "with_wide_concats"]
 
@@ -23,8 +23,6 @@ _LOST = 15.0
 """dB that a branch must keep."""
 _GAIN = 6.0
 """dB more that a scale of its own would give it."""
-_WIDE = 16
-"""Bits of a Concat that 8 would not hold."""
 
 _PLAIN = frozenset({"Add", "Concat", "Mul", "Sub"})
 """Arithmetic that any processor computes alike."""
@@ -138,7 +136,7 @@ def with_wide_concats(model: ir.Model, target: Backend, options: Options, lost: 
         return None
     named = {pattern for pattern, _ in options.override}
     concats = [f"node:{name}" for name in dict.fromkeys(branch.concat for branch in lost) if name not in named]
-    override = (*options.override, *((concat, Override(act_bits=_WIDE)) for concat in concats))
+    override = (*options.override, *((concat, Override(act_bits=WIDE)) for concat in concats))
     return replace(options, override=override) if concats else None
 
 
@@ -173,7 +171,7 @@ def _tail(model: ir.Model, plan: Plan, target: Backend, branch: LostBranch) -> d
 
 
 def _has_wide(target: Backend) -> bool:
-    return _WIDE in target.act_bits and target.activation.bits < _WIDE
+    return WIDE in target.act_bits and target.activation.bits < WIDE
 
 
 def _too_wide(

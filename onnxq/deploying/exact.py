@@ -7,7 +7,7 @@ from collections.abc import MutableMapping
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.graph.traverse import all_graphs
+from onnxq.graph.traverse import all_constants
 from onnxq.graph.values import constant_array
 from onnxq.plan import Plan
 from onnxq.qparams import QParams, dequantize, from_range, quantize
@@ -26,7 +26,7 @@ def hold_exact_constants(model: ir.Model, plan: Plan, numbers: MutableMapping[st
         plan: the plan.
         numbers: site name → its grid; changed in place. A constant that shares its grid with others gets none here.
     """
-    constants = {name: value for graph in all_graphs(model) for name, value in graph.initializers.items()}
+    constants = all_constants(model)
     shared = {site.tied_to for site in plan.sites}
     for site in plan.sites:
         if site.role != "constant" or site.name in numbers or site.tied_to is not None or site.name in shared:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-__all__ = ["all_graphs", "all_nodes", "describe", "subgraphs", "with_subgraphs"]
+__all__ = ["all_constants", "all_graphs", "all_nodes", "describe", "subgraphs", "with_subgraphs"]
 
 _HOLDERS = frozenset({ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS})
 
@@ -37,6 +37,11 @@ def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
     """The nodes of the main graph and of every subgraph."""
     for graph in all_graphs(model):
         yield from graph
+
+
+def all_constants(model: ir.Model) -> dict[str, ir.Value]:
+    """Initializers of the main graph and of every subgraph by name."""
+    return {name: value for graph in all_graphs(model) for name, value in graph.initializers.items()}
 
 
 def describe(node: ir.Node) -> str:

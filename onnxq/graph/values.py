@@ -10,20 +10,18 @@ import onnx_ir as ir
 
 from onnxq.errors import ModelError
 from onnxq.graph.namer import Namer
-from onnxq.graph.traverse import all_graphs, all_nodes, describe, subgraphs, with_subgraphs
+from onnxq.graph.traverse import all_nodes, subgraphs, with_subgraphs
 
 __all__ = [
     "OTHER_AXES",
     "SAME_NUMBERS",
     "STANDS_FOR",
-    "all_graphs",
-    "all_nodes",
     "array_of",
     "constant_array",
-    "describe",
     "filled_values",
     "is_constant",
     "is_filled",
+    "is_stored",
     "only_reader",
     "remove_nodes",
     "rename_output",
@@ -32,7 +30,6 @@ __all__ = [
     "set_constant",
     "stand_for",
     "static_shape",
-    "subgraphs",
 ]
 
 OTHER_AXES = "onnxq.other_axes"
@@ -57,6 +54,12 @@ _MOVES = frozenset(
 def is_constant(value: ir.Value | None) -> bool:
     """Whether a value is fixed when the model is made: an initializer that no caller can override."""
     return value is not None and value.const_value is not None and value.is_initializer() and not value.is_graph_input()
+
+
+def is_stored(value: ir.Value | None) -> bool:
+    """Whether a value is a constant, widened by a Cast or not."""
+    cast = value.producer() if value is not None else None
+    return is_constant(value) or (cast is not None and cast.op_type == "Cast" and is_constant(cast.inputs[0]))
 
 
 def is_filled(value: ir.Value | None) -> bool:

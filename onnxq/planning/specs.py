@@ -9,12 +9,9 @@ import onnx_ir as ir
 from onnxq.backend import OpRule
 from onnxq.options.selection import with_symmetry
 from onnxq.planning.question import Decisions, Question
-from onnxq.spec import PerChannel, PerTensor, QuantSpec
+from onnxq.spec import WIDE, PerChannel, PerTensor, QuantSpec
 
-__all__ = ["WIDE", "activation_spec", "bias_spec", "default_spec", "weight_spec"]
-
-WIDE = 16
-"""Bits of stored weights that 8 would spoil."""
+__all__ = ["activation_spec", "bias_spec", "default_spec", "weight_spec"]
 
 
 def weight_spec(

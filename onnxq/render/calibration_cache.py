@@ -37,7 +37,7 @@ from onnxq.backend import Backend
 from onnxq.calibration.weights import weight_range
 from onnxq.errors import BackendError
 from onnxq.graph.files.save import save
-from onnxq.graph.traverse import all_graphs, all_nodes
+from onnxq.graph.traverse import all_constants, all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.options import Options
 from onnxq.plan import Plan
@@ -169,7 +169,7 @@ def _together(path: Path, where: Path, backend: Backend, scales: Mapping[str, fl
         }
 
     plan = settled_plan(model, backend, options, lacking)
-    constants = {n: v for graph in all_graphs(model) for n, v in graph.initializers.items()}
+    constants = all_constants(model)
     numbers: dict[str, QParams] = {}
     for site in plan.sites:
         root = plan.root(site)

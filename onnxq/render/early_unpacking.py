@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.graph.namer import Namer
-from onnxq.graph.values import constant_array, is_constant, only_reader, remove_nodes, rename_output
+from onnxq.graph.values import constant_array, is_stored, only_reader, remove_nodes, rename_output
 
 __all__ = ["scale_early", "unpack_early"]
 
@@ -34,7 +34,7 @@ def unpack_early(dq: ir.Node, namer: Namer) -> ir.Node | None:
     table, indices = gather.inputs
     scale = constant_array(dq.inputs[1])
     graph = dq.graph
-    if table is None or not _is_stored(table) or scale is None or not isinstance(graph, ir.Graph):
+    if table is None or not is_stored(table) or scale is None or not isinstance(graph, ir.Graph):
         return None
     if only_reader(rows) is not dq or gather.graph is not graph or gather.attributes.get_int("axis", 0) != 0:
         return None
@@ -75,7 +75,7 @@ def scale_early(product: ir.Node, namer: Namer) -> ir.Node | None:
     if only_reader(rows) is not cast or only_reader(cast.outputs[0]) is not product or not isinstance(graph, ir.Graph):
         return None
     numbers = constant_array(scale)
-    if table is None or not _is_stored(table) or table.shape is None or len(table.shape) != _TABLE or numbers is None:
+    if table is None or not is_stored(table) or table.shape is None or len(table.shape) != _TABLE or numbers is None:
         return None
     if numbers.shape != table.shape.numpy()[1:]:
         return None
@@ -92,12 +92,6 @@ def scale_early(product: ir.Node, namer: Namer) -> ir.Node | None:
     rename_output(late.outputs[0], product.outputs[0])
     remove_nodes([product, cast, gather])
     return unpack
-
-
-def _is_stored(table: ir.Value) -> bool:
-    """Whether a table is a constant, widened by a Cast or not."""
-    cast = table.producer()
-    return is_constant(table) or (cast is not None and cast.op_type == "Cast" and is_constant(cast.inputs[0]))
 
 
 def _axis_of_table(dq: ir.Node, table: ir.Value, indices: ir.Value | None) -> int | None:

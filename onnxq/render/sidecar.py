@@ -23,7 +23,7 @@ from onnxq.backend import Backend
 from onnxq.errors import BackendError, OutputError
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.prune import remove_unread
-from onnxq.graph.traverse import all_graphs, all_nodes
+from onnxq.graph.traverse import all_constants, all_graphs, all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.plan import Edge, Plan, Role, Site
 from onnxq.qparams import QParams, ends, fake_quantize
@@ -68,7 +68,7 @@ def take_apart(quantized: Quantized, weights: WeightForm = "grid") -> Parts:
     model = quantized.model.clone()
     namer = Namer(model)
     nodes = {n.name: n for n in all_nodes(model)}
-    constants = {name: value for graph in all_graphs(model) for name, value in graph.initializers.items()}
+    constants = all_constants(model)
     taken: dict[str, QParams] = {}
     found: dict[Role, dict[str, QParams]] = {"activation": {}, "constant": {}, "weight": {}, "bias": {}}
     for site in quantized.plan.sites:
@@ -127,7 +127,7 @@ def put_together(
     """
     values: dict[str, ir.Value] = {v.name: v for graph in all_graphs(model) for v in graph.inputs if v.name}
     values.update({v.name: v for n in all_nodes(model) for v in n.outputs if v.name})
-    values.update({n: v for graph in all_graphs(model) for n, v in graph.initializers.items()})
+    values.update(all_constants(model))
     sites: list[Site] = []
     numbers: dict[str, QParams] = {}
     tables: list[tuple[Role, Mapping[str, QParams]]] = [("activation", activations), ("weight", weights)]

@@ -17,6 +17,7 @@ from onnxq.options import Options
 from onnxq.options.override import Override
 from onnxq.prepare import Prepared
 from onnxq.searching.attempt import Attempt, Candidate
+from onnxq.spec import WIDE
 
 __all__ = ["LEVELS", "climb", "in_float", "measure", "wide"]
 
@@ -25,7 +26,6 @@ LEVELS = ("16 bits", "float")
 
 _LEAST_IN_INTEGERS = 0.25
 """Share of the layers' cost that stays in integers: with less the result would be the float model."""
-_WIDE = 16
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 Rung = Callable[[int], Candidate]
@@ -52,10 +52,10 @@ def wide(options: Options, records: Sequence[Blame], basis: str = "") -> tuple[i
 
     def rung(k: int) -> Candidate:
         names = _names(records[:k])
-        override = (*options.override, *((name, Override(act_bits=_WIDE)) for name in names))
+        override = (*options.override, *((name, Override(act_bits=WIDE)) for name in names))
         return Candidate(LEVELS[0], _layers(names, basis), replace(options, override=override))
 
-    return (len(records) if (options.act_bits or 8) < _WIDE else 0), rung
+    return (len(records) if (options.act_bits or 8) < WIDE else 0), rung
 
 
 def in_float(

@@ -16,12 +16,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 import torch
 from numpy.typing import NDArray
 
 from onnxq.errors import ModelError, OptionError
-from onnxq.graph.traverse import all_graphs, all_nodes
+from onnxq.graph.traverse import all_constants, all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.plan import Site
 from onnxq.qparams import QParams
@@ -35,7 +34,7 @@ from onnxq.torch.places import quantized_places, shared_numbers
 from onnxq.torch.quantizers import Quantizer
 from onnxq.torch.quantizers.ema import EMA
 
-__all__ = ["GraphModule", "constants_of"]
+__all__ = ["GraphModule"]
 
 Tensor = torch.Tensor
 
@@ -108,7 +107,7 @@ class GraphModule(torch.nn.Module):
         for site in quantized.plan.sites:
             groups.setdefault(self._roots[site.name], []).append(site)
         own = Counter(site.tensor for site in quantized.plan.sites if site.tied_to is None)
-        constants = constants_of(quantized.model)
+        constants = all_constants(quantized.model)
         for site in quantized.plan.sites:
             if site.name in quantized.qparams and self._roots[site.name] == site.name and _has_grid(site):
                 group = groups[site.name]
@@ -264,11 +263,6 @@ class _Blocks(torch.nn.Module):
 def _has_grid(site: Site) -> bool:
     """Whether a site has numbers of its own that matter; a bias of 32 bits is as good as float."""
     return site.role != "bias" or (site.factors is None and site.spec.bits <= _WIDEST)
-
-
-def constants_of(model: ir.Model) -> dict[str, ir.Value]:
-    """Constants of a model by name, those inside its branches included."""
-    return {name: value for graph in all_graphs(model) for name, value in graph.initializers.items()}
 
 
 def _learned(quantized: Quantized) -> set[str]:

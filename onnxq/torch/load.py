@@ -11,11 +11,12 @@ from onnxq.errors import OptionError
 from onnxq.given.fitted import fit_to_target
 from onnxq.graph.files.save import file_size
 from onnxq.graph.shapes import forget_shapes
+from onnxq.graph.traverse import all_constants
 from onnxq.measuring.final_check import final_check
 from onnxq.numbers import fit_biases
 from onnxq.quantized import Quantized
 from onnxq.torch.finite import require_finite
-from onnxq.torch.graph_module import GraphModule, constants_of
+from onnxq.torch.graph_module import GraphModule
 
 __all__ = ["loaded"]
 
@@ -34,7 +35,7 @@ def loaded(quantized: Quantized, module: torch.nn.Module) -> Quantized:
     if not isinstance(module, GraphModule):
         raise OptionError(f"{type(module).__name__} is not a quantized model's module", hint="Give what torch() gave")
     model = quantized.model.clone()
-    constants = constants_of(model)
+    constants = all_constants(model)
     arrays = module.arrays()
     same = all(name in constants and tuple(constants[name].shape or ()) == a.shape for name, a in arrays.items())
     if not same or module.source.plan.sites != quantized.plan.sites:

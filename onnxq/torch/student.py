@@ -10,7 +10,7 @@ import onnx_ir as ir
 import torch
 
 from onnxq.errors import ModelError
-from onnxq.graph.traverse import all_graphs, all_nodes
+from onnxq.graph.traverse import all_constants, all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.numbers import fit_biases
 from onnxq.plan import Edge, Plan, Site
@@ -60,7 +60,7 @@ class Student:
         model, plan = quantized.model, quantized.plan
         self.outputs = tuple(v.name or "" for v in model.graph.outputs)
         self.executor = Executor(model, outputs=[*self.outputs, *features], device=device)
-        self._constants = {n: v for graph in all_graphs(model) for n, v in graph.initializers.items()}
+        self._constants = all_constants(model)
         self.weights: dict[str, FreeWeight] = {}
         self.grids: dict[str, ActivationGrid] = {}
         self._weight_sites: dict[str, Site] = {}
@@ -128,7 +128,7 @@ class Student:
     def result(self) -> Quantized:
         """The model as it is trained so far."""
         model = self.quantized.model.clone()
-        constants = {n: v for graph in all_graphs(model) for n, v in graph.initializers.items()}
+        constants = all_constants(model)
         numbers = dict(self.quantized.qparams)
         for name, weight in self.weights.items():
             array, numbers[self._weight_sites[name].name] = weight.result()

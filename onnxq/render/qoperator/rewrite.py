@@ -10,7 +10,15 @@ import onnx_ir as ir
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, only_reader, remove_nodes, rename_output, replace_value, set_constant
+from onnxq.graph.values import (
+    constant_array,
+    is_stored,
+    only_reader,
+    remove_nodes,
+    rename_output,
+    replace_value,
+    set_constant,
+)
 from onnxq.render.limits import bounds
 from onnxq.render.qoperator.builders import BUILDERS, MOVES, may_move
 from onnxq.render.qoperator.units import (
@@ -21,7 +29,6 @@ from onnxq.render.qoperator.units import (
     grid_behind,
     grid_of,
     grid_of_quantizer,
-    is_stored,
     same_grid,
 )
 

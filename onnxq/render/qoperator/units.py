@@ -22,7 +22,6 @@ __all__ = [
     "grid_behind",
     "grid_of",
     "grid_of_quantizer",
-    "is_stored",
     "same_grid",
 ]
 
@@ -100,12 +99,6 @@ def grid_of(value: ir.Value | None) -> Grid | None:
 def grid_of_quantizer(node: ir.Node) -> Grid | None:
     """What a QuantizeLinear gives."""
     return _grid(node, node.outputs[0])
-
-
-def is_stored(value: ir.Value) -> bool:
-    """Whether integers are constant, widened when the model is loaded or not."""
-    cast = value.producer()
-    return is_constant(value) or (cast is not None and cast.op_type == "Cast" and is_constant(cast.inputs[0]))
 
 
 def _has_constant_bounds(node: ir.Node) -> bool:
