@@ -21,6 +21,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from onnxq.backend import Backend, OpRule
@@ -54,14 +55,42 @@ ABSENT = frozenset(_NAMES.split())
 """Operators of the standard up to opset 26 that the ONNX importer of TVM 0.27 has not."""
 
 
+_MICROSOFT = frozenset(
+    {"AllClassNMS", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "MatMulInteger16", "SkipLayerNormalization"}
+)
+"""Operators of onnxruntime's own that the importer has, beside those named like one of the standard."""
+
+
 def _lacks(model: ir.Model, options: Options) -> list[Finding]:
-    """Operators for which TVM refuses a model."""
-    what = "TVM's ONNX importer has no {}: it refuses the whole model, float or quantized"
-    return [
-        Finding("warning", describe(node), what.format(node.op_type), "Cut the model before it or after it")
-        for node in all_nodes(model)
-        if node.op_type in ABSENT and node.domain in ("", "ai.onnx")
-    ]
+    """Operators for which TVM refuses a model, or computes something else."""
+    pairs = ((node, _refused(node)) for node in all_nodes(model))
+    return [Finding("warning", describe(node), *said) for node, said in pairs if said is not None]
+
+
+def _refused(node: ir.Node) -> tuple[str, str] | None:
+    """What TVM makes of an operator that it does not take as it is, and what to do; None for all others."""
+    cut = "Cut the model before it or after it"
+    if not _is_known(node):
+        name = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
+        return f"TVM's ONNX importer has no {name}: it refuses the whole model, float or quantized", cut
+    if node.domain not in ("", "ai.onnx"):
+        return None
+    if node.op_type == "TopK" and constant_array(node.inputs[1]) is None:
+        return "TVM's ONNX importer refuses a model with a TopK whose k is computed", "Make its k a constant"
+    if node.op_type == "MaxPool" and len(node.outputs) > 1 and node.outputs[1].name:
+        return "TVM's ONNX importer refuses a model with a MaxPool that gives indices", cut
+    if node.op_type == "NonMaxSuppression" and node.outputs[0].uses():
+        what = "what reads it gets a row for every box of every class in TVM, chosen or not, or cannot be compiled"
+        return what, "Cut the model before it, or let it compute an output"
+    return None
+
+
+def _is_known(node: ir.Node) -> bool:
+    if node.domain in ("", "ai.onnx"):
+        return node.op_type not in ABSENT
+    if node.domain == "com.microsoft":
+        return node.op_type in _MICROSOFT or (onnx.defs.has(node.op_type) and node.op_type not in ABSENT)
+    return node.domain == "onnxq"
 
 
 def _tensors(node: ir.Node) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ import onnxq
 from onnxq import Options
 from onnxq.errors import OptionError
 from tests.contract import infer, sqnr
-from tests.models import build, feeds_for, images, normal
+from tests.models import build, f32, feeds_for, images, normal
 from tests.planning.test_planner import residual
 
 INTEGERS = {TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16, TensorProto.INT32}
@@ -117,3 +117,48 @@ def test_what_tvm_refuses_is_said_before() -> None:
     (said,) = (f for f in onnxq.check(model, backend="tvm") if "TVM" in f.what)
     assert "'layer'" in said.where and "no LSTM" in said.what and said.level == "warning"
     assert not [f for f in onnxq.check(residual(), backend="tvm") if "TVM" in f.what]
+
+
+NMS = "[nms] i = NonMaxSuppression (b, s, most, overlap, least)"
+REFUSED = {
+    "indices": ("(float[1, 1, 4, 4] x) => (float[1, 1, 2, 2] y, int64[1, 1, 2, 2] i) {{ {} }}", "gives indices"),
+    "topk": ("(float[4, 9] x, int64[1] k) => (float[4, N] y, int64[4, N] i) {{ {} }}", "whose k is computed"),
+    "nms": ("(float[1, 20, 4] b, float[1, 2, 20] s) => (float[N] y) {{ {} }}", "a row for every box"),
+}
+BODIES = {
+    "indices": "[pool] y, i = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x)",
+    "topk": "[best] y, i = TopK (x, k)",
+    "nms": f"{NMS}\n y = GatherND (s, i)",
+}
+
+
+def refused(name: str) -> onnx.ModelProto:
+    """A model that TVM 0.27 cannot import or compile."""
+    text = REFUSED[name][0].format(BODIES[name])
+    if name != "nms":
+        return build(text)
+    return build(text, most=np.array([5]), overlap=f32([0.5]), least=f32([0.1]))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_tvm_makes_of_single_operators_is_said_before(name: str) -> None:
+    (said,) = (f for f in onnxq.check(refused(name), backend="tvm") if "TVM" in f.what)
+    assert REFUSED[name][1] in said.what and said.hint
+
+
+def test_an_nms_at_the_end_and_known_ks_are_fine() -> None:
+    model = build(
+        f"(float[1, 20, 4] b, float[1, 2, 20] s) => (int64[N, 3] i, float[1, 2, 3] y, int64[1, 2, 3] j) {{ {NMS}\n"
+        "[best] y, j = TopK (s, k) }",
+        most=np.array([5]),
+        overlap=f32([0.5]),
+        least=f32([0.1]),
+        k=np.array([3]),
+    )
+    assert not [f for f in onnxq.check(model, backend="tvm") if "TVM" in f.what]
+
+
+@pytest.mark.parametrize(("op", "known"), [("com.microsoft.FastGelu", True), ("com.microsoft.Inverse", False)])
+def test_operators_of_onnxruntimes_own_are_told_apart(op: str, known: bool) -> None:
+    model = build(f"(float[4, 4] x) => (float[4, 4] y) {{ y = {op} (x) }}", domains={"com.microsoft": 1})
+    assert any("TVM" in f.what for f in onnxq.check(model, backend="tvm")) is not known

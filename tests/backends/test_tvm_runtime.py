@@ -13,9 +13,11 @@ import pytest
 import onnxq
 from onnxq import Options
 from onnxq.backends.tvm import ABSENT
+from onnxq.errors import VerificationError
 from onnxq.runtimes.child import examine, interpreter, missing
 from onnxq.runtimes.tvm import RUNTIME
 from tests.backends.layers import all_but_ties_agree
+from tests.backends.test_tvm import refused
 from tests.contract import infer
 from tests.models import build, feeds_for, images, normal
 from tests.targets import GRAPHS
@@ -75,3 +77,27 @@ def test_the_operators_that_it_has_not() -> None:
     standard = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""}
     assert standard - has == ABSENT & standard
     assert not ABSENT & has
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("indices", "importer fails: .*MaxPool"), ("topk", "importer fails on TopK: "), ("nms", "cannot compile it")],
+)
+def test_what_it_refuses_is_said_in_a_sentence(name: str, said: str, tmp_path: Path) -> None:
+    model = refused(name)
+    onnx.save(model, tmp_path / "m.onnx")
+    feeds = [{"x": normal(1, 1, 4, 4) if name == "indices" else normal(4, 9), "k": np.array([3])}]
+    feeds = feeds_for(model, samples=1) if name == "nms" else [{i.name: feeds[0][i.name] for i in model.graph.input}]
+    with pytest.raises(VerificationError, match=f"TVM does not take the artifact: its? .*{said}") as caught:
+        examine(RUNTIME, tmp_path / "m.onnx", feeds)
+    assert "Traceback" not in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_what_reads_an_nms_gets_a_row_for_every_box(tmp_path: Path) -> None:
+    """Why check warns of it; another version may do better."""
+    model = refused("nms")
+    model.graph.node[1].CopyFrom(onnx.helper.make_node("Shape", ["i"], ["y"]))
+    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT64, [2]))
+    onnx.save(model, tmp_path / "m.onnx")
+    (got,) = examine(RUNTIME, tmp_path / "m.onnx", feeds_for(model, samples=1)).outputs
+    assert got["y"].tolist() == [40, 3]
