@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from onnxq.calibration.roles import samples_to_verify
+from onnxq.calibration.roles import few, samples_to_verify
 from onnxq.calibration.statistics import Statistics
 from onnxq.console.terminal import bytes_text
 from onnxq.effort import learns
@@ -62,6 +62,12 @@ def cautions(
         nan = any(tensor.nan for tensor in statistics.tensors.values())
         why = "a NaN turns up in every sample" if nan else "none of the samples could be held back"
         yield f"{why}: the result was not compared with the float model"
+    verified, decided = samples_to_verify(statistics.kept, learns(options)), few(statistics.kept)
+    if verification.samples and len(statistics.kept) < samples and any(sample in decided for sample in verified):
+        yield (
+            f"the figures are of {len(verified)} of {samples} samples, by which it was also decided what is quantized: "
+            f"no more are held back, and what others give may be worse. {compare} runs them all"
+        )
     already = [kept.op for kept in plan.kept_float if kept.reason == _ALREADY]
     if already:
         yield (
@@ -91,7 +97,7 @@ def cautions(
         than = f"larger than the model given, {before} → {after}" if before != after else f"as large as before, {after}"
         yield f"the file is {than}: too little of it is stored in 8 bits"
     unsure = {n for n, errors in verification.outputs.items() if errors.sqnr < _UNSURE}
-    louder = lifts(samples_to_verify(statistics.kept, learns(options)), statistics) if unsure else {}
+    louder = lifts(verified, statistics) if unsure else {}
     for name in verification.outputs:
         if name in unsure and louder.get(name, 0.0) >= _FAINT:
             below = f"{louder[name]:.0f} dB below all the data" if louder[name] < math.inf else "all zero"

@@ -18,6 +18,22 @@ from onnxq.plan import Plan
 from tests.models import build, feeds_for, normal
 
 
+@pytest.mark.parametrize(("room", "said"), [(4, True), (64, False)])
+def test_figures_of_the_samples_that_decided_are_called_so(
+    room: int, said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of large samples few are held back, and all of those decide and verify."""
+    data = load_digits().calibration
+    size = data[0].nbytes + 4 * 10
+    monkeypatch.setattr("onnxq.observe._KEEP_BYTES", room * size)
+    checked = onnxq.quantize(MODEL, data).verification
+    assert checked is not None and (checked.samples <= 8) is said
+    start = f"the figures are of {checked.samples} of {len(data)} samples"
+    assert any(text.startswith(start) for text in checked.warnings) is said
+    if not said:
+        assert onnxq.quantize(MODEL, data[:6]).report()["verification"]["warnings"] == [], "there are no others"
+
+
 @pytest.mark.parametrize("backend", ["onnxruntime", "tvm"])
 def test_nothing_was_quantized(backend: str) -> None:
     data = load_digits().calibration[:16]
@@ -69,7 +85,7 @@ def test_few_samples_that_differ_much(uncertainty: float, samples: int, said: bo
     """Figures of a wake word detector: 42.6 dB over 8 samples, and 29.9 dB over all 128."""
     errors = Errors(samples=8, elements=8, sqnr=42.6, worst=34.5, worst_sample=48, median=43.6, uncertainty=uncertainty)
     run = Verification({"y": errors}, samples=8)
-    seen = Statistics("", samples=samples, kept=[KeptSample(0, {}, {})])
+    seen = Statistics("", samples=samples, kept=[KeptSample(k, {}, {}) for k in range(min(samples, 16))])
     found = list(cautions(Plan("onnxruntime", (), {"c": "Conv"}), run, Options(), seen))
     expected = "output 'y' differs much from sample to sample, and these figures are of 8 of 128: "
     assert found == ([expected + "onnxq compare runs them all"] if said else [])
