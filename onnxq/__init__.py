@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from onnxq.quantize import calibrate, plan, quantize, quantize_all, read
     from onnxq.quantized import Quantized
     from onnxq.searching.attempt import Attempt
-    from onnxq.searching.search import Search, search
+    from onnxq.searching.result import Search
+    from onnxq.searching.search import search
     from onnxq.sensitivity import Sensitivity, SensitivityRow, sensitivity
     from onnxq.show import show
     from onnxq.spec import PerBlock, PerChannel, PerTensor, QuantSpec
@@ -126,7 +127,8 @@ _MODULES = {
     "quantize": ("calibrate", "plan", "quantize", "quantize_all", "read"),
     "quantized": ("Quantized",),
     "searching.attempt": ("Attempt",),
-    "searching.search": ("Search", "search"),
+    "searching.result": ("Search",),
+    "searching.search": ("search",),
     "sensitivity": ("Sensitivity", "SensitivityRow", "sensitivity"),
     "ort.session": ("Session",),
     "show": ("show",),

@@ -14,19 +14,25 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxq.calibration.data import open_data
+from onnxq.calibration.roles import to_judge_by
+from onnxq.calibration.statistics import Statistics
 from onnxq.errors import DataError
+from onnxq.graph.files.load import load
 from onnxq.measuring.outputs import errors_of
 from onnxq.notes.rows import rows_depend
-from onnxq.ort.session import InputInfo
+from onnxq.options import ImageOptions, Options
+from onnxq.ort.session import InputInfo, Session, inputs_of
+from onnxq.prepare import Prepared, Source
 from onnxq.searching.user_metric import Metric, Run
 
-__all__ = ["agreement_metric"]
+__all__ = ["agreement", "agreement_metric"]
 
 Arrays = Mapping[str, NDArray[Any]]
 _log = logging.getLogger("onnxq")
@@ -68,6 +74,44 @@ def agreement_metric(outputs: Iterable[InputInfo], pairs: Callable[[], Iterable[
         return value
 
     return Metric(name, digest, measure, about=about, baseline=1.0)
+
+
+def agreement(
+    model: Source,
+    prepared: Prepared,
+    statistics: Statistics,
+    eval_data: Any,
+    image: ImageOptions | None,
+    options: Options,
+) -> Metric:
+    """Agreement with the float model on the evaluation data, or on the samples held back.
+
+    Args:
+        model: the float model as it was given.
+        prepared: the same, normalized.
+        statistics: with the samples held back.
+        eval_data: data to compare on, or None.
+        image: how to read pictures, where these are a folder of them.
+        options: providers and custom-op library.
+
+    Raises:
+        DataError: there is nothing to compare on, or it can be read only once.
+    """
+    session = Session(load(model), providers=options.providers, custom_op_library=options.custom_op_library)
+    if eval_data is None:
+        held = to_judge_by(statistics.kept)
+        if not held:
+            raise DataError("no sample could be held back to compare on", hint="Give a metric or evaluation data")
+        return agreement_metric(session.outputs, lambda: ((sample.feeds, sample.outputs) for sample in held))
+    feeds = open_data(eval_data, inputs_of(prepared.model), image=image)
+    if not feeds.repeatable:
+        raise DataError("the evaluation data can be read only once", hint="Give a list, a file or a function")
+
+    def pairs() -> Iterator[tuple[Arrays, Arrays]]:
+        for feed in feeds:
+            yield feed, session.run(feed)
+
+    return agreement_metric(session.outputs, pairs)
 
 
 def _top(run: Run, pairs: Iterable[tuple[Arrays, Arrays]]) -> tuple[float, set[str]]:

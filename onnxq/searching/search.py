@@ -6,24 +6,22 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from onnxq import plugins
 from onnxq.algorithm_choice import chosen
-from onnxq.calibration.data import open_data
 from onnxq.calibration.ranges import check_range
-from onnxq.calibration.roles import to_judge_by
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.catalog import installed_algorithms
 from onnxq.console.progress import Reporter, Silent
 from onnxq.console.records import IN_REPORT
 from onnxq.deciding.rescue import Blame
 from onnxq.effort import algorithms_of
-from onnxq.errors import DataError, OptionError, OutputError
+from onnxq.errors import OptionError, OutputError
 from onnxq.graph.files.load import load
 from onnxq.graph.files.save import save
 from onnxq.locations import artifact_path, require_output, spare
@@ -31,19 +29,19 @@ from onnxq.notes.aloud import unsaid
 from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
 from onnxq.options.one_value import check_amount
-from onnxq.ort.session import Session, inputs_of
 from onnxq.prepare import Prepared, Source, backend_named
 from onnxq.quantize import calibrate
 from onnxq.searching import candidates, harmful_layers
 from onnxq.searching.attempt import Attempt
-from onnxq.searching.builtin import Arrays, agreement_metric
+from onnxq.searching.builtin import agreement
 from onnxq.searching.levels import Hunt
+from onnxq.searching.result import Search
 from onnxq.searching.sources import digest_of_data, images_for, text_digest
 from onnxq.searching.state import State, file_digest
 from onnxq.searching.trials import Trials, report_of, run_of
-from onnxq.searching.user_metric import Metric, Run, load_metric
+from onnxq.searching.user_metric import Run, load_metric
 
-__all__ = ["Search", "search"]
+__all__ = ["search"]
 
 _STAGES = ("float", "numbers")
 """Of the algorithms tried: others make something else than a model with the same nodes in integers."""
@@ -52,60 +50,6 @@ _KEEP = 64
 
 _log = logging.getLogger("onnxq")
 Tell = Callable[[Attempt], None]
-
-
-@dataclass(frozen=True)
-class Search:
-    """What a search found.
-
-    Attributes:
-        metric: name of the measure.
-        about: what it measures, where it is onnxq's own.
-        baseline: the float model's value.
-        max_drop: how much less was allowed.
-        attempts: what was tried, in order.
-        best: the attempt whose model was written: the fastest that meets the target, else the one of the highest
-            metric; None where nothing was made.
-        stopped: time ran out before all was tried.
-        resumed: attempts that an earlier, interrupted run had made.
-        files: the files written.
-        report: of the best model, see ``Quantized.report``; for ``dynamic``, ``Rewritten.report``.
-        timed_on: inputs and shapes of the sample that speed was measured on, empty where it was not.
-    """
-
-    metric: str
-    about: str
-    baseline: float
-    max_drop: float
-    attempts: tuple[Attempt, ...]
-    best: Attempt | None
-    stopped: bool
-    resumed: int
-    files: tuple[Path, ...]
-    report: dict[str, Any]
-    timed_on: str = ""
-
-    @property
-    def met(self) -> bool:
-        """The model written meets the target."""
-        return self.best is not None and self.best.meets
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready data."""
-        return {
-            "metric": self.metric,
-            "about": self.about,
-            "float": self.baseline,
-            "max_drop": self.max_drop,
-            "met": self.met,
-            "timed_on": self.timed_on,
-            "stopped": self.stopped,
-            "resumed": self.resumed,
-            "best": self.best.to_dict() if self.best else None,
-            "attempts": [attempt.to_dict() for attempt in self.attempts],
-            "files": [str(path) for path in self.files],
-            "report": self.report,
-        }
 
 
 def search(
@@ -211,7 +155,7 @@ def search(
         state.keep_statistics()
     known = Statistics.load(state.statistics_file())
     if judge is None:
-        judge = _agreement(model, prepared, known, eval_data, eval_image, options)
+        judge = agreement(model, prepared, known, eval_data, eval_image, options)
         state.baseline = judge.baseline
     assert state.baseline is not None  # set above, or read
     trials = Trials(source, backend, known, judge, state.baseline, max_drop, state, place.name, reporter)
@@ -227,22 +171,22 @@ def search(
     hunt = Hunt(trials, options, ranges, algorithms, blame, tell or _nobody, whole, gains, deadline, holds, together)
     with unsaid():
         winner = hunt.run()
-    written: list[Path] = []
-    report: dict[str, Any] = {}
-    if winner is not None:
-        files = state.files(winner)
-        report = report_of(state.place_of(winner))
-        for text in report["verification"]["warnings"]:
-            _log.warning("%s", text, extra={IN_REPORT: True})
-        places = [place.with_name(name) for name in winner.files]
-        spare(*places, model=prepared.model)  # again: a result may have a data file
-        written = [_copy(*pair) for pair in zip(files, places, strict=True)]
+    files, report = ((), {}) if winner is None else _written(state, winner, place, prepared)
     if folder is None and not hunt.stopped:
         state.remove()
     return Search(
-        judge.name, judge.about, state.baseline, max_drop, tuple(hunt.done), winner, hunt.stopped, state.resumed,
-        tuple(written), report, trials.timed_on,
-    )  # fmt: skip
+        metric=judge.name,
+        about=judge.about,
+        baseline=state.baseline,
+        max_drop=max_drop,
+        attempts=tuple(hunt.done),
+        best=winner,
+        stopped=hunt.stopped,
+        resumed=state.resumed,
+        files=files,
+        report=report,
+        timed_on=trials.timed_on,
+    )
 
 
 def _nobody(attempt: Attempt) -> None:
@@ -277,30 +221,14 @@ def _file_of(model: Source, state: State) -> str:
     return str(path)
 
 
-def _agreement(
-    model: Source,
-    prepared: Prepared,
-    statistics: Statistics,
-    eval_data: Any,
-    image: ImageOptions | None,
-    options: Options,
-) -> Metric:
-    """Agreement with the float model on the evaluation data, or on the samples held back."""
-    session = Session(load(model), providers=options.providers, custom_op_library=options.custom_op_library)
-    if eval_data is None:
-        held = to_judge_by(statistics.kept)
-        if not held:
-            raise DataError("no sample could be held back to compare on", hint="Give a metric or evaluation data")
-        return agreement_metric(session.outputs, lambda: ((sample.feeds, sample.outputs) for sample in held))
-    feeds = open_data(eval_data, inputs_of(prepared.model), image=image)
-    if not feeds.repeatable:
-        raise DataError("the evaluation data can be read only once", hint="Give a list, a file or a function")
-
-    def pairs() -> Iterator[tuple[Arrays, Arrays]]:
-        for feed in feeds:
-            yield feed, session.run(feed)
-
-    return agreement_metric(session.outputs, pairs)
+def _written(state: State, winner: Attempt, place: Path, prepared: Prepared) -> tuple[tuple[Path, ...], dict[str, Any]]:
+    """Copy the winner's files to where the result is to be; these, and its report, whose warnings are logged."""
+    report = report_of(state.place_of(winner))
+    for text in report["verification"]["warnings"]:
+        _log.warning("%s", text, extra={IN_REPORT: True})
+    places = [place.with_name(name) for name in winner.files]
+    spare(*places, model=prepared.model)  # again: a result may have a data file
+    return tuple(_copy(*pair) for pair in zip(state.files(winner), places, strict=True)), report
 
 
 def _copy(source: Path, target: Path) -> Path:

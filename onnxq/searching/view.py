@@ -10,7 +10,7 @@ from onnxq.searching.attempt import SLOWER
 
 if TYPE_CHECKING:
     from onnxq.searching.attempt import Attempt
-    from onnxq.searching.search import Search
+    from onnxq.searching.result import Search
 
 __all__ = ["attempt", "searched"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from onnxq.console.terminal import Screen
 from onnxq.searching.attempt import Attempt
-from onnxq.searching.search import Search
+from onnxq.searching.result import Search
 from onnxq.searching.view import attempt, searched
 
 REPORT = {"quantized_ops": {"Add": 1, "MatMul": 3}}
