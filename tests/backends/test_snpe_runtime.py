@@ -16,7 +16,7 @@ from onnxq.runtimes.child import examine, missing
 from onnxq.runtimes.snpe import RUNTIME
 from tests.backends.test_qnn import block
 from tests.backends.test_snpe import FEEDS, FORMATS, net
-from tests.models import feeds_for
+from tests.models import build, feeds_for, normal
 
 WHY = missing(RUNTIME)
 pytestmark = [pytest.mark.runtime, pytest.mark.skipif(WHY is not None, reason=f"no aimet-onnx: {WHY}")]
@@ -54,3 +54,26 @@ def test_it_rejects_a_name_that_is_not_there(tmp_path: Path) -> None:
     sidecar.write_text(json.dumps(document))
     with pytest.raises(VerificationError, match="nowhere"):
         examine(RUNTIME, path, FEEDS)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_a_recurrent_layer_among_integers_is_counted_as_float(op: str, gates: int, form: str, tmp_path: Path) -> None:
+    """A quantizer stands behind it for what reads it; its weights have no encodings."""
+    model = build(
+        f"""(float[6, 1, 8] x) => (float[6, 1, 4] y) {{
+            h = MatMul (x, m)
+            [layer] s = {op} <hidden_size = 8> (h, w, r)
+            q = Squeeze (s, one)
+            y = MatMul (q, v)
+        }}""",
+        m=normal(8, 8),
+        w=normal(1, 8 * gates, 8),
+        r=normal(1, 8 * gates, 8, seed=1),
+        one=np.array([1]),
+        v=normal(8, 4),
+    )
+    feeds, path = feeds_for(model, samples=2), tmp_path / "q.onnx"
+    q = onnxq.quantize(model, feeds, backend="snpe", output=path, options=Options(format=form))
+    seen = examine(RUNTIME, path, feeds)
+    assert seen.floating == (f"{op} layer",) and len(seen.integer) == 3 == q.plan.done

@@ -10,6 +10,8 @@ from common import Request, serve
 
 ABSORBED = ("Clip", "Relu")
 """Activation functions that converters compute with the operator in front of them."""
+FLOATS = (1, 10, 11, 16)
+"""Float types of ``onnx.TensorProto``: float, float16, double, bfloat16."""
 
 
 def version() -> str:
@@ -34,7 +36,11 @@ def run(request: Request) -> dict[str, Any]:
 
 
 def kinds(model: Any) -> dict[str, list[str]]:
-    """Operators behind whose outputs stands a quantizer, the activation function they absorb aside, and the others."""
+    """Operators behind whose outputs stands a quantizer, the activation function they absorb aside, and the others.
+
+    Among those are they that read a weight in float, an LSTM, say: the quantizer behind it is that of its readers.
+    """
+    weights = {tensor.name for tensor in model.graph.initializer if tensor.data_type in FLOATS and len(tensor.dims) > 1}
     quantized = {node.input[0] for node in model.graph.node if node.op_type == "QuantizeLinear"}
     readers = Counter(name for node in model.graph.node for name in node.input)
     readers.update(output.name for output in model.graph.output)
@@ -44,7 +50,8 @@ def kinds(model: Any) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {"integer": [], "floating": []}
     for node in model.graph.node:
         if node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
-            found["integer" if quantized & set(node.output) else "floating"].append(f"{node.op_type} {node.name}")
+            whole = quantized & set(node.output) and not weights & set(node.input)
+            found["integer" if whole else "floating"].append(f"{node.op_type} {node.name}")
     return found
 
 
