@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from onnxq.finetune import finetune
     from onnxq.measuring.final_check import Verification
     from onnxq.measuring.layerwise import LayerAgreement
+    from onnxq.measuring.sensitivities import Sensitivity, SensitivityRow
     from onnxq.options import ImageOptions, Options, Override
     from onnxq.ort.session import Session
     from onnxq.plan import Plan, Site
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from onnxq.searching.attempt import Attempt
     from onnxq.searching.result import Search
     from onnxq.searching.search import search
-    from onnxq.sensitivity import Sensitivity, SensitivityRow, sensitivity
+    from onnxq.sensitivity import sensitivity
     from onnxq.show import show
     from onnxq.spec import PerBlock, PerChannel, PerTensor, QuantSpec
     from onnxq.verify import Agreement, verify
@@ -120,6 +121,7 @@ _MODULES = {
     "errors": tuple(name for name in __all__ if name.endswith("Error")),
     "finetune": ("finetune",),
     "measuring.layerwise": ("LayerAgreement",),
+    "measuring.sensitivities": ("Sensitivity", "SensitivityRow"),
     "options": ("ImageOptions", "Options", "Override"),
     "plan": ("Plan", "Site"),
     "console.progress": ("make_reporter",),
@@ -129,7 +131,7 @@ _MODULES = {
     "searching.attempt": ("Attempt",),
     "searching.result": ("Search",),
     "searching.search": ("search",),
-    "sensitivity": ("Sensitivity", "SensitivityRow", "sensitivity"),
+    "sensitivity": ("sensitivity",),
     "ort.session": ("Session",),
     "show": ("show",),
     "spec": ("PerBlock", "PerChannel", "PerTensor", "QuantSpec"),

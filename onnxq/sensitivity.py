@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import OptionError, OutputError, StatisticsError
 from onnxq.locations import require_folder, spare
-from onnxq.measuring.metrics import jsonable
-from onnxq.measuring.probe import Role, Setting, parts_of
+from onnxq.measuring.probe import Probe, Role, Setting, parts_of
+from onnxq.measuring.sensitivities import Sensitivity, SensitivityRow
 from onnxq.notes.rows import rows_depend
 from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
@@ -27,112 +27,9 @@ from onnxq.spec import Scheme
 from onnxq.survey import Record, local_noise, make_probe, runs_needed, survey
 from onnxq.writing import hint_for
 
-__all__ = ["Sensitivity", "SensitivityRow", "sensitivity"]
+__all__ = ["sensitivity"]
 
-ROLES: tuple[Role, ...] = ("weights", "activations")
-
-
-@dataclass(frozen=True, slots=True)
-class SensitivityRow:
-    """What a layer's weights, or an activation, do to the outputs when they alone are quantized.
-
-    Attributes:
-        role: ``"weights"`` or ``"activations"``.
-        nodes: the layers whose weights they are, or that read the activation; of all members where it is a group.
-        ops: their operator types.
-        tensors: the weights, or the activation and the tensors that share its scale.
-        members: how many layers or activations were measured together, 1 unless there were too many.
-        parameters: number of weights.
-        sqnr: width in bits → SQNR at the worst output, dB; ``inf`` where nothing changed.
-        outputs: width → output → SQNR, dB.
-        local: width → SQNR of the layer's own output with its input in float, dB; empty where it was not measured.
-    """
-
-    role: Role
-    nodes: tuple[str, ...]
-    ops: tuple[str, ...]
-    tensors: tuple[str, ...]
-    members: int
-    parameters: int
-    sqnr: Mapping[int, float]
-    outputs: Mapping[int, Mapping[str, float]]
-    local: Mapping[int, float]
-
-    @property
-    def name(self) -> str:
-        """The layer or the tensor; of a group the first, with the number of the others."""
-        first = self.nodes[0] if self.role == "weights" else self.tensors[0]
-        return first if self.members == 1 else f"{first} and {self.members - 1} more"
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready data; widths are strings, infinities ``"inf"``."""
-        return {
-            "name": self.name,
-            "role": self.role,
-            "nodes": list(self.nodes),
-            "ops": list(self.ops),
-            "tensors": list(self.tensors),
-            "members": self.members,
-            "parameters": self.parameters,
-            "sqnr": {str(bits): jsonable(v) for bits, v in self.sqnr.items()},
-            "outputs": {str(b): {n: jsonable(v) for n, v in found.items()} for b, found in self.outputs.items()},
-            "local": {str(bits): jsonable(v) for bits, v in self.local.items()},
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Sensitivity:
-    """Which layers hurt.
-
-    Attributes:
-        backend: name of the target, which decides what is quantized.
-        bits: the widths measured.
-        rows: weights, then activations, in the order of the graph.
-        together: role → width → SQNR at the worst output with all of that role quantized, dB.
-        added: the same as the rows predict it, their noise added up: how far they can be trusted.
-        samples: samples each measurement was made on.
-        runs: measurements made.
-        seconds: what they took.
-        warnings: what a user should know of the figures.
-    """
-
-    backend: str
-    bits: tuple[int, ...]
-    rows: tuple[SensitivityRow, ...]
-    together: Mapping[str, Mapping[int, float]]
-    added: Mapping[str, Mapping[int, float]]
-    samples: int
-    runs: int
-    seconds: float
-    warnings: tuple[str, ...] = ()
-
-    def of(self, role: str) -> list[SensitivityRow]:
-        """The rows of a role, those that hurt most at the narrowest width first."""
-        return sorted((row for row in self.rows if row.role == role), key=lambda row: row.sqnr[min(self.bits)])
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready data."""
-        both = {"together": self.together, "added": self.added}
-        totals = {
-            key: {role: {str(b): jsonable(v) for b, v in found.items()} for role, found in table.items()}
-            for key, table in both.items()
-        }
-        return {
-            "backend": self.backend,
-            "bits": list(self.bits),
-            "samples": self.samples,
-            "runs": self.runs,
-            "seconds": round(self.seconds, 3),
-            **totals,
-            "warnings": list(self.warnings),
-            "rows": [row.to_dict() for row in self.rows],
-        }
-
-    def to_svg(self) -> str:
-        """The rows as a picture: a line a layer, a dot a width, further left hurts more."""
-        from onnxq.sensitivity_plot import draw
-
-        return draw(self)
+_ROLES: tuple[Role, ...] = ("weights", "activations")
 
 
 def sensitivity(
@@ -196,11 +93,26 @@ def sensitivity(
         )
     start = time.perf_counter()
     probe = make_probe(prepared.model, target, options, statistics, spread(statistics.kept, samples))
+    made = replace(_measured(probe, widths, runs, reporter), seconds=time.perf_counter() - start)
+    if plot is not None:
+        _draw(made, plot)
+    return made
+
+
+def _measured(probe: Probe, widths: tuple[int, ...], runs: int, reporter: Reporter) -> Sensitivity:
+    """Every part alone at every width, then all parts of a role together.
+
+    Args:
+        probe: quantizes parts of the model and runs it.
+        widths: in bits.
+        runs: largest number of measurements of single parts, shared out by the number of parts of each role.
+        reporter: shows progress.
+    """
     parts = parts_of(probe.model, probe.plan)
-    by_role = {role: [part for part in parts if part.role == role] for role in ROLES}
+    by_role = {role: [part for part in parts if part.role == role] for role in _ROLES}
     share = {role: runs * len(found) // max(len(parts), 1) for role, found in by_role.items()}
     totals = len(widths) * sum(bool(found) for found in by_role.values())
-    needed = totals + sum(runs_needed(len(by_role[role]), len(widths), share[role]) for role in ROLES)
+    needed = totals + sum(runs_needed(len(by_role[role]), len(widths), share[role]) for role in _ROLES)
     records: list[Record] = []
     together: dict[str, dict[int, float]] = {}
     added: dict[str, dict[int, float]] = {}
@@ -224,24 +136,30 @@ def sensitivity(
                 together[role][width] = _decibel(max(measured.values()))
                 added[role][width] = _decibel(_added(records, role, width))
         local = local_noise(probe, widths) if by_role["weights"] else {}
-    made = Sensitivity(
-        backend=target.name,
+    return Sensitivity(
+        backend=probe.plan.backend,
         bits=widths,
         rows=tuple(_row(record, local) for record in records),
         together=together,
         added=added,
         samples=len(probe.samples),
         runs=done,
-        seconds=time.perf_counter() - start,
+        seconds=0.0,
         warnings=(rows_depend(probe.reshaped),) if probe.reshaped else (),
     )
-    if plot is not None:
-        try:
-            Path(plot).write_text(made.to_svg(), encoding="utf-8")
-        except OSError as error:
-            what = f"cannot be written: {error.strerror or error}"
-            raise OutputError(what, where=f"'{plot}'", hint=hint_for(error)) from error
-    return made
+
+
+def _draw(made: Sensitivity, plot: str | os.PathLike[str]) -> None:
+    """Write the picture.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    try:
+        Path(plot).write_text(made.to_svg(), encoding="utf-8")
+    except OSError as error:
+        what = f"cannot be written: {error.strerror or error}"
+        raise OutputError(what, where=f"'{plot}'", hint=hint_for(error)) from error
 
 
 def _require_picture(plot: str | os.PathLike[str] | None) -> None:

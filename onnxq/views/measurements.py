@@ -25,7 +25,7 @@ from onnxq.views.parts import (
 )
 
 if TYPE_CHECKING:
-    from onnxq.sensitivity import Sensitivity
+    from onnxq.measuring.sensitivities import Sensitivity
 
 __all__ = ["calibrated", "comparison", "findings", "plan", "sensitivity"]
 

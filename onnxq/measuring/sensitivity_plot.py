@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from onnxq.sensitivity import Sensitivity, SensitivityRow
+    from onnxq.measuring.sensitivities import Sensitivity, SensitivityRow
 
 __all__ = ["draw"]
 
