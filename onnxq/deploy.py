@@ -90,8 +90,8 @@ def deploy(
     path = None if output is None else artifact_path(output, model, target.name)
     if path is not None:
         spare(beside=target.format_named(options.format).sidecars(path), model=model)
-    given, source = in_form(model, target, options)
-    warnings = left_while_running(source, target.format_named(options.format))
+    given, source, lost = in_form(model, target, options)
+    warnings = [*lost, *left_while_running(source, target.format_named(options.format))]
     if not source.qparams:
         raise nothing_to_deploy(source)
     plan, numbers, notes = _adopt(source, past_quantizers(given), target, options)
@@ -232,7 +232,8 @@ def _follow_moves(model: ir.Model, plan: Plan, numbers: dict[str, QParams], in_f
 
     def known(value: ir.Value | None, of: Site) -> QParams | None:
         site = sites.get(value.name or "") if value is not None else None
-        return numbers.get(site.name) if site is not None and plan.root(site) is plan.root(of) else None
+        found = numbers.get(site.name) if site is not None and plan.root(site) is plan.root(of) else None
+        return found if found is not None and not found.scale.ndim else None  # an axis is another one behind
 
     missing = [s for s in plan.sites if s.role == "activation" and s.name not in numbers]
     for site in missing:

@@ -33,7 +33,7 @@ from onnxq.planning.uneven import too_uneven
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.spec import WIDE_OPSET, QuantSpec
 
-__all__ = ["KEEP", "Prepared", "Source", "backend_named", "needed_opset"]
+__all__ = ["KEEP", "Prepared", "Source", "backend_named", "in_float32", "needed_opset", "still_half"]
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 BASE_OPSET = 14
@@ -63,8 +63,7 @@ class Prepared:
         self.notes: list[str] = []
         if options.simplify:
             self.notes += map(str, simplify(model))
-        self.notes += map(str, [*inline_functions(model, KEEP), *unique_names(model)])
-        widened = upcast(model)
+        widened = in_float32(model)
         self.notes += map(str, widened)
         self.remembered = fingerprint(model, most_nodes=_FIRST_NODES)
         before = [value.name for value in model.graph.inputs] if model.ir_version >= 4 else []  # older ones must list
@@ -73,7 +72,7 @@ class Prepared:
         self.notes += map(str, infer_foreign(model, options.custom_op_library))
         check(model)
         self.model = model
-        self.lost = [*_inputs_lost(before, model), *_still_half(widened)]
+        self.lost = [*_inputs_lost(before, model), *still_half(widened)]
         self.random = check_random(model)
 
     @property
@@ -134,6 +133,14 @@ class Prepared:
         return model, [str(note) for note in notes]
 
 
+def in_float32(model: ir.Model) -> list[Note]:
+    """Bring a model that computes in half precision to float32, in place; what was done, or why it could not be.
+
+    Quantizers with scales in half precision have the same ones in float32.
+    """
+    return [*inline_functions(model, KEEP), *unique_names(model), *upcast(model)]
+
+
 def _inputs_lost(before: list[str | None], model: ir.Model) -> list[str]:
     """What to say of inputs that the file listed, being constants as well."""
     names = {value.name for value in model.graph.inputs}
@@ -143,11 +150,15 @@ def _inputs_lost(before: list[str | None], model: ir.Model) -> list[str]:
     return [f"{lost[0]!r}{more} {listed}: the result no longer takes them as inputs"] if lost else []
 
 
-def _still_half(notes: Sequence[Note]) -> list[str]:
+def still_half(notes: Sequence[Note]) -> list[str]:
     """What to say of a model that could not be brought to float32."""
     head = "refused: "
     so = "the model still computes in half precision, and those parts are not quantized. Give it in float32"
-    return [f"{n.node!r}: {n.message.removeprefix(head)}: {so}" for n in notes if n.message.startswith(head)]
+    return [
+        f"{n.node!r}: {n.message.removeprefix(head)}: {so}"
+        for n in notes
+        if n.pass_name == "upcast" and n.message.startswith(head)
+    ]
 
 
 def _tensors(model: ir.Model) -> dict[str, ir.Value]:

@@ -21,6 +21,7 @@ from onnxq.deploying.apart import apart
 from onnxq.given.unfolded import unfolded
 from onnxq.graph.files.load import load
 from onnxq.graph.foreign import infer_foreign
+from onnxq.graph.passes.halves import widen_halves
 from onnxq.graph.passes.normalize import normalize
 from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.recognition.groups import find_groups
@@ -31,7 +32,7 @@ from onnxq.options import Options
 from onnxq.plan import Edge, Role, Site
 from onnxq.planning.table_rows import row
 from onnxq.planning.uneven import too_uneven
-from onnxq.prepare import KEEP, Source, needed_opset
+from onnxq.prepare import KEEP, Source, in_float32, needed_opset, still_half
 from onnxq.qparams import QParams
 from onnxq.quantize import read
 from onnxq.quantized import Quantized
@@ -42,7 +43,7 @@ __all__ = ["in_form", "kind_of", "past_quantizers"]
 _STORED = frozenset({ir.DataType.INT4, ir.DataType.INT8, ir.DataType.INT16})
 
 
-def in_form(model: Source, target: Backend, options: Options) -> tuple[Quantized, Quantized]:
+def in_form(model: Source, target: Backend, options: Options) -> tuple[Quantized, Quantized, list[str]]:
     """Take the quantizers out of a model, and bring what is left into the form that a target wants.
 
     Args:
@@ -51,14 +52,17 @@ def in_form(model: Source, target: Backend, options: Options) -> tuple[Quantized
         options: opset and format.
 
     Returns:
-        What was read, in normal form, and the same as the target wants it. Tensors with numbers have in the latter the
-        names and values of the former, but for those that the target computes in a way of its own.
+        What was read, in normal form and in float32, and the same as the target wants it. Tensors with numbers have in
+        the latter the names and values of the former, but for those that the target computes in a way of its own.
+        Last what could not be brought to float32, as warnings.
 
     Raises:
         OnnxqError: the model is unreadable, or not for this target or format.
     """
     raised = load(model)
-    notes = _normalized(raised, needed_opset(target, options), options)
+    widen_halves(raised)  # onnxq stores float constants so: that computes in float32
+    widened = in_float32(raised)
+    notes = [*map(str, widened), *_normalized(raised, needed_opset(target, options), options)]
     found = read(raised, backend=target.name)
     least = _opset(found, target, options)
     if found.model.opset_imports.get("", 0) < least:
@@ -70,7 +74,7 @@ def in_form(model: Source, target: Backend, options: Options) -> tuple[Quantized
     refuse = target.format_named(options.format).refuses
     if refuse is not None:
         refuse(formed.model)
-    return found, formed
+    return found, formed, still_half(widened)
 
 
 def _normalized(model: ir.Model, least: int, options: Options) -> list[str]:

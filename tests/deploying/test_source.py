@@ -169,7 +169,7 @@ def test_a_function_in_parts_that_the_target_has_keeps_the_numbers_inside() -> N
     }"""
     constants: dict[str, Any] = {"eps": f32(1e-5).reshape(1), **{name: GRIDS[name] for name in "szt"}}
     source = build(text, **constants)
-    _, formed = in_form(source, backend_named("qnn"), Options())
+    _, formed, _ = in_form(source, backend_named("qnn"), Options())
     assert "LayerNormalization" not in {node.op_type for node in formed.model.graph}
     assert {"x", "m", "c"} <= {value.name for node in formed.model.graph for value in node.inputs if value is not None}
 

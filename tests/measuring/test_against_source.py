@@ -44,7 +44,7 @@ def test_fewer_quantizers_are_no_cause_for_a_warning(source: onnx.ModelProto) ->
 
 
 def test_a_result_that_computes_something_else_is_told(source: onnx.ModelProto) -> None:
-    inside, _ = in_form(source, backend_named("onnxruntime"), Options())
+    inside, *_ = in_form(source, backend_named("onnxruntime"), Options())
     broken = onnx.ModelProto()
     broken.CopyFrom(source)
     for tensor in broken.graph.initializer:
@@ -85,7 +85,7 @@ def test_the_summary_has_the_figure(
 
 
 def test_another_shape_is_told(source: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
-    inside, _ = in_form(source, backend_named("onnxruntime"), Options())
+    inside, *_ = in_form(source, backend_named("onnxruntime"), Options())
     lost, near = Errors(samples=3, reshaped=3, score=-6.0), Errors(samples=3, sqnr=35.0, score=35.0)
     found = iter([{"y": lost}, *[{"y": near}] * 3])
     monkeypatch.setattr("onnxq.measuring.against_source.errors_of", lambda run, samples: next(found))
@@ -98,7 +98,7 @@ def test_a_result_farther_from_the_float_model_than_the_model_given_is_told(
     source: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model given that differs much from its float model on random inputs hides what the result loses."""
-    inside, _ = in_form(source, backend_named("onnxruntime"), Options())
+    inside, *_ = in_form(source, backend_named("onnxruntime"), Options())
 
     def warnings(after: float) -> tuple[str, ...]:
         figures = iter(Errors(samples=3, sqnr=db, score=db) for db in (2.4, 5.0, 5.9, after))

@@ -29,7 +29,7 @@ GENERIC = frozenset({
 })
 # fmt: on
 """Operators of com.microsoft that onnxruntime 1.31 computes in float32 wherever it takes half precision."""
-_TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
+_TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "precision")
 
 
 def upcast(model: ir.Model, dtypes: Collection[ir.DataType] = HALVES) -> list[Note]:
