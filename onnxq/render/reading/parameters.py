@@ -9,12 +9,13 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.graph.values import constant_array
+from onnxq.graph.values import constant_array, is_constant
 from onnxq.qparams import QParams, from_range
 from onnxq.render.reading.sound_numbers import check_numbers
 from onnxq.spec import PerChannel, PerTensor, QuantSpec, Scheme
 
 __all__ = [
+    "before_widening",
     "fake_parameters",
     "logarithmic_parameters",
     "narrowed",
@@ -67,6 +68,16 @@ def pair_parameters(node: ir.Node, dtype: ir.DataType | None) -> QParams | str:
         spec = replace(spec, scheme=Scheme.FLOAT8)
     check_numbers(node, spec, scale, points, stored=node.op_type == "DequantizeLinear")
     return QParams(spec, scale.astype(np.float32), points)
+
+
+def before_widening(value: ir.Value | None) -> ir.Value | None:
+    """The 4-bit integers that a Cast widens to 8 bits of the same sign; any other value as it is."""
+    cast = value.producer() if value is not None else None
+    narrow = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else None
+    kinds = {ir.DataType.INT4: ir.DataType.INT8, ir.DataType.UINT4: ir.DataType.UINT8}
+    if value is None or narrow is None or narrow.dtype not in kinds or value.dtype is not kinds[narrow.dtype]:
+        return value
+    return narrow if is_constant(narrow) else value
 
 
 def narrowed(qparams: QParams, stored: ir.Value, array: NDArray[Any], widened: bool) -> QParams:

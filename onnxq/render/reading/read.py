@@ -2,10 +2,10 @@
 
 Read are: a QuantizeLinear that only DequantizeLinears with the same parameters read (an activation, or a float
 constant), a DequantizeLinear of a stored integer constant (weight, bias, constant operand), integers cast and scaled
-(the weight of a float layer), FakeQuantize and NNIEQuantize calls with constant parameters, and QOperators. Anything
-else that quantizes (a lone Q or DQ) is part of the float model as far as this reader goes, and named in the notes.
-Where a tensor is quantized twice in a row, or a model output would lose its name, an Identity keeps the two tensors
-apart.
+(the weight of a float layer), FakeQuantize and NNIEQuantize calls with constant parameters, and QOperators. A constant
+moved before it is read (a transposed weight) is taken as it is read, its scales with it. Anything else that quantizes
+(a lone Q or DQ) is part of the float model as far as this reader goes, and named in the notes. Where a tensor is
+quantized twice in a row, or a model output would lose its name, an Identity keeps the two tensors apart.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ from onnxq.quantized import Quantized
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.render.early_unpacking import scale_early, unpack_early
 from onnxq.render.qoperator.expand import expand
+from onnxq.render.reading.moved_constants import is_moved, move_constant
 from onnxq.render.reading.nodes import sort_nodes
 from onnxq.render.reading.parameters import (
+    before_widening,
     fake_parameters,
     logarithmic_parameters,
     narrowed,
@@ -132,7 +134,7 @@ class _Reader:
         self._take_out(value, [dq.outputs[0] for dq in readers], qparams)
 
     def _stored(self, dq: ir.Node) -> None:
-        stored = _before_widening(dq.inputs[0])
+        stored = before_widening(dq.inputs[0])
         if stored is None or not is_constant(stored):
             producer = stored.producer() if stored is not None else None
             if producer is None or producer.op_type != "QuantizeLinear":
@@ -153,7 +155,7 @@ class _Reader:
     def _unpacked(self, node: ir.Node) -> None:
         """Integers times a scale: the weight of a float layer, unpacked when the model is loaded."""
         cast = node.inputs[0].producer() if node.inputs[0] is not None else None
-        stored = _before_widening(cast.inputs[0]) if cast is not None and cast.op_type == "Cast" else None
+        stored = before_widening(cast.inputs[0]) if cast is not None and cast.op_type == "Cast" else None
         scale, array = constant_array(node.inputs[1]), constant_array(stored)
         if stored is None or scale is None or array is None:
             return
@@ -182,6 +184,8 @@ class _Reader:
         edges = [edge for result in results for edge in self._bypass(result, value, alone)]
         role: Role = self._constant_role(edges, qparams) if constant else "activation"
         self.found.append(_Found(value, role, qparams, edges, produced=alone))
+        if constant:
+            self._move(self.found[-1])
 
     def _lift(
         self,
@@ -200,6 +204,23 @@ class _Reader:
             self.found.append(found)
         found.readers += self._bypass(result, found.value, alone=False)
         found.role = self._constant_role(found.readers, qparams)
+        self._move(found)
+
+    def _move(self, found: _Found) -> None:
+        """Let who reads a constant transposed, reshaped and so on read another constant, with numbers of its own."""
+        for node, index in [edge for edge in found.readers if is_moved(*edge)]:
+            moved = move_constant(self.model, node, found.qparams)
+            if moved is None:
+                self.notes.append(
+                    f"read: '{node.name}' spreads the scales of '{found.value.name}' over several axes: left as it is"
+                )
+                continue
+            found.readers.remove((node, index))
+            for value, qparams in moved:
+                edges = [(u.node, u.idx) for u in value.uses() if u.idx or u.node.op_type not in _QUANTIZERS]
+                if edges:
+                    self.found.append(_Found(value, self._constant_role(edges, qparams), qparams, edges))
+                    self._move(self.found[-1])
 
     def _bypass(self, quantized: ir.Value, value: ir.Value, alone: bool) -> list[tuple[ir.Node, int]]:
         """Let the readers of a quantizer's result read the float tensor, which ``alone`` the quantizer reads."""
@@ -276,13 +297,3 @@ class _Reader:
             edges = tuple(Edge(n.name or "", i) for n, i in found.readers)
             sites.append(Site(name, tensor, found.role, found.qparams.spec, edges, produced=found.produced))
         return related(self.model, self.backend, sites, numbers), numbers
-
-
-def _before_widening(value: ir.Value | None) -> ir.Value | None:
-    """The 4-bit integers that a Cast widens to 8 bits of the same sign; any other value as it is."""
-    cast = value.producer() if value is not None else None
-    narrow = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else None
-    kinds = {ir.DataType.INT4: ir.DataType.INT8, ir.DataType.UINT4: ir.DataType.UINT8}
-    if value is None or narrow is None or narrow.dtype not in kinds or value.dtype is not kinds[narrow.dtype]:
-        return value
-    return narrow if is_constant(narrow) else value
