@@ -16,7 +16,7 @@ from onnxq.calibration.roles import samples_to_verify, to_judge_by
 from onnxq.calibration.statistics import Statistics
 from onnxq.console.progress import Reporter
 from onnxq.deciding.decide import Decider
-from onnxq.deciding.what_hurts import mend
+from onnxq.deciding.mend import mend
 from onnxq.effort import algorithms_of, learns
 from onnxq.errors import OptionError
 from onnxq.graph.shapes import forget_shapes

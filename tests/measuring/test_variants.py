@@ -11,7 +11,7 @@ import pytest
 import onnxq
 from onnxq import Options
 from onnxq.calibration.statistics import KeptSample
-from onnxq.deciding import what_hurts
+from onnxq.deciding import mend, what_hurts
 from onnxq.graph.files.load import load
 from onnxq.graph.shapes import infer_shapes
 from onnxq.measuring.outputs import worst_sqnr
@@ -149,8 +149,8 @@ def test_blame_is_that_of_whole_models(backend: str, monkeypatch: pytest.MonkeyP
             return measured
 
     monkeypatch.setattr(what_hurts, "Variants", Both)
-    monkeypatch.setattr(what_hurts, "POOR", 1000.0)
-    monkeypatch.setattr(what_hurts, "FINE", 1000.0)
+    monkeypatch.setattr(mend, "POOR", 1000.0)
+    monkeypatch.setattr(mend, "FINE", 1000.0)
     monkeypatch.setattr("onnxq.deciding.rescue._LEAST_GAIN", -1000.0)  # measure in any case
     onnxq.quantize(build(text, **constants), images(1, 8, 6, 6), backend=backend, options=Options())
     assert len(found) == 8, "with none of the layers quantized, with all, and with each"

@@ -1,0 +1,163 @@
+"""Where a result is poor: what of it hurts the outputs is found by measuring, and stays float.
+
+Below 40 dB that is arithmetic between layers which float makes next to no dearer (:mod:`onnxq.deciding.relief`), or,
+where a target has no table of costs, Concats whose one scale is far too large for some of what they read
+(:mod:`onnxq.deciding.ties`), and arithmetic just before float arithmetic that amplifies its noise
+(:mod:`onnxq.deciding.tails`). Below 30 dB, weights that float layers store as integers take 16 bits where 8 cost as
+much. Below 12 dB it is the layers to blame (:mod:`onnxq.deciding.rescue`); where the result stays of no use
+all the same, only weights are quantized. An output's error is held against its signal
+over all the data (:mod:`onnxq.measuring.judging`), and the worst output decides. An output that has another shape than
+the float model's in some sample decides nothing: its rows depend on the numbers, and no layer is to blame.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+
+from onnxq.calibration.roles import samples_to_verify
+from onnxq.console.progress import Reporter
+from onnxq.deciding.decide import Decider
+from onnxq.deciding.relief import FINE
+from onnxq.deciding.rescue import POOR
+from onnxq.deciding.what_hurts import Raised, may_store, to_relieve, to_rescue, to_widen, worst_level
+from onnxq.effort import learns
+from onnxq.measuring.final_check import Verification
+from onnxq.measuring.judging import judged, lifts
+from onnxq.measuring.metrics import kept_signal
+from onnxq.notes.reasons import LOST
+from onnxq.quantized import Quantized
+
+__all__ = ["mend"]
+
+_MANY_OUTPUTS = 4
+_MANY = (
+    "{} outputs are judged, and the worst of them decides what stays float: those that nobody reads are best taken out "
+    "of the model first (onnx.utils.extract_model)"
+)
+_COARSE = 30.0
+"""dB: only a result below this is worth weights of twice the size."""
+_USELESS = 10.0
+"""dB: below this a model is of no use, and weights alone are quantized where that leaves one that is."""
+
+Verify = Callable[[Quantized], Verification]
+
+
+def mend(
+    decider: Decider,
+    quantized: Quantized,
+    verification: Verification,
+    verify: Verify,
+    raised: Raised,
+    reporter: Reporter,
+) -> tuple[Quantized, Verification]:
+    """A result with as much of it in float as makes it good enough; itself where it is, or where nothing helps.
+
+    Args:
+        decider: what made it; keeps float from now on what the result does.
+        quantized: the result.
+        verification: of it.
+        verify: verifies another.
+        raised: the float model at an opset that has 16-bit weights; None where the result may hold none.
+        reporter: shows progress.
+    """
+    worst = verification.worst
+    if worst is None or worst[1].sqnr >= FINE:
+        return quantized, verification
+    mending = _Mending(decider, quantized, verification, verify, reporter)
+    mending.relieve()
+    mending.widen(raised)
+    mending.rescue()
+    mending.store()
+    mending.advise()
+    return mending.quantized, mending.verification
+
+
+class _Mending:
+    """A poor result on its way to a better one: a step a method, each nothing where the result is good enough for it.
+
+    Attributes:
+        quantized: the result as it is now.
+        verification: of it.
+    """
+
+    def __init__(
+        self, decider: Decider, quantized: Quantized, verification: Verification, verify: Verify, reporter: Reporter
+    ) -> None:
+        self.quantized, self.verification = quantized, verification
+        self._decider, self._verify, self._reporter = decider, verify, reporter
+        outputs = verification.outputs.items()
+        self._judges = {name for name, errors in outputs if not errors.reshaped and not math.isnan(errors.sqnr)}
+        verified = samples_to_verify(decider.statistics.kept, learns(decider.options))
+        self._louder = lifts(verified, decider.statistics)
+        self._rescued = False
+
+    def relieve(self) -> None:
+        """Arithmetic that costs much in integers stays float."""
+        if self._score(self.verification) >= FINE:
+            return
+        reasons = to_relieve(self._decider, self.quantized, self._judges, self._reporter)
+        if reasons:
+            self._decider.keep_float(reasons)
+            self._again()
+
+    def widen(self, raised: Raised) -> None:
+        """Weights that float layers store take 16 bits where 8 cost much."""
+        if self._score(self.verification) >= _COARSE:
+            return
+        model, reasons = to_widen(self._decider, self.quantized, self._judges, raised, self._reporter)
+        if reasons:
+            self._decider.store_wide(model, reasons)
+            self._again()
+
+    def rescue(self) -> None:
+        """The layers to blame stay float, where the result is better for it."""
+        if self._score(self.verification) >= POOR:
+            return
+        decider = self._decider
+        reasons = to_rescue(decider, self.quantized, self._judges, self._reporter)
+        if not reasons:
+            return
+        store = may_store(decider, reasons, self._judges)
+        rescued = decider.again(reasons, store=store)[0]
+        better = self._verify(rescued)
+        if self._score(better) > self._score(self.verification):
+            self.quantized, self.verification = rescued, better
+            decider.keep_float(reasons, store=store)
+            self._rescued = True
+
+    def store(self) -> None:
+        """Weights alone are quantized where the result is of no use otherwise, and is then."""
+        decider = self._decider
+        lost = self._lost(self.verification, min(decider.options.min_sqnr, _USELESS))
+        if not lost or not decider.target.stores_weights:
+            return
+        reasons = dict.fromkeys(self.quantized.plan.quantized, lost)
+        stored = decider.again(reasons, store=True)[0]
+        better = self._verify(stored)
+        if not stored.plan.quantized and not self._lost(better, decider.options.min_sqnr):
+            decider.keep_float(reasons, store=True)
+            self.quantized, self.verification, self._rescued = stored, better, False
+
+    def advise(self) -> None:
+        """That the layers kept float are those of many outputs."""
+        if self._rescued and len(self._judges) >= _MANY_OUTPUTS:
+            self._decider.hints.append(_MANY.format(len(self._judges)))
+
+    def _again(self) -> None:
+        self.quantized = self._decider.again()[0]
+        self.verification = self._verify(self.quantized)
+
+    def _score(self, verification: Verification) -> float:
+        return worst_level(verification.outputs, self._louder, self._judges)
+
+    def _lost(self, verification: Verification, floor: float) -> str:
+        return _lost(verification, self._louder, self._judges, floor)
+
+
+def _lost(verification: Verification, louder: Mapping[str, float], judges: Collection[str], floor: float) -> str:
+    """What is left, its mean apart, of the output that suffers most; empty where all outputs have the floor."""
+    outputs = verification.outputs.items()
+    left = judged({name: min(e.sqnr, kept_signal(e)) for name, e in outputs if name in judges}, louder)
+    worst = min(left, key=lambda name: left[name], default="")
+    return f"{LOST}{left[worst]:.1f} dB are left of output {worst!r}" if left and left[worst] < floor else ""
