@@ -14,14 +14,14 @@ from onnxq.graph.traverse import all_graphs, describe, subgraphs
 from onnxq.graph.values import array_of
 from onnxq.plan import Edge
 from onnxq.torch.attributes import DTYPES
-from onnxq.torch.ops import layers, math, recurrent, resize, shape
+from onnxq.torch.ops import indexing, layers, math, recurrent, resize, shape
 
 __all__ = ["Executor", "unsupported_nodes"]
 
 Tensor = torch.Tensor
 Quantizer = Callable[[Tensor], Tensor]
 
-_OPS = {**math.OPS, **shape.OPS, **layers.OPS, **resize.OPS, **recurrent.OPS}
+_OPS = {**math.OPS, **shape.OPS, **indexing.OPS, **layers.OPS, **resize.OPS, **recurrent.OPS}
 _CONTROL = ("Constant", "If", "Loop")
 _STANDARD = ("", "ai.onnx")
 _LISTED = 8

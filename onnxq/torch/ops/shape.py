@@ -1,4 +1,4 @@
-"""Operators that reorder, cut, join and index tensors, as ONNX defines them."""
+"""Operators that reorder, cut, join and make tensors, as ONNX defines them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ __all__ = ["OPS", "unsupported"]
 Tensor = torch.Tensor
 Result = tuple[Tensor, ...]
 
-_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
-"""What ONNX calls the reductions of a scattering → what torch does."""
 _BOOL_MASK, _TRUE_MASK = 10, 12
 """Operator sets from which the mask of Dropout has truth values, and from which what is kept is true."""
 
@@ -131,63 +129,6 @@ def _slice(node: ir.Node, inputs: Inputs, opset: int) -> Result:
     return (x,)
 
 
-def _gather(node: ir.Node, inputs: Inputs, opset: int) -> Result:
-    x, index = inputs
-    assert x is not None and index is not None
-    axis = node.attributes.get_int("axis", 0) % x.ndim
-    index = index.to(torch.int64)
-    flat = torch.where(index < 0, index + x.shape[axis], index).reshape(-1)
-    return (x.index_select(axis, flat).reshape([*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]]),)
-
-
-def _gather_elements(node: ir.Node, inputs: Inputs, opset: int) -> Result:
-    x, index = inputs
-    assert x is not None and index is not None
-    axis = node.attributes.get_int("axis", 0)
-    index = index.to(torch.int64)
-    return (torch.gather(x, axis, torch.where(index < 0, index + x.shape[axis], index)),)
-
-
-def _gather_nd(node: ir.Node, inputs: Inputs, opset: int) -> Result:
-    x, index = inputs
-    assert x is not None and index is not None
-    batch = node.attributes.get_int("batch_dims", 0)
-    index = index.to(torch.int64)
-    head = x.shape[:batch]
-    rows = int(np.prod(head, dtype=np.int64))
-    flat_x, flat_index = x.reshape(rows, *x.shape[batch:]), index.reshape(rows, -1, index.shape[-1])
-    picked = [part[tuple(where.unbind(-1))] for part, where in zip(flat_x, flat_index, strict=True)]
-    return (torch.stack(picked).reshape(*index.shape[:-1], *x.shape[batch + index.shape[-1] :]),)
-
-
-def _scatter_elements(node: ir.Node, inputs: Inputs, opset: int) -> Result:
-    x, index, updates = inputs
-    assert x is not None and index is not None and updates is not None
-    axis, how = node.attributes.get_int("axis", 0), node.attributes.get_string("reduction", "none")
-    index = index.to(torch.int64)
-    index = torch.where(index < 0, index + x.shape[axis], index)
-    if how == "none":
-        return (x.scatter(axis, index, updates),)
-    return (x.scatter_reduce(axis, index, updates, _REDUCTIONS[how or ""]),)
-
-
-def _scatter_nd(node: ir.Node, inputs: Inputs, opset: int) -> Result:
-    x, index, updates = inputs
-    assert x is not None and index is not None and updates is not None
-    how = node.attributes.get_string("reduction", "none")
-    where = index.to(torch.int64).unbind(-1)
-    if how == "none":
-        return (x.index_put(tuple(where), updates),)
-    depth = index.shape[-1]
-    row = torch.zeros_like(where[0])  # which of the parts that are updated
-    for size, position in zip(x.shape, where, strict=False):
-        row = row * size + torch.where(position < 0, position + size, position)
-    parts = x.reshape(int(np.prod(x.shape[:depth], dtype=np.int64)), -1)
-    given = updates.reshape(-1, parts.shape[1])
-    made = parts.scatter_reduce(0, row.reshape(-1, 1).expand_as(given), given, _REDUCTIONS[how or ""])
-    return (made.reshape(x.shape),)
-
-
 def _pad(node: ir.Node, inputs: Inputs, opset: int) -> Result:
     x = _first(inputs)
     pads = integers(node, inputs, 1, "pads") or []
@@ -296,17 +237,12 @@ OPS: dict[str, Op] = {
     "Dropout": _dropout,
     "Expand": _expand,
     "Flatten": _flatten,
-    "Gather": _gather,
-    "GatherElements": _gather_elements,
-    "GatherND": _gather_nd,
     "Identity": _same,
     "NonZero": _non_zero,
     "OneHot": _one_hot,
     "Pad": _pad,
     "Range": _range,
     "Reshape": _reshape,
-    "ScatterElements": _scatter_elements,
-    "ScatterND": _scatter_nd,
     "Shape": _shape,
     "Size": _size,
     "Slice": _slice,
