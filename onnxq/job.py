@@ -29,6 +29,7 @@ from onnxq.notes.hints import few_bits, hints, low
 from onnxq.notes.lacking import lacking
 from onnxq.notes.unmet import unmet
 from onnxq.options import Options
+from onnxq.planning.one_way import require_one_way
 from onnxq.planning.planner import make_plan
 from onnxq.prepare import Prepared, backend_named, needed_opset
 from onnxq.quantized import Quantized
@@ -53,9 +54,9 @@ class Job:
         self.format = self.target.format_named(options.format)
 
     def fitted(self, prepared: Prepared) -> tuple[ir.Model, list[str]]:
-        """The model as the target wants it; a pattern that matches nothing is an error before any data is run."""
+        """The model as the target wants it; options that do not fit the model are an error before any data is run."""
         model, notes = prepared.for_target(self.target, self.options)
-        make_plan(model, self.target, self.options)
+        require_one_way(make_plan(model, self.target, self.options), self.target, self.options)
         return model, notes
 
     def run(

@@ -21,6 +21,7 @@ from onnxq.notes.aloud import say
 from onnxq.observe import observe, require_one, too_few_kept
 from onnxq.options import ImageOptions, Options
 from onnxq.plan import Plan
+from onnxq.planning.one_way import require_one_way
 from onnxq.planning.planner import make_plan
 from onnxq.prepare import Prepared, Source, backend_named
 from onnxq.quantized import Quantized
@@ -49,7 +50,10 @@ def plan(
     chosen(options.algorithms)
     target.require(options)
     fitted = Prepared(model, options).for_target(target, options)[0]
-    return make_plan(fitted, target, options, sizes=sizes_at(fitted, {**shapes_of_one(fitted), **(shapes or {})}))
+    sizes = sizes_at(fitted, {**shapes_of_one(fitted), **(shapes or {})})
+    made = make_plan(fitted, target, options, sizes=sizes)
+    require_one_way(made, target, options)
+    return made
 
 
 def calibrate(

@@ -212,9 +212,10 @@ def test_fake_quantize_runs_by_itself_with_the_same_numbers(tmp_path: Path) -> N
 
 
 def test_a_layer_is_counted_with_the_function_it_absorbs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As aimet-onnx writes it: a quantizer behind the Relu, none between the two."""
+    """As aimet-onnx writes it: a quantizer behind the Relu, none between the two, stored integers for weights."""
     model = build(
         """(float[1, 2, 4, 4] x) => (float[1, 2, 4, 4] y, float[1, 2, 4, 4] z) {
+            w = DequantizeLinear (wq, s)
             a = Conv (x, w)
             r = Relu (a)
             rq = QuantizeLinear (r, s, o)
@@ -226,15 +227,18 @@ def test_a_layer_is_counted_with_the_function_it_absorbs(monkeypatch: pytest.Mon
             z = Neg (c)
             d = Relu (c)
             dq = QuantizeLinear (d, s, o)
+            e = Conv (rd, v)
+            eq = QuantizeLinear (e, s, o)
         }""",
-        w=normal(2, 2, 1, 1),
+        wq=np.ones((2, 2, 1, 1), np.int8),
+        v=normal(2, 2, 1, 1),
         s=np.float32(0.1),
         o=np.uint8(0),
     )
-    names = dict(zip("abrcyzd", ("first", "second", "relu", "read twice", "relu", "neg", "relu"), strict=True))
+    names = dict(zip("abrcyzde", "first second relu many relu neg relu weight".split(), strict=True))
     for node in model.graph.node:
         node.name = names.get(node.output[0], "")
     monkeypatch.syspath_prepend(str(WORKERS))
     found = importlib.import_module("run_snpe").kinds(model)
     assert found["integer"] == ["Conv first", "Relu relu", "Conv second", "Relu relu", "Relu relu"]
-    assert found["floating"] == ["Conv read twice", "Neg neg"]
+    assert found["floating"] == ["Conv many", "Neg neg", "Conv weight"], "read twice; a weight in float"
