@@ -74,6 +74,10 @@ def pages() -> dict[Path, str]:
         "several from one calibration, `onnxq deploy` takes a model that is quantized already, and `onnxq verify OUT\n"
         "--backend NAME` loads what was written into the target's own runtime, where one can be installed.\n"
         "[What each makes of real models](figures.md).\n\n"
+        "Where the end of a model (decoding of boxes, NonMaxSuppression) cannot run on a target, as `onnxq check\n"
+        "--backend NAME` says, cut it off before quantizing, by the names of the tensors in front of it:\n"
+        "`onnx.utils.extract_model('model.onnx', 'cut.onnx', ['images'], ['boxes', 'scores'])`. Where float nodes run\n"
+        "beside integer ones, `--exclude` leaves it in the model as it is.\n\n"
         "| name | target | weights | activations | artifacts | checked with |\n|---|---|---|---|---|---|\n" + rows
     )
     return {FOLDER / "README.md": index, **{FOLDER / f"{b.name}.md": page(b) for b in found}}
