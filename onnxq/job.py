@@ -109,7 +109,7 @@ class Job:
         advice = (*hints(float_model, quantized.plan, target, decider.sizes), *decider.hints)
         if options.effort != "best":  # which has tried it
             advice += few_bits(quantized.plan, quantized.qparams, quantized.recipe)
-        advice += low(float_model, verification, target, options, decider.sizes)
+        advice += low(float_model, quantized.plan, verification, target, options, decider.sizes)
         return replace(quantized, verification=verification, notes=(*notes, *decider.notes, *unsaid), hints=advice)
 
 

@@ -98,6 +98,20 @@ def _loud() -> tuple[onnx.ModelProto, list[dict[str, np.ndarray]]]:
     return model, [{"x": normal(4, 32, seed=k, scale=1.0) * scale} for k in range(8)]
 
 
+@pytest.mark.parametrize(("loud", "said"), [(60.0, True), (1.0, False)])
+def test_a_transformer_with_a_poor_sample_is_told_of_ranges_at_each_run(loud: float, said: bool) -> None:
+    """One range for all samples gives quiet ones few steps; the total, made by the loud ones, does not show it."""
+    model = build("(float[64, 64] x) => (float[64, 64] y) { y = MatMul (x, w) }", w=normal(64, 64))
+    data = [{"x": normal(64, 64, seed=k, scale=loud if k % 2 else 1.0)} for k in range(8)]
+    result = onnxq.quantize(model, data, options=Options(include=("MatMul",)))
+    assert result.verification is not None and result.verification.worst is not None
+    assert result.verification.worst[1].sqnr > 30
+    (start,) = (h for h in result.hints if "--algorithm dynamic" in h) if said else ("",)
+    assert not said or (start.startswith("output 'y' has ") and " dB in sample " in start)
+    assert any("--algorithm dynamic" in hint for hint in result.hints) is said
+    assert not any("--effort best" in hint for hint in result.hints)
+
+
 def test_a_poor_result_says_what_may_give_more() -> None:
     model, data = _loud()
     qnn = onnxq.quantize(model, data, backend="qnn")
