@@ -18,7 +18,7 @@ from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.console.progress import Reporter, Silent
 from onnxq.console.terminal import plural
 from onnxq.deciding.amplifiers import noise_amplifiers
-from onnxq.deciding.branches import lost_branches, remedy, to_keep_float, with_wide_concats
+from onnxq.deciding.branches import LostBranch, lost_branches, remedy, to_keep_float, with_wide_concats
 from onnxq.deciding.coarse import coarse_weights
 from onnxq.deciding.idle import idle_bodies
 from onnxq.deciding.least_float import least_float
@@ -39,6 +39,10 @@ _ROUNDS = 3
 """How often noise is looked for again after nodes were kept float."""
 _LARGEST_SHARE = 0.5
 """Largest share of the quantized nodes' cost that may be kept float because of amplified noise."""
+
+
+Made = tuple[Quantized, list[str]]
+"""A quantized model, and what the algorithms say of it."""
 
 
 class Runtime(TypedDict):
@@ -99,34 +103,60 @@ class Decider:
         self._sizes = sizes_on(model, statistics.kept)
 
     def decide(self) -> Quantized:
-        """The quantized model, not yet verified."""
-        quantized, said = self._attempt(self._keep)
+        """The quantized model, not yet verified: made anew as often as the data shows what is better float."""
+        made = self._attempt(self._keep)
+        made = self._without_coarse_weights(made)
+        made = self._without_lost_branches(made)
+        made = self._without_amplifiers(made)
+        if not all(choice.quick for choice in self.choices):
+            made = self._attempt(self._keep, final=True)
+        quantized, said = made
+        self.notes += said
+        self.warnings += self._masks.ignored(quantized.plan)
+        return quantized
+
+    def _without_coarse_weights(self, made: Made) -> Made:
+        """Layers whose weights the grid is too coarse for stay float."""
+        quantized = made[0]
         coarse = coarse_weights(self.model, quantized.plan, quantized.qparams, self._samples)
-        if coarse and self.options.placement != "all":
-            self._keep.update(coarse)
-            quantized, said = self._attempt(self._keep)
-        lost = lost_branches(self.model, quantized.plan, quantized.qparams, self.statistics)
+        if not coarse or self.options.placement == "all":
+            return made
+        self._keep.update(coarse)
+        return self._attempt(self._keep)
+
+    def _without_lost_branches(self, made: Made) -> Made:
+        """Branches that a Concat's one scale loses: float, or 16 bits for the Concat; of those left it is warned."""
+        quantized = made[0]
+        lost = self._lost(quantized)
         keep = to_keep_float(self.model, quantized.plan, self.target, lost)
         if keep and self.options.placement != "all":
             self._keep.update(keep)
-            quantized, said = self._attempt(self._keep)
-            lost = lost_branches(self.model, quantized.plan, quantized.qparams, self.statistics)
+            made = self._attempt(self._keep)
+            lost = self._lost(made[0])
         elif lost and (wider := with_wide_concats(self.model, self.target, self.options, lost)) is not None:
             before, self.options = self.options, wider
-            made, said_wide = self._attempt(self._keep)
-            left = lost_branches(self.model, made.plan, made.qparams, self.statistics)
+            wide = self._attempt(self._keep)
+            left = self._lost(wide[0])
             if len(left) < len(lost):
-                quantized, said = made, said_wide
+                made = wide
                 kept = [branch for branch in lost if branch.concat not in {other.concat for other in left}]
                 self.notes += [f"16 bits for Concat {branch.concat!r}: {branch}" for branch in kept]
                 lost = left
             else:
                 self.options = before
-        self.warnings += [f"{branch}: {remedy(self.model, quantized.plan, self.target, branch)}" for branch in lost]
+        self.warnings += [f"{branch}: {remedy(self.model, made[0].plan, self.target, branch)}" for branch in lost]
+        return made
+
+    def _lost(self, quantized: Quantized) -> list[LostBranch]:
+        return lost_branches(self.model, quantized.plan, quantized.qparams, self.statistics)
+
+    def _without_amplifiers(self, made: Made) -> Made:
+        """What comes before float arithmetic that amplifies its noise stays float, unless that is most of the work."""
+        forced = self.options.placement == "all"
         for _ in range(_ROUNDS):
+            quantized = made[0]
             if not self.target.mixes or not quantized.plan.quantized:
                 break
-            forced = self.options.placement == "all"
             noisy = noise_amplifiers(
                 self.model,
                 quantized.rendered,
@@ -149,12 +179,8 @@ class Decider:
                     break
                 noisy = {name: noisy[name] for name in part}
             self._keep.update(noisy)
-            quantized, said = self._attempt(self._keep)
-        if not all(choice.quick for choice in self.choices):
-            quantized, said = self._attempt(self._keep, final=True)
-        self.notes += said
-        self.warnings += self._masks.ignored(quantized.plan)
-        return quantized
+            made = self._attempt(self._keep)
+        return made
 
     def _least_float(self, quantized: Quantized, nodes: Sequence[str], costs: Mapping[str, float]) -> list[str]:
         """The part of some nodes to keep float for a signal at the outputs, see :mod:`onnxq.deciding.least_float`."""
@@ -218,7 +244,7 @@ class Decider:
         other._store, other._wide = set(self._store), set(self._wide)
         return other
 
-    def again(self, more: Mapping[str, str] | None = None, *, store: bool = False) -> tuple[Quantized, list[str]]:
+    def again(self, more: Mapping[str, str] | None = None, *, store: bool = False) -> Made:
         """The quantized model with what is known to be kept float, and what the algorithms say.
 
         Args:
@@ -250,7 +276,7 @@ class Decider:
         final: bool = False,
         store: Collection[str] | None = None,
         wide: Collection[str] | None = None,
-    ) -> tuple[Quantized, list[str]]:
+    ) -> Made:
         """Plan and numbers, algorithms applied, with what these say; what the data rules out is noted as unusable.
 
         Algorithms that take long run on the final plan only.
