@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from onnxq.backend import Backend
 
-__all__ = ["COMPARE", "compare_command"]
+__all__ = ["COMPARE", "WIDE_ACTIVATIONS", "compare_command"]
 
 COMPARE = "onnxq compare"
+WIDE_ACTIVATIONS = "--act-bits 16"
 
 
 def compare_command(target: Backend, form: str | None) -> str:

@@ -13,6 +13,7 @@ from onnxq.console.terminal import listed, plural
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import is_constant
 from onnxq.measuring.final_check import Verification
+from onnxq.notes.commands import WIDE_ACTIVATIONS
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.planning.macs import multiply_accumulates
@@ -86,7 +87,7 @@ def low(
     poor = errors.sqnr < max(_LOW, options.min_sqnr)
     ways = []
     if poor and not target.at_home and 16 in target.act_bits and (options.act_bits or target.activation.bits) == 8:
-        ways.append("--act-bits 16 gives activations finer steps")
+        ways.append(f"{WIDE_ACTIVATIONS} gives activations finer steps")
     sampled = math.isfinite(errors.worst) and errors.worst < _LOW_SAMPLE
     sampled &= not _PRODUCTS.isdisjoint(plan.quantized.values()) and (options.weight_bits or 8) >= 8
     if (poor or sampled) and target.at_home and not options.algorithms and _products(model, target, sizes):

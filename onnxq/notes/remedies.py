@@ -9,6 +9,7 @@ from onnxq.errors import OnnxqError
 from onnxq.graph.shapes import shapes_of_one, sizes_at
 from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.comparison import TensorErrors
+from onnxq.notes.commands import WIDE_ACTIVATIONS
 from onnxq.options import Options, Override
 from onnxq.plan import Edge, Plan
 from onnxq.planning.planner import make_plan
@@ -77,9 +78,10 @@ def remedies(result: Quantized, options: Options, name: str, tensor: str = "") -
 
 
 def more_bits(result: Quantized, options: Options) -> list[str]:
-    """The flag that gives all activations 16 bits, where the target has them and they are fewer."""
+    """The flag that gives all activations 16 bits, where the target has them, they are fewer, and no hint says so."""
     target = result.backend
-    return ["--act-bits 16"] if 16 in target.act_bits and target.bits(options)[1] < 16 else []
+    wide = 16 in target.act_bits and target.bits(options)[1] < 16
+    return [WIDE_ACTIVATIONS] if wide and not any(WIDE_ACTIVATIONS in hint for hint in result.hints) else []
 
 
 def _quoted(text: str) -> str:

@@ -235,7 +235,7 @@ def test_a_layer_is_counted_with_the_function_it_absorbs(monkeypatch: pytest.Mon
         s=np.float32(0.1),
         o=np.uint8(0),
     )
-    names = dict(zip("abrcyzde", "first second relu many relu neg relu weight".split(), strict=True))
+    names = dict(zip("abrcyzde", ["first", "second", "relu", "many", "relu", "neg", "relu", "weight"], strict=True))
     for node in model.graph.node:
         node.name = names.get(node.output[0], "")
     monkeypatch.syspath_prepend(str(WORKERS))

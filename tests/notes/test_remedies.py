@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,13 @@ def test_sixteen_bits_are_told_of_where_the_target_has_them() -> None:
         assert more_bits(onnxq.quantize(model, feeds, backend=backend, options=options), options) == told
 
 
+def test_sixteen_bits_are_told_of_once() -> None:
+    model, options = residual(), Options(effort="fast", min_sqnr=80)
+    result = onnxq.quantize(model, feeds_for(model), backend="snpe", options=options)
+    assert sum("--act-bits 16" in hint for hint in result.hints) == 1
+    assert more_bits(result, options) == [] and more_bits(replace(result, hints=()), options) == ["--act-bits 16"]
+
+
 def test_an_absorbed_function_is_blamed_on_its_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Behind the Relu most is lost, but it has the numbers of the Conv in front of it."""
     model = build(
@@ -122,7 +130,8 @@ def test_suspects_are_named_for_each_of_several_targets(
     monkeypatch.setattr("onnxq.verbs.making._SUSPECT_SECONDS", -1.0)
     assert main(given) == 3
     out = capsys.readouterr().out
-    assert "Try 'onnxq compare --backend snpe' to see where, --act-bits 16, another --range, or more data." in out
+    assert "Try 'onnxq compare --backend snpe' to see where, another --range, or more data." in out
+    assert out.count("--act-bits 16") == 1, "the hint above says it"
     assert "Try 'onnxq compare' to see where, another --range, or more data." in out, "vitis has no 16 bits"
 
 
