@@ -16,7 +16,10 @@ hangs on a quantized Gemm or MatMul of two axes and more than one row, and on a 
 stay float here, which it builds. It hangs where a quantized Transpose of a model input of three axes stands before a
 quantized Conv: that Transpose stays float. A Conv that moves by 8 or more and has a bias (a ConvTranspose, by more than
 8) it builds in a float model alone: quantized it crashes there, and float among quantized operators it ends with a
-KeyError; ``onnxq check`` names such nodes, and inputs of uint8, which it takes in no model. A LayerNormalization it
+KeyError; ``onnxq check`` names such nodes, and inputs of uint8, which it takes in no model. Multi-head attention may
+crash it where Softmax and product, residual Adds around a float product, or Reshapes and Transposes before and behind
+are quantized, each pair by itself in a small vision transformer; with Conv and Gemm alone (``--placement compute``)
+that is built. A LayerNormalization it
 builds where epsilon is written out, as it is here. Not verified: the NPU itself.
 """
 
@@ -28,7 +31,7 @@ from onnxq.backend import Backend, Kind, OpRule
 from onnxq.checks.findings import Finding
 from onnxq.graph.recognition.groups import KINDS
 from onnxq.graph.traverse import all_nodes, describe
-from onnxq.graph.values import constant_array
+from onnxq.graph.values import constant_array, is_constant
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
@@ -99,7 +102,18 @@ def _lacks(model: ir.Model, options: Options) -> list[Finding]:
         if node.op_type in ("Conv", "ConvTranspose") and node.domain == "" and (why := _moves_little(node)):
             hint = "Cut the model behind it, and build that node in a float model of its own"
             found.append(Finding("warning", describe(node), why, hint))
+        elif options.placement != "compute" and _is_of_heads(node):
+            what = "RKNN's builder may crash on multi-head attention with quantized operators in it and around it"
+            hint = "--placement compute leaves float all but layers with weights, which it builds"
+            found.append(Finding("warning", describe(node), what, hint))
     return found
+
+
+def _is_of_heads(node: ir.Node) -> bool:
+    """Whether a node is a product of two activations of four axes."""
+    if node.op_type != "MatMul" or node.domain != "" or any(is_constant(value) for value in node.inputs):
+        return False
+    return all(value is not None and value.shape is not None and len(value.shape) == 4 for value in node.inputs)
 
 
 def _cuts_nothing(node: ir.Node) -> str | None:

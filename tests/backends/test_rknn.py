@@ -105,3 +105,20 @@ def test_a_layer_normalization_says_its_epsilon(tmp_path: Path) -> None:
     made = onnxq.quantize(model, images(1, 4, 8), backend="rknn", output=tmp_path)
     (node,) = [n for n in onnx.load(made.files[0]).graph.node if n.op_type == "LayerNormalization"]
     assert {a.name: a.f for a in node.attribute if a.name == "epsilon"} == {"epsilon": pytest.approx(1e-5)}
+
+
+@pytest.mark.parametrize(("axes", "placement", "told"), [(4, "auto", 2), (4, "compute", 0), (3, "auto", 0)])
+def test_check_says_that_attention_of_several_heads_may_not_build(axes: int, placement: str, told: int) -> None:
+    size = ", ".join(("1", "2", "8", "8")[-axes:])
+    model = build(
+        f"""(float[{size}] q, float[{size}] k, float[{size}] v) => (float[{size}] y) {{
+            [scores] s = MatMul (q, k)
+            [share] p = Softmax (s)
+            [mix] m = MatMul (p, v)
+            [layer] y = MatMul (m, w)
+        }}""",
+        w=normal(8, 8),
+    )
+    found = [f for f in onnxq.check(model, backend="rknn", options=Options(placement=placement)) if "head" in f.what]
+    assert len(found) == told and all("'scores'" in f.where or "'mix'" in f.where for f in found)
+    assert all("--placement compute" in f.hint for f in found)
