@@ -11,6 +11,7 @@ from onnxq.calibration.statistics import Statistics
 from onnxq.console.terminal import bytes_text
 from onnxq.effort import learns
 from onnxq.measuring.final_check import Verification
+from onnxq.measuring.joined import hidden
 from onnxq.measuring.judging import lifts
 from onnxq.measuring.metrics import kept_signal
 from onnxq.notes.commands import COMPARE
@@ -150,4 +151,11 @@ def poor(verification: Verification, options: Options, compare: str = COMPARE) -
                 f"output {name!r} has {errors.sqnr:.1f} dB, but {errors.sqnr_centred:.1f} dB with its mean removed, "
                 f"below the floor of {floor:g} dB: a constant part hides what is lost of the rest, and {compare} "
                 "shows where"
+            )
+    for name, branches in verification.branches.items():
+        worst_branch = hidden(verification.outputs[name], branches)
+        if worst_branch is not None and worst_branch[1].sqnr < floor <= verification.outputs[name].sqnr:
+            yield (
+                f"branch {worst_branch[0]!r} of output {name!r} has {worst_branch[1].sqnr:.1f} dB, below the floor of "
+                f"{floor:g} dB: the rest of the output, of larger numbers, hides it"
             )
