@@ -10,6 +10,7 @@ import pytest
 import onnxq
 from onnxq import Options
 from onnxq.errors import OptionError
+from onnxq.options import Placement
 from tests.models import build, images, normal
 from tests.targets import residual, upsampling
 
@@ -108,7 +109,7 @@ def test_a_layer_normalization_says_its_epsilon(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("axes", "placement", "told"), [(4, "auto", 2), (4, "compute", 0), (3, "auto", 0)])
-def test_check_says_that_attention_of_several_heads_may_not_build(axes: int, placement: str, told: int) -> None:
+def test_check_says_that_attention_of_several_heads_may_not_build(axes: int, placement: Placement, told: int) -> None:
     size = ", ".join(("1", "2", "8", "8")[-axes:])
     model = build(
         f"""(float[{size}] q, float[{size}] k, float[{size}] v) => (float[{size}] y) {{
