@@ -69,7 +69,7 @@ def in_form(model: Source, target: Backend, options: Options) -> tuple[Quantized
         notes += _normalized(raised, least, options)
         found = read(raised, backend=target.name)
     infer_shapes(found.model)
-    found = unfolded(apart(replace(found, notes=(*notes, *found.notes))))
+    found = apart(unfolded(replace(found, notes=(*notes, *found.notes))))
     formed = _rewritten(found, target)
     refuse = target.format_named(options.format).refuses
     if refuse is not None:

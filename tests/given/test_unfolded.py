@@ -101,3 +101,57 @@ def test_a_relu_is_missing_where_the_lowest_integer_is_zero(dtype: str, zero: in
     )
     inside = unfolded(onnxq.read(model)).model
     assert [node.op_type for node in inside.graph] == ["MatMul", *made]
+
+
+def shared(second: str, **constants: np.ndarray) -> onnx.ModelProto:
+    """What a Conv makes, half of it negative, is read through a quantizer that begins at 0 and in another way."""
+    return build(
+        f"""(float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y) {{
+            xq = QuantizeLinear (x, s, z)  xd = DequantizeLinear (xq, s, z)
+            wd = DequantizeLinear <axis = 0> (w, sw, zw)
+            a = Conv <pads = [1, 1, 1, 1]> (xd, wd)
+            q = QuantizeLinear (a, t, from)  d = DequantizeLinear (q, t, from)
+            vd = DequantizeLinear <axis = 0> (v, sw, zw)
+            c = Conv (d, vd)
+            {second}
+            y = Add (c, e)
+        }}""",
+        w=np.random.default_rng(0).integers(-127, 128, (4, 3, 3, 3)).astype(np.int8),
+        v=np.random.default_rng(1).integers(-127, 128, (4, 4, 1, 1)).astype(np.int8),
+        sw=np.float32([0.004] * 4),
+        zw=np.zeros(4, np.int8),
+        s=np.float32(0.04),
+        z=np.uint8(128),
+        t=np.float32(0.03),
+        **{"from": np.uint8(0), **constants},
+    )
+
+
+AGAIN = "p = QuantizeLinear (a, t, from)  e = DequantizeLinear (p, t, from)"
+COARSER = "p = QuantizeLinear (a, t2, from)  e = DequantizeLinear (p, t2, from)"
+BELOW_ZERO = "p = QuantizeLinear (a, t2, z)  e = DequantizeLinear (p, t2, z)"
+FLOAT = "e = Abs (a)"
+
+
+@pytest.mark.parametrize("backend", ["academic", "snpe", "onnxruntime", "openvino"])
+@pytest.mark.parametrize("second", [AGAIN, COARSER, BELOW_ZERO, FLOAT])
+def test_a_tensor_that_is_read_in_two_ways_gets_it_for_those_that_read_from_zero(second: str, backend: str) -> None:
+    source = shared(second, **({"t2": np.float32(0.06)} if "t2" in second else {}))
+    made = unfolded(onnxq.read(source))
+    functions = {n.inputs[0].name: n for n in made.model.graph if n.op_type == "Relu" and n.inputs[0] is not None}
+    (before,) = functions
+    assert (before == "a") == (second in (BELOW_ZERO, FLOAT)), "the name stays with what all or the others read"
+    expected = infer(source, FEEDS, optimize=False)["y"]
+    quantized = infer(ir.serde.serialize_model(made.qdq()), FEEDS, optimize=False)["y"]
+    assert sqnr(expected, quantized) > 100
+    inside = infer(ir.serde.serialize_model(made.model), FEEDS, optimize=False)["y"]
+    assert sqnr(expected, inside) > 25
+    result = onnxq.deploy(source, backend=backend).rendered()
+    assert sqnr(expected, infer(ir.serde.serialize_model(result), FEEDS, optimize=False)["y"]) > 25
+
+
+def test_pairs_of_one_grid_on_one_tensor_are_one_quantizer() -> None:
+    read = onnxq.read(shared(AGAIN))
+    (site,) = [s for s in read.plan.sites if s.tensor == "a"]
+    assert site.produced
+    assert len(site.readers) == 2

@@ -25,7 +25,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.passes.halves import widen_halves
 from onnxq.graph.passes.prune import KEPT, remove_dead
 from onnxq.graph.traverse import all_nodes, describe
-from onnxq.graph.values import constant_array, is_constant, rename_output
+from onnxq.graph.values import constant_array, is_constant, rename_output, set_constant
 from onnxq.plan import Edge, Plan, Role, Site
 from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams, dequantize
@@ -72,7 +72,8 @@ class _Found:
     role: Role
     qparams: QParams
     readers: list[tuple[ir.Node, int]]
-    produced: bool = False
+    alone: bool = False
+    """Whether nothing but quantizers of this grid reads the value, which a node makes."""
 
 
 class _Reader:
@@ -82,6 +83,7 @@ class _Reader:
         self.namer = Namer(self.model)
         self.found: list[_Found] = []
         self.lifted: dict[tuple[object, ...], _Found] = {}  # stored integers and their parameters -> the float constant
+        self.taken: dict[ir.Value, list[_Found]] = {}  # what quantizers read -> their grids
         self.notes: list[str] = []
         self.format = ""
 
@@ -105,6 +107,8 @@ class _Reader:
         remove_dead(self.model)
         for found in self.found:
             found.readers = [(node, index) for node, index in found.readers if node.graph is not None]
+            found.alone &= len(self.taken.get(found.value, ())) == 1
+            found.alone &= {(use.node, use.idx) for use in found.value.uses()} <= set(found.readers)
         self.found = [found for found in self.found if found.value.graph is not None]
         if not any(node.domain == fake_quantize.DOMAIN for node in all_nodes(self.model)):
             for name in (fake_quantize.NAME, nnie_quantize.NAME):
@@ -179,13 +183,19 @@ class _Reader:
 
     def _take_out(self, value: ir.Value, results: Sequence[ir.Value], qparams: QParams) -> None:
         """Note a site of a tensor, and let the readers of its quantizer's results read the tensor itself."""
-        constant = is_constant(value)
-        alone = len(value.uses()) == 1 and not value.is_graph_output() and value.producer() is not None
+        makes = value.producer() is not None and not value.is_graph_output()
+        alone = makes and len(value.uses()) == 1
         edges = [edge for result in results for edge in self._bypass(result, value, alone)]
-        role: Role = self._constant_role(edges, qparams) if constant else "activation"
-        self.found.append(_Found(value, role, qparams, edges, produced=alone))
-        if constant:
-            self._move(self.found[-1])
+        others = self.taken.setdefault(value, [])
+        found = next((one for one in others if one.qparams == qparams), None)
+        if found is None:
+            found = _Found(value, "activation", qparams, [], alone=makes)
+            others.append(found)
+            self.found.append(found)
+        found.readers += edges
+        if is_constant(value):
+            found.role = self._constant_role(found.readers, qparams)
+            self._move(found)
 
     def _lift(
         self,
@@ -199,7 +209,8 @@ class _Reader:
         found = self.lifted.get(key)
         if found is None or found.qparams != qparams:
             base = (stored.name or "constant").removesuffix("_quantized")
-            value = self._initializer(stored, base, dequantize(array.astype(np.int64), qparams))
+            assert isinstance(stored.graph, ir.Graph)
+            value = set_constant(stored.graph, self.namer, base, dequantize(array.astype(np.int64), qparams))
             found = self.lifted[key] = _Found(value, "constant", qparams, [])
             self.found.append(found)
         found.readers += self._bypass(result, found.value, alone=False)
@@ -271,19 +282,6 @@ class _Reader:
                 return "weight"
         return "constant"
 
-    def _initializer(self, like: ir.Value, base: str, array: NDArray[np.float32]) -> ir.Value:
-        graph = like.graph
-        assert isinstance(graph, ir.Graph)
-        name = self.namer.fresh(base)
-        value = ir.Value(
-            name=name,
-            type=ir.TensorType(ir.DataType.FLOAT),
-            shape=ir.Shape(array.shape),
-            const_value=ir.tensor(array, name=name),
-        )
-        graph.register_initializer(value)
-        return value
-
     def _sites(self) -> tuple[tuple[Site, ...], dict[str, QParams]]:
         sites: list[Site] = []
         numbers: dict[str, QParams] = {}
@@ -295,5 +293,5 @@ class _Reader:
                 name = f"{tensor}#{count}"
             numbers[name] = found.qparams
             edges = tuple(Edge(n.name or "", i) for n, i in found.readers)
-            sites.append(Site(name, tensor, found.role, found.qparams.spec, edges, produced=found.produced))
+            sites.append(Site(name, tensor, found.role, found.qparams.spec, edges, produced=found.alone))
         return related(self.model, self.backend, sites, numbers), numbers
