@@ -99,6 +99,7 @@ BACKEND = Backend(
     title="SNPE, QNN and QAIRT converters: quantization overrides",
     activation=QuantSpec(signed=False, symmetric=False),
     weight=QuantSpec(signed=True, symmetric=True, narrow_range=True),
+    weight_zero_points="tensor",
     rules={rule.op: rule for rule in (*RULES, *_MORE)},
     formats={**{f"encodings-{version}": _format(version) for version in _VERSIONS}, "fake-quantize": FAKE_QUANTIZE},
     unsigned=True,

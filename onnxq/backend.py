@@ -155,7 +155,8 @@ class Backend:
         per_channel: weights have a scale for each output channel where their row has a ``weight_axis``, unless the
             options say otherwise; where no row has one they never do.
         channel_activations: activations of a model to deploy may have a scale for each channel; none are given here.
-        weight_zero_points: weights of a model to deploy may have zero points; none are given here.
+        weight_zero_points: weights of a model to deploy may have zero points: ``"tensor"``, those with one scale;
+            ``"channel"``, those with one for each channel too. None are given here.
         unsigned: activations that the options make symmetric stay unsigned, with the zero point in the middle of the
             grid; else they become signed.
         constants: which constant operands that are no weights are quantized like activations: ``"all"``,
@@ -231,7 +232,7 @@ class Backend:
     bias: Literal["int32", "float"] | QuantSpec = "int32"
     per_channel: bool = True
     channel_activations: bool = False
-    weight_zero_points: bool = False
+    weight_zero_points: Literal["", "tensor", "channel"] = ""
     unsigned: bool = False
     constants: Literal["all", "tensors", "none"] = "all"
     inputs_only: bool = False

@@ -8,25 +8,21 @@ artifact that fails or computes something else. Every tensor whose scale was mov
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from dataclasses import replace
 from importlib import metadata
 
-import numpy as np
-import onnx_ir as ir
-
-from onnxq.backend import Backend
+from onnxq.backend import Backend, Kind
 from onnxq.console.terminal import listed, plural
-from onnxq.deploying.exact import hold_exact_constants
-from onnxq.deploying.shared import same_grid, share_grids, without_torn_ties
-from onnxq.deploying.source import in_form, kind_of, past_quantizers
+from onnxq.deploying.given_numbers import GivenNumbers
+from onnxq.deploying.shared import without_torn_ties
+from onnxq.deploying.source import in_form, past_quantizers
 from onnxq.errors import BackendError
 from onnxq.given.carried import left_while_running, nothing_to_deploy
 from onnxq.given.fitted import fit_to_target
 from onnxq.graph.files.load import load
 from onnxq.graph.files.save import file_size
 from onnxq.graph.shapes import forget_shapes
-from onnxq.graph.traverse import all_nodes
 from onnxq.locations import artifact_path, require_output, spare
 from onnxq.measuring.against_source import SourceAgreement, against_source
 from onnxq.measuring.final_check import final_check
@@ -34,13 +30,12 @@ from onnxq.notes.aloud import say
 from onnxq.notes.hints import hints
 from onnxq.numbers import fit_biases
 from onnxq.options import Options
-from onnxq.plan import Edge, Plan, Site
+from onnxq.plan import Edge, Plan
 from onnxq.planning.planner import settled_plan
 from onnxq.prepare import Source, backend_named
-from onnxq.qparams import QParams, from_range
+from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.render.reading.planned import reading, writing
-from onnxq.spec import PerTensor, QuantSpec
 
 __all__ = ["deploy"]
 
@@ -94,9 +89,10 @@ def deploy(
     warnings = [*lost, *left_while_running(source, target.format_named(options.format))]
     if not source.qparams:
         raise nothing_to_deploy(source)
-    plan, numbers, notes = _adopt(source, past_quantizers(given), target, options)
+    plan, numbers, notes, refused = _adopt(source, past_quantizers(given), target, options)
     if not plan.quantized:
         raise nothing_to_deploy(source, plan)
+    warnings += refused
     made = Quantized(
         source.model,
         plan,
@@ -141,16 +137,13 @@ def _left_out(source: Quantized, plan: Plan, agreed: SourceAgreement) -> list[st
 
 def _adopt(
     source: Quantized, unquantized: Set[tuple[str, Edge]], target: Backend, options: Options
-) -> tuple[Plan, dict[str, QParams], list[str]]:
-    """The target's plan with the source's numbers."""
-    given: dict[tuple[str, str], QParams] = {}
-    for site in source.plan.sites:
-        given.setdefault((kind_of(site.role), site.tensor), source.qparams[site.name])
-
+) -> tuple[Plan, dict[str, QParams], list[str], list[str]]:
+    """The target's plan with the source's numbers, notes and warnings."""
     in_float = {name for name, _ in unquantized}
+    given = GivenNumbers(source, target, in_float)
 
     def lacking(plan: Plan) -> dict[str, str]:
-        numbers, _ = _numbers(source.model, plan, given, in_float)
+        numbers, _ = given.of(plan)
         edges = ((site.tensor, edge) for site in plan.sites for edge in site.readers)
         lacks = {edge.node: tensor for tensor, edge in edges if (tensor, edge) in unquantized}
         lacks |= reading(plan, numbers)
@@ -159,18 +152,17 @@ def _adopt(
         constants = {node for node, tensor in lacks.items() if tensor in source.model.graph.initializers}
         several = len(constants) > 1  # biases of many layers are one line
         names = {n: _A_CONSTANT if several and n in constants else repr(t) for n, t in lacks.items()}
-        return {node: f"the model given does not quantize {name}" for node, name in names.items()}
+        return {
+            node: f"{lacks[node]!r}: {given.refused[lacks[node]]}"
+            if lacks[node] in given.refused
+            else f"the model given does not quantize {name}"
+            for node, name in names.items()
+        }
 
     plan = settled_plan(source.model, target, options, lacking)
-    numbers, shared = _numbers(source.model, plan, given, in_float)
-    if bad := _refused(plan, given, target):
-        rest = f"; and {len(bad) - _LISTED} more" if len(bad) > _LISTED else ""
-        raise BackendError(
-            f"onnxq writes no quantizers for {target.name} like {len(bad)} of this model: "
-            f"{'; '.join(bad[:_LISTED])}{rest}",
-            hint=f"Quantize the float model for {target.name}, or train with quantizers as onnxq writes them for it",
-        )
-    without = sorted(set(writing(source.model, plan, numbers).values()))
+    numbers, shared = given.of(plan)
+    warnings = _refused(plan, given, target)
+    without = sorted(set(writing(source.model, plan, numbers).values()) - given.refused.keys())
     sites = tuple(
         replace(s, spec=numbers[s.name].spec, produced=s.produced and s.tensor not in in_float)
         for s in plan.sites
@@ -178,7 +170,7 @@ def _adopt(
     )
     plan = _truly_stored(without_torn_ties(replace(plan, sites=sites), numbers))
     fit_biases(source.model, plan, numbers)
-    unused = [name for kind, name in given if kind != "bias" and name not in {s.tensor for s in sites}]
+    unused = given.unused(plan)
     notes = [f"deploy: {target.name} does not quantize {', '.join(map(repr, unused))}"] if unused else []
     if shared:
         names = listed([repr(tensor) for tensor in shared], _LISTED)
@@ -188,7 +180,31 @@ def _adopt(
     if without:
         end = "the table has no entry" if target.format_named(options.format).simulated else "written in float"
         notes.append(f"deploy: the model given has no scale for {', '.join(map(repr, without))}: {end}")
-    return plan, numbers, [*notes, *fit_to_target(source.model, plan, numbers, target)]
+    return plan, numbers, [*notes, *fit_to_target(source.model, plan, numbers, target)], warnings
+
+
+def _refused(plan: Plan, given: GivenNumbers, target: Backend) -> list[str]:
+    """A warning of quantizers of the model given that the target has not: layers that read them stay float.
+
+    Raises:
+        BackendError: no layer that multiplies is left in integers, or a whole activation has such a quantizer.
+    """
+    refused = given.refused
+    if not refused:
+        return []
+    reasons = [f"{tensor!r}: {why}" for tensor, why in refused.items()]
+    more = f"; and {len(reasons) - _LISTED} more" if len(reasons) > _LISTED else ""
+    told = "; ".join(reasons[:_LISTED]) + more
+    hint = f"Quantize the float model for {target.name}, or train with quantizers as onnxq writes them for it"
+    multiplies = {rule.op.split(":")[0] for rule in target.rules.values() if rule.kind in (Kind.COMPUTE, Kind.PRODUCT)}
+    if given.amiss or not multiplies & set(plan.quantized.values()):
+        what = f"onnxq writes no quantizers for {target.name} like {len(refused)} of this model: {told}"
+        raise BackendError(what, hint=hint)
+    one = len(refused) == 1
+    return [
+        f"onnxq writes no quantizer{'' if one else 's'} for {target.name} like {len(refused)} of this model, and what "
+        f"reads {'it' if one else 'them'} stays float: {told}"
+    ]
 
 
 def _truly_stored(plan: Plan) -> Plan:
@@ -196,107 +212,3 @@ def _truly_stored(plan: Plan) -> Plan:
     held = {edge.node for site in plan.sites if site.role == "weight" for edge in site.readers}
     kept = (replace(k, reason=_FLOAT_WEIGHTS) if k.node in plan.stored.keys() - held else k for k in plan.kept_float)
     return replace(plan, stored={n: plan.stored[n] for n in plan.stored if n in held}, kept_float=tuple(kept))
-
-
-def _numbers(
-    model: ir.Model, plan: Plan, given: Mapping[tuple[str, str], QParams], in_float: Set[str]
-) -> tuple[dict[str, QParams], list[str]]:
-    """The source's numbers for the sites of a plan, and the tensors whose grid a tie has changed.
-
-    Sites without are left out. Ties give them to each other.
-    """
-    numbers: dict[str, QParams] = {}
-    for site in plan.sites:
-        found = given.get((kind_of(site.role), site.tensor))
-        if site.role == "bias":
-            numbers[site.name] = QParams(site.spec, np.float32(1.0).reshape(()), np.zeros((), np.int64))
-        elif found is not None:
-            numbers[site.name] = _held(found, site.spec)
-    shared = share_grids(model, plan, numbers)
-    _follow_moves(model, plan, numbers, in_float)
-    for site in plan.sites:
-        if site.name not in numbers and site.role == "activation" and site.fixed is not None:
-            numbers[site.name] = from_range(*site.fixed, site.spec)
-    hold_exact_constants(model, plan, numbers)
-    return numbers, shared
-
-
-def _follow_moves(model: ir.Model, plan: Plan, numbers: dict[str, QParams], in_float: Set[str]) -> None:
-    """Numbers for tied sites without, in place: those of the tensor they come from, else of the ones they become.
-
-    A quantizer moves to the front of what moves its tensor only if all that reads the tensor has these numbers: another
-    branch would be rounded that is not in the model given.
-    """
-    values = {v.name: v for n in all_nodes(model) for v in n.outputs} | {v.name: v for v in model.graph.inputs}
-    sites = {s.tensor: s for s in reversed(plan.sites) if s.role in ("activation", "constant")}
-
-    def known(value: ir.Value | None, of: Site) -> QParams | None:
-        site = sites.get(value.name or "") if value is not None else None
-        found = numbers.get(site.name) if site is not None and plan.root(site) is plan.root(of) else None
-        return found if found is not None and not found.scale.ndim else None  # an axis is another one behind
-
-    missing = [s for s in plan.sites if s.role == "activation" and s.name not in numbers]
-    for site in missing:
-        value = values.get(site.tensor)
-        node = value.producer() if value is not None else None
-        found = [qp for v in (node.inputs if node is not None else ()) if (qp := known(v, site)) is not None]
-        if found:
-            numbers[site.name] = found[0]
-    for site in reversed(missing):
-        value = values.get(site.tensor)
-        if site.name in numbers or value is None or value.is_graph_output():
-            continue
-        moved = [v for node, _ in value.uses() for v in node.outputs if v.uses() or v.is_graph_output()]
-        after = [known(v, site) for v in moved]
-        alike = bool(after) and all(qp is not None and after[0] is not None and same_grid(qp, after[0]) for qp in after)
-        if alike and after[0] is not None and not any(v.is_graph_output() or v.name in in_float for v in moved):
-            numbers[site.name] = after[0]
-
-
-def _refused(plan: Plan, given: Mapping[tuple[str, str], QParams], target: Backend) -> list[str]:
-    """Quantizers of the model given that the plan wants and the target's table has not, with the reason."""
-    found = {}
-    for site in plan.sites:
-        qp = given.get((kind_of(site.role), site.tensor))
-        why = _refusal(site, qp, target) if qp is not None else None
-        if why is not None:
-            found[site.tensor] = f"{site.tensor!r}: {why}"
-    return list(found.values())
-
-
-def _refusal(site: Site, qp: QParams, target: Backend) -> str | None:
-    """Why no quantizer that a target has at a site is like one, else ``None``."""
-    if site.role == "bias":
-        return None  # made anew from the scales of data and weight
-    spec, wanted = qp.spec, site.spec
-    widths = target.weight_bits if site.role == "weight" else target.act_bits
-    if spec.scheme is not wanted.scheme:
-        return f"its grid is {spec.scheme.value}"
-    if spec.bits != wanted.bits and spec.bits not in widths:
-        return f"it has {spec.bits} bits"
-    if wanted.power_of_two and not np.array_equal(np.frexp(qp.scale)[0], np.full(qp.scale.shape, 0.5)):
-        return "its scale is not a power of two"
-    middle = 0 if spec.signed else 1 << (spec.bits - 1)
-    free = site.role == "weight" and target.weight_zero_points
-    if wanted.symmetric and not free and (qp.zero_point != middle).any():
-        return f"its zero point is {int(qp.zero_point.reshape(-1)[0])}, where onnxq writes the middle"
-    channels = {"weight": target.has_channels, "activation": target.channel_activations}.get(site.role, True)
-    if not channels and not isinstance(spec.granularity, PerTensor):
-        return "it has a scale for each channel"
-    return None
-
-
-def _held(qp: QParams, wanted: QuantSpec) -> QParams:
-    """The same grid with the signedness that a target wants."""
-    spec, zero = qp.spec, qp.zero_point
-    if spec.signed != wanted.signed:
-        half = 1 << (spec.bits - 1)
-        zero = zero + half if spec.signed else zero - half
-    middle = 0 if wanted.signed else 1 << (spec.bits - 1)
-    symmetric = bool((zero == middle).all()) and wanted.symmetric
-    spec = replace(
-        spec, signed=wanted.signed, symmetric=symmetric, power_of_two=wanted.power_of_two, range=wanted.range
-    )
-    if not wanted.narrow_range:
-        spec = replace(spec, narrow_range=False)
-    return QParams(spec, qp.scale, zero)

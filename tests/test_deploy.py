@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 import onnxq
 from onnxq import Options
 from onnxq.errors import BackendError
+from onnxq.prepare import backend_named
 from tests.contract import infer
 from tests.models import build, f32, images, normal
 
@@ -155,7 +157,7 @@ def test_what_a_target_cannot_hold_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "out.onnx").exists()
 
 
-@pytest.mark.parametrize("backend", ["onnxruntime", "tvm"])
+@pytest.mark.parametrize("backend", ["onnxruntime", "tvm", "qnn"])
 def test_weights_with_a_zero_point_stay_as_given_where_the_runtime_takes_them(backend: str, tmp_path: Path) -> None:
     source = by_onnxruntime(tmp_path, symmetric=False, weights=QuantType.QUInt8, per_channel=False)
     given = {t.name: numpy_helper.to_array(t) for t in source.graph.initializer}
@@ -333,3 +335,62 @@ def test_what_the_table_has_not_is_not_said_to_be_impossible(tmp_path: Path) -> 
     with pytest.raises(BackendError, match=r"onnxq writes no quantizers for openvino like 3 of this model: 'w") as c:
         onnxq.deploy(model, backend="openvino")
     assert "where onnxq writes the middle" in str(c.value) and "cannot hold" not in str(c.value)
+
+
+def two_convolutions(**changed: Any) -> onnx.ModelProto:
+    """Of which the second reads what has scales of its own where they are given."""
+    numbers: dict[str, Any] = {"s": f32(0.03), "z": np.uint8(120), "s1": f32(0.004), "z1": np.int8(0)}
+    numbers |= {"s2": f32(0.005), "z2": np.int8(0), "sh": f32(0.02), "zh": np.uint8(0), **changed}
+    axis = "<axis = 1>" if numbers["sh"].ndim else ""
+    return build(
+        f"""(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) {{
+            xq = QuantizeLinear (x, s, z)  xd = DequantizeLinear (xq, s, z)
+            v = DequantizeLinear (w_quantized, s1, z1)
+            c = Conv <pads = [1, 1, 1, 1]> (xd, v)
+            h = Relu (c)
+            hq = QuantizeLinear {axis} (h, sh, zh)  hd = DequantizeLinear {axis} (hq, sh, zh)
+            v2 = DequantizeLinear (w2_quantized, s2, z2)
+            [second] d = Conv <pads = [1, 1, 1, 1], group = 4> (hd, v2)
+            dq = QuantizeLinear (d, s, z)  y = DequantizeLinear (dq, s, z)
+        }}""",
+        w_quantized=np.random.default_rng(0).integers(-127, 128, (4, 4, 3, 3)).astype(np.int8),
+        w2_quantized=np.random.default_rng(1).integers(-127, 128, (4, 1, 3, 3)).astype(np.int8),
+        **numbers,
+    )
+
+
+@pytest.mark.parametrize(
+    ("backend", "changed", "why"),
+    [
+        ("openvino", {"z2": np.int8(-9)}, "'w2': its zero point is -9, where onnxq writes the middle"),
+        ("rknn", {"z2": np.int8(-9)}, "'w2': its zero point is -9, where onnxq writes the middle"),
+        ("onnxruntime", {"sh": f32([0.02, 0.01, 0.015, 0.03]), "zh": np.zeros(4, np.uint8)}, "'h': it has a scale for"),
+        ("snpe", {"sh": f32([0.02, 0.01, 0.015, 0.03]), "zh": np.zeros(4, np.uint8)}, "'h': it has a scale for"),
+    ],
+)
+def test_a_layer_whose_quantizers_a_target_has_not_stays_float(
+    backend: str, changed: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    model = two_convolutions(**changed)
+    made = onnxq.deploy(model, backend=backend, output=tmp_path / "out.onnx")
+    kept = {k.node: k.reason for k in made.plan.kept_float}
+    assert why in kept["second"]
+    assert list(made.plan.quantized.values()).count("Conv") == 1
+    assert made.verification is not None
+    told = [text for text in made.verification.warnings if why in text]
+    assert len(told) == 1 and "stays float" in told[0]
+
+
+def test_encodings_hold_the_zero_point_of_a_weight(tmp_path: Path) -> None:
+    for form in ("encodings-1.0.0", "encodings-0.6.1", "encodings-2.0.0"):
+        path = tmp_path / f"{form}.onnx"
+        model = two_convolutions(z2=np.int8(-9))
+        made = onnxq.deploy(model, backend="snpe", output=path, options=Options(format=form))
+        back = backend_named("snpe").formats[form].read
+        assert back is not None
+        found = back(path)
+        one, other = (q.qparams[s.name] for q in (made, found) for s in q.plan.sites if s.tensor == "w2")
+        half = 0 if one.spec.signed == other.spec.signed else 128
+        assert int(one.zero_point) == -9 and int(other.zero_point) == -9 + half and one.scale == other.scale
+        want, got = (infer(ir.to_proto(q.rendered()), images(1, 4, 8, 8), optimize=False)["y"] for q in (made, found))
+        np.testing.assert_allclose(want[0], got[0], atol=1e-5)

@@ -2,8 +2,9 @@
 
 0.6.1 and 1.0.0 count in unsigned integers, ``x = (q + offset) * scale`` with ``q`` in 0 .. 2**bits - 1 and an offset
 that is never positive: minus the zero point of the unsigned grid. A symmetric signed weight of 8 bits has the offset
--128. 2.0.0 is written as ONNX has it: an integer type, scales, zero points, the channel axis. Only 2.0.0 has biases
-(int32): it is strict, what it does not name stays float; converters of the other two quantize biases themselves.
+-128, and one with a zero point counts as unsigned. 2.0.0 is written as ONNX has it: an integer type, scales, zero
+points, the channel axis. Only 2.0.0 has biases (int32): it is strict, what it does not name stays float; converters of
+the other two quantize biases themselves.
 
 Source: the reader and writer of aimet-onnx 2.42 (``_encoding.py``, ``quantsim.py``), which reads all three.
 """
@@ -159,13 +160,18 @@ def _unsigned(qp: QParams) -> tuple[Sequence[float], Sequence[float]]:
     return _floats(qp.scale), [-float(zero + half) for zero in qp.zero_point.reshape(-1)]
 
 
+def _is_symmetric(qp: QParams) -> bool:
+    """Whether a grid is read back as signed integers around 0; any other is one of unsigned integers."""
+    return qp.spec.signed and not qp.zero_point.any()
+
+
 def _list(qp: QParams) -> list[dict[str, Any]]:
     top = (1 << qp.spec.bits) - 1
     return [
         {
             "bitwidth": qp.spec.bits,
             "dtype": "int",
-            "is_symmetric": str(qp.spec.signed),
+            "is_symmetric": str(_is_symmetric(qp)),
             "max": (top + offset) * scale,
             "min": offset * scale,
             "offset": offset,
@@ -181,7 +187,7 @@ def _arrays(name: str, qp: QParams) -> dict[str, Any]:
         "name": name,
         "dtype": "INT",
         "bw": qp.spec.bits,
-        "is_sym": qp.spec.signed,
+        "is_sym": _is_symmetric(qp),
         "enc_type": "PER_TENSOR" if _axis(qp) is None else "PER_CHANNEL",
         "scale": list(scale),
         "offset": list(offset),

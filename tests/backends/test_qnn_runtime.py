@@ -347,3 +347,31 @@ def test_a_picture_times_its_sigmoid_in_16_bits(before: str, rows: int, columns:
     seen, session = examine(RUNTIME, path, feeds), Session(q.qdq(), optimize=False)
     assert not seen.floating
     assert sqnr([session.run(f)["y"] for f in feeds], [o["y"] for o in seen.outputs]) > 60
+
+
+@pytest.mark.parametrize(("signed", "zero"), [(True, -9), (False, 110)])
+def test_a_weight_with_a_zero_point_in_a_model_to_deploy(signed: bool, zero: int, tmp_path: Path) -> None:
+    kind = np.int8 if signed else np.uint8
+    low = -128 if signed else 0
+    model = build(
+        """(float[1, 4, 8, 8] x) => (float[1, 8, 8, 8] y) {
+            xq = QuantizeLinear (x, s, z)  xd = DequantizeLinear (xq, s, z)
+            v = DequantizeLinear (w, sw, zw)
+            c = Conv <pads = [1, 1, 1, 1]> (xd, v)
+            cq = QuantizeLinear (c, so, z)  y = DequantizeLinear (cq, so, z)
+        }""",
+        w=np.random.default_rng(0).integers(low, low + 256, (8, 4, 3, 3)).astype(kind),
+        s=f32(0.03),
+        z=np.uint8(120),
+        sw=f32(0.004),
+        zw=kind(zero),
+        so=f32(0.05),
+    )
+    path = tmp_path / "q.onnx"
+    onnxq.deploy(model, backend="qnn", output=path)
+    feeds = images(1, 4, 8, 8)
+    seen = examine(RUNTIME, path, feeds)
+    assert any("Conv2d" in op for op in seen.integer) and not seen.floating
+    for feed, outputs in zip(feeds, seen.outputs, strict=True):
+        expected = Session(model.SerializeToString(), optimize=False).run(feed)["y"]
+        np.testing.assert_allclose(outputs["y"], expected, rtol=0, atol=1.01 * 0.05)

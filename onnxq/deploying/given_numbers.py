@@ -1,0 +1,148 @@
+"""The numbers that a model was given, at the sites of a target's plan, and which of them the target has no grid for."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Set
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.backend import Backend
+from onnxq.deploying.exact import hold_exact_constants
+from onnxq.deploying.shared import same_grid, share_grids
+from onnxq.deploying.source import kind_of
+from onnxq.graph.traverse import all_nodes
+from onnxq.plan import Plan, Site
+from onnxq.qparams import QParams, from_range
+from onnxq.quantized import Quantized
+from onnxq.spec import PerTensor, QuantSpec
+
+__all__ = ["GivenNumbers"]
+
+
+@dataclass
+class GivenNumbers:
+    """What the model given has, asked for plan after plan.
+
+    Attributes:
+        source: the model given.
+        target: the target.
+        in_float: tensors that some nodes read past their quantizer.
+        refused: tensor → why the target has no grid like the one given, of all plans so far.
+        amiss: one of those is that of an activation, with one scale: the model was made for another kind of target.
+    """
+
+    source: Quantized
+    target: Backend
+    in_float: Set[str]
+    refused: dict[str, str] = field(default_factory=dict)
+    amiss: bool = False
+
+    def __post_init__(self) -> None:
+        self._given: dict[tuple[str, str], QParams] = {}
+        for site in self.source.plan.sites:
+            self._given.setdefault((kind_of(site.role), site.tensor), self.source.qparams[site.name])
+
+    def unused(self, plan: Plan) -> list[str]:
+        """Tensors, not refused, whose numbers a plan has no use for."""
+        held = {site.tensor for site in plan.sites} | self.refused.keys()
+        return [name for kind, name in self._given if kind != "bias" and name not in held]
+
+    def of(self, plan: Plan) -> tuple[dict[str, QParams], list[str]]:
+        """Numbers by site name, and the tensors whose grid a tie has changed.
+
+        Sites without are left out. Ties give them to each other, but not to one whose own are refused.
+        """
+        numbers: dict[str, QParams] = {}
+        own: set[str] = set()
+        for site in plan.sites:
+            found = self._given.get((kind_of(site.role), site.tensor))
+            if site.role == "bias":
+                numbers[site.name] = QParams(site.spec, np.float32(1.0).reshape(()), np.zeros((), np.int64))
+            elif found is not None and (why := _refusal(site, found, self.target)) is not None:
+                self.refused.setdefault(site.tensor, why)
+                self.amiss |= site.role == "activation" and not found.scale.ndim
+                own.add(site.name)
+            elif found is not None:
+                numbers[site.name] = _held(found, site.spec)
+        shared = share_grids(self.source.model, plan, numbers)
+        _follow_moves(self.source.model, plan, numbers, self.in_float, own)
+        for site in plan.sites:
+            lacks = site.name not in numbers and site.name not in own
+            if lacks and site.role == "activation" and site.fixed is not None:
+                numbers[site.name] = from_range(*site.fixed, site.spec)
+        hold_exact_constants(self.source.model, plan, numbers)
+        return numbers, shared
+
+
+def _follow_moves(
+    model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams], in_float: Set[str], refused: Set[str]
+) -> None:
+    """Numbers for tied sites without, in place: those of the tensor they come from, else of the ones they become.
+
+    A quantizer moves to the front of what moves its tensor only if all that reads the tensor has these numbers: another
+    branch would be rounded that is not in the model given.
+    """
+    values = {v.name: v for n in all_nodes(model) for v in n.outputs} | {v.name: v for v in model.graph.inputs}
+    sites = {s.tensor: s for s in reversed(plan.sites) if s.role in ("activation", "constant")}
+
+    def known(value: ir.Value | None, of: Site) -> QParams | None:
+        site = sites.get(value.name or "") if value is not None else None
+        found = numbers.get(site.name) if site is not None and plan.root(site) is plan.root(of) else None
+        return found if found is not None and not found.scale.ndim else None  # an axis is another one behind
+
+    missing = [s for s in plan.sites if s.role == "activation" and s.name not in numbers and s.name not in refused]
+    for site in missing:
+        value = values.get(site.tensor)
+        node = value.producer() if value is not None else None
+        found = [qp for v in (node.inputs if node is not None else ()) if (qp := known(v, site)) is not None]
+        if found:
+            numbers[site.name] = found[0]
+    for site in reversed(missing):
+        value = values.get(site.tensor)
+        if site.name in numbers or value is None or value.is_graph_output():
+            continue
+        moved = [v for node, _ in value.uses() for v in node.outputs if v.uses() or v.is_graph_output()]
+        after = [known(v, site) for v in moved]
+        alike = bool(after) and all(qp is not None and after[0] is not None and same_grid(qp, after[0]) for qp in after)
+        if alike and after[0] is not None and not any(v.is_graph_output() or v.name in in_float for v in moved):
+            numbers[site.name] = after[0]
+
+
+def _refusal(site: Site, qp: QParams, target: Backend) -> str | None:
+    """Why no quantizer that a target has at a site is like one, else ``None``."""
+    spec, wanted = qp.spec, site.spec
+    widths = target.weight_bits if site.role == "weight" else target.act_bits
+    if spec.scheme is not wanted.scheme:
+        return f"its grid is {spec.scheme.value}"
+    if spec.bits != wanted.bits and spec.bits not in widths:
+        return f"it has {spec.bits} bits"
+    if wanted.power_of_two and not np.array_equal(np.frexp(qp.scale)[0], np.full(qp.scale.shape, 0.5)):
+        return "its scale is not a power of two"
+    whole = isinstance(spec.granularity, PerTensor)
+    middle = 0 if spec.signed else 1 << (spec.bits - 1)
+    free = site.role == "weight" and (target.weight_zero_points == "channel" or (whole and target.weight_zero_points))
+    off = qp.zero_point[qp.zero_point != middle].reshape(-1)
+    if wanted.symmetric and not free and off.size:
+        return f"its zero point is {int(off[0])}, where onnxq writes the middle"
+    channels = {"weight": target.has_channels, "activation": target.channel_activations}.get(site.role, True)
+    if not channels and not whole:
+        return "it has a scale for each channel"
+    return None
+
+
+def _held(qp: QParams, wanted: QuantSpec) -> QParams:
+    """The same grid with the signedness that a target wants."""
+    spec, zero = qp.spec, qp.zero_point
+    if spec.signed != wanted.signed:
+        half = 1 << (spec.bits - 1)
+        zero = zero + half if spec.signed else zero - half
+    middle = 0 if wanted.signed else 1 << (spec.bits - 1)
+    symmetric = bool((zero == middle).all()) and wanted.symmetric
+    spec = replace(
+        spec, signed=wanted.signed, symmetric=symmetric, power_of_two=wanted.power_of_two, range=wanted.range
+    )
+    if not wanted.narrow_range:
+        spec = replace(spec, narrow_range=False)
+    return QParams(spec, qp.scale, zero)
