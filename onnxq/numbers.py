@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Mapping, MutableMapping
 from dataclasses import replace
 
@@ -12,8 +13,10 @@ from numpy.typing import NDArray
 from onnxq.calibration.ranges import select_range
 from onnxq.calibration.statistics import SENTINEL, Statistics
 from onnxq.calibration.weights import weight_range
+from onnxq.deciding.mask_reach import lowest_number
+from onnxq.deciding.masks import Masks, find_masks
 from onnxq.errors import StatisticsError
-from onnxq.graph.recognition.saturation import bounds
+from onnxq.graph.recognition.saturation import ALL, bounds
 from onnxq.graph.traverse import all_constants, all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.plan import Plan, Site
@@ -83,21 +86,23 @@ def choose_numbers(model: ir.Model, plan: Plan, statistics: Statistics) -> dict[
 
     Activations take the range that their spec's range method selects from the statistics, that of their `spans`
     included, tied sites that of their root. Numbers beyond which all readers saturate (an Elu below -8, say) count as
-    those at that bound, except for ``minmax``, which is asked for to hold all there is. Weights take their absolute
-    maximum at 8 bits and above, the range of least squared error below. A bias takes ``scale_x * scale_w``; where it
-    would not fit 32 bits, the weight's scale of that channel is raised, by at most ``|bias| / 2**31`` a weight.
+    those at that bound, except for ``minmax``, which is asked for to hold all there is. Masks in front of a Softmax are
+    no numbers: a grid reaches as far below the scores as it must for what is clipped there to mask. Weights take their
+    absolute maximum at 8 bits and above, the range of least squared error below. A bias takes ``scale_x * scale_w``;
+    where it would not fit 32 bits, the weight's scale of that channel is raised, by at most ``|bias| / 2**31`` a
+    weight.
 
     Returns:
         Parameters by site name.
     """
-    values = all_constants(model)
+    values, masks = all_constants(model), find_masks(model, statistics.tensors)
     made = {value.name: value for node in all_nodes(model) for value in node.outputs}
     numbers: dict[str, QParams] = {}
     for site in plan.sites:
         if site.role == "activation" and site.tied_to is None:
-            ends = bounds(made.get(site.source), site.spec.bits) if site.spec.range != "minmax" else None
-            ranges = [site.fixed or _range(statistics, site.source, site.spec, ends)]
-            ranges += [_extent(values, statistics, tensor, site.spec) for tensor in site.spans]
+            ends = bounds(made.get(site.source), site.spec.bits) if site.spec.range != "minmax" else ALL
+            ranges = [site.fixed or _range(statistics, masks, site.source, site.spec, ends)]
+            ranges += [_extent(values, statistics, masks, tensor, site.spec) for tensor in site.spans]
             lows, highs = zip(*ranges, strict=True)
             numbers[site.name] = from_range(min(lows), max(highs), site.spec)
         elif site.role in ("weight", "constant"):
@@ -114,23 +119,31 @@ def choose_numbers(model: ir.Model, plan: Plan, statistics: Statistics) -> dict[
 
 
 def _extent(
-    values: Mapping[str, ir.Value], statistics: Statistics, tensor: str, spec: QuantSpec
+    values: Mapping[str, ir.Value], statistics: Statistics, masks: Masks, tensor: str, spec: QuantSpec
 ) -> tuple[float, float]:
     """The range of a tensor that a grid is to hold besides its own: of a constant, all of it."""
     array = constant_array(values.get(tensor))
-    return _range(statistics, tensor, spec) if array is None else (array.min(initial=0.0), array.max(initial=0.0))
+    if array is None:
+        return _range(statistics, masks, tensor, spec, ALL)
+    return array.min(initial=0.0), array.max(initial=0.0)
 
 
 def _range(
-    statistics: Statistics, tensor: str, spec: QuantSpec, ends: tuple[float, float] | None = None
+    statistics: Statistics, masks: Masks, tensor: str, spec: QuantSpec, ends: tuple[float, float]
 ) -> tuple[float, float]:
     """The range that a spec's method selects, of what lies within ``ends``; searched for once for all plans."""
-    seen = statistics.tensors[tensor]
-    inside = seen if ends is None else seen.clipped(*ends)
+    seen, reach = statistics.tensors[tensor], masks.reach(tensor, spec.bits)
+    if masks.clipped(tensor):
+        ends = (max(ends[0], lowest_number(seen)), ends[1])
+    inside = seen.clipped(*ends)
     key = (tensor, spec, ends if inside is not seen else None)
     if key not in statistics.ranges:
         statistics.ranges[key] = select_range(inside, spec)
-    return statistics.ranges[key]
+    low, high = statistics.ranges[key]
+    return (
+        min(low, reach.down) if reach.down > -math.inf else low,
+        max(high, reach.up) if reach.up < math.inf else high,
+    )
 
 
 def fit_biases(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> None:

@@ -1,7 +1,7 @@
-"""Mask values in front of a softmax (-1e4, -65504) stay out of integers: one grid for them and the scores loses these.
+"""Mask values in front of a softmax (-1e4, -65504) stay out of integers: room for them on a grid takes it from scores.
 
 Nodes that read or write such a tensor stay float, see :mod:`onnxq.deciding.masks`, where the user or the target wants
-all quantized as well.
+all quantized as well. Without this, grids reach as far below the scores as masks need to mask, and no farther.
 """
 
 from __future__ import annotations

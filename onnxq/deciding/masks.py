@@ -8,27 +8,25 @@ numbers elsewhere are numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 
-import numpy as np
 import onnx_ir as ir
 
 from onnxq.calibration.statistics import SENTINEL, TensorStatistics
 from onnxq.console.terminal import plural
+from onnxq.deciding.mask_reach import Reach, Reaches, mask_value
 from onnxq.graph.recognition.masks import before_softmax, behind, largest_mask, put_in_place
 from onnxq.graph.values import is_filled
 from onnxq.plan import Plan
 
-__all__ = ["Masks", "find_masks", "mask_value"]
+__all__ = ["Masks", "find_masks"]
 
 _HINT = "pad some calibration samples if padding is possible in use"
-_CROWD = 1.5
-"""Largest over smallest of the values that stand for "masked", the scores added to them included."""
-_LEAST = 50.0
-"""Smallest magnitude of a mask value: e**-50 is nothing beside 1."""
-_FAR = 16.0
-"""Their magnitude over that of all other values, at least."""
+_WIDEST = 16
+"""Bits of the finest grids, which reach farthest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +37,13 @@ class Masks:
         beyond: they hold, or can hold, what is infinite or beyond 1e30: no grid holds them.
         unseen: the data shows nothing of a mask that they can hold.
         seen: the data shows milder masks (-1e4, -65504): a grid that holds them loses the scores.
+        reaches: bits of grids → how far these must reach for masks to mask.
     """
 
     beyond: Mapping[str, str]
     unseen: Mapping[str, str]
     seen: Mapping[str, str]
+    reaches: Callable[[int], Reaches]
 
     def to_avoid(self, *, mixes: bool, everything: bool) -> dict[str, str]:
         """The tensors that no quantized node may touch, with the reasons.
@@ -52,13 +52,37 @@ class Masks:
             mixes: the target runs float nodes among integer ones.
             everything: the user wants quantized what can be.
         """
+        float_too = mixes and not everything
         some = self.unseen if mixes else {}
-        return {**(self.seen if mixes and not everything else {}), **some, **self.beyond}
+        seen = {name: why for name, why in self.seen.items() if float_too or not self.clipped(name)}
+        return {**seen, **some, **self.beyond}
+
+    def clipped(self, tensor: str) -> bool:
+        """Whether a tensor's masks that the data shows need no place on its grid: clipped they mask as well."""
+        if tensor not in self.seen:
+            return False
+        reaches = self.reaches(_WIDEST)
+        reach = reaches[tensor]
+        return reach is not None and reach.down > -math.inf and reaches.is_all(tensor)
+
+    def reach(self, tensor: str, bits: int) -> Reach:
+        """What a tensor's grid must hold beside its numbers so that its masks mask; nothing where it has none.
+
+        Args:
+            tensor: its name.
+            bits: of the grid.
+        """
+        found = self.reaches(bits)[tensor] if tensor in self.unseen or self.clipped(tensor) else None
+        return found or Reach()
 
     def ignored(self, plan: Plan) -> list[str]:
-        """What to say of a plan that quantizes tensors by data that shows nothing of their masks."""
+        """What to say of a plan that quantizes tensors by data that shows nothing of their masks.
+
+        Where it is known how far a grid must reach for masks to mask it does, and there is nothing to say.
+        """
         observed = set(plan.observed())
         tensors = [tensor for tensor in self.unseen if tensor in observed]  # the nearest to the softmax first
+        tensors = [tensor for tensor in tensors if self.reach(tensor, _WIDEST) == Reach()]
         if not tensors:
             return []
         more = f" (and {plural(len(tensors) - 1, 'more tensor')} beside it)" if len(tensors) > 1 else ""
@@ -95,19 +119,8 @@ def find_masks(model: ir.Model, statistics: Mapping[str, TensorStatistics]) -> M
         kind = beyond if mask is not None and abs(mask) > SENTINEL else unseen
         for other in touched:
             kind.setdefault(other.name or "", f"tensor {name!r} {what} on all of the data, {where}; {_HINT}")
-    return Masks(beyond, {name: why for name, why in unseen.items() if name not in beyond}, mild)
-
-
-def mask_value(stats: TensorStatistics) -> float | None:
-    """The lowest value of a tensor if it stands for "masked": far below zero, and nothing between it and the others."""
-    if not stats.count or stats.min > -_LEAST:
-        return None
-    lower, upper, _ = stats.edges()
-    others = upper > stats.min / _CROWD
-    if not others.any():
-        return None
-    rest = float(max(np.abs(lower[others]).max(), np.abs(upper[others]).max()))
-    return stats.min if -stats.min / _CROWD >= _FAR * rest else None
+    unseen = {name: why for name, why in unseen.items() if name not in beyond}
+    return Masks(beyond, unseen, mild, cache(partial(Reaches, model, statistics)))
 
 
 def _shows(stats: TensorStatistics | None, mask: float) -> bool:

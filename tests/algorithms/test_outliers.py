@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import onnxq
 from onnxq import Options
 from onnxq.calibration.statistics import TensorStatistics
-from onnxq.deciding.masks import mask_value
+from onnxq.deciding.mask_reach import mask_value
 from tests.contract import ALL, quantize_checked
 from tests.models import build, images, normal
 
@@ -52,9 +52,10 @@ def padded(mask: float, samples: int = 10) -> Feeds:
 
 
 @pytest.mark.parametrize("mask", [-1e4, -65504.0])
-def test_a_finite_mask_no_longer_ruins_the_scores(mask: float) -> None:
-    assert quantize_checked(attention(), padded(mask), ALL, least=None).worst < 10.0
-    after = quantize_checked(attention(), padded(mask), WITH, least=25.0)
+def test_a_finite_mask_takes_nothing_from_the_scores(mask: float) -> None:
+    before = quantize_checked(attention(), padded(mask), ALL, least=25.0)
+    after = quantize_checked(attention(), padded(mask), WITH, least=before.worst + 1.0)
+    assert "Softmax" in before.quantized.plan.quantized.values()
     assert any("mask values" in reason for reason in after.reasons.values())
     assert "MatMul" in after.quantized.plan.quantized.values()
 
@@ -78,6 +79,9 @@ def test_a_mask_is_far_from_all_else_with_nothing_between() -> None:
     assert mask_value(statistics(scores, scores[:100] - 1e4)) == pytest.approx(-1e4, rel=1e-3)
     assert mask_value(statistics(np.zeros(5), np.full(3, -100.0))) == -100.0
     assert mask_value(statistics(scores, [-10.0])) is None
+    assert mask_value(statistics(scores, scores[:100] - 1e4, scores[:50] - 2e4)) == pytest.approx(-2e4, rel=1e-3)
+    assert mask_value(statistics(scores, [-100.0])) == -100.0
+    assert mask_value(statistics(10 * scores, [-100.0])) is None
     assert mask_value(statistics(scores, [-1e4, -1e3])) is None
     assert mask_value(statistics(np.full(4, -1e4))) is None
     assert mask_value(statistics(np.abs(scores), [1e4])) is None

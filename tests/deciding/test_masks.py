@@ -100,20 +100,103 @@ def test_a_mask_in_few_samples_masks_in_use(low: float) -> None:
     assert in_use(model, quantize_checked(model, [*WHOLE, PADDED[0]], ALL).quantized) > 25.0
 
 
+INTEGER = ["qnn", "vitis", "snpe", "tengine"]
+"""Targets without float nodes between integer ones."""
+
+
 def test_a_mild_mask_that_the_data_shows_stays_float_unless_all_is_asked_for() -> None:
     model = attention("product", -1e4)
-    assert in_use(model, onnxq.quantize(model, PADDED, backend="tvm")) > 25.0
+    mixed = onnxq.quantize(model, PADDED, backend="tvm")
+    assert in_use(model, mixed) > 25.0
+    assert "Softmax" not in mixed.plan.quantized.values()
     forced = onnxq.quantize(model, PADDED, backend="tvm", options=ALL)
+    assert in_use(model, forced) > 25.0
     assert "Softmax" in forced.plan.quantized.values()
-    assert "below the floor" in warnings(forced)
+    assert "mask" not in warnings(forced)
+
+
+@pytest.mark.parametrize("target", INTEGER)
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "outside"])
+@pytest.mark.parametrize("data", [PADDED, WHOLE], ids=["padded", "whole"])
+def test_a_mild_mask_masks_in_use_where_all_is_integers(target: str, form: str, data: Feeds) -> None:
+    model = attention(form, -65504.0)
+    made = onnxq.quantize(model, data, backend=target)
+    assert in_use(model, made) > (25.0 if target != "vitis" else 20.0)
+    assert "Softmax" in made.plan.quantized.values()
+    assert "mask" not in warnings(made).replace("'mask'", "")
+
+
+@pytest.mark.parametrize("data", [PADDED, WHOLE], ids=["padded", "whole"])
+@pytest.mark.parametrize("range_of", ["minmax", "mse"])
+def test_a_mask_from_outside_masks_in_use_where_all_is_integers(data: Feeds, range_of: str) -> None:
+    model = attention("outside", 0.0)
+    masks = [{**feed, "m": -1e4 * (1 - feed["m"])} for feed in data]
+    made = onnxq.quantize(model, masks, backend="qnn", options=onnxq.Options(range=range_of))
+    padded = [{**feed, "m": -1e4 * (1 - feed["m"])} for feed in PADDED]
+    expected = infer(model, padded, optimize=False)["y"]
+    assert sqnr(expected, infer(ir.to_proto(made.rendered()), padded, optimize=False)["y"]) > 25.0
+    assert "Softmax" in made.plan.quantized.values()
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "t = Sub (sc, m)\n p = Softmax (t)",
+        "a = Add (sc, n)\n t = Max (a, low)\n p = Softmax (t)",
+        "a = Mul (n, half)\n b = Add (sc, a)\n c = Add (b, n)\n t = Reshape (c, flat)\n"
+        "p0 = Softmax (t)\n p = Reshape (p0, back)",
+    ],
+    ids=["subtracted", "floored", "twice"],
+)
+@pytest.mark.parametrize("data", [PADDED, WHOLE], ids=["padded", "whole"])
+def test_what_a_mask_goes_through(tail: str, data: Feeds) -> None:
+    model = build(
+        f"""(float[1, 16, 32] x, float[1, 16, 16] sc0, float[1, 1, 16] m0) => (float[1, 16, 32] y) {{
+            one = Constant <value = float {{1.0}}> ()
+            left = Sub (one, m0)
+            m = Mul (left, much)
+            n = Neg (m)
+            v = MatMul (x, w)
+            sc = Mul (sc0, half)
+            {tail}
+            y = MatMul (p, v) }}""",
+        w=normal(32, 32, seed=3, scale=0.2),
+        much=np.float32(1e4),
+        half=np.float32(0.5),
+        low=np.float32(np.finfo(np.float32).min),
+        flat=np.array([16, 16]),
+        back=np.array([1, 16, 16]),
+    )
+    rng = np.random.default_rng(1)
+
+    def feeds(given: Feeds) -> Feeds:
+        scores = [4 * rng.standard_normal((1, 16, 16)).astype(np.float32) for _ in given]
+        return [{"x": feed["x"], "sc0": sc, "m0": feed["m"]} for feed, sc in zip(given, scores, strict=True)]
+
+    made = onnxq.quantize(model, feeds(data), backend="snpe")
+    padded = feeds(PADDED)
+    expected = infer(model, padded, optimize=False)["y"]
+    assert sqnr(expected, infer(ir.to_proto(made.rendered()), padded, optimize=False)["y"]) > 25.0
+    assert "Softmax" in made.plan.quantized.values()
+
+
+def test_masks_that_something_else_reads_are_not_clipped() -> None:
+    model = attention("product", -1e4)
+    model.graph.output.append(onnx.helper.make_tensor_value_info("sm", onnx.TensorProto.FLOAT, [1, 16, 16]))
+    made = onnxq.quantize(model, PADDED, backend="snpe")
+    assert in_use(model, made) > 25.0
+    reason = next(kept.reason for kept in made.plan.kept_float if kept.op == "Softmax")
+    assert "holds mask values (-1" in reason
 
 
 def test_targets_that_quantize_all_say_what_is_ignored() -> None:
-    made = onnxq.quantize(attention("product", -1e4), WHOLE, backend="snpe")
-    assert "Softmax" in made.plan.quantized.values()
+    model = attention("product", -1e4)
+    next(node for node in model.graph.node if node.op_type == "Softmax").op_type = "LogSoftmax"
+    made = onnxq.quantize(model, WHOLE, backend="qnn")
+    assert "LogSoftmax" in made.plan.quantized.values()
     said = "tensor 'mask' is zero on all of the data, and -1e+04 in use where it masks; pad some calibration samples"
     assert said in warnings(made)
-    assert "snpe quantizes it, and would ignore what it masks" in warnings(made)
+    assert "qnn quantizes it, and would ignore what it masks" in warnings(made)
     beyond = onnxq.quantize(attention("choice", LOWEST), WHOLE, backend="snpe")
     assert "Softmax" not in beyond.plan.quantized.values()
 

@@ -14,21 +14,27 @@ import onnx_ir as ir
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import array_of, constant_array
 
-__all__ = ["before_softmax", "behind", "largest_mask", "put_in_place"]
+__all__ = ["LEAST", "MOVES", "THROUGH", "before_softmax", "behind", "largest_mask", "put_in_place", "softmax_nodes"]
 
-_THROUGH = frozenset(
-    {"Add", "Cast", "Div", "Expand", "Identity", "Mul", "Reshape", "Squeeze", "Sub", "Transpose", "Unsqueeze", "Where"}
-)
-_MADE_OF = _THROUGH | {"Concat", "ConstantOfShape", "ScatterElements", "ScatterND", "Slice", "Tile", "Trilu"}
+MOVES = frozenset({"Cast", "Expand", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+"""Operators that leave every number of their first input what it is."""
+THROUGH = MOVES | {"Add", "Clip", "Div", "Max", "Min", "Mul", "Neg", "Sub", "Where"}
+"""Operators that a mask goes through on its way to a softmax."""
+_MADE_OF = THROUGH | {"Concat", "ConstantOfShape", "ScatterElements", "ScatterND", "Slice", "Tile", "Trilu"}
 """What masks are made with; what else reads numbers makes others."""
 _SOFTMAX = frozenset({"LogSoftmax", "Softmax"})
-_LEAST = 1e3
+LEAST = 1e3
 """Smallest magnitude of a constant that masks: scores are tens, and scales of theirs up to a hundred."""
 
 
 def before_softmax(model: ir.Model) -> list[ir.Value]:
     """The tensors that a Softmax reads, and those that they are made of by sums, factors, choices and moves alone."""
-    return _upwards([node.inputs[0] for node in all_nodes(model) if node.op_type in _SOFTMAX], _THROUGH)
+    return _upwards([node.inputs[0] for node in softmax_nodes(model)], THROUGH)
+
+
+def softmax_nodes(model: ir.Model) -> list[ir.Node]:
+    """Every Softmax and LogSoftmax."""
+    return [node for node in all_nodes(model) if node.op_type in _SOFTMAX and node.domain == ""]
 
 
 def behind(value: ir.Value) -> list[ir.Value]:
@@ -36,7 +42,7 @@ def behind(value: ir.Value) -> list[ir.Value]:
     found, stack = {value: None}, [value]
     while stack:
         for node, _ in stack.pop().uses():
-            if node.op_type in _THROUGH and node.domain == "" and node.outputs[0] not in found:
+            if node.op_type in THROUGH and node.domain == "" and node.outputs[0] not in found:
                 found[node.outputs[0]] = None
                 stack.append(node.outputs[0])
     return list(found)
@@ -81,4 +87,4 @@ def _constants(values: list[ir.Value]) -> Iterator[float]:
 
 
 def _largest(numbers: Iterator[float]) -> float | None:
-    return max((n for n in numbers if not np.isnan(n) and abs(n) >= _LEAST), key=abs, default=None)
+    return max((n for n in numbers if not np.isnan(n) and abs(n) >= LEAST), key=abs, default=None)

@@ -9,11 +9,12 @@ import onnx_ir as ir
 
 from onnxq.graph.values import constant_array
 
-__all__ = ["bounds"]
+__all__ = ["ALL", "bounds"]
 
 Bounds = tuple[float, float]
 
-_ALL: Bounds = (-math.inf, math.inf)
+ALL: Bounds = (-math.inf, math.inf)
+"""The bounds of a tensor all of whose numbers matter."""
 _MOVING = frozenset(
     {"Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
     | {"DepthToSpace", "SpaceToDepth", "Expand", "Tile"}
@@ -27,23 +28,23 @@ def _alpha(node: ir.Node, default: float) -> float:
 
 def _hard_sigmoid(node: ir.Node, depth: float) -> Bounds:
     alpha, beta = _alpha(node, 0.2), node.attributes.get_float("beta", 0.5)
-    return (-beta / alpha, (1.0 - beta) / alpha) if alpha > 0 else _ALL
+    return (-beta / alpha, (1.0 - beta) / alpha) if alpha > 0 else ALL
 
 
 def _clip(node: ir.Node, depth: float) -> Bounds:
-    ends = list(_ALL)
+    ends = list(ALL)
     for position, value in enumerate(node.inputs[1:3]):
         if value is None:
             continue
         array = constant_array(value)
         if array is None or array.size != 1:
-            return _ALL
+            return ALL
         ends[position] = float(array.reshape(()))
     return ends[0], ends[1]
 
 
 _FUNCTIONS: dict[str, Callable[[ir.Node, float], Bounds]] = {
-    "Celu": lambda node, depth: (-depth * _alpha(node, 1.0), math.inf) if _alpha(node, 1.0) > 0 else _ALL,
+    "Celu": lambda node, depth: (-depth * _alpha(node, 1.0), math.inf) if _alpha(node, 1.0) > 0 else ALL,
     "Clip": _clip,
     "Elu": lambda node, depth: (-depth, math.inf),
     "Erf": lambda node, depth: (-math.sqrt(depth), math.sqrt(depth)),
@@ -80,15 +81,15 @@ def bounds(value: ir.Value | None, bits: int) -> Bounds:
         seen.add(tensor)
         uses = tensor.uses()
         if tensor.is_graph_output() or not uses:
-            return _ALL
+            return ALL
         for node, position in ((use.node, use.idx) for use in uses):
             if position != 0 or node.domain not in ("", "ai.onnx"):
-                return _ALL
+                return ALL
             if node.op_type in _MOVING:
                 waiting += [output for output in node.outputs if output.uses() or output.is_graph_output()]
             elif node.op_type in _FUNCTIONS:
                 least, most = _FUNCTIONS[node.op_type](node, depth)
                 low, high = min(low, least), max(high, most)
             else:
-                return _ALL
-    return (low, high) if low < high else _ALL
+                return ALL
+    return (low, high) if low < high else ALL
