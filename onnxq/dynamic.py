@@ -19,7 +19,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxq.backend import Backend, Kind, OpRule
+from onnxq.backend import Backend, Kind
 from onnxq.calibration.weights import weight_range
 from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import OutputError
@@ -44,7 +44,7 @@ from onnxq.planning.table_rows import is_standard
 from onnxq.prepare import Prepared, backend_named
 from onnxq.qparams import QParams, from_range
 from onnxq.quantized import Quantized
-from onnxq.render.ranges_at_run import MICROSOFT, take_ranges_at_run, unsaid
+from onnxq.render.ranges_at_run import take_ranges_at_run, unsaid
 from onnxq.rewritten import HOME, Rewritten, refuse_unused
 
 __all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "require", "rewrite", "runs_in_integers"]
@@ -183,11 +183,7 @@ def _table(*, per_channel: bool, reduce_range: bool) -> Backend:
     """onnxruntime's table, all weights in it only stored, and what is left to do with a rendered model undone."""
     home = backend_named(HOME)
     weight = replace(home.weight, bits=7) if reduce_range else home.weight
-    own = (
-        OpRule(f"{MICROSOFT}::Attention", Kind.WEIGHT_ONLY, weights=(1,), weight_axis=_columns, when=_attention),
-        OpRule(f"{MICROSOFT}::EmbedLayerNormalization", Kind.WEIGHT_ONLY, data=(), weights=(2, 3, 4)),
-    )
-    rules = [replace(rule, kind=Kind.WEIGHT_ONLY, bias=None) for rule in (*home.rules.values(), *own) if rule.weights]
+    rules = [replace(rule, kind=Kind.WEIGHT_ONLY, bias=None) for rule in home.rules.values() if rule.weights]
     return replace(
         home,
         rules={rule.op: rule for rule in rules},
@@ -197,11 +193,6 @@ def _table(*, per_channel: bool, reduce_range: bool) -> Backend:
         stored_because={},
         finish=None,
     )
-
-
-def _columns(node: ir.Node, position: int) -> int | None:
-    """Output channels of an Attention's weight (inputs, 3 * hidden)."""
-    return 1
 
 
 def _attention(node: ir.Node) -> str | None:

@@ -143,6 +143,11 @@ def _table(node: ir.Node) -> str | None:
     return "too small a table to store in integers" if size < _LEAST_TABLE else None
 
 
+def _second_axis(node: ir.Node, position: int) -> int | None:
+    """Output channels of an Attention's weight (inputs, 3 * hidden) and a MoE's (experts, outputs, inputs)."""
+    return 1
+
+
 def _movement(op: str, cost: float = 0.27) -> OpRule:
     return OpRule(op, Kind.MOVEMENT, cost=(0.9, cost))
 
@@ -175,6 +180,15 @@ _RULES = (
     OpRule("GRU", Kind.WEIGHT_ONLY, weights=(1, 2), weight_axis=recurrent_axis),
     OpRule("RNN", Kind.WEIGHT_ONLY, weights=(1, 2), weight_axis=recurrent_axis),
     OpRule("Gather:constant", Kind.WEIGHT_ONLY, weights=(0,), weight_axis=matmul_axis, when=_table),
+    OpRule("com.microsoft::Attention", Kind.WEIGHT_ONLY, data=(), weights=(1,), weight_axis=_second_axis),
+    OpRule(
+        "com.microsoft::EmbedLayerNormalization",
+        Kind.WEIGHT_ONLY,
+        data=(),
+        weights=(2, 3, 4),
+        weight_axis=matmul_axis,
+    ),
+    OpRule("com.microsoft::MoE", Kind.WEIGHT_ONLY, data=(), weights=(2, 4, 6), weight_axis=_second_axis),
     OpRule("Add", Kind.ELEMENTWISE, data=(0, 1), cost=(1.4, 0.7)),
     OpRule("Mul", Kind.ELEMENTWISE, data=(0, 1), cost=_mul_cost),
     OpRule("Concat", Kind.ELEMENTWISE, data=None, cost=(1.2, 0.25)),

@@ -108,3 +108,41 @@ def test_weights_unpacked_at_load_have_their_scales_along_their_axis(axis: int) 
     feeds = images(2, 8)
     want, got = (infer(m, feeds, optimize=False)["y"] for m in (model, ir.to_proto(made)))
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_weights_of_onnxruntimes_own_operators_are_stored(tmp_path: Path) -> None:
+    """Tables of embeddings, a packed weight, experts: unpacked once, at load, by what is folded away."""
+    model = build(
+        """(int32[N, 6] ids) => (float[N, 6, 32] y) {
+            [embed] e, m = com.microsoft.EmbedLayerNormalization (ids, "", words, places, "", gamma, beta)
+            [attend] a = com.microsoft.Attention <num_heads = 4> (e, qkv, qkv_bias)
+            rows = Reshape (a, of_rows)
+            route = Slice (rows, zero, four, last)
+            [experts] f = com.microsoft.MoE <k = 2, activation_type = "gelu"> (rows, route, fc1, fc1_bias, fc2)
+            y = Reshape (f, of_tokens)
+        }""",
+        domains={"com.microsoft": 1},
+        words=normal(200, 32),
+        places=normal(48, 32, seed=1),
+        gamma=np.ones(32, np.float32),
+        beta=np.zeros(32, np.float32),
+        qkv=normal(32, 96, seed=2),
+        qkv_bias=normal(96, seed=3),
+        of_rows=np.array([-1, 32]),
+        of_tokens=np.array([-1, 6, 32]),
+        zero=np.array([0]),
+        four=np.array([4]),
+        last=np.array([-1]),
+        fc1=normal(4, 64, 32, seed=4),
+        fc1_bias=normal(4, 64, seed=5),
+        fc2=normal(4, 32, 64, seed=6),
+    )
+    feeds = [{"ids": np.arange(k, k + 6, dtype=np.int32)[None]} for k in range(8)]
+    path = tmp_path / "q.onnx"
+    q = onnxq.quantize(model, feeds, output=path)
+    assert q.plan.stored == {"embed": "EmbedLayerNormalization", "attend": "Attention", "experts": "MoE"}
+    large = [t for t in onnx.load(path).graph.initializer if np.prod(t.dims) >= 1024]
+    assert len(large) == 5 and {t.data_type for t in large} == {onnx.TensorProto.INT8}
+    assert not {"Cast", "Mul", "DequantizeLinear"} & set(optimized(path))
+    assert q.verification is not None and q.verification.worst is not None
+    assert q.verification.worst[1].sqnr > 30

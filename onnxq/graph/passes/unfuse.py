@@ -51,8 +51,8 @@ _OF_CONV: Mapping[str, Sequence[str]] = {
 def unfuse(model: ir.Model) -> list[Note]:
     """Write FusedConv, FusedGemm and FusedMatMul of ``com.microsoft`` with Conv, Gemm, MatMul and what is in them.
 
-    A FusedMatMul becomes a MatMul where its second input is constant and the first is not transposed: alpha and the
-    transposition go into the constant. Products of two activations stay as they are.
+    A FusedMatMul becomes a MatMul where its second input is constant: alpha and the constant's transposition go into
+    it, that of the first input becomes a Transpose. Products of two activations stay as they are.
 
     Args:
         model: changed in place. Constants must be folded. The node keeps its name, its output its own.
@@ -85,12 +85,15 @@ def unfuse(model: ir.Model) -> list[Note]:
 
 def _plain_product(node: ir.Node, namer: Namer) -> None:
     attributes = node.attributes
-    flags = {name: attributes.get_int(name, 0) for name in ("transA", "transBatchA", "transBatchB", "transB")}
-    weight, alpha = node.inputs[1], attributes.get_float("alpha", 1.0)
-    array = constant_array(weight)
-    assert weight is not None and array is not None
-    if flags["transA"] or flags["transBatchA"] or flags["transBatchB"]:
-        raise Refusal("it transposes its data")
+    flags = {name: attributes.get_int(name, 0) for name in ("transA", "transB", "transBatchA", "transBatchB")}
+    data, weight, alpha = node.inputs[0], node.inputs[1], attributes.get_float("alpha", 1.0)
+    array, graph = constant_array(weight), node.graph
+    assert data is not None and weight is not None and array is not None and graph is not None
+    rank = len(data.shape) if data.shape is not None else None
+    if flags["transBatchA"] or flags["transBatchB"]:
+        raise Refusal("it moves axes of batches")
+    if flags["transA"] and rank is None:
+        raise Refusal("it transposes its data, and how many axes that has is unknown")
     if weight.dtype is None or weight.dtype not in FLOATS:
         raise Refusal("its weight is not of a float type")
     changed: AnyArray = np.swapaxes(array, -1, -2) if flags["transB"] and array.ndim > 1 else array
@@ -100,6 +103,14 @@ def _plain_product(node: ir.Node, namer: Namer) -> None:
     if changed is not array:
         replace_constant(node, 1, np.ascontiguousarray(changed), namer, f"{node.name}_weight", weight.dtype)
     stand_for(node, [node])
+    if flags["transA"] and rank is not None and rank > 1:
+        order = [*range(rank - 2), rank - 1, rank - 2]
+        turn = ir.node("Transpose", [data], {"perm": order}, name=namer.node(f"{node.name}_Transpose"))
+        turned = turn.outputs[0]
+        turned.name, turned.type = namer.fresh(f"{data.name}_transposed"), data.type
+        turned.shape = ir.Shape([data.shape[axis] for axis in order]) if data.shape is not None else None
+        graph.insert_before(node, [turn])
+        node.replace_input_with(0, turned)
     for name in (*flags, "alpha"):
         attributes.pop(name, None)
     node.op_type, node.domain = "MatMul", ""

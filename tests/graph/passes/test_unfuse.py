@@ -97,17 +97,16 @@ def test_product_with_a_constant(turned: int, alpha: float) -> None:
     assert not model.graph[0].attributes
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "(float[16, 16] x) => (float[16, 16] y) { y = com.microsoft.FusedMatMul <alpha = 0.5> (x, x) }",
-        "(float[16, 16] x) => (float[16, 16] y) { y = com.microsoft.FusedMatMul <transA = 1> (x, w) }",
-    ],
-)
-def test_left(text: str) -> None:
-    """Two activations, and data that is transposed."""
-    model, _ = apply(plain, fused(text, w=random(16, 16)), {"x": random(16, 16)})
-    assert ops(model) == ["FusedMatMul"]
+def test_product_with_transposed_data() -> None:
+    text = "(float[2, 16, 7] x) => (float[2, 7, 5] y) { y = com.microsoft.FusedMatMul <transA = 1> (x, w) }"
+    model, _ = apply(plain, fused(text, w=random(16, 5)), {"x": random(2, 16, 7, seed=3)}, tolerance=1e-5)
+    assert ops(model) == ["Transpose", "MatMul"]
+
+
+def test_product_of_two_activations_is_left() -> None:
+    text = "(float[16, 16] x) => (float[16, 16] y) { y = com.microsoft.FusedMatMul <alpha = 0.5> (x, x) }"
+    model, notes = apply(plain, fused(text), {"x": random(16, 16)})
+    assert (ops(model), notes) == (["FusedMatMul"], [])
 
 
 @pytest.mark.parametrize(
