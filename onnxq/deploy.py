@@ -17,6 +17,7 @@ from onnxq.console.terminal import listed, plural
 from onnxq.deploying.given_numbers import GivenNumbers
 from onnxq.deploying.shared import without_torn_ties
 from onnxq.deploying.source import in_form, past_quantizers
+from onnxq.deploying.units import open_units
 from onnxq.errors import BackendError
 from onnxq.given.carried import left_while_running, nothing_to_deploy
 from onnxq.given.fitted import fit_to_target
@@ -136,19 +137,20 @@ def _left_out(source: Quantized, plan: Plan, agreed: SourceAgreement) -> list[st
 
 
 def _adopt(
-    source: Quantized, unquantized: Set[tuple[str, Edge]], target: Backend, options: Options
+    source: Quantized, unquantized: Set[tuple[str, Edge | None]], target: Backend, options: Options
 ) -> tuple[Plan, dict[str, QParams], list[str], list[str]]:
     """The target's plan with the source's numbers, notes and warnings."""
     in_float = {name for name, _ in unquantized}
     given = GivenNumbers(source, target, in_float)
+    known = {site.tensor for site in source.plan.sites if site.role == "activation"} - in_float
 
     def lacking(plan: Plan) -> dict[str, str]:
         numbers, _ = given.of(plan)
         edges = ((site.tensor, edge) for site in plan.sites for edge in site.readers)
         lacks = {edge.node: tensor for tensor, edge in edges if (tensor, edge) in unquantized}
         lacks |= reading(plan, numbers)
-        if target.complete_units:
-            lacks |= writing(source.model, plan, numbers)
+        complete = target.complete_units
+        lacks |= open_units(source.model, plan, numbers, known=known, in_float=in_float, complete=complete)
         constants = {node for node, tensor in lacks.items() if tensor in source.model.graph.initializers}
         several = len(constants) > 1  # biases of many layers are one line
         names = {n: _A_CONSTANT if several and n in constants else repr(t) for n, t in lacks.items()}
@@ -166,7 +168,7 @@ def _adopt(
     sites = tuple(
         replace(s, spec=numbers[s.name].spec, produced=s.produced and s.tensor not in in_float)
         for s in plan.sites
-        if s.name in numbers
+        if s.name in numbers and (s.readers or s.tensor not in in_float)  # one of a tensor left float quantizes nothing
     )
     plan = _truly_stored(without_torn_ties(replace(plan, sites=sites), numbers))
     fit_biases(source.model, plan, numbers)

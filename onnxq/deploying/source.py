@@ -106,19 +106,27 @@ def kind_of(role: Role) -> str:
     return "bias" if role == "bias" else "activation" if role == "activation" else "weight"
 
 
-def past_quantizers(source: Quantized) -> set[tuple[str, Edge]]:
-    """Inputs of nodes, with their tensor, that read in float what others read quantized: one end of a residual, say."""
+def past_quantizers(source: Quantized) -> set[tuple[str, Edge | None]]:
+    """What reads in float a tensor that others read quantized: one end of a residual, say.
+
+    Returns:
+        The tensors, with the input of a node that reads each; with ``None`` where it is an output of the model.
+    """
     readers: dict[str, set[Edge]] = {}
+    quantized: set[str] = set()
     for site in source.plan.sites:
         if site.role != "bias":
             readers.setdefault(site.tensor, set()).update(site.readers)
-    found = set()
+        if site.produced:
+            quantized.add(site.tensor)
+    found: set[tuple[str, Edge | None]] = set()
     for node in all_nodes(source.model):
         for index, value in enumerate(node.inputs):
             edge = Edge(node.name or "", index)
             if value is not None and (known := readers.get(value.name or "")) and edge not in known:
                 found.add((value.name or "", edge))
-    return found
+    outputs = (value.name or "" for graph in all_graphs(source.model) for value in graph.outputs)
+    return found | {(name, None) for name in outputs if name in readers and name not in quantized}
 
 
 def _rewritten(found: Quantized, target: Backend) -> Quantized:
