@@ -2,7 +2,8 @@
 
 Sigmoid is HardSigmoid, HardSwish is x times HardSigmoid, a LeakyRelu's slope is a multiple of 1/256. HardSigmoid and
 averages divide by multiplying with a rounded fraction: a Mul behind them has the factor by which that is off. The Mul
-takes over the tensor's name, so that statistics and tables speak of what the device computes.
+takes over the tensor's name, so that statistics and tables speak of what the device computes. Where that Mul is there
+already, as in a model that was written for the DPU, it is left.
 
 Source: amd-quark 0.13, ``postprocess/simulation/simulate_dpu.py``; ``HARD_SIGMOID_SCALE`` and ``dpu_leaky_relu_alpha``
 of ``quantization/quant_utils.py``.
@@ -80,6 +81,8 @@ def rewrite(model: ir.Model) -> list[Note]:
                 notes.append(Note("vitis", node.name or "", f"alpha {alpha:g} became {rounded * 256:g}/256"))
         number = factor(node)
         if number is not None:
+            if _multiplied(node, number) is not None:
+                continue
             _insert_factor(node, number, namer)
             count(f"{node.op_type} is followed by the factor of the DPU's arithmetic")
         elif node.op_type in ("AveragePool", "GlobalAveragePool", "ReduceMean"):
@@ -93,12 +96,11 @@ def rewrite(model: ir.Model) -> list[Note]:
 def without_factors(model: ir.Model) -> None:
     """Take out, in place, the factors that :func:`rewrite` has put in: a device needs no model of itself."""
     for node in list(all_nodes(model)):
-        behind = [use.node for use in node.outputs[0].uses()]
-        if len(behind) != 1 or behind[0].op_type != "Mul" or node.outputs[0].is_graph_output():
+        if node.outputs[0].is_graph_output():
             continue
-        (mul,) = behind
-        number = scalar_of(mul.inputs[1])
-        if number is not None and number == factor(node):
+        number = factor(node)
+        mul = _multiplied(node, number) if number is not None else None
+        if mul is not None:
             constant = mul.inputs[1]
             rename_output(node.outputs[0], mul.outputs[0])
             remove_nodes([mul])
@@ -127,6 +129,14 @@ def factor(node: ir.Node) -> float | None:
         elements = _averaged(node)
         number = _of_fraction(elements) if elements else None
     return None if number is None else float(np.float32(number))
+
+
+def _multiplied(node: ir.Node, number: float) -> ir.Node | None:
+    """The Mul by a number that alone reads a node's result, if there is one."""
+    behind = [use.node for use in node.outputs[0].uses()]
+    if len(behind) != 1 or behind[0].op_type != "Mul" or behind[0].domain != "":
+        return None
+    return behind[0] if scalar_of(behind[0].inputs[1]) == number else None
 
 
 def is_dpu_hard_sigmoid(node: ir.Node) -> bool:

@@ -269,3 +269,14 @@ def test_what_is_excluded_is_not_rewritten(exclude: tuple[str, ...]) -> None:
         n for n in onnxq.quantize(model, images(1, 3, 8, 8), backend="vitis").model.graph if n.name == "gate"
     ]
     assert rewritten.op_type == "HardSigmoid"
+
+
+def test_factors_that_are_in_a_model_already_are_not_multiplied_in_again(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.onnx", tmp_path / "second.onnx"
+    onnxq.quantize(net(), DATA, backend="vitis", output=first)
+    made = onnxq.deploy(first, backend="vitis", output=second)
+    muls = [[n for n in onnx.load(path).graph.node if n.op_type == "Mul"] for path in (first, second)]
+    assert len(muls[0]) == len(muls[1]) and not [k for k in made.plan.kept_float if k.op == "Mul"]
+    for feed in DATA:
+        want, got = (infer(onnx.load(path), [feed], optimize=False)["y"] for path in (first, second))
+        np.testing.assert_array_equal(got, want)
