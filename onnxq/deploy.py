@@ -14,6 +14,7 @@ from importlib import metadata
 
 from onnxq.backend import Backend, Kind
 from onnxq.console.terminal import listed, plural
+from onnxq.deploying.functions import kept_between
 from onnxq.deploying.given_numbers import GivenNumbers
 from onnxq.deploying.shared import without_torn_ties
 from onnxq.deploying.source import in_form, past_quantizers
@@ -154,7 +155,7 @@ def _adopt(
         constants = {node for node, tensor in lacks.items() if tensor in source.model.graph.initializers}
         several = len(constants) > 1  # biases of many layers are one line
         names = {n: _A_CONSTANT if several and n in constants else repr(t) for n, t in lacks.items()}
-        return {
+        return kept_between(source.model, plan, numbers, target, given.quantizes) | {
             node: f"{lacks[node]!r}: {given.refused[lacks[node]]}"
             if lacks[node] in given.refused
             else f"the model given does not quantize {name}"

@@ -44,6 +44,10 @@ class GivenNumbers:
         for site in self.source.plan.sites:
             self._given.setdefault((kind_of(site.role), site.tensor), self.source.qparams[site.name])
 
+    def quantizes(self, tensor: str) -> bool:
+        """Whether an activation has numbers here, and not for some of its readers alone, that are not refused."""
+        return ("activation", tensor) in self._given and tensor not in self.refused and tensor not in self.in_float
+
     def unused(self, plan: Plan) -> list[str]:
         """Tensors, not refused, whose numbers a plan has no use for."""
         held = {site.tensor for site in plan.sites} | self.refused.keys()
