@@ -26,7 +26,7 @@ PARAMETERS: Mapping[str, object] = {
     "accuracy_level": FASTEST,
 }
 HELP: Mapping[str, str] = {
-    "bits": "bits of a weight: 4 or 8",
+    "bits": "bits of a weight: 4 or 8; tables that rows are picked from, of embeddings say, take 8",
     "block": "weights along the input axis that share a scale: 16, 32, 64, 128 or 256; fewer are more accurate and "
     "larger",
     "symmetric": "true: integers around 0; false: a zero point for each block, mostly more accurate, a little larger",

@@ -109,7 +109,7 @@ def _refusal(node: ir.Node, selection: Selection, *, deep: bool) -> str | None:
     if node.op_type == "Gather" and len(shape) > 2 and not deep:
         return (
             f"its table has {len(shape)} axes: unpacking blocks of matrices would take longer than all else. "
-            "weight_only:bits=8,format=matmulnbits stores them, and so does --algorithm dynamic"
+            "weight_only:format=matmulnbits stores them, and so does --algorithm dynamic"
         )
     if len(shape) != 2 and node.op_type != "Gather":
         return f"its weight has {len(shape)} axes, not 2"

@@ -14,7 +14,7 @@ from onnxq.weight_only import gptq
 from onnxq.weight_only.find import Matrix
 from onnxq.weight_only.grid import Coded, block_size, chunks, decode, empty, nearest
 from onnxq.weight_only.hqq import hqq
-from onnxq.weight_only.recipe import Recipe
+from onnxq.weight_only.recipe import TABLE_BITS, Recipe
 from onnxq.weight_only.tensors import read
 
 __all__ = ["Learner", "Rows"]
@@ -62,7 +62,7 @@ class Learner:
         weight = array.T if matrix.axis == 0 else array
         if not all(np.isfinite(array[part]).all() for part in chunks(*array.shape)):
             return None
-        bits = 8 if matrix.gathered and self.recipe.format == "qdq" else self.recipe.bits
+        bits = TABLE_BITS if matrix.gathered else self.recipe.bits
         spec = self.recipe.spec(bits)
         if self.recipe.method == "rtn" or (self.recipe.method == "gptq" and matrix.gathered):
             return nearest(weight, spec)

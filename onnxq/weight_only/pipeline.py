@@ -34,7 +34,7 @@ from onnxq.weight_only.files import Output
 from onnxq.weight_only.find import Matrix, find
 from onnxq.weight_only.learn import Learner
 from onnxq.weight_only.memory import give_back
-from onnxq.weight_only.recipe import FASTEST, Recipe
+from onnxq.weight_only.recipe import FASTEST, TABLE_BITS, Recipe
 from onnxq.weight_only.render import Parts, rewrite, tensors_of
 from onnxq.weight_only.segments import Segment, SegmentedModel
 
@@ -71,7 +71,7 @@ def quantize_weights(
         model_path: the float model; its files are only read.
         output_path: the ``.onnx`` file to write; tensors go to ``<name>.data`` beside it where the model has a data
             file too. Nothing half-written is left.
-        bits: 4 or 8.
+        bits: 4 or 8; tables that rows are picked from take 8.
         block: 16, 32, 64, 128 or 256 weights along the input axis share a scale.
         symmetric: signed integers around 0, else with zero points.
         method: ``"rtn"``, ``"gptq"`` (needs data) or ``"hqq"``.
@@ -268,15 +268,13 @@ def _title(recipe: Recipe) -> str:
 
 def _remarks(made: Sequence[tuple[Matrix, Parts]], recipe: Recipe, *, in_file: bool) -> list[str]:
     """What a reader of the result may wonder at; ``in_file``: weights lie in the model file itself."""
-    if recipe.format != "qdq":
-        return []
     notes = []
     tables = sum(matrix.gathered for matrix, _ in made)
-    if tables and recipe.bits < 8:
+    if tables and recipe.bits < TABLE_BITS:
         take = "table that rows are picked from takes" if tables == 1 else "tables that rows are picked from take"
-        notes.append(f"{tables} {take} 8 bits: standard Gather has no 4-bit integers")
+        notes.append(f"{tables} {take} {TABLE_BITS} bits: no sum evens out the rounding of a row")
     several = sum(not m.gathered and len({node.graph for node in m.nodes}) > 1 for m, _ in made)
-    if several and in_file:
+    if several and in_file and recipe.format == "qdq":
         notes.append(
             f"{plural(several, 'weight')} read in several branches or bodies {'is' if several == 1 else 'are'} written "
             "once for each graph that reads: onnxruntime fuses within one alone (format=matmulnbits writes once)"

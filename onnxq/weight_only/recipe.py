@@ -8,7 +8,7 @@ from onnxq.errors import OptionError
 from onnxq.options.one_value import check_choice, check_flag
 from onnxq.spec import PerBlock, QuantSpec
 
-__all__ = ["FASTEST", "FORMATS", "METHODS", "Recipe"]
+__all__ = ["FASTEST", "FORMATS", "METHODS", "TABLE_BITS", "Recipe"]
 
 BITS = (4, 8)
 _BLOCKS = (16, 32, 64, 128, 256)
@@ -16,6 +16,9 @@ METHODS = ("rtn", "gptq", "hqq")
 FORMATS = ("qdq", "matmulnbits")
 ACCURACY_LEVELS = (0, 1, 4)
 FASTEST = 4
+TABLE_BITS = 8
+"""Bits of a table that rows are picked from: no sum evens out what rounding does to a row, and all behind it sees that.
+In 4 bits the tables of a language model cost more than all of its products."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Recipe:
     """How weights are quantized.
 
     Attributes:
-        bits: 4 or 8.
+        bits: 4 or 8; tables that rows are picked from take 8.
         block: weights that share a scale: 16, 32, 64, 128 or 256 along the input axis.
         symmetric: signed integers around 0; else a zero point for each block.
         method: ``"rtn"`` (nearest), ``"gptq"`` (rounding that makes up for its own errors, from data) or ``"hqq"``
@@ -65,7 +68,7 @@ class Recipe:
         onnxruntime 1.31, a matrix of 128 x 256 for each of 16 rows, against a float Gather with its MatMul: twice the
         time for GatherBlockQuantized of 8 bits, more than ten times for that of 4 and for DequantizeLinear with blocks.
         """
-        return self.format == "matmulnbits" and self.bits == 8
+        return self.format == "matmulnbits"
 
     def spec(self, bits: int | None = None) -> QuantSpec:
         """How a matrix of (outputs, inputs) is quantized.

@@ -7,11 +7,10 @@ Layouts, from the operators' documentation:
 * com.microsoft::MatMulNBits: ``B`` uint8 (N, blocks, block_size * bits / 8), each block filled up and packed for
   itself, lower half first; ``scales`` (N, blocks); ``zero_points`` uint8 (N, ceil(blocks * bits / 8)), packed alike,
   and ``2^(bits - 1)`` where there are none.
-* com.microsoft::GatherBlockQuantized: int4 or uint4 in (V, ..., D) as it is, zero point 0 where there is none; 8 bits
-  as uint8, zero point 128 where there is none.
+* com.microsoft::GatherBlockQuantized: uint8 in (V, ..., D), zero point 128 where there is none.
 
-Standard Gather knows no 4-bit integers, and a table dequantized as a whole would be so at every run: in the format qdq
-the integers and the scales of the rows are gathered, then dequantized, and tables take 8 bits.
+A table dequantized as a whole would be so at every run: in the format qdq the integers and the scales of the rows are
+gathered, then dequantized.
 
 onnxruntime 1.31 fuses DequantizeLinear and MatMul only where both lie in one graph, with the integers, so each branch
 and loop body that reads a weight has its own; in a data file they lie once.
@@ -29,7 +28,7 @@ from numpy.typing import NDArray
 from onnxq.graph.namer import Namer
 from onnxq.weight_only.find import Matrix
 from onnxq.weight_only.grid import Coded, block_size
-from onnxq.weight_only.recipe import Recipe
+from onnxq.weight_only.recipe import TABLE_BITS, Recipe
 from onnxq.weight_only.tensors import pack, packed_tensor
 
 __all__ = ["MICROSOFT", "rewrite", "tensors_of"]
@@ -57,8 +56,7 @@ def tensors_of(coded: Coded, recipe: Recipe, matrix: Matrix) -> dict[str, ir.Ten
             parts["zero"] = packed_tensor(turn(coded.zero), bits)
         return parts
     if gathered:
-        codes = coded.codes if bits == 4 else _unsigned(coded.codes, bits)
-        shape = (*matrix.rows, -1)
+        codes, shape = _unsigned(coded.codes, bits), (*matrix.rows, -1)
         parts = {"codes": packed_tensor(codes.reshape(shape), bits), "scale": ir.Tensor(coded.scale.reshape(shape))}
         if asymmetric:
             parts["zero"] = packed_tensor(coded.zero.reshape(shape), bits)
@@ -191,7 +189,7 @@ def _gather(node: ir.Node, inputs: Sequence[ir.Value], namer: Namer, recipe: Rec
     indices = node.inputs[1]
     name, node.name = node.name, None
     if recipe.format == "matmulnbits":
-        attributes = {"bits": recipe.bits, "block_size": recipe.block, "gather_axis": 0, "quantize_axis": axis}
+        attributes = {"bits": TABLE_BITS, "block_size": recipe.block, "gather_axis": 0, "quantize_axis": axis}
         operands = [inputs[0], indices, *inputs[1:]]
         _replace(node, [ir.node("GatherBlockQuantized", operands, attributes, domain=MICROSOFT, name=name)])
         return
