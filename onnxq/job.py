@@ -131,7 +131,7 @@ def _verified(quantized: Quantized, prepared: Prepared, statistics: Statistics, 
     return final_check(
         prepared.model,
         result,
-        samples_to_verify(statistics.kept, learns(options)),
+        samples_to_verify(statistics.kept, learns(options), quantized.backend.at_home),
         float_bytes=prepared.bytes,
         providers=options.providers,
         custom_op_library=options.custom_op_library,

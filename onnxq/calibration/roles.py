@@ -61,16 +61,20 @@ def to_judge_by(kept: Sequence[KeptSample]) -> Sequence[KeptSample]:
     return [sample for _, other in _halves(kept) for sample in _firsts(other)]
 
 
-def samples_to_verify(kept: Sequence[KeptSample], learned: bool) -> Sequence[KeptSample]:
+def samples_to_verify(kept: Sequence[KeptSample], learned: bool, at_home: bool = True) -> Sequence[KeptSample]:
     """At most 24 samples that nothing was decided by; of 8 or fewer held back, all.
 
     Args:
         kept: the samples held back.
         learned: whether algorithms may have learned from some: from none of these.
+        at_home: whether the result is for onnxruntime. Another target's is simulated, which takes three times a run of
+            the float model, and often several are made: then at most 8.
     """
     cycle = _cycle(kept)
     if cycle == 1:
         return kept
+    if not at_home:
+        return spread(samples_to_verify(kept, learned), _FEW)
     part = max(cycle // _PAIRS, 2 if learned and cycle > _HALVES else 1)
     decided = {sample.index for sample in few(kept)}
     return [sample for of in _cut(kept, part) if (sample := _first(of)).index not in decided]

@@ -88,7 +88,7 @@ class _Mending:
         self._decider, self._verify, self._reporter = decider, verify, reporter
         outputs = verification.outputs.items()
         self._judges = {name for name, errors in outputs if not errors.reshaped and not math.isnan(errors.sqnr)}
-        verified = samples_to_verify(decider.statistics.kept, learns(decider.options))
+        verified = samples_to_verify(decider.statistics.kept, learns(decider.options), decider.target.at_home)
         self._louder = lifts(verified, decider.statistics)
         self._rescued = False
 

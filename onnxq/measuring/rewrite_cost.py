@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from onnxq.calibration.roles import samples_to_verify, spread
+from onnxq.calibration.roles import samples_to_verify
 from onnxq.calibration.statistics import KeptSample
 from onnxq.checks.randomness import is_random
 from onnxq.effort import learns
@@ -25,8 +25,6 @@ _POOR = 30.0
 """dB from which on a result gives no reason to look."""
 _SHARE = 6.0
 """dB of the rewritten model above those of the result, up to which the rewrites make much of the error: a quarter."""
-_LOOKED_AT = 8
-"""Samples run first: where these show nothing, the others are not run."""
 
 
 def rewrite_cost(
@@ -45,14 +43,12 @@ def rewrite_cost(
     worst = verification.worst
     if worst is None or worst[1].sqnr >= _POOR or not kept or is_random(rewritten):
         return []
-    judges, least = samples_to_verify(kept, learns(options)), min(_POOR, worst[1].sqnr + _SHARE)
+    judges, least = samples_to_verify(kept, learns(options), at_home=False), min(_POOR, worst[1].sqnr + _SHARE)
     try:
         session = open_anyhow(
             rewritten, providers=options.providers, custom_op_library=options.custom_op_library, threads=1
         )
-        found = _worst(session, spread(judges, _LOOKED_AT))
-        if found is not None and found[1].sqnr <= least:
-            found = _worst(session, judges)
+        found = _worst(session, judges)
     except ExecutionError:
         return []  # the result, which is made of it, did run: its figure stands without this one
     if found is None or found[1].sqnr > least:

@@ -44,6 +44,9 @@ def test_all_efforts_decide_and_verify_on_the_same_samples(total: int, most_byte
         assert len(verified) == len(default) - len(few(default)) >= 12
     for kept in (default, best):
         assert _indices(samples_to_verify(kept, True)) <= _indices(samples_to_verify(kept, False))
+        away = samples_to_verify(kept, False, at_home=False)
+        assert _indices(away) <= _indices(samples_to_verify(kept, False))
+        assert len(away) == min(len(samples_to_verify(kept, False)), 8)
 
 
 @pytest.mark.parametrize("total", TOTALS)

@@ -29,7 +29,7 @@ def kept(signs: list[float]) -> list[KeptSample]:
 
 def said(samples: list[KeptSample]) -> list[str]:
     run: Any = Session(REWRITTEN).run
-    judges = [(sample.feeds, sample.outputs) for sample in samples_to_verify(samples, False)]
+    judges = [(sample.feeds, sample.outputs) for sample in samples_to_verify(samples, False, at_home=False)]
     return rewrite_cost(REWRITTEN, "that", Verification(outputs=errors_of(run, judges)), samples, Options())
 
 
