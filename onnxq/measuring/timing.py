@@ -1,11 +1,14 @@
-"""How long a model takes against the float one: the best of runs in turn, so that both see the same machine."""
+"""How long a model takes against the float one: the best of runs, in turn so that both see the same machine.
+
+Each takes its turn with several runs in a row: the other has filled the caches with its own weights, and a model in use
+runs again and again by itself.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -17,12 +20,16 @@ __all__ = ["Clock", "clock_of", "glance", "share_of_time"]
 _BUDGET = 1.0
 """Seconds for each of the two models, of a measurement that models are chosen by."""
 _LEAST, _MOST = 3, 100
+_ROW = 0.01
+"""Seconds of a model's runs in a row, of which there are at most so many."""
+_MOST_IN_ROW = 10
 _TIMED_RUNS = 7
-_LONG_BUDGET = 0.06
-"""Seconds for each of the two models, of a glance."""
-_SHORT_RUNS = 60
-_SHORT_BUDGET = 0.02
-"""Seconds for both, up to which short models are run more often: one run of microseconds says little."""
+_LONG_BUDGET = 0.12
+"""Seconds for both models, of a glance at long ones."""
+_SHORT = 0.01
+"""Seconds that both together take once, up to which models are short: more of their runs are worth waiting for."""
+_SHORT_BUDGET = 0.2
+_SHORT_RUNS = 600
 _FINE = 1e-5
 """Seconds that a clock must tell apart."""
 
@@ -55,19 +62,16 @@ def share_of_time(reference: Session, result: Session, feeds: Feeds, clock: Cloc
     Returns:
         Below 1 where the result is faster.
     """
-    turns = _in_turn((reference, result), feeds, clock)
-    next(turns)  # warms up
-    best, spent = (math.inf, math.inf), (0.0, 0.0)
-    for turn, took in enumerate(islice(turns, _MOST), 1):
-        best = min(best[0], took[0]), min(best[1], took[1])
-        spent = spent[0] + took[0], spent[1] + took[1]
-        if turn >= _LEAST and max(spent) > _BUDGET:
-            break
-    return best[1] / best[0]
+    race = _Race((reference, result), feeds, clock)
+    race.turn(1)
+    in_row = race.warm()
+    while race.runs < _MOST and not (race.runs >= _LEAST and max(race.spent) > _BUDGET):
+        race.turn(min(in_row, _MOST - race.runs))
+    return race.best[1] / race.best[0]
 
 
 def glance(reference: Session, result: Session, feeds: Feeds, clock: Clock) -> tuple[float, float]:
-    """Best times of both models in seconds, in less than a fifth of a second where a run is short.
+    """Best times of both models in seconds, in a fifth of a second at most where a run is short.
 
     Args:
         reference: the float model, one thread.
@@ -75,27 +79,56 @@ def glance(reference: Session, result: Session, feeds: Feeds, clock: Clock) -> t
         feeds: one sample.
         clock: see :func:`clock_of`.
     """
-    turns = _in_turn((reference, result), feeds, clock)
-    first = next(turns)
-    if sum(first) > 2 * _LONG_BUDGET:
-        return first  # others warm up
-    best, spent = (math.inf, math.inf), sum(first)
-    for turn, took in enumerate(islice(turns, _SHORT_RUNS - 1), 2):
-        best = min(best[0], took[0]), min(best[1], took[1])
-        spent += sum(took)
-        if spent > 2 * _LONG_BUDGET or (turn >= _TIMED_RUNS and spent > _SHORT_BUDGET):
-            break
-    return best
+    race = _Race((reference, result), feeds, clock)
+    race.turn(1)
+    if sum(race.spent) > _LONG_BUDGET:
+        return race.best  # others warm up
+    before = sum(race.spent)
+    race.warm()
+    race.turn(1)
+    in_row = race.in_row()
+    short = sum(race.spent) <= _SHORT
+    budget, most = (_SHORT_BUDGET, _SHORT_RUNS) if short else (_LONG_BUDGET, _TIMED_RUNS - 1)
+    while race.runs < most and before + sum(race.spent) + in_row * sum(race.best) < budget:
+        race.turn(min(in_row, most - race.runs))
+    return race.best
 
 
-def _in_turn(sessions: tuple[Session, Session], feeds: Feeds, clock: Clock) -> Iterator[tuple[float, float]]:
-    """Runs each of both once, again and again: what they took in seconds."""
+class _Race:
+    """Two models that run in turn.
 
-    def timed(session: Session) -> float:
-        start, wall = clock(), time.perf_counter()
-        session.run(feeds)
-        took = clock() - start
+    Attributes:
+        best: the least seconds that a run of each took.
+        spent: seconds of all runs of each.
+        runs: of each.
+    """
+
+    def __init__(self, sessions: tuple[Session, Session], feeds: Feeds, clock: Clock) -> None:
+        self._sessions, self._feeds, self._clock = sessions, feeds, clock
+        self._reset()
+
+    def _reset(self) -> None:
+        self.best, self.spent, self.runs = (math.inf, math.inf), (0.0, 0.0), 0
+
+    def warm(self) -> int:
+        """Forget the runs so far; how many are to stand in a row, by these."""
+        in_row = self.in_row()
+        self._reset()
+        return in_row
+
+    def in_row(self) -> int:
+        """How many runs of one model are to stand in a row, by the times seen."""
+        return max(1, min(_MOST_IN_ROW, int(_ROW / max(*self.best, _FINE))))
+
+    def turn(self, runs: int) -> None:
+        """Run the one model so often, then the other."""
+        took = [[self._timed(session) for _ in range(runs)] for session in self._sessions]
+        self.best = min(self.best[0], *took[0]), min(self.best[1], *took[1])
+        self.spent = self.spent[0] + sum(took[0]), self.spent[1] + sum(took[1])
+        self.runs += runs
+
+    def _timed(self, session: Session) -> float:
+        start, wall = self._clock(), time.perf_counter()
+        session.run(self._feeds)
+        took = self._clock() - start
         return took if took > 0 else time.perf_counter() - wall  # the clock stood still, as some do now and then
-
-    while True:
-        yield timed(sessions[0]), timed(sessions[1])

@@ -56,6 +56,26 @@ def test_a_glance_gives_the_best_times_and_ends_soon(slow: float) -> None:
     assert now[0] < 0.2 + 2 * slow
 
 
+@pytest.mark.parametrize("slow", [1e-5, 0.001, 0.003])
+def test_what_one_model_takes_from_the_caches_does_not_slow_the_other(slow: float) -> None:
+    now, last = [0.0], [""]
+
+    class Cached(Fake):
+        """One of two sessions, slower by half where the other has run before."""
+
+        def run(self, feeds: Any) -> None:
+            name = str(id(self))
+            self.now[0] += 0.0 if name == last[0] else slow / 2
+            last[0] = name
+            super().run(feeds)
+
+    base, fast = Cached(now, lambda run: slow), Cached(now, lambda run: slow / 2)
+    pair = cast(Session, base), cast(Session, fast)
+    assert glance(*pair, {}, lambda: now[0]) == pytest.approx((slow, slow / 2))
+    assert now[0] < 0.2 + 2 * slow
+    assert share_of_time(*pair, {}, lambda: now[0]) == pytest.approx(0.5)
+
+
 def test_a_clock_that_stands_still_is_no_division_by_zero() -> None:
     one, other = (Fake([0.0], lambda run: 0.0) for _ in range(2))
     assert share_of_time(cast(Session, one), cast(Session, other), {}, lambda: 1.0) > 0
