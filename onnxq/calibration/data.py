@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from onnxq.calibration.batches import of_rows
 from onnxq.calibration.feeds import Fitter
 from onnxq.calibration.images import SUFFIXES, ImageReader
 from onnxq.calibration.rows import RowArray, load_feed, open_npy, open_npz
-from onnxq.calibration.samples import Pick, Samples, length_of
+from onnxq.calibration.samples import Samples, length_of
 from onnxq.console.terminal import plural
 from onnxq.errors import DataError
 from onnxq.options import ImageOptions
@@ -46,7 +47,7 @@ def open_data(
         source: one of
 
             * a ``.npz`` file, an array per input whose first axis is the samples; an array without axes is the same for
-              every sample;
+              every sample; single samples are put together where the model's batch is fixed to more than one;
             * a ``.npy`` file or a NumPy array, the same for a model with one input; a dict of arrays likewise;
             * a folder of ``.npz`` files, each a complete feed, or of ``.npy`` files (one input), in the order of names;
             * a folder of pictures, subfolders included, read as ``image`` says;
@@ -118,15 +119,15 @@ def _from_path(
     if not path.exists():
         raise DataError("does not exist", where=f"calibration data {str(path)!r}", hint=nearest_file(path))
     if path.suffix == ".npz":
-        arrays = open_npz(path)
+        arrays: Mapping[str, RowArray] = open_npz(path)
         if arrays.keys() >= _STATISTICS:
             hint = "Give it as statistics, not as data: --statistics FILE."
             raise DataError("is a statistics file, as onnxq calibrate writes it", where=f"{str(path)!r}", hint=hint)
-        return Samples("npz file", _rows(arrays), _length(arrays, path), fitter, samples=samples)
+        return _from_rows("npz file", arrays, _length(arrays, path), fitter, samples, f"calibration data {str(path)!r}")
     if path.suffix == ".npy":
         array = open_npy(path)
         length = _length({path.name: array}, path)
-        return Samples("npy file", _single(array), length, fitter, samples=samples)
+        return _from_rows("npy file", array, length, fitter, samples, f"calibration data {str(path)!r}")
     if path.suffix == ".py":
         hint = f"Write {path}:FUNCTION."
         raise DataError("names no function in the Python file", where=f"calibration data {str(path)!r}", hint=hint)
@@ -172,10 +173,10 @@ def _from_object(source: Any, kind: str, fitter: Fitter, samples: int | None) ->
         raise DataError("no calibration data", hint="Give a file, a folder, an iterable or FILE.py:FUNCTION.")
     if isinstance(source, Mapping):
         arrays = {str(name): np.asarray(value) for name, value in source.items()}
-        return Samples("arrays", _rows(arrays), _length(arrays, None), fitter, samples=samples)
+        return _from_rows("arrays", arrays, _length(arrays, None), fitter, samples)
     if isinstance(source, np.ndarray):
         length = _length({"the array": source}, None)
-        return Samples("array", _single(source), length, fitter, samples=samples)
+        return _from_rows("array", source, length, fitter, samples)
     if isinstance(source, (list, tuple)):
         sequence = source
 
@@ -202,27 +203,16 @@ def _from_object(source: Any, kind: str, fitter: Fitter, samples: int | None) ->
     )
 
 
-def _rows(arrays: Mapping[str, RowArray] | Mapping[str, np.ndarray]) -> Pick:
-    """Samples made of row i of every array."""
-
-    def items(indices: Sequence[int] | None) -> Iterator[Any]:
-        chosen = indices if indices is not None else range(_length(arrays, None))
-        columns = [_column(array, chosen) for array in arrays.values()]
-        for values in zip(*columns, strict=True):
-            yield dict(zip(arrays, values, strict=True))
-
-    return items
-
-
-def _single(array: RowArray | np.ndarray) -> Pick:
-    """Samples that are the rows of one array."""
-    return lambda indices: _column(array, range(array.shape[0]) if indices is None else indices)
-
-
-def _column(array: RowArray | np.ndarray, indices: Sequence[int]) -> Iterator[np.ndarray]:
-    if isinstance(array, RowArray):
-        return array.rows(indices)
-    return (array[i] if array.ndim else array for i in indices)
+def _from_rows(
+    kind: str,
+    arrays: Mapping[str, RowArray] | Mapping[str, np.ndarray] | RowArray | np.ndarray,
+    length: int,
+    fitter: Fitter,
+    samples: int | None,
+    where: str = "calibration data",
+) -> Samples:
+    items, total = of_rows(arrays, length, fitter, where)
+    return Samples(kind, items, total, fitter, samples=samples)
 
 
 def _length(arrays: Mapping[str, RowArray] | Mapping[str, np.ndarray], path: Path | None) -> int:

@@ -61,6 +61,30 @@ class Fitter:
         self._agree(feed, where)
         return feed
 
+    def rows_in_a_sample(self, arrays: object) -> int:
+        """How many rows of arrays make up a sample: the batch that the model is fixed to where a row has none, else 1.
+
+        Args:
+            arrays: by input name, or one for a model with one input, of which the shapes count; rows are along the
+                first axis. What has no axes belongs to every sample.
+        """
+        if not isinstance(arrays, Mapping) and len(self._inputs) != 1:
+            return 1
+        found: set[int] = set()
+        axes = 0
+        for name, array in self._named(arrays, "calibration data").items():
+            info = self._known.get(name)
+            if info is None or not array.shape:
+                continue
+            row, wanted = tuple(array.shape[1:]), info.shape
+            if not wanted or not isinstance(wanted[0], int) or _fits(row, wanted):
+                return 1
+            if not _fits(row[1:] if len(row) == len(wanted) and row[0] == 1 else row, wanted[1:]):
+                return 1
+            found.add(wanted[0])
+            axes = max(axes, len(wanted))
+        return max(found.pop(), 1) if len(found) == 1 and axes > 1 else 1
+
     def _agree(self, feed: Mapping[str, np.ndarray], where: str) -> None:
         """Warn of a name of dimensions that have different sizes: onnxruntime shares memory by such names."""
         seen: dict[str, tuple[int, str]] = {}
@@ -171,6 +195,8 @@ def _with_batch(info: InputInfo, array: np.ndarray, where: str) -> np.ndarray:
     wanted = info.shape
     if array.ndim == len(wanted) - 1:
         array = array[np.newaxis]
+    elif len(wanted) + 1 == array.ndim > 2 and wanted[0] == array.shape[0] > 1 == array.shape[1]:
+        array = array[:, 0]  # samples of a batch of 1 each, put together
     if not _fits(array.shape, wanted):
         wrong = f"the data has shape {shape_text(array.shape)}, the model wants {shape_text(wanted)}"
         raise DataError(wrong, where=where, hint=_shape_hint(array.shape, wanted))
@@ -192,7 +218,7 @@ def _shape_hint(have: tuple[int, ...], want: Sequence[int | str | None]) -> str:
     if len(have) == len(want) + 1 and have[0] == 1:
         return "It has one dimension of 1 too many at the start."
     if len(have) == len(want) and have and isinstance(want[0], int) and _fits(have[1:], want[1:]):
-        return f"The model's batch is fixed to {want[0]}: give the data in batches of that size."
+        return f"The model's batch is fixed to {want[0]}: each sample has to have the shape {shape_text(want)}."
     return ""
 
 

@@ -318,7 +318,7 @@ def test_channels_first_for_a_model_with_channels_last() -> None:
 
 def test_a_fixed_batch_is_explained() -> None:
     info = InputInfo("x", np.dtype(np.float32), (8, 3, 4, 5))
-    with pytest.raises(DataError, match="batch is fixed to 8"):
+    with pytest.raises(DataError, match="batch is fixed to 8: each sample has to have the shape 8x3x4x5"):
         feeds([IMAGES[0]], info)
 
 
