@@ -119,7 +119,8 @@ def deploy(
     )
     agreed = against_source(load(model), given, result, options)
     told = (*checked.warnings, *warnings, *agreed.warnings, *_left_out(source, plan, agreed))
-    made = replace(made, verification=replace(checked, warnings=told, against_source=agreed))
+    checked = replace(checked, warnings=told, plain_sqnr=agreed.plain_sqnr, against_source=agreed)
+    made = replace(made, verification=checked)
     say(made.verification)
     return made if path is None else made.written(path)
 

@@ -1,10 +1,9 @@
-"""What was made of a model that was quantized already, against that model: are the numbers the same?"""
+"""What was made of a model that was quantized already, against that model: does it run, are the numbers the same?"""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import onnx_ir as ir
@@ -12,24 +11,26 @@ from numpy.typing import NDArray
 
 from onnxq.checks.randomness import is_random
 from onnxq.console.terminal import decibels, plural
-from onnxq.errors import OnnxqError
+from onnxq.errors import ExecutionError, ModelError, OnnxqError
+from onnxq.graph.files.save import file_size
+from onnxq.measuring.final_check import failed
 from onnxq.measuring.metrics import ErrorMeter, Errors
-from onnxq.measuring.outputs import errors_of, worst_output
-from onnxq.measuring.random_inputs import SIZES, random_inputs
+from onnxq.measuring.outputs import errors_of, worst_output, worst_sqnr
+from onnxq.measuring.random_inputs import on_random_inputs
 from onnxq.notes.commands import compare_command
 from onnxq.options import Options
-from onnxq.ort.session import Session, inputs_of
+from onnxq.ort.session import Session
 from onnxq.quantized import Quantized
 
 __all__ = ["SourceAgreement", "against_source"]
 
-_SAMPLES = 3
-_SECONDS = 2.0
-"""A model that takes longer for one sample is run on no more."""
 _AGREED = 30.0
 """dB from which on nothing is said: codes at ties, and other orders of summing."""
 _MARGIN = 3.0
 """dB by which a result may be farther from the model given than that is from its own float model."""
+
+_APART = "not compared with the model given"
+_UNRUN = "Nor was it run: see whether it does before using the result"
 
 Feeds = Mapping[str, NDArray[Any]]
 
@@ -39,14 +40,20 @@ class SourceAgreement:
     """How far a result is from the quantized model it was made of, on random inputs.
 
     Attributes:
-        samples: that were run.
+        samples: that both were run on.
         outputs: output name → error against the model given, no graph optimizations on either side.
-        skipped: why nothing was run, else empty.
+        ran: random inputs that the result was run on, at home with graph optimizations too.
+        given_bytes: size of the model given, with its data, as a file.
+        plain_sqnr: SQNR in dB between the result with all graph optimizations and with none; the worst output.
+        skipped: why the two were not compared, else empty.
         warnings: what a user should know.
     """
 
     samples: int = 0
     outputs: Mapping[str, Errors] = field(default_factory=dict)
+    ran: int = 0
+    given_bytes: int = 0
+    plain_sqnr: float | None = None
     skipped: str = ""
     warnings: tuple[str, ...] = ()
 
@@ -58,66 +65,75 @@ class SourceAgreement:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready data."""
         outputs = {name: errors.to_dict() for name, errors in self.outputs.items()}
-        return {"samples": self.samples, "outputs": outputs, "skipped": self.skipped}
+        sizes = {"samples": self.samples, "ran": self.ran, "given_bytes": self.given_bytes}
+        return {**sizes, "outputs": outputs, "skipped": self.skipped}
 
 
 def against_source(source: ir.Model, inside: Quantized, result: ir.Model, options: Options) -> SourceAgreement:
     """Run a result and the model it was made of on random inputs.
 
     The numbers lie in the ranges that the quantizers of the model given hold; see
-    :func:`onnxq.measuring.random_inputs.random_inputs`. Both are run as they are written. Where they differ more than
-    the model given differs from its own float model, or the result is farther from that than the model given is, less
-    or more rounding does not explain it: that is a warning.
+    :func:`onnxq.measuring.random_inputs.random_inputs`. Both are run as they are written; at home the result is run
+    with graph optimizations as well. Where they differ more than the model given differs from its own float model, or
+    the result is farther from that than the model given is, less or more rounding does not explain it: that is a
+    warning.
 
     Args:
         source: the quantized model given.
         inside: what was read from it: its float model, and its numbers.
         result: what its artifact computes.
         options: custom operators and providers.
+
+    Raises:
+        VerificationError: the result does not run where the model given does, or not with graph optimizations.
     """
-    if is_random(inside.model):
-        return SourceAgreement(skipped="it gives something else each time it runs")
+    skipped = "it gives something else each time it runs" if is_random(inside.model) else ""
+    samples: list[tuple[Feeds, Feeds]] = []
+    found = SourceAgreement(given_bytes=file_size(source))
     try:
-        first, second = _session(source, options), _session(result, options)
-        samples = _run(first, inside)
-        errors = errors_of(second.run, samples) | _counted(second, samples)
-        warnings = _judged(errors, samples, second, inside, options)
+        samples = on_random_inputs(inside, _session(source, options).run)
     except OnnxqError as error:
-        return SourceAgreement(skipped=f"{error.where}: {error.what}" if error.where else error.what)
-    return SourceAgreement(len(samples), errors, warnings=tuple(warnings))
+        skipped = skipped or _reason(error)
+    try:
+        plain = _session(result, options)
+        ran = [(feeds, plain.run(feeds)) for feeds, _ in samples] or on_random_inputs(inside, plain.run)
+    except OnnxqError as error:
+        if samples and isinstance(error, (ExecutionError, ModelError)):
+            raise failed(error, inside.model) from error
+        return replace(found, skipped=skipped, warnings=(f"{_APART}: {skipped}. {_UNRUN}",))
+    plain_sqnr = _optimized(result, inside, ran, options) if inside.backend.at_home else None
+    found = replace(found, ran=len(ran), plain_sqnr=plain_sqnr, skipped=skipped)
+    if skipped:
+        return replace(found, warnings=(f"{_APART}: {skipped}",))
+    errors = errors_of(plain.run, samples) | _counted(plain, samples)
+    warnings = tuple(_judged(errors, samples, plain, inside, options))
+    return replace(found, samples=len(samples), outputs=errors, warnings=warnings)
+
+
+def _reason(error: OnnxqError) -> str:
+    return f"{error.where}: {error.what}" if error.where else error.what
+
+
+def _optimized(
+    result: ir.Model, inside: Quantized, ran: Sequence[tuple[Feeds, Feeds]], options: Options
+) -> float | None:
+    """How far the result with all graph optimizations is from what it gave with none, in dB.
+
+    Raises:
+        VerificationError: it does not run with them.
+    """
+    try:
+        session = Session(result, providers=options.providers, custom_op_library=options.custom_op_library)
+        found = worst_sqnr(session.run, ran)
+    except (ExecutionError, ModelError) as error:
+        raise failed(error, inside.model) from error
+    return found if found == found else None
 
 
 def _session(model: ir.Model, options: Options) -> Session:
     return Session(
         model, optimize=False, providers=options.providers, custom_op_library=options.custom_op_library, prepack=False
     )
-
-
-def _run(session: Session, inside: Quantized) -> list[tuple[Feeds, Feeds]]:
-    """Random feeds and what the model given makes of them.
-
-    Raises:
-        OnnxqError: there are no random numbers for an input, or the model runs with no size of its free dimensions.
-    """
-    numbers = inside.qparams
-    sites = [site for site in inside.plan.sites if site.role == "activation"]
-    ranges = {site.tensor: (float(numbers[site.name].lo.min()), float(numbers[site.name].hi.max())) for site in sites}
-    refused: OnnxqError | None = None
-    free = any(not isinstance(dim, int) for info in inputs_of(inside.model) for dim in info.shape or ())
-    for size in SIZES if free else SIZES[:1]:
-        found: list[tuple[Feeds, Feeds]] = []
-        try:
-            for feeds in random_inputs(inside.model, ranges, size, _SAMPLES):
-                start = time.perf_counter()
-                found.append((feeds, session.run(feeds)))
-                if time.perf_counter() - start > _SECONDS:
-                    break
-        except OnnxqError as error:
-            refused = refused or error
-            continue
-        return found
-    assert refused is not None
-    raise refused
 
 
 def _counted(session: Session, samples: Sequence[tuple[Feeds, Feeds]]) -> dict[str, Errors]:

@@ -2,26 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.errors import ModelError
+from onnxq.errors import ModelError, OnnxqError
 from onnxq.graph.values import constant_array
 from onnxq.ort.session import inputs_of
+from onnxq.quantized import Quantized
 
-__all__ = ["SIZES", "random_inputs"]
+__all__ = ["on_random_inputs", "random_inputs"]
 
-SIZES = (16, 64, 224, 512, 1)
+_SAMPLES = 3
+_SECONDS = 2.0
+"""A model that takes longer for one sample is run on no more."""
+_SIZES = (16, 64, 224, 512, 1)
 """Sizes to try, in this order, for free dimensions other than the first, which is 1."""
 _CONTRASTS = (1.0, 0.5, 0.25)
 """Shares of a range that samples fill, in turn."""
 _MOVES = frozenset({"Cast", "Flatten", "Identity", "Pad", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 _TOKENS = 2
 """Numbers that integers are drawn from, 0 and 1, where no table tells how many rows there are."""
+
+
+Result = TypeVar("Result")
+
+
+def on_random_inputs(
+    inside: Quantized, run: Callable[[Mapping[str, NDArray[Any]]], Result]
+) -> list[tuple[Mapping[str, NDArray[Any]], Result]]:
+    """Feeds for a quantized model in the ranges that its quantizers hold, and what is made of them.
+
+    Args:
+        inside: the float model and the numbers.
+        run: gets a feed after the other; where a free dimension of it has a size that the model cannot run with, the
+            first of the next size.
+
+    Raises:
+        OnnxqError: there are no random numbers for an input, or the model runs with no size of its free dimensions.
+    """
+    numbers = inside.qparams
+    sites = [site for site in inside.plan.sites if site.role == "activation"]
+    ranges = {site.tensor: (float(numbers[site.name].lo.min()), float(numbers[site.name].hi.max())) for site in sites}
+    refused: OnnxqError | None = None
+    free = any(not isinstance(dim, int) for info in inputs_of(inside.model) for dim in info.shape or ())
+    for size in _SIZES if free else _SIZES[:1]:
+        found: list[tuple[Mapping[str, NDArray[Any]], Result]] = []
+        try:
+            for feeds in random_inputs(inside.model, ranges, size, _SAMPLES):
+                start = time.perf_counter()
+                found.append((feeds, run(feeds)))
+                if time.perf_counter() - start > _SECONDS:
+                    break
+        except OnnxqError as error:
+            refused = refused or error
+            continue
+        return found
+    assert refused is not None
+    raise refused
 
 
 def random_inputs(

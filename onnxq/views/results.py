@@ -69,7 +69,8 @@ def quantized(
         for name, errors in check.outputs.items():
             if is_counted(errors) or (errors.reshaped and math.isnan(errors.score)):
                 rows.append(("agreement", f"{name}: {accuracy_text(errors)}"))
-        rows.append(("size", smaller(check.float_bytes, check.quantized_bytes)))
+        before = check.against_source.given_bytes if check.against_source is not None else check.float_bytes
+        rows.append(("size", smaller(before, check.quantized_bytes)))
         if check.speedup is not None:
             speed = f"{pace(check.speedup)}, one thread of this machine"
             rows.append(("speed", screen.style(speed, "yellow") if check.speedup < _SLOWER else speed))
@@ -111,10 +112,15 @@ def _stored(stored: Mapping[str, str]) -> str:
 
 
 def _checked(result: Quantized, check: Verification) -> str:
-    if result.backend.at_home:
-        return f"valid, runs with optimizations on and off; {plural(check.samples, 'sample')}"
-    ran = f"simulated in onnxruntime, {plural(check.samples, 'sample')}" if check.samples else "loads in onnxruntime"
-    return f"valid, {ran}"
+    given = check.against_source
+    if given is not None and not check.samples:
+        ran = plural(given.ran, "random input") if given.ran else ""
+    else:
+        ran = plural(check.samples, "sample") if check.samples else ""
+    if not result.backend.at_home:
+        return f"valid, simulated in onnxruntime, {ran}" if ran else "valid, loads in onnxruntime; it was not run"
+    how = "with optimizations on and off"
+    return f"valid, runs {how}; {ran}" if ran else f"valid, loads {how}; it was not run"
 
 
 def _as_given(found: SourceAgreement) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,8 +15,10 @@ import onnxq
 from onnxq import Options
 from onnxq.cli import main
 from onnxq.deploying.source import in_form
+from onnxq.errors import ExecutionError, VerificationError
 from onnxq.measuring.against_source import against_source
 from onnxq.measuring.metrics import Errors
+from onnxq.ort.session import Session
 from onnxq.prepare import backend_named
 from tests.models import build, f32, feeds_for
 from tests.targets import residual
@@ -110,3 +113,89 @@ def test_a_result_farther_from_the_float_model_than_the_model_given_is_told(
     assert "output 'y' is 1.4 dB from that of the float model inside the model given" in warning
     assert "the model given 5.9 dB: the result loses more. Compare both on real data" in warning
     assert not warnings(5.0)
+
+
+def breaking(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same with a Reshape that onnxruntime loads and cannot run."""
+    broken = onnx.ModelProto()
+    broken.CopyFrom(model)
+    (output,) = broken.graph.output
+    for node in broken.graph.node:
+        node.output[:] = ["before" if name == output.name else name for name in node.output]
+    broken.graph.initializer.append(onnx.numpy_helper.from_array(np.array([7, -1, 11, 13]), "shape"))
+    broken.graph.node.append(onnx.helper.make_node("Identity", ["shape"], ["asked"]))
+    broken.graph.node.append(onnx.helper.make_node("Reshape", ["before", "asked"], [output.name]))
+    del output.type.tensor_type.shape.dim[:]
+    output.type.tensor_type.ClearField("shape")
+    return broken
+
+
+def test_a_result_that_does_not_run_is_refused(source: onnx.ModelProto) -> None:
+    inside, *_ = in_form(source, backend_named("openvino"), Options())
+    given = ir.serde.deserialize_model(source)
+    with pytest.raises(VerificationError, match="failed its final check") as caught:
+        against_source(given, inside, ir.serde.deserialize_model(breaking(source)), Options())
+    assert "Nothing was written" in str(caught.value)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_result_is_run_with_optimizations_as_well(
+    source: onnx.ModelProto, fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Session.run
+    counted: list[bool] = []
+
+    def broken(self: Session, feeds: Any, *more: Any, **named: Any) -> Any:
+        counted.append(self in optimized)
+        if fails and self in optimized:
+            raise ExecutionError("FusedConv: a kernel fails")
+        return run(self, feeds, *more, **named)
+
+    opened, optimized = Session.__init__, list[Session]()
+
+    def noted(self: Session, model: Any, *, optimize: bool = True, **named: Any) -> None:
+        opened(self, model, optimize=optimize, **named)
+        if optimize:
+            optimized.append(self)
+
+    monkeypatch.setattr(Session, "__init__", noted)
+    monkeypatch.setattr(Session, "run", broken)
+    path = tmp_path / "out.onnx"
+    if fails:
+        with pytest.raises(VerificationError, match="a kernel fails"):
+            onnxq.deploy(source, backend="onnxruntime", output=path)
+        assert not path.exists()
+        return
+    made = onnxq.deploy(source, backend="onnxruntime", output=path)
+    assert counted.count(True) == 3 and made.verification is not None
+    assert made.verification.against_source is not None and made.verification.against_source.ran == 3
+    assert made.verification.plain_sqnr is not None and made.verification.plain_sqnr > 30
+    assert made.verification.against_source.given_bytes == source.ByteSize()
+
+
+def test_a_model_given_that_does_not_run_is_no_reason_not_to_run_the_result(source: onnx.ModelProto) -> None:
+    inside, *_ = in_form(source, backend_named("onnxruntime"), Options())
+    given, result = ir.serde.deserialize_model(breaking(source)), ir.serde.deserialize_model(source)
+    found = against_source(given, inside, result, Options())
+    assert found.ran == 3 and not found.samples and found.skipped
+    assert found.warnings == (f"not compared with the model given: {found.skipped}",)
+
+
+def test_the_summary_says_what_was_run(
+    source: onnx.ModelProto, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx.save(source, tmp_path / "q.onnx")
+    command = ["deploy", str(tmp_path / "q.onnx"), "-o", str(tmp_path / "o.onnx"), "--backend"]
+    assert main([*command, "onnxruntime"]) == 0
+    said = capsys.readouterr().out
+    assert "runs with optimizations on and off; 3 random inputs" in said and "0 samples" not in said
+    assert main([*command, "openvino"]) == 0
+    assert "simulated in onnxruntime, 3 random inputs" in capsys.readouterr().out
+    text = "(float[2, 4] x, string[1] s) => (float[2, 4] y, string[1] u) {"
+    text += " q = QuantizeLinear (x, k, z) d = DequantizeLinear (q, k, z) n = Relu (d)"
+    text += " p = QuantizeLinear (n, k, z) y = DequantizeLinear (p, k, z) u = Identity (s) }"
+    onnx.save(build(text, k=f32(0.02), z=np.uint8(100)), tmp_path / "q.onnx")
+    assert main([*command, "qnn"]) == 0
+    said = capsys.readouterr().out
+    assert "loads in onnxruntime; it was not run" in said
+    assert "warning" in said and "not compared with the model given: input 's'" in said
