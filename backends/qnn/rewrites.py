@@ -10,6 +10,7 @@ from onnxq.graph.passes.flatten_products import flatten_products, is_deep_produc
 from onnxq.graph.passes.fuse_gelu import fuse_gelu
 from onnxq.graph.passes.fuse_layernorm import fuse_layernorm
 from onnxq.graph.passes.nearest_gathers import is_nearest, nearest_gathers
+from onnxq.graph.passes.padded_means import padded_means
 from onnxq.graph.passes.plain_means import plain_means, rounds_up
 from onnxq.graph.passes.positive_indices import counts_from_the_end, positive_indices
 from onnxq.graph.values import constant_array, static_shape
@@ -82,6 +83,13 @@ def mean_is_right(node: ir.Node) -> str | None:
     return None
 
 
+def lies_side_by_side(node: ir.Node) -> bool:
+    """Whether the windows of a pool lie side by side, with padding in front: the HTP computes others of these."""
+    get = node.attributes
+    kernel = tuple(get.get_ints("kernel_shape", ()))
+    return tuple(get.get_ints("strides", ())) == kernel and any(get.get_ints("pads", ())[: len(kernel)])
+
+
 def ends_at_its_result(node: ir.Node) -> bool:
     """AveragePool whose windows lie side by side, with even sides above 2.
 
@@ -121,6 +129,7 @@ def rewrite(model: ir.Model) -> list[Note]:
         *flatten_products(model, _MOST_DIMENSIONS),
         *nearest_gathers(model, takes_others),
         *plain_means(model),
+        *padded_means(model, lies_side_by_side),
         *positive_indices(model),
         *divisions_of_one(model),
     ]

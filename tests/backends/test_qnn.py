@@ -333,3 +333,24 @@ def test_what_is_said_of_recurrent_layers(op: str, gates: int) -> None:
     assert (
         "half precision" in said.what and "no session can be created" in said.what and "soc_model" in (said.hint or "")
     )
+
+
+@pytest.mark.parametrize("strides", [2, 1])
+def test_padding_that_a_mean_pool_counts_is_a_pad_where_its_windows_lie_side_by_side(
+    strides: int, tmp_path: Path
+) -> None:
+    how = f"kernel_shape = [2, 2], strides = [{strides}, {strides}], pads = [1, 1, 1, 1], count_include_pad = 1"
+    model = build(f"(float[1, 8, 12, 12] x) => (float[1, 8, h, w] y) {{ a = Relu (x)\n y = AveragePool <{how}> (a) }}")
+    q = onnxq.quantize(model, feeds_for(model), backend="qnn", output=tmp_path / "q.onnx")
+    assert sorted(q.plan.quantized.values()) == ["AveragePool", *["Pad"] * (strides == 2), "Relu"]
+    deployed = onnxq.deploy(tmp_path / "q.onnx", backend="qnn")
+    assert deployed.plan.quantized.keys() == q.plan.quantized.keys()
+    pool = f"p = AveragePool <{how}> (d)"
+    pairs = [f"{b} = QuantizeLinear ({a}, s, z)\n {c} = DequantizeLinear ({b}, s, z)" for a, b, c in ("xqd", "pry")]
+    other = build(
+        f"(float[1, 8, 12, 12] x) => (float[1, 8, h, w] y) {{ {pairs[0]}\n {pool}\n {pairs[1]} }}",
+        s=f32(0.02),
+        z=np.uint8(128),
+    )
+    given = onnxq.deploy(other, backend="qnn")
+    assert len(given.plan.quantized) == (2 if strides == 2 else 1) and not given.plan.kept_float
