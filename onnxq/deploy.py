@@ -14,6 +14,7 @@ from importlib import metadata
 
 from onnxq.backend import Backend, Kind
 from onnxq.console.terminal import listed, plural
+from onnxq.deploying.bounds import Bounds, keep_bounds
 from onnxq.deploying.functions import kept_between
 from onnxq.deploying.given_numbers import GivenNumbers
 from onnxq.deploying.shared import without_torn_ties
@@ -95,6 +96,11 @@ def deploy(
     if not plan.quantized:
         raise nothing_to_deploy(source, plan)
     warnings += refused
+    plan, bounds = keep_bounds(source, plan, numbers, options)
+    if bounds.kept:
+        notes.append(
+            f"deploy: a Clip keeps the bounds of quantizers that are left out: {', '.join(map(repr, bounds.kept))}"
+        )
     made = Quantized(
         source.model,
         plan,
@@ -118,24 +124,28 @@ def deploy(
         at_home=target.at_home,
     )
     agreed = against_source(load(model), given, result, options)
-    told = (*checked.warnings, *warnings, *agreed.warnings, *_left_out(source, plan, agreed))
+    told = (*checked.warnings, *warnings, *agreed.warnings, *_left_out(bounds, target.name, agreed))
     checked = replace(checked, warnings=told, plain_sqnr=agreed.plain_sqnr, against_source=agreed)
     made = replace(made, verification=checked)
     say(made.verification)
     return made if path is None else made.written(path)
 
 
-def _left_out(source: Quantized, plan: Plan, agreed: SourceAgreement) -> list[str]:
+def _left_out(bounds: Bounds, backend: str, agreed: SourceAgreement) -> list[str]:
     """That quantizers of activations are left out, where the result differs much from the model given."""
-    held = {tensor for site in plan.sites for tensor in (site.tensor, *site.spans)}
-    out = [repr(s.tensor) for s in source.plan.sites if s.role == "activation" and s.tensor not in held]
+    out = bounds.left_out
     if not out or agreed.worst is None or agreed.worst[1].sqnr >= _ALIKE:
         return []
     are = "is" if len(out) == 1 else "are"
-    return [
+    finer = "" if agreed.warnings or bounds.lost else _FINER
+    told = [
         f"{plural(len(out), 'quantizer')} of activations in the model given {are} left out "
-        f"where {plan.backend} computes in float: {listed(out, _LISTED)}{'' if agreed.warnings else _FINER}"
+        f"where {backend} computes in float: {listed([repr(name) for name in out], _LISTED)}{finer}"
     ]
+    if bounds.lost:
+        shares = [f"{share:.1%} of {name!r}" for name, share in bounds.lost.items()]
+        told.append(f"quantizers that are left out clip what passes now, on random inputs {listed(shares, _LISTED)}")
+    return told
 
 
 def _adopt(

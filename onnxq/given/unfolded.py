@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-import onnx_ir as ir
-
+from onnxq.given.written_out import bound_behind
 from onnxq.graph.namer import Namer
 from onnxq.graph.recognition.signs import cannot_be_negative
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import set_constant
 from onnxq.plan import Edge, Site
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
@@ -54,21 +51,14 @@ def unfolded(quantized: Quantized) -> Quantized:
             found = sites.get(value.name or "", [])
             if not found or cannot_be_negative(value, ends, joined=True):
                 continue
-            numbers = [quantized.qparams[site.name] for site in found]
-            function = _function(value, all(_ends_at_six(one) for one in numbers), namer)
             edges = {edge for site in found for edge in site.readers}
-            uses = [use for use in value.uses() if use.node is not function]
-            if found[0].produced or (
-                not value.is_graph_output() and all(Edge(use.node.name or "", use.idx) in edges for use in uses)
-            ):
-                _take_place(value, function, namer)
-            else:
-                other = function.outputs[0]
-                other.name = namer.fresh(f"{value.name}_from_0")
-                for use in uses:
-                    if Edge(use.node.name or "", use.idx) in edges:
-                        use.node.replace_input_with(use.idx, other)
-                changed |= {s.name: replace(s, tensor=other.name, produced=len(found) == 1) for s in found}
+            uses = {Edge(use.node.name or "", use.idx) for use in value.uses()}
+            whole = found[0].produced or (not value.is_graph_output() and uses <= edges)
+            six = all(_ends_at_six(quantized.qparams[site.name]) for site in found)
+            function = bound_behind(value, 0.0, _SIX if six else None, namer, readers=None if whole else edges)
+            if not whole:
+                name = function.outputs[0].name or ""
+                changed |= {s.name: replace(s, tensor=name, produced=len(found) == 1) for s in found}
             made += 1
     if not made:
         return quantized
@@ -85,33 +75,3 @@ def _begins_at_zero(numbers: QParams) -> bool:
 
 def _ends_at_six(numbers: QParams) -> bool:
     return abs(float(numbers.hi) - _SIX) <= float(numbers.scale)
-
-
-def _function(value: ir.Value, six: bool, namer: Namer) -> ir.Node:
-    """A Relu, or a Clip from 0 to 6, behind a tensor."""
-    maker = value.producer()
-    assert maker is not None and isinstance(maker.graph, ir.Graph)
-    inputs, op = [value], "Relu"
-    if six:
-        op = "Clip"
-        inputs += [set_constant(maker.graph, namer, "bound", np.float32(end).reshape(())) for end in (0, _SIX)]
-    node = ir.node(op, inputs, name=namer.node(f"{value.name}_{op}"))
-    maker.graph.insert_after(maker, [node])
-    made = node.outputs[0]
-    made.type, made.shape = value.type, value.shape.copy() if value.shape is not None else None
-    return node
-
-
-def _take_place(value: ir.Value, function: ir.Node, namer: Namer) -> None:
-    """What a function makes of a tensor takes its name, its readers, and its place among the model's outputs."""
-    maker, name, made = value.producer(), value.name, function.outputs[0]
-    assert maker is not None and isinstance(maker.graph, ir.Graph)
-    output = value.is_graph_output()
-    value.name = namer.fresh(f"{name}_before")
-    made.name = name
-    for use in value.uses():
-        if use.node is not function:
-            use.node.replace_input_with(use.idx, made)
-    if output:
-        outputs = maker.graph.outputs
-        outputs[outputs.index(value)] = made
