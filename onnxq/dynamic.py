@@ -11,7 +11,7 @@ kernel with those.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -23,6 +23,7 @@ from onnxq.backend import Backend, Kind
 from onnxq.calibration.weights import weight_range
 from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import OutputError
+from onnxq.given.carried import QUANTIZERS
 from onnxq.graph.files.save import save
 from onnxq.graph.recognition.region import ELEMENTWISE
 from onnxq.graph.shapes import forget_shapes
@@ -33,7 +34,6 @@ from onnxq.measuring.final_check import final_check
 from onnxq.measuring.samples_to_judge import samples_to_judge
 from onnxq.notes.aloud import say
 from onnxq.notes.cautions import poor, vague
-from onnxq.notes.reasons import by_reason, counts
 from onnxq.numbers import unusable_constants
 from onnxq.options import ImageOptions, Options
 from onnxq.options.selection import Selection
@@ -41,11 +41,12 @@ from onnxq.plan import Kept, Plan
 from onnxq.planning.placement import elements
 from onnxq.planning.planner import settled_plan
 from onnxq.planning.table_rows import is_standard
+from onnxq.planning.weightless import ALREADY, reads_quantized, why_no_weights
 from onnxq.prepare import Prepared, backend_named
 from onnxq.qparams import QParams, from_range
 from onnxq.quantized import Quantized
 from onnxq.render.ranges_at_run import take_ranges_at_run, unsaid
-from onnxq.rewritten import HOME, Rewritten, refuse_unused
+from onnxq.rewritten import HOME, Rewritten, nothing_done, refuse_unused
 
 __all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "require", "rewrite", "runs_in_integers"]
 
@@ -66,6 +67,7 @@ _LEAST_STORED = 1024
 """Elements from which the weight of a layer that stays float is stored as integers."""
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 _UNCORRECTED = "rounded weights of a convolution need its bias corrected on data"
+_NOTHING = "no node that onnxruntime can quantize at run time reads a constant float32 weight"
 _LEAST = 2
 _ATTENTION_INPUTS = 5
 """Inputs of an Attention that QAttention has as well: data, weight, bias, mask, past."""
@@ -147,26 +149,21 @@ def rewrite(
             custom_op_library=options.custom_op_library,
         )
         advance(1)
-    told = (*prepared.warnings, *checked.warnings, *vague(checked, there), *poor(checked, options))
+    quantized = {name: op for name, op in chosen.items() if name in done}
+    stored = {name: op for name, op in plan.stored.items() if name not in done}
+    told = (
+        *prepared.warnings,
+        *([] if quantized or stored else [nothing_done(refused, _NOTHING)]),
+        *checked.warnings,
+        *vague(checked, there),
+        *poor(checked, options),
+    )
     checked = replace(checked, warnings=told)
     say(checked)
     files = save(result, output)
-    quantized = {name: op for name, op in chosen.items() if name in done}
-    stored = {name: op for name, op in plan.stored.items() if name not in done}
-    notes = [] if done else [f"nothing is quantized: {_why_nothing(refused)}"]
-    if stored and not done:
-        notes = ["nothing runs in integers: weights are stored as integers alone"]
+    notes = ["nothing runs in integers: weights are stored as integers alone"] if stored and not done else []
     title = f"dynamic: int8 weights per {'channel' if per_channel else 'tensor'}{', 7 bits' if reduce_range else ''}"
     return Rewritten(title, files, quantized, refused, notes, prepared.notes, checked, stored)
-
-
-def _why_nothing(refused: Sequence[Kept]) -> str:
-    """The reason of most nodes that could have been, and how many they are."""
-    found = by_reason(refused)
-    if not found:
-        return "no node that onnxruntime can quantize at run time reads a constant float32 weight"
-    reason, kept = found[0]
-    return f"{counts(k.op for k in kept)}: {reason}"
 
 
 def runs_in_integers(model: ir.Model, options: Options) -> dict[str, str]:
@@ -253,7 +250,7 @@ def _choose(model: ir.Model, options: Options) -> tuple[dict[str, str], list[Kep
     for node in nodes:
         weights = any(_is_weight(value) for value in node.inputs)
         product = node.op_type in ("MatMul", "Gemm")
-        if node.op_type in ELEMENTWISE or not (weights or product):
+        if node.op_type in ELEMENTWISE | QUANTIZERS or not (weights or product):
             continue
         reason = _refusal(node, selection)
         if reason is None:
@@ -270,9 +267,13 @@ def _refusal(node: ir.Node, selection: Selection) -> str | None:
         return "not among those to be quantized"
     if node.op_type == "Conv" and not selection.forced(node):
         return "slower with ranges taken at run time than in float (--include quantizes it all the same)"
+    if why := why_no_weights(node) if node.op_type not in _OPS else None:
+        return why
     if node.op_type not in (*_OPS, "Conv") or is_standard(node) == (node.op_type == "Attention"):
         return "onnxruntime has no kernel for it that takes ranges at run time"
     if node.op_type in ("MatMul", "Gemm") and not is_constant(node.inputs[1]):
+        if reads_quantized(node, slice(1, 2)):
+            return ALREADY
         return "it has no constant weight on the right"
     factors = (node.attributes.get_float("alpha", 1.0), node.attributes.get_float("beta", 1.0))
     if node.op_type == "Gemm" and (factors != (1.0, 1.0) or node.attributes.get_int("transA", 0) == 1):

@@ -11,12 +11,13 @@ from onnxq.algorithm_choice import Choice, whole_model
 from onnxq.calibration.statistics import Statistics
 from onnxq.errors import OptionError
 from onnxq.measuring.final_check import Verification
+from onnxq.notes.reasons import by_reason, counts
 from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
 from onnxq.plan import Kept
 from onnxq.prepare import backend_named
 
-__all__ = ["HOME", "Rewritten", "pipeline_of", "refuse_unused", "require_home", "samples_of"]
+__all__ = ["HOME", "Rewritten", "nothing_done", "pipeline_of", "refuse_unused", "require_home", "samples_of"]
 
 HOME = "onnxruntime"
 """The target that an algorithm which is a pipeline of its own writes for."""
@@ -61,6 +62,20 @@ class Rewritten:
             "notes": [*self.details, *self.notes],
             "verification": self.verification.to_dict(),
         }
+
+
+def nothing_done(kept: Sequence[Kept], otherwise: str) -> str:
+    """What to warn of where a result is the float model: the reason of most nodes that could have been quantized.
+
+    Args:
+        kept: what stays float.
+        otherwise: what is said where that is nothing.
+    """
+    found = by_reason(kept)
+    why = f"{counts(k.op for k in found[0][1])}: {found[0][0]}" if found else otherwise
+    return (
+        f"nothing was quantized: the result is the float model; {why}. Without --algorithm, all operators are looked at"
+    )
 
 
 def pipeline_of(options: Options) -> Choice | None:

@@ -87,7 +87,8 @@ def test_why_nothing_is_quantized(tmp_path: Path) -> None:
     source = tmp_path / "m.onnx"
     onnx.save(build("(float[1, 64] x) => (float[1, 64] y) { y = MatMul (x, w) }", w=normal(64, 64)), source)
     result = dynamic.rewrite(source, output=tmp_path / "q.onnx", options=Options(exclude=("MatMul",)))
-    assert result.notes == ["nothing is quantized: 1 MatMul: excluded by 'MatMul'"]
+    (told,) = result.verification.warnings
+    assert told.startswith("nothing was quantized: the result is the float model; 1 MatMul: excluded by 'MatMul'. ")
 
 
 def test_chosen_and_left_out(tmp_path: Path) -> None:
@@ -127,7 +128,7 @@ def test_nothing_to_quantize(tmp_path: Path) -> None:
     source, output = tmp_path / "m.onnx", tmp_path / "q.onnx"
     onnx.save(build("(float[N, 3] x) => (float[N, 3] y) { y = Relu (x) }"), source)
     result = dynamic.rewrite(source, output=output)
-    assert not result.quantized and "nothing is quantized" in result.notes[0]
+    assert not result.quantized and "nothing was quantized" in result.verification.warnings[0]
     assert output.exists()
 
 

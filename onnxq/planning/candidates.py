@@ -12,6 +12,7 @@ from onnxq.planning.carry import carry, without_kernel
 from onnxq.planning.question import Decisions, Question
 from onnxq.planning.specs import activation_spec
 from onnxq.planning.table_rows import is_standard, positions, row
+from onnxq.planning.weightless import ALREADY, reads_quantized
 
 __all__ = ["find_candidates", "touches_float"]
 
@@ -26,7 +27,7 @@ def find_candidates(asked: Question) -> Decisions:
         if node.op_type in QUANTIZERS:
             continue
         if is_in_integers(node.op_type):
-            found.kept[node] = "already quantized in the input model"
+            found.kept[node] = ALREADY
             continue
         if not touches_float(node):
             continue
@@ -54,8 +55,8 @@ def _why_not(asked: Question, decided: Decisions, node: ir.Node, group: str | No
         return "not among what 'include' names"
     if node.name and node.name in asked.keep_float:
         return asked.keep_float[node.name]
-    if any(v is not None and _is_dequantized(v) for v in node.inputs):
-        return "already quantized in the input model"
+    if reads_quantized(node):
+        return ALREADY
     touched = (value for value in (*node.inputs, *node.outputs) if value is not None)
     if node.op_type != "Cast" and any(value.dtype is ir.DataType.DOUBLE for value in touched):
         return "it computes in float64: export the model in float32 to quantize it"
@@ -98,11 +99,6 @@ def _why_no_weight(node: ir.Node, rule: OpRule) -> str:
         if value is not None and value.is_graph_input() and value.const_value is not None:
             return f"its weight {value.name!r} is also a graph input, which may replace it: remove it from the inputs"
     return "its weight is computed at run time"
-
-
-def _is_dequantized(value: ir.Value) -> bool:
-    producer = value.producer()
-    return producer is not None and producer.op_type in QUANTIZERS
 
 
 def touches_float(node: ir.Node) -> bool:

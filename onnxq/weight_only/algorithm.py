@@ -32,8 +32,9 @@ HELP: Mapping[str, str] = {
     "symmetric": "true: integers around 0; false: a zero point for each block, mostly more accurate, a little larger",
     "method": "rtn (round to nearest), hqq (scales and zero points that ignore outliers) or gptq (rounding that makes "
     "up for its own errors: the one that needs --data)",
-    "format": "qdq (standard ONNX of opset 21: DequantizeLinear with blocks) or matmulnbits (onnxruntime's own "
-    "MatMulNBits and GatherBlockQuantized)",
+    "format": "qdq (standard ONNX of opset 21: DequantizeLinear with blocks, which onnxruntime multiplies as at "
+    "accuracy_level=4, unless its session option session.qdq_matmulnbits_accuracy_level is 0) or matmulnbits "
+    "(onnxruntime's own MatMulNBits and GatherBlockQuantized)",
     "accuracy_level": "with format=matmulnbits: 4 lets onnxruntime round activations to 8 bits while it multiplies, 0 "
     "or 1 multiply in float32 (slower)",
 }

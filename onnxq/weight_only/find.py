@@ -8,18 +8,21 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from onnxq.given.carried import QUANTIZERS
 from onnxq.graph.recognition.region import ELEMENTWISE
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import is_constant
 from onnxq.options import Options
 from onnxq.options.selection import Selection
 from onnxq.plan import Kept
+from onnxq.planning.weightless import ALREADY, reads_quantized, why_no_weights
 
 __all__ = ["Matrix", "find"]
 
 _LEAST = 1024
 """Numbers of a weight that is worth a node of its own."""
 _LEAST_INPUTS = 16
+_STORED = ("MatMul", "Gemm", "Gather")
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +69,9 @@ def find(model: ir.Model, options: Options, *, deep: bool = False) -> tuple[list
     found: dict[tuple[ir.Value, int, bool], list[ir.Node]] = {}
     kept: list[Kept] = []
     for node in nodes:
-        weights = [v for v in node.inputs if _is_weight(v)]
-        if not weights or node.op_type in ELEMENTWISE:
+        if node.op_type in ELEMENTWISE | QUANTIZERS:
+            continue
+        if not (_is_given(node) or any(_is_weight(v) for v in node.inputs)):
             continue
         reason = _refusal(node, selection, deep=deep)
         if reason:
@@ -89,14 +93,24 @@ def _is_weight(value: ir.Value | None) -> bool:
     return value.const_value.dtype in floats and sum(n > 1 for n in _shape(value)) > 1
 
 
+def _is_given(node: ir.Node) -> bool:
+    """Whether the weight of a product, or a table, is quantized in the model given."""
+    position = 0 if node.op_type == "Gather" else 1
+    return node.op_type in _STORED and reads_quantized(node, slice(position, position + 1))
+
+
 def _refusal(node: ir.Node, selection: Selection, *, deep: bool) -> str | None:
     if node in selection.excluded:
         return f"excluded by {selection.excluded[node]!r}"
     if selection.included is not None and node not in selection.included:
         return "not among those to be quantized"
-    if node.op_type not in ("MatMul", "Gemm", "Gather") or node.domain not in ("", "ai.onnx"):
+    if why := why_no_weights(node) if node.op_type not in _STORED else None:
+        return why
+    if node.op_type not in _STORED or node.domain not in ("", "ai.onnx"):
         return "only weights of MatMul, Gemm and Gather are stored in blocks"
     value = node.inputs[0 if node.op_type == "Gather" else 1]
+    if _is_given(node):
+        return ALREADY
     if not _is_weight(value) or value is None or value.const_value is None:
         return "its constant is the left operand"
     if not is_constant(value):

@@ -27,7 +27,7 @@ from onnxq.options import ImageOptions, Options
 from onnxq.ort.session import inputs_of
 from onnxq.plan import Kept
 from onnxq.prepare import Prepared
-from onnxq.rewritten import Rewritten
+from onnxq.rewritten import Rewritten, nothing_done
 from onnxq.weight_only.activations import Activations
 from onnxq.weight_only.examine import Reference, examine
 from onnxq.weight_only.files import Output
@@ -146,6 +146,7 @@ def rewrite_weights(
     quantized = {node.name or "": node.op_type for matrix, _ in job.made for node in matrix.nodes}
     told = (
         *prepared.warnings,
+        *([] if quantized else [nothing_done(job.kept, "no MatMul, Gemm or Gather reads a constant weight")]),
         *verification.warnings,
         *slow(verification, _why_slow(recipe, quantized)),
         *vague(verification, job.there),
@@ -269,6 +270,11 @@ def _title(recipe: Recipe) -> str:
 def _remarks(made: Sequence[tuple[Matrix, Parts]], recipe: Recipe, *, in_file: bool) -> list[str]:
     """What a reader of the result may wonder at; ``in_file``: weights lie in the model file itself."""
     notes = []
+    if recipe.format == "qdq" and recipe.bits == TABLE_BITS and not all(matrix.gathered for matrix, _ in made):
+        notes.append(
+            "onnxruntime rounds activations to 8 bits where it multiplies; the session option "
+            "session.qdq_matmulnbits_accuracy_level=0 keeps them float: more accurate, and slower"
+        )
     tables = sum(matrix.gathered for matrix, _ in made)
     if tables and recipe.bits < TABLE_BITS:
         take = "table that rows are picked from takes" if tables == 1 else "tables that rows are picked from take"

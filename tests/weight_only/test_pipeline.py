@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
 
-from onnxq import OptionError, Options, OutputError, quantize
+from onnxq import OptionError, Options, OutputError, dynamic, quantize
 from onnxq.calibration.chance import one_of_each_pair
 from onnxq.cli import main
 from onnxq.errors import VerificationError
@@ -426,3 +426,48 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main([*command, "weight_only", "--algorithm", "bias_correction"]) == 2  # data is needed for the other one
     with pytest.raises(OptionError, match="pipeline of its own"):
         quantize(source, _feeds(2), options=Options(algorithms=("weight_only",)))
+
+
+def test_a_model_of_which_nothing_is_quantized_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    proto = build("(float[1, 4, 8, 8] x) => (float[1, 16, 6, 6] y) { y = Conv (x, w) }", w=normal(16, 4, 3, 3))
+    source, output = str(_save(proto, tmp_path / "m.onnx")), str(tmp_path / "q.onnx")
+    assert main(["quantize", source, "-o", output, "--algorithm", "weight_only"]) == 0
+    shown = capsys.readouterr()
+    assert "nothing was quantized: the result is the float model; 1 Conv: only weights" in " ".join(
+        (shown.out + shown.err).split()
+    )
+
+
+@pytest.mark.parametrize("pipeline", ["weight_only", "dynamic"])
+def test_what_has_no_weights_or_quantized_ones_is_told_apart(pipeline: str, tmp_path: Path) -> None:
+    """A table of cosines is no weight, and the DequantizeLinear of given integers is none of the layers."""
+    proto = build(
+        """(float[1, 4, 6, 32] x, int64[1, 6] ids) => (float[1, 4, 6, 64] y) {
+            [turn] r = com.microsoft.RotaryEmbedding (x, ids, cos, sin)
+            w = DequantizeLinear <axis = 1> (ints, scale)
+            [given] a = MatMul (r, w)
+            [mine] y = MatMul (a, v)
+        }""",
+        opset=21,
+        ir_version=10,
+        domains={"com.microsoft": 1},
+        cos=np.cos(normal(64, 16)),
+        sin=np.sin(normal(64, 16)),
+        ints=(normal(32, 64) * 100).astype(np.int8),
+        scale=np.full(64, 0.01, np.float32),
+        v=normal(64, 64),
+    )
+    source, output = _save(proto, tmp_path / "m.onnx"), tmp_path / "q.onnx"
+    result = quantize_weights(source, output) if pipeline == "weight_only" else dynamic.rewrite(source, output=output)
+    assert list(result.quantized) == ["mine"]
+    assert {kept.node: kept.reason for kept in result.kept_float} == {
+        "turn": "it has no weights, but tables of cosines and sines",
+        "given": "already quantized in the input model",
+    }
+
+
+def test_what_onnxruntime_rounds_is_said(tmp_path: Path) -> None:
+    source = _save(_layers(), tmp_path / "m.onnx")
+    option = "session.qdq_matmulnbits_accuracy_level=0"
+    assert any(option in note for note in quantize_weights(source, tmp_path / "q.onnx", bits=8).notes)
+    assert not any(option in note for note in quantize_weights(source, tmp_path / "q.onnx").notes)
