@@ -8,7 +8,7 @@ artifact that fails or computes something else. Every tensor whose scale was mov
 from __future__ import annotations
 
 import os
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from importlib import metadata
 
@@ -92,7 +92,7 @@ def deploy(
     warnings = [*lost, *left_while_running(source, target.format_named(options.format))]
     if not source.qparams:
         raise nothing_to_deploy(source)
-    plan, numbers, notes, refused = _adopt(source, past_quantizers(given), target, options)
+    plan, numbers, notes, moved, refused = _adopt(source, past_quantizers(given), target, options)
     if not plan.quantized:
         raise nothing_to_deploy(source, plan)
     warnings += refused
@@ -109,7 +109,7 @@ def deploy(
         notes=(*source.notes, *notes),
         format=options.format or "",
         version=metadata.version("onnxq"),
-        recipe=("the scales of the model given",),
+        recipe=("the scales of the model given", *_but_for(moved, target)),
         hints=hints(source.model, plan, target, {}),
     )
     result = made.rendered()
@@ -150,8 +150,8 @@ def _left_out(bounds: Bounds, backend: str, agreed: SourceAgreement) -> list[str
 
 def _adopt(
     source: Quantized, unquantized: Set[tuple[str, Edge | None]], target: Backend, options: Options
-) -> tuple[Plan, dict[str, QParams], list[str], list[str]]:
-    """The target's plan with the source's numbers, notes and warnings."""
+) -> tuple[Plan, dict[str, QParams], list[str], Mapping[str, int], list[str]]:
+    """The target's plan with the source's numbers, notes, how many scales of which tensors were moved, and warnings."""
     in_float = {name for name, _ in unquantized}
     given = GivenNumbers(source, target, in_float)
     known = {site.tensor for site in source.plan.sites if site.role == "activation"} - in_float
@@ -187,14 +187,26 @@ def _adopt(
     unused = given.unused(plan)
     notes = [f"deploy: {target.name} does not quantize {', '.join(map(repr, unused))}"] if unused else []
     if shared:
-        names = listed([repr(tensor) for tensor in shared], _LISTED)
+        names = ", ".join(map(repr, shared))
         notes.append(
             f"deploy: tensors without a scale share one with others on {target.name}: that of {names} was moved"
         )
+    if raised := given.moved(plan, numbers).keys() - set(shared):
+        names = ", ".join(repr(s.tensor) for s in plan.sites if s.tensor in raised)
+        notes.append(f"deploy: their bias does not fit 32 bits with the scales given for {names}; they were raised")
     if without:
         end = "the table has no entry" if target.format_named(options.format).simulated else "written in float"
         notes.append(f"deploy: the model given has no scale for {', '.join(map(repr, without))}: {end}")
-    return plan, numbers, [*notes, *fit_to_target(source.model, plan, numbers, target)], warnings
+    notes += fit_to_target(source.model, plan, numbers, target)
+    return plan, numbers, notes, given.moved(plan, numbers), warnings
+
+
+def _but_for(moved: Mapping[str, int], target: Backend) -> list[str]:
+    """What the summary says of scales that are not those of the model given."""
+    if not moved:
+        return []
+    count = f"{sum(moved.values())} of {plural(len(moved), 'tensor')}"
+    return [f"{count} moved: {target.name} cannot compute with those given (-v names the tensors)"]
 
 
 def _refused(plan: Plan, given: GivenNumbers, target: Backend) -> list[str]:

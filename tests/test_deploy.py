@@ -17,6 +17,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 
 import onnxq
 from onnxq import Options
+from onnxq.cli import main
 from onnxq.errors import BackendError
 from onnxq.prepare import backend_named
 from tests.contract import infer
@@ -272,6 +273,7 @@ def test_a_scale_that_the_target_cannot_compute_with_is_moved_and_named(tmp_path
     assert [n for n in deployed.notes if "'m'" in n] == [
         "onnxruntime cannot compute with the scales given for 'm'; they were moved"
     ]
+    assert "1 of 1 tensor moved: onnxruntime cannot compute" in deployed.recipe[1]
     feeds = images(1, 8, 4, 4, samples=2)
     session = onnxruntime.InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"])
     assert [session.run(None, feed)[0].shape for feed in feeds] == [(1, 4, 1, 1)] * 2
@@ -282,6 +284,41 @@ def test_scales_that_fit_are_left_alone() -> None:
     numbers = {s.tensor: float(deployed.qparams[s.name].scale) for s in deployed.plan.sites if s.role == "activation"}
     assert numbers["m"] == np.float32(0.1)
     assert not any("were moved" in note for note in deployed.notes)
+    assert deployed.recipe == ("the scales of the model given",)
+
+
+def test_every_tensor_whose_scales_were_moved_is_named_and_the_summary_counts_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The HTP takes no range below 1e-4; nor does a large bias fit 32 bits beside small scales."""
+    layers = "\n".join(
+        f"""v{k} = DequantizeLinear <axis = 0> (w{k}_quantized, s{k}, z)
+            c{k} = Conv (d{k}, v{k}{", b" if k == 6 else ""})
+            q{k} = QuantizeLinear (c{k}, s, m)  d{k + 1} = DequantizeLinear (q{k}, s, m)"""
+        for k in range(7)
+    )
+    constants: dict[str, Any] = {}
+    for k in range(7):
+        constants[f"w{k}_quantized"] = np.random.default_rng(k).integers(-127, 128, (4, 4, 1, 1)).astype(np.int8)
+        constants[f"s{k}"] = f32([0.02, 1e-8, 0.03, 1e-8]) if k < 6 else f32([0.01, 0.02, 0.005, 1e-5])
+    model = build(
+        f"""(float[1, 4, 6, 6] x) => (float[1, 4, 6, 6] y) {{
+            q = QuantizeLinear (x, s, m)  d0 = DequantizeLinear (q, s, m)
+            {layers}
+            y = Identity (d7)
+        }}""",
+        s=f32(0.03),
+        m=np.uint8(128),
+        z=np.zeros(4, np.int8),
+        b=f32([0.1, 0.2, 0.3, 5000.0]),
+        **constants,
+    )
+    onnx.save(model, tmp_path / "q.onnx")
+    command = ["deploy", str(tmp_path / "q.onnx"), "--backend", "qnn", "-o", str(tmp_path / "o.onnx")]
+    assert main(command) == 0
+    assert "13 of 7 tensors moved: qnn cannot compute with those given" in " ".join(capsys.readouterr().out.split())
+    notes = " ".join(onnxq.deploy(model, backend="qnn").notes)
+    assert all(f"'w{k}'" in notes for k in range(7))
 
 
 def test_what_is_asked_for_but_has_no_numbers_stays_float() -> None:

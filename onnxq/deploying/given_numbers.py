@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Set
+from collections.abc import Mapping, MutableMapping, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -12,6 +12,7 @@ from onnxq.backend import Backend
 from onnxq.deploying.exact import hold_exact_constants
 from onnxq.deploying.shared import same_grid, share_grids
 from onnxq.deploying.source import kind_of
+from onnxq.given.fitted import moved_scales
 from onnxq.graph.traverse import all_nodes
 from onnxq.plan import Plan, Site
 from onnxq.qparams import QParams, from_range
@@ -47,6 +48,17 @@ class GivenNumbers:
     def quantizes(self, tensor: str) -> bool:
         """Whether an activation has numbers here, and not for some of its readers alone, that are not refused."""
         return ("activation", tensor) in self._given and tensor not in self.refused and tensor not in self.in_float
+
+    def moved(self, plan: Plan, numbers: Mapping[str, QParams]) -> dict[str, int]:
+        """Tensors whose numbers in a plan are not those given, and how many of each; rounding does not count."""
+        found = {}
+        for site in plan.sites:
+            given, now = self._given.get((kind_of(site.role), site.tensor)), numbers.get(site.name)
+            if site.role != "bias" and given is not None and now is not None:
+                count = moved_scales(_held(given, site.spec), now)
+                if count:
+                    found[site.tensor] = count
+        return found
 
     def unused(self, plan: Plan) -> list[str]:
         """Tensors, not refused, whose numbers a plan has no use for."""

@@ -9,9 +9,8 @@ from onnxq.backend import Backend
 from onnxq.plan import Plan
 from onnxq.qparams import QParams
 
-__all__ = ["fit_to_target"]
+__all__ = ["fit_to_target", "moved_scales"]
 
-_LISTED = 5
 _ROUNDED = 1e-4
 """Relative change of a scale up to which it counts as the same, rounded."""
 
@@ -33,14 +32,19 @@ def fit_to_target(model: ir.Model, plan: Plan, numbers: dict[str, QParams], targ
     given = dict(numbers)
     notes = target.adjust(model, plan, numbers)
     own = (site for site in plan.sites if site.name in given and site.role != "bias")
-    moved = [site.tensor for site in own if _is_moved(given[site.name], numbers[site.name])]
+    moved = [site.tensor for site in own if moved_scales(given[site.name], numbers[site.name])]
     moved = [name for name in moved if not any(f"'{name}'" in note for note in notes)]
     if moved:
-        names = ", ".join(map(repr, moved[:_LISTED])) + (" and others" if len(moved) > _LISTED else "")
+        names = ", ".join(map(repr, moved))
         notes = [*notes, f"{target.name} cannot compute with the scales given for {names}; they were moved"]
     return notes
 
 
-def _is_moved(given: QParams, now: QParams) -> bool:
-    same_scale = np.allclose(given.scale, now.scale, rtol=_ROUNDED, atol=0.0)
-    return not (same_scale and np.array_equal(given.zero_point, now.zero_point))
+def moved_scales(given: QParams, now: QParams) -> int:
+    """How many numbers of a grid, one for each channel where it has such, differ from those of another by more than
+    rounding.
+    """
+    if given.scale.shape != now.scale.shape:
+        return max(1, now.scale.size)
+    scale = ~np.isclose(given.scale, now.scale, rtol=_ROUNDED, atol=0.0)
+    return int(np.count_nonzero(scale | (given.zero_point != now.zero_point)))
