@@ -17,7 +17,7 @@ from onnxq.graph.traverse import all_nodes
 from onnxq.plan import Plan, Site
 from onnxq.qparams import QParams, from_range
 from onnxq.quantized import Quantized
-from onnxq.spec import PerTensor, QuantSpec
+from onnxq.spec import PerChannel, PerTensor, QuantSpec
 
 __all__ = ["GivenNumbers"]
 
@@ -76,7 +76,7 @@ class GivenNumbers:
             found = self._given.get((kind_of(site.role), site.tensor))
             if site.role == "bias":
                 numbers[site.name] = QParams(site.spec, np.float32(1.0).reshape(()), np.zeros((), np.int64))
-            elif found is not None and (why := _refusal(site, found, self.target)) is not None:
+            elif found is not None and (why := _refusal(site, found, self.target, plan)) is not None:
                 self.refused.setdefault(site.tensor, why)
                 self.amiss |= site.role == "activation" and not found.scale.ndim
                 own.add(site.name)
@@ -126,7 +126,7 @@ def _follow_moves(
             numbers[site.name] = after[0]
 
 
-def _refusal(site: Site, qp: QParams, target: Backend) -> str | None:
+def _refusal(site: Site, qp: QParams, target: Backend, plan: Plan) -> str | None:
     """Why no quantizer that a target has at a site is like one, else ``None``."""
     spec, wanted = qp.spec, site.spec
     widths = target.weight_bits if site.role == "weight" else target.act_bits
@@ -145,6 +145,10 @@ def _refusal(site: Site, qp: QParams, target: Backend) -> str | None:
     channels = {"weight": target.has_channels, "activation": target.channel_activations}.get(site.role, True)
     if not channels and not whole:
         return "it has a scale for each channel"
+    multiplied = site.role == "weight" and any(edge.node not in plan.stored for edge in site.readers)
+    given, own = spec.granularity, wanted.granularity
+    if multiplied and isinstance(given, PerChannel) and isinstance(own, PerChannel) and given.axis != own.axis:
+        return f"its scales are those of axis {given.axis}, where the output channels lie along axis {own.axis}"
     return None
 
 
