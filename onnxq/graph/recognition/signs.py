@@ -10,13 +10,18 @@ from onnxq.graph.values import constant_array
 
 __all__ = ["cannot_be_negative"]
 
-_NEVER = frozenset({"Abs", "Exp", "HardSigmoid", "Relu", "Sigmoid", "Softmax", "Softplus", "Sqrt"})
+_NEVER = frozenset(
+    {"Abs", "Exp", "GlobalLpPool", "HardSigmoid", "LpPool", "ReduceL1", "ReduceL2", "ReduceSumSquare", "Relu"}
+    | {"Sigmoid", "Softmax", "Softplus", "Sqrt"}
+)
 _KEEPING = frozenset(
-    {"AveragePool", "DepthToSpace", "Flatten", "Gather", "GlobalAveragePool", "MaxPool", "Reshape", "Slice"}
-    | {"SpaceToDepth", "Split", "Squeeze", "Transpose", "Unsqueeze"}
+    {"AveragePool", "Cast", "Ceil", "Compress", "DepthToSpace", "Dropout", "Expand", "Flatten", "Floor", "Gather"}
+    | {"GatherElements", "GatherND", "GlobalAveragePool", "GlobalMaxPool", "Identity", "LRN", "MaxPool", "Pow"}
+    | {"ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "Round", "Sign", "Slice"}
+    | {"SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze"}
 )
 """Operators of which no output is negative where the first input is not."""
-_JOINING = frozenset({"Add", "Concat", "Max", "Mul"})
+_JOINING = frozenset({"Add", "Concat", "Div", "Max", "Mean", "Min", "Mul", "Sum"})
 """The same, of all their inputs."""
 _FARTHEST = 16
 """Operators that are looked through."""
@@ -41,6 +46,8 @@ def cannot_be_negative(
     if node.op_type == "Clip":
         low = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
         return low is not None and float(low.reshape(())) >= 0.0
+    if node.op_type == "Mul" and node.inputs[0] is node.inputs[1]:
+        return True
     joins = joined and node.op_type in _JOINING
     if not joins and node.op_type not in _KEEPING:
         return False

@@ -23,6 +23,12 @@ from tests.models import build
         ("a = Relu (x)  y = Add (a, a)", True, True),
         ("a = Relu (x)  y = Add (a, x)", True, False),
         ("a = Relu (x)  y = Sub (a, a)", True, False),
+        ("y = Mul (x, x)", False, True),
+        ("y = Mul (x, zero)", False, False),
+        ("a = Relu (x)  b = Cast <to = 10> (a)  c = Cast <to = 1> (b)  y = ReduceMean <keepdims = 1> (c)", False, True),
+        ("a = Sqrt (x)  y = ReduceMax <axes = [1]> (a)", False, True),
+        ("y = ReduceMean <axes = [1]> (x)", False, False),
+        ("a = Abs (x)  b = Exp (x)  y = Div (a, b)", True, True),
     ],
 )
 def test_signs(body: str, joined: bool, expected: bool) -> None:
