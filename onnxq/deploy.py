@@ -63,7 +63,8 @@ def deploy(
     ``onnxq::FakeQuantize`` functions. Where the target's table quantizes the same tensor, it gets the same scale; the
     zero point moves with the signedness. A scale that the target cannot compute with is moved, and named in the notes.
     What the target quantizes and the model does not stays float, with its reason; but a constant operand that a grid
-    holds as it is, a bound say, is quantized where all else is. The result is run beside the model on
+    holds as it is, a bound say, is quantized where all else is. Of what the model quantizes and the target does not,
+    the bounds stay, as a Clip, where they cut off more than rounding did. The result is run beside the model on
     random inputs, and ``verification.against_source`` tells how far they are from each other.
 
     Args:
