@@ -4,10 +4,11 @@ Below 40 dB that is arithmetic between layers which float makes next to no deare
 where a target has no table of costs, Concats whose one scale is far too large for some of what they read
 (:mod:`onnxq.deciding.ties`), and arithmetic just before float arithmetic that amplifies its noise
 (:mod:`onnxq.deciding.tails`). Below 30 dB, weights that float layers store as integers take 16 bits where 8 cost as
-much. Below 12 dB it is the layers to blame (:mod:`onnxq.deciding.rescue`); where the result stays of no use
-all the same, only weights are quantized. An output's error is held against its signal
-over all the data (:mod:`onnxq.measuring.judging`), and the worst output decides. An output that has another shape than
-the float model's in some sample decides nothing: its rows depend on the numbers, and no layer is to blame.
+much. Where less than 12 dB are left of what varies in an output, whose mean may be far larger, it is the layers to
+blame (:mod:`onnxq.deciding.rescue`); where by the same measure the result stays of no use all the same, only weights
+are quantized. An output's error is held against its signal over all the data (:mod:`onnxq.measuring.judging`), and the
+worst output decides. An output that has another shape than the float model's in some sample decides nothing: its rows
+depend on the numbers, and no layer is to blame.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from onnxq.console.progress import Reporter
 from onnxq.deciding.decide import Decider
 from onnxq.deciding.relief import FINE
 from onnxq.deciding.rescue import POOR
-from onnxq.deciding.what_hurts import Raised, may_store, to_relieve, to_rescue, to_widen, worst_level
+from onnxq.deciding.what_hurts import Raised, may_store, to_relieve, to_rescue, to_widen, worst_kept, worst_level
 from onnxq.effort import learns
 from onnxq.measuring.final_check import Verification
 from onnxq.measuring.judging import judged, lifts
@@ -61,8 +62,7 @@ def mend(
         raised: the float model at an opset that has 16-bit weights; None where the result may hold none.
         reporter: shows progress.
     """
-    worst = verification.worst
-    if worst is None or worst[1].sqnr >= FINE:
+    if verification.worst is None:
         return quantized, verification
     mending = _Mending(decider, quantized, verification, verify, reporter)
     mending.relieve()
@@ -112,7 +112,7 @@ class _Mending:
 
     def rescue(self) -> None:
         """The layers to blame stay float, where the result is better for it."""
-        if self._score(self.verification) >= POOR:
+        if self._kept(self.verification) >= POOR:
             return
         decider = self._decider
         reasons = to_rescue(decider, self.quantized, self._judges, self._reporter)
@@ -121,7 +121,7 @@ class _Mending:
         store = may_store(decider, reasons, self._judges)
         rescued = decider.again(reasons, store=store)[0]
         better = self._verify(rescued)
-        if self._score(better) > self._score(self.verification):
+        if self._kept(better) > self._kept(self.verification):
             self.quantized, self.verification = rescued, better
             decider.keep_float(reasons, store=store)
             self._rescued = True
@@ -151,6 +151,9 @@ class _Mending:
     def _score(self, verification: Verification) -> float:
         return worst_level(verification.outputs, self._louder, self._judges)
 
+    def _kept(self, verification: Verification) -> float:
+        return worst_kept(verification.outputs, self._louder, self._judges)
+
     def _lost(self, verification: Verification, floor: float) -> str:
         return _lost(verification, self._louder, self._judges, floor)
 
@@ -158,6 +161,6 @@ class _Mending:
 def _lost(verification: Verification, louder: Mapping[str, float], judges: Collection[str], floor: float) -> str:
     """What is left, its mean apart, of the output that suffers most; empty where all outputs have the floor."""
     outputs = verification.outputs.items()
-    left = judged({name: min(e.sqnr, kept_signal(e)) for name, e in outputs if name in judges}, louder)
+    left = judged({name: kept_signal(e) for name, e in outputs if name in judges}, louder)
     worst = min(left, key=lambda name: left[name], default="")
     return f"{LOST}{left[worst]:.1f} dB are left of output {worst!r}" if left and left[worst] < floor else ""

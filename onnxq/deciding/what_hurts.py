@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
 
 import onnx_ir as ir
 
@@ -26,14 +27,14 @@ from onnxq.deciding.ties import crowded_concats
 from onnxq.errors import ExecutionError
 from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.judging import judged, lifts
-from onnxq.measuring.metrics import Errors
+from onnxq.measuring.metrics import Errors, kept_signal
 from onnxq.measuring.outputs import errors_of
 from onnxq.measuring.simulation import simulation
 from onnxq.measuring.variants import Variants
 from onnxq.planning.macs import multiply_accumulates
 from onnxq.quantized import Quantized
 
-__all__ = ["Raised", "blame_layers", "may_store", "to_relieve", "to_rescue", "to_widen", "worst_level"]
+__all__ = ["Raised", "blame_layers", "may_store", "to_relieve", "to_rescue", "to_widen", "worst_kept", "worst_level"]
 
 _STEP = "find what hurts"
 _WORTH = 1.0
@@ -51,7 +52,8 @@ def blame_layers(
     judges: Collection[str] | None = None,
     in_hope: bool = False,
 ) -> tuple[list[Blame], float]:
-    """What each layer does to the outputs when it alone is quantized, see :func:`onnxq.deciding.rescue.blame`.
+    """What each layer does to what varies in the outputs when it alone is quantized, see
+    :func:`onnxq.deciding.rescue.blame`.
 
     Args:
         decider: what made it.
@@ -63,7 +65,7 @@ def blame_layers(
     layers, (most, samples) = decider.layers(quantized.plan), _extent(decider)
     if not layers or not samples:
         return [], 0.0
-    measure = _measure(decider, decider.without(layers), decider.without, samples, judges)
+    measure = _measure(decider, decider.without(layers), decider.without, samples, judges, of=kept_signal)
 
     def attempt(kept: Iterable[str]) -> float:
         found = measure(kept)
@@ -140,7 +142,7 @@ def may_store(decider: Decider, reasons: Mapping[str, str], judges: Collection[s
             errors = errors_of(session.run, ((sample.feeds, sample.outputs) for sample in samples))
         except ExecutionError:
             return -math.inf
-        return worst_level(errors, louder, judges)
+        return worst_kept(errors, louder, judges)
 
     return score(True) > score(False) - _WORTH
 
@@ -151,14 +153,18 @@ def _measure(
     changed: Callable[[Iterable[str]], Quantized],
     samples: Sequence[KeptSample],
     judges: Collection[str] | None,
+    of: Callable[[Errors], float] = attrgetter("level"),
 ) -> Callable[[Iterable[str]], dict[str, float]]:
-    """Nodes → SQNR in dB of each float output that counts with these changed; empty where the model does not run."""
+    """Nodes → SQNR in dB of each float output that counts with these changed; empty where the model does not run.
+
+    ``of``: which SQNR of an output.
+    """
     fuse, louder = not base.is_simulated, lifts(samples, decider.statistics)
     variants = Variants(base.simulated(), samples, fuse_quantizers=fuse, **decider.runtime)
 
     def measure(nodes: Iterable[str]) -> dict[str, float]:
-        found = variants.outputs(changed(nodes).simulated())
-        return judged({name: db for name, db in found.items() if judges is None or name in judges}, louder)
+        found = variants.errors(changed(nodes).simulated())
+        return judged({name: of(e) for name, e in found.items() if judges is None or name in judges}, louder)
 
     return measure
 
@@ -173,4 +179,10 @@ def _extent(decider: Decider) -> tuple[int, Sequence[KeptSample]]:
 def worst_level(outputs: Mapping[str, Errors], louder: Mapping[str, float], judges: Collection[str]) -> float:
     """SQNR in dB of the worst of the outputs that count."""
     known = {name: errors.level for name, errors in outputs.items() if name in judges}
+    return min(judged(known, louder).values(), default=math.inf)
+
+
+def worst_kept(outputs: Mapping[str, Errors], louder: Mapping[str, float], judges: Collection[str]) -> float:
+    """SQNR in dB of what varies in the worst of the outputs that count: a large constant part hides no error."""
+    known = {name: kept_signal(errors) for name, errors in outputs.items() if name in judges}
     return min(judged(known, louder).values(), default=math.inf)

@@ -71,10 +71,10 @@ class Variants:
         A constant part of an output that is much larger hides no error then.
 
         Args:
-            variant: see :meth:`outputs`.
+            variant: see :meth:`errors`.
         """
         try:
-            return min((kept_signal(errors) for errors in self._measured(variant).values()), default=math.inf)
+            return min(map(kept_signal, self._measured(variant).values()), default=math.inf)
         except ExecutionError:
             return float("-inf")
 
@@ -82,13 +82,21 @@ class Variants:
         """SQNR in dB of each float output, the score of one that has another shape in all samples; empty where the
         variant does not run.
 
+        Args:
+            variant: see :meth:`errors`.
+        """
+        return {name: errors.level for name, errors in self.errors(variant).items()}
+
+    def errors(self, variant: ir.Model) -> dict[str, Errors]:
+        """The errors of each float output; empty where the variant does not run.
+
         Variants that differ late are best asked for after those that differ early.
 
         Args:
             variant: its inputs and outputs are those of the base; its shapes are forgotten.
         """
         try:
-            return {name: errors.level for name, errors in self._measured(variant).items()}
+            return self._measured(variant)
         except ExecutionError:
             return {}
 

@@ -45,6 +45,9 @@ def test_a_spectrum_keeps_its_signal_although_it_is_all_of_the_model() -> None:
 def test_a_lost_signal_beside_a_large_constant_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onnxq.deciding.decide.least_float", lambda *given: [])
     q = onnxq.quantize(powers(), images(1, 32, 24, 24))
+    assert "first" in q.plan.quantized and "bank" not in q.plan.quantized, "the layer to blame alone stays float"
+    monkeypatch.setattr("onnxq.deciding.mend.POOR", -np.inf)
+    q = onnxq.quantize(powers(), images(1, 32, 24, 24))
     assert not q.plan.quantized, "weights alone are stored in integers"
     monkeypatch.setattr("onnxq.deciding.mend._lost", lambda *given: "")
     q = onnxq.quantize(powers(), images(1, 32, 24, 24))

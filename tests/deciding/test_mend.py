@@ -49,6 +49,21 @@ def test_effort_fast_takes_ranges_only(monkeypatch: pytest.MonkeyPatch) -> None:
     assert worst(poor) < 12 and "first" in poor.plan.quantized
 
 
+def test_layers_to_blame_are_found_behind_a_large_mean() -> None:
+    model = ruined()
+    last = model.graph.node[-1]
+    last.output[0] = "varies"
+    model.graph.initializer.append(onnx.numpy_helper.from_array(f32(10.0), "mean"))
+    model.graph.node.append(onnx.helper.make_node("Add", ["varies", "mean"], ["y"]))
+    poor = onnxq.quantize(model, DATA, options=Options(effort="fast"))
+    assert poor.verification is not None
+    assert poor.verification.outputs["y"].sqnr > 14 > 9 > poor.verification.outputs["y"].sqnr_centred
+    result = onnxq.quantize(model, DATA)
+    assert result.verification is not None and result.verification.outputs["y"].sqnr_centred > 18
+    assert "second" in result.plan.quantized, "not weights alone"
+    assert "quantized alone it leaves" in {k.node: k.reason for k in result.plan.kept_float}["first"]
+
+
 def test_a_layer_kept_float_has_its_weight_stored_where_its_input_is_to_blame() -> None:
     result = onnxq.quantize(ruined(), DATA)
     kept = {k.node: k.reason for k in result.plan.kept_float}

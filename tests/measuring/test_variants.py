@@ -14,6 +14,7 @@ from onnxq.calibration.statistics import KeptSample
 from onnxq.deciding import mend, what_hurts
 from onnxq.graph.files.load import load
 from onnxq.graph.shapes import infer_shapes
+from onnxq.measuring.metrics import Errors
 from onnxq.measuring.outputs import worst_sqnr
 from onnxq.measuring.variants import Variants
 from onnxq.ort.session import Session
@@ -141,11 +142,11 @@ def test_blame_is_that_of_whole_models(backend: str, monkeypatch: pytest.MonkeyP
     found: list[tuple[float, float]] = []
 
     class Both(Variants):
-        def outputs(self, variant: ir.Model) -> dict[str, float]:
+        def errors(self, variant: ir.Model) -> dict[str, Errors]:
             reference = Session(variant.clone(), fuse_quantizers=self._options["fuse_quantizers"])
             exact = worst_sqnr(reference.run, ((s.feeds, s.outputs) for s in self._samples))
-            measured = super().outputs(variant)
-            found.append((measured["y"], exact))
+            measured = super().errors(variant)
+            found.append((measured["y"].sqnr, exact))
             return measured
 
     monkeypatch.setattr(what_hurts, "Variants", Both)
