@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping, Set
 from dataclasses import replace
 from importlib import metadata
+from pathlib import Path
 
 from onnxq.backend import Backend, Kind
 from onnxq.console.terminal import listed, plural
@@ -21,6 +22,7 @@ from onnxq.deploying.shared import without_torn_ties
 from onnxq.deploying.source import in_form, past_quantizers
 from onnxq.deploying.units import open_units
 from onnxq.errors import BackendError
+from onnxq.given.artifact import refuse_table
 from onnxq.given.carried import left_while_running, nothing_to_deploy
 from onnxq.given.fitted import fit_to_target
 from onnxq.graph.files.load import load
@@ -47,6 +49,9 @@ _A_CONSTANT = "a constant that it reads"
 _FLOAT_WEIGHTS = "the model given has its weights in float"
 _ALIKE = 40.0
 """dB between a result and the model given, below which it is told what was left out."""
+_TABLE = (
+    "deploy reads no tables. Write it with --format fake-quantize, where its target has that, and deploy that model"
+)
 _FINER = "; the result rounds less often"
 
 
@@ -92,6 +97,8 @@ def deploy(
     given, source, lost = in_form(model, target, options)
     warnings = [*lost, *left_while_running(source, target.format_named(options.format))]
     if not source.qparams:
+        if isinstance(model, (str, os.PathLike)):
+            refuse_table(Path(model), source.model, _TABLE)
         raise nothing_to_deploy(source)
     plan, numbers, notes, moved, refused = _adopt(source, past_quantizers(given), target, options)
     if not plan.quantized:

@@ -90,12 +90,13 @@ def read_artifact(path: Path, target: Backend) -> tuple[str, Quantized]:
     )
 
 
-def refuse_table(path: Path, model: ir.Model) -> None:
+def refuse_table(path: Path, model: ir.Model, do: str = "") -> None:
     """Refuse to take a model without quantizers for all of an artifact whose numbers lie in a table beside it.
 
     Args:
         path: the model's file.
         model: what it holds.
+        do: what to do, else the target is to be named.
 
     Raises:
         BackendError: a table lies beside it that some target would read.
@@ -104,7 +105,7 @@ def refuse_table(path: Path, model: ir.Model) -> None:
         return
     named = " or ".join(f"--backend {name}" for name in targets)
     what = f"it has no quantizers, and a table lies beside it that {' and '.join(targets)} would read"
-    raise BackendError(what, where=f"'{path}'", hint=f"Name the target, so that the table counts: {named}")
+    raise BackendError(what, where=f"'{path}'", hint=do or f"Name the target, so that the table counts: {named}")
 
 
 def no_quantizers(quantized: Quantized, model: ir.Model) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -30,6 +31,14 @@ _PACKED = frozenset({"GatherBlockQuantized", "MatMulBnb4", "MatMulNBits"})
 _REASONS = 2
 """That an error tells."""
 _OTHERS = frozenset({"QAttention", "QGemm", "Quant"}) | _PACKED
+_STANDARD = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
+_READ = "onnxq reads QuantizeLinear and DequantizeLinear of integers"
+_INSTEAD = {
+    "qonnx": "Export it with Brevitas' export_onnx_qcdq, or convert it with 'qonnx-convert MODEL' of the package qonnx",
+    "onnx.brevitas": "Export it with Brevitas' export_onnx_qcdq",
+    "org.openvinotoolkit": "Give the model with QuantizeLinear: of onnxq's own, that is written with --format qdq",
+}
+"""What to do with models that quantize with operators of other domains, by how these begin."""
 
 
 def is_in_integers(op: str) -> bool:
@@ -84,10 +93,27 @@ def nothing_to_deploy(source: Quantized, plan: Plan | None = None) -> BackendErr
     stored = len({site.tensor for site in source.plan.sites})
     parts = [*([counts(found)] if found else []), *([f"{plural(stored, 'constant')} with scales"] if stored else [])]
     if not parts:
-        return BackendError("the model carries no quantizers", hint="Use 'onnxq quantize' for a float model")
+        return _unread(nodes, name)
     what = f"only weights are quantized in the model ({', '.join(parts)}), and {name} needs scales of activations"
     hint = f"Quantize the float model for {name}; runtimes that know these operators run this one as it is"
     return BackendError(what, hint=hint)
+
+
+def _unread(nodes: Sequence[ir.Node], target: str) -> BackendError:
+    """The error for a model of which no quantizer was read: there is none, or only such as onnxq does not know."""
+    left = [node for node in nodes if _is_quantizer(node)]
+    if not left:
+        return BackendError("the model carries no quantizers", hint="Use 'onnxq quantize' for a float model")
+    found = counts([f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in left])
+    known = (do for node in left for start, do in _INSTEAD.items() if node.domain.startswith(start))
+    do = next(known, f"Export it with those, or quantize the float model for {target}")
+    return BackendError(f"the model quantizes with {found}, which deploy cannot take over: {_READ}", hint=do)
+
+
+def _is_quantizer(node: ir.Node) -> bool:
+    """Whether a node quantizes, or computes with integers: of domains unknown here, by its name."""
+    named = node.domain not in _STANDARD and "quant" in node.op_type.lower()
+    return named or node.op_type in QUANTIZERS or is_in_integers(node.op_type)
 
 
 def _quantizes_activations(source: Quantized) -> bool:

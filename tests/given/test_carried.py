@@ -14,7 +14,7 @@ from onnxq import BackendError
 from onnxq.given.carried import quantizing
 from onnxq.graph.files.load import load
 from onnxq.weight_only import quantize_weights
-from tests.models import build, normal
+from tests.models import build, images, normal
 
 
 def embedding() -> onnx.ModelProto:
@@ -91,3 +91,30 @@ def test_one_table_is_one(tmp_path: Path) -> None:
     onnx.save(embedding(), tmp_path / "m.onnx")
     notes = quantize_weights(tmp_path / "m.onnx", tmp_path / "w.onnx", bits=4).notes
     assert "1 table that rows are picked from takes 8 bits: standard Gather has no 4-bit integers" in notes
+
+
+@pytest.mark.parametrize(
+    ("domain", "op", "do"),
+    [
+        ("qonnx.custom_op.general", "Quant", "export_onnx_qcdq"),
+        ("com.amd.quark", "BFPQuantizeDequantize", "quantize the float model for tensorrt"),
+        ("com.amd.quark", "ExtendedQuantizeLinear", "quantize the float model for tensorrt"),
+        ("org.openvinotoolkit", "FakeQuantize", "--format qdq"),
+    ],
+)
+def test_quantizers_that_are_not_read_are_named(domain: str, op: str, do: str) -> None:
+    model = build(f"(float[1, 4] x) => (float[1, 4] y) {{ q = {domain}.{op} (x)\n y = Relu (q) }}", domains={domain: 1})
+    said = refused(model, "tensorrt")
+    assert f"the model quantizes with 1 {domain}::{op}, which deploy cannot take over" in said
+    assert do in said and "carries no quantizers" not in said
+
+
+@pytest.mark.parametrize("backend", ["snpe", "tengine"])
+def test_a_table_beside_the_model_is_not_overlooked(backend: str, tmp_path: Path) -> None:
+    model = build(
+        "(float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y) { c = Conv <pads = [1, 1, 1, 1]> (x, w)\n y = Relu (c) }",
+        w=normal(4, 3, 3, 3),
+    )
+    onnxq.quantize(model, images(1, 3, 8, 8), backend=backend, output=tmp_path / "q.onnx")
+    said = refused(tmp_path / "q.onnx", "onnxruntime")
+    assert "a table lies beside it" in said and backend in said and "deploy reads no tables" in said
