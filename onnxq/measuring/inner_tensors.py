@@ -1,7 +1,8 @@
 """The tensors between inputs and outputs of a float and a quantized model, compared as their readers see them.
 
 Both models are run with extra outputs, in groups so that memory stays bounded. A tensor is read behind the
-DequantizeLinear (or ``FakeQuantize``) of the quantized model, where it has one.
+DequantizeLinear (or ``FakeQuantize``) of the quantized model, where it has one, and behind that of the other, where it
+carries quantizers too: in front of one that saturates as a Relu does, a tensor is not what its readers compute with.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.values import is_constant
 from onnxq.measuring.comparison import TensorErrors
 from onnxq.measuring.metrics import ErrorMeter, Errors
-from onnxq.measuring.paired import PairedTensors, paired_tensors
+from onnxq.measuring.paired import Pair, PairedTensors, paired_tensors
 from onnxq.measuring.rescaled import rescaled_apart
 
 __all__ = ["InnerTensors"]
@@ -40,7 +41,7 @@ class InnerTensors:
         infer_shapes(first)
         infer_shapes(second)
         self._models, self._options, self._optimize = (first, second), options, optimize
-        seen = _seen_by_readers(second)
+        seen, self._expected = _seen_by_readers(second), _seen_by_readers(first)
         self._quantized = {v.name for n in second.graph.all_nodes() if n.op_type in _GIVING for v in n.outputs}
         outputs = {value.name for value in first.graph.outputs}
         apart = rescaled_apart(first, second)
@@ -63,6 +64,7 @@ class InnerTensors:
             elif name not in outputs:
                 self.unmatched.append(name)
         self._meters = {name: ErrorMeter() for name in self._pairs}
+        self._names: dict[Pair, str] = {}
         self._groups: list[PairedTensors] | None = None
 
     def run(self, feed: Mapping[str, np.ndarray], sample: int) -> None:
@@ -70,14 +72,14 @@ class InnerTensors:
         if self._groups is None:
             self._groups = self._open(feed)
         for group in self._groups:
-            for (name, _), expected, got in group.run(feed):
-                self._meters[name].update(expected, got, sample)
+            for pair, expected, got in group.run(feed):
+                self._meters[self._names[pair]].update(expected, got, sample)
 
     def _open(self, feed: Mapping[str, np.ndarray]) -> list[PairedTensors]:
         first, second = self._models
-        sizes = tensor_bytes(first, list(self._pairs), feed, **self._options)
-        pairs = list(self._pairs.items())
-        return list(paired_tensors(first, second, pairs, sizes, optimize=self._optimize, **self._options))
+        self._names = {(self._expected.get(name, name), shown): name for name, shown in self._pairs.items()}
+        sizes = tensor_bytes(first, [expected for expected, _ in self._names], feed, **self._options)
+        return list(paired_tensors(first, second, list(self._names), sizes, optimize=self._optimize, **self._options))
 
     def result(self) -> tuple[TensorErrors, ...]:
         """Errors of all tensors that were computed, in graph order, with the dB lost at each."""
