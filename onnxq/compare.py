@@ -20,7 +20,7 @@ from onnxq.errors import ExecutionError, ModelError, OnnxqError, OptionError
 from onnxq.given.artifact import read_artifact, refuse_table
 from onnxq.given.carried import quantizing
 from onnxq.graph.files.load import ModelSource, load
-from onnxq.graph.shapes import forget_shapes
+from onnxq.graph.shapes import forget_shapes, infer_shapes
 from onnxq.graph.traverse import all_nodes
 from onnxq.locations import find_artifact
 from onnxq.measuring.comparison import Comparison, TensorErrors
@@ -33,6 +33,8 @@ from onnxq.prepare import Prepared, backend_named
 from onnxq.quantized import Quantized
 
 __all__ = ["Comparison", "TensorErrors", "compare"]
+
+_OTHER_PRECISION = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 
 
 def compare(
@@ -142,8 +144,10 @@ def _base(model: ir.Model, options: Mapping[str, Any], library: str | None) -> t
 def _alike(first: ir.Model, second: ir.Model, library: str | None) -> ir.Model:
     """The float model with the tensors that the other was made with: as it is, or prepared as for quantizing.
 
-    What was between Transposes that undo each other has other names then, its axes being in another order.
+    What was between Transposes that undo each other has other names then, its axes being in another order. A model in
+    half precision shows no tensors before.
     """
+    infer_shapes(first)
     made = _tensors(second)
     shared = made & _tensors(first)
     if shared == made:
@@ -156,7 +160,9 @@ def _alike(first: ir.Model, second: ir.Model, library: str | None) -> ir.Model:
 
 
 def _tensors(model: ir.Model) -> set[str]:
-    return {value.name for node in all_nodes(model) for value in node.outputs if value.name}
+    """Names of what nodes compute, but for numbers in other precision than float32."""
+    values = (value for node in all_nodes(model) for value in node.outputs)
+    return {value.name for value in values if value.name and value.dtype not in _OTHER_PRECISION}
 
 
 def _swapped(first: ir.Model, second: ir.Model) -> tuple[str, ...]:

@@ -315,3 +315,30 @@ def test_tensors_that_an_algorithm_rescaled_are_left_out_and_counted(tmp_path: P
     )
     alike = compare(made.model, tmp_path / "q.onnx", feeds)
     assert alike.warnings == () and min(t.errors.sqnr for t in alike.tensors if t.tensor == "r") > 25
+
+
+def test_a_model_in_half_precision_is_compared_inside(tmp_path: Path) -> None:
+    text = "(float16[1, 8] x) => (float16[1, 8] y) { a = MatMul (x, w)\n b = Relu (a)\n y = MatMul (b, w) }"
+    model = build(text, w=normal(8, 8).astype(np.float16))
+    data = [{"x": normal(1, 8, seed=seed).astype(np.float16)} for seed in range(4)]
+    made = onnxq.quantize(model, data)
+    names = {t.tensor for t in compare(model, made, data).tensors}
+    assert names >= {"a", "b"}
+
+
+def test_masks_that_mask_in_both_models_are_no_loss() -> None:
+    text = """(float[1, 8, 8] s, float[1, 1, 8] m) => (float[1, 8, 8] y) {
+        t = Add (s, m)
+        p = Softmax (t)
+        y = MatMul (p, w) }"""
+    model = build(text, w=normal(8, 8))
+    rng = np.random.default_rng(0)
+    mask = np.array([0, 0, 0, 0, 0, -1e4, -1e4, -1e4], np.float32).reshape(1, 1, 8)
+    data = [{"s": rng.standard_normal((1, 8, 8)).astype(np.float32), "m": mask} for _ in range(8)]
+    made = onnxq.quantize(model, data, backend="qnn")
+    found = {t.tensor: t for t in compare(model, made, data).tensors}
+    assert found["t"].errors.sqnr > 25.0
+    assert found["t"].errors.skipped == 8 * 8 * 3
+    broken = [{**feed, "m": mask / 1e4} for feed in data]
+    ignoring = {t.tensor: t for t in compare(model, onnxq.quantize(model, broken, backend="vitis"), data).tensors}
+    assert ignoring["t"].errors.sqnr < 10.0

@@ -15,6 +15,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.calibration.groups import tensor_bytes
+from onnxq.calibration.tensor_statistics import TensorStatistics
+from onnxq.deciding.mask_reach import lowest_number
+from onnxq.graph.recognition.masks import before_softmax
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.values import is_constant
 from onnxq.measuring.comparison import TensorErrors
@@ -64,6 +67,7 @@ class InnerTensors:
             elif name not in outputs:
                 self.unmatched.append(name)
         self._meters = {name: ErrorMeter() for name in self._pairs}
+        self._before_softmax = {value.name for value in before_softmax(first)}
         self._names: dict[Pair, str] = {}
         self._groups: list[PairedTensors] | None = None
 
@@ -73,7 +77,9 @@ class InnerTensors:
             self._groups = self._open(feed)
         for group in self._groups:
             for pair, expected, got in group.run(feed):
-                self._meters[self._names[pair]].update(expected, got, sample)
+                name = self._names[pair]
+                shown = _without_masks(expected, got) if name in self._before_softmax else expected
+                self._meters[name].update(shown, got, sample)
 
     def _open(self, feed: Mapping[str, np.ndarray]) -> list[PairedTensors]:
         first, second = self._models
@@ -108,6 +114,19 @@ class InnerTensors:
             elif (producer := value.producer()) is not None:
                 stack += [v for v in producer.inputs if v is not None]
         return result
+
+
+def _without_masks(expected: np.ndarray, got: np.ndarray) -> np.ndarray:
+    """What a Softmax reads, with infinity, which is not compared, where both models have masked.
+
+    How far below the scores a mask lies does not matter: grids hold none that is far away.
+    """
+    if expected.shape != got.shape or expected.dtype != np.float32:
+        return expected
+    seen = TensorStatistics("")
+    seen.update(expected, 0)
+    low = lowest_number(seen)
+    return np.where((expected < low) & (got < low), np.float32(-np.inf), expected) if low > seen.min else expected
 
 
 def _values(model: ir.Model) -> Iterable[ir.Value]:
