@@ -23,6 +23,10 @@ _LEAST = 1024
 """Numbers of a weight that is worth a node of its own."""
 _LEAST_INPUTS = 16
 _STORED = ("MatMul", "Gemm", "Gather")
+_EMBEDS = ("EmbedLayerNormalization",)
+_WHOLE = {"Attention": {1: 0}, "EmbedLayerNormalization": {2: 1, 3: 1, 4: 1}, "MoE": {2: 1, 4: 1, 6: 1}}
+"""Operators of onnxruntime's own → positions of weights → axis of inputs: 0 for the first, 1 for the last one."""
+_UNFIT = f"its weights have fewer than {_LEAST} numbers, or are no float32 constants of whole blocks of {{block}}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,12 +38,19 @@ class Matrix:
         axis: along which inputs lie, and blocks run: 0 for MatMul (K, N), 1 for Gather's table and Gemm's (N, K).
         nodes: MatMul and Gemm that multiply with it, or Gather that pick rows of it.
         gathered: whether rows of it are picked.
+        whole: whether its readers take floats alone, so that it is unpacked as a whole when the model is loaded.
     """
 
     value: ir.Value
     axis: int
     nodes: Sequence[ir.Node]
     gathered: bool
+    whole: bool = False
+
+    @property
+    def multiplied(self) -> bool:
+        """Whether its readers multiply with it as it is stored."""
+        return not (self.gathered or self.whole)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -53,12 +64,13 @@ class Matrix:
         return _shape(self.value)[:-1]
 
 
-def find(model: ir.Model, options: Options, *, deep: bool = False) -> tuple[list[Matrix], list[Kept]]:
+def find(model: ir.Model, options: Options, *, block: int, deep: bool = False) -> tuple[list[Matrix], list[Kept]]:
     """The matrices of a model, in the order of their first readers, and the nodes whose weights stay float.
 
     Args:
         model: normalized; left as it is.
         options: ``exclude`` and ``include`` count.
+        block: weights that share a scale.
         deep: tables of more than two axes, those of experts say, are among them.
 
     Raises:
@@ -66,12 +78,22 @@ def find(model: ir.Model, options: Options, *, deep: bool = False) -> tuple[list
     """
     nodes = list(all_nodes(model))
     selection = Selection(model, nodes, Options(exclude=options.exclude, include=options.include))
-    found: dict[tuple[ir.Value, int, bool], list[ir.Node]] = {}
+    found: dict[tuple[ir.Value, int, bool, bool], list[ir.Node]] = {}
     kept: list[Kept] = []
     for node in nodes:
         if node.op_type in ELEMENTWISE | QUANTIZERS:
             continue
         if not (_is_given(node) or any(_is_weight(v) for v in node.inputs)):
+            continue
+        if node.domain == "com.microsoft" and node.op_type in _WHOLE:
+            fit = {p: axis for p, axis in _WHOLE[node.op_type].items() if _fits(node, p, axis, block)}
+            reason = _chosen_out(node, selection) or (None if fit else _UNFIT.format(block=block))
+            for position, axis in fit.items() if reason is None else ():
+                value = node.inputs[position]
+                assert value is not None
+                readers = found.setdefault((value, axis, node.op_type in _EMBEDS, True), [])
+                readers += [] if node in readers else [node]
+            kept += [] if reason is None else [Kept(node.name or "", node.op_type, reason)]
             continue
         reason = _refusal(node, selection, deep=deep)
         if reason:
@@ -81,8 +103,26 @@ def find(model: ir.Model, options: Options, *, deep: bool = False) -> tuple[list
         value = node.inputs[0 if gathered else 1]
         assert value is not None
         axis = 1 if gathered else int(node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1)
-        found.setdefault((value, axis, gathered), []).append(node)
-    return [Matrix(value, axis, group, gathered) for (value, axis, gathered), group in found.items()], kept
+        found.setdefault((value, axis, gathered, False), []).append(node)
+    return [Matrix(value, axis, group, *how) for (value, axis, *how), group in found.items()], kept
+
+
+def _fits(node: ir.Node, position: int, axis: int, block: int) -> bool:
+    """Whether a weight of an operator of onnxruntime's is a constant of whole blocks, and worth it."""
+    value = node.inputs[position] if position < len(node.inputs) else None
+    if value is None or not _is_weight(value) or not is_constant(value) or value.is_graph_output():
+        return False
+    shape = _shape(value)
+    single = value.const_value is not None and value.const_value.dtype == ir.DataType.FLOAT
+    return single and math.prod(shape) >= _LEAST and shape[0 if axis == 0 else -1] % block == 0
+
+
+def _chosen_out(node: ir.Node, selection: Selection) -> str | None:
+    if node in selection.excluded:
+        return f"excluded by {selection.excluded[node]!r}"
+    if selection.included is not None and node not in selection.included:
+        return "not among those to be quantized"
+    return None
 
 
 def _is_weight(value: ir.Value | None) -> bool:
@@ -100,10 +140,8 @@ def _is_given(node: ir.Node) -> bool:
 
 
 def _refusal(node: ir.Node, selection: Selection, *, deep: bool) -> str | None:
-    if node in selection.excluded:
-        return f"excluded by {selection.excluded[node]!r}"
-    if selection.included is not None and node not in selection.included:
-        return "not among those to be quantized"
+    if (why := _chosen_out(node, selection)) is not None:
+        return why
     if why := why_no_weights(node) if node.op_type not in _STORED else None:
         return why
     if node.op_type not in _STORED or node.domain not in ("", "ai.onnx"):

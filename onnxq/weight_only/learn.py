@@ -62,9 +62,10 @@ class Learner:
         weight = array.T if matrix.axis == 0 else array
         if not all(np.isfinite(array[part]).all() for part in chunks(*array.shape)):
             return None
-        bits = TABLE_BITS if matrix.gathered else self.recipe.bits
+        wide = matrix.gathered or (matrix.whole and self.recipe.format != "qdq")  # its opset has no Cast of 4 bits
+        bits = TABLE_BITS if wide else self.recipe.bits
         spec = self.recipe.spec(bits)
-        if self.recipe.method == "rtn" or (self.recipe.method == "gptq" and matrix.gathered):
+        if self.recipe.method == "rtn" or (self.recipe.method == "gptq" and not matrix.multiplied):
             return nearest(weight, spec)
         if self.recipe.method == "hqq":
             made: Coded | None = hqq(weight, spec)

@@ -130,7 +130,7 @@ def rewrite_weights(
             f"opset {model.opset_imports.get('', 0)} has no DequantizeLinear with blocks, and it could not be raised",
             hint="Use format=matmulnbits",
         )
-    matrices, kept = find(model, options, deep=recipe.quick_tables)
+    matrices, kept = find(model, options, block=recipe.block, deep=recipe.quick_tables)
     path = Path(source) if isinstance(source, (str, os.PathLike)) else None
     with Output(output, model, path) as files:
         job = _Job(model, recipe, files, Learner(recipe), kept, reporter)
@@ -188,7 +188,7 @@ class _Job:
         self.learner.fitting, held = one_of_each_pair(len(feeds))
         self.learner.held = held or [0]
         first = {matrix.nodes[0]: matrix for matrix in matrices}
-        inside = {node for node in self.model.graph if node in first and not first[node].gathered}
+        inside = {node for node in self.model.graph if node in first and first[node].multiplied}
         learning = self.recipe.method != "rtn"
         run = SegmentedModel(
             self.model,
@@ -251,9 +251,10 @@ def _same(matrix: Matrix, clone: ir.Model) -> Matrix:
     """The matrix as it is in a clone of its model."""
     wanted = {node.name for node in matrix.nodes}
     nodes = [node for node in all_nodes(clone) if node.name in wanted]
-    value = nodes[0].inputs[0 if matrix.gathered else 1]
+    (reader,) = (node for node in matrix.nodes if node.name == nodes[0].name)
+    value = nodes[0].inputs[reader.inputs.index(matrix.value)]
     assert value is not None
-    return Matrix(value, matrix.axis, nodes, matrix.gathered)
+    return replace(matrix, value=value, nodes=nodes)
 
 
 def _why_slow(recipe: Recipe, quantized: Mapping[str, str]) -> str:
@@ -270,7 +271,7 @@ def _title(recipe: Recipe) -> str:
 def _remarks(made: Sequence[tuple[Matrix, Parts]], recipe: Recipe, *, in_file: bool) -> list[str]:
     """What a reader of the result may wonder at; ``in_file``: weights lie in the model file itself."""
     notes = []
-    if recipe.format == "qdq" and recipe.bits == TABLE_BITS and not all(matrix.gathered for matrix, _ in made):
+    if recipe.format == "qdq" and recipe.bits == TABLE_BITS and any(matrix.multiplied for matrix, _ in made):
         notes.append(
             "onnxruntime rounds activations to 8 bits where it multiplies; the session option "
             "session.qdq_matmulnbits_accuracy_level=0 keeps them float: more accurate, and slower"
@@ -279,7 +280,7 @@ def _remarks(made: Sequence[tuple[Matrix, Parts]], recipe: Recipe, *, in_file: b
     if tables and recipe.bits < TABLE_BITS:
         take = "table that rows are picked from takes" if tables == 1 else "tables that rows are picked from take"
         notes.append(f"{tables} {take} {TABLE_BITS} bits: no sum evens out the rounding of a row")
-    several = sum(not m.gathered and len({node.graph for node in m.nodes}) > 1 for m, _ in made)
+    several = sum(m.multiplied and len({node.graph for node in m.nodes}) > 1 for m, _ in made)
     if several and in_file and recipe.format == "qdq":
         notes.append(
             f"{plural(several, 'weight')} read in several branches or bodies {'is' if several == 1 else 'are'} written "

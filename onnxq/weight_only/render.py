@@ -30,6 +30,7 @@ from onnxq.weight_only.find import Matrix
 from onnxq.weight_only.grid import Coded, block_size
 from onnxq.weight_only.recipe import TABLE_BITS, Recipe
 from onnxq.weight_only.tensors import pack, packed_tensor
+from onnxq.weight_only.whole import unpack, whole_tensors
 
 __all__ = ["MICROSOFT", "rewrite", "tensors_of"]
 
@@ -46,6 +47,8 @@ def tensors_of(coded: Coded, recipe: Recipe, matrix: Matrix) -> dict[str, ir.Ten
         recipe: how it is rendered.
         matrix: what was coded.
     """
+    if matrix.whole:
+        return whole_tensors(coded, matrix)
     gathered = matrix.gathered
     bits, asymmetric = coded.spec.bits, not coded.spec.symmetric
     parts: dict[str, ir.TensorProtocol]
@@ -90,10 +93,12 @@ def rewrite(model: ir.Model, made: Sequence[tuple[Matrix, Parts]], recipe: Recip
         home = matrix.value.graph
         assert isinstance(home, ir.Graph)
         base = matrix.value.name or "weight"
+        if matrix.whole:
+            unpack(matrix, _constants(home, namer, base, parts), namer)
         apart = recipe.format == "qdq" and not matrix.gathered
         held: dict[ir.Graph, list[ir.Value]] = {}
         weights: dict[ir.Graph, ir.Value] = {}
-        for node in matrix.nodes:
+        for node in () if matrix.whole else matrix.nodes:
             graph = node.graph if apart else home
             assert isinstance(graph, ir.Graph)
             if graph not in held:

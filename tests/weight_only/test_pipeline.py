@@ -471,3 +471,33 @@ def test_what_onnxruntime_rounds_is_said(tmp_path: Path) -> None:
     option = "session.qdq_matmulnbits_accuracy_level=0"
     assert any(option in note for note in quantize_weights(source, tmp_path / "q.onnx", bits=8).notes)
     assert not any(option in note for note in quantize_weights(source, tmp_path / "q.onnx").notes)
+
+
+@pytest.mark.parametrize("external", [False, True])
+@pytest.mark.parametrize(("symmetric", "format"), [(True, "qdq"), (False, "qdq"), (True, "matmulnbits")])
+def test_weights_of_onnxruntimes_own_operators(symmetric: bool, format: str, external: bool, tmp_path: Path) -> None:
+    """They take floats alone: integers in the file, unpacked once, at load."""
+    proto = build(
+        """(int32[N, 6] ids) => (float[N, 6, 32] y) {
+            [embed] e, m = com.microsoft.EmbedLayerNormalization (ids, "", words, places, "", gamma, beta)
+            [attend] y = com.microsoft.Attention <num_heads = 4> (e, qkv, qkv_bias)
+        }""",
+        domains={"com.microsoft": 1},
+        words=normal(200, 32),
+        places=normal(48, 32, seed=1),
+        gamma=np.ones(32, np.float32),
+        beta=np.zeros(32, np.float32),
+        qkv=normal(32, 96, seed=2),
+        qkv_bias=normal(96, seed=3),
+    )
+    source, output = _save(proto, tmp_path / "m.onnx", external=external), tmp_path / "q.onnx"
+    result = quantize_weights(source, output, symmetric=symmetric, format=format)
+    assert dict(result.quantized) == {"embed": "EmbedLayerNormalization", "attend": "Attention"}
+    made = onnx.load(output)
+    large = {t.name: t.data_type for t in made.graph.initializer if np.prod(t.dims) >= 1024}
+    assert len(large) == 3 and onnx.TensorProto.FLOAT not in large.values()
+    feeds = {"ids": np.arange(6, dtype=np.int32)[None]}
+    want = _run(source, feeds)["y"]
+    for optimize in (False, True):
+        got = _run(output, feeds, optimize=optimize)["y"]
+        assert sqnr(want, got) > (_LOSS[4] if format == "qdq" else _LOSS[8])
