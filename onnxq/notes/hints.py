@@ -90,7 +90,7 @@ def low(
         ways.append(f"{WIDE_ACTIVATIONS} gives activations finer steps")
     sampled = math.isfinite(errors.worst) and errors.worst < _LOW_SAMPLE
     sampled &= not _PRODUCTS.isdisjoint(plan.quantized.values()) and (options.weight_bits or 8) >= 8
-    if (poor or sampled) and target.at_home and not options.algorithms and _products(model, target, sizes):
+    if (poor or sampled) and target.at_home and not options.algorithms and _products(model, plan, target, sizes):
         ways.append("--algorithm dynamic takes the ranges of what matrix products read at each run")
     if poor and options.effort != "best" and not options.algorithms:
         ways.append("--effort best tries range methods and algorithms on it")
@@ -98,10 +98,12 @@ def low(
     return (f"output {name!r} has {has}: {'; '.join(ways)}",) if ways else ()
 
 
-def _products(model: ir.Model, target: Backend, sizes: Mapping[str, int]) -> bool:
-    """Whether most of a model's arithmetic is MatMuls and Gemms with constant weights."""
+def _products(model: ir.Model, plan: Plan, target: Backend, sizes: Mapping[str, int]) -> bool:
+    """Whether most of the arithmetic that runs in integers is MatMuls and Gemms with constant weights."""
     of_op = Counter[bool]()
     for node, macs in _arithmetic(model, target, sizes):
+        if node.name not in plan.quantized:
+            continue
         of_op[node.op_type in _PRODUCTS and is_constant(node.inputs[1])] += macs
     return of_op[True] > _MUCH * of_op.total()
 

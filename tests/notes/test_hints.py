@@ -112,6 +112,26 @@ def test_a_transformer_with_a_poor_sample_is_told_of_ranges_at_each_run(loud: fl
     assert not any("--effort best" in hint for hint in result.hints)
 
 
+def test_arithmetic_that_stays_float_does_not_hide_matrix_products() -> None:
+    """A stored ConvTranspose does most of the arithmetic; of what runs in integers, all is a matrix product."""
+    scale = np.ones(32, np.float32)
+    scale[0] = 1000
+    weight = normal(32, 64)
+    weight[0] = 0
+    model = build(
+        """(float[4, 32] x, float[1, 32, 8, 8] z) => (float[4, 64] y, float[1, 32, 16, 16] image) {
+            y = MatMul (x, w)
+            image = ConvTranspose <strides = [2, 2]> (z, v)
+        }""",
+        w=weight,
+        v=normal(32, 32, 2, 2),
+    )
+    data = [{"x": normal(4, 32, seed=k, scale=1.0) * scale, "z": normal(1, 32, 8, 8, seed=k)} for k in range(8)]
+    result = onnxq.quantize(model, data, options=Options(effort="fast", include=("MatMul",)))
+    assert set(result.plan.quantized.values()) == {"MatMul"}
+    assert any("--algorithm dynamic" in hint for hint in result.hints)
+
+
 def test_a_poor_result_says_what_may_give_more() -> None:
     model, data = _loud()
     qnn = onnxq.quantize(model, data, backend="qnn")
