@@ -58,7 +58,8 @@ def _why_not(asked: Question, decided: Decisions, node: ir.Node, group: str | No
     if reads_quantized(node):
         return ALREADY
     touched = (value for value in (*node.inputs, *node.outputs) if value is not None)
-    if node.op_type != "Cast" and any(value.dtype is ir.DataType.DOUBLE for value in touched):
+    known = rule is not None or (is_standard(node) and node.op_type in backend.absorbed)
+    if known and node.op_type != "Cast" and any(value.dtype is ir.DataType.DOUBLE for value in touched):
         return "it computes in float64: export the model in float32 to quantize it"
     if group is not None:
         return f"part of a {group}, kept whole"

@@ -284,3 +284,12 @@ def test_an_activation_function_between_does_not_hide_the_layer_that_needs_a_con
     )
     plan = onnxq.plan(model)
     assert plan.absorbed == {"act": "join"}
+
+
+def test_an_operator_without_a_row_is_not_asked_for_in_float32() -> None:
+    model = build(
+        "(double[2, 8] x) => (double[2, 8] y) { a = MatMul (x, w)\n b = Erf (a)\n y = Relu (b) }", w=np.eye(8)
+    )
+    reasons = {kept.op: kept.reason for kept in onnxq.plan(model).kept_float}
+    assert reasons["MatMul"] == "it computes in float64: export the model in float32 to quantize it"
+    assert reasons["Erf"] == "Erf is not among the operators that onnxruntime quantizes", "in float32 neither"
