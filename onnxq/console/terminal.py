@@ -13,6 +13,8 @@ __all__ = ["Screen", "bytes_text", "decibel", "decibels", "number", "pace", "plu
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _LEAST = 16  # columns that a shortened cell keeps
+_PADDED = 60
+"""Columns that cells are padded to at most where none is shortened: names of 300 would push all other rows apart."""
 
 
 class Screen:
@@ -51,12 +53,16 @@ class Screen:
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
         """A table; on a terminal its widest cells are shortened in the middle until it fits.
 
+        Elsewhere all cells are whole; one that is longer than 60 columns pushes what follows it aside, in its own row.
+
         Args:
             head: titles of the columns.
             rows: cells, as many as titles in each.
             right: columns that are aligned to the right.
         """
         widths = [max(_columns(row[i]) for row in (head, *rows)) for i in range(len(head))]
+        if not self.terminal:
+            widths = [min(width, _PADDED) for width in widths]
         spare = self._width - 2 - 2 * (len(head) - 1) if self.terminal else 0
         while self.terminal and sum(widths) > spare and max(widths) > _LEAST:
             widest = widths.index(max(widths))
@@ -64,7 +70,7 @@ class Screen:
         for position, row in enumerate((head, *rows)):
             cells = []
             for i, cell in enumerate(row):
-                cell = _shorten(cell, widths[i])
+                cell = _shorten(cell, widths[i]) if self.terminal else cell
                 space = " " * (widths[i] - _columns(cell))
                 cells.append(space + cell if i in right else cell + space)
             text = "  " + "  ".join(cells).rstrip()

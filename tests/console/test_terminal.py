@@ -40,6 +40,13 @@ def test_a_pipe_gets_whole_names_and_a_terminal_shortened_ones(monkeypatch: pyte
     assert line.endswith("12.5")
 
 
+def test_a_long_name_in_a_pipe_does_not_push_other_rows_apart() -> None:
+    stream = Utf8()
+    Screen(stream).table(("name", "dB"), [("n" * 300, "12.5"), ("short", "3.1")])
+    first, second = stream.getvalue().splitlines()[1:]
+    assert first == f"  {'n' * 300}  12.5" and second == f"  {'short':<60}  3.1"
+
+
 def test_colour_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
