@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from onnxq.compare import TensorErrors
 from onnxq.console.terminal import Screen, bytes_text, decibels, plural
-from onnxq.measuring.metrics import Errors
+from onnxq.measuring.metrics import Errors, kept_signal
 from onnxq.notes.reasons import by_reason, counts
 from onnxq.plan import Kept
 
@@ -30,6 +30,10 @@ __all__ = [
 
 ROWS = 20
 """Rows of a table that is cut short unless everything is asked for."""
+_HIDDEN = 6.0
+"""dB that an output's SQNR is above that of what varies in it, from which on its mean hides most of the loss."""
+_LAST_BIT = 20 * math.log10(2**23)
+"""dB: an error of the last bit of float32 at each value leaves at least as much."""
 _NAMES = 3
 _NAMES_WIDTH = 90
 
@@ -65,7 +69,9 @@ def _some(names: Sequence[str]) -> list[str]:
 
 
 def accuracy_text(errors: Errors) -> str:
-    """SQNR over all samples, of the worst and of the median one; of integers, the share that is equal."""
+    """SQNR over all samples, without the mean where that hides much, of the worst and of the median sample; of
+    integers, the share that is equal.
+    """
     if errors.reshaped:
         others = replace(errors, reshaped=0)
         rest = f"; of the others {accuracy_text(others)}" if errors.elements else ""
@@ -74,7 +80,11 @@ def accuracy_text(errors: Errors) -> str:
         return f"{errors.agreement:.2%} of {errors.elements:,} values equal"
     if errors.sqnr == math.inf:
         return "exact"
+    if errors.sqnr > _LAST_BIT:
+        return "exact but for rounding of the last bit"
     text = decibels(errors.sqnr)
+    if errors.sqnr - (varying := kept_signal(errors)) > _HIDDEN:
+        text += f", {decibels(varying)} of what varies"
     if errors.samples > 1 and errors.worst_sample is not None:
         text += f", worst sample {decibels(errors.worst)} (sample {errors.worst_sample})"
         text += f", median {decibels(errors.median)}"

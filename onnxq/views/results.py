@@ -71,7 +71,7 @@ def quantized(
                 rows.append(("agreement", f"{name}: {accuracy_text(errors)}"))
         before = check.against_source.given_bytes if check.against_source is not None else check.float_bytes
         rows.append(("size", smaller(before, check.quantized_bytes)))
-        if check.speedup is not None:
+        if check.speedup is not None and (plan.quantized or plan.stored):
             speed = f"{pace(check.speedup)}, one thread of this machine"
             rows.append(("speed", screen.style(speed, "yellow") if check.speedup < _SLOWER else speed))
         rows.append(("checked", _checked(result, check)))
