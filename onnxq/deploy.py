@@ -181,7 +181,8 @@ def _adopt(
             for node, name in names.items()
         }
 
-    plan = settled_plan(source.model, target, options, lacking)
+    stored = {edge.node for site in source.plan.sites if site.role == "weight" for edge in site.readers}
+    plan = settled_plan(source.model, target, options, lacking, store=stored)
     numbers, shared = given.of(plan)
     warnings = _refused(plan, given, target)
     without = sorted(set(writing(source.model, plan, numbers).values()) - given.refused.keys())

@@ -431,3 +431,24 @@ def test_encodings_hold_the_zero_point_of_a_weight(tmp_path: Path) -> None:
         assert int(one.zero_point) == -9 and int(other.zero_point) == -9 + half and one.scale == other.scale
         want, got = (infer(ir.to_proto(q.rendered()), images(1, 4, 8, 8), optimize=False)["y"] for q in (made, found))
         np.testing.assert_allclose(want[0], got[0], atol=1e-5)
+
+
+def test_weights_that_are_stored_stay_stored_where_their_layer_is_float(tmp_path: Path) -> None:
+    """Only the second layer reads what is quantized; the weight of the first is large enough to store."""
+    model = build(
+        """(float[1, 64] x) => (float[1, 64] y) {
+            v = DequantizeLinear (w_quantized, s, z)
+            a = MatMul (x, v)
+            q = QuantizeLinear (a, s, z)  d = DequantizeLinear (q, s, z)
+            v2 = DequantizeLinear (w2_quantized, s, z)
+            b = MatMul (d, v2)
+            bq = QuantizeLinear (b, s, z)  y = DequantizeLinear (bq, s, z)
+        }""",
+        w_quantized=np.random.default_rng(0).integers(-127, 128, (64, 64)).astype(np.int8),
+        w2_quantized=np.random.default_rng(1).integers(-127, 128, (64, 64)).astype(np.int8),
+        s=f32(0.02),
+        z=np.int8(0),
+    )
+    made = onnxq.deploy(model, backend="onnxruntime", output=tmp_path / "out.onnx")
+    assert list(made.plan.stored.values()) == ["MatMul"] and list(made.plan.quantized.values()) == ["MatMul"]
+    assert (tmp_path / "out.onnx").stat().st_size < 1.2 * model.ByteSize()

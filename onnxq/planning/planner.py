@@ -70,6 +70,7 @@ def settled_plan(
     options: Options,
     lacking: Callable[[Plan], Mapping[str, str]],
     unusable: Mapping[str, str] | None = None,
+    store: Container[str | None] = (),
 ) -> Plan:
     """The plan in which every node has the numbers that it needs; nodes that lack some stay float.
 
@@ -80,13 +81,14 @@ def settled_plan(
         lacking: nodes of a plan that lack numbers, with the reasons. What stays float for one node's sake may leave
             another without numbers, so it is asked until it finds nothing new.
         unusable: nodes that stay float in any case, with the reasons.
+        store: as for :func:`make_plan`.
 
     Raises:
         OptionError: a pattern of the options matches nothing.
     """
     reasons = dict(unusable or {})
     while True:
-        plan = make_plan(model, backend, options, unusable=reasons)
+        plan = make_plan(model, backend, options, unusable=reasons, store=store)
         more = lacking(plan)
         if not more.keys() - reasons.keys():
             return plan
