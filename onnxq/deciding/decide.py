@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from copy import copy
+from itertools import count
 from typing import TypedDict
 
 import onnx_ir as ir
@@ -23,18 +24,21 @@ from onnxq.deciding.coarse import coarse_weights
 from onnxq.deciding.idle import idle_bodies
 from onnxq.deciding.least_float import least_float
 from onnxq.deciding.masks import find_masks
-from onnxq.deciding.rescue import FEW
+from onnxq.deciding.rescue import extent
 from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.variants import Variants
 from onnxq.numbers import MADE, choose_numbers, unusable_constants, unusable_tensors
 from onnxq.options import Options
 from onnxq.plan import Plan
+from onnxq.planning.macs import multiply_accumulates
 from onnxq.planning.planner import make_plan
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 
-__all__ = ["Decider", "Runtime"]
+__all__ = ["SEARCH", "Decider", "Runtime"]
 
+SEARCH = "find what hurts"
+"""Title of the progress of searches."""
 _ROUNDS = 3
 """How often noise is looked for again after nodes were kept float."""
 _LARGEST_SHARE = 0.5
@@ -186,16 +190,26 @@ class Decider:
         """The part of some nodes to keep float for a signal at the outputs, see :mod:`onnxq.deciding.least_float`."""
         if not self._samples:
             return []
-        some, fuse = spread(self._samples, FEW), not quantized.is_simulated
+        (most, some), fuse = self.extent(), not quantized.is_simulated
         variants = Variants(quantized.simulated(), some, fuse_quantizers=fuse, **self.runtime)
-
-        def measure(kept: Iterable[str]) -> float:
-            made = self._attempt({**self._keep, **dict.fromkeys(kept, "")})[0]
-            return variants.kept_signal(made.simulated()) if self.layers(made.plan) else -math.inf
-
         named = set(nodes)
         in_order = [node.name for node in all_nodes(self.model) if node.name in named]
-        return least_float(in_order, self.layers(quantized.plan), costs, measure)
+        with self._reporter.phase(SEARCH, unit="trials") as advance:
+            done = count(1)
+
+            def measure(kept: Iterable[str]) -> float:
+                made = self._attempt({**self._keep, **dict.fromkeys(kept, "")})[0]
+                found = variants.kept_signal(made.simulated()) if self.layers(made.plan) else -math.inf
+                advance(next(done))
+                return found
+
+            return least_float(in_order, self.layers(quantized.plan), costs, measure, most)
+
+    def extent(self) -> tuple[int, Sequence[KeptSample]]:
+        """Measurements of a search, at most, and the samples for it, see :func:`onnxq.deciding.rescue.extent`."""
+        macs = sum(multiply_accumulates(node, self._sizes) for node in all_nodes(self.model))
+        most, samples = extent(macs, self.statistics.samples)
+        return most, spread(self._samples, samples)
 
     def layers(self, plan: Plan) -> dict[str, float]:
         """The multiply-accumulates that are quantized, with their costs."""

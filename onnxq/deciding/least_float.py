@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from onnxq.deciding.rescue import GROUPS
+
 __all__ = ["LOST", "least_float"]
 
 LOST = 12.0
@@ -28,6 +30,7 @@ def least_float(
     layers: Iterable[str],
     costs: Mapping[str, float],
     measure: Callable[[Iterable[str]], float],
+    most: int = GROUPS,
 ) -> list[str]:
     """The nodes to keep float, chosen piece by piece by what the outputs gain.
 
@@ -37,6 +40,7 @@ def least_float(
         costs: quantized node → its cost, any unit, the nodes in question and all others.
         measure: nodes kept float → SQNR in dB of what varies in the worst output; ``-inf`` where no layer would be left
             in integers.
+        most: measurements, at most: a round of pieces that would take more is not begun, but for the first.
 
     Returns:
         Nothing where no signal is lost, or no part of at most three quarters of the cost brings some of it back.
@@ -47,14 +51,14 @@ def least_float(
     left = _pieces(nodes, set(layers))
     room = _LARGEST_SHARE * sum(costs.values())
     chosen: list[str] = []
+    measured = 1
     while best < LOST:
-        tried = [
-            (measure([*chosen, *piece]), cost, piece)
-            for piece in left
-            if (cost := sum(costs.get(name, 0.0) for name in piece)) <= room
-        ]
-        if not tried:
+        priced = [(sum(costs.get(name, 0.0) for name in piece), piece) for piece in left]
+        fitting = [(cost, piece) for cost, piece in priced if cost <= room]
+        if not fitting or (chosen and measured + len(fitting) > most):
             break
+        tried = [(measure([*chosen, *piece]), cost, piece) for cost, piece in fitting]
+        measured += len(tried)
         gained, cost, piece = max(tried, key=lambda found: (min(found[0], LOST), -found[1]))
         if not gained > best + _SOME:
             break

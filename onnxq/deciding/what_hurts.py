@@ -8,10 +8,9 @@ from operator import attrgetter
 
 import onnx_ir as ir
 
-from onnxq.calibration.roles import spread
 from onnxq.calibration.statistics import KeptSample
 from onnxq.console.progress import Reporter
-from onnxq.deciding.decide import Decider
+from onnxq.deciding.decide import SEARCH, Decider
 from onnxq.deciding.relief import (
     AMPLIFIED,
     CHEAP,
@@ -21,22 +20,19 @@ from onnxq.deciding.relief import (
     costly_in_integers,
     stored_together,
 )
-from onnxq.deciding.rescue import Blame, blame, extent, groups, to_keep_float
+from onnxq.deciding.rescue import Blame, blame, groups, to_keep_float
 from onnxq.deciding.tails import amplified_tails
 from onnxq.deciding.ties import crowded_concats
 from onnxq.errors import ExecutionError
-from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.judging import judged, lifts
 from onnxq.measuring.metrics import Errors, kept_signal
 from onnxq.measuring.outputs import errors_of
 from onnxq.measuring.simulation import simulation
 from onnxq.measuring.variants import Variants
-from onnxq.planning.macs import multiply_accumulates
 from onnxq.quantized import Quantized
 
 __all__ = ["Raised", "blame_layers", "may_store", "to_relieve", "to_rescue", "to_widen", "worst_kept", "worst_level"]
 
-_STEP = "find what hurts"
 _WORTH = 1.0
 """dB that weights left in float must gain over weights stored as integers."""
 
@@ -62,7 +58,7 @@ def blame_layers(
         judges: names of the outputs that count; None: all.
         in_hope: see there.
     """
-    layers, (most, samples) = decider.layers(quantized.plan), _extent(decider)
+    layers, (most, samples) = decider.layers(quantized.plan), decider.extent()
     if not layers or not samples:
         return [], 0.0
     measure = _measure(decider, decider.without(layers), decider.without, samples, judges, of=kept_signal)
@@ -73,13 +69,13 @@ def blame_layers(
 
     if not any(values.dtype.kind == "f" for sample in samples for values in sample.outputs.values()):
         return [], 0.0
-    with reporter.phase(_STEP, total=len(groups(list(layers), most)), unit="groups") as advance:
+    with reporter.phase(SEARCH, total=len(groups(list(layers), most)), unit="groups") as advance:
         return blame(layers, attempt, advance, in_hope=in_hope, most=most)
 
 
 def to_relieve(decider: Decider, quantized: Quantized, judges: Collection[str], reporter: Reporter) -> dict[str, str]:
     """Cheap arithmetic, Concats of one scale, or tails, that cost the result much in integers, with the reasons."""
-    plan, (most, samples), model = quantized.plan, _extent(decider), decider.model
+    plan, (most, samples), model = quantized.plan, decider.extent(), decider.model
     if decider.target.by_cost:
         budget = sum(decider.costs(plan).values())
         tried = {CHEAP: cheap_in_float(model, plan, decider.target, decider.sizes, budget)}
@@ -97,7 +93,7 @@ def to_relieve(decider: Decider, quantized: Quantized, judges: Collection[str], 
 
     for cause, pieces in tried.items():
         total = len(groups([p[0] for p in pieces], most))
-        with reporter.phase(_STEP, total=total, unit="groups") as advance:
+        with reporter.phase(SEARCH, total=total, unit="groups") as advance:
             reasons.update(costly_in_integers(pieces, measure, advance, most=most, cause=cause))
     return reasons
 
@@ -106,13 +102,13 @@ def to_widen(
     decider: Decider, quantized: Quantized, judges: Collection[str], raised: Raised, reporter: Reporter
 ) -> tuple[ir.Model, dict[str, str]]:
     """The model at an opset with 16-bit weights, and the layers whose stored weights cost much in 8, with reasons."""
-    pieces, (most, samples) = stored_together(quantized.plan), _extent(decider)
+    pieces, (most, samples) = stored_together(quantized.plan), decider.extent()
     model = raised(decider.model) if pieces and samples else None
     if model is None:
         return decider.model, {}
     wider = decider.at(model)
     measure = _measure(decider, wider.with_wide(()), wider.with_wide, samples, judges)
-    with reporter.phase(_STEP, total=len(groups([p[0] for p in pieces], most)), unit="groups") as advance:
+    with reporter.phase(SEARCH, total=len(groups([p[0] for p in pieces], most)), unit="groups") as advance:
         return model, costly_in_integers(pieces, measure, advance, most=most, cause=NARROW)
 
 
@@ -133,7 +129,7 @@ def may_store(decider: Decider, reasons: Mapping[str, str], judges: Collection[s
     """Whether layers to keep float may have their weights stored as integers: it was their inputs that hurt."""
     if not decider.target.stores_weights:
         return False
-    samples = _extent(decider)[1]
+    samples = decider.extent()[1]
     louder = lifts(samples, decider.statistics)
 
     def score(store: bool) -> float:
@@ -167,13 +163,6 @@ def _measure(
         return judged({name: of(e) for name, e in found.items() if judges is None or name in judges}, louder)
 
     return measure
-
-
-def _extent(decider: Decider) -> tuple[int, Sequence[KeptSample]]:
-    """Groups to measure, at most, and the samples to do so on."""
-    macs = sum(multiply_accumulates(node, decider.sizes) for node in all_nodes(decider.model))
-    most, count = extent(macs, decider.statistics.samples)
-    return most, spread(decider.samples, count)
 
 
 def worst_level(outputs: Mapping[str, Errors], louder: Mapping[str, float], judges: Collection[str]) -> float:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from io import StringIO
 
 import numpy as np
 import onnx
 import pytest
 
 import onnxq
+from onnxq.console.progress import LineReporter
 from onnxq.deciding.least_float import least_float
 from tests.models import build, f32, images, normal
 
@@ -97,6 +99,26 @@ def test_many_layers_are_taken_in_pieces() -> None:
     found = least_float(names, names, dict.fromkeys(names, 1.0), measure)
     assert "n40" in found and len(found) <= 13
     assert len(asked) <= 9
+
+
+def test_a_search_ends_where_it_would_take_too_long() -> None:
+    names = [f"n{k}" for k in range(8)]
+    asked = []
+
+    def measure(kept: Iterable[str]) -> float:
+        asked.append(set(kept))
+        return 2.0 * len(asked[-1])
+
+    costs = dict.fromkeys(names, 1.0)
+    assert len(least_float(names, names, costs, measure, 20)) == 2 and len(asked) == 1 + 8 + 7
+    asked.clear()
+    assert len(least_float(names, names, costs, measure)) == 6 and len(asked) > 30
+
+
+def test_a_search_shows_its_progress() -> None:
+    stream = StringIO()
+    onnxq.quantize(powers(), images(1, 32, 24, 24), reporter=LineReporter(stream))
+    assert "find what hurts: " in stream.getvalue() and " trials in " in stream.getvalue()
 
 
 def test_sorted_data_tell_as_much() -> None:
