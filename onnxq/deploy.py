@@ -214,7 +214,7 @@ def _but_for(moved: Mapping[str, int], target: Backend) -> list[str]:
     """What the summary says of scales that are not those of the model given."""
     if not moved:
         return []
-    count = f"{sum(moved.values())} of {plural(len(moved), 'tensor')}"
+    count = f"{plural(sum(moved.values()), 'scale')} of {plural(len(moved), 'tensor')}"
     return [f"{count} moved: {target.name} cannot compute with those given (-v names the tensors)"]
 
 

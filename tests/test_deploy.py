@@ -273,7 +273,7 @@ def test_a_scale_that_the_target_cannot_compute_with_is_moved_and_named(tmp_path
     assert [n for n in deployed.notes if "'m'" in n] == [
         "onnxruntime cannot compute with the scales given for 'm'; they were moved"
     ]
-    assert "1 of 1 tensor moved: onnxruntime cannot compute" in deployed.recipe[1]
+    assert "1 scale of 1 tensor moved: onnxruntime cannot compute" in deployed.recipe[1]
     feeds = images(1, 8, 4, 4, samples=2)
     session = onnxruntime.InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"])
     assert [session.run(None, feed)[0].shape for feed in feeds] == [(1, 4, 1, 1)] * 2
@@ -316,7 +316,7 @@ def test_every_tensor_whose_scales_were_moved_is_named_and_the_summary_counts_th
     onnx.save(model, tmp_path / "q.onnx")
     command = ["deploy", str(tmp_path / "q.onnx"), "--backend", "qnn", "-o", str(tmp_path / "o.onnx")]
     assert main(command) == 0
-    assert "13 of 7 tensors moved: qnn cannot compute with those given" in " ".join(capsys.readouterr().out.split())
+    assert "13 scales of 7 tensors moved: qnn cannot compute with those given" in " ".join(capsys.readouterr().out.split())
     notes = " ".join(onnxq.deploy(model, backend="qnn").notes)
     assert all(f"'w{k}'" in notes for k in range(7))
 

@@ -118,7 +118,7 @@ def shared(second: str, **constants: np.ndarray) -> onnx.ModelProto:
         }}""",
         w=np.random.default_rng(0).integers(-127, 128, (4, 3, 3, 3)).astype(np.int8),
         v=np.random.default_rng(1).integers(-127, 128, (4, 4, 1, 1)).astype(np.int8),
-        sw=np.float32([0.004] * 4),
+        sw=np.array([0.004] * 4, np.float32),
         zw=np.zeros(4, np.int8),
         s=np.float32(0.04),
         z=np.uint8(128),

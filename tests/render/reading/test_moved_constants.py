@@ -59,7 +59,7 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_transposed_weight_is_the_constant_and_its_scales_lie_on_its_other_axis(form: str) -> None:
-    source = linear(**FORMS[form])  # type: ignore[arg-type]
+    source = linear(**FORMS[form])
     read = onnxq.read(source)
     assert [node.op_type for node in read.model.graph] == ["MatMul", "Identity"][: len(read.model.graph)]
     (site,) = [s for s in read.plan.sites if s.role == "weight"]
@@ -71,7 +71,7 @@ def test_the_transposed_weight_is_the_constant_and_its_scales_lie_on_its_other_a
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino", "academic", "tensorrt", "qnn"])
 @pytest.mark.parametrize("form", FORMS)
 def test_every_target_takes_the_layer_over(form: str, backend: str) -> None:
-    source = linear(**FORMS[form])  # type: ignore[arg-type]
+    source = linear(**FORMS[form])
     made = onnxq.deploy(source, backend=backend)
     assert "MatMul" in made.plan.quantized.values()
     result = made.rendered()
