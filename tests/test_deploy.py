@@ -316,7 +316,9 @@ def test_every_tensor_whose_scales_were_moved_is_named_and_the_summary_counts_th
     onnx.save(model, tmp_path / "q.onnx")
     command = ["deploy", str(tmp_path / "q.onnx"), "--backend", "qnn", "-o", str(tmp_path / "o.onnx")]
     assert main(command) == 0
-    assert "13 scales of 7 tensors moved: qnn cannot compute with those given" in " ".join(capsys.readouterr().out.split())
+    assert "13 scales of 7 tensors moved: qnn cannot compute with those given" in " ".join(
+        capsys.readouterr().out.split()
+    )
     notes = " ".join(onnxq.deploy(model, backend="qnn").notes)
     assert all(f"'w{k}'" in notes for k in range(7))
 
