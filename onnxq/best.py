@@ -20,7 +20,7 @@ from onnxq.calibration.roles import spread
 from onnxq.calibration.statistics import KeptSample
 from onnxq.console.progress import Reporter
 from onnxq.deciding.cut_off import cut_off
-from onnxq.deciding.decide import Decider
+from onnxq.deciding.decider import Decider
 from onnxq.effort import TRIED, algorithms_of
 from onnxq.errors import OnnxqError
 from onnxq.measuring.noise import output_noise

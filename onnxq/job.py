@@ -15,7 +15,8 @@ from onnxq.calibration.ranges import check_range
 from onnxq.calibration.roles import samples_to_verify, to_judge_by
 from onnxq.calibration.statistics import Statistics
 from onnxq.console.progress import Reporter
-from onnxq.deciding.decide import Decider
+from onnxq.deciding.decide import decide
+from onnxq.deciding.decider import Decider
 from onnxq.deciding.mend import mend
 from onnxq.effort import algorithms_of, learns
 from onnxq.errors import OptionError
@@ -75,7 +76,7 @@ class Job:
             notes += [*draft.notes, *more]
         version = metadata.version("onnxq")
         decider = Decider(float_model, target, options, statistics, choices, version, keep_float, reporter)
-        quantized = decider.decide()
+        quantized = decide(decider)
         verification = _verified(quantized, prepared, statistics, options)
         searching = options.placement != "all" and options.effort != "fast" and target.mixes
         searching = searching and min(target.bits(options)) >= 8

@@ -19,7 +19,8 @@ from onnxq.calibration.capture import capture
 from onnxq.calibration.roles import few, spread
 from onnxq.calibration.sizes import sizes_on
 from onnxq.calibration.statistics import KeptSample, Statistics
-from onnxq.deciding.decide import Decider
+from onnxq.deciding.decide import decide
+from onnxq.deciding.decider import Decider
 from onnxq.effort import algorithms_of
 from onnxq.errors import DataError
 from onnxq.measuring.probe import Part, Probe, Setting
@@ -74,7 +75,7 @@ def make_probe(
     if not any(values.dtype.kind == "f" for values in samples[0].outputs.values()):
         hint = "Take what makes integers of the last float tensors (ArgMax, say) out of the model first"
         raise DataError("no output of the model is float, so nothing can be measured", hint=hint)
-    plan = Decider(model, target, options, statistics, (), "", keep_float).decide().plan
+    plan = decide(Decider(model, target, options, statistics, (), "", keep_float)).plan
     correct = None
     if any(text.startswith("bias_correction") for text in algorithms_of(options)):
         correct = partial(

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from onnxq.calibration.roles import samples_to_verify
 from onnxq.console.progress import Reporter
-from onnxq.deciding.decide import Decider
+from onnxq.deciding.decider import Decider
 from onnxq.deciding.relief import FINE
 from onnxq.deciding.rescue import POOR
 from onnxq.deciding.what_hurts import Raised, may_store, to_relieve, to_rescue, to_widen, worst_kept, worst_level

@@ -10,7 +10,8 @@ import onnx_ir as ir
 
 from onnxq.calibration.statistics import KeptSample
 from onnxq.console.progress import Reporter
-from onnxq.deciding.decide import SEARCH, Decider
+from onnxq.deciding.decide import SEARCH
+from onnxq.deciding.decider import Decider
 from onnxq.deciding.relief import (
     AMPLIFIED,
     CHEAP,

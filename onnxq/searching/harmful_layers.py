@@ -10,7 +10,8 @@ from onnxq.backend import Backend
 from onnxq.calibration.statistics import Statistics
 from onnxq.console.progress import Reporter
 from onnxq.console.terminal import listed
-from onnxq.deciding.decide import Decider
+from onnxq.deciding.decide import decide
+from onnxq.deciding.decider import Decider
 from onnxq.deciding.rescue import Blame
 from onnxq.deciding.what_hurts import blame_layers
 from onnxq.options import Options
@@ -37,7 +38,7 @@ def measure(
     """What each layer does to the outputs alone, weights rounded to nearest; the most harm for its cost first."""
     plain = replace(options, algorithms=(), effort="fast")
     decider = Decider(prepared.for_target(target, plain)[0], target, plain, statistics, (), "")
-    records, _ = blame_layers(decider, decider.decide(), reporter)
+    records, _ = blame_layers(decider, decide(decider), reporter)
     return sorted((r for r in records if r.noise > 0), key=lambda r: -r.noise / max(r.cost, 1e-12))
 
 

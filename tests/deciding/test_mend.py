@@ -123,7 +123,7 @@ def test_layers_that_leave_40_db_alone_are_never_to_blame() -> None:
 
 
 def test_neighbours_measured_together_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onnxq.deciding.decide.extent", lambda macs, calibrated: (2, 2))
+    monkeypatch.setattr("onnxq.deciding.decider.extent", lambda macs, calibrated: (2, 2))
     result = onnxq.quantize(ruined(), DATA)
     reasons = [reason for reason, _ in by_reason(result.plan.kept_float)]
     assert any(r.startswith("quantized alone with the layers around it, it leaves") for r in reasons), reasons

@@ -15,7 +15,8 @@ from onnxq.algorithm_choice import chosen
 from onnxq.calibration.moved import Move
 from onnxq.calibration.roles import held_back, to_learn_from
 from onnxq.calibration.statistics import KeptSample
-from onnxq.deciding.decide import Decider
+from onnxq.deciding.decide import decide
+from onnxq.deciding.decider import Decider
 from onnxq.effort import algorithms_of
 from onnxq.measuring.noise import output_noise
 from onnxq.quantized import Quantized
@@ -141,7 +142,7 @@ class _Trials:
         self._first = Decider(
             draft.model, draft.target, draft.options, draft.statistics, self._choices, "", draft.keep_float
         )
-        found = _noise(draft, self._first.decide()) or {}
+        found = _noise(draft, decide(self._first)) or {}
         self.start: Noise | None = {name: row for name, row in found.items() if np.isfinite(row).all()} or None
         self.best: Noise | None = self.start
 
