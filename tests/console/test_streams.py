@@ -92,7 +92,11 @@ def test_interrupts_while_it_starts_are_code_130_without_a_traceback(delay: floa
     (tmp_path / "d.py").write_text("import time\ndef load():\n    time.sleep(60)\n")
     command = [sys.executable, "-m", "onnxq", "quantize", str(MODEL), "--data", f"{tmp_path}/d.py:load"]
     process = subprocess.Popen(
-        [*command, "-o", f"{tmp_path}/q.onnx"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "-o", f"{tmp_path}/q.onnx"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells ignore it in the background
     )
     time.sleep(delay)
     for _ in range(3):
