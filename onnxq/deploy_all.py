@@ -6,8 +6,7 @@ import os
 from collections.abc import Sequence
 
 from onnxq.deploy import deploy
-from onnxq.errors import OptionError
-from onnxq.locations import artifact_path, is_folder, require_output, spare
+from onnxq.locations import artifact_path, require_output, require_several, spare
 from onnxq.options import Options
 from onnxq.prepare import Source, backend_named
 from onnxq.quantized import Quantized
@@ -39,8 +38,7 @@ def deploy_all(
         OnnxqError: anything else that goes wrong; nothing is written then.
     """
     options, names = Options.of(options), names_of(backends)
-    if output is not None and not is_folder(output, several=True):
-        raise OptionError(f"'{output}' is not a folder", where="output", hint="Several targets need one each")
+    require_several(output)
     require_output(output, several=True)
     paths = {} if output is None else {name: artifact_path(output, model, name, several=True) for name in names}
 

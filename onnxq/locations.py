@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxq.errors import OutputError
+from onnxq.errors import OptionError, OutputError
 from onnxq.graph.files.origin import spare_files
 from onnxq.plugins import names
 from onnxq.user_code import split_name
@@ -25,6 +25,7 @@ __all__ = [
     "require_folder",
     "require_onnx",
     "require_output",
+    "require_several",
     "spare",
 ]
 
@@ -44,6 +45,12 @@ def is_folder(output: str | os.PathLike[str], *, several: bool = False) -> bool:
     if path.is_dir() or not path.suffix or os.fspath(output).endswith(_SLASHES):
         return True
     return several and path.suffix.lower() != _ENDING and not path.exists()
+
+
+def require_several(output: str | os.PathLike[str] | None) -> None:
+    """Refuse an output for several results that is not a folder."""
+    if output is not None and not is_folder(output, several=True):
+        raise OptionError(f"'{output}' is not a folder", where="output", hint="Several targets need one each")
 
 
 def artifact_path(output: str | os.PathLike[str], source: Any, backend: str, *, several: bool = False) -> Path:

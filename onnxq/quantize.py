@@ -11,12 +11,12 @@ from typing import Any
 from onnxq.algorithm_choice import chosen
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.console.progress import Reporter, Silent
-from onnxq.errors import OptionError, OutputError
+from onnxq.errors import OutputError
 from onnxq.given.fold_batchnorm import fold_quantized_batchnorm
 from onnxq.graph.files.load_named import load_named
 from onnxq.graph.shapes import shapes_of_one, sizes_at
 from onnxq.job import Job
-from onnxq.locations import artifact_path, is_folder, require_folder, require_output, spare
+from onnxq.locations import artifact_path, require_folder, require_output, require_several, spare
 from onnxq.notes.aloud import say
 from onnxq.observe import observe, require_one, too_few_kept
 from onnxq.options import ImageOptions, Options
@@ -159,8 +159,7 @@ def quantize_all(
     """
     options, reporter = Options.of(options), reporter or Silent()
     names = names_of(backends)
-    if output is not None and not is_folder(output, several=True):
-        raise OptionError(f"'{output}' is not a folder", where="output", hint="Several targets need one each")
+    require_several(output)
     jobs = for_each_target(names, names, lambda name: Job(name, options))
     require_output(output, several=True)
     paths = [] if output is None else [artifact_path(output, model, name, several=True) for name in names]

@@ -114,10 +114,10 @@ class Agreement:
             if errors.reshaped:
                 found += [] if self.simulated else [f"output {name!r} has another shape"]
             elif errors.sqnr < floor and not (min_sqnr is None and loss is not None and loss.is_that_of_quantizing):
-                both = (
-                    f"{decibels(loss.runtime)}, {decibels(loss.simulation)} in simulation" if loss is not None else ""
-                )
-                lost = f"; against float it has {both}" if both else ""
+                lost = ""
+                if loss is not None:
+                    both = f"{decibels(loss.runtime)}, {decibels(loss.simulation)} in simulation"
+                    lost = f"; against float it has {both}"
                 found.append(f"output {name!r} has {decibels(errors.sqnr)}, the floor is {floor:g} dB{lost}")
         if self.layers_missing is not None:
             found.append("the layers were not compared")

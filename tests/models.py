@@ -10,7 +10,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper, parser
 
-__all__ = ["build", "f32", "feeds_for", "images", "loads", "normal", "renamed", "selecting"]
+__all__ = ["build", "embedded_attention", "f32", "feeds_for", "images", "loads", "normal", "renamed", "selecting"]
 
 Array = NDArray[Any]
 
@@ -55,6 +55,18 @@ def images(*shape: int, samples: int = 6, seed: int = 9) -> list[dict[str, Array
     """Feeds of an input ``x``: standard normal numbers of one shape."""
     rng = np.random.default_rng(seed)
     return [{"x": rng.standard_normal(shape).astype(np.float32)} for _ in range(samples)]
+
+
+def embedded_attention() -> dict[str, Any]:
+    """Constants of an EmbedLayerNormalization of 200 words and of the Attention, of 32 channels, behind it."""
+    return {
+        "words": normal(200, 32),
+        "places": normal(48, 32, seed=1),
+        "gamma": np.ones(32, np.float32),
+        "beta": np.zeros(32, np.float32),
+        "qkv": normal(32, 96, seed=2),
+        "qkv_bias": normal(96, seed=3),
+    }
 
 
 def feeds_for(model: onnx.ModelProto, samples: int = 6, seed: int = 9, **dims: int) -> list[dict[str, Array]]:

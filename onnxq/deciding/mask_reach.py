@@ -20,6 +20,8 @@ from onnxq.graph.values import constant_array
 
 __all__ = ["Reach", "Reaches", "lowest_number", "mask_value"]
 
+_ARITHMETIC = THROUGH - MOVES - {"Where"}
+"""What computes a number from several, with a bound that follows from those of the others."""
 _CROWD = 2.5
 """Largest over smallest of the values that stand for "masked": of two masks added, and the scores added to them."""
 _LOWEST = 50.0
@@ -142,9 +144,6 @@ class Reaches:
             value = maker.inputs[0]
             stats = self._statistics.get(value.name or "") if value is not None else None
         return (lowest_number(stats), stats.max) if stats is not None and stats.count else None
-
-
-_ARITHMETIC = THROUGH - MOVES - {"Where"}
 
 
 def _back(op: str, position: int, reach: Reach, others: Mapping[int, Numbers | None]) -> Reach | None:

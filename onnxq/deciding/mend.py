@@ -14,7 +14,7 @@ depend on the numbers, and no layer is to blame.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 
 from onnxq.calibration.roles import samples_to_verify
 from onnxq.console.progress import Reporter
@@ -155,12 +155,8 @@ class _Mending:
         return worst_kept(verification.outputs, self._louder, self._judges)
 
     def _lost(self, verification: Verification, floor: float) -> str:
-        return _lost(verification, self._louder, self._judges, floor)
-
-
-def _lost(verification: Verification, louder: Mapping[str, float], judges: Collection[str], floor: float) -> str:
-    """What is left, its mean apart, of the output that suffers most; empty where all outputs have the floor."""
-    outputs = verification.outputs.items()
-    left = judged({name: kept_signal(e) for name, e in outputs if name in judges}, louder)
-    worst = min(left, key=lambda name: left[name], default="")
-    return f"{LOST}{left[worst]:.1f} dB are left of output {worst!r}" if left and left[worst] < floor else ""
+        """What is left, its mean apart, of the output that suffers most; empty where all outputs have the floor."""
+        outputs = verification.outputs.items()
+        left = judged({name: kept_signal(e) for name, e in outputs if name in self._judges}, self._louder)
+        worst = min(left, key=lambda name: left[name], default="")
+        return f"{LOST}{left[worst]:.1f} dB are left of output {worst!r}" if left and left[worst] < floor else ""

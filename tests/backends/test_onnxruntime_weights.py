@@ -13,7 +13,7 @@ import onnxq
 from onnxq.cli import main
 from tests.backends.test_onnxruntime import optimized
 from tests.contract import infer
-from tests.models import build, images, normal
+from tests.models import build, embedded_attention, images, normal
 from tests.planning.test_planner import table
 
 
@@ -122,12 +122,7 @@ def test_weights_of_onnxruntimes_own_operators_are_stored(tmp_path: Path) -> Non
             y = Reshape (f, of_tokens)
         }""",
         domains={"com.microsoft": 1},
-        words=normal(200, 32),
-        places=normal(48, 32, seed=1),
-        gamma=np.ones(32, np.float32),
-        beta=np.zeros(32, np.float32),
-        qkv=normal(32, 96, seed=2),
-        qkv_bias=normal(96, seed=3),
+        **embedded_attention(),
         of_rows=np.array([-1, 32]),
         of_tokens=np.array([-1, 6, 32]),
         zero=np.array([0]),

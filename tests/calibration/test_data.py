@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from onnxq.calibration.data import open_data
-from onnxq.errors import DataError, OptionError
+from onnxq.errors import DataError
 from onnxq.ort.session import InputInfo
 
 IMAGE = InputInfo("x", np.dtype(np.float32), ("N", 3, 4, 5))
@@ -225,6 +224,62 @@ def test_only_one_sample_at_a_time_is_taken_from_a_generator() -> None:
     assert taken == [0, 1, 2]
 
 
+def test_a_loader_without_a_length_is_fine() -> None:
+    class Endless(Loader):
+        def __len__(self) -> int:
+            raise TypeError("no length")
+
+    data = open_data(Endless(), [IMAGE])
+    assert data.length is None
+    same(list(data))
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_a_source_of_known_length_is_not_cut_behind_its_first_samples(made: bool) -> None:
+    """Data may be sorted: a loader gives the samples that a list gives, and so does a function that returns one."""
+    wanted = open_data(list(IMAGES), [IMAGE], samples=3)
+    data = open_data((lambda: Loader()) if made else Loader(), [IMAGE], samples=3)
+    for _ in range(2):  # the same each time
+        found = list(data)
+        indices = [data.index_of(position) for position in range(3)]
+        assert indices == [wanted.index_of(position) for position in range(3)] != [0, 1, 2]
+        same(found, indices)
+
+
+def test_a_loader_is_read_no_further_than_its_last_sample_used() -> None:
+    read: list[int] = []
+
+    class Slow(Loader):
+        def __iter__(self) -> Iterator[Any]:
+            for k, x in enumerate(IMAGES):
+                read.append(k)
+                yield x
+
+    data = open_data(Slow(), [IMAGE], samples=2)
+    assert len(list(data)) == 2
+    assert read == list(range(data.index_of(1) + 1))
+
+
+@pytest.mark.parametrize(("count", "said"), [(3, True), (7, False), (9, False)])
+def test_the_first_of_an_unknown_number_are_said_to_be_used(
+    count: int, said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = open_data(lambda: (x for x in IMAGES), [IMAGE], samples=count)
+    for _ in range(2):
+        same(list(data), range(min(count, 7)))
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == said, "once"
+    assert not said or ("the first 3 are used" in told[0] and "shuffle them" in told[0])
+
+
+def test_a_fault_behind_the_first_samples_used_does_not_matter() -> None:
+    def feeding() -> Iterator[Any]:
+        yield from IMAGES[:3]
+        raise ValueError("broken")
+
+    same(list(open_data(feeding, [IMAGE], samples=3)), range(3))
+
+
 # -- types
 
 
@@ -279,239 +334,3 @@ def test_an_extra_array_is_left_out_with_a_warning(caplog: pytest.LogCaptureFixt
 def test_optional_inputs_may_be_fed() -> None:
     got = feeds([{"x": IMAGES[0], "h": STATES[0]}], IMAGE, optional=[STATE])
     assert set(got[0]) == {"x", "h"}
-
-
-# -- what does not fit
-
-
-def test_wrong_name_gives_the_models_names() -> None:
-    with pytest.raises(DataError, match=r"sample 0.*'x'") as caught:
-        feeds([{"X": IMAGES[0]}])
-    assert "Did you mean 'X'" in str(caught.value)
-    with pytest.raises(DataError, match="'h'"):
-        feeds([{"x": IMAGES[0]}], IMAGE, STATE)
-
-
-@pytest.mark.parametrize(
-    ("shape", "words"),
-    [
-        ((4, 5, 3), "channels last"),
-        ((1, 4, 5, 3), "channels last"),
-        ((3, 4, 6), r"1x3x4x6.*\?x3x4x5|1x3x4x6.*Nx3x4x5"),
-        ((1, 1, 3, 4, 5), "one dimension of 1 too many"),
-        ((4, 5), "4x5"),
-        ((), "scalar"),
-    ],
-)
-def test_wrong_shapes_say_sample_input_and_both_shapes(shape: tuple[int, ...], words: str) -> None:
-    good = IMAGES[0]
-    with pytest.raises(DataError, match=words) as caught:
-        feeds([good, np.zeros(shape, np.float32)])
-    assert "sample 1, input 'x'" in str(caught.value)
-
-
-def test_channels_first_for_a_model_with_channels_last() -> None:
-    info = InputInfo("x", np.dtype(np.float32), (1, 4, 5, 3))
-    with pytest.raises(DataError, match="channels first"):
-        feeds([IMAGES[0]], info)
-
-
-def test_a_fixed_batch_is_explained() -> None:
-    info = InputInfo("x", np.dtype(np.float32), (8, 3, 4, 5))
-    with pytest.raises(DataError, match="batch is fixed to 8: each sample has to have the shape 8x3x4x5"):
-        feeds([IMAGES[0]], info)
-
-
-def test_too_few_arrays_and_a_single_array_for_two_inputs() -> None:
-    with pytest.raises(DataError, match="2 inputs"):
-        feeds([(IMAGES[0],)], IMAGE, STATE)
-    with pytest.raises(DataError, match="'x', 'h'"):
-        feeds([IMAGES[0]], IMAGE, STATE)
-
-
-def test_an_unknown_rank_takes_anything() -> None:
-    info = InputInfo("x", np.dtype(np.float32), None)
-    assert feeds([np.zeros((2, 3), np.float32)], info)[0]["x"].shape == (2, 3)
-
-
-@pytest.mark.parametrize("source", [[], {}, IMAGES[:0], np.zeros((0, 3)), list, iter([]), ()])
-def test_no_samples(source: Any) -> None:
-    with pytest.raises(DataError, match="no samples"):
-        feeds(source)
-
-
-def test_empty_files_and_folders(tmp_path: Path) -> None:
-    np.savez(tmp_path / "e.npz")
-    np.savez(tmp_path / "z.npz", x=IMAGES[:0])
-    (tmp_path / "empty").mkdir()
-    for name in ("e.npz", "z.npz", "empty"):
-        with pytest.raises(DataError, match="no samples"):
-            feeds(tmp_path / name)
-
-
-def test_different_lengths_are_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "d.npz", x=IMAGES, h=STATES[:5])
-    with pytest.raises(DataError, match="'x' has 7, 'h' has 5"):
-        feeds(tmp_path / "d.npz", IMAGE, STATE)
-
-
-def test_missing_and_unknown_kinds(tmp_path: Path) -> None:
-    np.save(tmp_path / "data.npy", IMAGES)
-    with pytest.raises(DataError, match=r"Did you mean 'data\.npy'"):
-        feeds(tmp_path / "dta.npy")
-    (tmp_path / "d.csv").write_text("1")
-    with pytest.raises(DataError, match="not a kind of data that onnxq reads"):
-        feeds(tmp_path / "d.csv")
-    for nothing in (None, 5):
-        with pytest.raises(DataError, match=r"not? calibration data"):
-            feeds(nothing)
-    np.savez(tmp_path / "d.npz", x=IMAGES)
-    with pytest.raises(DataError, match=r"mixes 1 npz file, 1 npy file"):
-        feeds(tmp_path)
-
-
-def test_the_users_exception_is_reported_with_its_sample() -> None:
-    def source() -> Iterator[np.ndarray]:
-        yield IMAGES[0]
-        yield IMAGES[1]
-        raise ValueError("disk on fire")
-
-    with pytest.raises(DataError, match="sample 2: the data raised ValueError: disk on fire") as caught:
-        feeds(source())
-    assert isinstance(caught.value.__cause__, ValueError)
-
-
-def test_an_interrupt_passes_through() -> None:
-    def source() -> Iterator[np.ndarray]:
-        yield IMAGES[0]
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        feeds(source())
-
-
-def test_pickled_objects_are_never_read(tmp_path: Path) -> None:
-    class Trap:
-        def __reduce__(self) -> tuple[Any, ...]:
-            return (Path.write_text, (tmp_path / "sprung", "x"))
-
-    trap = np.array([Trap()], object)
-    np.save(tmp_path / "t.npy", trap, allow_pickle=True)
-    np.savez(tmp_path / "t.npz", x=trap)
-    folder = tmp_path / "f"
-    folder.mkdir()
-    np.save(folder / "t.npy", trap, allow_pickle=True)
-    for source in (tmp_path / "t.npy", tmp_path / "t.npz", folder):
-        with pytest.raises(DataError):
-            feeds(source)
-    assert not (tmp_path / "sprung").exists()
-
-
-@pytest.mark.parametrize("suffix", ["npy", "npz"])
-def test_damaged_files_are_errors_not_tracebacks(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"d.{suffix}"
-    np.save(path, IMAGES) if suffix == "npy" else np.savez_compressed(path, x=IMAGES)
-    good = path.read_bytes()
-    rng = np.random.default_rng(0)
-    damaged = [b"", b"junk", *(good[:n] for n in rng.integers(1, len(good), 20))]
-    damaged += [good[:n] + bytes([good[n] ^ 0xFF]) + good[n + 1 :] for n in rng.integers(0, len(good), 150)]
-    refused = 0
-    for content in damaged:
-        path.write_bytes(content)
-        try:
-            feeds(path)
-        except DataError:
-            refused += 1
-    assert refused >= 22
-
-
-def test_fewer_than_one_sample() -> None:
-    with pytest.raises(DataError, match="0 samples"):
-        feeds(IMAGES, samples=0)
-
-
-def test_pictures_need_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a.png").write_bytes(b"")
-    monkeypatch.setitem(__import__("sys").modules, "PIL", None)
-    with pytest.raises(OptionError, match="Pillow"):
-        feeds(tmp_path)
-
-
-def test_a_loader_without_a_length_is_fine() -> None:
-    class Endless(Loader):
-        def __len__(self) -> int:
-            raise TypeError("no length")
-
-    data = open_data(Endless(), [IMAGE])
-    assert data.length is None
-    same(list(data))
-
-
-def test_an_object_that_is_no_array_is_refused() -> None:
-    with pytest.raises(DataError, match="sample 0"):
-        feeds([SimpleNamespace()])
-
-
-def test_several_feeds_in_one_item_are_no_sample() -> None:
-    """A label may be a dict of its own; two dicts of inputs are a batch, of which one would be run."""
-    feed = {"x": IMAGES[0]}
-    same(feeds([(feed, {"label": 3})]), [0])
-    with pytest.raises(DataError, match=r"sample 0: an item holds 2 dicts.*one by one"):
-        feeds([[feed, {"x": IMAGES[1]}]])
-
-
-@pytest.mark.parametrize("made", [False, True])
-def test_a_source_of_known_length_is_not_cut_behind_its_first_samples(made: bool) -> None:
-    """Data may be sorted: a loader gives the samples that a list gives, and so does a function that returns one."""
-    wanted = open_data(list(IMAGES), [IMAGE], samples=3)
-    data = open_data((lambda: Loader()) if made else Loader(), [IMAGE], samples=3)
-    for _ in range(2):  # the same each time
-        found = list(data)
-        indices = [data.index_of(position) for position in range(3)]
-        assert indices == [wanted.index_of(position) for position in range(3)] != [0, 1, 2]
-        same(found, indices)
-
-
-def test_a_loader_is_read_no_further_than_its_last_sample_used() -> None:
-    read: list[int] = []
-
-    class Slow(Loader):
-        def __iter__(self) -> Iterator[Any]:
-            for k, x in enumerate(IMAGES):
-                read.append(k)
-                yield x
-
-    data = open_data(Slow(), [IMAGE], samples=2)
-    assert len(list(data)) == 2
-    assert read == list(range(data.index_of(1) + 1))
-
-
-def test_what_a_loader_raises_names_the_sample_that_it_read() -> None:
-    class Broken(Loader):
-        def __iter__(self) -> Iterator[Any]:
-            yield IMAGES[0]
-            raise ValueError("broken")
-
-    data = open_data(Broken(), [IMAGE], samples=2)
-    with pytest.raises(DataError, match=r"sample 1: the data raised ValueError"):
-        list(data)
-
-
-@pytest.mark.parametrize(("count", "said"), [(3, True), (7, False), (9, False)])
-def test_the_first_of_an_unknown_number_are_said_to_be_used(
-    count: int, said: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    data = open_data(lambda: (x for x in IMAGES), [IMAGE], samples=count)
-    for _ in range(2):
-        same(list(data), range(min(count, 7)))
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == said, "once"
-    assert not said or ("the first 3 are used" in told[0] and "shuffle them" in told[0])
-
-
-def test_a_fault_behind_the_first_samples_used_does_not_matter() -> None:
-    def feeding() -> Iterator[Any]:
-        yield from IMAGES[:3]
-        raise ValueError("broken")
-
-    same(list(open_data(feeding, [IMAGE], samples=3)), range(3))

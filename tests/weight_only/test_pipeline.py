@@ -22,7 +22,7 @@ from onnxq.weight_only.pipeline import rewrite_weights
 from onnxq.weight_only.recipe import Recipe
 from tests.models import build, normal, renamed
 
-_LOSS = {4: 12.0, 8: 35.0}
+LOSS = {4: 12.0, 8: 35.0}
 """dB that rounding weights to so many bits keeps at least, in these models."""
 
 
@@ -59,7 +59,7 @@ def _feeds(samples: int = 6, rows: int = 32) -> list[dict[str, np.ndarray]]:
     ]
 
 
-def _run(path: Path, feeds: dict[str, np.ndarray], *, optimize: bool = False) -> dict[str, np.ndarray]:
+def run(path: Path, feeds: dict[str, np.ndarray], *, optimize: bool = False) -> dict[str, np.ndarray]:
     options = ort.SessionOptions()
     level = ort.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
@@ -67,7 +67,7 @@ def _run(path: Path, feeds: dict[str, np.ndarray], *, optimize: bool = False) ->
     return dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
 
 
-def _save(proto: onnx.ModelProto, path: Path, *, external: bool = False) -> Path:
+def save(proto: onnx.ModelProto, path: Path, *, external: bool = False) -> Path:
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)  # onnx.save takes the data out of what it is given
     onnx.save(copy, path, save_as_external_data=external, size_threshold=1024, location=f"{path.name}.weights")
@@ -101,7 +101,7 @@ def test_result_computes_with_the_rounded_weights(
     bits: int, symmetric: bool, block: int, format: str, external: bool, tmp_path: Path
 ) -> None:
     proto = _layers()
-    source = _save(proto, tmp_path / "m.onnx", external=external)
+    source = save(proto, tmp_path / "m.onnx", external=external)
     before = _digests(tmp_path)
     output = tmp_path / "out" / "q.onnx"
     output.parent.mkdir()
@@ -119,9 +119,9 @@ def test_result_computes_with_the_rounded_weights(
     assert {p.key: p.value for p in made.metadata_props} == {p.key: p.value for p in proto.metadata_props}
     assert Counter(result.quantized.values()) == {"Gather": 1, "MatMul": 1, "Gemm": 1}
     assert [k.reason for k in result.kept_float] == ["its weight has fewer than 1024 numbers"]
-    expected = _save(_rounded(proto, Recipe(bits, block, symmetric, format=format)), tmp_path / "rounded.onnx")
+    expected = save(_rounded(proto, Recipe(bits, block, symmetric, format=format)), tmp_path / "rounded.onnx")
     for feeds in _feeds(2):
-        want, plain, fast = _run(expected, feeds), _run(output, feeds), _run(output, feeds, optimize=True)
+        want, plain, fast = run(expected, feeds), run(output, feeds), run(output, feeds, optimize=True)
         for name, array in want.items():
             np.testing.assert_allclose(plain[name], array, rtol=1e-4, atol=1e-4)
             assert sqnr(array, fast[name]) > 30  # onnxruntime rounds activations to 8 bits where it fuses the pairs
@@ -130,14 +130,14 @@ def test_result_computes_with_the_rounded_weights(
 @pytest.mark.parametrize("method", ["rtn", "hqq", "gptq"])
 @pytest.mark.parametrize("external", [False, True])
 def test_methods_on_data(method: str, external: bool, tmp_path: Path) -> None:
-    source = _save(_layers(), tmp_path / "m.onnx", external=external)
+    source = save(_layers(), tmp_path / "m.onnx", external=external)
     result = quantize_weights(source, tmp_path / "q.onnx", method=method, data=_feeds(12))
     worst = result.verification.worst
-    assert worst is not None and worst[1].sqnr > _LOSS[4]
+    assert worst is not None and worst[1].sqnr > LOSS[4]
     assert result.verification.samples == 6
     measured = (
-        [_run(source, f)["y"] for f in _feeds(12)],
-        [_run(tmp_path / "q.onnx", f, optimize=True)["y"] for f in _feeds(12)],
+        [run(source, f)["y"] for f in _feeds(12)],
+        [run(tmp_path / "q.onnx", f, optimize=True)["y"] for f in _feeds(12)],
     )
     held = one_of_each_pair(12)[1]
     told = result.verification.outputs["y"].sqnr
@@ -155,7 +155,7 @@ def test_kinds_of_samples_in_turn_are_all_learned_from(first: int, tmp_path: Pat
     mixed = [a * np.exp(-np.arange(256) / 12)[:, None] * 16 @ b for a, b in (turns[:2], turns[2:])]
     feeds = [{"x": (rng.standard_normal((64, 256)) @ mixed[(k + first) % 2]).astype(np.float32)} for k in range(32)]
     model = build("(float[64, 256] x) => (float[64, 256] y) { y = MatMul (x, w) }", w=normal(256, 256, scale=0.06))
-    source = _save(model, tmp_path / "m.onnx")
+    source = save(model, tmp_path / "m.onnx")
     result = quantize_weights(source, tmp_path / "q.onnx", method="gptq", data=feeds)
     plain = quantize_weights(source, tmp_path / "r.onnx", method="rtn", data=feeds)
     assert result.verification.outputs["y"].sqnr > plain.verification.outputs["y"].sqnr + 5
@@ -165,7 +165,7 @@ def test_kinds_of_samples_in_turn_are_all_learned_from(first: int, tmp_path: Pat
 def test_figures_of_few_samples_that_differ_much(tmp_path: Path) -> None:
     weight = normal(64, 64, scale=0.01)
     weight[0] = 10  # leaves nothing of the rest of its block
-    source = _save(build("(float[1, 64] x) => (float[1, 64] y) { y = MatMul (x, w) }", w=weight), tmp_path / "m.onnx")
+    source = save(build("(float[1, 64] x) => (float[1, 64] y) { y = MatMul (x, w) }", w=weight), tmp_path / "m.onnx")
     data = np.zeros((128, 64), np.float32)
     data[:, 0] = np.linspace(1, 2, 128)
     data[::8, 1:] = 100
@@ -182,11 +182,11 @@ def test_gptq_beats_nearest_at_the_output(tmp_path: Path) -> None:
         return {"x": (rng.standard_normal((64, 16)) @ mixing).astype(np.float32)}
 
     data, fresh = [draw() for _ in range(8)], draw()
-    source = _save(proto, tmp_path / "m.onnx")
+    source = save(proto, tmp_path / "m.onnx")
     error = {}
     for method in ("rtn", "gptq"):
         quantize_weights(source, tmp_path / "q.onnx", method=method, data=data, format="matmulnbits")
-        error[method] = np.linalg.norm(_run(tmp_path / "q.onnx", fresh)["y"] - _run(source, fresh)["y"])
+        error[method] = np.linalg.norm(run(tmp_path / "q.onnx", fresh)["y"] - run(source, fresh)["y"])
     assert error["gptq"] <= 0.8 * error["rtn"]
 
 
@@ -194,14 +194,14 @@ def test_streamed_result_equals_the_one_in_memory(tmp_path: Path, monkeypatch: p
     """Segments of one layer each, checks of big models, arrays on the disk: the same integers."""
     from onnxq.weight_only import activations, examine, segments
 
-    whole = _save(_layers(), tmp_path / "m.onnx")
+    whole = save(_layers(), tmp_path / "m.onnx")
     quantize_weights(whole, tmp_path / "a.onnx", method="gptq", data=_feeds(4))
     monkeypatch.setattr(segments, "_BYTES", 0)
     monkeypatch.setattr(examine, "_WHOLE_BYTES", 0)
     monkeypatch.setattr(activations, "_BUDGET", 0)
-    apart = _save(_layers(), tmp_path / "n.onnx", external=True)
+    apart = save(_layers(), tmp_path / "n.onnx", external=True)
     result = quantize_weights(apart, tmp_path / "b.onnx", method="gptq", data=_feeds(4))
-    assert result.verification.worst is not None and result.verification.worst[1].sqnr > _LOSS[4]
+    assert result.verification.worst is not None and result.verification.worst[1].sqnr > LOSS[4]
     first, second = ({t.name: t for t in onnx.load(tmp_path / f).graph.initializer} for f in ("a.onnx", "b.onnx"))
     assert first.keys() == second.keys()
     for name, tensor in first.items():
@@ -229,7 +229,7 @@ def test_what_stays_float_and_why(tmp_path: Path) -> None:
         kernel=normal(16, 4, 3, 3),
     )
     proto = renamed(proto, {"u": "special"})
-    source = _save(proto, tmp_path / "m.onnx")
+    source = save(proto, tmp_path / "m.onnx")
     result = quantize_weights(source, tmp_path / "q.onnx", exclude=["special"])
     reasons = sorted(f"{k.op}: {k.reason}" for k in result.kept_float)
     assert reasons == [
@@ -248,7 +248,7 @@ def test_what_stays_float_and_why(tmp_path: Path) -> None:
 
 def test_bytes_are_multiplied_in_integers_and_a_slow_choice_is_told_of(tmp_path: Path) -> None:
     proto = build("(float[N, 512] x) => (float[N, 512] y) { y = MatMul (x, w) }", w=normal(512, 512))
-    source = _save(proto, tmp_path / "m.onnx")
+    source = save(proto, tmp_path / "m.onnx")
     feeds = [{"x": normal(32, 512, seed=seed, scale=1.0)} for seed in range(4)]
     quick = quantize_weights(source, tmp_path / "4.onnx", bits=8, format="matmulnbits", data=feeds)
     exact = quantize_weights(source, tmp_path / "0.onnx", bits=8, format="matmulnbits", data=feeds, accuracy_level=0)
@@ -265,7 +265,7 @@ def test_what_stays_float_of_a_float16_model_stays_as_small(tmp_path: Path) -> N
         v=normal(48, 40, seed=1).astype(np.float16),
     )
     proto.graph.node[0].name = "first"
-    quantize_weights(_save(proto, tmp_path / "m.onnx"), tmp_path / "q.onnx", bits=8, exclude=["first"])
+    quantize_weights(save(proto, tmp_path / "m.onnx"), tmp_path / "q.onnx", bits=8, exclude=["first"])
     held = {t.name: t.data_type for t in onnx.load(tmp_path / "q.onnx").graph.initializer}
     assert held["w_half"] == onnx.TensorProto.FLOAT16
     assert all(kind != onnx.TensorProto.FLOAT or "scale" in name for name, kind in held.items())
@@ -279,13 +279,13 @@ def test_matrices_of_experts(symmetric: bool, external: bool, tmp_path: Path) ->
     proto = build(
         "(int64[N] e, float[N, 1, 40] x) => (float[N, 1, 48] y) { w = Gather (t, e) \n y = MatMul (x, w) }", t=table
     )
-    source = _save(proto, tmp_path / "m.onnx", external=external)
+    source = save(proto, tmp_path / "m.onnx", external=external)
     made = quantize_weights(source, tmp_path / "q.onnx", bits=8, symmetric=symmetric, format="matmulnbits")
     assert list(made.quantized.values()) == ["Gather"]
     feeds = {"e": np.array([5, 0, 3]), "x": normal(3, 1, 40, seed=1, scale=1.0)}
     rounded = decode(nearest(table.reshape(-1, 48), Recipe(8, 32, symmetric).spec())).reshape(table.shape)
     np.testing.assert_allclose(
-        _run(tmp_path / "q.onnx", feeds)["y"], feeds["x"] @ rounded[feeds["e"]], rtol=1e-4, atol=1e-4
+        run(tmp_path / "q.onnx", feeds)["y"], feeds["x"] @ rounded[feeds["e"]], rtol=1e-4, atol=1e-4
     )
     (kept,) = rewrite_weights(source, None, Recipe(8), output=tmp_path / "o.onnx", options=Options()).kept_float
     assert "its table has 3 axes" in kept.reason and "weight_only:format=matmulnbits" in kept.reason
@@ -294,7 +294,7 @@ def test_matrices_of_experts(symmetric: bool, external: bool, tmp_path: Path) ->
 @pytest.mark.parametrize("format", ["qdq", "matmulnbits"])
 def test_tables_take_8_bits(format: str, tmp_path: Path) -> None:
     """In both formats, as the summary says: in 4 bits they lose more than products do."""
-    source = _save(_layers(), tmp_path / "m.onnx")
+    source = save(_layers(), tmp_path / "m.onnx")
     result = quantize_weights(source, tmp_path / "q.onnx", format=format)
     assert "1 table that rows are picked from takes 8 bits: no sum evens out the rounding of a row" in result.notes
     table = next(t for t in onnx.load(tmp_path / "q.onnx").graph.initializer if t.name == "table_quantized")
@@ -317,7 +317,7 @@ def test_bodies_and_shared_weights(tmp_path: Path) -> None:
         w=normal(48, 48),
         v=normal(48, 48, seed=1),
     )
-    source = _save(proto, tmp_path / "m.onnx")
+    source = save(proto, tmp_path / "m.onnx")
     rng = np.random.default_rng(0)
     feeds: list[dict[str, np.ndarray]] = [
         {"x": rng.standard_normal((5, 48)).astype(np.float32), "i": rng.integers(0, 48, 5), "c": np.array(k % 2 == 0)}
@@ -328,8 +328,8 @@ def test_bodies_and_shared_weights(tmp_path: Path) -> None:
             result = quantize_weights(source, tmp_path / "q.onnx", bits=8, format=format, method=method, data=feeds)
             assert len(result.quantized) == 4
             for feed in feeds:
-                want, got = _run(source, feed)["y"], _run(tmp_path / "q.onnx", feed)["y"]
-                assert sqnr(want, got) > _LOSS[8]
+                want, got = run(source, feed)["y"], run(tmp_path / "q.onnx", feed)["y"]
+                assert sqnr(want, got) > LOSS[8]
     assert any("no data reaches" in note for note in result.notes)
 
 
@@ -345,7 +345,7 @@ def test_branches_read_integers_of_their_own(external: bool, tmp_path: Path) -> 
         }""",
         w=normal(48, 48),
     )
-    source = _save(proto, tmp_path / "m.onnx", external=external)
+    source = save(proto, tmp_path / "m.onnx", external=external)
     result = quantize_weights(source, tmp_path / "q.onnx", bits=8)
     assert any("once for each graph" in note for note in result.notes) is not external
     options = ort.SessionOptions()
@@ -362,7 +362,7 @@ def test_branches_read_integers_of_their_own(external: bool, tmp_path: Path) -> 
 
 
 def test_nothing_is_overwritten_or_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = _save(_layers(), tmp_path / "m.onnx", external=True)
+    source = save(_layers(), tmp_path / "m.onnx", external=True)
     taken = tmp_path / "m.onnx.data"
     (tmp_path / "m.onnx.weights").rename(taken)
     proto = onnx.load(source, load_external_data=False)
@@ -401,14 +401,14 @@ def test_nothing_is_overwritten_or_left_behind(tmp_path: Path, monkeypatch: pyte
     ],
 )
 def test_wrong_options(options: dict[str, object], message: str, tmp_path: Path) -> None:
-    source = _save(_layers(), tmp_path / "m.onnx")
+    source = save(_layers(), tmp_path / "m.onnx")
     with pytest.raises(OptionError, match=message):
         quantize_weights(source, tmp_path / "q.onnx", **options)  # type: ignore[arg-type]
     assert not (tmp_path / "q.onnx").exists()
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source, output = _save(_layers(), tmp_path / "m.onnx"), tmp_path / "q.onnx"
+    source, output = save(_layers(), tmp_path / "m.onnx"), tmp_path / "q.onnx"
     command = ["quantize", str(source), "-o", str(output), "--algorithm"]
     assert main([*command, "weight_only:bits=8,block=64,symmetric=no"]) == 0
     text = capsys.readouterr().out
@@ -430,7 +430,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_a_model_of_which_nothing_is_quantized_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     proto = build("(float[1, 4, 8, 8] x) => (float[1, 16, 6, 6] y) { y = Conv (x, w) }", w=normal(16, 4, 3, 3))
-    source, output = str(_save(proto, tmp_path / "m.onnx")), str(tmp_path / "q.onnx")
+    source, output = str(save(proto, tmp_path / "m.onnx")), str(tmp_path / "q.onnx")
     assert main(["quantize", source, "-o", output, "--algorithm", "weight_only"]) == 0
     shown = capsys.readouterr()
     assert "nothing was quantized: the result is the float model; 1 Conv: only weights" in " ".join(
@@ -457,7 +457,7 @@ def test_what_has_no_weights_or_quantized_ones_is_told_apart(pipeline: str, tmp_
         scale=np.full(64, 0.01, np.float32),
         v=normal(64, 64),
     )
-    source, output = _save(proto, tmp_path / "m.onnx"), tmp_path / "q.onnx"
+    source, output = save(proto, tmp_path / "m.onnx"), tmp_path / "q.onnx"
     result = quantize_weights(source, output) if pipeline == "weight_only" else dynamic.rewrite(source, output=output)
     assert list(result.quantized) == ["mine"]
     assert {kept.node: kept.reason for kept in result.kept_float} == {
@@ -467,37 +467,7 @@ def test_what_has_no_weights_or_quantized_ones_is_told_apart(pipeline: str, tmp_
 
 
 def test_what_onnxruntime_rounds_is_said(tmp_path: Path) -> None:
-    source = _save(_layers(), tmp_path / "m.onnx")
+    source = save(_layers(), tmp_path / "m.onnx")
     option = "session.qdq_matmulnbits_accuracy_level=0"
     assert any(option in note for note in quantize_weights(source, tmp_path / "q.onnx", bits=8).notes)
     assert not any(option in note for note in quantize_weights(source, tmp_path / "q.onnx").notes)
-
-
-@pytest.mark.parametrize("external", [False, True])
-@pytest.mark.parametrize(("symmetric", "format"), [(True, "qdq"), (False, "qdq"), (True, "matmulnbits")])
-def test_weights_of_onnxruntimes_own_operators(symmetric: bool, format: str, external: bool, tmp_path: Path) -> None:
-    """They take floats alone: integers in the file, unpacked once, at load."""
-    proto = build(
-        """(int32[N, 6] ids) => (float[N, 6, 32] y) {
-            [embed] e, m = com.microsoft.EmbedLayerNormalization (ids, "", words, places, "", gamma, beta)
-            [attend] y = com.microsoft.Attention <num_heads = 4> (e, qkv, qkv_bias)
-        }""",
-        domains={"com.microsoft": 1},
-        words=normal(200, 32),
-        places=normal(48, 32, seed=1),
-        gamma=np.ones(32, np.float32),
-        beta=np.zeros(32, np.float32),
-        qkv=normal(32, 96, seed=2),
-        qkv_bias=normal(96, seed=3),
-    )
-    source, output = _save(proto, tmp_path / "m.onnx", external=external), tmp_path / "q.onnx"
-    result = quantize_weights(source, output, symmetric=symmetric, format=format)
-    assert dict(result.quantized) == {"embed": "EmbedLayerNormalization", "attend": "Attention"}
-    made = onnx.load(output)
-    large = {t.name: t.data_type for t in made.graph.initializer if np.prod(t.dims) >= 1024}
-    assert len(large) == 3 and onnx.TensorProto.FLOAT not in large.values()
-    feeds = {"ids": np.arange(6, dtype=np.int32)[None]}
-    want = _run(source, feeds)["y"]
-    for optimize in (False, True):
-        got = _run(output, feeds, optimize=optimize)["y"]
-        assert sqnr(want, got) > (_LOSS[4] if format == "qdq" else _LOSS[8])
