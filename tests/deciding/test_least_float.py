@@ -51,7 +51,7 @@ def test_a_lost_signal_beside_a_large_constant_is_warned_of(monkeypatch: pytest.
     monkeypatch.setattr("onnxq.deciding.mend.POOR", -np.inf)
     q = onnxq.quantize(powers(), images(1, 32, 24, 24))
     assert not q.plan.quantized, "weights alone are stored in integers"
-    monkeypatch.setattr("onnxq.deciding.mend._lost", lambda *given: "")
+    monkeypatch.setattr("onnxq.deciding.mend._Mending._lost", lambda *given: "")
     q = onnxq.quantize(powers(), images(1, 32, 24, 24))
     assert q.verification is not None and q.verification.worst is not None
     worst = q.verification.worst[1]
