@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from onnxq.agreement import Agreement
     from onnxq.backend import Backend, Format, Kind, OpRule
     from onnxq.calibration.data import open_data
     from onnxq.calibration.statistics import Statistics
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from onnxq.sensitivity import sensitivity
     from onnxq.show import show
     from onnxq.spec import PerBlock, PerChannel, PerTensor, QuantSpec
-    from onnxq.verify import Agreement, verify
+    from onnxq.verify import verify
 
 __version__ = "0.1.0"
 
@@ -111,6 +112,7 @@ __all__ = [
 
 _MODULES = {
     "backend": ("Backend", "Format", "Kind", "OpRule"),
+    "agreement": ("Agreement",),
     "calibration.data": ("open_data",),
     "calibration.statistics": ("Statistics",),
     "catalog": ("backends", "installed_algorithms"),
@@ -135,7 +137,7 @@ _MODULES = {
     "ort.session": ("Session",),
     "show": ("show",),
     "spec": ("PerBlock", "PerChannel", "PerTensor", "QuantSpec"),
-    "verify": ("Agreement", "verify"),
+    "verify": ("verify",),
     "measuring.final_check": ("Verification",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

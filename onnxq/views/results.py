@@ -29,11 +29,11 @@ from onnxq.views.parts import (
 )
 
 if TYPE_CHECKING:
+    from onnxq.agreement import Agreement
     from onnxq.measuring.against_source import SourceAgreement
     from onnxq.measuring.layerwise import LayerAgreement
     from onnxq.notes.remedies import Shortfall
     from onnxq.rewritten import Rewritten
-    from onnxq.verify import Agreement
 
 __all__ = ["agreement", "below_floor", "quantized", "rewritten", "several"]
 
