@@ -52,6 +52,46 @@ def raise_opset(model: ir.Model, opset: int | None = None, *, minimum: int = 17)
         OptionError: ``opset`` is lower than the model's, or newer than the installed onnx knows.
         ModelError: a model of an opset below 13 cannot be converted, or the opset is newer than the installed onnx.
     """
+    current, target = _versions(model, opset, minimum)
+    if target == current:
+        _raise_ir(model, current)
+        return []
+    notes = expand_doubles(model) if FIRST <= current <= LAST < target else []
+    changed = changed_operators(model.graph, current, target)
+    if not changed:
+        model.opset_imports[""] = target
+        _raise_ir(model, target)
+        return [*notes, Note("opset", "", f"raised from {current} to {target}")]
+    operators = ", ".join(sorted(changed))
+    if current < 9 and "Scan" in changed:
+        raise ModelError(
+            "Scan of opset 8 works on batches, which later opsets cannot express",
+            where="opset",
+            hint="Export the model again with a newer opset",
+        )
+    try:
+        converted, big = _converted(model, target)
+    except Exception as error:
+        first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if opset is None and current >= MIN_CONVERTIBLE:
+            _raise_ir(model, current)
+            stays = f"stays at {current}: onnx cannot convert {operators} to {target} ({first_line})"
+            return [*notes, Note("opset", "", stays)]
+        raise ModelError(
+            f"opset {current} cannot be raised to {target}: {first_line} (operators that changed: {operators})",
+            where="opset",
+            hint="Export the model again with a newer opset",
+        ) from error
+    properties = {node.name: dict(node.metadata_props) for node in all_nodes(model) if node.name}
+    adopt(model, converted, big)
+    for node in all_nodes(model):
+        node.metadata_props.update(properties.get(node.name or "", {}))  # the converter drops them
+    _raise_ir(model, target)
+    return [*notes, Note("opset", "", f"converted from {current} to {target}; changed operators: {operators}")]
+
+
+def _versions(model: ir.Model, opset: int | None, minimum: int) -> tuple[int, int]:
+    """The model's version, which is set where it has none, and the one to reach; see :func:`raise_opset`."""
     current = model.opset_imports.get("")
     newest = onnx.defs.onnx_opset_version()
     if current is None:
@@ -73,50 +113,17 @@ def raise_opset(model: ir.Model, opset: int | None = None, *, minimum: int = 17)
         )
     if opset is not None and target > newest:
         raise OptionError(f"opset {target} is not known; the installed onnx knows up to {newest}")
-    if target == current:
-        _raise_ir(model, current)
-        return []
-    notes = expand_doubles(model) if FIRST <= current <= LAST < target else []
-    changed = changed_operators(model.graph, current, target)
-    if not changed:
-        model.opset_imports[""] = target
-        _raise_ir(model, target)
-        return [*notes, Note("opset", "", f"raised from {current} to {target}")]
-    if current < 9 and "Scan" in changed:
-        raise ModelError(
-            "Scan of opset 8 works on batches, which later opsets cannot express",
-            where="opset",
-            hint="Export the model again with a newer opset",
-        )
-    try:
-        proto, big = skeleton(model)
-        types = {v.name: v.dtype for node in all_nodes(model) for v in node.inputs if v is not None}
-        converted = convert(proto, target, types)
-        converted.ir_version = max(proto.ir_version, _ir_version(target))
-        onnx.checker.check_model(converted)
-    except Exception as error:
-        first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        operators = ", ".join(sorted(changed))
-        if opset is None and current >= MIN_CONVERTIBLE:
-            _raise_ir(model, current)
-            return [
-                *notes,
-                Note("opset", "", f"stays at {current}: onnx cannot convert {operators} to {target} ({first_line})"),
-            ]
-        raise ModelError(
-            f"opset {current} cannot be raised to {target}: {first_line} (operators that changed: {operators})",
-            where="opset",
-            hint="Export the model again with a newer opset",
-        ) from error
-    properties = {
-        node.name: dict(node.metadata_props) for node in all_nodes(model) if node.name and node.metadata_props
-    }
-    adopt(model, converted, big)
-    for node in all_nodes(model):
-        node.metadata_props.update(properties.get(node.name or "", {}))  # the converter drops them
-    _raise_ir(model, target)
-    what = f"converted from {current} to {target}; changed operators: {', '.join(sorted(changed))}"
-    return [*notes, Note("opset", "", what)]
+    return current, target
+
+
+def _converted(model: ir.Model, target: int) -> tuple[onnx.ModelProto, dict[str, ir.Value]]:
+    """What onnx's converter makes of a model, checked, and the big tensors left out of it."""
+    proto, big = skeleton(model)
+    types = {v.name: v.dtype for node in all_nodes(model) for v in node.inputs if v is not None}
+    converted = convert(proto, target, types)
+    converted.ir_version = max(proto.ir_version, _ir_version(target))
+    onnx.checker.check_model(converted)
+    return converted, big
 
 
 def _ir_version(opset: int) -> int:
