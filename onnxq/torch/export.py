@@ -27,7 +27,7 @@ from onnxq.spec import Scheme
 from onnxq.torch.feeding import example_of
 from onnxq.torch.finite import require_finite
 from onnxq.torch.insertion import map_tensors
-from onnxq.torch.marks import to_onnx
+from onnxq.torch.marks import in_float32, to_onnx
 from onnxq.torch.module import QuantizedModule, require_prepared
 from onnxq.torch.prepare import OPSET
 from onnxq.torch.quantizers import Quantizer
@@ -162,7 +162,7 @@ def _traced(prepared: QuantizedModule, example: tuple[Any, ...], names: dict[str
     training = {part: part.training for part in prepared.modules()}
     prepared.eval()
     try:
-        with prepared.set(round_biases=False), torch.no_grad():
+        with prepared.set(round_biases=False), in_float32():
             wanted: list[Tensor] = []
             copies = map_tensors(list(example), lambda _, x: x.clone(), "")
             _collect(prepared(*copies), wanted)

@@ -32,6 +32,8 @@ _SILENT = frozenset(
 )
 """Functions that ask about a tensor or move it: nothing to quantize."""
 
+_ASK_GRADIENT = torch.Tensor.requires_grad.__set__  # type: ignore[attr-defined]
+
 
 class Visitor(Protocol):
     """What is done at the calls."""
@@ -97,6 +99,8 @@ class Insertion(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
+        if func == _ASK_GRADIENT and args[1] and args[0].requires_grad:
+            return None  # a quantizer made it one that has a gradient: torch lets only leaves be asked for it
         if name in _SILENT:
             return func(*args, **kwargs)
         parts = parts_of(func, kwargs)

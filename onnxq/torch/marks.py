@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from onnxq.plan import Edge
 from onnxq.torch.composites import opened_between
 from onnxq.torch.insertion import IN_PLACE, map_tensors
 
-__all__ = ["Marked", "Marker", "Place", "to_onnx", "without_marks"]
+__all__ = ["Marked", "Marker", "Place", "in_float32", "to_onnx", "without_marks"]
 
 Tensor = torch.Tensor
 
@@ -126,7 +127,7 @@ def to_onnx(
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
-        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), torch.no_grad():
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), in_float32(), _unprinted():
             warnings.simplefilter("ignore")
             torch.onnx.export(
                 module,
@@ -147,6 +148,31 @@ def to_onnx(
     finally:
         for part, training in modes:
             part.training = training
+
+
+@contextmanager
+def in_float32() -> Iterator[None]:
+    """No gradients, and no autocast of the caller's: what is written computes in the types of its tensors."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+@contextmanager
+def _unprinted() -> Iterator[None]:
+    """The exporter turns on a log, which holds the whole graph where it fails and goes to the standard output."""
+    switch = "_jit_set_onnx_log_enabled"
+    known = getattr(torch._C, switch, None)
+    if known is not None:
+        setattr(torch._C, switch, lambda on: None)
+    try:
+        yield
+    finally:
+        if known is not None:
+            setattr(torch._C, switch, known)
 
 
 @dataclass(slots=True)

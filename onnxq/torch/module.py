@@ -229,8 +229,8 @@ class _Run:
     def _through(self, name: str, x: Tensor) -> Tensor:
         """Through a quantizer; a tensor that several calls read is quantized once."""
         quantizer = self.quantizers[name]
-        if isinstance(x, torch.nn.Parameter) or not x.is_floating_point():
-            return quantizer(x)  # type: ignore[no-any-return]
+        if isinstance(x, torch.nn.Parameter) or not x.is_floating_point() or x.is_inference():
+            return quantizer(x)  # type: ignore[no-any-return]  # tensors of inference_mode count no changes
         known = getattr(x, "_onnxq_quantized", None)
         key = (self, quantizer, x._version)
         if known is not None and known[0] == key:

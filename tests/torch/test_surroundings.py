@@ -1,0 +1,80 @@
+"""A prepared module in what training scripts put around it: modes of torch, and code that asks for gradients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from onnxq.errors import ModelError
+
+pytest.importorskip("torch", reason="the extra torch is not installed")
+
+import torch
+from torch import nn
+
+import onnxq.torch as qat
+from tests.torch.nets import W4A4, Plain, assert_same, batches, differences
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _same_nets() -> None:
+    torch.manual_seed(0)
+
+
+def test_inference_mode_computes_what_no_grad_does() -> None:
+    data = batches(4, 3, 10, 10)
+    model = qat.prepare(Plain(), (data[0],), options=W4A4, batches=data).eval()
+    with torch.no_grad():
+        want = model(data[0])
+    with torch.inference_mode():
+        assert torch.equal(model(data[0]), want)
+        assert torch.equal(model(data[0].clone()), want), "a tensor that inference_mode made"
+
+
+def test_autocast_around_prepare_and_export_changes_neither(tmp_path: Path) -> None:
+    data = batches(4, 3, 10, 10)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        model = qat.prepare(Plain(), (data[0],), options=W4A4)
+    assert model.plan.sites == qat.prepare(Plain(), (data[0],), options=W4A4).plan.sites
+    qat.calibrate(model, data)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        path = qat.export(model, tmp_path / "trained.onnx", (data[0],))
+    with model.eval().set(round_biases=False):
+        assert_same(differences(model, path, data, optimize=False), 0.1)
+
+
+def test_a_module_that_asks_for_a_gradient_of_what_a_quantizer_gave() -> None:
+    class Asks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv1d(1, 4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x[:, None]
+            if self.training:
+                x.requires_grad = True
+            result: torch.Tensor = self.layer(x)
+            return result
+
+    data = batches(2, 10)
+    model = qat.prepare(Asks(), (data[0],), batches=data).train()
+    model(data[0]).sum().backward()
+    assert model.module.layer.weight.grad is not None
+
+
+def test_what_cannot_be_exported_is_told_in_one_message(capfd: pytest.CaptureFixture[str]) -> None:
+    class Unknown(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Bilinear(6, 6, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.layer(x, x)
+            return result
+
+    with pytest.raises(ModelError, match="bilinear"):
+        qat.prepare(Unknown(), (torch.randn(4, 6),))
+    assert capfd.readouterr().out == ""
