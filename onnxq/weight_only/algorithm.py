@@ -34,7 +34,8 @@ HELP: Mapping[str, str] = {
     "up for its own errors: the one that needs --data)",
     "format": "qdq (standard ONNX of opset 21: DequantizeLinear with blocks, which onnxruntime multiplies as at "
     "accuracy_level=4, unless its session option session.qdq_matmulnbits_accuracy_level is 0) or matmulnbits "
-    "(onnxruntime's own MatMulNBits and GatherBlockQuantized)",
+    "(onnxruntime's own MatMulNBits and GatherBlockQuantized; 4 bits symmetric are more accurate there, since scales "
+    "may lie below 0)",
     "accuracy_level": "with format=matmulnbits: 4 lets onnxruntime round activations to 8 bits while it multiplies, 0 "
     "or 1 multiply in float32 (slower)",
 }

@@ -98,7 +98,7 @@ def _invert(lower: NDArray[np.float64]) -> None:
     lower[half:, :half] = -(lower[half:, half:] @ lower[half:, :half]) @ lower[:half, :half]
 
 
-def round_columns(matrix: Floats, upper: Floats, made: Coded, columns: slice) -> None:
+def round_columns(matrix: Floats, upper: Floats, made: Coded, columns: slice, *, either_sign: bool = False) -> None:
     """Quantize some inputs of a matrix.
 
     Args:
@@ -106,15 +106,17 @@ def round_columns(matrix: Floats, upper: Floats, made: Coded, columns: slice) ->
         upper: from :func:`factor`, for these columns.
         made: filled in there.
         columns: the inputs; they start at a block.
+        either_sign: see :func:`onnxq.weight_only.grid.choose`.
     """
     count = columns.stop - columns.start
     step = max(1, _ROWS // count)
     for start in range(0, len(matrix), step):
         rows = slice(start, min(start + step, len(matrix)))
-        _round_rows(np.array(matrix[rows, columns].T, np.float32, order="C"), upper, made, rows, columns)
+        work = np.array(matrix[rows, columns].T, np.float32, order="C")
+        _round_rows(work, upper, made, rows, columns, either_sign=either_sign)
 
 
-def _round_rows(work: Floats, upper: Floats, made: Coded, rows: slice, columns: slice) -> None:
+def _round_rows(work: Floats, upper: Floats, made: Coded, rows: slice, columns: slice, *, either_sign: bool) -> None:
     """``work``: (inputs, outputs), used up. Inputs lie along axis 0, so that every step works on rows of memory."""
     spec, size = made.spec, block_size(made.spec)
     count = len(work)
@@ -127,7 +129,7 @@ def _round_rows(work: Floats, upper: Floats, made: Coded, rows: slice, columns: 
             if i % size == 0:
                 # steps of 128 and blocks, powers of two, lie inside one another: these rows are up to date
                 block = np.ascontiguousarray(work[i : min(i + size, count)].T)
-                scale, zero = (part[:, 0] for part in choose(block[:, None, :], spec))
+                scale, zero = (part[:, 0] for part in choose(block[:, None, :], spec, either_sign=either_sign))
                 at = (columns.start + i) // size
                 made.scale[rows, at], made.zero[rows, at] = scale, zero.astype(made.zero.dtype)
                 low, high = spec.qmin - zero, spec.qmax - zero

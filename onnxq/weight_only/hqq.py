@@ -13,6 +13,8 @@ it is better than what the block had, has its zero point rounded.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,18 +31,19 @@ _BETA, _GROWTH = 10.0, 1.01
 _TINY = np.float32(1e-12)
 
 
-def hqq(matrix: Floats, spec: QuantSpec) -> Coded:
+def hqq(matrix: Floats, spec: QuantSpec, *, either_sign: bool = False) -> Coded:
     """Quantize a matrix.
 
     Args:
         matrix: (outputs, inputs), finite.
         spec: blocks along axis 1.
+        either_sign: see :func:`onnxq.weight_only.grid.choose`.
     """
-    return encode(matrix, spec, _fit)
+    return encode(matrix, spec, partial(_fit, either_sign=either_sign))
 
 
-def _fit(blocks: Floats, spec: QuantSpec) -> tuple[Floats, Floats]:
-    scale, zero = choose(blocks, spec)
+def _fit(blocks: Floats, spec: QuantSpec, *, either_sign: bool) -> tuple[Floats, Floats]:
+    scale, zero = choose(blocks, spec, either_sign=either_sign)
     best_scale, best_zero, least = (
         scale.copy(),
         zero.copy(),
@@ -53,7 +56,7 @@ def _fit(blocks: Floats, spec: QuantSpec) -> tuple[Floats, Floats]:
         target = blocks - _shrink(blocks - ints * scale[..., None], beta, scale)
         energy = np.einsum("osb,osb->os", ints, ints)
         fitted = np.einsum("osb,osb->os", target, ints) / np.maximum(energy, _TINY)
-        scale = np.where((energy > 0) & (fitted > 0), fitted, scale).astype(np.float32)
+        scale = np.where((energy > 0) & (fitted * scale > 0), fitted, scale).astype(np.float32)
         if not spec.symmetric:
             shift = (ints - target / scale[..., None]).mean(axis=2)
             offset = np.clip(offset + shift, spec.qmin, spec.qmax).astype(np.float32)
@@ -74,7 +77,7 @@ def _round_real(blocks: Floats, scale: Floats, zero: Floats, spec: QuantSpec) ->
 
 def _shrink(error: Floats, beta: float, scale: Floats) -> Floats:
     """The generalized soft threshold, in units of the block's scale so that it does not depend on them."""
-    unit = scale[..., None]
+    unit = np.abs(scale)[..., None]
     size = np.abs(error) / unit
     kept = np.maximum(size - np.power(np.maximum(size, _TINY), _POWER - 1) / beta, 0)
     return np.asarray(np.sign(error) * kept * unit, np.float32)

@@ -66,15 +66,18 @@ class Learner:
         bits = TABLE_BITS if wide else self.recipe.bits
         spec = self.recipe.spec(bits)
         if self.recipe.method == "rtn" or (self.recipe.method == "gptq" and not matrix.multiplied):
-            return nearest(weight, spec)
+            return self._nearest(weight, spec)
         if self.recipe.method == "hqq":
-            made: Coded | None = hqq(weight, spec)
+            made: Coded | None = hqq(weight, spec, either_sign=self.recipe.either_sign)
         else:
             made = None if rows is None else self._gptq(weight, spec, rows, data)
         if made is None:
             self.blind += 1
-            return nearest(weight, spec)
+            return self._nearest(weight, spec)
         return made if rows is None else self._better(weight, made, rows)
+
+    def _nearest(self, weight: Floats, spec: QuantSpec) -> Coded:
+        return nearest(weight, spec, either_sign=self.recipe.either_sign)
 
     def _gptq(self, weight: Floats, spec: QuantSpec, rows: Rows, data: str) -> Coded | None:
         made = empty(spec, *weight.shape)
@@ -82,7 +85,7 @@ class Learner:
             upper = self._factor_of(rows, data, columns)
             if upper is None:
                 return None
-            gptq.round_columns(weight, upper, made, columns)
+            gptq.round_columns(weight, upper, made, columns, either_sign=self.recipe.either_sign)
         return made
 
     def _factor_of(self, rows: Rows, data: str, columns: slice) -> Floats | None:
@@ -96,7 +99,7 @@ class Learner:
         self._factor = None
 
     def _better(self, weight: Floats, made: Coded, rows: Rows) -> Coded:
-        plain = nearest(weight, made.spec)
+        plain = self._nearest(weight, made.spec)
         x = np.concatenate(list(self._judging(rows)))
         before, after = _error(weight, plain, x), _error(weight, made, x)
         if not math.isfinite(before + after) or before <= 0:

@@ -70,6 +70,11 @@ class Recipe:
         """
         return self.format == "matmulnbits"
 
+    @property
+    def either_sign(self) -> bool:
+        """Whether scales may lie below 0: MatMulNBits takes them, not every runtime's DequantizeLinear does."""
+        return self.symmetric and self.format == "matmulnbits"
+
     def spec(self, bits: int | None = None) -> QuantSpec:
         """How a matrix of (outputs, inputs) is quantized.
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import onnx
 import pytest
@@ -80,12 +82,31 @@ def test_search_never_loses_to_the_full_range() -> None:
     assert searched.sum() < 0.95 * plain.sum()
 
 
-def test_zeros_and_constants() -> None:
-    for symmetric in (True, False):
-        weight = np.zeros((2, 32), np.float32)
-        weight[1] = 3.0
-        coded = nearest(weight, Recipe(8, 16, symmetric).spec())
-        assert (coded.scale > 0).all() and np.isfinite(coded.scale).all()
+def test_scales_of_either_sign_use_all_integers() -> None:
+    """4 bits have 16 integers, of which a scale above 0 leaves one unused where a block's largest number is above 0."""
+    weight = np.random.default_rng(0).standard_normal((256, 256), np.float32)
+    recipe = Recipe(4, 32, format="matmulnbits")
+
+    def power(coded: Coded) -> float:
+        return float(np.square(decode(coded) - weight).sum())
+
+    for quantized in (nearest, hqq):
+        plain = quantized(weight, recipe.spec())
+        mirrored = quantized(weight, recipe.spec(), either_sign=True)
+        assert (plain.scale > 0).all()
+        assert 0.4 < (mirrored.scale < 0).mean() < 0.6
+        assert power(mirrored) < 0.92 * power(plain)
+    assert recipe.either_sign and not Recipe().either_sign and not Recipe(symmetric=False).either_sign
+
+
+@pytest.mark.parametrize("either_sign", [False, True])
+def test_zeros_and_constants(either_sign: bool) -> None:
+    for bits, symmetric in itertools.product((4, 8), (True, False)):
+        weight = np.zeros((3, 32), np.float32)
+        weight[1], weight[2] = 3.0, -3.0
+        coded = nearest(weight, Recipe(bits, 16, symmetric).spec(), either_sign=either_sign)
+        assert (coded.scale != 0).all() and np.isfinite(coded.scale).all()
+        assert either_sign or (coded.scale > 0).all()
         np.testing.assert_allclose(decode(coded), weight, rtol=1e-6)
 
 

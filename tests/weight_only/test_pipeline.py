@@ -87,7 +87,7 @@ def _rounded(proto: onnx.ModelProto, recipe: Recipe) -> onnx.ModelProto:
         if tensor.name in ("a", "b", "table"):
             bits = 8 if tensor.name == "table" else recipe.bits
             turned = array.T if tensor.name == "a" else array
-            made = decode(nearest(turned, recipe.spec(bits)))
+            made = decode(nearest(turned, recipe.spec(bits), either_sign=recipe.either_sign))
             tensor.CopyFrom(numpy_helper.from_array(made.T.copy() if tensor.name == "a" else made, tensor.name))
     return copy
 
