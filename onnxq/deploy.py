@@ -16,6 +16,7 @@ from pathlib import Path
 from onnxq.backend import Backend, Kind
 from onnxq.console.terminal import listed, plural
 from onnxq.deploying.bounds import Bounds, keep_bounds
+from onnxq.deploying.float_readers import with_float_readers
 from onnxq.deploying.functions import kept_between
 from onnxq.deploying.given_numbers import GivenNumbers
 from onnxq.deploying.shared import without_torn_ties
@@ -192,6 +193,7 @@ def _adopt(
         if s.name in numbers and (s.readers or s.tensor not in in_float)  # one of a tensor left float quantizes nothing
     )
     plan = _truly_stored(without_torn_ties(replace(plan, sites=sites), numbers))
+    plan = with_float_readers(source, plan, numbers)
     fit_biases(source.model, plan, numbers)
     unused = given.unused(plan)
     notes = [f"deploy: {target.name} does not quantize {', '.join(map(repr, unused))}"] if unused else []
