@@ -47,6 +47,11 @@ KEEP = ((fake_quantize.DOMAIN, fake_quantize.NAME), (fake_quantize.DOMAIN, nnie_
 class Prepared:
     """A float model ready to be calibrated and planned.
 
+    Args:
+        source: the model.
+        options: those that say how it is read.
+        streamed: constants in half precision stay in their data files, to be widened whenever they are read.
+
     Attributes:
         model: normalized; not to be changed.
         notes: what the passes did.
@@ -56,14 +61,14 @@ class Prepared:
         remembered: what it remembers of its training data, where that is cheap to compare with.
     """
 
-    def __init__(self, source: Source, options: Options) -> None:
+    def __init__(self, source: Source, options: Options, *, streamed: bool = False) -> None:
         require_library(options.custom_op_library)
         model = load(source)
         self.bytes = file_size(model)
         self.notes: list[str] = []
         if options.simplify:
             self.notes += map(str, simplify(model))
-        widened = in_float32(model)
+        widened = in_float32(model, streamed=streamed)
         self.notes += map(str, widened)
         self.remembered = fingerprint(model, most_nodes=_FIRST_NODES)
         before = [value.name for value in model.graph.inputs] if model.ir_version >= 4 else []  # older ones must list
@@ -133,12 +138,16 @@ class Prepared:
         return model, [str(note) for note in notes]
 
 
-def in_float32(model: ir.Model) -> list[Note]:
+def in_float32(model: ir.Model, *, streamed: bool = False) -> list[Note]:
     """Bring a model that computes in half precision to float32, in place; what was done, or why it could not be.
 
     Quantizers with scales in half precision have the same ones in float32.
+
+    Args:
+        model: as it was loaded.
+        streamed: constants in data files stay there.
     """
-    return [*inline_functions(model, KEEP), *unique_names(model), *upcast(model)]
+    return [*inline_functions(model, KEEP), *unique_names(model), *upcast(model, streamed=streamed)]
 
 
 def _inputs_lost(before: list[str | None], model: ir.Model) -> list[str]:

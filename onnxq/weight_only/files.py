@@ -19,6 +19,7 @@ import onnx_ir as ir
 from onnxq.errors import OutputError
 from onnxq.graph.files.save import MAX_PROTO_BYTES, save, serialized_size
 from onnxq.graph.traverse import with_subgraphs
+from onnxq.graph.widened import Widened
 from onnxq.writing import hint_for
 
 __all__ = ["Output"]
@@ -30,7 +31,8 @@ _PIECE = 4 << 20
 
 def _external_files(model: ir.Model) -> set[Path]:
     """The data files that a model's initializers lie in."""
-    return {Path(t.path).resolve() for t in _tensors(model) if isinstance(t, ir.ExternalTensor)}
+    held = (t.source if isinstance(t, Widened) else t for t in _tensors(model))
+    return {Path(t.path).resolve() for t in held if isinstance(t, ir.ExternalTensor)}
 
 
 def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:

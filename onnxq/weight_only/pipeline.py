@@ -123,7 +123,7 @@ def rewrite_weights(
     reporter = reporter or Silent()
     if recipe.method == "gptq" and data is None:
         raise OptionError("gptq learns from data, and none was given", hint="Give data, or take method=hqq or rtn")
-    prepared = Prepared(source, options)
+    prepared = Prepared(source, options, streamed=True)
     model = prepared.at_opset(_OPSET[recipe.format], options.opset)
     if recipe.format == "qdq" and model.opset_imports.get("", 0) < _OPSET["qdq"]:
         raise OptionError(

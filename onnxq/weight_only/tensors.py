@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from onnxq.errors import ModelError
 from onnxq.graph.values import AnyArray, array_of
+from onnxq.graph.widened import Widened
 
 __all__ = ["in_memory", "pack", "packed_tensor", "read"]
 
@@ -36,9 +37,9 @@ def read(tensor: ir.TensorProtocol) -> AnyArray:
 
 def in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     """The same tensor without a data file behind it."""
-    if not isinstance(tensor, ir.ExternalTensor):
+    if not isinstance(tensor, (ir.ExternalTensor, Widened)):
         return tensor
-    if tensor.dtype in _FOURS:
+    if isinstance(tensor, ir.ExternalTensor) and tensor.dtype in _FOURS:
         with open(tensor.path, "rb") as file:
             file.seek(tensor.offset or 0)
             raw = np.fromfile(file, np.uint8, tensor.nbytes)

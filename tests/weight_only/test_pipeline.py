@@ -258,16 +258,22 @@ def test_bytes_are_multiplied_in_integers_and_a_slow_choice_is_told_of(tmp_path:
     assert any("accuracy_level=4 in integers" in text for text in exact.verification.warnings)
 
 
-def test_what_stays_float_of_a_float16_model_stays_as_small(tmp_path: Path) -> None:
+@pytest.mark.parametrize("external", [False, True])
+def test_what_stays_float_of_a_float16_model_stays_as_small(external: bool, tmp_path: Path) -> None:
     proto = build(
         "(float16[N, 48] x) => (float16[N, 40] y) { a = MatMul (x, w) \n y = MatMul (a, v) }",
         w=normal(48, 48).astype(np.float16),
         v=normal(48, 40, seed=1).astype(np.float16),
     )
     proto.graph.node[0].name = "first"
-    quantize_weights(save(proto, tmp_path / "m.onnx"), tmp_path / "q.onnx", bits=8, exclude=["first"])
-    held = {t.name: t.data_type for t in onnx.load(tmp_path / "q.onnx").graph.initializer}
-    assert held["w_half"] == onnx.TensorProto.FLOAT16
+    path = save(proto, tmp_path / "m.onnx", external=external)
+    feeds = [{"x": normal(32, 48, seed=seed, scale=1.0).astype(np.float16)} for seed in range(4)]
+    result = quantize_weights(path, tmp_path / "q.onnx", bits=8, exclude=["first"], data=feeds)
+    assert [file.name for file in result.files] == (["q.onnx", "q.onnx.data"] if external else ["q.onnx"])
+    assert result.verification.worst is not None and result.verification.worst[1].sqnr > 35
+    stored = {t.name: t for t in onnx.load(tmp_path / "q.onnx").graph.initializer}
+    np.testing.assert_array_equal(numpy_helper.to_array(stored["w_half"]), normal(48, 48).astype(np.float16))
+    held = {name: tensor.data_type for name, tensor in stored.items()}
     assert all(kind != onnx.TensorProto.FLOAT or "scale" in name for name, kind in held.items())
 
 

@@ -7,6 +7,7 @@ for bit.
 from __future__ import annotations
 
 from collections.abc import Container
+from copy import copy
 from typing import Any
 
 import ml_dtypes
@@ -18,6 +19,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.passes.upcast import HALVES
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import array_of, constant_array, is_constant, remove_nodes, replace_value, set_constant
+from onnxq.graph.widened import Widened
 
 __all__ = ["store_in_half", "widen_halves"]
 
@@ -48,10 +50,9 @@ def store_in_half(model: ir.Model, among: Container[str] | None = None) -> None:
             continue
         if value.is_graph_output() or any(use.node.op_type in _QUANTIZERS for use in value.uses()):
             continue
-        half = _exact(array_of(tensor), bfloat16=opset >= _BFLOAT16_OPSET)
-        if half is None:
+        stored = _stored(tensor, graph, namer.fresh(f"{name}_half"), bfloat16=opset >= _BFLOAT16_OPSET)
+        if stored is None:
             continue
-        stored = set_constant(graph, namer, f"{name}_half", half)
         cast = ir.node("Cast", [stored], {"to": int(ir.DataType.FLOAT)}, name=namer.node(f"{name}_Cast"))
         wide = cast.outputs[0]
         wide.type, wide.shape = value.type, value.shape
@@ -86,6 +87,22 @@ def widen_halves(model: ir.Model) -> None:
         made.name = name
         if not stored.uses() and not stored.is_graph_output() and isinstance(stored.graph, ir.Graph):
             stored.graph.initializers.pop(stored.name or "")
+
+
+def _stored(tensor: ir.TensorProtocol, graph: ir.Graph, name: str, *, bfloat16: bool) -> ir.Value | None:
+    """A constant in half precision of the same numbers, None where there is none; one in a data file stays there."""
+    if isinstance(tensor, Widened):
+        held: ir.TensorProtocol = copy(tensor.source)
+    else:
+        half = _exact(array_of(tensor), bfloat16=bfloat16)
+        if half is None:
+            return None
+        held = ir.Tensor(half)
+    held.name = name
+    shape = ir.Shape(held.shape.numpy())
+    value = ir.Value(name=name, shape=shape, type=ir.TensorType(held.dtype), const_value=held)
+    graph.register_initializer(value)
+    return value
 
 
 def _exact(array: NDArray[Any], *, bfloat16: bool) -> NDArray[Any] | None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_graphs
 from onnxq.graph.values import array_of, is_constant, replace_value
+from onnxq.graph.widened import Widened
 
 __all__ = ["share_constants"]
 
@@ -37,7 +38,7 @@ def share_constants(model: ir.Model) -> list[Note]:
             tensor = value.const_value
             if (
                 tensor is None
-                or isinstance(tensor, (ir.ExternalTensor, ir.StringTensor))
+                or isinstance(tensor, (ir.ExternalTensor, ir.StringTensor, Widened))
                 or not is_constant(value)
                 or value.is_graph_output()
                 or tensor.nbytes < _LEAST_BYTES

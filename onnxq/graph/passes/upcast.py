@@ -12,6 +12,7 @@ from onnxq.graph.note import Note
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import array_of, replace_value
+from onnxq.graph.widened import Widened
 
 __all__ = ["GENERIC", "HALVES", "upcast"]
 
@@ -32,7 +33,7 @@ GENERIC = frozenset({
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "precision")
 
 
-def upcast(model: ir.Model, dtypes: Collection[ir.DataType] = HALVES) -> list[Note]:
+def upcast(model: ir.Model, dtypes: Collection[ir.DataType] = HALVES, *, streamed: bool = False) -> list[Note]:
     """Turns tensors of some floating-point types into float32, with Casts at the graph's inputs and outputs only.
 
     Initializers, types asked for by attributes (Cast, EyeLike, RandomNormal …), tensors in attributes and all
@@ -41,6 +42,7 @@ def upcast(model: ir.Model, dtypes: Collection[ir.DataType] = HALVES) -> list[No
     Args:
         model: changed in place, unless it is refused. Functions must be inlined, names unique.
         dtypes: the types to leave; ``{ir.DataType.DOUBLE}`` brings float64 models down to float32.
+        streamed: constants in data files stay there, and are widened whenever they are read.
 
     Returns:
         A note of what was done, or of why it was refused, which then is the last and begins with ``refused: ``: an
@@ -55,7 +57,7 @@ def upcast(model: ir.Model, dtypes: Collection[ir.DataType] = HALVES) -> list[No
     if reason is not None:
         return [*notes, reason]
     namer = Namer(model)
-    _convert_initializers(model, wanted, namer)
+    _convert_initializers(model, wanted, namer, streamed=streamed)
     fixed = {*model.graph.inputs, *model.graph.outputs}
     for graph in all_graphs(model):
         for node in graph:
@@ -124,7 +126,7 @@ def _float32(tensor: ir.TensorProtocol, name: str | None) -> ir.TensorProtocol:
     return ir.Tensor(clipped.astype(np.float32), name=name)
 
 
-def _convert_initializers(model: ir.Model, wanted: frozenset[ir.DataType], namer: Namer) -> None:
+def _convert_initializers(model: ir.Model, wanted: frozenset[ir.DataType], namer: Namer, *, streamed: bool) -> None:
     for graph in all_graphs(model):
         for value in list(graph.initializers.values()):
             tensor = value.const_value
@@ -141,7 +143,10 @@ def _convert_initializers(model: ir.Model, wanted: frozenset[ir.DataType], namer
                 graph.register_initializer(copy)
                 replace_value(value, copy)
                 continue
-            value.const_value = _float32(tensor, value.name)
+            if streamed and isinstance(tensor, ir.ExternalTensor) and tensor.dtype in HALVES:
+                value.const_value = Widened(tensor, value.name)
+            else:
+                value.const_value = _float32(tensor, value.name)
             value.type = ir.TensorType(ir.DataType.FLOAT)
 
 
