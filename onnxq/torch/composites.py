@@ -18,14 +18,17 @@ BETWEEN = "product"
 """Position of the tensor between the two operators that one call is."""
 
 
-def parts_of(func: Callable[..., Any], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
+def parts_of(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
     """What computes the same with calls of other functions of torch; None where a call is one operator.
 
     Args:
         func: a function of torch.
+        args: of the call.
         kwargs: of the call.
     """
     if func in _SCALED and all(kwargs.get(name, 1) == 1 for name in ("alpha", "beta")):
+        return None
+    if func in _SUMS and not (args and isinstance(args[0], Tensor) and args[0].dtype == torch.bool):
         return None
     return _COMPOSITES.get(func)
 
@@ -108,6 +111,87 @@ def _times(x: Tensor, factor: Number) -> Tensor:
     return x if factor == 1 else x * factor
 
 
+def _silu(input: Tensor, inplace: bool = False) -> Tensor:
+    share = torch.sigmoid(input)
+    return input.mul_(share) if inplace else input * share
+
+
+def _mish(input: Tensor, inplace: bool = False) -> Tensor:
+    share = torch.tanh(functional.softplus(input))
+    return input.mul_(share) if inplace else input * share
+
+
+def _glu(input: Tensor, dim: int = -1) -> Tensor:
+    first, second = input.chunk(2, dim)
+    return first * torch.sigmoid(second)
+
+
+def _lstm_cell(
+    input: Tensor,
+    hx: tuple[Tensor, Tensor],
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """See the documentation of torch.nn.LSTMCell."""
+    gates = functional.linear(input, w_ih, b_ih) + functional.linear(hx[0], w_hh, b_hh)
+    i, f, g, o = gates.chunk(4, 1)
+    cell = torch.sigmoid(f) * hx[1] + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(cell), cell
+
+
+def _gru_cell(
+    input: Tensor,
+    hx: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+) -> Tensor:
+    """See the documentation of torch.nn.GRUCell."""
+    r, z, n = functional.linear(input, w_ih, b_ih).chunk(3, 1)
+    h_r, h_z, h_n = functional.linear(hx, w_hh, b_hh).chunk(3, 1)
+    new = torch.tanh(n + torch.sigmoid(r + h_r) * h_n)
+    return new + torch.sigmoid(z + h_z) * (hx - new)
+
+
+def _tanh_cell(input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, *biases: Tensor | None) -> Tensor:
+    return torch.tanh(_sum_of_two(input, hx, w_ih, w_hh, *biases))
+
+
+def _relu_cell(input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, *biases: Tensor | None) -> Tensor:
+    return torch.relu(_sum_of_two(input, hx, w_ih, w_hh, *biases))
+
+
+def _sum_of_two(
+    input: Tensor,
+    hx: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+) -> Tensor:
+    return functional.linear(input, w_ih, b_ih) + functional.linear(hx, w_hh, b_hh)
+
+
+def _diff(
+    input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None
+) -> Tensor:
+    """Neighbours less each other, which torch's exporter does not know; masks of transformers are made with it."""
+    x = torch.cat([part for part in (prepend, input, append) if part is not None], dim)
+    for _ in range(n):
+        length = x.size(dim) - 1
+        low, high = x.narrow(dim, 0, length), x.narrow(dim, 1, length)
+        x = torch.logical_xor(high, low) if x.dtype == torch.bool else high - low
+    return x
+
+
+def _cumsum(input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+    """Of truth values, which torch's exporter hands to a CumSum as they are."""
+    return torch.cumsum(input.to(dtype or torch.int64), dim)
+
+
 _COMPOSITES: dict[Any, Callable[..., Any]] = {
     functional.multi_head_attention_forward: _opened(functional.multi_head_attention_forward),
     functional.scaled_dot_product_attention: _attention,
@@ -115,7 +199,20 @@ _COMPOSITES: dict[Any, Callable[..., Any]] = {
     torch.Tensor.addmm: _addmm,
     torch.baddbmm: _baddbmm,
     torch.Tensor.baddbmm: _baddbmm,
+    functional.silu: _silu,
+    functional.mish: _mish,
+    functional.glu: _glu,
+    torch.lstm_cell: _lstm_cell,
+    torch.gru_cell: _gru_cell,
+    torch.rnn_tanh_cell: _tanh_cell,
+    torch.rnn_relu_cell: _relu_cell,
+    torch.diff: _diff,
+    torch.Tensor.diff: _diff,
+    torch.cumsum: _cumsum,
+    torch.Tensor.cumsum: _cumsum,
 }
 """Functions of several layers, with what runs the layers one by one."""
 _SCALED = (torch.addmm, torch.Tensor.addmm)
 """One operator, unless given factors."""
+_SUMS = (torch.cumsum, torch.Tensor.cumsum)
+"""One operator, unless of truth values."""

@@ -103,7 +103,7 @@ class Insertion(TorchFunctionMode):
             return None  # a quantizer made it one that has a gradient: torch lets only leaves be asked for it
         if name in _SILENT:
             return func(*args, **kwargs)
-        parts = parts_of(func, kwargs)
+        parts = parts_of(func, args, kwargs)
         if parts is not None:
             with self:
                 return parts(*args, **kwargs)
