@@ -6,13 +6,11 @@ import argparse
 import json
 import logging
 import os
-import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from onnxq.arguments.parser import make_parser
 from onnxq.arguments.settled import UsageError, settle
@@ -20,12 +18,15 @@ from onnxq.console.collector import keep_loaded, seldom_collecting
 from onnxq.console.deferred import defer_imports
 from onnxq.console.exit_codes import ExitCode
 from onnxq.console.records import IN_REPORT
+from onnxq.console.signals import Terminated, heed_signals, ignore_signals
 from onnxq.console.streams import close_stdout, give_streams, stdout_error
 from onnxq.console.terminal import Screen
 from onnxq.errors import OnnxqError
 from onnxq.writing import cause_outside
 
 __all__ = ["main"]
+
+Stop = TypeVar("Stop", bound=KeyboardInterrupt)
 
 _UNSAID = (ExitCode.BELOW, ExitCode.UNMET)
 """Codes of results that are not as they were asked for: --quiet does not keep this to itself."""
@@ -46,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     program, argv = argv is None, sys.argv[1:] if argv is None else argv
     give_streams()
+    if program:
+        heed_signals()
     for name, value in _CALM.items():
         os.environ.setdefault(name, value)
     defer_imports()
@@ -72,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         close_stdout()
         code = ExitCode.BROKEN_PIPE
     except Exception as error:
-        if _stopped(error):
+        if _behind(error, KeyboardInterrupt) is not None:
             return _interrupted(complaints, error, program=program, as_json=as_json)
         code = ExitCode.FAILED
         outside = stdout_error(error) or cause_outside(error)
@@ -89,28 +92,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _interrupted(complaints: Screen, error: BaseException, *, program: bool, as_json: bool) -> ExitCode:
-    """What is said after Ctrl-C; a program that ends pays no heed to another."""
-    if program and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _interrupted(complaints: Screen, error: BaseException, *, program: bool, as_json: bool) -> int:
+    """What is said after Ctrl-C, or a signal like it; a program that ends pays no heed to another."""
+    if program:
+        ignore_signals()
+    ended = _behind(error, Terminated)
     kept = f"; {error}" if isinstance(error, KeyboardInterrupt) and str(error) else ""
-    complaints.line(f"\nonnxq: interrupted; nothing half-written is left{kept}")
-    _document(as_json, KeyboardInterrupt() if not isinstance(error, KeyboardInterrupt) else error)
-    return ExitCode.INTERRUPTED
+    what = "interrupted" if ended is None else "terminated"
+    complaints.line(f"\nonnxq: {what}; nothing half-written is left{kept}")
+    _document(as_json, KeyboardInterrupt(str(error) if kept else what))
+    return ExitCode.INTERRUPTED if ended is None else ended.code
 
 
-def _stopped(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is behind an error: libraries make one of their own of it while they are imported."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
+def _behind(error: BaseException | None, kind: type[Stop]) -> Stop | None:
+    """The signal behind an error: libraries make one of their own of Ctrl-C while they are imported."""
+    while error is not None and not isinstance(error, kind):
         error = error.__cause__ or error.__context__
-    return error is not None
+    return error
 
 
 def _document(wanted: bool, error: BaseException) -> None:
     """Print what went wrong where ``--json`` asks for it; the message for people is on stderr as always."""
     if not wanted:
         return
-    kind, what = type(error).__name__, str(error) or "interrupted"
+    kind, what = type(error).__name__, str(error)
     said: dict[str, str | None] = {"kind": kind, "what": what, "where": None, "hint": None}
     if isinstance(error, OnnxqError):
         said |= {"what": error.what, "where": error.where, "hint": error.hint}

@@ -23,5 +23,7 @@ class ExitCode(IntEnum):
     USAGE = 2, "wrong usage"
     BELOW = 3, "quantize, verify: worse than --min-sqnr or --max-steps allow; check: more than notes was found"
     UNMET = 4, "quantize --max-drop: nothing tried meets the target; the best was written"
+    HUNG_UP = 129, "ended by SIGHUP: its terminal was closed"
     INTERRUPTED = 130, "interrupted"
     BROKEN_PIPE = 141, "the reader of the output closed it"
+    TERMINATED = 143, "ended by SIGTERM: kill, timeout, a scheduler"
