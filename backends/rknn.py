@@ -20,7 +20,8 @@ KeyError; ``onnxq check`` names such nodes, and inputs of uint8, which it takes 
 crash it where Softmax and product, residual Adds around a float product, or Reshapes and Transposes before and behind
 are quantized, each pair by itself in a small vision transformer; with Conv and Gemm alone (``--placement compute``)
 that is built. A LayerNormalization it
-builds where epsilon is written out, as it is here. Not verified: the NPU itself.
+builds where epsilon is written out, and a model output that the model reads itself where that has a DequantizeLinear of
+its own, as both have here. Not verified: the NPU itself.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from onnxq.graph.values import constant_array, is_constant
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
+from onnxq.render.own_outputs import own_outputs
 from onnxq.rows import (
     conv_axis,
     conv_transpose_axis,
@@ -123,7 +125,8 @@ def _cuts_nothing(node: ir.Node) -> str | None:
 
 
 def _finish(model: ir.Model, plan: Plan) -> None:
-    """Write out the epsilon of a LayerNormalization: the builder cannot do without it."""
+    """Write out the epsilon of a LayerNormalization, and keep outputs apart: the builder fails on others."""
+    own_outputs(model)
     for node in all_nodes(model):
         if node.op_type == "LayerNormalization" and node.domain == "" and "epsilon" not in node.attributes:
             node.attributes["epsilon"] = ir.AttrFloat32("epsilon", _EPSILON)

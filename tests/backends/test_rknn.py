@@ -123,3 +123,28 @@ def test_check_says_that_attention_of_several_heads_may_not_build(axes: int, pla
     found = [f for f in onnxq.check(model, backend="rknn", options=Options(placement=placement)) if "head" in f.what]
     assert len(found) == told and all("'scores'" in f.where or "'mix'" in f.where for f in found)
     assert all("--placement compute" in f.hint for f in found)
+
+
+def test_outputs_that_the_model_reads_have_a_dequantizer_of_their_own(tmp_path: Path) -> None:
+    source = build(
+        """(float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] a, float[1, 4, 8, 8] b, float[1, 4, 8, 8] y) {
+            [first] a = Conv <pads = [1, 1, 1, 1]> (x, w)
+            [relu] b = Relu (a)
+            [last] y = Conv <pads = [1, 1, 1, 1]> (b, v)
+        }""",
+        w=normal(4, 3, 3, 3),
+        v=normal(4, 4, 3, 3, seed=1),
+    )
+    feeds = images(1, 3, 8, 8)
+    made = onnxq.quantize(source, feeds, backend="rknn", output=tmp_path)
+    model = onnx.load(made.files[0])
+    read = {name for node in model.graph.node for name in node.input}
+    assert [o.name for o in model.graph.output] == ["a", "b", "y"]
+    assert not read & {"a", "b", "y"}
+    again = onnxq.deploy(made.files[0], backend="rknn", output=tmp_path / "again")
+    assert {s.tensor: again.qparams[s.name] for s in again.plan.sites} == {
+        s.tensor: made.qparams[s.name] for s in made.plan.sites
+    }
+    assert again.verification is not None and again.verification.against_source is not None
+    assert again.verification.against_source.worst is not None
+    assert again.verification.against_source.worst[1].sqnr > 100

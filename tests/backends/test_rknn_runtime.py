@@ -90,6 +90,19 @@ def gated() -> onnx.ModelProto:
     )
 
 
+def read_outputs() -> onnx.ModelProto:
+    """Outputs that the model reads itself."""
+    return build(
+        """(float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] a, float[1, 4, 8, 8] r, float[1, 4, 8, 8] y) {
+            [first] a = Conv <pads = [1, 1, 1, 1]> (x, w)
+            [relu] r = Relu (a)
+            [last] y = Conv <pads = [1, 1, 1, 1]> (r, v)
+        }""",
+        w=normal(4, 3, 3, 3),
+        v=normal(4, 4, 3, 3, seed=1),
+    )
+
+
 def test_layers_agree_from_equal_integers(tmp_path: Path) -> None:
     samples = feeds_for(gated(), samples=2)
     made = onnxq.quantize(gated(), samples, backend="rknn", output=tmp_path, options=Options(placement="all"))
@@ -107,6 +120,7 @@ def test_layers_agree_from_equal_integers(tmp_path: Path) -> None:
         (upsampling, (1, 4, 8, 8)),
         (matmul, (1, 2, 8, 16)),
         (normalized, (1, 3, 8, 8)),
+        (read_outputs, (1, 3, 8, 8)),
     ],
 )
 def test_the_simulator_agrees(graph: object, shape: tuple[int, ...], tmp_path: Path) -> None:
