@@ -2,12 +2,13 @@
 
 For a layer ``y = W x + b`` the expected error of channel ``o`` is ``sum_i (Wq - W)[o, i] E[x_i]``, with the mean of the
 input over samples and positions. It is subtracted from the bias (Nagel et al., Data-Free Quantization Through Weight
-Equalization and Bias Correction, 2019, section 4.2; here with measured means).
+Equalization and Bias Correction, 2019, section 4.2; here with measured means). Biases that an algorithm before it has
+fitted to the data are left alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from onnxq.algorithm import Draft
 from onnxq.algorithms.biases.empirical import correct_empirically
+from onnxq.algorithms.biases.fitted import fitted_biases, set_computed
 from onnxq.calibration.collect import channel_means
 from onnxq.calibration.measured import Measured
 from onnxq.calibration.roles import few, spread
@@ -98,6 +100,7 @@ def apply(draft: Draft, *, method: str = "analytic", runs: int = 64) -> None:
         if draft.fitting:
             draft.notes.append(f"bias_correction: {correct_empirically(draft, runs)}")
         return
+    fitted = fitted_biases(draft.model, draft.reference)
     done = correct_biases(
         draft.model,
         draft.plan,
@@ -108,10 +111,12 @@ def apply(draft: Draft, *, method: str = "analytic", runs: int = 64) -> None:
         sizes=draft.sizes,
         providers=draft.options.providers,
         custom_op_library=draft.options.custom_op_library,
+        leave=fitted,
     )
     fit_biases(draft.model, draft.plan, draft.numbers)
-    if done:
-        draft.notes.append(f"bias_correction: {done} layers")
+    if done or fitted:
+        left = f"; {len(fitted)} left as an algorithm before it has fitted them" if fitted else ""
+        draft.notes.append(f"bias_correction: {done} layers{left}")
 
 
 def correct_biases(
@@ -125,6 +130,7 @@ def correct_biases(
     sizes: Mapping[str, int] | None = None,
     providers: Sequence[str] | None = None,
     custom_op_library: str | None = None,
+    leave: Collection[str] = (),
 ) -> int:
     """Correct the biases of convolutions and Gemms that have a bias of their own.
 
@@ -138,11 +144,12 @@ def correct_biases(
         sizes: tensor name → number of elements, to bound the memory that measuring takes.
         providers: execution providers of onnxruntime.
         custom_op_library: shared library with the model's custom operators.
+        leave: names of biases that stay as they are.
 
     Returns:
         Number of layers corrected.
     """
-    layers = _layers(model, plan, numbers)
+    layers = [layer for layer in _layers(model, plan, numbers) if layer.bias.name not in leave]
     if not layers or not samples:
         return 0
     inputs = list(dict.fromkeys(layer.data.name or "" for layer in layers))
@@ -168,7 +175,7 @@ def correct_biases(
             biases[key] = _corrected(layer, mean, original) if mean is not None else None
         corrected = biases[key]
         if corrected is not None:
-            layer.bias.const_value = ir.Tensor(corrected, name=layer.bias.name)
+            set_computed(layer.bias, ir.Tensor(corrected, name=layer.bias.name))
             done += 1
     return done
 

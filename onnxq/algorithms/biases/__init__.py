@@ -1,1 +1,1 @@
-"""Biases of quantized layers: one for each, and its mean error measured and taken out."""
+"""Biases of quantized layers: one for each, its mean error measured and taken out, and which are fitted already."""
