@@ -16,8 +16,9 @@ from onnxq.options import Options
 from onnxq.options.selection import Selection
 from onnxq.plan import Kept
 from onnxq.planning.weightless import ALREADY, reads_quantized, why_no_weights
+from onnxq.weight_only.recipe import TABLE_BITS, Recipe
 
-__all__ = ["Matrix", "find"]
+__all__ = ["EXPERTS", "Matrix", "find"]
 
 _LEAST = 1024
 """Numbers of a weight that is worth a node of its own."""
@@ -26,6 +27,11 @@ _STORED = ("MatMul", "Gemm", "Gather")
 _EMBEDS = ("EmbedLayerNormalization",)
 _WHOLE = {"Attention": {1: 0}, "EmbedLayerNormalization": {2: 1, 3: 1, 4: 1}, "MoE": {2: 1, 4: 1, 6: 1}}
 """Operators of onnxruntime's own → positions of weights → axis of inputs: 0 for the first, 1 for the last one."""
+EXPERTS = (2, 4)
+"""Positions of the weights of a MoE that QMoE has as well."""
+_MOST_CHOICES = 1024
+"""Outputs of a product that chooses experts; a vocabulary has more."""
+_PASSING = frozenset({"Add", "Cast", "Div", "Flatten", "Identity", "Mul", "Reshape", "Sigmoid", "Softmax"})
 _UNFIT = f"its weights have fewer than {_LEAST} numbers, or are no float32 constants of whole blocks of {{block}}"
 
 
@@ -39,6 +45,8 @@ class Matrix:
         nodes: MatMul and Gemm that multiply with it, or Gather that pick rows of it.
         gathered: whether rows of it are picked.
         whole: whether its readers take floats alone, so that it is unpacked as a whole when the model is loaded.
+        experts: whether its readers are MoE that become QMoE.
+        chooses: whether the largest numbers of the product are picked, those of a router of experts say.
     """
 
     value: ir.Value
@@ -46,11 +54,18 @@ class Matrix:
     nodes: Sequence[ir.Node]
     gathered: bool
     whole: bool = False
+    experts: bool = False
+    chooses: bool = False
 
     @property
     def multiplied(self) -> bool:
-        """Whether its readers multiply with it as it is stored."""
-        return not (self.gathered or self.whole)
+        """Whether its readers are MatMul and Gemm, which multiply with it as it is stored."""
+        return not (self.gathered or self.whole or self.experts)
+
+    def bits(self, recipe: Recipe) -> int:
+        """Bits that it takes: 8 where no sum evens out what rounding does, and where 4 could not be unpacked."""
+        too_old = self.whole and recipe.format != "qdq"  # its opset has no Cast of 4 bits
+        return TABLE_BITS if self.gathered or self.chooses or too_old else recipe.bits
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -64,21 +79,21 @@ class Matrix:
         return _shape(self.value)[:-1]
 
 
-def find(model: ir.Model, options: Options, *, block: int, deep: bool = False) -> tuple[list[Matrix], list[Kept]]:
+def find(model: ir.Model, options: Options, recipe: Recipe) -> tuple[list[Matrix], list[Kept]]:
     """The matrices of a model, in the order of their first readers, and the nodes whose weights stay float.
 
     Args:
         model: normalized; left as it is.
-        options: ``exclude`` and ``include`` count.
-        block: weights that share a scale.
-        deep: tables of more than two axes, those of experts say, are among them.
+        options: ``exclude``, ``include`` and ``providers`` count.
+        recipe: how they are to be stored.
 
     Raises:
         OptionError: a pattern matches nothing.
     """
     nodes = list(all_nodes(model))
     selection = Selection(model, nodes, Options(exclude=options.exclude, include=options.include))
-    found: dict[tuple[ir.Value, int, bool, bool], list[ir.Node]] = {}
+    block, on_cpu = recipe.block, all(name.lower().startswith("cpu") for name in options.providers)
+    found: dict[tuple[ir.Value, int, bool, bool, bool, bool], list[ir.Node]] = {}
     kept: list[Kept] = []
     for node in nodes:
         if node.op_type in ELEMENTWISE | QUANTIZERS:
@@ -88,14 +103,16 @@ def find(model: ir.Model, options: Options, *, block: int, deep: bool = False) -
         if node.domain == "com.microsoft" and node.op_type in _WHOLE:
             fit = {p: axis for p, axis in _WHOLE[node.op_type].items() if _fits(node, p, axis, block)}
             reason = _chosen_out(node, selection) or (None if fit else _UNFIT.format(block=block))
+            experts = recipe.packed_experts and on_cpu and _fits_qmoe(node) and fit.keys() >= set(EXPERTS)
             for position, axis in fit.items() if reason is None else ():
                 value = node.inputs[position]
                 assert value is not None
-                readers = found.setdefault((value, axis, node.op_type in _EMBEDS, True), [])
+                key = (value, axis, node.op_type in _EMBEDS, not experts, experts, False)
+                readers = found.setdefault(key, [])
                 readers += [] if node in readers else [node]
             kept += [] if reason is None else [Kept(node.name or "", node.op_type, reason)]
             continue
-        reason = _refusal(node, selection, deep=deep)
+        reason = _refusal(node, selection, deep=recipe.quick_tables)
         if reason:
             kept.append(Kept(node.name or "", node.op_type, reason))
             continue
@@ -103,8 +120,31 @@ def find(model: ir.Model, options: Options, *, block: int, deep: bool = False) -
         value = node.inputs[0 if gathered else 1]
         assert value is not None
         axis = 1 if gathered else int(node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1)
-        found.setdefault((value, axis, gathered, False), []).append(node)
+        chooses = not gathered and _is_picked_from(node, value, axis)
+        found.setdefault((value, axis, gathered, False, False, chooses), []).append(node)
     return [Matrix(value, axis, group, *how) for (value, axis, *how), group in found.items()], kept
+
+
+def _fits_qmoe(node: ir.Node) -> bool:
+    """Whether QMoE of onnxruntime's CPU computes what a MoE does: it always normalizes, and gates by SwiGLU alone."""
+    number = node.attributes.get_int
+    plain = number("normalize_routing_weights", 0) == 1 and number("use_sparse_mixer", 0) == 0
+    return node.op_type == "MoE" and plain and not any(v is not None for v in node.inputs[max(EXPERTS) + 2 :])
+
+
+def _is_picked_from(node: ir.Node, weight: ir.Value, axis: int) -> bool:
+    """Whether the largest results of a product choose what is computed: TopK picks them, or a MoE its experts."""
+    if _shape(weight)[1 - axis] > _MOST_CHOICES:
+        return False
+    waiting = list(node.outputs)
+    for value in waiting:
+        for reader, index in value.uses():
+            if (reader.op_type, index) in (("TopK", 0), ("MoE", 1), ("QMoE", 1)):
+                return True
+            others = (v for i, v in enumerate(reader.inputs) if i != index and v is not None)
+            if reader.op_type in _PASSING and reader.outputs[0] not in waiting and all(map(is_constant, others)):
+                waiting.append(reader.outputs[0])
+    return False
 
 
 def _fits(node: ir.Node, position: int, axis: int, block: int) -> bool:

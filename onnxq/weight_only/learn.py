@@ -14,7 +14,7 @@ from onnxq.weight_only import gptq
 from onnxq.weight_only.find import Matrix
 from onnxq.weight_only.grid import Coded, block_size, chunks, decode, empty, nearest
 from onnxq.weight_only.hqq import hqq
-from onnxq.weight_only.recipe import TABLE_BITS, Recipe
+from onnxq.weight_only.recipe import Recipe
 from onnxq.weight_only.tensors import read
 
 __all__ = ["Learner", "Rows"]
@@ -62,9 +62,7 @@ class Learner:
         weight = array.T if matrix.axis == 0 else array
         if not all(np.isfinite(array[part]).all() for part in chunks(*array.shape)):
             return None
-        wide = matrix.gathered or (matrix.whole and self.recipe.format != "qdq")  # its opset has no Cast of 4 bits
-        bits = TABLE_BITS if wide else self.recipe.bits
-        spec = self.recipe.spec(bits)
+        spec = self.recipe.spec(matrix.bits(self.recipe))
         if self.recipe.method == "rtn" or (self.recipe.method == "gptq" and not matrix.multiplied):
             return self._nearest(weight, spec)
         if self.recipe.method == "hqq":

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,12 @@ import onnx_ir as ir
 from onnxq.calibration.chance import one_of_each_pair
 from onnxq.calibration.data import open_data
 from onnxq.console.progress import Reporter, Silent
-from onnxq.console.terminal import plural
 from onnxq.errors import OptionError
 from onnxq.graph.passes.halves import store_in_half
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_nodes
 from onnxq.notes.aloud import say
 from onnxq.notes.cautions import poor, slow, vague
-from onnxq.notes.reasons import to_exclude
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.session import inputs_of
 from onnxq.plan import Kept
@@ -30,11 +27,13 @@ from onnxq.prepare import Prepared
 from onnxq.rewritten import Rewritten, nothing_done
 from onnxq.weight_only.activations import Activations
 from onnxq.weight_only.examine import Reference, examine
+from onnxq.weight_only.experts import complete
 from onnxq.weight_only.files import Output
 from onnxq.weight_only.find import Matrix, find
 from onnxq.weight_only.learn import Learner
 from onnxq.weight_only.memory import give_back
-from onnxq.weight_only.recipe import FASTEST, TABLE_BITS, Recipe
+from onnxq.weight_only.recipe import FASTEST, Recipe
+from onnxq.weight_only.remarks import remarks, title, why_slow
 from onnxq.weight_only.render import Parts, rewrite, tensors_of
 from onnxq.weight_only.segments import Segment, SegmentedModel
 
@@ -130,11 +129,12 @@ def rewrite_weights(
             f"opset {model.opset_imports.get('', 0)} has no DequantizeLinear with blocks, and it could not be raised",
             hint="Use format=matmulnbits",
         )
-    matrices, kept = find(model, options, block=recipe.block, deep=recipe.quick_tables)
+    matrices, kept = find(model, options, recipe)
     path = Path(source) if isinstance(source, (str, os.PathLike)) else None
     with Output(output, model, path) as files:
         job = _Job(model, recipe, files, Learner(recipe), kept, reporter)
         reference = job.without_data(matrices) if data is None else job.with_data(matrices, data, options, image)
+        job.made = complete(job.made)
         result = model.clone()
         rewrite(result, [(_same(matrix, result), parts) for matrix, parts in job.made], recipe)
         store_in_half(result, among=model.graph.initializers)
@@ -148,14 +148,14 @@ def rewrite_weights(
         *prepared.warnings,
         *([] if quantized else [nothing_done(job.kept, "no MatMul, Gemm or Gather reads a constant weight")]),
         *verification.warnings,
-        *slow(verification, _why_slow(recipe, quantized)),
+        *slow(verification, why_slow(recipe, quantized)),
         *vague(verification, job.there),
         *poor(verification, options),
     )
     verification = replace(verification, warnings=told)
     say(verification)
-    notes = [*job.learner.notes(), *_remarks(job.made, recipe, in_file=not files.external)]
-    return Rewritten(_title(recipe), made, quantized, job.kept, notes, prepared.notes, verification)
+    notes = [*job.learner.notes(), *remarks([matrix for matrix, _ in job.made], recipe, in_file=not files.external)]
+    return Rewritten(title(recipe), made, quantized, job.kept, notes, prepared.notes, verification)
 
 
 @dataclass(eq=False)
@@ -255,35 +255,3 @@ def _same(matrix: Matrix, clone: ir.Model) -> Matrix:
     value = nodes[0].inputs[reader.inputs.index(matrix.value)]
     assert value is not None
     return replace(matrix, value=value, nodes=nodes)
-
-
-def _why_slow(recipe: Recipe, quantized: Mapping[str, str]) -> str:
-    if recipe.format == "matmulnbits" and recipe.accuracy_level != FASTEST:
-        return f"accuracy_level={recipe.accuracy_level} multiplies in float32, accuracy_level={FASTEST} in integers"
-    return f"unpacking weights costs more than it gains. {to_exclude(Counter(quantized.values()))}"
-
-
-def _title(recipe: Recipe) -> str:
-    kind = "symmetric" if recipe.symmetric else "asymmetric"
-    return f"weights in {recipe.bits} bits, {kind}, blocks of {recipe.block}, {recipe.method}, {recipe.format}"
-
-
-def _remarks(made: Sequence[tuple[Matrix, Parts]], recipe: Recipe, *, in_file: bool) -> list[str]:
-    """What a reader of the result may wonder at; ``in_file``: weights lie in the model file itself."""
-    notes = []
-    if recipe.format == "qdq" and recipe.bits == TABLE_BITS and any(matrix.multiplied for matrix, _ in made):
-        notes.append(
-            "onnxruntime rounds activations to 8 bits where it multiplies; the session option "
-            "session.qdq_matmulnbits_accuracy_level=0 keeps them float: more accurate, and slower"
-        )
-    tables = sum(matrix.gathered for matrix, _ in made)
-    if tables and recipe.bits < TABLE_BITS:
-        take = "table that rows are picked from takes" if tables == 1 else "tables that rows are picked from take"
-        notes.append(f"{tables} {take} {TABLE_BITS} bits: no sum evens out the rounding of a row")
-    several = sum(m.multiplied and len({node.graph for node in m.nodes}) > 1 for m, _ in made)
-    if several and in_file and recipe.format == "qdq":
-        notes.append(
-            f"{plural(several, 'weight')} read in several branches or bodies {'is' if several == 1 else 'are'} written "
-            "once for each graph that reads: onnxruntime fuses within one alone (format=matmulnbits writes once)"
-        )
-    return notes

@@ -71,6 +71,11 @@ class Recipe:
         return self.format == "matmulnbits"
 
     @property
+    def packed_experts(self) -> bool:
+        """Whether MoE become QMoE, which rounds activations to 8 bits where weights have 8."""
+        return self.format == "matmulnbits" and (self.bits < TABLE_BITS or self.accuracy_level == FASTEST)
+
+    @property
     def either_sign(self) -> bool:
         """Whether scales may lie below 0: MatMulNBits takes them, not every runtime's DequantizeLinear does."""
         return self.symmetric and self.format == "matmulnbits"

@@ -26,7 +26,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.graph.namer import Namer
-from onnxq.weight_only.find import Matrix
+from onnxq.weight_only.experts import as_qmoe, expert_tensors
+from onnxq.weight_only.find import EXPERTS, Matrix
 from onnxq.weight_only.grid import Coded, block_size
 from onnxq.weight_only.recipe import TABLE_BITS, Recipe
 from onnxq.weight_only.tensors import pack, packed_tensor
@@ -49,6 +50,8 @@ def tensors_of(coded: Coded, recipe: Recipe, matrix: Matrix) -> dict[str, ir.Ten
     """
     if matrix.whole:
         return whole_tensors(coded, matrix)
+    if matrix.experts:
+        return expert_tensors(coded, _unsigned(coded.codes, coded.spec.bits), matrix)
     gathered = matrix.gathered
     bits, asymmetric = coded.spec.bits, not coded.spec.symmetric
     parts: dict[str, ir.TensorProtocol]
@@ -89,6 +92,7 @@ def rewrite(model: ir.Model, made: Sequence[tuple[Matrix, Parts]], recipe: Recip
         recipe: how they are rendered.
     """
     namer = Namer(model)
+    experts: dict[ir.Node, dict[int, list[ir.Value]]] = {}
     for matrix, parts in made:
         home = matrix.value.graph
         assert isinstance(home, ir.Graph)
@@ -103,14 +107,24 @@ def rewrite(model: ir.Model, made: Sequence[tuple[Matrix, Parts]], recipe: Recip
             assert isinstance(graph, ir.Graph)
             if graph not in held:
                 held[graph] = _constants(graph, namer, base, parts)
+            if matrix.experts:
+                positions = [p for p in EXPERTS if node.inputs[p] is matrix.value]
+                experts.setdefault(node, {}).update(dict.fromkeys(positions, held[graph]))
+                continue
             if matrix.gathered:
                 _gather(node, held[graph], namer, recipe, len(matrix.rows))
                 continue
             if apart and graph not in weights:
                 weights[graph] = _dequantize(node, namer, held[graph], f"{base}_dequantized", recipe.block)
             _product(node, held[graph], weights.get(graph), namer, recipe, matrix)
-        if not matrix.value.uses() and matrix.value.name in home.initializers:
-            del home.initializers[base]
+    for node, constants in experts.items():
+        qmoe = as_qmoe(node, constants, recipe.bits, recipe.block)
+        node.name = None
+        _replace(node, [qmoe])
+    for matrix, _ in made:
+        name, home = matrix.value.name or "", matrix.value.graph
+        if isinstance(home, ir.Graph) and not matrix.value.uses() and name in home.initializers:
+            del home.initializers[name]
     if recipe.format == "matmulnbits" and made:
         model.graph.opset_imports[MICROSOFT] = 1
 
@@ -176,7 +190,7 @@ def _product(
         product = ir.node("MatMul", [data, weight], name=name)
     else:
         outputs, columns = matrix.shape
-        attributes = {"K": columns, "N": outputs, "bits": recipe.bits, "block_size": recipe.block}
+        attributes = {"K": columns, "N": outputs, "bits": matrix.bits(recipe), "block_size": recipe.block}
         if recipe.accuracy_level:
             attributes["accuracy_level"] = recipe.accuracy_level
         product = ir.node("MatMulNBits", [data, *inputs], attributes, domain=MICROSOFT, name=name)

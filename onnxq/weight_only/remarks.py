@@ -1,0 +1,75 @@
+"""What is said of a weight-only result."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from onnxq.console.terminal import plural
+from onnxq.notes.reasons import to_exclude
+from onnxq.weight_only.find import Matrix
+from onnxq.weight_only.recipe import FASTEST, TABLE_BITS, Recipe
+
+__all__ = ["remarks", "title", "why_slow"]
+
+
+def why_slow(recipe: Recipe, quantized: Mapping[str, str]) -> str:
+    """Why a result is slower than float, and what to do; ``quantized``: node name → operator."""
+    if recipe.format == "matmulnbits" and recipe.accuracy_level != FASTEST:
+        return f"accuracy_level={recipe.accuracy_level} multiplies in float32, accuracy_level={FASTEST} in integers"
+    return f"unpacking weights costs more than it gains. {to_exclude(Counter(quantized.values()))}"
+
+
+def title(recipe: Recipe) -> str:
+    """What was done, in a line."""
+    kind = "symmetric" if recipe.symmetric else "asymmetric"
+    return f"weights in {recipe.bits} bits, {kind}, blocks of {recipe.block}, {recipe.method}, {recipe.format}"
+
+
+def remarks(matrices: Sequence[Matrix], recipe: Recipe, *, in_file: bool) -> list[str]:
+    """What a reader of the result may wonder at.
+
+    Args:
+        matrices: what was quantized.
+        recipe: how.
+        in_file: whether weights lie in the model file itself.
+    """
+    notes = []
+    if recipe.format == "qdq" and recipe.bits == TABLE_BITS and any(matrix.multiplied for matrix in matrices):
+        notes.append(
+            "onnxruntime rounds activations to 8 bits where it multiplies; the session option "
+            "session.qdq_matmulnbits_accuracy_level=0 keeps them float: more accurate, and slower"
+        )
+    wider = [matrix for matrix in matrices if matrix.bits(recipe) > recipe.bits]
+    for count, one, many, why in (
+        (
+            sum(matrix.gathered for matrix in wider),
+            "table that rows are picked from takes",
+            "tables that rows are picked from take",
+            "no sum evens out the rounding of a row",
+        ),
+        (
+            sum(matrix.chooses for matrix in wider),
+            "weight whose product is picked from takes",
+            "weights whose products are picked from take",
+            "what rounding changes there, experts say, is another computation",
+        ),
+        (
+            sum(matrix.whole and not matrix.gathered for matrix in wider),
+            "weight that is unpacked at load takes",
+            "weights that are unpacked at load take",
+            "format=qdq stores the bits asked for",
+        ),
+    ):
+        if count:
+            notes.append(f"{count} {one if count == 1 else many} {TABLE_BITS} bits: {why}")
+    experts = {node for matrix in matrices if matrix.experts for node in matrix.nodes}
+    if experts:
+        notes.append(f"{len(experts)} MoE became QMoE, with weights as onnxruntime's CPU lays them out")
+    several = sum(m.multiplied and len({node.graph for node in m.nodes}) > 1 for m in matrices)
+    if several and in_file and recipe.format == "qdq":
+        notes.append(
+            f"{plural(several, 'weight')} read in several branches or bodies {'is' if several == 1 else 'are'} written "
+            "once for each graph that reads: onnxruntime fuses within one alone (format=matmulnbits writes once)"
+        )
+    return notes
