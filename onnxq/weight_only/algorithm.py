@@ -26,7 +26,7 @@ PARAMETERS: Mapping[str, object] = {
     "accuracy_level": FASTEST,
 }
 HELP: Mapping[str, str] = {
-    "bits": "bits of a weight: 4 or 8; tables that rows are picked from, of embeddings say, take 8, and so do weights whose "
+    "bits": "bits of a weight: 4 or 8; tables that rows are picked from, of embeddings say, take 8, and weights whose "
     "product is picked from, of a router of experts say",
     "block": "weights along the input axis that share a scale: 16, 32, 64, 128 or 256; fewer are more accurate and "
     "larger",
@@ -35,8 +35,8 @@ HELP: Mapping[str, str] = {
     "up for its own errors: the one that needs --data)",
     "format": "qdq (standard ONNX of opset 21: DequantizeLinear with blocks, which onnxruntime multiplies as at "
     "accuracy_level=4, unless its session option session.qdq_matmulnbits_accuracy_level is 0) or matmulnbits "
-    "(onnxruntime's own MatMulNBits, GatherBlockQuantized and QMoE; 4 bits symmetric are more accurate there, since scales "
-    "may lie below 0)",
+    "(onnxruntime's own MatMulNBits, GatherBlockQuantized and QMoE; 4 bits symmetric are more accurate there, since "
+    "scales may lie below 0)",
     "accuracy_level": "with format=matmulnbits: 4 lets onnxruntime round activations to 8 bits while it multiplies, 0 "
     "or 1 multiply in float32 (slower)",
 }

@@ -1,8 +1,8 @@
 """Experts: onnxruntime's MoE becomes QMoE, which multiplies with weights as they are stored; and what chooses them.
 
-Layout of QMoE's weights, from the operator's documentation: uint8 (experts, outputs, inputs * bits / 8), lower half
-first; scales (experts, outputs, blocks); zero points uint8 (experts, outputs, ceil(blocks * bits / 8)), and ``2^(bits - 1)``
-where there are none.
+QMoE's weights, from the operator's documentation: uint8 (experts, outputs, inputs * bits / 8), lower half first; scales
+(experts, outputs, blocks); zero points uint8 (experts, outputs, ceil(blocks * bits / 8)), and ``2^(bits - 1)`` where
+there are none.
 """
 
 from __future__ import annotations

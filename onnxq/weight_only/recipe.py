@@ -26,13 +26,13 @@ class Recipe:
     """How weights are quantized.
 
     Attributes:
-        bits: 4 or 8; tables that rows are picked from take 8.
+        bits: 4 or 8; tables that rows are picked from take 8, and what chooses experts.
         block: weights that share a scale: 16, 32, 64, 128 or 256 along the input axis.
         symmetric: signed integers around 0; else a zero point for each block.
         method: ``"rtn"`` (nearest), ``"gptq"`` (rounding that makes up for its own errors, from data) or ``"hqq"``
             (scales and zero points that ignore outliers, without data).
         format: ``"qdq"`` (DequantizeLinear of opset 21 with blocks) or ``"matmulnbits"`` (onnxruntime's
-            com.microsoft::MatMulNBits and GatherBlockQuantized).
+            com.microsoft::MatMulNBits, GatherBlockQuantized and QMoE).
         accuracy_level: of MatMulNBits: 4 lets onnxruntime round the activations to 8 bits on the way, as it does with
             qdq; 0 or 1 multiplies in float32, which with 8 bits is about three times slower than the float model.
 
