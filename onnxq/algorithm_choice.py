@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from threadpoolctl import threadpool_limits
+import numpy as np
 
 from onnxq import plugins
 from onnxq.algorithm import Algorithm, Draft, FloatDraft
 from onnxq.errors import OnnxqError, OptionError
 from onnxq.numbers import fit_biases
+from onnxq.one_thread import one_blas_thread
 from onnxq.plugins import OWN
 from onnxq.suggest import nearest
 
@@ -106,7 +107,7 @@ def run(choices: Sequence[Choice], draft: FloatDraft | Draft) -> None:
         draft: changed in place; a float draft by the float stage, then by the options stage.
     """
     stages = ("float", "options") if isinstance(draft, FloatDraft) else ("numbers",)
-    with threadpool_limits(1, user_api="blas"):  # many small products: threads that wait for each other only cost
+    with one_blas_thread():
         for stage in stages:
             for choice in choices:
                 if choice.stage == stage:
@@ -127,6 +128,7 @@ def _apply(choice: Choice, draft: FloatDraft | Draft) -> None:
     try:
         choice.algorithm.apply(draft, **choice.parameters)
         if package != OWN and isinstance(draft, Draft):
+            _require_sound(draft, f"algorithm {choice.name!r} of package {package!r}")
             fit_biases(draft.model, draft.plan, draft.numbers)
     except OnnxqError:
         raise
@@ -138,6 +140,22 @@ def _apply(choice: Choice, draft: FloatDraft | Draft) -> None:
             where="algorithm",
             hint="Leave it out, or report it to the makers of that package",
         ) from error
+
+
+def _require_sound(draft: Draft, who: str) -> None:
+    """Refuse scales that no runtime can compute with.
+
+    Raises:
+        OptionError: one is zero, negative, NaN or infinite.
+    """
+    for name, numbers in draft.numbers.items():
+        scale = np.asarray(numbers.scale)
+        if not (np.isfinite(scale).all() and (scale > 0).all()):
+            raise OptionError(
+                f"{who} left a scale that is not finite and greater than 0",
+                where=f"tensor {name!r}",
+                hint="Leave the algorithm out, or report it to the makers of that package",
+            )
 
 
 def algorithm_named(name: str) -> Algorithm:

@@ -85,6 +85,10 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "other": named.format("another", "numbers", "pass"),
         "odd_stage": named.format("odd_stage", "last", "pass"),
         "failing": named.format("failing", "numbers", "draft.nothing"),
+        "flat": "from dataclasses import replace\n"
+        + named.format("flat", "numbers", "")
+        + "    for name, old in draft.numbers.items():\n"
+        "        draft.numbers[name] = replace(old, scale=0 * old.scale)\n",
         "chip": "from dataclasses import replace\nfrom onnxq.prepare import backend_named\n"
         "BACKEND = replace(backend_named('onnxruntime'), name='some_chip')\n",
     }
@@ -129,4 +133,7 @@ def test_what_another_package_does_wrong_is_said_to_be_its_fault() -> None:
         onnxq.plan(residual(), backend="chip")
     options = onnxq.Options(placement="all", effort="fast", algorithms=("failing",))
     with pytest.raises(OptionError, match=r"algorithm 'failing' of package 'tools' failed \(AttributeError"):
+        onnxq.quantize(residual(), feeds_for(residual()), options=options)
+    options = onnxq.Options(placement="all", effort="fast", algorithms=("flat",))
+    with pytest.raises(OptionError, match=r"tensor '.*': algorithm 'flat' of package 'tools' left a scale"):
         onnxq.quantize(residual(), feeds_for(residual()), options=options)
