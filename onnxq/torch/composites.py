@@ -192,6 +192,11 @@ def _cumsum(input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor
     return torch.cumsum(input.to(dtype or torch.int64), dim)
 
 
+def _vdot(input: Tensor, other: Tensor) -> Tensor:
+    """Which torch's exporter does not know; spectral norms are made with it."""
+    return (input * other).sum()
+
+
 _COMPOSITES: dict[Any, Callable[..., Any]] = {
     functional.multi_head_attention_forward: _opened(functional.multi_head_attention_forward),
     functional.scaled_dot_product_attention: _attention,
@@ -208,6 +213,7 @@ _COMPOSITES: dict[Any, Callable[..., Any]] = {
     torch.rnn_relu_cell: _relu_cell,
     torch.diff: _diff,
     torch.Tensor.diff: _diff,
+    torch.vdot: _vdot,
     torch.cumsum: _cumsum,
     torch.Tensor.cumsum: _cumsum,
 }

@@ -24,10 +24,10 @@ from onnxq.ort.session import Session
 from onnxq.planning.uneven import too_uneven
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.spec import Scheme
+from onnxq.torch.exporter import in_float32, to_onnx
 from onnxq.torch.feeding import example_of
 from onnxq.torch.finite import require_finite
 from onnxq.torch.insertion import map_tensors
-from onnxq.torch.marks import in_float32, to_onnx
 from onnxq.torch.module import QuantizedModule, require_prepared
 from onnxq.torch.prepare import OPSET
 from onnxq.torch.quantizers import Quantizer

@@ -108,7 +108,7 @@ def map_plan(proto: Any, marker: Marker, backend: Backend, options: Options) -> 
     Raises:
         ModelError: nothing of the module can be quantized.
     """
-    return _Mapper(without_marks(proto), marker, backend, options).run()
+    return _Mapper(without_marks(proto, marker.parameters), marker, backend, options).run()
 
 
 class _Mapper:

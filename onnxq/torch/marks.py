@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +11,6 @@ import onnx
 import onnx_ir as ir
 import torch
 
-from onnxq.errors import ModelError
 from onnxq.graph.files.load import load
 from onnxq.graph.namer import Namer, unique_names
 from onnxq.graph.traverse import all_nodes
@@ -24,7 +19,7 @@ from onnxq.plan import Edge
 from onnxq.torch.composites import opened_between
 from onnxq.torch.insertion import IN_PLACE, map_tensors
 
-__all__ = ["Marked", "Marker", "Place", "in_float32", "to_onnx", "without_marks"]
+__all__ = ["DOMAIN", "Marked", "Marker", "Place", "without_marks"]
 
 Tensor = torch.Tensor
 
@@ -33,6 +28,7 @@ _MOVES = ("Transpose", "Identity")
 _PACKING = ("_pack_padded_sequence", "_pad_packed_sequence")
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _MEAN = 3
+_APART = 1e-6
 _BIASES = {"BatchNormalization": (2, _MEAN), "Conv": (2,), "ConvTranspose": (2,), "Gemm": (2,), "Add": (0, 1)}
 """Positions of what is added; behind a batch normalization's shift, the mean that is taken from it."""
 
@@ -66,10 +62,12 @@ class Marker:
         shapes: of what was marked.
         infinite: what holds infinite values, as masked scores do.
         names: of the functions, by call.
+        parameters: which parameter of the module an argument is, a number for each.
     """
 
     def __init__(self) -> None:
         self.shapes: dict[Place, tuple[int, ...]] = {}
+        self.parameters: dict[Place, int] = {}
         self.infinite: set[Place] = set()
         self.names: dict[str, str] = {}
 
@@ -81,6 +79,8 @@ class Marker:
             if x.dtype != torch.float32 or not x.ndim:
                 return x
             self.shapes[place := Place(key, position)] = tuple(x.shape)
+            if isinstance(x, torch.nn.Parameter):
+                self.parameters[place] = id(x)
             if bool(torch.isinf(x.detach()).any()):
                 self.infinite.add(place)
             return _Mark.apply(x, key, position)  # type: ignore[no-any-return]
@@ -109,72 +109,6 @@ def changes_first(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     return bool(kwargs.get("inplace")) or (name in ("relu", "relu6", "hardswish", "silu") and args[-1] is True)
 
 
-def to_onnx(
-    module: torch.nn.Module, example_inputs: tuple[Any, ...], *, opset: int, of: str, **names: Any
-) -> onnx.ModelProto:
-    """A module in evaluation mode as ONNX, its own mode left as it was.
-
-    Args:
-        module: to export.
-        example_inputs: of its forward.
-        opset: of the standard operators.
-        of: name of the user's class, for messages.
-        names: ``input_names``, ``output_names``, ``dynamic_axes`` of ``torch.onnx.export``.
-
-    Raises:
-        ModelError: torch cannot export it.
-    """
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), in_float32(), _unprinted():
-            warnings.simplefilter("ignore")
-            torch.onnx.export(
-                module,
-                example_inputs,
-                Path(folder) / "model.onnx",
-                dynamo=False,
-                opset_version=opset,
-                custom_opsets={DOMAIN: 1},
-                **names,
-            )
-            return onnx.load(Path(folder) / "model.onnx")
-    except Exception as error:  # torch raises errors of many kinds, and its own on top of a user's
-        raise ModelError(
-            f"torch cannot export it to ONNX ({type(error).__name__}: {error})",
-            where=f"module {of}",
-            hint="torch.onnx.export(module, example_inputs, path, dynamo=False) must work on the float module",
-        ) from error
-    finally:
-        for part, training in modes:
-            part.training = training
-
-
-@contextmanager
-def in_float32() -> Iterator[None]:
-    """No gradients, and no autocast of the caller's: what is written computes in the types of its tensors."""
-    with ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
-        for device in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(device):
-                stack.enter_context(torch.autocast(device, enabled=False))
-        yield
-
-
-@contextmanager
-def _unprinted() -> Iterator[None]:
-    """The exporter turns on a log, which holds the whole graph where it fails and goes to the standard output."""
-    switch = "_jit_set_onnx_log_enabled"
-    known = getattr(torch._C, switch, None)
-    if known is not None:
-        setattr(torch._C, switch, lambda on: None)
-    try:
-        yield
-    finally:
-        if known is not None:
-            setattr(torch._C, switch, known)
-
-
 @dataclass(slots=True)
 class Marked:
     """Where marks ended up.
@@ -192,14 +126,20 @@ class Marked:
     producers: dict[str, str] = field(default_factory=dict)
 
 
-def without_marks(proto: onnx.ModelProto) -> Marked:
-    """Take the marks out of an exported model."""
+def without_marks(proto: onnx.ModelProto, parameters: Mapping[Place, int]) -> Marked:
+    """Take the marks out of an exported model.
+
+    Args:
+        proto: exported.
+        parameters: see :class:`Marker`.
+    """
     model = load(proto)
     unique_names(model)
     found = Marked(model)
     marks = [node for node in model.graph if (node.domain, node.op_type) == (DOMAIN, NAME)]
+    _part_equals(model, marks, parameters)
     for mark in marks:
-        place = Place(mark.attributes.get_string("call", ""), mark.attributes.get_string("position", ""))
+        place = _place(mark)
         source, made = mark.inputs[0], mark.outputs[0]
         assert source is not None
         if place.position.startswith("out"):
@@ -226,6 +166,30 @@ def without_marks(proto: onnx.ModelProto) -> Marked:
     model.opset_imports.pop(DOMAIN, None)
     _fill_zeros(model)
     return found
+
+
+def _place(mark: ir.Node) -> Place:
+    return Place(mark.attributes.get_string("call", ""), mark.attributes.get_string("position", ""))
+
+
+def _part_equals(model: ir.Model, marks: Sequence[ir.Node], parameters: Mapping[Place, int]) -> None:
+    """Give parameters that are equal now, in copied layers say, a constant each, in place: torch writes one for all."""
+    namer, known = Namer(model), dict[tuple[str, int], ir.Value]()
+    first: dict[str, int] = {}
+    for mark in marks:
+        number, value = parameters.get(_place(mark)), mark.inputs[0]
+        while value is not None and (copy := value.producer()) is not None and copy.op_type == "Identity":
+            value = copy.inputs[0]
+        array = constant_array(value)
+        if number is None or value is None or array is None:
+            continue
+        name = value.name or ""
+        if first.setdefault(name, number) == number:
+            continue
+        if (name, number) not in known:
+            other = array * np.float32(1 + _APART * (len(known) + 1))  # equal, the target's plan would share them again
+            known[name, number] = set_constant(model.graph, namer, f"{name}_own", other.astype(array.dtype))
+        mark.replace_input_with(0, known[name, number])
 
 
 def _fill_zeros(model: ir.Model) -> None:
@@ -258,9 +222,19 @@ def _origin(value: ir.Value) -> ir.Value:
     return value
 
 
+def _is_made_of_constants(value: ir.Value | None) -> bool:
+    """Whether nothing else goes into a tensor: a weight, or a part cut out of one."""
+    node = value.producer() if value is not None else None
+    if node is None:
+        return is_constant(value)
+    if not node.inputs:
+        return node.op_type == "Constant"
+    return all(v is None or _is_made_of_constants(v) for v in node.inputs)
+
+
 def _edges(marked: ir.Value) -> list[Edge]:
     """Inputs that read a marked tensor; for a constant also those behind nodes that only move it."""
-    constant = is_constant(_origin(marked))
+    constant = _is_made_of_constants(_origin(marked))
     edges = []
     for node, index in marked.uses():
         if (node.domain, node.op_type) == (DOMAIN, NAME):

@@ -23,11 +23,12 @@ from onnxq.backend import Backend
 from onnxq.errors import DataError, OptionError
 from onnxq.options import Options
 from onnxq.prepare import backend_named
+from onnxq.torch.exporter import to_onnx
 from onnxq.torch.feeding import example_of, fed
 from onnxq.torch.insertion import Insertion, ModulePath
 from onnxq.torch.maker import Maker
 from onnxq.torch.mapping import Mapped, Spot, map_plan
-from onnxq.torch.marks import Marker, to_onnx
+from onnxq.torch.marks import Marker
 from onnxq.torch.module import QuantizedModule, require_prepared
 from onnxq.torch.quantizers import Quantizer
 

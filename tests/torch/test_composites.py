@@ -44,6 +44,7 @@ CALLS: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
     (torch.diff, (X,), {"n": 2, "dim": 0, "prepend": X[:1]}),
     (torch.diff, (torch.arange(5) // 2,), {"append": torch.tensor([7])}),
     (torch.diff, (X > 0,), {}),
+    (torch.vdot, (X[0], X[1]), {}),
     (torch.cumsum, (X > 0, 1), {}),
     (torch.Tensor.cumsum, (X > 0,), {"dim": 0, "dtype": torch.float32}),
 ]

@@ -1,0 +1,84 @@
+"""A module as ONNX by torch's exporter, whatever its caller has turned on around it."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+
+from onnxq.errors import ModelError
+from onnxq.torch.marks import DOMAIN
+
+__all__ = ["in_float32", "to_onnx"]
+
+
+def to_onnx(
+    module: torch.nn.Module, example_inputs: tuple[Any, ...], *, opset: int, of: str, **names: Any
+) -> onnx.ModelProto:
+    """A module in evaluation mode as ONNX, its own mode left as it was.
+
+    Args:
+        module: to export.
+        example_inputs: of its forward.
+        opset: of the standard operators.
+        of: name of the user's class, for messages.
+        names: ``input_names``, ``output_names``, ``dynamic_axes`` of ``torch.onnx.export``.
+
+    Raises:
+        ModelError: torch cannot export it.
+    """
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), in_float32(), _unprinted():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                module,
+                example_inputs,
+                Path(folder) / "model.onnx",
+                dynamo=False,
+                opset_version=opset,
+                custom_opsets={DOMAIN: 1},
+                **names,
+            )
+            return onnx.load(Path(folder) / "model.onnx")
+    except Exception as error:  # torch raises errors of many kinds, and its own on top of a user's
+        raise ModelError(
+            f"torch cannot export it to ONNX ({type(error).__name__}: {error})",
+            where=f"module {of}",
+            hint="torch.onnx.export(module, example_inputs, path, dynamo=False) must work on the float module",
+        ) from error
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+@contextmanager
+def in_float32() -> Iterator[None]:
+    """No gradients, and no autocast of the caller's: what is written computes in the types of its tensors."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+@contextmanager
+def _unprinted() -> Iterator[None]:
+    """The exporter turns on a log, which holds the whole graph where it fails and goes to the standard output."""
+    switch = "_jit_set_onnx_log_enabled"
+    known = getattr(torch._C, switch, None)
+    if known is not None:
+        setattr(torch._C, switch, lambda on: None)
+    try:
+        yield
+    finally:
+        if known is not None:
+            setattr(torch._C, switch, known)
