@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from onnxq.weight_only.memory import give_back
 from onnxq.weight_only.recipe import FASTEST, Recipe
 from onnxq.weight_only.remarks import remarks, title, why_slow
 from onnxq.weight_only.render import Parts, rewrite, tensors_of
-from onnxq.weight_only.segments import Segment, SegmentedModel
+from onnxq.weight_only.segments import Segment, SegmentedModel, within
 
 __all__ = ["quantize_weights", "rewrite_weights"]
 
@@ -187,12 +187,10 @@ class _Job:
         feeds, self.there = list(opened), opened.total
         self.learner.fitting, held = one_of_each_pair(len(feeds))
         self.learner.held = held or [0]
-        first = {matrix.nodes[0]: matrix for matrix in matrices}
-        inside = {node for node in self.model.graph if node in first and first[node].multiplied}
         learning = self.recipe.method != "rtn"
         run = SegmentedModel(
             self.model,
-            inside if learning else (),
+            {node for matrix in matrices if learning and matrix.multiplied for node in matrix.nodes},
             providers=options.providers,
             custom_op_library=options.custom_op_library,
             prepack=False,
@@ -201,9 +199,9 @@ class _Job:
         left = {id(matrix): matrix for matrix in matrices}
         with self.reporter.phase("quantize", total=len(matrices), unit="weights") as advance:
             for segment, _ in run.run(feeds, reference.outputs):
-                for matrix in self._of(segment, left):
-                    seen = learning and matrix.nodes[0] in inside
-                    self._quantize(matrix, reference.outputs if seen else None)
+                there = set(reference.outputs.names()) if learning else set()
+                for matrix, names in self._of(segment, left):
+                    self._quantize(matrix, reference.outputs, [name for name in names if name in there])
                     advance(len(matrices) - len(left))
                 self.learner.forget()
             for matrix in list(left.values()):
@@ -211,26 +209,26 @@ class _Job:
             advance(len(matrices))
         return reference
 
-    def _of(self, segment: Segment, left: dict[int, Matrix]) -> Iterator[Matrix]:
-        """The matrices that a segment reads first, those that read the same data one after the other."""
-        order = {node: index for index, node in enumerate(segment.nodes)}
-        found = [m for m in left.values() if m.nodes[0] in order]
-        places: dict[str, int] = {}
-        for matrix in found:
-            places.setdefault(_data_of(matrix), len(places))
-        for matrix in sorted(found, key=lambda m: (places[_data_of(m)], order[m.nodes[0]])):
+    def _of(self, segment: Segment, left: dict[int, Matrix]) -> Iterator[tuple[Matrix, tuple[str, ...]]]:
+        """The matrices that a segment reads first and what it multiplies them with, those of the same data together."""
+        order = {node: index for index, node in enumerate(inner for outer in segment.nodes for inner in within(outer))}
+        found = {m: _data_of(m, order) for m in left.values() if m.nodes[0] in order}
+        places: dict[tuple[str, ...], int] = {}
+        for names in found.values():
+            places.setdefault(names, len(places))
+        for matrix in sorted(found, key=lambda m: (places[found[m]], order[m.nodes[0]])):
             del left[id(matrix)]
-            yield matrix
+            yield matrix, found[matrix]
 
-    def _quantize(self, matrix: Matrix, kept: Activations | None = None) -> None:
-        name = _data_of(matrix)
+    def _quantize(self, matrix: Matrix, kept: Activations | None = None, names: Sequence[str] = ()) -> None:
+        inputs = matrix.shape[1]
 
         def rows(sample: int) -> np.ndarray[Any, np.dtype[np.float32]]:
             assert kept is not None
-            array = kept.get(name, sample)
-            return np.asarray(array, np.float32).reshape(-1, array.shape[-1])
+            arrays = (np.asarray(kept.get(name, sample), np.float32) for name in names)
+            return np.concatenate([array.reshape(-1, inputs) for array in arrays])
 
-        coded = self.learner.code(matrix, None if kept is None else rows, name)
+        coded = self.learner.code(matrix, rows if names else None, "\n".join(names))
         if coded is None:
             reason = "its weight holds NaN or infinite values"
             self.kept += [Kept(node.name or "", node.op_type, reason) for node in matrix.nodes]
@@ -242,9 +240,12 @@ class _Job:
             give_back()
 
 
-def _data_of(matrix: Matrix) -> str:
-    data = matrix.nodes[0].inputs[0]
-    return (data.name or "") if data is not None else ""
+def _data_of(matrix: Matrix, among: Collection[ir.Node]) -> tuple[str, ...]:
+    """Names of what some of the readers of a matrix multiply it with, each once."""
+    if not matrix.multiplied:
+        return ()
+    data = (node.inputs[0] for node in matrix.nodes if node in among)
+    return tuple(dict.fromkeys(value.name or "" for value in data if value is not None))
 
 
 def _same(matrix: Matrix, clone: ir.Model) -> Matrix:

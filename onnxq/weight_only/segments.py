@@ -15,13 +15,15 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.calibration.taps import observe
 from onnxq.graph.pieces import reads as reads_of
+from onnxq.graph.traverse import subgraphs, with_subgraphs
 from onnxq.ort.session import Session
 from onnxq.weight_only.activations import Activations
 from onnxq.weight_only.memory import give_back
 from onnxq.weight_only.tensors import in_memory
 
-__all__ = ["Segment", "SegmentedModel"]
+__all__ = ["Segment", "SegmentedModel", "within"]
 
 _BYTES = 64 << 20
 """Weights of a segment."""
@@ -39,6 +41,7 @@ class Segment:
         writes: values that are read after it or looked at.
         constants: initializers that it reads.
         ends: values that nothing reads after it.
+        inner: values inside branches and bodies of its nodes that are looked at.
     """
 
     nodes: Sequence[ir.Node]
@@ -46,6 +49,7 @@ class Segment:
     writes: Sequence[ir.Value]
     constants: Sequence[ir.Value]
     ends: Sequence[ir.Value]
+    inner: Sequence[ir.Value] = ()
 
 
 class SegmentedModel:
@@ -53,7 +57,8 @@ class SegmentedModel:
 
     Args:
         model: not modified. Value names are unique over it.
-        looked_at: nodes of the main graph whose first input is wanted while its segment is current.
+        looked_at: nodes whose first input is wanted while its segment is current. Inside a branch it is empty for
+            samples that take the other one, and inside a body there for all iterations.
         providers: execution providers of onnxruntime.
         custom_op_library: shared library with the model's custom operators.
         prepack: weights are copied into the layout that runs fastest, at the cost of memory.
@@ -96,7 +101,7 @@ class SegmentedModel:
                     kept.put(name, samples - 1, np.asarray(feed[name]))
         outputs = {value.name for value in self._model.graph.outputs}
         for segment in self.segments:
-            if segment.writes:
+            if segment.writes or segment.inner:
                 self._run(segment, samples, kept)
             yield segment, samples
             for value in segment.ends:
@@ -106,26 +111,39 @@ class SegmentedModel:
     def _run(self, segment: Segment, samples: int, kept: Activations) -> None:
         first = {v.name or "": kept.get(v.name or "", 0) for v in segment.reads}
         model = _model_of(self._model, segment, first)
+        shown: dict[str, str] = {}
+        if segment.inner:
+            tapped = observe(model, [value.name or "" for value in segment.inner])
+            model, shown = tapped.model, {output: name for name, output in tapped.outputs.items()}
         session = Session(model, **self._runtime)
         for value in model.graph.initializers.values():
             value.const_value = None  # the session has them
         for sample in range(samples):
             feeds = {name: kept.get(name, sample) for name in first}
             for name, array in session.run(feeds).items():
-                kept.put(name, sample, array)
+                kept.put(shown.get(name, name), sample, array)
         del session, model
         give_back()
+
+
+def within(node: ir.Node) -> Iterator[ir.Node]:
+    """A node and those inside its branches and bodies."""
+    yield node
+    for body in subgraphs(node):
+        for graph in with_subgraphs(body):
+            yield from graph
 
 
 def _cut(graph: ir.Graph, looked_at: frozenset[ir.Node], limit: int) -> list[Segment]:
     nodes = list(graph)
     reads = [reads_of(node) for node in nodes]
+    looked = [[inner for inner in within(node) if inner in looked_at] for node in nodes]
     made = {value: index for index, node in enumerate(nodes) for value in node.outputs}
     last: dict[ir.Value, int] = {}
     for index, values in enumerate(reads):
         last.update(dict.fromkeys(values, index))
     last.update(dict.fromkeys(graph.outputs, len(nodes)))
-    bounds = _bounds(nodes, reads, last, looked_at, limit)
+    bounds = _bounds(nodes, reads, last, [len(found) for found in looked], limit)
     segments = []
     for start, stop in pairwise(bounds):
         inputs: dict[ir.Value, None] = {}
@@ -137,10 +155,11 @@ def _cut(graph: ir.Graph, looked_at: frozenset[ir.Node], limit: int) -> list[Seg
                 elif made.get(value, -1) < start:
                     inputs[value] = None
         inside = [value for index in range(start, stop) for value in nodes[index].outputs if value.name]
-        wanted = {node.inputs[0] for node in nodes[start:stop] if node in looked_at}
+        wanted = dict.fromkeys(v for found in looked[start:stop] for node in found if (v := node.inputs[0]) is not None)
         writes = [value for value in inside if last.get(value, -1) >= stop or value in wanted]
-        ends = [value for value in (*inputs, *writes) if last.get(value, -1) < stop]
-        segments.append(Segment(nodes[start:stop], list(inputs), writes, list(constants), ends))
+        inner = [v for v in wanted if v not in made and v not in inputs and not v.is_initializer()]
+        ends = [value for value in (*inputs, *writes, *inner) if last.get(value, -1) < stop]
+        segments.append(Segment(nodes[start:stop], list(inputs), writes, list(constants), ends, inner))
     return segments
 
 
@@ -148,7 +167,7 @@ def _bounds(
     nodes: Sequence[ir.Node],
     reads: Sequence[Sequence[ir.Value]],
     last: Mapping[ir.Value, int],
-    looked_at: frozenset[ir.Node],
+    looked: Sequence[int],
     limit: int,
 ) -> list[int]:
     """Where segments begin: when the next node's weights would not fit, and only tensors go across."""
@@ -158,10 +177,10 @@ def _bounds(
     for index, node in enumerate(nodes):
         fresh = {v for v in reads[index] if v.is_initializer() and v.const_value is not None and v not in held}
         added = sum(v.const_value.nbytes for v in fresh if v.const_value is not None)
-        tapped = taps + (node in looked_at)
+        tapped = taps + looked[index]
         if index > bounds[-1] and index > until and (size + added > limit or tapped > _TAPS):
             bounds.append(index)
-            held, size, tapped = set(), 0, int(node in looked_at)
+            held, size, tapped = set(), 0, looked[index]
             added = sum(v.const_value.nbytes for v in reads[index] if v.is_initializer() and v.const_value is not None)
         held |= fresh
         size, taps = size + added, tapped

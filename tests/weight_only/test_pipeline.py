@@ -316,7 +316,7 @@ def test_bodies_and_shared_weights(tmp_path: Path) -> None:
             e = Gather (w, i)
             b = If (c) <
                 then_branch = g1 () => (float[N, 48] t) { t = MatMul (a, w) },
-                else_branch = g2 () => (float[N, 48] f) { f = MatMul (a, v) }
+                else_branch = g2 () => (float[N, 48] f) { n = Neg (a) \n f = MatMul (n, v) }
             >
             y = Add (b, e)
         }""",
@@ -336,7 +336,45 @@ def test_bodies_and_shared_weights(tmp_path: Path) -> None:
             for feed in feeds:
                 want, got = run(source, feed)["y"], run(tmp_path / "q.onnx", feed)["y"]
                 assert sqnr(want, got) > LOSS[8]
-    assert any("no data reaches" in note for note in result.notes)
+    assert not any("no data reaches" in note for note in result.notes)
+    never = [feed | {"c": np.array(True)} for feed in feeds]
+    result = quantize_weights(source, tmp_path / "q.onnx", bits=8, method="gptq", data=never)
+    assert "gptq: 1 matrices rounded to nearest, since no data reaches them" in result.notes
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_gptq_learns_inside_branches_and_bodies(external: bool, tmp_path: Path) -> None:
+    """A decoder that export tools merged is one If; one weight here is read in both branches, another one in a loop."""
+    proto = build(
+        """(float[N, 64] x, bool c) => (float[N, 64] y) {
+            b = If (c) <
+                then_branch = g1 () => (float[N, 64] t) { t = MatMul (x, w) },
+                else_branch = g2 () => (float[N, 64] f) { n = Neg (x) \n f = MatMul (n, w) }
+            >
+            y = Loop (trips, "", b) <
+                body = g3 (int64 i, bool go, float[N, 64] s) => (bool on, float[N, 64] z) {
+                    on = Identity (go) \n m = MatMul (s, v) \n z = Tanh (m)
+                }
+            >
+        }""",
+        w=normal(64, 64),
+        v=normal(64, 64, seed=1),
+        trips=np.array(3),
+    )
+    source = save(proto, tmp_path / "m.onnx", external=external)
+    rng = np.random.default_rng(0)
+    mixing = rng.standard_normal((6, 64))
+    feeds: list[dict[str, np.ndarray]] = [
+        {"x": (rng.standard_normal((64 + k, 6)) @ mixing).astype(np.float32), "c": np.array(k % 4 < 2)}
+        for k in range(16)
+    ]
+    result = quantize_weights(source, tmp_path / "q.onnx", method="gptq", data=feeds)
+    (note,) = [note for note in result.notes if note.startswith("gptq")]
+    assert note.startswith("gptq: 2 matrices, output error on held-out samples")
+    assert float(note.split("samples ")[1].split()[0]) < 0.5
+    plain = quantize_weights(source, tmp_path / "p.onnx", data=feeds)
+    assert plain.verification.worst is not None and result.verification.worst is not None
+    assert result.verification.worst[1].sqnr > plain.verification.worst[1].sqnr + 2
 
 
 @pytest.mark.parametrize("external", [False, True])
