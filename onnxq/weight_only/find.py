@@ -78,6 +78,10 @@ class Matrix:
         """Sizes of all axes but the last."""
         return _shape(self.value)[:-1]
 
+    def block(self, recipe: Recipe) -> int:
+        """Inputs that share a scale."""
+        return recipe.fitting_block(self.shape[1], self.bits(recipe)) if self.multiplied else recipe.block
+
 
 def find(model: ir.Model, options: Options, recipe: Recipe) -> tuple[list[Matrix], list[Kept]]:
     """The matrices of a model, in the order of their first readers, and the nodes whose weights stay float.

@@ -62,7 +62,7 @@ class Learner:
         weight = array.T if matrix.axis == 0 else array
         if not all(np.isfinite(array[part]).all() for part in chunks(*array.shape)):
             return None
-        spec = self.recipe.spec(matrix.bits(self.recipe))
+        spec = self.recipe.spec(matrix.bits(self.recipe), matrix.block(self.recipe))
         if self.recipe.method == "rtn" or (self.recipe.method == "gptq" and not matrix.multiplied):
             return self._nearest(weight, spec)
         if self.recipe.method == "hqq":

@@ -12,6 +12,7 @@ __all__ = ["FASTEST", "FORMATS", "METHODS", "TABLE_BITS", "Recipe"]
 
 BITS = (4, 8)
 _BLOCKS = (16, 32, 64, 128, 256)
+_SCALE_BITS = 32
 METHODS = ("rtn", "gptq", "hqq")
 FORMATS = ("qdq", "matmulnbits")
 ACCURACY_LEVELS = (0, 1, 4)
@@ -80,13 +81,27 @@ class Recipe:
         """Whether scales may lie below 0: MatMulNBits takes them, not every runtime's DequantizeLinear does."""
         return self.symmetric and self.format == "matmulnbits"
 
-    def spec(self, bits: int | None = None) -> QuantSpec:
+    def fitting_block(self, inputs: int, bits: int) -> int:
+        """The block of a product's weight: a smaller one where it takes fewer bytes, since MatMulNBits fills blocks up.
+
+        Args:
+            inputs: of the weight.
+            bits: that it takes.
+        """
+        if self.format != "matmulnbits":
+            return self.block
+        zero = 0 if self.symmetric else bits
+        sizes = [size for size in reversed(_BLOCKS) if size <= self.block]
+        return min(sizes, key=lambda size: -(-inputs // size) * (size * bits + zero + _SCALE_BITS))
+
+    def spec(self, bits: int | None = None, block: int | None = None) -> QuantSpec:
         """How a matrix of (outputs, inputs) is quantized.
 
         Args:
             bits: other than the recipe's.
+            block: other than the recipe's.
         """
-        return QuantSpec(bits or self.bits, self.symmetric, self.symmetric, PerBlock(1, self.block))
+        return QuantSpec(bits or self.bits, self.symmetric, self.symmetric, PerBlock(1, block or self.block))
 
 
 def _check_number(name: str, value: object, known: tuple[int, ...]) -> None:

@@ -190,7 +190,8 @@ def _product(
         product = ir.node("MatMul", [data, weight], name=name)
     else:
         outputs, columns = matrix.shape
-        attributes = {"K": columns, "N": outputs, "bits": matrix.bits(recipe), "block_size": recipe.block}
+        bits, block = matrix.bits(recipe), matrix.block(recipe)
+        attributes = {"K": columns, "N": outputs, "bits": bits, "block_size": block}
         if recipe.accuracy_level:
             attributes["accuracy_level"] = recipe.accuracy_level
         product = ir.node("MatMulNBits", [data, *inputs], attributes, domain=MICROSOFT, name=name)

@@ -87,7 +87,8 @@ def _rounded(proto: onnx.ModelProto, recipe: Recipe) -> onnx.ModelProto:
         if tensor.name in ("a", "b", "table"):
             bits = 8 if tensor.name == "table" else recipe.bits
             turned = array.T if tensor.name == "a" else array
-            made = decode(nearest(turned, recipe.spec(bits), either_sign=recipe.either_sign))
+            block = recipe.block if tensor.name == "table" else recipe.fitting_block(turned.shape[1], bits)
+            made = decode(nearest(turned, recipe.spec(bits, block), either_sign=recipe.either_sign))
             tensor.CopyFrom(numpy_helper.from_array(made.T.copy() if tensor.name == "a" else made, tensor.name))
     return copy
 
@@ -295,6 +296,26 @@ def test_matrices_of_experts(symmetric: bool, external: bool, tmp_path: Path) ->
     )
     (kept,) = rewrite_weights(source, None, Recipe(8), output=tmp_path / "o.onnx", options=Options()).kept_float
     assert "its table has 3 axes" in kept.reason and "weight_only:format=matmulnbits" in kept.reason
+
+
+@pytest.mark.parametrize(("inputs", "block"), [(160, 32), (384, 128), (512, 256), (24, 32)])
+def test_blocks_are_no_larger_than_what_fills_them(inputs: int, block: int, tmp_path: Path) -> None:
+    """MatMulNBits stores whole blocks: of 256, 160 inputs would take 1.5 times the bytes that they take in 32."""
+    w = normal(inputs, 64, scale=0.1)
+    source = save(
+        build(f"(float[N, {inputs}] x) => (float[N, 64] y) {{ y = MatMul (x, w) }}", w=w), tmp_path / "m.onnx"
+    )
+    sizes = {}
+    for asked in (256, block):
+        output = tmp_path / f"{asked}.onnx"
+        result = quantize_weights(source, output, format="matmulnbits", block=asked)
+        (node,) = onnx.load(output).graph.node
+        assert onnx.helper.get_node_attr_value(node, "block_size") == block
+        assert any("smaller blocks" in note for note in result.notes) is (asked != block)
+        sizes[asked] = output.stat().st_size
+    assert sizes[256] == sizes[block]
+    feeds = {"x": normal(8, inputs, seed=3, scale=1.0)}
+    assert sqnr(run(source, feeds)["y"], run(tmp_path / "256.onnx", feeds, optimize=True)["y"]) > LOSS[4]
 
 
 @pytest.mark.parametrize("format", ["qdq", "matmulnbits"])
