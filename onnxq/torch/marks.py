@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,6 +138,7 @@ def without_marks(proto: onnx.ModelProto, parameters: Mapping[Place, int]) -> Ma
     found = Marked(model)
     marks = [node for node in model.graph if (node.domain, node.op_type) == (DOMAIN, NAME)]
     _part_equals(model, marks, parameters)
+    constants = _made_of_constants(model)
     for mark in marks:
         place = _place(mark)
         source, made = mark.inputs[0], mark.outputs[0]
@@ -150,7 +151,7 @@ def without_marks(proto: onnx.ModelProto, parameters: Mapping[Place, int]) -> Ma
             if place.position in ("out", "out.0") and producer is not None:
                 found.producers[place.call] = producer.name or ""
         else:
-            for edge in _edges(made):
+            for edge in _edges(made, constants):
                 found.edges.setdefault(edge, []).append(place)
     gone = []
     for mark in marks:
@@ -222,24 +223,22 @@ def _origin(value: ir.Value) -> ir.Value:
     return value
 
 
-def _is_made_of_constants(value: ir.Value | None) -> bool:
-    """Whether nothing else goes into a tensor: a weight, or a part cut out of one."""
-    node = value.producer() if value is not None else None
-    if node is None:
-        return is_constant(value)
-    if not node.inputs:
-        return node.op_type == "Constant"
-    return all(v is None or _is_made_of_constants(v) for v in node.inputs)
+def _made_of_constants(model: ir.Model) -> set[ir.Value]:
+    """Constants, and what nothing else goes into: a part cut out of a weight, say."""
+    found = {value for value in model.graph.initializers.values() if is_constant(value)}
+    for node in model.graph:  # in order, as torch writes it
+        if all(v is None or v in found for v in node.inputs) and (node.inputs or node.op_type == "Constant"):
+            found.update(node.outputs)
+    return found
 
 
-def _edges(marked: ir.Value) -> list[Edge]:
+def _edges(marked: ir.Value, constants: Set[ir.Value]) -> list[Edge]:
     """Inputs that read a marked tensor; for a constant also those behind nodes that only move it."""
-    constant = _is_made_of_constants(_origin(marked))
     edges = []
     for node, index in marked.uses():
         if (node.domain, node.op_type) == (DOMAIN, NAME):
             continue
         edges.append(Edge(node.name or "", index))
-        if constant and node.op_type in _MOVES:
-            edges += _edges(node.outputs[0])
+        if marked in constants and node.op_type in _MOVES:
+            edges += _edges(node.outputs[0], constants)
     return edges

@@ -76,3 +76,8 @@ def test_weights_cut_out_of_one_are_quantized(tmp_path: Path) -> None:
     made = onnxq.deploy(path, backend="onnxruntime", output=tmp_path / "d.onnx")
     assert sum(s.role == "weight" for s in made.plan.sites) == 5
     assert_same(differences(model, tmp_path / "d.onnx", data, optimize=False), 0.1)
+
+
+def test_a_deep_module_is_prepared() -> None:
+    layers = [part for _ in range(130) for part in (nn.Linear(2, 2), nn.ReLU())]
+    assert len(weights(qat.prepare(nn.Sequential(*layers), (torch.randn(2, 2),)))) == 130
