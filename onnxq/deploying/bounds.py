@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.deploying.border import beside_border
 from onnxq.given.written_out import bound_behind
 from onnxq.graph.namer import Namer
 from onnxq.graph.values import only_reader
@@ -50,7 +51,7 @@ def keep_bounds(source: Quantized, plan: Plan, numbers: dict[str, QParams], opti
         numbers: of the plan's sites.
         options: custom operators and providers.
     """
-    held = {tensor for site in plan.sites for tensor in (site.tensor, *site.spans)}
+    held = {tensor for site in plan.sites for tensor in (site.tensor, *site.spans)} | beside_border(source)
     out = [s for s in source.plan.sites if s.role == "activation" and s.tensor not in held]
     values = {v.name or "": v for node in source.model.graph for v in node.outputs}
     behind = {site.tensor: numbers[site.name] for site in plan.sites if site.role == "activation"}

@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend
 from onnxq.deploying.apart import apart
+from onnxq.deploying.border import with_border
 from onnxq.given.unfolded import unfolded
 from onnxq.graph.files.load import load
 from onnxq.graph.foreign import infer_foreign
@@ -69,7 +70,7 @@ def in_form(model: Source, target: Backend, options: Options) -> tuple[Quantized
         notes += _normalized(raised, least, options)
         found = read(raised, backend=target.name)
     infer_shapes(found.model)
-    found = apart(unfolded(replace(found, notes=(*notes, *found.notes))))
+    found = apart(with_border(unfolded(replace(found, notes=(*notes, *found.notes)))))
     formed = _rewritten(found, target)
     refuse = target.format_named(options.format).refuses
     if refuse is not None:

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from onnxq.plan import Plan
     from onnxq.quantized import Quantized
 
-__all__ = ["QUANTIZERS", "is_in_integers", "left_while_running", "nothing_to_deploy", "quantizing"]
+__all__ = ["BORDER", "QUANTIZERS", "is_in_integers", "left_while_running", "nothing_to_deploy", "quantizing"]
 
 QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", "FakeQuantize", "NNIEQuantize"})
+BORDER = "onnxq.border"
+"""Key in the ``meta`` of a quantizer where a model takes or gives integers: the float tensor beside it has a site."""
 _WHILE_RUNNING = frozenset(
     {"ConvInteger", "DynamicQuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul"}
     | {"MatMulInteger", "MatMulIntegerToFloat"}

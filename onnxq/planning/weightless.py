@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxq.given.carried import QUANTIZERS, is_in_integers
+from onnxq.given.carried import BORDER, QUANTIZERS, is_in_integers
 
 __all__ = ["ALREADY", "reads_quantized", "why_no_weights"]
 
@@ -26,6 +26,6 @@ def why_no_weights(node: ir.Node) -> str | None:
 
 
 def reads_quantized(node: ir.Node, positions: slice = slice(None)) -> bool:
-    """Whether a node reads what a quantizer of the model gives, at some of its inputs."""
+    """Whether a node reads what a quantizer of the model gives, at some of its inputs; but not one at its border."""
     producers = [value.producer() for value in node.inputs[positions] if value is not None]
-    return any(producer is not None and producer.op_type in QUANTIZERS for producer in producers)
+    return any(p is not None and p.op_type in QUANTIZERS and BORDER not in p.meta for p in producers)

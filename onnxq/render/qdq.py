@@ -23,6 +23,7 @@ from onnxq.qparams import QParams, quantize
 from onnxq.quantized import Quantized
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.render.limits import saturates, speakable
+from onnxq.render.reading.parameters import at_border
 from onnxq.render.wiring import add_initializer, describe, insert_behind, numbers, take_over_output
 from onnxq.spec import WIDE_OPSET, PerChannel, Scheme
 
@@ -128,8 +129,11 @@ class _Renderer:
 
     def _pair(self, site: Site) -> None:
         value = self.values[site.tensor]
-        readers = self._readers(site, value)
+        qp = self.q.qparams[site.name]
+        readers = [edge for edge in self._readers(site, value) if not at_border(edge[0], "QuantizeLinear", qp)]
         if not readers and not (site.produced and value.is_graph_output()):
+            return
+        if at_border(value.producer(), "DequantizeLinear", qp):
             return
         scale, zero = self._parameters(site)
         integer = ir.DataType[site.spec.dtype.upper()]

@@ -9,12 +9,14 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.given.carried import BORDER
 from onnxq.graph.values import constant_array, is_constant
 from onnxq.qparams import QParams, from_range
 from onnxq.render.reading.sound_numbers import check_numbers
 from onnxq.spec import PerChannel, PerTensor, QuantSpec, Scheme
 
 __all__ = [
+    "at_border",
     "before_widening",
     "fake_parameters",
     "logarithmic_parameters",
@@ -168,6 +170,17 @@ def same_parameters(q: ir.Node, dq: ir.Node) -> bool:
     else:
         same = _equal(*zeros)
     return same and _equal(q.inputs[1], dq.inputs[1])
+
+
+def at_border(node: ir.Node | None, op: str, numbers: QParams) -> bool:
+    """Whether a node is a quantizer, where a model takes or gives integers, with the numbers of a site beside it."""
+    if node is None or node.op_type != op or BORDER not in node.meta:
+        return False
+    integers = node.inputs[0] if op == "DequantizeLinear" else node.outputs[0]
+    found = pair_parameters(node, integers.dtype if integers is not None else None)
+    if isinstance(found, str) or (found.spec.bits, found.spec.signed) != (numbers.spec.bits, numbers.spec.signed):
+        return False
+    return np.array_equal(found.scale, numbers.scale) and np.array_equal(found.zero_point, numbers.zero_point)
 
 
 def _equal(first: ir.Value | None, second: ir.Value | None) -> bool:
