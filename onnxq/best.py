@@ -161,8 +161,9 @@ def _steps(plan: Plan, start: _State) -> list[tuple[str, Callable[[_State], _Sta
         rounding.append("adaround")
         if _has_torch():
             rounding.append("reconstruct")
+    ranges = ("minmax", "percentile:99.99", "entropy") if plan.observed() else ()  # else weights alone are integers
     steps: list[tuple[str, Callable[[_State], _State]]] = [
-        (name, _with_range(name)) for name in ("minmax", "percentile:99.99", "entropy") if name != start.range
+        (name, _with_range(name)) for name in ranges if name != start.range
     ]
     steps += [(name, _in_front(name)) for name in in_front if name in installed]
     steps += [(name, _rounded_by(name, rounding)) for name in rounding if name.partition(":")[0] in installed]

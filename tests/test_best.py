@@ -125,6 +125,14 @@ def test_of_what_is_undone_the_reason_is_said() -> None:
     assert lost == "output 'z' loses 3.0 dB, and the outputs together more than is gained"
 
 
+def test_ranges_are_not_tried_where_weights_alone_are_integers() -> None:
+    model = build("(float[1, 64] x) => (float[1, 128] y) { y = Gemm (x, w, b) }", w=normal(64, 128), b=normal(128))
+    made = onnxq.quantize(model, images(1, 64, samples=32), options=Options(effort="best"))
+    assert made.plan.stored and not made.plan.quantized
+    tried = [note.removeprefix("best: ").split()[0] for note in made.notes if note.startswith("best: ")]
+    assert tried == ["default", "gptq", "bias_correction:method=empirical"]
+
+
 def test_an_algorithm_that_fails_loses_nothing_and_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ModelError("no such luck", where="conv")
