@@ -25,11 +25,13 @@ class Activations:
         self._left = _BUDGET if budget is None else budget
         self._arrays: dict[tuple[str, int], NDArray[Any]] = {}
         self._files: dict[tuple[str, int], Path] = {}
+        self._shapes: dict[tuple[str, int], tuple[int, ...]] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._count = 0
 
     def put(self, name: str, sample: int, array: NDArray[Any]) -> None:
         """Keep an array."""
+        self._shapes[name, sample] = array.shape
         if array.nbytes <= self._left or array.dtype.kind in "OSUV":
             self._left -= array.nbytes
             self._arrays[name, sample] = np.array(array)
@@ -46,6 +48,11 @@ class Activations:
         key = (name, sample)
         return self._arrays[key] if key in self._arrays else np.load(self._files[key])
 
+    def common_shape(self, name: str, samples: int) -> list[int | None]:
+        """The sizes of a tensor's axes, None where samples differ."""
+        first, *rest = (self._shapes[name, sample] for sample in range(samples))
+        return [n if all(other[axis : axis + 1] == (n,) for other in rest) else None for axis, n in enumerate(first)]
+
     def names(self) -> list[str]:
         """Tensors that are there."""
         return list(dict.fromkeys(name for name, _ in (*self._arrays, *self._files)))
@@ -53,6 +60,7 @@ class Activations:
     def drop(self, name: str, samples: int) -> None:
         """Forget a tensor."""
         for sample in range(samples):
+            self._shapes.pop((name, sample), None)
             held = self._arrays.pop((name, sample), None)
             if held is not None:
                 self._left += held.nbytes
@@ -64,6 +72,7 @@ class Activations:
         """Forget everything."""
         self._arrays.clear()
         self._files.clear()
+        self._shapes.clear()
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None

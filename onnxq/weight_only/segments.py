@@ -110,7 +110,8 @@ class SegmentedModel:
 
     def _run(self, segment: Segment, samples: int, kept: Activations) -> None:
         first = {v.name or "": kept.get(v.name or "", 0) for v in segment.reads}
-        model = _model_of(self._model, segment, first)
+        shapes = {name: kept.common_shape(name, samples) for name in first}
+        model = _model_of(self._model, segment, first, shapes)
         shown: dict[str, str] = {}
         if segment.inner:
             tapped = observe(model, [value.name or "" for value in segment.inner])
@@ -194,8 +195,20 @@ def _storable(kind: ir.TypeProtocol) -> bool:
     return isinstance(kind, ir.TensorType) and kind.dtype != ir.DataType.STRING
 
 
-def _model_of(model: ir.Model, segment: Segment, first: Mapping[str, NDArray[Any]]) -> ir.Model:
-    """A model of a segment; bigger constants are read into memory and handed over, not serialized."""
+def _model_of(
+    model: ir.Model,
+    segment: Segment,
+    first: Mapping[str, NDArray[Any]],
+    shapes: Mapping[str, Sequence[int | None]],
+) -> ir.Model:
+    """A model of a segment; bigger constants are read into memory and handed over, not serialized.
+
+    Args:
+        model: the whole.
+        segment: of it.
+        first: what it reads, of one sample.
+        shapes: what it reads, of all samples: onnxruntime 1.31 infers a wrong shape for an Attention of unknown sizes.
+    """
     proto = onnx.ModelProto(ir_version=model.ir_version)
     for domain, version in model.graph.opset_imports.items():
         proto.opset_import.add(domain=domain, version=version)
@@ -205,7 +218,7 @@ def _model_of(model: ir.Model, segment: Segment, first: Mapping[str, NDArray[Any
         ir.serde.serialize_node_into(graph.node.add(), node)
     for name, array in first.items():
         kind = ir.DataType.from_numpy(array.dtype)
-        graph.input.append(onnx.helper.make_tensor_value_info(name, kind.value, [None] * array.ndim))
+        graph.input.append(onnx.helper.make_tensor_value_info(name, kind.value, shapes[name]))
     for value in segment.constants:
         assert value.const_value is not None
         shape = value.const_value.shape.numpy()

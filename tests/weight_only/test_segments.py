@@ -78,14 +78,38 @@ def test_data_of_layers_is_there_while_their_segment_is(monkeypatch: pytest.Monk
     np.testing.assert_array_equal(found[1], np.maximum(kept.get("h", 0), 0))
 
 
+def test_an_attention_whose_sizes_come_from_outside() -> None:
+    """onnxruntime 1.31 infers a wrong shape for its output where the sizes of its inputs are unknown."""
+    proto = build(
+        """(float[N, M, 64] x, float[N, K, 64] k, float[N, K, 64] v) => (float[N, M, 64] y) {
+            q = MatMul (x, w)
+            a = Attention <q_num_heads = 4, kv_num_heads = 4> (q, k, v)
+            y = MatMul (a, w)
+        }""",
+        opset=23,
+        w=normal(64, 64),
+    )
+    feeds = [
+        {"x": normal(1, 2, 64, scale=1.0), "k": normal(1, n, 64, scale=1.0), "v": normal(1, n, 64, seed=1, scale=1.0)}
+        for n in (3, 5)
+    ]
+    kept = Activations()
+    list(SegmentedModel(load(proto)).run(feeds, kept))
+    whole = Session(proto.SerializeToString())
+    for sample, feed in enumerate(feeds):
+        np.testing.assert_allclose(kept.get("y", sample), whole.run(feed)["y"], rtol=1e-5, atol=1e-5)
+
+
 def test_activations_on_the_disk() -> None:
     kept = Activations(100)
     small, large = np.arange(5), normal(100)
     kept.put("a", 0, small)
     kept.put("b", 0, large)
+    kept.put("b", 1, large[:50])
+    assert (kept.common_shape("a", 1), kept.common_shape("b", 1), kept.common_shape("b", 2)) == ([5], [100], [None])
     np.testing.assert_array_equal(kept.get("a", 0), small)
     np.testing.assert_array_equal(kept.get("b", 0), large)
-    kept.drop("b", 1)
+    kept.drop("b", 2)
     with pytest.raises(KeyError):
         kept.get("b", 0)
     kept.close()
