@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
@@ -114,7 +114,7 @@ def _validity(model: ir.Model, *, mended: bool) -> list[Finding]:
 def _operators(model: ir.Model, options: Options) -> list[Finding]:
     """Custom operators, and what is quantized already."""
     found = []
-    if options.custom_op_library is not None and not Path(options.custom_op_library).is_file():
+    if options.custom_op_library is not None and not os.path.isfile(options.custom_op_library):
         found.append(Finding("error", "custom_op_library", f"{options.custom_op_library!r} does not exist"))
     local = {(domain, name) for domain, name, _ in model.functions}
     for node in model.graph.all_nodes():

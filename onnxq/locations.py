@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnxq.errors import OptionError, OutputError
 from onnxq.graph.files.origin import spare_files
 from onnxq.plugins import names
+from onnxq.seen import is_there
 from onnxq.user_code import split_name
 from onnxq.writing import hint_for
 
@@ -42,9 +43,9 @@ def is_folder(output: str | os.PathLike[str], *, several: bool = False) -> bool:
         several: it is for several results, and a name like ``out.v1`` is that of a folder unless there is such a file.
     """
     path = Path(output)
-    if path.is_dir() or not path.suffix or os.fspath(output).endswith(_SLASHES):
+    if os.path.isdir(path) or not path.suffix or os.fspath(output).endswith(_SLASHES):
         return True
-    return several and path.suffix.lower() != _ENDING and not path.exists()
+    return several and path.suffix.lower() != _ENDING and not os.path.exists(path)
 
 
 def require_several(output: str | os.PathLike[str] | None) -> None:
@@ -79,7 +80,7 @@ def find_artifact(output: str | os.PathLike[str], backend: str) -> Path:
         OutputError: there is none, or more than one; files of a target whose name ends like this one's do not count.
     """
     path = Path(output)
-    if path.is_file():
+    if is_there(path, OutputError) and path.is_file():
         return path
     found = sorted(path.glob(f"*_{backend}.onnx"))
     longer = tuple(f"_{name}" for name in names("onnxq.backends") if name.endswith(f"_{backend}"))
@@ -127,14 +128,14 @@ def spare(*paths: str | os.PathLike[str], beside: Sequence[Path] = (), **given: 
         OutputError: one of the files is read.
     """
     for path, whole in (*((Path(path), True) for path in paths), *((path, False) for path in beside)):
-        if not path.is_file():
+        if not os.path.isfile(path):
             continue
         for word, source in given.items():
             if isinstance(source, ir.Model):
                 spare_files(source, path, whole=whole)
             elif isinstance(source, (str, os.PathLike)):
                 file = split_name(os.fspath(source))[0]
-                if file.is_file() and path.samefile(file):
+                if os.path.isfile(file) and path.samefile(file):
                     what = f"this file is the {word} that {'are' if word in _PLURAL else 'is'} read"
                     raise OutputError(what, where=f"'{path}'", hint="Give another name")
 
@@ -187,6 +188,7 @@ def require_folder(output: str | os.PathLike[str] | None, *, several: bool = Fal
         return
     _require_name(output)
     path = Path(output).absolute()
+    is_there(path, OutputError)
     if is_folder(output, several=several):
         folder = next(one for one in (path, *path.parents) if one.exists() or one.is_symlink())
         if not folder.is_dir():
@@ -194,7 +196,10 @@ def require_folder(output: str | os.PathLike[str] | None, *, several: bool = Fal
     elif path.parent.is_dir():
         folder = path.resolve().parent
     else:
-        raise OutputError("the folder does not exist", where=str(Path(output).parent), hint="Create it first")
+        parent = Path(output).parent
+        if os.path.exists(parent):
+            raise OutputError("this is a file, not a folder", where=f"'{parent}'", hint="Name a folder")
+        raise OutputError("the folder does not exist", where=str(parent), hint="Create it first")
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".onnxq-"):
             pass

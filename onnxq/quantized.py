@@ -19,6 +19,7 @@ from onnxq.graph.files.origin import spare_files
 from onnxq.locations import require_onnx
 from onnxq.plan import Plan
 from onnxq.qparams import QParams
+from onnxq.seen import is_there
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -143,7 +144,7 @@ class Quantized:
         target = Path(path)
         require_onnx(target)
         spare_files(self.model, *self._format.sidecars(target), whole=False)
-        if not target.parent.is_dir():
+        if not is_there(target, OutputError) and not target.parent.is_dir():
             raise OutputError("the folder does not exist", where=str(target.parent), hint="Create it first")
         return self._format.write(self, target)
 

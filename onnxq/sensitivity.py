@@ -23,6 +23,7 @@ from onnxq.options import ImageOptions, Options
 from onnxq.options.one_value import check_bits, check_int, plain
 from onnxq.prepare import Prepared, Source, backend_named
 from onnxq.quantize import calibrate
+from onnxq.seen import is_there
 from onnxq.spec import Scheme
 from onnxq.survey import Record, local_noise, make_probe, runs_needed, survey
 from onnxq.writing import hint_for
@@ -171,7 +172,7 @@ def _require_picture(plot: str | os.PathLike[str] | None) -> None:
     if plot is None:
         return
     path = Path(plot)
-    if path.is_dir():
+    if is_there(path, OutputError) and path.is_dir():
         raise OutputError("this is a folder", where=f"'{plot}'", hint="Give the path of the .svg file to write")
     if path.suffix.lower() != ".svg":
         raise OutputError("the picture is SVG", where=f"'{plot}'", hint="Give a file that ends in .svg")

@@ -21,6 +21,7 @@ from onnxq.errors import ModelError
 from onnxq.graph.files.load import load
 from onnxq.graph.values import constant_array, is_constant
 from onnxq.measuring.metrics import jsonable
+from onnxq.seen import is_there
 
 __all__ = ["ModelView", "QuantizedTensor", "StatisticsView", "show"]
 
@@ -125,7 +126,7 @@ def show(path: str | os.PathLike[str]) -> ModelView | StatisticsView:
     """
     file = Path(path)
     if file.suffix == ".npz":
-        if not file.is_file():
+        if not is_there(file, ModelError) or not file.is_file():
             raise ModelError("the file does not exist", where=str(file))
         return StatisticsView(str(file), file.stat().st_size, Statistics.load(file))
     model = load(file)

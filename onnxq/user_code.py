@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from onnxq.errors import OnnxqError
+from onnxq.seen import is_there
 from onnxq.suggest import nearest
 
 __all__ = ["at_home", "function_of", "split_name"]
@@ -35,7 +36,7 @@ def function_of(path: Path, name: str, *, where: str, error: type[OnnxqError]) -
     Raises:
         OnnxqError: of class ``error``: there is no such file or name, or the file raises.
     """
-    if not path.is_file():
+    if not is_there(path, error) or not path.is_file():
         raise error("the Python file does not exist", where=where)
     module = _run(path, where, error)
     if not hasattr(module, name):

@@ -11,7 +11,16 @@ from onnxq.errors import ExecutionError, OnnxqError, OutputError
 __all__ = ["cause_outside", "hint_for", "is_full"]
 
 _FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))  # Windows knows no quota
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_REFUSED = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.ENAMETOOLONG,
+)
 _SHORT = "requested and"
 """Of numpy, which gives no number of an error where not all of an array could be written."""
 

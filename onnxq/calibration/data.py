@@ -22,6 +22,7 @@ from onnxq.console.terminal import plural
 from onnxq.errors import DataError
 from onnxq.options import ImageOptions
 from onnxq.ort.session import InputInfo
+from onnxq.seen import is_there
 from onnxq.suggest import nearest_file
 from onnxq.user_code import function_of, split_name
 
@@ -78,7 +79,7 @@ def of_pictures(source: Any) -> bool:
     if not isinstance(source, (str, os.PathLike)):
         return False
     path = Path(source)
-    return path.is_dir() and bool(_kinds(path)["picture"])
+    return os.path.isdir(path) and bool(_kinds(path)["picture"])
 
 
 def _open(
@@ -102,6 +103,8 @@ def _open(
         raise DataError("the data is open already", hint="Give the source itself, or iterate over what was opened.")
     if isinstance(source, (str, os.PathLike)):
         text = os.fspath(source)
+        if not text:
+            raise DataError("the name of the data is empty", hint="Give a file or a folder; '.' is the current one.")
         path, name = split_name(text)
         if name is not None:
             where = f"calibration data {f'{path}:{name}'!r}"
@@ -114,10 +117,10 @@ def _open(
 def _from_path(
     path: Path, inputs: tuple[InputInfo, ...], fitter: Fitter, image: ImageOptions | None, samples: int | None
 ) -> Samples:
+    if not is_there(path, DataError):
+        raise DataError("does not exist", where=f"calibration data {str(path)!r}", hint=nearest_file(path))
     if path.is_dir():
         return _from_folder(path, inputs, fitter, image, samples)
-    if not path.exists():
-        raise DataError("does not exist", where=f"calibration data {str(path)!r}", hint=nearest_file(path))
     if path.suffix == ".npz":
         arrays: Mapping[str, RowArray] = open_npz(path)
         if arrays.keys() >= _STATISTICS:
@@ -139,6 +142,8 @@ def _from_folder(
     folder: Path, inputs: tuple[InputInfo, ...], fitter: Fitter, image: ImageOptions | None, samples: int | None
 ) -> Samples:
     where = f"calibration data {str(folder)!r}"
+    if not os.access(folder, os.R_OK | os.X_OK):
+        raise DataError("the folder cannot be read: permission denied", where=where)
     kinds = _kinds(folder)
     present = [kind for kind, found in kinds.items() if found]
     if not present:

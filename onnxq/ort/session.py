@@ -235,7 +235,7 @@ def require_library(library: str | os.PathLike[str] | None) -> None:
     Raises:
         OptionError: it is not.
     """
-    if library is not None and not Path(library).is_file():
+    if library is not None and not os.path.isfile(library):
         raise OptionError(f"custom-op library {os.fspath(library)!r} does not exist", hint="Check --custom-op-library")
 
 

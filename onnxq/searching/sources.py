@@ -52,9 +52,9 @@ def digest_of_data(data: Any) -> str:
 def _of_path(text: str) -> str:
     file, colon, name = text.rpartition(":")
     path = Path(file) if colon and file.endswith(".py") else Path(text)
-    if path.is_file():
+    if os.path.isfile(path):
         return file_digest([path]) + (f":{name}" if path != Path(text) else "")
-    if path.is_dir():
+    if os.path.isdir(path):
         files = sorted(p for p in path.rglob("*") if p.is_file())
         return text_digest([(str(p.relative_to(path)), p.stat().st_size) for p in files])
     return text_digest(text)  # reading it will complain

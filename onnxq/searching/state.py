@@ -17,6 +17,7 @@ from typing import Any
 from onnxq.deciding.rescue import Blame
 from onnxq.errors import OptionError, OutputError
 from onnxq.searching.attempt import Attempt
+from onnxq.seen import is_there
 
 __all__ = ["State", "file_digest"]
 
@@ -50,7 +51,7 @@ class State:
         self.blame: list[Blame] | None = None
         self.attempts: dict[tuple[str, str], Attempt] = {}
         self._of, self._statistics = dict(of), ""
-        if (self.folder / _NAME).exists():
+        if is_there(self.folder, OptionError) and (self.folder / _NAME).exists():
             self._read()
         elif self.folder.exists() and not self._is_a_start():
             raise OptionError("does not hold a search", where=str(self.folder), hint=_START)

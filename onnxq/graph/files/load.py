@@ -20,6 +20,7 @@ from onnxq.graph.files.other_kinds import other_kind
 from onnxq.graph.files.structure import check_definitions, check_structure, sort
 from onnxq.graph.passes.runtime_operators import expand_runtime_operators
 from onnxq.graph.traverse import with_subgraphs
+from onnxq.seen import is_there
 
 __all__ = ["ModelSource", "load"]
 
@@ -93,7 +94,7 @@ def _free_negative_sizes(model: ir.Model) -> None:
 
 def _read(path: Path) -> onnx.ModelProto:
     where = f"'{path}'"
-    if not path.exists():
+    if not is_there(path, ModelError):
         hint = "The link leads nowhere" if path.is_symlink() else "Check the path"
         raise ModelError("no such file", where=where, hint=hint)
     if path.is_dir():

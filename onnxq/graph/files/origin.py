@@ -5,6 +5,7 @@ A result may replace its model, whole: that is what a user asks for who gives it
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def spare_files(model: ir.Model, *targets: Path, whole: bool = True) -> None:
     Raises:
         OutputError: one of them belongs to the model, and none replaces it.
     """
-    there = [target for target in targets if target.is_file()]
+    there = [target for target in targets if os.path.isfile(target)]
     own = model.graph.meta.get(_OWN)
     if whole and any(target.resolve() == own for target in there):
         return
