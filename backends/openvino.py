@@ -12,7 +12,8 @@ integers on.
 Where convolutions of kernel 1 with equal strides are all that reads a tensor (the first and the shortcut of a block of
 ResNet v1, say), OpenVINO takes these strides out and a MaxPool of kernel 1 in front, between DequantizeLinear and
 convolution: both would run in float, and with padding it computes another shape. The model is rewritten: the MaxPool
-stands in front of the QuantizeLinear.
+stands in front of the QuantizeLinear. A bias that several convolutions read, as those of a detector's heads do, is
+copied: shared, OpenVINO adds it in a float kernel of its own, with the function and the quantizer behind.
 
 Scales are rounded to 16 significant bits (relative change 1e-5 at most): then both ends of a FakeQuantize's range are
 float32 numbers exactly, in both formats, and the scale can be read back.
@@ -37,6 +38,8 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.errors import OptionError
+from onnxq.graph.note import Note
+from onnxq.graph.passes.own_biases import own_biases
 from onnxq.graph.passes.strides_in_front import picks_elements, strides_in_front
 from onnxq.graph.recognition.signs import cannot_be_negative
 from onnxq.graph.values import is_constant
@@ -191,6 +194,11 @@ def _refuse(options: Options) -> None:
         )
 
 
+def _rewrite(model: ir.Model) -> list[Note]:
+    """Strides in front of the quantizers, and a bias of its own for each convolution; see the top of this file."""
+    return [*strides_in_front(model), *own_biases(model)]
+
+
 def _adjust(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:
     """Round scales, and say which operators a zero point puts into float."""
     for name, qp in numbers.items():
@@ -253,7 +261,7 @@ BACKEND = Backend(
     act_bits=frozenset({8}),
     quantizer_bits=frozenset({8}),
     refuses=_refuse,
-    rewrite=strides_in_front,
+    rewrite=_rewrite,
     adjust=_adjust,
     runtime="openvino",
     artifacts="model.onnx (QDQ, or FakeQuantize of org.openvinotoolkit)",

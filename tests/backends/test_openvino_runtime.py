@@ -49,6 +49,33 @@ def equal_but_for_ties(expected: dict[str, list[NDArray[Any]]], seen: Examinatio
     return equal
 
 
+def test_a_bias_that_convolutions_share_is_added_in_their_kernels(tmp_path: Path) -> None:
+    """Two levels of a pyramid with one head: besides it only the quantizer of the input is a float kernel."""
+    model = build(
+        """(float[1, 4, 16, 16] x) => (float[1, 4, 16, 16] y, float[1, 4, 8, 8] z) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, w)
+            c = Relu (a)
+            b = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (c, u)
+            d = Relu (b)
+            e = Conv <pads = [1, 1, 1, 1]> (c, v, k)
+            f = Relu (e)
+            y = Conv <pads = [1, 1, 1, 1]> (f, u, n)
+            g = Conv <pads = [1, 1, 1, 1]> (d, v, k)
+            h = Relu (g)
+            z = Conv <pads = [1, 1, 1, 1]> (h, u, n)
+        }""",
+        w=normal(4, 4, 3, 3),
+        u=normal(4, 4, 3, 3, seed=1),
+        v=normal(4, 4, 3, 3, seed=2),
+        k=normal(4, seed=3),
+        n=normal(4, seed=4),
+    )
+    feeds = feeds_for(model, samples=2)
+    onnxq.quantize(model, feeds, backend="openvino", output=tmp_path / "q.onnx")
+    seen = examine(RUNTIME, tmp_path / "q.onnx", feeds)
+    assert len(seen.integer) == 6 and len(seen.floating) == 1, seen
+
+
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("name", MODELS)
 def test_kernels_and_numbers(name: str, form: str, tmp_path: Path) -> None:
