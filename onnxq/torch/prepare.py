@@ -87,6 +87,7 @@ def prepare(
     """
     if isinstance(module, QuantizedModule):
         raise OptionError("the module is prepared already", where="prepare")
+    _require_plain(module)
     target = backend_named(backend)
     weights, activations = (
         Maker(quantizer, observer, target.name)
@@ -109,6 +110,26 @@ def prepare(
     if batches is not None:
         calibrate(made, batches, most=most)
     return made
+
+
+def _require_plain(module: torch.nn.Module) -> None:
+    """Refuse what no exporter takes, or gives in a form that no target quantizes."""
+    for name, part in module.named_modules():
+        scripted = isinstance(part, torch.jit.ScriptModule)
+        if scripted or hasattr(part, "_orig_mod"):
+            way = "torch.jit" if scripted else "torch.compile"
+            raise OptionError(
+                f"module {name or 'root'!r} went through {way}: its calls are not seen",
+                where="prepare",
+                hint=f"Give the module as it was before {way}",
+            )
+    types = {p.dtype for p in module.parameters() if p.is_floating_point()}
+    if types and torch.float32 not in types:
+        raise OptionError(
+            f"its parameters are of {', '.join(sorted(map(str, types)))}, and quantization is trained in float32",
+            where="prepare",
+            hint="Prepare module.float(); inside torch.autocast it trains in bfloat16 or float16 as before",
+        )
 
 
 def _mapped(module: torch.nn.Module, example: Args, target: Backend, options: Options, path: ModulePath) -> Mapped:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from onnxq.errors import ModelError
+from onnxq.errors import ModelError, OptionError
 
 pytest.importorskip("torch", reason="the extra torch is not installed")
 
@@ -78,3 +79,19 @@ def test_what_cannot_be_exported_is_told_in_one_message(capfd: pytest.CaptureFix
     with pytest.raises(ModelError, match="bilinear"):
         qat.prepare(Unknown(), (torch.randn(4, 6),))
     assert capfd.readouterr().out == ""
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("way", ["torch.compile", "torch.jit"])
+def test_what_hides_its_calls_is_refused_by_name(way: str) -> None:
+    layer = nn.Conv2d(3, 4, 3)
+    hidden: Any = torch.compile(layer) if way == "torch.compile" else torch.jit.trace(layer, torch.randn(2, 3, 8, 8))
+    net = nn.Sequential(nn.ReLU(), hidden)
+    with pytest.raises(OptionError, match=f"module '1' went through {way}"):
+        qat.prepare(net, (torch.randn(2, 3, 8, 8),))
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
+def test_other_types_than_float32_are_refused(kind: torch.dtype) -> None:
+    with pytest.raises(OptionError, match=f"parameters are of {kind}"):
+        qat.prepare(nn.Conv2d(3, 4, 3).to(kind), (torch.randn(2, 3, 8, 8, dtype=kind),))
