@@ -105,7 +105,7 @@ class Samples:
                 self._warn_of_more(items)
         except OnnxqError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             where = f"calibration data ({self.kind}), sample {self.index_of(at) if self.seekable else at}"
             raise DataError(f"the data raised {type(error).__name__}: {error}", where=where) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,6 +112,17 @@ def test_the_users_exception_is_reported_with_its_sample() -> None:
     with pytest.raises(DataError, match="sample 2: the data raised ValueError: disk on fire") as caught:
         feeds(source())
     assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_an_exit_in_the_users_code_is_reported_with_its_sample() -> None:
+    """Else its code would be taken for one of onnxq's."""
+
+    def source() -> Iterator[np.ndarray]:
+        yield IMAGES[0]
+        sys.exit(3)
+
+    with pytest.raises(DataError, match="sample 1: the data raised SystemExit: 3"):
+        feeds(source())
 
 
 def test_an_interrupt_passes_through() -> None:
