@@ -134,7 +134,8 @@ class ImageReader:
             return gray
         if opened.mode in ("I", "F"):
             low, high = (float(end) for end in np.asarray(opened.getextrema()))
-            if low < 0 or high > 255:
+            fractions = opened.mode == "F" and 0 < high <= 1  # 0..1, or nearly black: Pillow would cut them all off
+            if low < 0 or high > 255 or fractions:
                 wrong = f"its values are {low:g} to {high:g}, and the file does not tell which of them is white"
                 raise DataError(wrong, where=str(path), hint="Convert it to 8 bits, or write it as a .npy file.")
         return opened.convert("L" if self._channels == "gray" else "RGB")

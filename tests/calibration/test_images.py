@@ -156,3 +156,15 @@ def test_a_mean_within_the_pixels_is_no_news(
 ) -> None:
     first(folder, info("N", 3, 4, 6), **options)
     assert not caplog.messages
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5, 1e-4])
+def test_fractions_are_refused_not_cut_off(scale: float, tmp_path: Path) -> None:
+    """A picture of floats up to 1 may be nearly black or go from black to white: Pillow makes zeros of either."""
+    values = np.linspace(0, scale, 16, dtype=np.float32).reshape(4, 4)
+    Image.fromarray(values).save(tmp_path / "a.tiff")
+    with pytest.raises(DataError, match=r"a\.tiff: its values are 0 to .*, and the file does not tell"):
+        list(open_data(tmp_path, [info("N", 1, 4, 4)]))
+    Image.fromarray(values * np.float32(200 / scale)).save(tmp_path / "a.tiff")
+    (feed,) = open_data(tmp_path, [info("N", 1, 4, 4)])
+    np.testing.assert_allclose(feed["x"].reshape(4, 4), values * (200 / scale) / 255, atol=1 / 255)

@@ -78,14 +78,18 @@ def load(source: ModelSource) -> ir.Model:
             sort(function.graph)
     read_inner_tensors(model)
     check_forms(model)
-    _free_negative_sizes(model)
+    _mend_declarations(model)
     expand_runtime_operators(model)
     return model
 
 
-def _free_negative_sizes(model: ir.Model) -> None:
-    """A declared size below zero, by which some exporters mean any size, becomes a free dimension."""
+def _mend_declarations(model: ir.Model) -> None:
+    """A declared size below zero, by which some exporters mean any size, becomes a free dimension.
+
+    A graph without a name, which onnxruntime accepts and ONNX does not, gets one.
+    """
     for graph in with_subgraphs(model.graph):
+        graph.name = graph.name or "graph"
         for value in (*graph.inputs, *(output for node in graph for output in node.outputs)):
             sizes = value.shape
             if sizes is not None and any(isinstance(size, int) and size < 0 for size in sizes):

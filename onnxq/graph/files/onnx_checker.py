@@ -34,6 +34,13 @@ def check(model: ir.Model) -> None:
             raise ModelError(
                 f"declared with shape {declared}, holds {value.const_value.shape}", where=f"tensor '{value.name}'"
             )
+    for value in model.graph.inputs:
+        if isinstance(value.type, ir.TensorType) and value.shape is None and value.const_value is None:
+            raise ModelError(
+                "it is declared without a shape, not even the number of its axes is known",
+                where=f"input '{value.name}'",
+                hint="Export the model with one; sizes that vary have a name in place of a number",
+            )
     proto, _ = skeleton(model)
     _drop_unranked_outputs(proto)
     try:

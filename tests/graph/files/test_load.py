@@ -195,6 +195,24 @@ def test_sizes_below_zero_are_free() -> None:
     assert [str(end.shape) for end in (*graph.inputs, *graph.outputs)] == ["[None,3]", "[None,3]"]
 
 
+def test_graphs_without_a_name_get_one() -> None:
+    """onnxruntime takes a model as it is, the checker of ONNX does not."""
+    proto = build(
+        """g (bool c, float[2] x) => (float[2] y) {
+            y = If (c) <
+                then_branch = t () => (float[2] a) { a = Relu(x) },
+                else_branch = e () => (float[2] b) { b = Neg(x) }
+            >
+        }"""
+    )
+    for graph in (proto.graph, *(attribute.g for attribute in proto.graph.node[0].attribute)):
+        graph.name = ""
+    with pytest.raises(onnx.checker.ValidationError, match="name"):
+        onnx.checker.check_model(proto)
+    onnx.checker.check_model(to_proto(load(proto)), full_check=True)
+    assert proto.graph.name == ""
+
+
 def test_one_string_as_node_and_tensor_name() -> None:
     proto = build("g (float[2] x) => (float[2] y) { y = Relu(x) }")
     proto.graph.node[0].name = "y"

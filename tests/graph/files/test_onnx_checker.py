@@ -76,3 +76,10 @@ def test_large_tensors_are_not_serialized(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(onnx.checker, "check_model", measured)
     check(model)
     assert sizes[0] < 1000
+
+
+def test_an_input_without_a_shape_is_named() -> None:
+    proto = build("g (float[1,8] x, float[1,8] h) => (float[1,8] y) { y = Add(x, h) }")
+    proto.graph.input[1].type.tensor_type.ClearField("shape")
+    with pytest.raises(ModelError, match="input 'h': it is declared without a shape"):
+        check(load(proto))
