@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 
 from onnxq.weight_only.grid import Coded, block_size, choose
 
-__all__ = ["COLUMNS", "column_groups", "factor", "round_columns"]
+__all__ = ["COLUMNS", "column_groups", "damping", "factor", "round_columns"]
 
 Floats = NDArray[np.float32]
 
 COLUMNS = 2048
 _DAMPING = 0.01
-"""Part of the mean of the diagonal that is added to it."""
+"""Part of the mean of the diagonal that is added to it, at least."""
+_MOST_SHRINKAGE = 0.99
 _LAZY = 128
 """Columns after which the rest of the matrix is updated in one product."""
 _SMALL = 64
@@ -47,25 +48,43 @@ def factor(data: Iterable[Floats], columns: slice) -> Floats | None:
         columns: of the inputs.
 
     Returns:
-        float32, (columns, columns); None where the data is all zero or not finite there.
+        float32, (columns, columns); None where the data is all zero or not finite there. The damping is as much as the
+        number of rows asks for: inputs that vary together in a few of them alone need not do so in others.
     """
     count = columns.stop - columns.start
-    hessian = np.zeros((count, count))
+    hessian, rows = np.zeros((count, count)), 0
     for piece in data:
         part = np.ascontiguousarray(piece[:, columns][:, ::-1])  # last input first, see below
         hessian += part.T @ part
+        rows += len(part)
     diagonal = hessian.diagonal().copy()
     mean = float(diagonal.mean())
     if not np.isfinite(mean) or mean <= 0:
         return None
+    added = damping(hessian, rows) * mean
     diagonal[diagonal <= 0] = mean
-    hessian[np.diag_indices(count)] = diagonal + _DAMPING * mean
+    hessian[np.diag_indices(count)] = diagonal + added
     try:
         _decompose(hessian)  # in the inputs' own order H = R R^T with R upper, so that U = R^-1
     except np.linalg.LinAlgError:
         return None
     _invert(hessian)
     return np.ascontiguousarray(hessian[::-1, ::-1], np.float32)
+
+
+def damping(hessian: NDArray[np.float64], rows: int) -> float:
+    """What is to be added to the diagonal of second moments, in parts of its mean: more where rows are few.
+
+    The oracle approximating shrinkage of Chen, Wiesel, Eldar & Hero, Shrinkage Algorithms for MMSE Covariance
+    Estimation, 2010.
+    """
+    count = len(hessian)
+    trace = float(hessian.trace())
+    square = float(np.einsum("ij,ij->", hessian, hessian))
+    spread = (rows + 1 - 2 / count) * (square - trace * trace / count)
+    shrinkage = ((1 - 2 / count) * square + trace * trace) / spread if spread > 0 else 0.0
+    shrinkage = min(shrinkage, _MOST_SHRINKAGE)
+    return max(_DAMPING, shrinkage / (1 - shrinkage))
 
 
 def _decompose(matrix: NDArray[np.float64]) -> None:

@@ -32,7 +32,7 @@ def test_factor(count: int) -> None:
     upper = gptq.factor([x[:100], x[100:]], slice(0, count))
     assert upper is not None and (np.tril(upper, -1) == 0).all()
     hessian = x.T.astype(np.float64) @ x
-    hessian += 0.01 * np.diag(hessian).mean() * np.eye(count)
+    hessian += gptq.damping(hessian, 500) * np.diag(hessian).mean() * np.eye(count)
     np.testing.assert_allclose(upper.T.astype(np.float64) @ upper @ hessian, np.eye(count), atol=1e-3)
 
 
@@ -51,7 +51,7 @@ def test_against_the_definition(block: int) -> None:
     weight, x = normal(6, 300, scale=1.0), _correlated(700, 300)
     made = _gptq(weight, x, Recipe(8, block))
     hessian = x.T.astype(np.float64) @ x
-    hessian += 0.01 * np.diag(hessian).mean() * np.eye(300)
+    hessian += gptq.damping(hessian, 700) * np.diag(hessian).mean() * np.eye(300)
     work, scale = weight.astype(np.float64), np.repeat(made.scale, block, 1)[:, :300].astype(np.float64)
     expected = np.zeros_like(work)
     inverse = np.linalg.inv(hessian)
@@ -75,6 +75,22 @@ def test_better_than_nearest_on_other_data(recipe: Recipe) -> None:
         return float(np.linalg.norm(fresh @ (decode(coded) - weight).T))
 
     assert error(made) <= 0.8 * error(plain)
+
+
+def test_few_rows_are_not_believed() -> None:
+    """Inputs that have nothing to do with one another seem to in few rows; what was learned of that is worse."""
+    weight = normal(96, 128, scale=1.0)
+    x, fresh = (normal(rows, 128, seed=seed, scale=1.0) for rows, seed in ((160, 5), (800, 6)))
+    made, plain = _gptq(weight, x, Recipe()), nearest(weight, Recipe().spec())
+
+    def error(coded: Coded) -> float:
+        return float(np.linalg.norm(fresh @ (decode(coded) - weight).T))
+
+    assert error(made) <= 1.01 * error(plain)
+    few, many = _correlated(40, 128), _correlated(4000, 128)
+    assert gptq.damping(few.T.astype(np.float64) @ few, 40) > 0.1
+    assert gptq.damping(many.T.astype(np.float64) @ many, 4000) == pytest.approx(0.01, abs=0.01)
+    assert gptq.damping(4.0 * np.eye(3), 4) == 0.01  # nothing to move
 
 
 def test_groups_never_cut_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
