@@ -9,6 +9,7 @@ A package offers one by a line of its ``pyproject.toml``::
 from __future__ import annotations
 
 import difflib
+import logging
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -19,6 +20,8 @@ __all__ = ["OWN", "find", "names", "owner", "refresh"]
 
 OWN = "onnxq"
 """The package whose entry points are built in."""
+
+_log = logging.getLogger("onnxq")
 
 _WORDS = {
     "onnxq.backends": "backend",
@@ -38,8 +41,19 @@ def _entries(group: str) -> dict[str, metadata.EntryPoint]:
     for name, entries in by_name.items():
         if len(entries) > 1:  # only then: to learn the package's name, its metadata is read
             entries.sort(key=lambda e: (_owner(e) != OWN, _owner(e), e.value))
+            _tell_of_others(group, entries)
         found[name] = entries[0]
     return found
+
+
+def _tell_of_others(group: str, entries: list[metadata.EntryPoint]) -> None:
+    """Warn of what is never found, since the first has its name; a package that is there twice is none of these."""
+    used = _owner(entries[0])
+    for other in sorted({_owner(entry) for entry in entries} - {used}):
+        _log.warning(
+            "%s %r of package %r is not used: package %r has one of that name. It needs another name",
+            _WORDS.get(group, group), entries[0].name, other, used,
+        )  # fmt: skip
 
 
 @cache

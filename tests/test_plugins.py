@@ -66,6 +66,14 @@ def test_range_of_another_package() -> None:
 
 
 @pytest.mark.usefixtures("package")
+def test_a_name_that_is_taken_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        plugins.names("onnxq.ranges")
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("range method 'minmax' of package 'third-party' is not used: package 'onnxq' has one")
+
+
+@pytest.mark.usefixtures("package")
 def test_broken_packages_are_named() -> None:
     with pytest.raises(OptionError, match=r"'third-party' cannot be loaded.*needs a licence"):
         plugins.find("onnxq.ranges", "broken")
