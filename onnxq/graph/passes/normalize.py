@@ -12,6 +12,7 @@ from onnxq.graph.note import Note
 from onnxq.graph.passes.cancel_transposes import cancel_transposes
 from onnxq.graph.passes.constants import fold_constants, lift_constants
 from onnxq.graph.passes.defaults import drop_initializer_inputs
+from onnxq.graph.passes.einsum_products import einsum_products
 from onnxq.graph.passes.fold_affine import fold_affine
 from onnxq.graph.passes.fold_batchnorm import Unfit, fold_batchnorm
 from onnxq.graph.passes.fold_pad import fold_pad
@@ -78,6 +79,7 @@ def normalize(
     ]
     changes = [
         *scalar_ranges(model),
+        *einsum_products(model),
         *cancel_transposes(model),
         *fold_pad(model),
         *remove_dead(model),
