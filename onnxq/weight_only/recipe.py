@@ -82,16 +82,19 @@ class Recipe:
         return self.symmetric and self.format == "matmulnbits"
 
     def fitting_block(self, inputs: int, bits: int) -> int:
-        """The block of a product's weight: a smaller one where it takes fewer bytes, since MatMulNBits fills blocks up.
+        """The block of a product's weight: that asked for, or a smaller one where its last block would not be full.
+
+        MatMulNBits fills such a block up: what takes the fewest bytes is taken. Not every runtime reads it of
+        DequantizeLinear (OpenVINO 2026.4 does not): the largest one that divides the inputs is taken, if any does.
 
         Args:
             inputs: of the weight.
             bits: that it takes.
         """
-        if self.format != "matmulnbits":
-            return self.block
-        zero = 0 if self.symmetric else bits
         sizes = [size for size in reversed(_BLOCKS) if size <= self.block]
+        if self.format != "matmulnbits":
+            return next((size for size in sizes if inputs % size == 0), self.block)
+        zero = 0 if self.symmetric else bits
         return min(sizes, key=lambda size: -(-inputs // size) * (size * bits + zero + _SCALE_BITS))
 
     def spec(self, bits: int | None = None, block: int | None = None) -> QuantSpec:

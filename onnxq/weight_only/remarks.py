@@ -65,10 +65,8 @@ def remarks(matrices: Sequence[Matrix], recipe: Recipe, *, in_file: bool) -> lis
             notes.append(f"{count} {one if count == 1 else many} {TABLE_BITS} bits: {why}")
     smaller = sum(matrix.block(recipe) < recipe.block for matrix in matrices)
     if smaller:
-        notes.append(
-            f"{plural(smaller, 'weight')} {'takes' if smaller == 1 else 'take'} smaller blocks: MatMulNBits would fill "
-            f"their last one up to {recipe.block}"
-        )
+        take = "takes smaller blocks" if smaller == 1 else "take smaller blocks"
+        notes.append(f"{plural(smaller, 'weight')} {take}, for the last one of {recipe.block} would not be full")
     experts = {node for matrix in matrices if matrix.experts for node in matrix.nodes}
     if experts:
         notes.append(f"{len(experts)} MoE became QMoE, with weights as onnxruntime's CPU lays them out")

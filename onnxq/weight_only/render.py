@@ -115,7 +115,7 @@ def rewrite(model: ir.Model, made: Sequence[tuple[Matrix, Parts]], recipe: Recip
                 _gather(node, held[graph], namer, recipe, len(matrix.rows))
                 continue
             if apart and graph not in weights:
-                weights[graph] = _dequantize(node, namer, held[graph], f"{base}_dequantized", recipe.block)
+                weights[graph] = _dequantize(node, namer, held[graph], f"{base}_dequantized", matrix.block(recipe))
             _product(node, held[graph], weights.get(graph), namer, recipe, matrix)
     for node, constants in experts.items():
         qmoe = as_qmoe(node, constants, recipe.bits, recipe.block)

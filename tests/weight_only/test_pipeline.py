@@ -318,6 +318,20 @@ def test_blocks_are_no_larger_than_what_fills_them(inputs: int, block: int, tmp_
     assert sqnr(run(source, feeds)["y"], run(tmp_path / "256.onnx", feeds, optimize=True)["y"]) > LOSS[4]
 
 
+@pytest.mark.parametrize(("inputs", "block"), [(160, 32), (384, 128), (72, 256)])
+def test_blocks_are_whole_where_they_can_be(inputs: int, block: int, tmp_path: Path) -> None:
+    """OpenVINO reads no DequantizeLinear whose last block is not full."""
+    w = normal(inputs, 64, scale=0.1)
+    source = save(
+        build(f"(float[N, {inputs}] x) => (float[N, 64] y) {{ y = MatMul (x, w) }}", w=w), tmp_path / "m.onnx"
+    )
+    quantize_weights(source, tmp_path / "q.onnx", block=256)
+    dequantize, _ = onnx.load(tmp_path / "q.onnx").graph.node
+    assert onnx.helper.get_node_attr_value(dequantize, "block_size") == block
+    feeds = {"x": normal(8, inputs, seed=3, scale=1.0)}
+    assert sqnr(run(source, feeds)["y"], run(tmp_path / "q.onnx", feeds, optimize=True)["y"]) > LOSS[4]
+
+
 @pytest.mark.parametrize("format", ["qdq", "matmulnbits"])
 def test_tables_take_8_bits(format: str, tmp_path: Path) -> None:
     """In both formats, as the summary says: in 4 bits they lose more than products do."""
