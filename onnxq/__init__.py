@@ -11,6 +11,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from onnxq import dynamic as dynamic
+    from onnxq import weight_only as weight_only
     from onnxq.agreement import Agreement
     from onnxq.backend import Backend, Format, Kind, OpRule
     from onnxq.calibration.data import open_data
@@ -182,15 +184,17 @@ def _public(name: str) -> Any:
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
-def __getattr__(name: str) -> Any:
-    if name in _PIPELINES:
-        return import_module(f"{__name__}.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in _PACKAGES:
-        return import_module(f"{__name__}.{name}")
-    value = globals()[name] = _public(name)
-    return value
+if not TYPE_CHECKING:  # to a type checker all that there is is imported above, and any other name is a mistake
+
+    def __getattr__(name: str) -> Any:
+        if name in _PIPELINES:
+            return import_module(f"{__name__}.{name}")
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name in _PACKAGES:
+            return import_module(f"{__name__}.{name}")
+        value = globals()[name] = _public(name)
+        return value
 
 
 def __dir__() -> list[str]:

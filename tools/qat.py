@@ -87,7 +87,7 @@ def job(key: tuple[str, int, str, int, int], args: argparse.Namespace) -> dict[s
         weight_bits=weight_bits,
         act_bits=act_bits,
         include=LAYERS[net],
-        override=dict(overrides),  # type: ignore[arg-type]
+        override=dict(overrides),
     )
     model = qat.prepare(module, (split.x[:1],), options=options, **method.given)  # type: ignore[arg-type]
     qat.calibrate(model, torch.split(split.x[:512], 64))

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from onnxq.errors import OptionError
 from onnxq.options.one_value import check_bits, check_choice, check_flag, check_int, check_range, plain
-from onnxq.options.override import Override, parse_overrides
+from onnxq.options.override import GivenOverrides, Override, parse_overrides
 
 __all__ = ["Effort", "ImageOptions", "Options", "Override", "Placement"]
 
@@ -85,6 +86,33 @@ class Options:
     effort: Effort = "default"
     algorithms: tuple[str, ...] = ()
     keep: int | None = None
+
+    if TYPE_CHECKING:  # what may be given is wider than what is kept
+
+        def __init__(
+            self,
+            weight_bits: int | None = None,
+            act_bits: int | None = None,
+            symmetric: bool | None = None,
+            per_channel: bool | None = None,
+            range: str = "mse",
+            exclude: str | Collection[str] = (),
+            include: str | Collection[str] = (),
+            override: GivenOverrides = (),
+            samples: int | None = None,
+            opset: int | None = None,
+            simplify: bool = False,
+            providers: str | Collection[str] = (),
+            custom_op_library: str | os.PathLike[str] | None = None,
+            placement: Placement = "auto",
+            format: str | None = None,
+            seed: int = 0,
+            min_sqnr: float = 10.0,
+            bias_correction: bool = True,
+            effort: Effort = "default",
+            algorithms: str | Collection[str] = (),
+            keep: int | None = None,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         for name in ("weight_bits", "act_bits", "samples", "opset", "keep", "seed", "min_sqnr"):

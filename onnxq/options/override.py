@@ -10,7 +10,7 @@ from onnxq.errors import OptionError
 from onnxq.options.one_value import check_bits, check_flag, check_range
 from onnxq.suggest import nearest
 
-__all__ = ["Override", "parse_overrides"]
+__all__ = ["GivenOverrides", "Override", "parse_overrides"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,10 @@ def _literal(text: str) -> object:
         return False
     return int(text) if re.fullmatch(r"[-+]?\d+", text) else text
 
+
+GivenOverride = Override | str | Mapping[str, object]
+GivenOverrides = str | Mapping[str, GivenOverride] | Collection[str | tuple[str, GivenOverride]]
+"""The forms that `parse_overrides` reads: patterns with their changes, or ``"PATTERN=key=value,..."`` strings."""
 
 _KEY = "|".join(key.replace("_", "[_-]") for key in Override.KEYS)
 _OVERRIDE = re.compile(rf"^(?P<pattern>.+?)=(?P<value>(?:float|(?:{_KEY})=[^=]*)(?:,.*)?)$")

@@ -243,7 +243,7 @@ def test_options_survive_a_file(tmp_path: Path) -> None:
         act_bits=16,
         symmetric=False,
         exclude=(odd, "x"),
-        override=((odd, {"weight_bits": 4, "symmetric": False}), ("y", {"float": True}), (odd, {"act_bits": 8})),  # type: ignore[arg-type]
+        override=((odd, {"weight_bits": 4, "symmetric": False}), ("y", {"float": True}), (odd, {"act_bits": 8})),
     )
     (tmp_path / "o.toml").write_text(to_toml(given, "a comment"), encoding="utf-8")
     read = Options.from_toml(tmp_path / "o.toml")

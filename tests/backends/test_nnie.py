@@ -235,7 +235,7 @@ def test_a_missing_table(tmp_path: Path) -> None:
         Options(weight_bits=4),
         Options(act_bits=16),
         Options(range="entropy"),
-        Options(override=("stem=symmetric=false",)),  # type: ignore[arg-type]
+        Options(override=("stem=symmetric=false",)),
     ],
 )
 def test_options_without_meaning_are_refused_before_any_work(options: Options) -> None:

@@ -100,7 +100,7 @@ def test_no_zero_points() -> None:
         onnxq.quantize(tiny(), feeds(), backend="ppl_cuda", options=Options(symmetric=False))
     override = (("conv", {"symmetric": False}),)
     with pytest.raises(OptionError, match="zero point"):
-        onnxq.quantize(tiny(), feeds(), backend="ppl_cuda", options=Options(override=override))  # type: ignore[arg-type]
+        onnxq.quantize(tiny(), feeds(), backend="ppl_cuda", options=Options(override=override))
 
 
 def test_a_broken_table_is_an_error(tmp_path: Path) -> None:

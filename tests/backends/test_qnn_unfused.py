@@ -92,7 +92,7 @@ def test_the_width_of_the_sigmoid_decides() -> None:
     """An override of one of two gives 16 bits to that one alone."""
     model = gate("[one] s = Sigmoid (a)\n b = Mul (a, s)\n [two] t = Sigmoid (b)\n y = Mul (b, t)")
     feeds = feeds_for(model, samples=2)
-    q = onnxq.quantize(model, feeds, backend="qnn", options=Options(override={"s": "act_bits=16"}))  # type: ignore[arg-type]
+    q = onnxq.quantize(model, feeds, backend="qnn", options=Options(override={"s": "act_bits=16"}))
     assert q.qparams["s"].spec.bits == 16 and q.qparams["t"].spec.bits == 8
     (magnitude,) = (n for n in q.qdq().graph if n.op_type == "Abs")
     assert magnitude.outputs[0].name == "s_quantized_abs"
@@ -119,5 +119,5 @@ def test_a_softplus_that_is_right_is_a_note() -> None:
 
 def test_an_override_of_softplus_decides() -> None:
     model = gate("[curve] y = Softplus (a)")
-    options = Options(override={"curve": "act_bits=16"})  # type: ignore[arg-type]
+    options = Options(override={"curve": "act_bits=16"})
     assert any("Softplus" in f.what for f in onnxq.check(model, backend="qnn", options=options))

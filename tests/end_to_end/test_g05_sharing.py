@@ -82,7 +82,7 @@ def test_shared_weight_with_one_override_gives_two_copies() -> None:
         }""",
         w=normal(4, 3, 3, 3),
     )
-    options = Options(placement="all", override=(("c2", "weight_bits=4"),))  # type: ignore[arg-type]
+    options = Options(placement="all", override=(("c2", "weight_bits=4"),))
     result = quantize_checked(model, images(1, 3, 8, 8), options, least=14)
     assert result.sqnr["y"] > result.sqnr["z"] + 10
 
@@ -96,7 +96,7 @@ def test_activation_with_one_override_has_two_quantizers() -> None:
         w=normal(4, 3, 3, 3),
         w2=normal(4, 3, 3, 3, seed=1),
     )
-    options = Options(placement="all", override=(("c2", "act_bits=16"),))  # type: ignore[arg-type]
+    options = Options(placement="all", override=(("c2", "act_bits=16"),))
     quantize_checked(model, images(1, 3, 8, 8), options, least=25)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ import numpy as np
 import pytest
 
 import onnxq
+import onnxq.options as options_module
 from onnxq.errors import OptionError
 from onnxq.options import ImageOptions, Options, Override
 from onnxq.options.config import Config
@@ -20,6 +24,17 @@ def test_defaults_are_valid_and_hashable() -> None:
     assert hash(Options()) == hash(Options())
     assert Options().weight_bits is Options().act_bits is None
     assert ImageOptions().size("resize") is None
+
+
+def test_what_a_type_checker_reads_are_the_fields() -> None:
+    """It is told of wider types than those of the fields, by a signature written out beside them."""
+    tree = ast.parse(inspect.getsource(options_module))
+    made = next(c for c in tree.body if isinstance(c, ast.ClassDef) and c.name == "Options")
+    (branch,) = [b for b in made.body if isinstance(b, ast.If)]
+    (signature,) = [f.args for f in branch.body if isinstance(f, ast.FunctionDef)]
+    told = zip([a.arg for a in signature.args[1:]], map(ast.literal_eval, signature.defaults), strict=True)
+    assert dict(told) == {field.name: field.default for field in dataclasses.fields(Options)}
+    assert [a.arg for a in signature.args[1:]] == [field.name for field in dataclasses.fields(Options)]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +69,7 @@ def test_wrong_values_are_refused_and_named(field: str, value: Any) -> None:
 
 
 def test_lists_and_single_strings_become_tuples() -> None:
-    options = Options(exclude=["a", "b"], include="c", providers=["cuda"])  # type: ignore[arg-type]
+    options = Options(exclude=["a", "b"], include="c", providers=["cuda"])
     assert options.exclude == ("a", "b")
     assert options.include == ("c",)
     assert options.providers == ("cuda",)
@@ -100,7 +115,7 @@ def test_overrides_may_be_strings_pairs_or_a_mapping(given: Any) -> None:
 
 
 def test_a_pattern_may_hold_an_equals_sign() -> None:
-    options = Options(override=["a=b/Conv=bits=16,range=minmax"])  # type: ignore[arg-type]
+    options = Options(override=["a=b/Conv=bits=16,range=minmax"])
     assert options.override == (("a=b/Conv", Override(weight_bits=16, act_bits=16, range="minmax")),)
 
 

@@ -37,7 +37,7 @@ def unread() -> Iterator[Any]:
     ],
 )
 def test_two_ways_are_refused_before_the_data_is_read(backend: str, bits: int | None, asked: str, said: str) -> None:
-    options = Options(act_bits=bits, override={"c1": asked})  # type: ignore[arg-type]
+    options = Options(act_bits=bits, override={"c1": asked})
     for do in (
         lambda: onnxq.quantize(forked(), unread, backend=backend, options=options),
         lambda: onnxq.plan(forked(), backend=backend, options=options),
@@ -49,13 +49,13 @@ def test_two_ways_are_refused_before_the_data_is_read(backend: str, bits: int | 
 
 
 def test_what_the_message_asks_for_is_taken() -> None:
-    options = Options(act_bits=16, override={"a": "act_bits=8"})  # type: ignore[arg-type]
+    options = Options(act_bits=16, override={"a": "act_bits=8"})
     q = onnxq.quantize(forked(), feeds_for(forked()), backend="snpe", options=options)
     assert q.qparams["a"].spec.bits == 8
 
 
 @pytest.mark.parametrize(("backend", "form"), [("snpe", "fake-quantize"), ("openvino", None), ("qnn", None)])
 def test_formats_without_a_table_take_two_ways(backend: str, form: str | None) -> None:
-    options = Options(override={"c1": "range=minmax"}, format=form)  # type: ignore[arg-type]
+    options = Options(override={"c1": "range=minmax"}, format=form)
     plan = onnxq.plan(forked(), backend=backend, options=options)
     assert {s.spec.range for s in plan.sites if s.tensor == "a"} == {"minmax", "mse"}

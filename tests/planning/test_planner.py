@@ -169,7 +169,7 @@ def test_include_restricts_and_forces() -> None:
 
 
 def test_override_changes_one_layer_only() -> None:
-    plan = onnxq.plan(conv_relu(), options=Options(placement="all", override=(("w2", "weight_bits=4"),)))  # type: ignore[arg-type]
+    plan = onnxq.plan(conv_relu(), options=Options(placement="all", override=(("w2", "weight_bits=4"),)))
     bits = {s.tensor: s.spec.bits for s in plan.sites if s.role == "weight"}
     assert bits == {"w1": 8, "w2": 4}
 
