@@ -28,7 +28,7 @@ _WHILE_RUNNING = frozenset(
     | {"MatMulInteger", "MatMulIntegerToFloat"}
 )
 """What finds scales of activations while it runs, or computes with those."""
-_PACKED = frozenset({"GatherBlockQuantized", "MatMulBnb4", "MatMulNBits"})
+_PACKED = frozenset({"GatherBlockQuantized", "MatMulBnb4", "MatMulNBits", "QMoE"})
 """What reads weights in integers, and activations in float."""
 _REASONS = 2
 """That an error tells."""

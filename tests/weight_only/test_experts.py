@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+import onnxq
+from onnxq.given.carried import quantizing
+from onnxq.graph.files.load import load
 from onnxq.measuring.metrics import sqnr
 from onnxq.weight_only import quantize_weights
 from onnxq.weight_only.grid import decode, nearest
@@ -53,6 +57,7 @@ def test_experts_are_multiplied_as_they_are_stored(symmetric: bool, external: bo
     assert "1 MoE became QMoE, with weights as onnxruntime's CPU lays them out" in result.notes
     made = onnx.load(output)
     assert [node.op_type for node in made.graph.node] == ["MatMul", "Reshape", "QMoE"]
+    assert quantizing(load(output)) == ["QMoE"]
     stored = {t.name: numpy_helper.to_array(t) for t in made.graph.initializer}
     assert stored["first_quantized"].shape == (32, 128, 32) and "first" not in stored
     for tensor in proto.graph.initializer:
@@ -64,6 +69,16 @@ def test_experts_are_multiplied_as_they_are_stored(symmetric: bool, external: bo
     want = run(save(proto, tmp_path / "rounded.onnx"), _FEEDS)["y"]
     assert sqnr(want, run(output, _FEEDS)["y"]) > 80
     assert sqnr(want, run(output, _FEEDS, optimize=True)["y"]) > 80
+
+
+def test_quantized_experts_are_left_as_they_are_and_told_of(tmp_path: Path) -> None:
+    quantize_weights(save(_experts(), tmp_path / "m.onnx"), tmp_path / "q.onnx", format="matmulnbits")
+    again = quantize_weights(tmp_path / "q.onnx", tmp_path / "again.onnx", format="matmulnbits")
+    assert {k.op: k.reason for k in again.kept_float} == dict.fromkeys(
+        ("MatMulNBits", "QMoE"), "already quantized in the input model"
+    )
+    seen = onnxq.verify(tmp_path / "q.onnx", data=_FEEDS)
+    assert Counter(line.split()[0] for line in seen.integer) == {"MatMulNBits": 1, "QMoE": 1}
 
 
 def test_experts_that_onnxruntime_would_weigh_otherwise_are_unpacked(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ _GLANCE = 4096
 """Elements that show of most constants that half precision does not hold them."""
 _BFLOAT16_OPSET = 13
 """From here on a Cast takes bfloat16."""
-_QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", "MatMulNBits", "GatherBlockQuantized"})
+_QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", "MatMulNBits", "GatherBlockQuantized", "QMoE"})
 """They are taken for what they are only where their parameters are constants."""
 
 

@@ -9,7 +9,10 @@ from typing import Any
 
 from common import Request, serve
 
-INTEGER = ("QLinear", "QGemm", "ConvInteger", "MatMulInteger", "DynamicQuantize", "NhwcMaxPool", "MatMulNBits")
+INTEGER = (
+    *("QLinear", "QGemm", "QAttention", "ConvInteger", "MatMulInteger", "DynamicQuantize", "NhwcMaxPool"),
+    *("MatMulNBits", "GatherBlockQuantized", "QMoE"),
+)
 
 
 def version() -> str:
