@@ -162,7 +162,10 @@ def _shortfall(args: argparse.Namespace, code: int, document: Mapping[str, Any])
 
 @contextmanager
 def _log_to(screen: Screen, level: int) -> Iterator[None]:
-    """Send the library's warnings to stderr, one line each and each once, for as long as the command runs."""
+    """Send the library's warnings to stderr, one line each and each once, for as long as the command runs.
+
+    What onnx-ir says of a model stays unsaid: onnxq looks for the same, and says what to do.
+    """
     said: set[str] = set()
 
     class Handler(logging.Handler):
@@ -178,8 +181,11 @@ def _log_to(screen: Screen, level: int) -> Iterator[None]:
     before = logger.handlers[:], logger.level, logger.propagate
     logger.handlers[:], logger.propagate = [Handler()], False
     logger.setLevel(level)
+    reader, silent = logging.getLogger("onnx_ir"), logging.NullHandler()
+    reader.addHandler(silent)
     try:
         yield
     finally:
+        reader.removeHandler(silent)
         logger.handlers[:], logger.propagate = before[0], before[2]
         logger.setLevel(before[1])

@@ -11,12 +11,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 import onnxq
 from onnxq.cli import main
 from onnxq.console.progress import Silent, make_reporter
 from onnxq.demo.data import MODEL
+from tests.models import build
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="closed descriptors and /dev/full are POSIX")
 
@@ -109,3 +111,12 @@ def test_interrupts_while_it_starts_are_code_130_without_a_traceback(delay: floa
     assert process.returncode in (130, -signal.SIGINT), err
     assert "onnxq: interrupted" in err or process.returncode == 130, err
     assert "Traceback" not in err
+
+
+def test_an_error_is_said_once_in_the_words_of_onnxq(tmp_path: Path) -> None:
+    """Not by the library that reads the model as well."""
+    model = build("(float[2] x) => (float[2] y) { a = Relu (x) \n y = Add (a, nowhere) }")
+    onnx.save(model, tmp_path / "m.onnx")
+    done = subprocess.run([sys.executable, "-m", "onnxq", "plan", tmp_path / "m.onnx"], capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("onnxq: error: invalid model: ") and "'nowhere'" in done.stderr
