@@ -17,11 +17,11 @@ stay float here, which it builds. It hangs where a quantized Transpose of a mode
 quantized Conv: that Transpose stays float. A Conv that moves by 8 or more and has a bias (a ConvTranspose, by more than
 8) it builds in a float model alone: quantized it crashes there, and float among quantized operators it ends with a
 KeyError; ``onnxq check`` names such nodes, and inputs of uint8, which it takes in no model. Multi-head attention may
-crash it where Softmax and product, residual Adds around a float product, or Reshapes and Transposes before and behind
-are quantized, each pair by itself in a small vision transformer; with Conv and Gemm alone (``--placement compute``)
-that is built. A LayerNormalization it
-builds where epsilon is written out, and a model output that the model reads itself where that has a DequantizeLinear of
-its own, as both have here. Not verified: the NPU itself.
+crash it: in a small vision transformer it crashed where any two of these were quantized together, its Softmax and
+products, and the Adds behind a MatMul that stays float, residuals among them. All stay float here, and it builds that
+one and a MobileViT, but no EdgeNeXt: there ``--placement compute`` is left, which has Conv and Gemm alone in integers.
+A LayerNormalization it builds where epsilon is written out, and a model output that the model reads itself where that
+has a DequantizeLinear of its own, as both have here. Not verified: the NPU itself.
 """
 
 from __future__ import annotations
@@ -84,6 +84,36 @@ def _moves_little(node: ir.Node) -> str | None:
     return f"RKNN's builder fails on a {node.op_type} of stride {step} with a bias in a model with quantizers"
 
 
+def _no_heads(node: ir.Node) -> str | None:
+    """A product that is none of multi-head attention, and of four axes, or of two with one row."""
+    if _is_of_heads(node):
+        return "RKNN's builder may crash on multi-head attention with quantized products"
+    return _rows(node)
+
+
+def _softmax(node: ir.Node) -> str | None:
+    """One that is read in the model, but by no product of multi-head attention."""
+    if any(_is_of_heads(use.node) for use in node.outputs[0].uses()):
+        return "RKNN's builder may crash on multi-head attention with a quantized Softmax"
+    return only_an_output(node)
+
+
+def _of_integers(node: ir.Node) -> str | None:
+    """An Add of nothing that a MatMul in float makes, as the residuals of a transformer are."""
+    pending, seen = [value for value in node.inputs if value is not None], set[ir.Value]()
+    while pending:
+        value = pending.pop()
+        maker = value.producer()
+        if maker is None or value in seen or maker.domain != "":
+            continue
+        seen.add(value)
+        if maker.op_type == "MatMul" and _rows(maker) is not None:
+            return "RKNN's builder may crash on a quantized Add of what a MatMul in float makes"
+        if maker.op_type == "Add":
+            pending += [operand for operand in maker.inputs if operand is not None]
+    return None
+
+
 def _turned_inside(node: ir.Node) -> str | None:
     """One of no model input of three axes: the builder hangs where a quantized Conv reads that."""
     x = node.inputs[0]
@@ -105,7 +135,7 @@ def _lacks(model: ir.Model, options: Options) -> list[Finding]:
             hint = "Cut the model behind it, and build that node in a float model of its own"
             found.append(Finding("warning", describe(node), why, hint))
         elif options.placement != "compute" and _is_of_heads(node):
-            what = "RKNN's builder may crash on multi-head attention with quantized operators in it and around it"
+            what = "RKNN's builder may crash on multi-head attention with quantized operators around it"
             hint = "--placement compute leaves float all but layers with weights, which it builds"
             found.append(Finding("warning", describe(node), what, hint))
     return found
@@ -137,15 +167,17 @@ _RULES = (
     OpRule("ConvTranspose", Kind.COMPUTE, weights=(1,), weight_axis=conv_transpose_axis, bias=2, when=_moves_little),
     OpRule("Gemm", Kind.COMPUTE, weights=(1,), weight_axis=gemm_axis, bias=2, when=_gemm),
     OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=matmul_axis, when=_rows),
-    OpRule("MatMul:product", Kind.PRODUCT, data=(0, 1), when=_rows),
-    *each(Kind.ELEMENTWISE, "Add Sub Mul Div", data=(0, 1)),
+    OpRule("MatMul:product", Kind.PRODUCT, data=(0, 1), when=_no_heads),
+    OpRule("Add", Kind.ELEMENTWISE, data=(0, 1), when=_of_integers),
+    *each(Kind.ELEMENTWISE, "Sub Mul Div", data=(0, 1)),
     OpRule("Concat", Kind.ELEMENTWISE, data=None),
     *each(Kind.ELEMENTWISE, "AveragePool GlobalAveragePool", same_scale=True),
     *each(Kind.ELEMENTWISE, "ReduceMean InstanceNormalization"),
     OpRule("Resize", Kind.ELEMENTWISE, same_scale=True),
     OpRule("Pad", Kind.ELEMENTWISE, same_scale=True, when=_cuts_nothing),
     *each(Kind.ELEMENTWISE, "Relu Clip LeakyRelu PRelu Elu HardSwish Softplus Exp Sqrt Abs Neg"),
-    *each(Kind.ELEMENTWISE, "Sigmoid HardSigmoid Softmax", fixed=(0.0, 1.0), when=only_an_output),
+    *each(Kind.ELEMENTWISE, "Sigmoid HardSigmoid", fixed=(0.0, 1.0), when=only_an_output),
+    OpRule("Softmax", Kind.ELEMENTWISE, fixed=(0.0, 1.0), when=_softmax),
     *each(Kind.ELEMENTWISE, "Tanh Erf", fixed=(-1.0, 1.0)),
     OpRule("MaxPool", Kind.MOVEMENT, when=plain_max_pool),
     OpRule("Transpose", Kind.MOVEMENT, when=_turned_inside),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -108,21 +109,50 @@ def test_a_layer_normalization_says_its_epsilon(tmp_path: Path) -> None:
     assert {a.name: a.f for a in node.attribute if a.name == "epsilon"} == {"epsilon": pytest.approx(1e-5)}
 
 
-@pytest.mark.parametrize(("axes", "placement", "told"), [(4, "auto", 2), (4, "compute", 0), (3, "auto", 0)])
-def test_check_says_that_attention_of_several_heads_may_not_build(axes: int, placement: Placement, told: int) -> None:
-    size = ", ".join(("1", "2", "8", "8")[-axes:])
-    model = build(
-        f"""(float[{size}] q, float[{size}] k, float[{size}] v) => (float[{size}] y) {{
+def heads() -> onnx.ModelProto:
+    """Attention of two heads over what convolutions make, a residual behind a MatMul and one behind a convolution."""
+    return build(
+        """(float[1, 8, 4, 4] x) => (float[1, 16, 8] y, float[1, 8, 4, 4] z) {
+            [stem] a = Conv (x, w)
+            [kept] z = Add (a, x)
+            r = Reshape (z, rows)
+            t = Transpose <perm = [0, 2, 1]> (r)
+            h = Reshape (t, split)
+            q = Transpose <perm = [0, 2, 1, 3]> (h)
+            k = Transpose <perm = [0, 2, 3, 1]> (h)
             [scores] s = MatMul (q, k)
             [share] p = Softmax (s)
-            [mix] m = MatMul (p, v)
-            [layer] y = MatMul (m, w)
-        }}""",
-        w=normal(8, 8),
+            [mix] m = MatMul (p, q)
+            b = Transpose <perm = [0, 2, 1, 3]> (m)
+            j = Reshape (b, join)
+            [layer] l = MatMul (j, v)
+            [bias] f = Add (l, n)
+            [residual] y = Add (f, t)
+        }""",
+        w=normal(8, 8, 1, 1),
+        v=normal(8, 8, seed=1),
+        n=normal(8, seed=2),
+        rows=np.array([1, 8, 16]),
+        split=np.array([1, 16, 2, 4]),
+        join=np.array([1, 16, 8]),
+        opset=17,
     )
-    found = [f for f in onnxq.check(model, backend="rknn", options=Options(placement=placement)) if "head" in f.what]
-    assert len(found) == told and all("'scores'" in f.where or "'mix'" in f.where for f in found)
-    assert all("--placement compute" in f.hint for f in found)
+
+
+def test_attention_of_several_heads_stays_float_with_the_residuals_behind() -> None:
+    plan = onnxq.plan(heads(), backend="rknn", options=Options(placement="all"))
+    assert {"stem", "kept"} <= plan.quantized.keys()
+    told = {kept.node: kept.reason for kept in plan.kept_float}
+    assert all("multi-head" in told[name] for name in ("scores", "share", "mix"))
+    assert all("what a MatMul in float makes" in told[name] for name in ("bias", "residual"))
+
+
+@pytest.mark.parametrize(("placement", "told"), [("auto", ["scores", "mix"]), ("compute", [])])
+def test_check_says_that_attention_of_several_heads_may_not_build(placement: Placement, told: list[str]) -> None:
+    found = onnxq.check(heads(), backend="rknn", options=Options(placement=placement))
+    warned = [f for f in found if f.level == "warning" and "multi-head" in f.what]
+    assert [f.where for f in warned] == [f"node '{name}' (MatMul)" for name in told]
+    assert all("--placement compute" in f.hint for f in warned)
 
 
 def test_outputs_that_the_model_reads_have_a_dequantizer_of_their_own(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import onnxq
 from onnxq import Options
 from onnxq.runtimes.child import missing
 from onnxq.runtimes.rknn import RUNTIME
+from tests.backends.test_rknn import heads
 from tests.models import build, feeds_for, images, normal
 from tests.targets import branches, upsampling
 
@@ -121,6 +122,7 @@ def test_layers_agree_from_equal_integers(tmp_path: Path) -> None:
         (matmul, (1, 2, 8, 16)),
         (normalized, (1, 3, 8, 8)),
         (read_outputs, (1, 3, 8, 8)),
+        (heads, (1, 8, 4, 4)),
     ],
 )
 def test_the_simulator_agrees(graph: object, shape: tuple[int, ...], tmp_path: Path) -> None:
