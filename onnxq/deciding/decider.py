@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxq.algorithm import Draft
 from onnxq.algorithm_choice import Choice, run
 from onnxq.backend import Backend, Kind
-from onnxq.calibration.roles import few, spread
+from onnxq.calibration.roles import few
 from onnxq.calibration.sizes import sizes_on
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.console.progress import Reporter, Silent
@@ -20,6 +20,7 @@ from onnxq.deciding.idle import idle_bodies
 from onnxq.deciding.masks import find_masks
 from onnxq.deciding.rescue import extent
 from onnxq.graph.traverse import all_nodes
+from onnxq.measuring.judging import telling
 from onnxq.numbers import MADE, choose_numbers, unusable_constants, unusable_tensors
 from onnxq.options import Options
 from onnxq.plan import Plan
@@ -101,7 +102,7 @@ class Decider:
         """Measurements of a search, at most, and the samples for it, see :func:`onnxq.deciding.rescue.extent`."""
         macs = sum(multiply_accumulates(node, self._sizes) for node in all_nodes(self.model))
         most, samples = extent(macs, self.statistics.samples)
-        return most, spread(self._samples, samples)
+        return most, telling(self._samples, samples, self.statistics)
 
     def layers(self, plan: Plan) -> dict[str, float]:
         """The multiply-accumulates that are quantized, with their costs."""

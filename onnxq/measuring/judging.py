@@ -11,9 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from onnxq.calibration.roles import spread
 from onnxq.calibration.statistics import SENTINEL, KeptSample, Statistics
 
-__all__ = ["judged", "lifts"]
+__all__ = ["judged", "lifts", "telling"]
+
+_QUIET = 3.0
+"""dB below all the data, from which on an output is too quiet in samples to tell what hurts it."""
 
 
 def lifts(samples: Sequence[KeptSample], statistics: Statistics) -> dict[str, float]:
@@ -35,6 +39,27 @@ def lifts(samples: Sequence[KeptSample], statistics: Statistics) -> dict[str, fl
         else:
             found[name] = max(10 * math.log10(usual / here), 0.0) if usual > 0 else 0.0
     return found
+
+
+def telling(samples: Sequence[KeptSample], most: int, statistics: Statistics) -> Sequence[KeptSample]:
+    """At most so many of some samples, by lot; the loudest ones where those leave an output much quieter than all data.
+
+    What hurts an output that is next to empty (of a picture without an object, say) is not what hurts it in use.
+
+    Args:
+        samples: to choose from.
+        most: how many.
+        statistics: of all the data.
+    """
+    drawn = spread(samples, most)
+    if len(drawn) == len(samples):
+        return drawn
+    louder = lifts(drawn, statistics)
+    heard = {name: powers for name in louder if any(powers := [_power([sample], name) for sample in samples])}
+    if all(louder[name] <= _QUIET for name in heard):
+        return drawn
+    share = np.sum([np.asarray(powers) / sum(powers) for powers in heard.values()], axis=0)
+    return [samples[k] for k in sorted(np.argsort(-share, kind="stable")[:most])]
 
 
 def judged(sqnr: Mapping[str, float], louder: Mapping[str, float]) -> dict[str, float]:

@@ -10,7 +10,7 @@ import pytest
 
 import onnxq
 from onnxq import Options
-from onnxq.calibration.roles import few, samples_to_verify
+from onnxq.calibration.roles import few, samples_to_verify, spread
 from onnxq.calibration.statistics import KeptSample
 from onnxq.deciding.rescue import FEW, GROUPS, Blame, extent, to_keep_float
 from onnxq.notes.reasons import by_reason
@@ -105,6 +105,15 @@ def test_an_output_that_is_dark_in_the_samples_decides_nothing() -> None:
     assert result.verification is not None
     (said,) = [text for text in result.verification.warnings if "next to nothing" in text]
     assert said.startswith("output 'side' is next to nothing in the samples compared (57 dB below all the data)")
+
+
+def test_layers_are_blamed_by_samples_that_are_not_next_to_empty() -> None:
+    """Those drawn by lot to measure on are: there is nothing in them that integers could lose."""
+    feeds = images(1, 32, 24, 24, samples=64)
+    empty = {kept.index for kept in spread(few([KeptSample(k, {}, {}) for k in range(64)]), FEW)}
+    data = [{"x": feed["x"] * HUGE * np.float32(1e-3 if k in empty else 1)} for k, feed in enumerate(feeds)]
+    result = onnxq.quantize(ruined(), data, options=Options(keep=64))
+    assert "first" not in result.plan.quantized and "second" in result.plan.quantized and worst(result) > 18
 
 
 def test_heavy_models_are_searched_in_fewer_groups_on_fewer_samples() -> None:
