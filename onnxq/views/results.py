@@ -66,9 +66,7 @@ def quantized(
         rows += [("", text) for text in _hidden_texts(check)]
         if len(texts) > _MANY_OUTPUTS and not verbose:
             rows.append(("", f"{len(texts) - _MANY_OUTPUTS} better outputs (-v lists them)"))
-        for name, errors in check.outputs.items():
-            if is_counted(errors) or (errors.reshaped and math.isnan(errors.score)):
-                rows.append(("agreement", f"{name}: {accuracy_text(errors)}"))
+        rows += _agreement_rows(check)
         before = check.against_source.given_bytes if check.against_source is not None else check.float_bytes
         rows.append(("size", smaller(before, check.quantized_bytes)))
         if check.speedup is not None and (plan.quantized or plan.stored):
@@ -109,6 +107,12 @@ def _stored(stored: Mapping[str, str]) -> str:
     parts = [f"unpacked to float at load: {counts(others)}"] if others else []
     parts += [f"unpacked row by row as they are read: {counts(rows)}"] if rows else []
     return f"stored as integers, {'; '.join(parts)}"
+
+
+def _agreement_rows(check: Verification) -> list[tuple[str, str]]:
+    """Of outputs that are no float numbers, or of other shapes."""
+    told = ((n, e) for n, e in check.outputs.items() if is_counted(e) or (e.reshaped and math.isnan(e.score)))
+    return [("agreement", f"{name}: {accuracy_text(errors)}") for name, errors in told]
 
 
 def _checked(result: Quantized, check: Verification) -> str:
@@ -191,6 +195,7 @@ def rewritten(screen: Screen, source: str, output: str, result: Rewritten, secon
     rows += kept_rows(result.kept_float, verbose)
     rows += labelled("note", result.notes)
     rows += labelled("SQNR", _sqnr_texts(check))
+    rows += _agreement_rows(check)
     rows.append(("size", smaller(check.float_bytes, check.quantized_bytes)))
     if check.speedup is not None:
         rows.append(("speed", f"{pace(check.speedup)}, one thread of this machine"))

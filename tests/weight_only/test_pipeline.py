@@ -507,6 +507,19 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         quantize(source, _feeds(2), options=Options(algorithms=("weight_only",)))
 
 
+@pytest.mark.parametrize("algorithm", ["weight_only", "dynamic"])
+def test_integers_that_come_out_are_counted(algorithm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    proto = build(
+        "(float[N, 64] x) => (int64[N] y) { p = MatMul (x, w) \n y = ArgMax <axis = 1, keepdims = 0> (p) }",
+        w=normal(64, 64),
+    )
+    source = save(proto, tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=normal(40, 64, scale=1.0))
+    argv = ["quantize", str(source), "-o", str(tmp_path / "q.onnx"), "--algorithm", algorithm]
+    assert main([*argv, "--data", str(tmp_path / "d.npz")]) == 0
+    assert "agreement" in capsys.readouterr().out
+
+
 def test_a_model_of_which_nothing_is_quantized_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     proto = build("(float[1, 4, 8, 8] x) => (float[1, 16, 6, 6] y) { y = Conv (x, w) }", w=normal(16, 4, 3, 3))
     source, output = str(save(proto, tmp_path / "m.onnx")), str(tmp_path / "q.onnx")
