@@ -33,6 +33,9 @@ _QUICK = (
     ("smoothquant", "bias_correction"),
     ("outliers", "bias_correction"),
 )
+_FEW_BITS = (("gptq:prefix=true", "bias_correction"),)
+"""Of more use the fewer bits weights have: each layer makes up for what those before it lose."""
+_USUAL_BITS = 8
 _TRAINED = (
     ("adaround", "bias_correction"),
     ("adaquant",),
@@ -87,7 +90,8 @@ def algorithms(options: Options, installed: Collection[str]) -> list[Candidate]:
         options: the best so far.
         installed: names of algorithms; the others are left out.
     """
-    return _algorithms(options, _QUICK, installed)
+    few = (options.weight_bits or _USUAL_BITS) < _USUAL_BITS
+    return _algorithms(options, (*_QUICK, *_FEW_BITS) if few else _QUICK, installed)
 
 
 def trained(options: Options, installed: Collection[str]) -> list[Candidate]:
@@ -101,8 +105,10 @@ def trained(options: Options, installed: Collection[str]) -> list[Candidate]:
 
 
 def _algorithms(options: Options, listed: Iterable[tuple[str, ...]], installed: Collection[str]) -> list[Candidate]:
-    wanted = [names for names in listed if set(names) <= set(installed) and not options.algorithms]
-    return [Candidate("algorithm", ", ".join(names), replace(options, algorithms=names)) for names in wanted]
+    if options.algorithms:
+        return []
+    wanted = [texts for texts in listed if all(text.partition(":")[0] in installed for text in texts)]
+    return [Candidate("algorithm", ", ".join(texts), replace(options, algorithms=texts)) for texts in wanted]
 
 
 def whole(

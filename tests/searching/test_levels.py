@@ -100,6 +100,14 @@ def test_ranges_and_algorithms_that_are_installed() -> None:
     assert [c.what for c in candidates.trained(options, [])] == ["effort best"]
 
 
+def test_fewer_bits_are_rounded_behind_layers_that_are_quantized_too() -> None:
+    installed = ["bias_correction", "gptq"]
+    few = [c.options.algorithms for c in candidates.algorithms(Options(weight_bits=4), installed)]
+    assert few == [("gptq", "bias_correction"), ("gptq:prefix=true", "bias_correction")]
+    usual = [c.options.algorithms for c in candidates.algorithms(Options(weight_bits=8), installed)]
+    assert usual == [("gptq", "bias_correction")]
+
+
 def test_what_the_user_named_stays() -> None:
     assert candidates.ranges(Options(range="minmax"), ["entropy", "minmax"]) == []
     assert candidates.algorithms(Options(algorithms=("gptq",)), ["bias_correction", "gptq"]) == []
