@@ -97,7 +97,7 @@ class _Exported(torch.nn.Module):
 def export(
     module: torch.nn.Module,
     path: str | os.PathLike[str],
-    example_inputs: Tensor | tuple[Any, ...],
+    example_inputs: Tensor | tuple[Any, ...] | Mapping[str, Any],
     *,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
@@ -111,7 +111,8 @@ def export(
         module: what :func:`onnxq.torch.prepare` gave, calibrated, or what wraps it (``AveragedModel``,
             ``DistributedDataParallel``, ``torch.compile``); left unchanged.
         path: of the file.
-        example_inputs: of its forward, a tuple or the one tensor; the branch that they take is the one exported.
+        example_inputs: of its forward, a tuple, a dictionary of arguments or the one tensor; the branch that they take
+            is the one exported.
         input_names: of the graph.
         output_names: of the graph.
         dynamic_axes: as ``torch.onnx.export`` takes them.
@@ -125,7 +126,8 @@ def export(
         OutputError: it cannot be written.
         VerificationError: onnxruntime computes something else than torch.
     """
-    prepared, example = require_prepared(module), example_of(example_inputs)
+    prepared = require_prepared(module)
+    example = example_of(example_inputs, prepared.module)
     require_finite(prepared, where="export")
     _tell_of_rounding(prepared)
     target = Path(path)

@@ -36,11 +36,17 @@ def to_onnx(
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
-        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), in_float32(), _unprinted():
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            warnings.catch_warnings(),
+            in_float32(),
+            _unprinted(),
+            _inputs_alone(module, example_inputs) as tensors,
+        ):
             warnings.simplefilter("ignore")
             torch.onnx.export(
                 module,
-                example_inputs,
+                tensors,
                 Path(folder) / "model.onnx",
                 dynamo=False,
                 opset_version=opset,
@@ -82,3 +88,25 @@ def _unprinted() -> Iterator[None]:
     finally:
         if known is not None:
             setattr(torch._C, switch, known)
+
+
+@contextmanager
+def _inputs_alone(module: torch.nn.Module, example: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    """Arguments that hold tensors; the others are fixed for a while: torch gives them names of inputs too."""
+    places = [k for k, value in enumerate(example) if isinstance(value, (torch.Tensor, list, tuple, dict))]
+    if len(places) == len(example):
+        yield example
+        return
+    forward = module.forward
+
+    def filled(*inputs: Any) -> Any:
+        args = list(example)
+        for place, value in zip(places, inputs, strict=True):
+            args[place] = value
+        return forward(*args)
+
+    module.forward = filled  # type: ignore[method-assign]
+    try:
+        yield tuple(example[place] for place in places)
+    finally:
+        del module.forward

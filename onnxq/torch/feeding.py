@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,14 +17,18 @@ Tensor = torch.Tensor
 Args = tuple[Any, ...]
 
 
-def example_of(given: Any) -> Args:
-    """An example as positional arguments; a tensor alone is the only one of them.
+def example_of(given: Any, module: torch.nn.Module) -> Args:
+    """An example as positional arguments of a module's forward; a tensor alone is the only one of them.
+
+    Of a dictionary those in front of and between the given ones have their defaults.
 
     Raises:
-        OptionError: it is neither a tensor nor a tuple or list.
+        OptionError: it is neither a tensor nor a tuple, list or dictionary, or forward has no such arguments.
     """
     if isinstance(given, (Tensor, np.ndarray)):
         return (as_tensors(given),)
+    if isinstance(given, Mapping):
+        return _in_order(given, module)
     if not isinstance(given, (tuple, list)):
         raise OptionError(
             f"an example is a tuple of the inputs, not {type(given).__name__}",
@@ -31,6 +36,26 @@ def example_of(given: Any) -> Args:
             hint="Give (images,)",
         )
     return tuple(as_tensors(value) for value in given)
+
+
+def _in_order(given: Mapping[str, Any], module: torch.nn.Module) -> Args:
+    parameters = inspect.signature(module.forward).parameters.values()
+    ordered = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    names = [p.name for p in ordered]
+    unknown = [str(name) for name in given if name not in names]
+    last = max((k for k, name in enumerate(names) if name in given), default=-1)
+    front = ordered[: last + 1]
+    missing = [p.name for p in front if p.name not in given and p.default is p.empty]
+    if unknown or missing or not given:
+        wrong = (
+            f"it has no argument {unknown[0]!r}" if unknown else f"there is no {missing[0]!r}" if missing else "empty"
+        )
+        raise OptionError(
+            f"the example does not fit {type(module).__name__}.forward: {wrong}",
+            where="example_inputs",
+            hint=f"Its arguments are {', '.join(names)}; give a tuple in this order, or those of them by name",
+        )
+    return tuple(as_tensors(given[p.name]) if p.name in given else p.default for p in front)
 
 
 def fed(batch: Any, example: Args, device: torch.device) -> tuple[Args, dict[str, Any]]:

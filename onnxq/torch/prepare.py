@@ -14,7 +14,7 @@ training, and fold into the quantized weights when the model is deployed.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -42,7 +42,7 @@ OPSET = 17
 
 def prepare(
     module: torch.nn.Module,
-    example_inputs: Tensor | Args,
+    example_inputs: Tensor | Args | Mapping[str, Any],
     *,
     backend: str = "onnxruntime",
     options: Options | None = None,
@@ -50,7 +50,7 @@ def prepare(
     act_quantizer: str | None = None,
     weight_observer: str = "mse",
     act_observer: str = "ema_mse",
-    more_examples: Sequence[Tensor | Args] = (),
+    more_examples: Sequence[Tensor | Args | Mapping[str, Any]] = (),
     batches: Iterable[Any] | None = None,
     most: int | None = 16,
 ) -> QuantizedModule:
@@ -62,7 +62,8 @@ def prepare(
 
     Args:
         module: the user's; batch normalizations stay.
-        example_inputs: of its forward, on its device: a tuple of them, or the tensor where there is one.
+        example_inputs: of its forward, on its device: a tuple of them, a dictionary of arguments by name, or the tensor
+            where there is one.
         backend: name of the target.
         options: bits, symmetry, granularity, exclusions; every operator that the target quantizes is, as in
             :func:`onnxq.deploy`.
@@ -94,7 +95,7 @@ def prepare(
         for quantizer, observer in ((weight_quantizer, weight_observer), (act_quantizer, act_observer))
     )
     path = ModulePath(module)
-    examples = [example_of(given) for given in (example_inputs, *more_examples)]
+    examples = [example_of(given, module) for given in (example_inputs, *more_examples)]
     mapped = [_mapped(module, example, target, Options.of(options), path) for example in examples]
 
     def make(spot: Spot) -> Quantizer:

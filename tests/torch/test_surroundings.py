@@ -1,10 +1,12 @@
-"""A prepared module in what training scripts put around it: modes of torch, and code that asks for gradients."""
+"""A prepared module in what training scripts put around it: modes of torch, arguments by name, asked gradients."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 
 from onnxq.errors import ModelError, OptionError
@@ -15,6 +17,7 @@ import torch
 from torch import nn
 
 import onnxq.torch as qat
+from tests.contract import infer
 from tests.torch.nets import W4A4, Plain, assert_same, batches, differences
 
 torch.set_num_threads(1)
@@ -95,3 +98,45 @@ def test_what_hides_its_calls_is_refused_by_name(way: str) -> None:
 def test_other_types_than_float32_are_refused(kind: torch.dtype) -> None:
     with pytest.raises(OptionError, match=f"parameters are of {kind}"):
         qat.prepare(nn.Conv2d(3, 4, 3).to(kind), (torch.randn(2, 3, 8, 8, dtype=kind),))
+
+
+class Named(nn.Module):
+    """Arguments as transformers have them, with defaults between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        mask: torch.Tensor | None = None,
+        doubled: bool = False,
+        factor: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        x = self.layer(x) if mask is None else self.layer(x) * mask
+        x = x * 2 if doubled else x
+        x = x if factor is None else x * factor
+        return x if labels is None else torch.nn.functional.cross_entropy(x, labels)
+
+
+def test_examples_and_batches_by_name(tmp_path: Path) -> None:
+    inputs = {"x": torch.randn(2, 4), "factor": torch.rand(3)}
+    batch = {**inputs, "labels": torch.tensor([0, 2])}
+    model = qat.prepare(Named(), inputs, batches=[batch]).train()
+    model(**batch).backward()
+    path = qat.export(model, tmp_path / "trained.onnx", inputs, input_names=["x", "factor"])
+    found = {value.name for value in onnx.load(path).graph.input}
+    assert found == {"x", "factor"}
+    want = model.eval()(**inputs).detach().numpy()
+    got = infer(onnx.load(path), [{n: a.numpy() for n, a in inputs.items()}], optimize=False)
+    np.testing.assert_allclose(next(iter(got.values()))[0], want, atol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("example", "why"), [({"y": torch.ones(2, 4)}, "no argument 'y'"), ({"mask": torch.ones(2, 3)}, "there is no 'x'")]
+)
+def test_examples_by_other_names_are_refused(example: dict[str, torch.Tensor], why: str) -> None:
+    with pytest.raises(OptionError, match=rf"Named.forward: .*{why}.*x, mask, doubled, factor, labels"):
+        qat.prepare(Named(), example)
