@@ -12,7 +12,7 @@ from onnxq import plugins
 from onnxq.backend import Backend
 from onnxq.checks.fingerprint import fingerprint
 from onnxq.checks.randomness import check_random
-from onnxq.console.terminal import plural
+from onnxq.console.terminal import listed, plural
 from onnxq.errors import OptionError
 from onnxq.graph.files.load import load
 from onnxq.graph.files.onnx_checker import check
@@ -21,10 +21,11 @@ from onnxq.graph.foreign import infer_foreign
 from onnxq.graph.namer import unique_names
 from onnxq.graph.note import Note
 from onnxq.graph.passes.inline import inline_functions
+from onnxq.graph.passes.lower_opset import lower_opset, newer_than
 from onnxq.graph.passes.normalize import normalize
 from onnxq.graph.passes.simplify import simplify
 from onnxq.graph.passes.upcast import upcast
-from onnxq.graph.traverse import all_nodes
+from onnxq.graph.traverse import all_nodes, describe
 from onnxq.numbers import MADE
 from onnxq.options import Options
 from onnxq.options.selection import mark_excluded
@@ -33,11 +34,13 @@ from onnxq.planning.uneven import too_uneven
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.spec import WIDE_OPSET, QuantSpec
 
-__all__ = ["KEEP", "Prepared", "Source", "backend_named", "in_float32", "needed_opset", "still_half"]
+__all__ = ["KEEP", "Prepared", "Source", "backend_named", "in_float32", "lowered", "needed_opset", "still_half"]
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 BASE_OPSET = 14
 """Has per-channel QuantizeLinear (13) and HardSwish (14); statistics belong to the model at this opset or above."""
+_NEWER = 3
+"""Operators that an error tells."""
 _FIRST_NODES = 8
 """Nodes before the first BatchNormalization that data may be run through just to see whether it is like training's."""
 KEEP = ((fake_quantize.DOMAIN, fake_quantize.NAME), (fake_quantize.DOMAIN, nnie_quantize.NAME))
@@ -96,24 +99,13 @@ class Prepared:
         if target.rewrite_opset is not None and options.opset is None:
             least = max(least, target.rewrite_opset(self.model))
         model, notes = self.raised(self.model, least, options.opset)
-        opset = model.opset_imports.get("", 0)
-        if target.max_opset is not None and opset > target.max_opset:
-            if options.opset is not None and options.opset > target.max_opset:
-                raise OptionError(
-                    f"{target.name} reads models up to opset {target.max_opset}, {options.opset} was asked for",
-                    where="opset",
-                    hint="Leave it out, or ask for less",
-                )
-            raise OptionError(
-                f"{target.name} reads models up to opset {target.max_opset}, this one needs {opset}",
-                where="opset",
-                hint="Export the float model again, with an older opset",
-            )
-        if target.rewrite is not None:
+        lower = target.max_opset is not None and model.opset_imports.get("", 0) > target.max_opset
+        if target.rewrite is not None or lower:
             model = model.clone() if model is self.model else model
             before = _tensors(model).keys()
+            notes += lowered(model, target, options)
             mark_excluded(model, options)
-            notes += map(str, target.rewrite(model))
+            notes += map(str, target.rewrite(model) if target.rewrite is not None else ())
             for name, value in _tensors(model).items():
                 if name not in before:
                     value.meta[MADE] = True
@@ -136,6 +128,26 @@ class Prepared:
         model = model.clone()
         notes = normalize(model, min_opset=least, opset=wanted, keep=KEEP, unfit=too_uneven)
         return model, [str(note) for note in notes]
+
+
+def lowered(model: ir.Model, target: Backend, options: Options) -> list[str]:
+    """Bring a model to an opset that a target reads, in place, where it is newer; what was done.
+
+    Raises:
+        OptionError: a newer opset is asked for, or the model has operators that an older one has not.
+    """
+    most, opset = target.max_opset, model.opset_imports.get("", 0)
+    if most is None or opset <= most:
+        return []
+    what, hint = f"{target.name} reads models up to opset {most}, ", "Leave it out, or ask for less"
+    if options.opset is not None and options.opset > most:
+        raise OptionError(f"{what}{options.opset} was asked for", where="opset", hint=hint)
+    newer = newer_than(model, most)
+    if newer:
+        told = listed([describe(node) for node in newer], _NEWER)
+        hint = "Export the float model again, with an older opset"
+        raise OptionError(f"{what}this one, of {opset}, has newer operators: {told}", where="opset", hint=hint)
+    return [str(note) for note in lower_opset(model, most)]
 
 
 def in_float32(model: ir.Model, *, streamed: bool = False) -> list[Note]:

@@ -60,15 +60,15 @@ def test_what_some_targets_refuse_is_told_of_all_of_them_before_the_work(monkeyp
     monkeypatch.setattr(sys.modules["onnxq.quantize"], "observe", lambda *_: pytest.fail("it calibrated"))
     model = renamed(residual(), {"x": "an input"})
     feeds = [{"an input": f["x"]} for f in FEEDS]
-    model.opset_import[0].version = 20
+    newer = Options(opset=20)
     with pytest.raises(OnnxqError) as raised:
-        onnxq.quantize_all(model, feeds, backends=["tvm", "tengine", "rknn"])
+        onnxq.quantize_all(model, feeds, backends=["tvm", "tengine", "rknn"], options=newer)
     text = str(raised.value)
     assert text.startswith("2 of 3 targets: tengine: ") and "holds blanks" in text
     assert "; rknn: opset: rknn reads models up to opset 19" in text
     assert text.endswith("Nothing was written; the others are made with --backend tvm")
     with pytest.raises(OptionError, match=r"^1 of 2 targets: rknn: .*the others are made with --backend tvm$"):
-        onnxq.quantize_all(model, feeds, backends=["tvm", "rknn"])
+        onnxq.quantize_all(model, feeds, backends=["tvm", "rknn"], options=newer)
     with pytest.raises(OptionError, match=r"^exclude: 'nothing' matches no"):  # the same for all: said once, as it is
         onnxq.quantize_all(residual(), FEEDS, backends=["tvm", "rknn"], options=Options(exclude=("nothing",)))
 

@@ -33,7 +33,7 @@ from onnxq.options import Options
 from onnxq.plan import Edge, Role, Site
 from onnxq.planning.table_rows import row
 from onnxq.planning.uneven import too_uneven
-from onnxq.prepare import KEEP, Source, in_float32, needed_opset, still_half
+from onnxq.prepare import KEEP, Source, in_float32, lowered, needed_opset, still_half
 from onnxq.qparams import QParams
 from onnxq.quantize import read
 from onnxq.quantized import Quantized
@@ -71,7 +71,7 @@ def in_form(model: Source, target: Backend, options: Options) -> tuple[Quantized
         found = read(raised, backend=target.name)
     infer_shapes(found.model)
     found = apart(with_border(unfolded(replace(found, notes=(*notes, *found.notes)))))
-    formed = _rewritten(found, target)
+    formed = _rewritten(found, target, options)
     refuse = target.format_named(options.format).refuses
     if refuse is not None:
         refuse(formed.model)
@@ -130,13 +130,15 @@ def past_quantizers(source: Quantized) -> set[tuple[str, Edge | None]]:
     return found | {(name, None) for name in outputs if name in readers and name not in quantized}
 
 
-def _rewritten(found: Quantized, target: Backend) -> Quantized:
-    """The same as the target rewrites its float model."""
-    if target.rewrite is None:
+def _rewritten(found: Quantized, target: Backend, options: Options) -> Quantized:
+    """The same as the target rewrites its float model, at an opset that it reads."""
+    newer = target.max_opset is not None and found.model.opset_imports.get("", 0) > target.max_opset
+    if target.rewrite is None and not newer:
         return found
     model = found.model.clone()
     with _held(model, {site.tensor for site in found.plan.sites} - _inside_what_it_lacks(model, target)):
-        notes = [str(note) for note in target.rewrite(model)]
+        notes = lowered(model, target, options)
+        notes += map(str, target.rewrite(model) if target.rewrite is not None else ())
     remove_dead(model)
     sites, numbers = _with_other_axes(model, found)
     plan = replace(found.plan, sites=sites)

@@ -38,9 +38,29 @@ def test_only_8_bits() -> None:
             onnxq.quantize(residual(), images(1, 3, 16, 16), backend="rknn", options=options)
 
 
-def test_a_newer_model_is_refused() -> None:
-    model = build("(float[1, 8] x) => (float[1, 8] y) { y = Gelu (x) }", opset=20)
-    with pytest.raises(OptionError, match="up to opset 19"):
+def test_a_newer_model_is_lowered(tmp_path: Path) -> None:
+    """Where its operators are older ones, or can be written with them."""
+    model = build(
+        "(float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y) { [conv] a = Conv (x, w) g = Gelu (a) y = Conv (g, v) }",
+        w=normal(4, 3, 1, 1),
+        v=normal(4, 4, 1, 1, seed=1),
+        opset=22,
+    )
+    made = onnxq.quantize(model, images(1, 3, 8, 8), backend="rknn", output=tmp_path)
+    result = onnx.load(made.files[0])
+    assert {o.domain: o.version for o in result.opset_import} == {"": 19}
+    assert "Erf" in {node.op_type for node in result.graph.node} and "conv" in made.plan.quantized
+    assert made.verification is not None and made.verification.worst is not None
+    assert made.verification.worst[1].sqnr > 30
+    given = onnxq.quantize(model, images(1, 3, 8, 8), options=Options(placement="all")).qdq()
+    again = onnxq.deploy(given, backend="rknn")
+    assert given.opset_imports[""] == 22
+    assert again.model.opset_imports[""] == 19 and "conv" in again.plan.quantized
+
+
+def test_a_newer_operator_is_refused() -> None:
+    model = build("(float[1, 8] x) => (float[1, 8] y) { [far] y = RMSNormalization (x, s) }", s=normal(8), opset=23)
+    with pytest.raises(OptionError, match="up to opset 19, this one, of 23, has newer operators: node 'far'"):
         onnxq.quantize(model, images(1, 8), backend="rknn")
 
 

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import onnx_ir as ir
+import pytest
+
+from onnxq.graph.note import Note
+from onnxq.graph.passes.lower_opset import lower_opset, newer_than
+from onnxq.graph.shapes import infer_shapes
+from tests.graph.helpers import apply, build, ops, random
+
+
+def lowered(model: ir.Model) -> list[Note]:
+    infer_shapes(model)
+    if model.opset_imports[""] == 19:
+        return []
+    assert not newer_than(model, 19)
+    return lower_opset(model, 19)
+
+
+@pytest.mark.parametrize("opset", [20, 21, 22, 23, 24])
+def test_what_only_got_more_types_stays(opset: int) -> None:
+    text = """g (float[1, 3, 8, 8] x) => (float[1, 12] y) {
+        a = Conv (x, w)
+        h = HardSwish (a)
+        p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (h)
+        m = GlobalAveragePool (p)
+        f = Flatten (m)
+        s = Shape (f)
+        r = Reshape (f, s)
+        c = Cast <to = 1> (r)
+        t = Transpose <perm = [1, 0]> (c)
+        u = Transpose <perm = [1, 0]> (t)
+        y = Round (u) }"""
+    proto = build(text, opset=opset, ir_version=10, w=random(12, 3, 3, 3))
+    before = [node.op_type for node in proto.graph.node]
+    model, notes = apply(lowered, proto, {"x": random(1, 3, 8, 8)})
+    assert model.opset_imports[""] == 19 and ops(model) == before
+    assert [note.message for note in notes] == [f"lowered from {opset} to 19"]
+
+
+@pytest.mark.parametrize("form", ["", '<approximate = "tanh">', '<approximate = "none">'])
+def test_gelu_is_written_out(form: str) -> None:
+    proto = build(f"g (float[4, 8] x) => (float[4, 8] y) {{ y = Gelu {form} (x) }}", opset=20)
+    model, _ = apply(lowered, proto, {"x": random(4, 8)})
+    assert ("Tanh" if "tanh" in form else "Erf") in ops(model) and "Gelu" not in ops(model)
+
+
+@pytest.mark.parametrize("shape", ["2, 6, 5, 4", "N, 6, H, 4", "2, 6, 7"])
+def test_group_normalization_is_written_out(shape: str) -> None:
+    text = f"""g (float[{shape}] x) => (float[{shape}] y) {{
+        y = GroupNormalization <num_groups = 3, epsilon = 0.001> (x, s, b) }}"""
+    proto = build(text, opset=21, ir_version=10, s=random(6), b=random(6))
+    dims = [2, 6, 5, 4] if shape.count(",") == 3 else [2, 6, 7]
+    model, _ = apply(lowered, proto, {"x": random(*dims)}, tolerance=1e-5)
+    assert "InstanceNormalization" in ops(model)
+
+
+def test_swish_is_written_out() -> None:
+    proto = build("g (float[4, 8] x) => (float[4, 8] y) { y = Swish <alpha = 1.5> (x) }", opset=24, ir_version=11)
+    model, _ = apply(lowered, proto, {"x": random(4, 8)})
+    assert ops(model) == ["Mul", "Sigmoid", "Mul"]
+
+
+@pytest.mark.parametrize(
+    ("text", "opset"),
+    [
+        ("(float[2, 8] x) => (float[2, 8] y) { [far] y = RMSNormalization (x, s) }", 23),
+        ("(float[2, 8] x, int4[2, 8] z) => (int4[8, 2] y) { [far] y = Transpose <perm = [1, 0]> (z) }", 21),
+        ("(float[2, 8] x, int8[2, 8] z) => (float[2, 8] y) { [far] y = DequantizeLinear <block_size = 4> (z, x) }", 21),
+        ("(float[2, 8] x) => (float[2, 8] y) { h = Cast <to = 10> (x) g = Gelu (h) y = Cast <to = 1> (g) }", 20),
+    ],
+)
+def test_what_is_newer(text: str, opset: int) -> None:
+    """An operator, a type, an attribute, and one that is written out of float32 alone."""
+    model = ir.from_proto(build(f"g {text}", opset=opset, ir_version=10, s=random(8)))
+    infer_shapes(model)
+    assert len(newer_than(model, 19)) == 1
