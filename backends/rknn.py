@@ -2,8 +2,8 @@
 
 RKNN-Toolkit2 takes a QDQ model as one trained for quantization (``build(do_quantization=False)``) and has
 QuantizeLinear and DequantizeLinear of the standard domain only, 8 bits wide. A model of a newer opset is lowered, where
-its operators are in 19 too, or are Gelu, Swish or GroupNormalization, which are written out. Its builder may hang or crash, so it is
-asked in a process of its own. A Relu stays in the graph: where a convolution is added to something, the builder fuses
+its operators are in 19 too, or are Gelu, Swish or GroupNormalization, which are written out. The builder
+may hang or crash, so it is asked in a process of its own. A Relu stays in the graph: where a convolution is added to something, the builder fuses
 the two and drops the quantizer between, and with it a Relu that only its saturation computes (verified). A Sigmoid or
 Softmax that only makes a model output stays float: the NPU has 16-bit floats beside integers.
 
