@@ -2,27 +2,27 @@
 
 RKNN-Toolkit2 takes a QDQ model as one trained for quantization (``build(do_quantization=False)``) and has
 QuantizeLinear and DequantizeLinear of the standard domain only, 8 bits wide. A model of a newer opset is lowered, where
-its operators are in 19 too, or are Gelu, Swish or GroupNormalization, which are written out. The builder
-may hang or crash, so it is asked in a process of its own. A Relu stays in the graph: where a convolution is added to something, the builder fuses
-the two and drops the quantizer between, and with it a Relu that only its saturation computes (verified). A Sigmoid or
-Softmax that only makes a model output stays float: the NPU has 16-bit floats beside integers.
+its operators are in 19 too, or are Gelu, Swish or GroupNormalization, which are written out. The builder may hang or
+crash, so it is asked in a process of its own. A Relu stays in the graph: where a convolution is added to something, the
+builder fuses the two and drops the quantizer between, and with it a Relu that only its saturation computes (verified).
+A Sigmoid or Softmax that only makes a model output stays float: the NPU has 16-bit floats beside integers.
 
 Verified in the simulator of RKNN-Toolkit2 2.5.0 (rk3588), operator by operator: at most 2 steps of the output from
 onnxruntime, but ReduceMean, of which it rounds sums its own way (up to 8 steps). Of whole networks, each layer from
 equal codes, some convolutions are off by an offset for each channel, of up to 4 steps in a ResNet and 3 in a network of
 speech embeddings; in EfficientNet-Lite0 one by channels with the Clip behind it was up to 20 steps off. The means of
 AveragePool and GlobalAveragePool have the step of what they are taken of, whatever quantizer stands behind them: they
-are tied to it here, so that the numbers in onnxruntime are those of the simulator. The builder
-hangs on a quantized Gemm or MatMul of two axes and more than one row, and on a quantized MatMul of three axes: those
-stay float here, which it builds. It hangs where a quantized Transpose of a model input of three axes stands before a
-quantized Conv: that Transpose stays float. A Conv that moves by 8 or more and has a bias (a ConvTranspose, by more than
-8) it builds in a float model alone: quantized it crashes there, and float among quantized operators it ends with a
-KeyError; ``onnxq check`` names such nodes, and inputs of uint8, which it takes in no model. Multi-head attention may
-crash it: in a small vision transformer it crashed where any two of these were quantized together, its Softmax and
-products, and the Adds behind a MatMul that stays float, residuals among them. All stay float here, and it builds that
-one and a MobileViT, but no EdgeNeXt: there ``--placement compute`` is left, which has Conv and Gemm alone in integers.
-A LayerNormalization it builds where epsilon is written out, and a model output that the model reads itself where that
-has a DequantizeLinear of its own, as both have here. Not verified: the NPU itself.
+are tied to it here, so that the numbers in onnxruntime are those of the simulator. The builder hangs on a quantized
+Gemm or MatMul of two axes and more than one row, and on a quantized MatMul of three axes: those stay float here, which
+it builds. It hangs where a quantized Transpose of a model input of three axes stands before a quantized Conv: that
+Transpose stays float. A Conv that moves by 8 or more and has a bias (a ConvTranspose, by more than 8) it builds in a
+float model alone: quantized it crashes there, and float among quantized operators it ends with a KeyError; ``onnxq
+check`` names such nodes, and inputs of uint8, which it takes in no model. Multi-head attention may crash it: in a small
+vision transformer it crashed where any two of these were quantized together, its Softmax and products, and the Adds
+behind a MatMul that stays float, residuals among them. All stay float here, and it builds that one and a MobileViT, but
+no EdgeNeXt: there ``--placement compute`` is left, which has Conv and Gemm alone in integers. A LayerNormalization it
+builds where epsilon is written out, and a model output that the model reads itself where that has a DequantizeLinear of
+its own, as both have here. Not verified: the NPU itself.
 """
 
 from __future__ import annotations
