@@ -216,8 +216,8 @@ def test_a_tensor_alone_is_an_example(tmp_path: Path) -> None:
     model = qat.prepare(Gained(), X8, batches=[X8.numpy()]).eval()
     path = qat.export(model, tmp_path / "x.onnx", X8)
     assert differences(model, path, [X8]).max() < 0.05
-    with pytest.raises(OptionError, match="an example is a tuple of the inputs, not dict"):
-        qat.prepare(Gained(), {"x": X8})  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="an example is a tuple of the inputs, not set"):
+        qat.prepare(Gained(), {X8})  # type: ignore[arg-type]
 
 
 def test_no_hooks_stay_on_the_module() -> None:
