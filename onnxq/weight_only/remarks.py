@@ -17,7 +17,10 @@ def why_slow(recipe: Recipe, quantized: Mapping[str, str]) -> str:
     """Why a result is slower than float, and what to do; ``quantized``: node name → operator."""
     if recipe.format == "matmulnbits" and recipe.accuracy_level != FASTEST:
         return f"accuracy_level={recipe.accuracy_level} multiplies in float32, accuracy_level={FASTEST} in integers"
-    return f"unpacking weights costs more than it gains. {to_exclude(Counter(quantized.values()))}"
+    return (
+        "unpacking weights costs more than it gains with the rows of these samples; with one at a time, as decoders "
+        f"generate, it mostly gains. {to_exclude(Counter(quantized.values()))}"
+    )
 
 
 def title(recipe: Recipe) -> str:

@@ -20,6 +20,7 @@ from onnxq.weight_only import quantize_weights
 from onnxq.weight_only.grid import decode, nearest
 from onnxq.weight_only.pipeline import rewrite_weights
 from onnxq.weight_only.recipe import Recipe
+from onnxq.weight_only.remarks import why_slow
 from tests.models import build, normal, renamed
 
 LOSS = {4: 12.0, 8: 35.0}
@@ -257,6 +258,8 @@ def test_bytes_are_multiplied_in_integers_and_a_slow_choice_is_told_of(tmp_path:
     assert {a.name: a.i for a in node.attribute}["accuracy_level"] == 4
     assert (quick.verification.speedup or 0.0) > 2 * (exact.verification.speedup or 1.0)
     assert any("accuracy_level=4 in integers" in text for text in exact.verification.warnings)
+    said = why_slow(Recipe(), exact.quantized)
+    assert "with one at a time, as decoders generate, it mostly gains" in said and "--exclude MatMul" in said
 
 
 @pytest.mark.parametrize("external", [False, True])
