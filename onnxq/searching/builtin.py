@@ -2,8 +2,8 @@
 
 The model is taken for a classifier where every float output has two dimensions, samples and two or more classes: the
 measure is the share of samples (rows) whose largest value stands at the same place, at the worst output. Any other
-model is judged by its error: 1 - noise / signal at the worst float output, so that a drop of 0.01 is an SQNR of 20 dB,
-0.001 one of 30 dB. The float model has 1 either way.
+model is judged by its error: 1 - noise / signal at the worst float output, of what varies in it where its mean is large
+and hides the error; a drop of 0.01 is an SQNR of 20 dB, 0.001 one of 30 dB. The float model has 1 either way.
 
 A sample whose output has another shape than the float model's counts as wrong: all its rows, or an error of twice the
 signal.
@@ -25,6 +25,7 @@ from onnxq.calibration.roles import to_judge_by
 from onnxq.calibration.statistics import Statistics
 from onnxq.errors import DataError
 from onnxq.graph.files.load import load
+from onnxq.measuring.metrics import kept_signal
 from onnxq.measuring.outputs import errors_of
 from onnxq.notes.rows import rows_depend
 from onnxq.options import ImageOptions, Options
@@ -61,7 +62,7 @@ def agreement_metric(outputs: Iterable[InputInfo], pairs: Callable[[], Iterable[
         about = "share of samples with the float model's top class (two-dimensional outputs are taken for classes)"
         name, function = "agreement", _top
     else:
-        about = "1 - noise/signal against the float model, worst output (a drop of 0.01 is 20 dB, 0.001 is 30 dB)"
+        about = "of what varies in the worst output, against the float model (a drop of 0.01 is 20 dB, 0.001 is 30 dB)"
         name, function = "1 - noise/signal", _power
     digest = hashlib.sha256(name.encode()).hexdigest()
     said: set[str] = set()
@@ -139,6 +140,6 @@ def _finite(values: NDArray[Any]) -> NDArray[Any]:
 def _power(run: Run, pairs: Iterable[tuple[Arrays, Arrays]]) -> tuple[float, set[str]]:
     """The measure of any other model, and the outputs that had another shape."""
     found = errors_of(run, pairs)
-    worst = min((errors.score for errors in found.values()), default=math.inf)
+    worst = min((min(errors.score, kept_signal(errors)) for errors in found.values()), default=math.inf)
     reshaped = {name for name, errors in found.items() if errors.reshaped}
     return 1.0 - 10.0 ** (-max(worst, -60.0) / 10.0), reshaped

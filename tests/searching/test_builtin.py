@@ -48,6 +48,15 @@ def test_values_of_another_shape_are_noise_and_never_none() -> None:
     assert value(metric, [v[:, :2] for v in values]) == pytest.approx(1 - 4)
 
 
+def test_a_large_mean_hides_no_error() -> None:
+    varies = np.tile(np.array([1.0, -1.0], np.float32), 6).reshape(1, 4, 3)
+    wrong = np.tile(np.array([0.3, 0.3, -0.3, -0.3], np.float32), 3).reshape(1, 4, 3)
+    assert value(measure(VALUES, [varies + 10]), [varies + 10 + wrong]) == pytest.approx(1 - 0.09, abs=1e-4)
+    assert value(measure(VALUES, [varies]), [varies + 0.3]) == pytest.approx(1 - 0.09, abs=1e-4), "a shift is an error"
+    constant = np.full((1, 4, 3), 100, np.float32)
+    assert value(measure(VALUES, [constant]), [constant + wrong]) > 1 - 1e-4, "nothing varies"
+
+
 def test_it_is_said_once_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
     values = [np.ones((1, 4, 3), np.float32)]
     metric = measure(VALUES, values)
