@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from onnxq.backends.tensorrt_branches import shortcut
+from onnxq.backends.tensorrt.branches import shortcut
 from tests.models import build, normal
 
 

@@ -23,7 +23,7 @@ from functools import partial
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Format, Kind, OpRule
-from onnxq.backends.tensorrt_branches import ACTIVATIONS, CONVOLUTIONS, LONGEST, WITH_CONSTANT, shortcut
+from onnxq.backends.tensorrt.branches import ACTIVATIONS, CONVOLUTIONS, LONGEST, WITH_CONSTANT, shortcut
 from onnxq.errors import OptionError
 from onnxq.graph.values import is_constant
 from onnxq.options import Options
