@@ -59,7 +59,7 @@ _FINER = "; the result rounds less often"
 def deploy(
     model: Source,
     *,
-    backend: str,
+    backend: str = "onnxruntime",
     output: str | os.PathLike[str] | None = None,
     options: Options | None = None,
 ) -> Quantized:

@@ -130,3 +130,15 @@ def test_pipelines_are_there_without_an_import_of_their_own() -> None:
     code = "import onnxq; print(onnxq.weight_only.quantize_weights.__name__, onnxq.dynamic.rewrite.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["quantize_weights", "rewrite"]
+
+
+def test_the_target_is_onnxruntime_unless_another_is_named() -> None:
+    """In Python as on the command line, by whichever function."""
+    functions = [getattr(onnxq, name) for name in onnxq.__all__ if inspect.isfunction(getattr(onnxq, name))]
+    defaults = {f.__name__: inspect.signature(f).parameters["backend"].default for f in functions if _has_target(f)}
+    assert defaults.pop("compare") is None, "the file as it is"
+    assert len(defaults) > 8 and set(defaults.values()) == {"onnxruntime"}, defaults
+
+
+def _has_target(function: typing.Any) -> bool:
+    return "backend" in inspect.signature(function).parameters
