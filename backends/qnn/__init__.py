@@ -51,6 +51,9 @@ On onnxruntime's CPU provider the model is to run without graph optimizations, a
 Softmax between quantizers becomes a QLinearSoftmax, which gives 0 where its step is finer than 1/148, divided by the
 length of a row: this target's scales, made for the results that there are, may be.
 
+Of five dimensions, those of a video or a scan, it has no MaxPool, GlobalMaxPool or InstanceNormalization, in no type;
+``onnxq check`` names them.
+
 Verified on the HTP emulator of onnxruntime-qnn 2.7.0 (x86-64 Linux): each row of the table, in 8 and 16 bits. Left out
 as the emulator rejects them: Erf, Celu, Selu, Softsign, ThresholdedRelu, ReduceProd, Trilu, ScatterND, GridSample,
 RMSNormalization; as it computes them wrongly: CumSum, ScatterElements, Round of halves, Reciprocal (becomes Div); as it
@@ -126,14 +129,33 @@ RULES = (
     OpRule("Resize", Kind.ELEMENTWISE, same_scale=True),  # where cubic, its output goes beyond its input
 )
 """What the HTP computes in integers."""
+_FLAT = ("GlobalMaxPool", "InstanceNormalization", "MaxPool")
+"""Operators that the HTP has for four dimensions at most, in no type for more."""
+
+
+def _too_deep(node: ir.Node) -> str | None:
+    """One of four dimensions at most."""
+    shape = node.inputs[0].shape if node.inputs[0] is not None else None
+    deep = node.op_type in _FLAT and shape is not None and len(shape) > 4
+    return f"the HTP has no {node.op_type} of five dimensions" if deep else None
+
+
+def _max_pool(node: ir.Node) -> str | None:
+    """A MaxPool of four dimensions at most, whose indices are not used."""
+    return plain_max_pool(node) or _too_deep(node)
+
+
 _RIGHT = {
     "AveragePool": mean_is_right,
     "Gather": gather_is_right,
     "GatherElements": gather_is_right,
+    "GlobalMaxPool": _too_deep,
+    "InstanceNormalization": _too_deep,
+    "MaxPool": _max_pool,
     "MatMul:product": product_is_flat,
     "Resize": resize_is_right,
 }
-"""Rows of which the HTP computes some nodes wrongly: which it does not."""
+"""Rows of which the HTP computes some nodes wrongly, or not at all: which it does not."""
 
 
 def _refuse(options: Options) -> None:
@@ -203,6 +225,9 @@ def _lacks(model: ir.Model, options: Options) -> list[Finding]:
         if node.op_type in _NOWHERE:
             what = f"the HTP has no {node.op_type}: it runs on the CPU, what is around it in parts"
             found.append(Finding("warning", describe(node), what, "Cut the model before it, if it is at the end"))
+        if (deep := _too_deep(node)) is not None:
+            what = f"{deep}: it runs on the CPU, what is around it in parts"
+            found.append(Finding("warning", describe(node), what, "Cut the model there"))
         if node.op_type in ("LSTM", "GRU"):
             what = (
                 f"the HTP computes {node.op_type} in half precision, from version 69 on; for version 68, and off a "

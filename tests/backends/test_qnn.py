@@ -237,6 +237,26 @@ def test_a_detector_with_its_selection_inside_is_told_where_to_cut() -> None:
     assert finding.level == "warning" and "nms" in finding.where and finding.hint.startswith("Cut the model before")
 
 
+@pytest.mark.parametrize("dims", [4, 5])
+@pytest.mark.parametrize(
+    "call",
+    ["MaxPool <kernel_shape = [KERNEL]> (a)", "GlobalMaxPool (a)", "InstanceNormalization (a, s, b)"],
+)
+def test_what_has_five_dimensions_stays_float_and_is_told(call: str, dims: int) -> None:
+    size = ", ".join(["1", "4", *["8"] * (dims - 2)])
+    named = call.replace("KERNEL", ", ".join(["1"] * (dims - 2)))
+    model = build(
+        f"(float[{size}] x) => (float[{', '.join('abcde'[:dims])}] y) {{ a = Relu (x) [node] y = {named} }}",
+        s=normal(4),
+        b=normal(4, seed=1),
+    )
+    told = [f.where for f in onnxq.check(model, backend="qnn") if "five dimensions" in f.what and f.level == "warning"]
+    plan = onnxq.plan(model, backend="qnn")
+    reasons = {kept.node: kept.reason for kept in plan.kept_float}
+    assert bool(told) == (dims == 5) == ("five dimensions" in reasons.get("node", ""))
+    assert ("node" in plan.quantized) == (dims == 4)
+
+
 def test_other_widths_are_refused() -> None:
     with pytest.raises(OptionError, match="no activations of 4 bits"):
         onnxq.plan(residual(), backend="qnn", options=Options(act_bits=4))
