@@ -25,6 +25,9 @@ __all__ = ["few_bits", "hints", "low"]
 _LEARNERS = ("gptq", "adaround", "adaquant", "reconstruct")
 """Algorithms that learn from data which way a weight is rounded."""
 
+_MIXED = "mixed_precision"
+"""Algorithm that gives layers more bits."""
+_USUAL_BITS = 8
 _LOW = 20.0
 """dB of the worst output, below which a user is told what may give more."""
 _PRODUCTS = frozenset({"Gemm", "MatMul"})
@@ -92,10 +95,24 @@ def low(
     sampled &= not _PRODUCTS.isdisjoint(plan.quantized.values()) and (options.weight_bits or 8) >= 8
     if (poor or sampled) and target.at_home and not options.algorithms and _products(model, plan, target, sizes):
         ways.append("--algorithm dynamic takes the ranges of what matrix products read at each run")
+    if poor and (way := _beyond_rounding(target, options)):
+        ways.append(way)
     if poor and options.effort != "best" and not options.algorithms:
         ways.append("--effort best tries range methods and algorithms on it")
     has = f"{errors.sqnr:.1f} dB" if poor else f"{errors.worst:.1f} dB in sample {errors.worst_sample}"
     return (f"output {name!r} has {has}: {'; '.join(ways)}",) if ways else ()
+
+
+def _beyond_rounding(target: Backend, options: Options) -> str:
+    """What may give more where weights have few bits and their rounding is learned already; empty elsewhere."""
+    names = {text.partition(":")[0].replace("-", "_") for text in options.algorithms}
+    learned = bool(names.intersection(_LEARNERS)) or (options.effort == "best" and not names)
+    few = options.weight_bits is not None and options.weight_bits < _USUAL_BITS in target.weight_bits
+    if not (learned and few) or _MIXED in names:
+        return ""
+    others = "" if names else " --algorithm gptq:prefix=true --algorithm bias_correction"
+    flags = f"--algorithm {_MIXED}:budget=size:0.7{others}"
+    return f"{flags} gives the layers that hurt most {_USUAL_BITS} bits; onnxq finetune trains all of them"
 
 
 def _products(model: ir.Model, plan: Plan, target: Backend, sizes: Mapping[str, int]) -> bool:

@@ -88,6 +88,21 @@ def test_weights_of_few_bits_suggest_to_learn_their_rounding() -> None:
     assert onnxq.quantize(model, feeds).hints == (), "8 bits need nothing of it"
 
 
+def test_a_low_result_whose_rounding_is_learned_is_told_of_more_bits_and_of_training() -> None:
+    model = build("(float[N, 64] x) => (float[N, 16] y) { y = MatMul (x, w) }", w=normal(64, 16))
+    feeds = [{"x": normal(1, 64, seed=k, scale=1.0)} for k in range(32)]
+    learners = ("gptq", "bias_correction")
+    low = onnxq.quantize(model, feeds, options=Options(weight_bits=2, algorithms=learners))
+    assert low.verification is not None and low.verification.worst is not None and low.verification.worst[1].sqnr < 20
+    (hint,) = low.hints
+    assert "dB: --algorithm mixed_precision:budget=size:0.7 gives the layers that hurt most 8 bits; onnxq fine" in hint
+    best = onnxq.quantize(model, feeds, options=Options(weight_bits=2, effort="best"))
+    assert "size:0.7 --algorithm gptq:prefix=true --algorithm bias_correction gives" in " ".join(best.hints)
+    mixed = ("mixed_precision:budget=size:0.9", *learners)
+    assert onnxq.quantize(model, feeds, options=Options(weight_bits=2, algorithms=mixed)).hints == ()
+    assert onnxq.quantize(model, feeds, options=Options(weight_bits=4, algorithms=learners, min_sqnr=0)).hints == ()
+
+
 def _loud() -> tuple[onnx.ModelProto, list[dict[str, np.ndarray]]]:
     """A matrix product of which 8 bits leave little: one column of what it reads is a thousand times the others."""
     scale = np.ones(32, np.float32)
