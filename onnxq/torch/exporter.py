@@ -78,16 +78,23 @@ def in_float32() -> Iterator[None]:
 
 @contextmanager
 def _unprinted() -> Iterator[None]:
-    """The exporter turns on a log, which holds the whole graph where it fails and goes to the standard output."""
+    """Without torch's log, which goes to the standard output and holds the whole graph where an export fails.
+
+    The exporter turns it on, and leaves it on.
+    """
     switch = "_jit_set_onnx_log_enabled"
-    known = getattr(torch._C, switch, None)
-    if known is not None:
-        setattr(torch._C, switch, lambda on: None)
+    turn, is_on = getattr(torch._C, switch, None), getattr(torch._C, "_jit_is_onnx_log_enabled", None)
+    if turn is None or is_on is None:
+        yield
+        return
+    before = is_on()
+    turn(False)
+    setattr(torch._C, switch, lambda on: None)
     try:
         yield
     finally:
-        if known is not None:
-            setattr(torch._C, switch, known)
+        setattr(torch._C, switch, turn)
+        turn(before)
 
 
 @contextmanager

@@ -69,7 +69,10 @@ def test_a_module_that_asks_for_a_gradient_of_what_a_quantizer_gave() -> None:
     assert all(p.grad is not None for p in model.module.parameters())
 
 
-def test_what_cannot_be_exported_is_told_in_one_message(capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("exported_before", [False, True])
+def test_what_cannot_be_exported_is_told_in_one_message(
+    exported_before: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
     class Unknown(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -79,8 +82,10 @@ def test_what_cannot_be_exported_is_told_in_one_message(capfd: pytest.CaptureFix
             result: torch.Tensor = self.layer(x, x)
             return result
 
+    torch._C._jit_set_onnx_log_enabled(exported_before)  # as torch.onnx.export leaves it
     with pytest.raises(ModelError, match="bilinear"):
         qat.prepare(Unknown(), (torch.randn(4, 6),))
+    torch._C._jit_set_onnx_log_enabled(False)
     assert capfd.readouterr().out == ""
 
 
