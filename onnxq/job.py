@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import metadata
 
@@ -9,7 +10,7 @@ import onnx_ir as ir
 
 from onnxq.algorithm import FloatDraft
 from onnxq.algorithm_choice import Choice, chosen, run
-from onnxq.backend import Backend
+from onnxq.backend import Backend, Format
 from onnxq.best import improve
 from onnxq.calibration.ranges import check_range
 from onnxq.calibration.roles import samples_to_verify, to_judge_by
@@ -63,55 +64,112 @@ class Job:
     def run(
         self, prepared: Prepared, fitted: tuple[ir.Model, list[str]], statistics: Statistics, reporter: Reporter
     ) -> Quantized:
-        target, options, choices = self.target, self.options, self.choices
-        float_model, notes = fitted[0], [*prepared.notes, *fitted[1]]
-        keep_float: dict[str, str] = {}
-        told: list[str] = []
-        stages = {choice.stage for choice in choices}
-        if stages & {"float", "options"}:
-            draft = FloatDraft(float_model.clone(), target, options, statistics, reporter)
-            run(choices, draft)
-            statistics, keep_float, options, told = draft.statistics, draft.keep_float, draft.options, draft.warnings
-            float_model, more = prepared.raised(draft.model, needed_opset(target, options))
-            notes += [*draft.notes, *more]
+        """Decide, verify, mend and improve, and say of the result what there is to say.
+
+        Args:
+            prepared: the model that was calibrated.
+            fitted: what :meth:`fitted` gave.
+            statistics: of ``prepared``.
+            reporter: shows progress.
+
+        Returns:
+            The quantized model with its verification, warnings, notes and hints.
+        """
+        draft = self._drafted(prepared, fitted, statistics, reporter)
+        options, statistics = draft.options, draft.statistics
         version = metadata.version("onnxq")
-        decider = Decider(float_model, target, options, statistics, choices, version, keep_float, reporter)
+        decider = Decider(
+            draft.model, self.target, options, statistics, self.choices, version, draft.keep_float, reporter
+        )
+
+        def verify(result: Quantized) -> Verification:
+            return _verified(result, prepared, statistics, options)
+
+        def raised(model: ir.Model) -> ir.Model | None:
+            opset = _opset_of_wide_weights(self.target, options)
+            return prepared.raised(model, opset)[0] if opset is not None else None
+
         quantized = decide(decider)
-        verification = _verified(quantized, prepared, statistics, options)
-        searching = options.placement != "all" and options.effort != "fast" and target.mixes
-        searching = searching and min(target.bits(options)) >= 8
-        searching = searching and "options" not in stages  # bits under a budget, which float layers would break
-        if searching:
-
-            def verify(other: Quantized) -> Verification:
-                return _verified(other, prepared, statistics, options)
-
-            def raised(model: ir.Model) -> ir.Model | None:
-                opset = _opset_of_wide_weights(target, options)
-                return prepared.raised(model, opset)[0] if opset is not None else None
-
+        verification = verify(quantized)
+        if self._mends(options):
             quantized, verification = mend(decider, quantized, verification, verify, raised, reporter)
         if options.effort == "best" and not options.algorithms and statistics.kept:
             quantized, tried = improve(quantized, decider, to_judge_by(statistics.kept), reporter)
             decider.notes += [note for note in tried if note not in decider.notes]
-            verification = _verified(quantized, prepared, statistics, options)
-        filled = {value.name for value in filled_values(quantized.model)}
-        told += statistics.warnings(set(quantized.plan.observed()) - filled)
-        told += [*prepared.warnings, *decider.warnings, *verification.warnings]
-        if target.rewrite is not None:
-            told += rewrite_cost(fitted[0], target.name, verification, statistics.kept, options)
-        told += [*lacking(fitted[0], target, options), *unmet(float_model, quantized.plan, target, options)]
-        form = self.format
-        packed = not form.simulated and form is not FAKE_QUANTIZE
-        compare = compare_command(target, options.format)
-        told += cautions(quantized.plan, verification, options, statistics, packed=packed, compare=compare)
-        verification = replace(verification, warnings=tuple(told))
-        unsaid = form.notes(quantized) if form.notes is not None else []
-        advice = (*hints(float_model, quantized.plan, target, decider.sizes), *decider.hints)
-        if options.effort != "best":  # which has tried it
-            advice += few_bits(quantized.plan, quantized.qparams, quantized.recipe)
-        advice += low(float_model, quantized.plan, verification, target, options, decider.sizes)
-        return replace(quantized, verification=verification, notes=(*notes, *decider.notes, *unsaid), hints=advice)
+            verification = verify(quantized)
+        said = _warnings(
+            quantized, verification, [*prepared.warnings, *decider.warnings], fitted[0], draft, self.format
+        )
+        unsaid = self.format.notes(quantized) if self.format.notes is not None else []
+        return replace(
+            quantized,
+            verification=replace(verification, warnings=(*draft.warnings, *said)),
+            notes=(*prepared.notes, *fitted[1], *draft.notes, *decider.notes, *unsaid),
+            hints=_hints(quantized, verification, draft, decider),
+        )
+
+    def _drafted(
+        self, prepared: Prepared, fitted: tuple[ir.Model, list[str]], statistics: Statistics, reporter: Reporter
+    ) -> FloatDraft:
+        """The float model, and what is known of it, after the algorithms that change these."""
+        model, stages = fitted[0], {choice.stage for choice in self.choices}
+        if not stages & {"float", "options"}:
+            return FloatDraft(model, self.target, self.options, statistics, reporter)
+        draft = FloatDraft(model.clone(), self.target, self.options, statistics, reporter)
+        run(self.choices, draft)
+        draft.model, notes = prepared.raised(draft.model, needed_opset(self.target, draft.options))
+        draft.notes += notes
+        return draft
+
+    def _mends(self, options: Options) -> bool:
+        """Whether a poor result is searched for a better one."""
+        if options.placement == "all" or options.effort == "fast" or not self.target.mixes:
+            return False
+        chose_bits = any(
+            choice.stage == "options" for choice in self.choices
+        )  # a budget, which float layers would break
+        return min(self.target.bits(options)) >= 8 and not chose_bits
+
+
+def _warnings(
+    quantized: Quantized,
+    verification: Verification,
+    before: Sequence[str],
+    fitted: ir.Model,
+    draft: FloatDraft,
+    form: Format,
+) -> list[str]:
+    """What to be careful of, of a finished result.
+
+    Args:
+        quantized: the result.
+        verification: of it.
+        before: what preparing and deciding warn of.
+        fitted: the float model as the target wants it.
+        draft: the same as the algorithms have left it, with what is known of it.
+        form: in which the result is written.
+    """
+    target, options, statistics = draft.target, draft.options, draft.statistics
+    filled = {value.name for value in filled_values(quantized.model)}
+    told = statistics.warnings(set(quantized.plan.observed()) - filled)
+    told += [*before, *verification.warnings]
+    if target.rewrite is not None:
+        told += rewrite_cost(fitted, target.name, verification, statistics.kept, options)
+    told += [*lacking(fitted, target, options), *unmet(draft.model, quantized.plan, target, options)]
+    packed = not form.simulated and form is not FAKE_QUANTIZE
+    compare = compare_command(target, options.format)
+    told += cautions(quantized.plan, verification, options, statistics, packed=packed, compare=compare)
+    return told
+
+
+def _hints(quantized: Quantized, verification: Verification, draft: FloatDraft, decider: Decider) -> tuple[str, ...]:
+    """What to try next."""
+    model, target, options = draft.model, draft.target, draft.options
+    advice = [*hints(model, quantized.plan, target, decider.sizes), *decider.hints]
+    if options.effort != "best":  # which has tried it
+        advice += few_bits(quantized.plan, quantized.qparams, quantized.recipe)
+    advice += low(model, quantized.plan, verification, target, options, decider.sizes)
+    return tuple(advice)
 
 
 def _opset_of_wide_weights(target: Backend, options: Options) -> int | None:
