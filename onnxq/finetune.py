@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
@@ -38,6 +39,8 @@ from onnxq.quantize import read
 from onnxq.quantized import Quantized
 
 __all__ = ["finetune"]
+
+Feeds = Mapping[str, NDArray[Any]]
 
 _MOST_FEATURES = 16
 _LEAST_SAMPLES = 2
@@ -127,29 +130,16 @@ def finetune(
     require_output(output)
     given = quantized if isinstance(quantized, Quantized) else read(quantized, backend=backend)
     place = None if output is None else artifact_path(output, quantized, given.backend.name)
-    if place is not None:
-        beside = given.backend.format_named(given.format).sidecars(place)
-        spare(place, beside=beside, model=quantized, data=data, **{"float model": teacher})
-        spare(place, beside=beside, model=given.model)
-    if not given.qparams:
-        raise ModelError("the model carries no quantizers", hint="Quantize it first, with 'onnxq quantize'")
+    _spare(place, given, model=quantized, data=data, **{"float model": teacher})
+    _spare(place, given, model=given.model)
     prepared = Prepared(teacher, Options())
-    if place is not None:
-        spare(place, beside=beside, teacher=prepared.model)
-    if carried := quantizing(prepared.model):
-        raise ModelError(f"it is quantized itself: {counts(carried)}", where="the float model", hint=_THE_SAME)
-    reference, _ = prepared.for_target(given.backend, Options())
-    _require_same_interface(given.model, reference)
+    _spare(place, given, teacher=prepared.model)
+    reference = _reference(given, prepared)
     inner = _features(given, reference) if features else []
     student = Student(given, inner, device)
     master = Executor(reference, outputs=[*student.outputs, *inner], device=device)
     feeds = [dict(f) for f in open_data(data, inputs_of(reference), image=image, samples=samples)]
-    if len(feeds) < _LEAST_SAMPLES:
-        raise DataError(f"{len(feeds)} sample is too few", where="data", hint="Give at least a dozen")
-    out = {drawn(at, at + 4) for at in range(0, len(feeds) - 3, 4)} or {len(feeds) - 1}
-    held = [f for k, f in enumerate(feeds) if k in out]
-    choosing, judging = ([held[k] for k in part] or held for part in one_of_each_pair(len(held)))
-    fitting = [f for k, f in enumerate(feeds) if k not in out]
+    fitting, choosing, judging = _parts(feeds)
     judge = _Judge(reference, judging)
     judge.require_same_shapes(given)
     given_sqnr = judge(given)  # before the work: the model given runs
@@ -177,13 +167,44 @@ def finetune(
     trained = student.result()
     note += f"; in onnxruntime, on {len(judging)} others, "
     made = _better(given, trained, (given_sqnr, judge(trained)), note, any_gain=loss is not None and after < before)
-    kept = [KeptSample(k, dict(f), dict(o)) for k, (f, o) in enumerate(zip(judging, judge.exact, strict=True))]
-    result = made.rendered()
-    forget_shapes(result)
-    checked = final_check(prepared.model, result, kept, float_bytes=prepared.bytes, at_home=given.backend.at_home)
-    made = replace(made, verification=checked)
-    say(checked)
+    made = judge.verified(made, prepared)
+    say(made.verification)
     return made if place is None else made.written(place)
+
+
+def _spare(place: Path | None, given: Quantized, **files: Any) -> None:
+    """Refuse to write over what is read."""
+    if place is not None:
+        spare(place, beside=given.backend.format_named(given.format).sidecars(place), **files)
+
+
+def _reference(given: Quantized, prepared: Prepared) -> ir.Model:
+    """The float model as the target wants it.
+
+    Raises:
+        ModelError: it is quantized, or another model than the one that was, or the one to train is not quantized.
+    """
+    if not given.qparams:
+        raise ModelError("the model carries no quantizers", hint="Quantize it first, with 'onnxq quantize'")
+    if carried := quantizing(prepared.model):
+        raise ModelError(f"it is quantized itself: {counts(carried)}", where="the float model", hint=_THE_SAME)
+    reference, _ = prepared.for_target(given.backend, Options())
+    _require_same_interface(given.model, reference)
+    return reference
+
+
+def _parts(feeds: Sequence[Feeds]) -> tuple[list[Feeds], list[Feeds], list[Feeds]]:
+    """Samples to learn from, to choose among states by, and to judge the result by.
+
+    Raises:
+        DataError: there are too few.
+    """
+    if len(feeds) < _LEAST_SAMPLES:
+        raise DataError(f"{len(feeds)} sample is too few", where="data", hint="Give at least a dozen")
+    out = {drawn(at, at + 4) for at in range(0, len(feeds) - 3, 4)} or {len(feeds) - 1}
+    held = [f for k, f in enumerate(feeds) if k in out]
+    choosing, judging = ([held[k] for k in part] or held for part in one_of_each_pair(len(held)))
+    return [f for k, f in enumerate(feeds) if k not in out], choosing, judging
 
 
 def _rate(given: Quantized) -> float:
@@ -227,7 +248,7 @@ def _features(given: Quantized, reference: ir.Model) -> list[str]:
 class _Judge:
     """dB of models in onnxruntime on samples that nothing was chosen by, against the float one."""
 
-    def __init__(self, reference: ir.Model, held: Sequence[Mapping[str, NDArray[Any]]]) -> None:
+    def __init__(self, reference: ir.Model, held: Sequence[Feeds]) -> None:
         session = Session(reference, optimize=False)
         self.held, self.exact = held, [session.run(feeds) for feeds in held]
 
@@ -241,6 +262,15 @@ class _Judge:
                     where="the float model",
                     hint=_THE_SAME,
                 )
+
+    def verified(self, made: Quantized, prepared: Prepared) -> Quantized:
+        """With its verification on these samples; ``prepared``: the float model."""
+        pairs = enumerate(zip(self.held, self.exact, strict=True))
+        kept = [KeptSample(k, dict(feeds), dict(outputs)) for k, (feeds, outputs) in pairs]
+        result = made.rendered()
+        forget_shapes(result)
+        checked = final_check(prepared.model, result, kept, float_bytes=prepared.bytes, at_home=made.backend.at_home)
+        return replace(made, verification=checked)
 
     def __call__(self, quantized: Quantized) -> float:
         session = Session(quantized.rendered(), optimize=False)
