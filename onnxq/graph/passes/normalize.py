@@ -26,6 +26,7 @@ from onnxq.graph.passes.scalar_range import scalar_ranges
 from onnxq.graph.passes.share import share_constants
 from onnxq.graph.passes.unfuse import unfuse
 from onnxq.graph.passes.vector_products import vector_products
+from onnxq.graph.passes.write_out import write_out
 from onnxq.graph.shapes import infer_shapes
 
 __all__ = ["normalize"]
@@ -44,11 +45,11 @@ def normalize(
 
     Afterwards there are no functions (but those in ``keep``), no Constant nodes (but those that make a graph output),
     what depends on constants alone is computed, what onnxruntime's optimizer fused with a convolution or a product with
-    constants stands for itself, batch normalizations and per-channel affine operators are folded into the layers beside
-    them, tensor names are unique over the whole model with its subgraphs, and every node has a unique name. Graph
-    inputs and outputs keep names, order, types and shapes, but for constants that the file form forced onto the inputs.
-    The model computes what it computed before, but for float32 rounding. Normalizing twice gives the same
-    as once.
+    constants stands for itself, Swish and GroupNormalization are the chains that they stand for, batch normalizations
+    and per-channel affine operators are folded into the layers beside them, tensor names are unique over the whole
+    model with its subgraphs, and every node has a unique name. Graph inputs and outputs keep names, order, types and
+    shapes, but for constants that the file form forced onto the inputs. The model computes what it computed before, but
+    for float32 rounding. Normalizing twice gives the same as once.
 
     Args:
         model: changed in place; take it from ``graph.load.load``.
@@ -85,6 +86,7 @@ def normalize(
         *remove_dead(model),
         *fuse_hardswish(model),
         *unfuse(model),
+        *write_out(model),
         *fold_gemm(model),
         *vector_products(model),
         *_fold_layers(model, unfit),

@@ -45,22 +45,6 @@ def test_gelu_is_written_out(form: str) -> None:
     assert ("Tanh" if "tanh" in form else "Erf") in ops(model) and "Gelu" not in ops(model)
 
 
-@pytest.mark.parametrize("shape", ["2, 6, 5, 4", "N, 6, H, 4", "2, 6, 7"])
-def test_group_normalization_is_written_out(shape: str) -> None:
-    text = f"""g (float[{shape}] x) => (float[{shape}] y) {{
-        y = GroupNormalization <num_groups = 3, epsilon = 0.001> (x, s, b) }}"""
-    proto = build(text, opset=21, ir_version=10, s=random(6), b=random(6))
-    dims = [2, 6, 5, 4] if shape.count(",") == 3 else [2, 6, 7]
-    model, _ = apply(lowered, proto, {"x": random(*dims)}, tolerance=1e-5)
-    assert "InstanceNormalization" in ops(model)
-
-
-def test_swish_is_written_out() -> None:
-    proto = build("g (float[4, 8] x) => (float[4, 8] y) { y = Swish <alpha = 1.5> (x) }", opset=24, ir_version=11)
-    model, _ = apply(lowered, proto, {"x": random(4, 8)})
-    assert ops(model) == ["Mul", "Sigmoid", "Mul"]
-
-
 @pytest.mark.parametrize(
     ("text", "opset"),
     [

@@ -1,0 +1,136 @@
+"""Functions that newer opsets have as one operator, written with the operators that they consist of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.graph.namer import Namer
+from onnxq.graph.note import Note
+from onnxq.graph.shapes import infer_shapes
+from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import constant_array, remove_nodes, rename_output, set_constant, stand_for
+
+__all__ = ["can_be_written", "write", "write_out"]
+
+_EACH_CHANNEL = 21
+"""Opset from which on a GroupNormalization has factors for each channel, not for each group."""
+_CHAINS = ("GroupNormalization", "Swish")
+"""Operators for which targets have no kernel of their own, but such for their parts."""
+
+
+def write_out(model: ir.Model) -> list[Note]:
+    """Write every Swish and GroupNormalization as a chain, as older exporters do and targets know.
+
+    Of a Swish they make SiLU, of which onnxruntime has a kernel, and integer ones for its parts; a GroupNormalization
+    becomes an InstanceNormalization.
+
+    Args:
+        model: changed in place, shapes inferred, constants folded. Its tensors keep their names and numbers.
+
+    Returns:
+        One note with their number, if any.
+    """
+    current, namer, count = model.opset_imports.get("", 0), Namer(model), 0
+    for node in list(all_nodes(model)):
+        if node.op_type in _CHAINS and node.domain in ("", "ai.onnx") and can_be_written(node, current):
+            write(node, current, namer)
+            count += 1
+    if not count:
+        return []
+    infer_shapes(model)
+    return [Note("write_out", "", f"{count} {' and '.join(_CHAINS)} nodes are written out")]
+
+
+def can_be_written(node: ir.Node, opset: int) -> bool:
+    """Whether an operator of an opset can be written as older ones here."""
+    x = node.inputs[0] if node.inputs else None
+    if node.op_type not in _WRITERS or x is None or x.dtype is not ir.DataType.FLOAT:
+        return False
+    if node.op_type != "GroupNormalization":
+        return True
+    ranked = x.shape is not None and len(x.shape) > 2 and isinstance(x.shape[1], int)
+    return ranked and all(constant_array(value) is not None for value in node.inputs[1:])
+
+
+def write(node: ir.Node, opset: int, namer: Namer) -> None:
+    """Put the chain in the place of an operator for which :func:`can_be_written` holds."""
+    chain = _Chain(node, opset, namer)
+    made = _WRITERS[node.op_type](chain)
+    rename_output(made, node.outputs[0])
+    remove_nodes([node])
+
+
+class _Chain:
+    """Puts nodes in front of one, of which the last gives what it gives."""
+
+    def __init__(self, node: ir.Node, opset: int, namer: Namer) -> None:
+        assert isinstance(node.graph, ir.Graph) and node.inputs[0] is not None
+        self.node, self.graph, self.opset, self.namer, self.x = node, node.graph, opset, namer, node.inputs[0]
+
+    def put(self, op: str, *inputs: ir.Value, **attributes: ir.Attr) -> ir.Value:
+        name = self.namer.node(f"{self.node.name}_{op}")
+        made = ir.node(op, list(inputs), attributes=attributes or None, name=name)
+        made.outputs[0].name = self.namer.fresh(f"{self.node.outputs[0].name}_{op}")
+        made.outputs[0].type = self.x.type
+        stand_for(made, [self.node])
+        self.graph.insert_before(self.node, [made])
+        return made.outputs[0]
+
+    def number(self, value: float) -> ir.Value:
+        return set_constant(self.graph, self.namer, f"{self.node.name}_number", np.asarray(value, np.float32))
+
+
+def _gelu(chain: _Chain) -> ir.Value:
+    x, number = chain.x, chain.number
+    approximate = chain.node.attributes.get("approximate")
+    if approximate is not None and approximate.as_string() == "tanh":
+        cube = chain.put("Mul", chain.put("Mul", x, chain.put("Mul", x, x)), number(0.044715))
+        inner = chain.put("Tanh", chain.put("Mul", chain.put("Add", x, cube), number((2 / np.pi) ** 0.5)))
+    else:
+        inner = chain.put("Erf", chain.put("Div", x, number(2**0.5)))
+    product = chain.put("Mul", x, chain.put("Add", inner, number(1.0)))
+    return chain.put("Mul", product, number(0.5))
+
+
+def _swish(chain: _Chain) -> ir.Value:
+    alpha = chain.node.attributes.get_float("alpha", 1.0)
+    inner = chain.x if alpha == 1.0 else chain.put("Mul", chain.x, chain.number(alpha))
+    return chain.put("Mul", chain.x, chain.put("Sigmoid", inner))
+
+
+def _group_normalization(chain: _Chain) -> ir.Value:
+    """Normalized as pictures of one channel a group, then scaled channel by channel: group by group below opset 21."""
+    node, x = chain.node, chain.x
+    assert x.shape is not None
+    groups, rank = node.attributes.get_int("num_groups", 1), len(x.shape)
+
+    def constant(name: str, array: np.ndarray) -> ir.Value:
+        return set_constant(chain.graph, chain.namer, f"{node.name}_{name}", array)
+
+    split = chain.put("Reshape", x, constant("groups", np.asarray([0, groups, -1])))
+    each = chain.opset >= _EACH_CHANNEL
+    ones, zeros = (constant(name, np.full(groups, n, np.float32)) for name, n in (("ones", 1), ("zeros", 0)))
+    factors = (ones, zeros) if each else node.inputs[1:]
+    epsilon = ir.AttrFloat32("epsilon", node.attributes.get_float("epsilon", 1e-5))
+    normal = chain.put("InstanceNormalization", split, *factors, epsilon=epsilon)
+    sizes = [dim for dim in x.shape[1:] if isinstance(dim, int)]
+    known = len(sizes) == rank - 1
+    shape = constant("shape", np.asarray([0, *sizes], np.int64)) if known else chain.put("Shape", x)
+    if not known:
+        shape.type = ir.TensorType(ir.DataType.INT64)
+    result = chain.put("Reshape", normal, shape)
+    for op, value in (("Mul", node.inputs[1]), ("Add", node.inputs[2])) if each else ():
+        array = constant_array(value)
+        assert array is not None
+        result = chain.put(op, result, constant(op.lower(), array.reshape(-1, *[1] * (rank - 2))))
+    return result
+
+
+_WRITERS: dict[str, Callable[[_Chain], ir.Value]] = {
+    "Gelu": _gelu,
+    "GroupNormalization": _group_normalization,
+    "Swish": _swish,
+}
