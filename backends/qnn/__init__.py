@@ -51,8 +51,9 @@ On onnxruntime's CPU provider the model is to run without graph optimizations, a
 Softmax between quantizers becomes a QLinearSoftmax, which gives 0 where its step is finer than 1/148, divided by the
 length of a row: this target's scales, made for the results that there are, may be.
 
-Of five dimensions, those of a video or a scan, it has no MaxPool, GlobalMaxPool or InstanceNormalization, in no type;
-``onnxq check`` names them.
+Of five dimensions, those of a video or a scan, it has no MaxPool, GlobalMaxPool or InstanceNormalization, in no type,
+and none with dilations of ConvTranspose, MaxPool or AveragePool; ``onnxq check`` names them. A Gemm that adds a matrix,
+not a row, is right in float alone.
 
 Verified on the HTP emulator of onnxruntime-qnn 2.7.0 (x86-64 Linux): each row of the table, in 8 and 16 bits. Left out
 as the emulator rejects them: Erf, Celu, Selu, Softsign, ThresholdedRelu, ReduceProd, Trilu, ScatterND, GridSample,
@@ -70,6 +71,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Format, Kind, OpRule
+from onnxq.backends.qnn.lacks import ACTIVATION, COMPILED, flat, lacks, refuse_free_sizes, undilated
 from onnxq.backends.qnn.limits import keep_to_limits
 from onnxq.backends.qnn.rewrites import (
     ends_at_its_result,
@@ -80,12 +82,8 @@ from onnxq.backends.qnn.rewrites import (
     rewrite,
 )
 from onnxq.backends.qnn.unfused import keep_apart
-from onnxq.checks.findings import Finding
-from onnxq.errors import ModelError, VerificationError
-from onnxq.graph.traverse import all_nodes, describe
-from onnxq.graph.values import static_shape
+from onnxq.errors import VerificationError
 from onnxq.options import Options
-from onnxq.options.selection import Selection
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ, write_rendered
 from onnxq.rows import conv_axis, conv_transpose_axis, each, gemm_axis, matmul_axis, plain_gemm, plain_max_pool
@@ -98,10 +96,6 @@ __all__ = ["BACKEND", "RULES"]
 _GAMMA = QuantSpec(signed=False, symmetric=False)
 """Scales of normalizations: beside uint8 and uint16 activations the HTP takes no int8."""
 _EIGHT = frozenset({8})
-_COMPILED = ("context", "dlc")
-"""Formats that onnxruntime-qnn writes."""
-_SIZED_BY_DATA = ("Compress", "NonMaxSuppression", "NonZero", "Unique")
-"""Operators whose outputs have as many elements as the data wants."""
 RULES = (
     OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, bias=2),
     OpRule("ConvTranspose", Kind.COMPUTE, weights=(1,), weight_axis=conv_transpose_axis, bias=2),
@@ -129,28 +123,33 @@ RULES = (
     OpRule("Resize", Kind.ELEMENTWISE, same_scale=True),  # where cubic, its output goes beyond its input
 )
 """What the HTP computes in integers."""
-_FLAT = ("GlobalMaxPool", "InstanceNormalization", "MaxPool")
-"""Operators that the HTP has for four dimensions at most, in no type for more."""
 
 
-def _too_deep(node: ir.Node) -> str | None:
-    """One of four dimensions at most."""
-    shape = node.inputs[0].shape if node.inputs[0] is not None else None
-    deep = node.op_type in _FLAT and shape is not None and len(shape) > 4
-    return f"the HTP has no {node.op_type} of five dimensions" if deep else None
+def _average_pool(node: ir.Node) -> str | None:
+    """An AveragePool without dilations, whose windows end where its input does, padding included."""
+    return undilated(node) or mean_is_right(node)
 
 
 def _max_pool(node: ir.Node) -> str | None:
-    """A MaxPool of four dimensions at most, whose indices are not used."""
-    return plain_max_pool(node) or _too_deep(node)
+    """A MaxPool without dilations, of four dimensions at most, whose indices are not used."""
+    return plain_max_pool(node) or flat(node) or undilated(node)
+
+
+def _gemm(node: ir.Node) -> str | None:
+    """A Gemm that is x @ w + b, b one row."""
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    rows = bias is not None and bias.shape is not None and len(bias.shape) > 1 and bias.shape[0] != 1
+    return plain_gemm(node) or ("the HTP adds no matrix to a product in integers" if rows else None)
 
 
 _RIGHT = {
-    "AveragePool": mean_is_right,
+    "AveragePool": _average_pool,
+    "ConvTranspose": undilated,
     "Gather": gather_is_right,
     "GatherElements": gather_is_right,
-    "GlobalMaxPool": _too_deep,
-    "InstanceNormalization": _too_deep,
+    "Gemm": _gemm,
+    "GlobalMaxPool": flat,
+    "InstanceNormalization": flat,
     "MaxPool": _max_pool,
     "MatMul:product": product_is_flat,
     "Resize": resize_is_right,
@@ -164,77 +163,8 @@ def _refuse(options: Options) -> None:
     Raises:
         VerificationError: it is, and one of them is asked for.
     """
-    if options.format in _COMPILED:
+    if options.format in COMPILED:
         require(RUNTIME)
-
-
-def _refuse_free_sizes(model: ir.Model) -> None:
-    """The HTP compiles for fixed sizes.
-
-    Raises:
-        ModelError: an input has free ones, or a node gives as many elements as the data wants.
-    """
-    free = [f"input {v.name!r} has the sizes {v.shape}" for v in model.graph.inputs if static_shape(v) is None]
-    found = free or [
-        f"{describe(node)} gives a tensor {node.outputs[0].name!r} whose size depends on the data"
-        for node in all_nodes(model)
-        if node.op_type in _SIZED_BY_DATA and node.domain in ("", "ai.onnx")
-    ]
-    if found:
-        more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
-        fix = "python -m onnxruntime.tools.make_dynamic_shape_fixed --input_name NAME --input_shape 1,3,224,224 IN OUT"
-        hint = f"Fix them ({fix})" if free else "Cut the model before it"
-        raise ModelError(
-            f"the formats {' and '.join(_COMPILED)} are compiled for fixed sizes: {'; '.join(found[:3])}{more}",
-            hint=f"{hint}, or use the format qdq",
-        )
-
-
-_NOWHERE = frozenset(
-    {"BitShift", "Compress", "Det", "Erf", "Hardmax", "If", "Loop", "MaxUnpool", "Mod", "NonMaxSuppression", "NonZero"}
-    | {"RNN", "ReverseSequence", "STFT", "Scan", "Shrink", "Sinh", "Unique"}
-)
-"""Operators that the HTP has in no type, each tried alone in float on onnxruntime-qnn's emulator."""
-
-
-def _wide_softplus(node: ir.Node) -> Finding:
-    """What the HTP makes of a Softplus in 16 bits."""
-    what = "in 16 bits the HTP computes Softplus hardly better than in 8"
-    value = node.inputs[0]
-    if value is None or len(value.uses()) > 1 or (value.shape is not None and len(value.shape) != 4):
-        return Finding("note", describe(node), what)
-    hint = "See with 'onnxq verify' on your data what is left; with activations of 8 bits it is right"
-    return Finding("warning", describe(node), f"{what}, and of a picture it may get whole rows wrong", hint)
-
-
-def _lacks(model: ir.Model, options: Options) -> list[Finding]:
-    """Free sizes, operators that the HTP has not in any type, and what it computes badly in 16 bits."""
-    found = []
-    nodes = tuple(all_nodes(model))
-    selection, bits = Selection(model, nodes, options), options.act_bits or BACKEND.activation.bits
-    default = replace(BACKEND.activation, bits=bits)
-    for value in model.graph.inputs:
-        if static_shape(value) is None:
-            what = f"input {value.name!r} has free sizes {value.shape}; the HTP compiles for fixed ones"
-            found.append(Finding("warning", "model", what, "Fix them in the model or when the session is created"))
-    for node in nodes:
-        if node.domain not in ("", "ai.onnx"):
-            continue
-        if node.op_type == "Softplus" and selection.activation(default, node, node.outputs[0]).bits > 8:
-            found.append(_wide_softplus(node))
-        if node.op_type in _NOWHERE:
-            what = f"the HTP has no {node.op_type}: it runs on the CPU, what is around it in parts"
-            found.append(Finding("warning", describe(node), what, "Cut the model before it, if it is at the end"))
-        if (deep := _too_deep(node)) is not None:
-            what = f"{deep}: it runs on the CPU, what is around it in parts"
-            found.append(Finding("warning", describe(node), what, "Cut the model there"))
-        if node.op_type in ("LSTM", "GRU"):
-            what = (
-                f"the HTP computes {node.op_type} in half precision, from version 69 on; for version 68, and off a "
-                "device where the provider is told no SoC, no session can be created"
-            )
-            found.append(Finding("warning", describe(node), what, "Name the SoC: provider option soc_model (43, say)"))
-    return found
 
 
 def _compile(quantized: Quantized, path: Path, *, dlc: bool) -> list[Path]:
@@ -255,12 +185,12 @@ def _compile(quantized: Quantized, path: Path, *, dlc: bool) -> list[Path]:
         return write_rendered(quantized, path) + [f.replace(path.parent / n) for f, n in zip(made, names, strict=True)]
 
 
-_compiled = partial(Format, Quantized.qdq, integers=True, refuses=_refuse_free_sizes)
+_compiled = partial(Format, Quantized.qdq, integers=True, refuses=refuse_free_sizes)
 
 BACKEND = Backend(
     name="qnn",
     title="Qualcomm HTP, onnxruntime's QNN execution provider",
-    activation=QuantSpec(signed=False, symmetric=False),
+    activation=ACTIVATION,
     weight=QuantSpec(signed=True, symmetric=True, narrow_range=True),
     weight_zero_points="tensor",
     rules={rule.op: replace(rule, when=_RIGHT.get(rule.op, rule.when)) for rule in RULES},
@@ -282,7 +212,7 @@ BACKEND = Backend(
     rewrite=rewrite,
     adjust=keep_to_limits,
     finish=keep_apart,
-    lacks=_lacks,
+    lacks=lacks,
     float_needs="the HTP computes that in half precision; off a device onnxruntime-qnn refuses the model unless its "
     "option soc_model names the chip (43, say)",
     runtime="qnn",

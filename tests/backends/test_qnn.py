@@ -257,6 +257,51 @@ def test_what_has_five_dimensions_stays_float_and_is_told(call: str, dims: int) 
     assert ("node" in plan.quantized) == (dims == 4)
 
 
+@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize(
+    ("call", "opset"),
+    [
+        ("MaxPool <kernel_shape = [2, 2], dilations = [STEP, STEP]> (a)", 17),
+        ("AveragePool <kernel_shape = [2, 2], dilations = [STEP, STEP]> (a)", 19),
+        ("ConvTranspose <dilations = [STEP, STEP]> (a, w)", 17),
+    ],
+)
+def test_what_has_dilations_stays_float_and_is_told(call: str, opset: int, step: int) -> None:
+    named = call.replace("STEP", str(step))
+    model = build(
+        f"(float[1, 4, 8, 8] x) => (float[a, b, c, d] y) {{ a = Relu (x) [node] y = {named} }}",
+        opset=opset,
+        w=normal(4, 4, 2, 2),
+    )
+    told = [f.where for f in onnxq.check(model, backend="qnn") if "dilations" in f.what and f.level == "warning"]
+    plan = onnxq.plan(model, backend="qnn")
+    reasons = {kept.node: kept.reason for kept in plan.kept_float}
+    assert bool(told) == (step == 2) == ("dilations" in reasons.get("node", ""))
+    assert ("node" in plan.quantized) == (step == 1)
+
+
+@pytest.mark.parametrize(("shape", "integer"), [((5,), True), ((), True), ((1, 5), True), ((3, 5), False)])
+def test_a_gemm_that_adds_a_matrix_stays_float(shape: tuple[int, ...], integer: bool) -> None:
+    model = build("(float[3, 8] x) => (float[3, 5] y) { [gemm] y = Gemm (x, w, b) }", w=normal(8, 5), b=normal(*shape))
+    plan = onnxq.plan(model, backend="qnn")
+    assert ("gemm" in plan.quantized) == integer
+    assert any(site.role == "bias" for site in plan.sites) == integer
+
+
+def test_a_model_with_nodes_that_read_nothing(tmp_path: Path) -> None:
+    model = build(
+        """(float[1, 4, 8, 8] x) => (float[1, 4, 6, 6] y, float k) {
+            c = Conv (x, w)
+            y = Relu (c)
+            k = Constant <value_float = 2.0> ()
+        }""",
+        w=normal(4, 4, 3, 3),
+    )
+    assert not [f for f in onnxq.check(model, backend="qnn") if f.level == "error"]
+    made = onnxq.quantize(model, images(1, 4, 8, 8), backend="qnn", output=tmp_path)
+    assert "Conv" in made.plan.quantized.values()
+
+
 def test_other_widths_are_refused() -> None:
     with pytest.raises(OptionError, match="no activations of 4 bits"):
         onnxq.plan(residual(), backend="qnn", options=Options(act_bits=4))

@@ -152,6 +152,29 @@ def test_what_is_written_otherwise(nodes: str, constants: dict[str, Any]) -> Non
     assert max(one.steps for one in compare_layers(q.qdq(), RUNTIME, feeds, timeout=120)) <= 1
 
 
+@pytest.mark.parametrize(
+    ("nodes", "opset", "constants"),
+    [
+        ("y = GroupNormalization <num_groups = 2> (c, s, b)", 21, {"s": 1 + normal(4, scale=0.1), "b": normal(4)}),
+        ("y = Swish <alpha = 1.5> (c)", 24, {}),
+        ("g = GlobalAveragePool (c) f = Flatten (g) y = Gemm (f, m, one)", 17, {"m": normal(4, 3), "one": f32(0.25)}),
+        ("f = Reshape (c, rows) y = Gemm (f, m, many)", 17, {"m": normal(36, 3), "many": normal(4, 3)}),
+    ],
+)
+def test_what_the_htp_refuses_as_it_stands(nodes: str, opset: int, constants: dict[str, Any], tmp_path: Path) -> None:
+    model = build(
+        f"(float[1, 3, 8, 8] x) => (float y) {{ c = Conv (x, w)\n {nodes} }}",
+        opset=opset,
+        ir_version=10,
+        w=normal(4, 3, 3, 3),
+        rows=np.array([4, 36]),
+        **constants,
+    )
+    feeds = feeds_for(model, samples=2)
+    made = onnxq.quantize(model, feeds, backend="qnn", output=tmp_path)
+    assert onnxq.verify(made, feeds, backend="qnn", timeout=120).ok
+
+
 @pytest.mark.parametrize("bits", [8, 16])
 @pytest.mark.parametrize("side", [2, 3, 4, 6, 8])
 def test_mean_pools_side_by_side(tmp_path: Path, side: int, bits: int) -> None:

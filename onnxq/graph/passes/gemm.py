@@ -1,4 +1,4 @@
-"""Gemm's alpha and beta fold into its constants, so that it computes A B + C plainly."""
+"""Gemm's alpha and beta fold into its constants, so that it computes A B + C plainly, C being a row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ __all__ = ["fold_gemm"]
 def fold_gemm(model: ir.Model) -> list[Note]:
     """Folds alpha into a constant B (or A) and beta into a constant C; transposes stay as they are.
 
-    beta = 0 drops C. What is not constant keeps its factor, with a note.
+    beta = 0 drops C. What is not constant keeps its factor, with a note. A constant C of one number becomes one row of
+    as many, which is what kernels know.
 
     Args:
         model: changed in place. Constants must be folded.
@@ -30,6 +31,7 @@ def fold_gemm(model: ir.Model) -> list[Note]:
         try:
             _fold_alpha(node, namer)
             _fold_beta(node, namer)
+            _spread(node, namer)
         except Refusal as reason:
             notes.append(Note("gemm", node.name or "", f"not folded: {reason}"))
     return notes
@@ -65,3 +67,14 @@ def _fold_beta(node: ir.Node, namer: Namer) -> None:
         elif not _scale_input(node, 2, beta, namer):
             raise Refusal(f"beta={beta:g}, and C is not constant")
     node.attributes["beta"] = ir.AttrFloat32("beta", 1.0)
+
+
+def _spread(node: ir.Node, namer: Namer) -> None:
+    weight, value = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
+    array, axis = constant_array(value), 0 if node.attributes.get_int("transB", 0) else 1
+    columns = weight.shape[axis] if weight is not None and weight.shape is not None else None
+    if value is None or value.dtype is None or array is None or array.size != 1 or not isinstance(columns, int):
+        return
+    if columns > 1 and value.dtype in FLOATS:
+        row = np.full(columns, array.reshape(()), array.dtype)
+        replace_constant(node, 2, row, namer, f"{node.name}_row", value.dtype)

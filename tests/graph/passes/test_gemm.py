@@ -52,3 +52,13 @@ def test_shared_weight_is_copied() -> None:
     text = "g (float[3,4] x) => (float[3,5] y, float[3,5] z) { y = Gemm<alpha = 2.0>(x, b) \n z = MatMul(x, b) }"
     model, _ = apply(fold_gemm, build(text, b=B), {"x": random(3, 4)}, tolerance=2e-6)
     np.testing.assert_array_equal(np.asarray(model.graph.initializers["b"].const_value), B)
+
+
+@pytest.mark.parametrize("trans", [0, 1])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_one_number_becomes_a_row(shape: tuple[int, ...], trans: int) -> None:
+    text = f"g (float[3,4] x) => (float[3,5] y) {{ y = Gemm<transB = {trans}>(x, b, c) }}"
+    proto = build(text, b=B.T.copy() if trans else B, c=np.full(shape, 0.25, np.float32))
+    model, _ = apply(fold_gemm, proto, {"x": random(3, 4)})
+    row = model.graph[0].inputs[2]
+    assert row is not None and row.const_value is not None and row.const_value.numpy().tolist() == [0.25] * 5
