@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 import onnxq
+from tests.contract import infer, sqnr
 from tests.models import build, normal
 
 UINT8, INT8 = np.uint8, np.int8
@@ -125,3 +127,72 @@ def test_another_signedness_has_a_pair_of_its_own() -> None:
     assert (own.spec.signed, int(own.zero_point), float(own.scale)) == (True, 0, 1 / 64)
     behind = [node.op_type for node in made.qdq().graph if node.inputs[0] is not None and node.inputs[0].name == "f"]
     assert behind == ["QuantizeLinear"]
+
+
+def codes(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.clip(np.rint(normal(*shape, seed=seed) * 40), -127, 127).astype(INT8)
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino", "tvm", "tensorrt", "academic"])
+def test_each_reader_of_an_integer_input_has_the_numbers_that_it_had(backend: str) -> None:
+    """One convolution reads the input's own grid, another one a coarser one behind it; what gives integers is float
+    for its other reader."""
+    source = build(
+        """(uint8[1, 3, 8, 8] x) => (uint8[1, 4, 8, 8] y, float[1, 4, 8, 8] o, float[1, 3, 8, 8] e,
+                                     float[1, 4, 8, 8] k) {
+            f = DequantizeLinear (x, s, z)
+            wf = DequantizeLinear (w, s, n)
+            [fine] c = Conv <pads = [1, 1, 1, 1]> (f, wf)
+            [exit] y = QuantizeLinear (c, t, z)
+            [sine] o = Sin (c)
+            [erf] e = Erf (f)
+            q = QuantizeLinear (f, t, z)
+            d = DequantizeLinear (q, t, z)
+            vf = DequantizeLinear (v, s, n)
+            [coarse] k = Conv <pads = [1, 1, 1, 1]> (d, vf)
+        }""",
+        w=codes(4, 3, 3, 3),
+        v=codes(4, 3, 3, 3, seed=1),
+        s=np.float32(1 / 64),
+        t=np.float32(0.0471),
+        n=INT8(0),
+        z=UINT8(128),
+        opset=17,
+    )
+    made = onnxq.deploy(source, backend=backend)
+    assert set(made.plan.quantized) == {"fine", "coarse"}
+    scales = {
+        edge.node: float(made.qparams[site.name].scale)
+        for site in made.plan.sites
+        if site.role == "activation"
+        for edge in site.readers
+    }
+    assert scales["fine"] == 1 / 64 and scales["coarse"] == pytest.approx(0.0471, rel=1e-5)
+    feeds = [{"x": np.random.default_rng(0).integers(0, 256, (1, 3, 8, 8)).astype(UINT8)}]
+    want, got = (infer(m, feeds, optimize=False) for m in (source, ir.serde.serialize_model(made.rendered())))
+    for name in ("o", "e", "k"):
+        assert sqnr(want[name], got[name]) > 100, name
+    np.testing.assert_array_equal(want["y"][0], got["y"][0])
+
+
+def test_sums_of_32_bits_are_no_activations() -> None:
+    """A DequantizeLinear of int32 rescales a sum: no operator is quantized with its scale."""
+    source = build(
+        """(int8[2, 6] a, float[2, 6] x) => (float[2, 4] y, float[2, 4] r) {
+            i = MatMulInteger (a, m)
+            f = DequantizeLinear (i, s)
+            [relu] r = Relu (f)
+            q = QuantizeLinear (x, s, n)
+            d = DequantizeLinear (q, s, n)
+            wf = DequantizeLinear (w, s, n)
+            [gemm] y = Gemm (d, wf)
+        }""",
+        m=codes(6, 4),
+        w=codes(6, 4, seed=1),
+        s=np.float32(1 / 64),
+        n=INT8(0),
+        opset=17,
+    )
+    made = onnxq.deploy(source)
+    assert "gemm" in made.plan.quantized and "relu" not in made.plan.quantized
+    assert not [site for site in made.plan.sites if site.tensor in ("f", "i")]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 
 import onnxq
+from onnxq.deploying.float_readers import with_float_readers
+from onnxq.plan import Edge, Kept
 from tests.contract import infer, sqnr
 from tests.models import build, f32, images
 
@@ -49,3 +53,32 @@ def test_the_integers_may_be_others() -> None:
     site = next(s for s in made.plan.sites if s.tensor == "e")
     assert made.qparams[site.name].zero_point == 0
     assert {edge.node for edge in site.readers} & {kept.node for kept in made.plan.kept_float if kept.op == "Add"}
+
+
+@pytest.mark.parametrize(("scale", "bits", "reads"), [(1.0, 8, True), (1.01, 8, False), (1.0, 16, False)])
+def test_on_another_grid_it_reads_the_tensor_itself(scale: float, bits: int, reads: bool) -> None:
+    source = onnxq.read(residual("d", np.uint8(128)))
+    (activation,) = (site for site in source.plan.sites if site.role == "activation")
+    conv, add = sorted(activation.readers, key=lambda edge: edge.index)
+    mine = replace(activation, readers=(conv,), produced=False, spec=replace(activation.spec, bits=bits))
+    weights = [site for site in source.plan.sites if site.role == "weight"]
+    kept = (Kept(add.node, "Add", "a reason"),)
+    plan = replace(source.plan, sites=(mine, *weights), kept_float=kept)
+    before = source.qparams[activation.name]
+    numbers = {**source.qparams, mine.name: replace(before, spec=mine.spec, scale=before.scale * np.float32(scale))}
+    sites = {site.name: site for site in with_float_readers(source, plan, numbers).sites}
+    assert sites[mine.name].readers == ((conv, add) if reads else (conv,))
+    assert [sites[site.name] for site in weights] == weights
+
+
+def test_an_edge_has_one_quantizer() -> None:
+    """Two sites of a tensor with equal numbers: the float operator reads one of them."""
+    source = onnxq.read(residual("d", np.uint8(128)))
+    (activation,) = (site for site in source.plan.sites if site.role == "activation")
+    conv, add = sorted(activation.readers, key=lambda edge: edge.index)
+    first = replace(activation, readers=(conv,), produced=False)
+    second = replace(activation, name="again", readers=(Edge("another", 0),), produced=False)
+    plan = replace(source.plan, sites=(first, second), kept_float=(Kept(add.node, "Add", "a reason"),))
+    numbers = {**source.qparams, "again": source.qparams[activation.name]}
+    found = with_float_readers(source, plan, numbers)
+    assert [site.readers for site in found.sites] == [(conv, add), (Edge("another", 0),)]
