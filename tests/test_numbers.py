@@ -38,6 +38,18 @@ def test_weights_take_the_absolute_maximum_of_each_channel() -> None:
     np.testing.assert_allclose(q.qparams["w1"].scale, np.abs(weight).max(axis=(1, 2, 3)) / 127, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("low", "high"), [(2.0, 5.0), (-5.0, -2.0), (-1.0, 3.0)])
+def test_a_constant_operand_keeps_all_of_its_range_and_zero(low: float, high: float) -> None:
+    constant = np.random.default_rng(0).uniform(low, high, (8, 1, 1)).astype(np.float32)
+    constant[:2, 0, 0] = low, high
+    model = build("(float[1, 8, 4, 4] x) => (float[1, 8, 4, 4] y) { y = Add (x, c) }", c=constant)
+    q = onnxq.quantize(model, images(1, 8, 4, 4), options=ALL)
+    lowest, highest = min(low, 0.0), max(high, 0.0)
+    numbers = q.qparams["c"]
+    assert float(numbers.scale) == pytest.approx((highest - lowest) / 255, rel=1e-6)
+    assert int(numbers.zero_point) == round(-lowest / (highest - lowest) * 255)
+
+
 def test_bias_scale_is_the_product_and_the_bias_exact_to_half_a_step() -> None:
     model = build(
         "(float[1, 8, 4, 4] x) => (float[1, 8, 4, 4] y) { y = Conv (x, w, b) }", w=normal(8, 8, 1, 1), b=normal(8)
