@@ -2,7 +2,8 @@
 
 QMoE's weights, from the operator's documentation: uint8 (experts, outputs, inputs * bits / 8), lower half first; scales
 (experts, outputs, blocks); zero points uint8 (experts, outputs, ceil(blocks * bits / 8)), and ``2^(bits - 1)`` where
-there are none.
+there are none. onnxruntime's CPU kernel (1.31) multiplies with those of 4 bits exactly; with those of 8 bits it rounds
+the activations as well, which leaves 41 dB on random numbers.
 """
 
 from __future__ import annotations
