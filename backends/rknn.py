@@ -22,7 +22,10 @@ vision transformer it crashed where any two of these were quantized together, it
 behind a MatMul that stays float, residuals among them. All stay float here, and it builds that one and a MobileViT, but
 no EdgeNeXt: there ``--placement compute`` is left, which has Conv and Gemm alone in integers. A LayerNormalization it
 builds where epsilon is written out, and a model output that the model reads itself where that has a DequantizeLinear of
-its own, as both have here. Not verified: the NPU itself.
+its own, as both have here. A Where that puts a mask in the place of scores crashes it between quantizers: the mask is
+added to them instead. A ConvTranspose has explicit padding here, without which it crashes in float too. So it does on a
+cubic Resize, a MaxPool of five dimensions, a BatchNormalization in training mode, inputs without axes, If, Loop and
+Scan: ``onnxq check`` names those. Not verified: the NPU itself.
 """
 
 from __future__ import annotations
@@ -31,6 +34,9 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.checks.findings import Finding
+from onnxq.graph.note import Note
+from onnxq.graph.passes.added_masks import added_masks
+from onnxq.graph.passes.explicit_pads import explicit_pads
 from onnxq.graph.recognition.groups import KINDS
 from onnxq.graph.traverse import all_nodes, describe
 from onnxq.graph.values import constant_array, is_constant
@@ -123,15 +129,41 @@ def _turned_inside(node: ir.Node) -> str | None:
     return None
 
 
+def _rewrite(model: ir.Model) -> list[Note]:
+    """What the builder crashes on, as it takes it; see the top of this file."""
+    return [*explicit_pads(model), *added_masks(model)]
+
+
+def _nowhere(node: ir.Node) -> str | None:
+    """What the builder takes in no model of a node, also of floats alone."""
+    get, value = node.attributes, node.inputs[0] if node.inputs else None
+    if node.domain not in ("", "ai.onnx"):
+        return None
+    if node.op_type in ("If", "Loop", "Scan"):
+        return node.op_type
+    if node.op_type == "MaxPool" and value is not None and value.shape is not None and len(value.shape) > 4:
+        return "MaxPool of five dimensions"
+    if node.op_type == "Resize" and get.get_string("mode", "nearest") == "cubic":
+        return "cubic Resize"
+    trains = node.op_type == "BatchNormalization" and get.get_int("training_mode", 0) == 1
+    return "BatchNormalization in training mode" if trains else None
+
+
 def _lacks(model: ir.Model, options: Options) -> list[Finding]:
-    """Inputs of uint8, and what the builder takes in a float model alone."""
+    """Inputs of uint8 or without axes, what the builder takes in no model, and what in a float model alone."""
     found = []
     for value in model.graph.inputs:
         if value.dtype is ir.DataType.UINT8:
             what = "RKNN-Toolkit2 takes no uint8 input, in a float model neither"
             hint = "Take the Cast behind it out of the model: its input is float32 then, and may have the same numbers"
             found.append(Finding("warning", f"input {value.name!r}", what, hint))
+        if value.shape is not None and len(value.shape) == 0:
+            what = "RKNN-Toolkit2 runs no model with an input without axes, in float neither"
+            found.append(Finding("warning", f"input {value.name!r}", what, "Give it one axis, of one number"))
     for node in all_nodes(model):
+        if (none := _nowhere(node)) is not None:
+            what = f"RKNN-Toolkit2 builds no model with a {none}, in float neither"
+            found.append(Finding("warning", describe(node), what, "Cut the model before it or after it"))
         if node.op_type in ("Conv", "ConvTranspose") and node.domain == "" and (why := _moves_little(node)):
             hint = "Cut the model behind it, and build that node in a float model of its own"
             found.append(Finding("warning", describe(node), why, hint))
@@ -197,6 +229,7 @@ BACKEND = Backend(
     max_opset=19,
     weight_bits=frozenset({8}),
     act_bits=frozenset({8}),
+    rewrite=_rewrite,
     lacks=_lacks,
     finish=_finish,
     runtime="rknn",

@@ -30,6 +30,7 @@ from onnxq.checks.findings import Finding
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.passes.constants import fold_constants
+from onnxq.graph.passes.explicit_pads import explicit_pads
 from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.traverse import all_nodes, describe
 from onnxq.graph.values import constant_array, replace_value, set_constant
@@ -56,7 +57,15 @@ ABSENT = frozenset(_NAMES.split())
 
 
 _MICROSOFT = frozenset(
-    {"AllClassNMS", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "MatMulInteger16", "SkipLayerNormalization"}
+    {
+        "AllClassNMS",
+        "Attention",
+        "BiasGelu",
+        "EmbedLayerNormalization",
+        "FastGelu",
+        "MatMulInteger16",
+        "SkipLayerNormalization",
+    }
 )
 """Operators of onnxruntime's own that the importer has, beside those named like one of the standard."""
 
@@ -79,6 +88,12 @@ def _refused(node: ir.Node) -> tuple[str, str] | None:
         return "TVM's ONNX importer refuses a model with a TopK whose k is computed", "Make its k a constant"
     if node.op_type == "MaxPool" and len(node.outputs) > 1 and node.outputs[1].name:
         return "TVM's ONNX importer refuses a model with a MaxPool that gives indices", cut
+    if node.op_type == "Attention":
+        return "TVM's ONNX importer takes it for onnxruntime's own Attention, and refuses the model", cut
+    if node.op_type == "BatchNormalization" and node.attributes.get_int("training_mode", 0) == 1:
+        return "TVM gives other running means and variances", "Export the model in inference mode"
+    if node.op_type == "ConvTranspose" and "output_shape" in node.attributes:
+        return "TVM ignores its output_shape, and gives another size", "Fix the sizes of the inputs"
     if node.op_type == "NonMaxSuppression" and node.outputs[0].uses():
         what = "what reads it gets a row for every box of every class in TVM, chosen or not, or cannot be compiled"
         return what, "Cut the model before it, or let it compute an output"
@@ -96,6 +111,11 @@ def _is_known(node: ir.Node) -> bool:
 def _tensors(node: ir.Node) -> tuple[int, ...]:
     """Positions of operands that are no scalars: TVM makes plain numbers of scalars that follow from shapes."""
     return tuple(k for k, v in enumerate(node.inputs) if v is not None and (v.shape is None or len(v.shape) > 0))
+
+
+def _rewrite(model: ir.Model) -> list[Note]:
+    """Known dimensions as constants, and ConvTranspose with explicit padding: TVM ignores ``output_shape``."""
+    return [*explicit_pads(model), *_known_dimensions(model)]
 
 
 def _known_dimensions(model: ir.Model) -> list[Note]:
@@ -166,7 +186,7 @@ BACKEND = Backend(
     wide_domain="com.microsoft",
     weight_bits=frozenset(range(5, 17)),
     act_bits=frozenset({8, 16}),
-    rewrite=_known_dimensions,
+    rewrite=_rewrite,
     lacks=_lacks,
     stores_weights=True,
     runtime="tvm",

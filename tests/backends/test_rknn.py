@@ -198,3 +198,69 @@ def test_outputs_that_the_model_reads_have_a_dequantizer_of_their_own(tmp_path: 
     assert again.verification is not None and again.verification.against_source is not None
     assert again.verification.against_source.worst is not None
     assert again.verification.against_source.worst[1].sqnr > 100
+
+
+def masked() -> onnx.ModelProto:
+    """Attention of two heads that a Where masks, as exporters of causal transformers write it."""
+    return build(
+        """(float[1, 6, 16] x) => (float[1, 6, 16] y) {
+            q = MatMul (x, w)
+            r = Reshape (q, split)
+            h = Transpose <perm = [0, 2, 1, 3]> (r)
+            k = Transpose <perm = [0, 2, 3, 1]> (r)
+            s = MatMul (h, k)
+            [causal] m = Where (lower, s, low)
+            p = Softmax (m)
+            o = MatMul (p, h)
+            t = Transpose <perm = [0, 2, 1, 3]> (o)
+            j = Reshape (t, join)
+            y = MatMul (j, v)
+        }""",
+        w=normal(16, 16, scale=0.2),
+        v=normal(16, 16, seed=1, scale=0.2),
+        split=np.array([1, 6, 2, 8]),
+        join=np.array([1, 6, 16]),
+        lower=np.tril(np.ones((1, 1, 6, 6), bool)),
+        low=np.float32(-np.inf),
+    )
+
+
+def transposed() -> onnx.ModelProto:
+    """A transposed convolution that names no padding."""
+    return build(
+        """(float[1, 4, 8, 8] x) => (float[1, 4, 16, 16] y) {
+            [up] y = ConvTranspose <strides = [2, 2], auto_pad = "SAME_UPPER"> (x, w)
+        }""",
+        w=normal(4, 4, 3, 3),
+    )
+
+
+def test_masks_are_added_and_padding_is_explicit(tmp_path: Path) -> None:
+    for k, (graph, shape) in enumerate([(masked(), (1, 6, 16)), (transposed(), (1, 4, 8, 8))]):
+        made = onnxq.quantize(graph, images(*shape), backend="rknn", output=tmp_path / str(k))
+        nodes = onnx.load(made.files[0]).graph.node
+        assert not [n for n in nodes if n.op_type == "Where" or "auto_pad" in {a.name for a in n.attribute}]
+        assert made.verification is not None and made.verification.worst is not None
+        assert made.verification.worst[1].sqnr > 30
+
+
+@pytest.mark.parametrize(
+    ("node", "what"),
+    [
+        ('y = Resize <mode = "cubic"> (x, , scales)', "cubic Resize"),
+        ("c = Unsqueeze (x, two) y = MaxPool <kernel_shape = [1, 2, 2]> (c)", "MaxPool of five"),
+        ("y, a, b = BatchNormalization <training_mode = 1> (x, one, zero, zero, one)", "training mode"),
+        ("y = Mul (x, s)", "input without axes"),
+    ],
+)
+def test_check_names_what_it_builds_in_no_model(node: str, what: str) -> None:
+    inputs = "float[1, 4, 8, 8] x" + (", float s" if "(x, s)" in node else "")
+    model = build(
+        f"({inputs}) => (float[a, b, c, d] y) {{ {node} }}",
+        scales=np.float32([1, 1, 2, 2]),
+        two=np.array([2]),
+        one=np.ones(4, np.float32),
+        zero=np.zeros(4, np.float32),
+    )
+    told = [f for f in onnxq.check(model, backend="rknn") if f.level == "warning" and "RKNN" in f.what]
+    assert [what in f.what for f in told] == [True] and "in float neither" in told[0].what

@@ -124,11 +124,20 @@ REFUSED = {
     "indices": ("(float[1, 1, 4, 4] x) => (float[1, 1, 2, 2] y, int64[1, 1, 2, 2] i) {{ {} }}", "gives indices"),
     "topk": ("(float[4, 9] x, int64[1] k) => (float[4, N] y, int64[4, N] i) {{ {} }}", "whose k is computed"),
     "nms": ("(float[1, 20, 4] b, float[1, 2, 20] s) => (float[N] y) {{ {} }}", "a row for every box"),
+    "training": (
+        "(float[1, 4, 6] x) => (float[1, 4, 6] y, float[4] m, float[4] v) {{ {} }}",
+        "other running means",
+    ),
+    "heads": ("(float[1, 2, 6, 8] x) => (float[1, 2, 6, 8] y) {{ {} }}", "onnxruntime's own Attention"),
+    "sized": ("(float[1, 4, H, 6] x) => (float[1, 4, 12, 12] y) {{ {} }}", "ignores its output_shape"),
 }
 BODIES = {
     "indices": "[pool] y, i = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x)",
     "topk": "[best] y, i = TopK (x, k)",
     "nms": f"{NMS}\n y = GatherND (s, i)",
+    "training": "y, m, v = BatchNormalization <training_mode = 1> (x, one, one, one, one)",
+    "heads": "y = Attention (x, x, x)",
+    "sized": "y = ConvTranspose <strides = [2, 2], output_shape = [12, 12]> (x, w)",
 }
 
 
@@ -136,7 +145,9 @@ def refused(name: str) -> onnx.ModelProto:
     """A model that TVM 0.27 cannot import or compile."""
     text = REFUSED[name][0].format(BODIES[name])
     if name != "nms":
-        return build(text)
+        constants = {"one": np.ones(4, np.float32), "w": normal(4, 4, 3, 3)}
+        used = {key: value for key, value in constants.items() if f"{key})" in text or f"{key}," in text}
+        return build(text, opset=23 if name == "heads" else 17, ir_version=10, **used)
     return build(text, most=np.array([5]), overlap=f32([0.5]), least=f32([0.1]))
 
 
@@ -162,3 +173,17 @@ def test_an_nms_at_the_end_and_known_ks_are_fine() -> None:
 def test_operators_of_onnxruntimes_own_are_told_apart(op: str, known: bool) -> None:
     model = build(f"(float[4, 4] x) => (float[4, 4] y) {{ y = {op} (x) }}", domains={"com.microsoft": 1})
     assert any("TVM" in f.what for f in onnxq.check(model, backend="tvm")) is not known
+
+
+@pytest.mark.parametrize("size", ["output_shape = [12, 13]", 'auto_pad = "SAME_LOWER"'])
+def test_a_transposed_convolution_names_its_padding(size: str, tmp_path: Path) -> None:
+    model = build(
+        f"(float[1, 4, 6, 6] x) => (float[1, 4, h, w] y) {{ y = ConvTranspose <strides = [2, 2], {size}> (x, w) }}",
+        w=normal(4, 4, 3, 3),
+    )
+    assert not [f for f in onnxq.check(model, backend="tvm") if "TVM" in f.what]
+    onnxq.quantize(model, images(1, 4, 6, 6), backend="tvm", output=tmp_path / "q.onnx")
+    (node,) = [n for n in onnx.load(tmp_path / "q.onnx").graph.node if n.op_type == "ConvTranspose"]
+    assert "pads" in {a.name for a in node.attribute} and not {"output_shape", "auto_pad"} & {
+        a.name for a in node.attribute
+    }

@@ -60,6 +60,19 @@ def test_every_new_shape_is_compiled(tmp_path: Path) -> None:
         np.testing.assert_allclose(got["y"], want, rtol=0, atol=1e-5 * float(np.abs(want).max()))
 
 
+def test_a_transposed_convolution_of_a_size_that_is_named(tmp_path: Path) -> None:
+    model = build(
+        """(float[1, 4, 6, 6] x) => (float[1, 4, 12, 13] y) {
+            y = ConvTranspose <strides = [2, 2], output_shape = [12, 13]> (x, w)
+        }""",
+        w=normal(4, 4, 3, 3),
+    )
+    feeds = images(1, 4, 6, 6, samples=2)
+    made = onnxq.quantize(model, feeds, backend="tvm", output=tmp_path / "q.onnx")
+    agreement = onnxq.verify(made, feeds, backend="tvm")
+    assert agreement.ok and agreement.worst is not None and agreement.worst[1].sqnr > 100
+
+
 def test_verify(tmp_path: Path) -> None:
     model = GRAPHS["residual"]()
     feeds = feeds_for(model, samples=2)
