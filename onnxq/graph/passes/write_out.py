@@ -113,7 +113,7 @@ def _group_normalization(chain: _Chain) -> ir.Value:
     split = chain.put("Reshape", x, constant("groups", np.asarray([0, groups, -1])))
     each = chain.opset >= _EACH_CHANNEL
     ones, zeros = (constant(name, np.full(groups, n, np.float32)) for name, n in (("ones", 1), ("zeros", 0)))
-    factors = (ones, zeros) if each else node.inputs[1:]
+    factors = (ones, zeros) if each else [value for value in node.inputs[1:] if value is not None]
     epsilon = ir.AttrFloat32("epsilon", node.attributes.get_float("epsilon", 1e-5))
     normal = chain.put("InstanceNormalization", split, *factors, epsilon=epsilon)
     sizes = [dim for dim in x.shape[1:] if isinstance(dim, int)]
