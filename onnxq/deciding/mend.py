@@ -6,9 +6,10 @@ where a target has no table of costs, Concats whose one scale is far too large f
 (:mod:`onnxq.deciding.tails`). Below 30 dB, weights that float layers store as integers take 16 bits where 8 cost as
 much. Where less than 12 dB are left of what varies in an output, whose mean may be far larger, it is the layers to
 blame (:mod:`onnxq.deciding.rescue`); where by the same measure the result stays of no use all the same, only weights
-are quantized. An output's error is held against its signal over all the data (:mod:`onnxq.measuring.judging`), and the
-worst output decides. An output that has another shape than the float model's in some sample decides nothing: its rows
-depend on the numbers, and no layer is to blame.
+are quantized, if that gains 3 dB: with less, most of the noise is that of weights, which those of float layers have as
+well, and all the speed would be given up for a hair. An output's error is held against its signal over all the data
+(:mod:`onnxq.measuring.judging`), and the worst output decides. An output that has another shape than the float model's
+in some sample decides nothing: its rows depend on the numbers, and no layer is to blame.
 """
 
 from __future__ import annotations
@@ -40,6 +41,12 @@ _COARSE = 30.0
 """dB: only a result below this is worth weights of twice the size."""
 _USELESS = 10.0
 """dB: below this a model is of no use, and weights alone are quantized where that leaves one that is."""
+_LEAST_GAIN = 3.0
+"""dB that a model whose weights alone are quantized must be better by: all the speed of integers is given up for it."""
+_HARDLY_BETTER = (
+    "weights alone as integers would leave {:.1f} dB of the worst output in place of {:.1f}: too little for all the "
+    "speed, so that layers compute in integers"
+)
 
 Verify = Callable[[Quantized], Verification]
 
@@ -127,7 +134,7 @@ class _Mending:
             self._rescued = True
 
     def store(self) -> None:
-        """Weights alone are quantized where the result is of no use otherwise, and is then."""
+        """Weights alone are quantized where the result is of no use otherwise, and is then, by 3 dB at least."""
         decider = self._decider
         lost = self._lost(self.verification, min(decider.options.min_sqnr, _USELESS))
         if not lost or not decider.target.stores_weights:
@@ -135,9 +142,14 @@ class _Mending:
         reasons = dict.fromkeys(self.quantized.plan.quantized, lost)
         stored = decider.again(reasons, store=True)[0]
         better = self._verify(stored)
-        if not stored.plan.quantized and not self._lost(better, decider.options.min_sqnr):
-            decider.keep_float(reasons, store=True)
-            self.quantized, self.verification, self._rescued = stored, better, False
+        if stored.plan.quantized or self._lost(better, decider.options.min_sqnr):
+            return
+        now, then = self._kept(self.verification), self._kept(better)
+        if then < now + _LEAST_GAIN:
+            decider.hints.append(_HARDLY_BETTER.format(then, now))
+            return
+        decider.keep_float(reasons, store=True)
+        self.quantized, self.verification, self._rescued = stored, better, False
 
     def advise(self) -> None:
         """That the layers kept float are those of many outputs."""

@@ -256,3 +256,30 @@ def test_where_integers_leave_nothing_only_weights_are_stored() -> None:
     assert lower.plan.quantized and worst(lower) < 10, "who wants integers all the same lowers the floor"
     openvino = onnxq.quantize(drowned(), feeds, backend="openvino")
     assert openvino.plan.quantized, "a target that stores no weights keeps what it has"
+
+
+def coarse_behind(layers: int, huge: int) -> onnx.ModelProto:
+    """Layers whose inputs are to blame, and one whose weights are: they are huge for a channel that is silent."""
+    model = drowned(layers)
+    for tensor in model.graph.initializer:
+        if tensor.name.startswith("w"):
+            weight = onnx.numpy_helper.to_array(tensor).copy()
+            weight[1] = 0
+            tensor.CopyFrom(onnx.numpy_helper.from_array(weight, tensor.name))
+    last = normal(31, 40, 1, 1, seed=99)
+    last[0] *= huge
+    del model.graph.output[:]
+    model.graph.node[-1].output[0] = "cut"
+    model.graph.node.append(onnx.helper.make_node("ConvTranspose", ["cut", "last"], ["y"], name="last"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(last, "last"))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("y", 1, [1, 40, 24, 24]))
+    return model
+
+
+def test_integers_stay_where_weights_alone_are_hardly_better() -> None:
+    feeds, options = list(images(1, 32, 24, 24)), Options(opset=17)
+    result = onnxq.quantize(coarse_behind(2, 150), feeds, options=options)
+    assert result.plan.quantized and 7 < worst(result) < 10
+    assert any(hint.startswith("weights alone as integers would leave 10.") for hint in result.hints), result.hints
+    other = onnxq.quantize(coarse_behind(3, 100), feeds, options=options)
+    assert not other.plan.quantized and worst(other) > 13, "there inputs are to blame for most"
