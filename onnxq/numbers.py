@@ -58,7 +58,9 @@ def unusable_tensors(plan: Plan, statistics: Statistics, made: Container[str] = 
                 hint="Calibrate this model again, with the same --exclude",
             )
         if seen.count == 0:
-            why = "held no finite value" if seen.nan or seen.inf or seen.sentinels else "was never computed"
+            fed = any(tensor in sample.feeds for sample in statistics.kept)
+            why = "was empty" if fed else "was never computed"
+            why = "held no finite value" if seen.nan or seen.inf or seen.sentinels else why
             bad[tensor] = f"tensor {tensor!r} {why} on the calibration data"
         elif 2 * seen.masked > seen.samples:
             bad[tensor] = f"tensor {tensor!r} holds mask values (infinite, or beyond 1e30) among its numbers"

@@ -13,16 +13,16 @@ from onnxq.calibration.data import open_data
 from onnxq.calibration.feeds import shape_text
 from onnxq.calibration.roles import spread
 from onnxq.calibration.usable import Usable
-from onnxq.checks.findings import Finding, of_error
+from onnxq.checks.findings import SHOWN, Finding, of_error
 from onnxq.checks.fingerprint import fingerprint
 from onnxq.checks.states import states
-from onnxq.console.terminal import plural
+from onnxq.console.terminal import listed, plural
 from onnxq.errors import DataError, OnnxqError, OptionError
 from onnxq.graph.recognition.dependence import inputs_behind
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.session import InputInfo, Session
 
-__all__ = ["Looker", "check_data", "constant_outputs"]
+__all__ = ["EMPTY", "Looker", "check_data", "constant_outputs"]
 
 LOOKED_AT = 32
 """Samples that are looked at, spread over all where the data allows it."""
@@ -32,6 +32,8 @@ FEW = 10
 """Fewer samples give a warning."""
 UNSCALED = "whole numbers from 0 to 255, as in pictures that were not scaled"
 """What is found of an input of bytes."""
+EMPTY = "empty in all samples"
+"""What is found of a cache that nothing was put into."""
 
 
 def check_data(
@@ -107,6 +109,7 @@ class Looker:
         self._inputs, self._states = inputs, states
         self.samples = 0
         self._hashes: dict[str, set[bytes]] = {info.name: set() for info in inputs}
+        self._moving = {info.name: 0 for info in inputs}  # samples in which it is neither empty nor a state at rest
         self._shapes: dict[str, dict[tuple[int, ...], int]] = {info.name: {} for info in inputs}
         self._low = {info.name: np.inf for info in inputs}
         self._high = {info.name: -np.inf for info in inputs}
@@ -123,16 +126,18 @@ class Looker:
             self._shapes[name][x.shape] = self._shapes[name].get(x.shape, 0) + 1
             if x.dtype.kind not in "fiu" or not x.size:
                 continue
-            self._hashes[name].add(hashlib.sha256(np.ascontiguousarray(x).tobytes()).digest())
             finite = x[np.isfinite(x)] if x.dtype.kind == "f" else x
             if finite.size < x.size:
                 self._bad[name].append(index)
-            if not finite.size:
-                continue
-            low, high = float(finite.min()), float(finite.max())
-            at_rest = low == 0.0 and name in self._states
+            low, high = (float(finite.min()), float(finite.max())) if finite.size else (np.inf, -np.inf)
+            at_rest = low == high == 0.0 and name in self._states
+            if not at_rest:
+                self._moving[name] += 1
+                self._hashes[name].add(hashlib.sha256(np.ascontiguousarray(x).tobytes()).digest())
             if low == high and x.size > 1 and not at_rest:
                 self._flat[name].append(index)
+            if not finite.size:
+                continue
             self._low[name], self._high[name] = min(low, self._low[name]), max(high, self._high[name])
             self._whole[name] = self._whole[name] and bool(np.all(finite == np.rint(finite)))
 
@@ -158,6 +163,9 @@ class Looker:
         found: list[Finding] = []
         for info in self._inputs:
             name, place = info.name, f"input {info.name!r}"
+            if info.dtype.kind == "f" and self.samples and not any(np.prod(shape) for shape in self._shapes[name]):
+                hint = "Is it a cache? Feed also what the model gives back, as in use."
+                found.append(Finding("warning", place, EMPTY, hint))
             if info.dtype.kind != "f" or self._low[name] > self._high[name]:
                 continue
             low, high, flat = self._low[name], self._high[name], self._flat[name]
@@ -171,23 +179,23 @@ class Looker:
                 found.append(Finding(level, place, what, hint))
             elif flat:
                 found.append(Finding("warning", place, f"all values are the same in {_samples(flat)}"))
-            if big and low != high and self.samples > 1:
+            if big and low != high and (moving := self._moving[name]) > 1:
                 if len(self._hashes[name]) == 1:
                     found.append(Finding("warning", place, "all samples are identical", "Give different samples."))
-                elif len(self._hashes[name]) <= self.samples // 2:
-                    what = f"only {len(self._hashes[name])} of {self.samples} samples differ"
+                elif len(self._hashes[name]) <= moving // 2:
+                    what = f"only {len(self._hashes[name])} of {moving} samples differ"
                     found.append(Finding("warning", place, what))
             if self._whole[name] and low >= 0 and 32 < high <= 255 and len(info.shape or ()) == 4:
                 found.append(Finding("note", place, UNSCALED, "Right only if the model was trained on such values."))
         return found
 
     def shapes(self) -> str:
-        """The shapes seen, e.g. ``x 1x3x224x224``."""
-        parts = []
+        """The shapes seen, e.g. ``x 1x3x224x224``; those of caches of many layers once."""
+        alike: dict[str, list[str]] = {}
         for name, seen in self._shapes.items():
             texts = [shape_text(shape) for shape in list(seen)[:3]]
-            parts.append(f"{name} {', '.join(texts)}{', ...' if len(seen) > 3 else ''}")
-        return "; ".join(parts)
+            alike.setdefault(f"{', '.join(texts)}{', ...' if len(seen) > 3 else ''}", []).append(name)
+        return "; ".join(f"{listed(names, SHOWN)} {text}" for text, names in alike.items())
 
 
 def _samples(indices: Sequence[int]) -> str:
@@ -224,17 +232,17 @@ def constant_outputs(
         feeds: some samples.
         outputs: output name to what the float model gave, for each of them.
     """
-    seen: dict[str, set[bytes]] = {}
-    for given in outputs:
+    seen: dict[str, dict[bytes, list[Mapping[str, np.ndarray]]]] = {}
+    for feed, given in zip(feeds, outputs, strict=True):
         for name, y in _arrays(given).items():
-            if y.dtype.kind == "f":
-                seen.setdefault(name, set()).add(y.tobytes())
+            if y.dtype.kind == "f" and y.size:  # empty: a branch that was not taken gives nothing
+                seen.setdefault(name, {}).setdefault(y.tobytes(), []).append(feed)
     found = []
     for value in model.graph.outputs:
-        if len(seen.get(value.name or "", ())) != 1:
+        if len(given_for := seen.get(value.name or "", {})) != 1:
             continue
-        needed = inputs_behind(value)
-        distinct = len({tuple(np.asarray(feed[n]).tobytes() for n in feed if n in needed) for feed in feeds})
+        needed, (of,) = inputs_behind(value), given_for.values()
+        distinct = len({tuple(np.asarray(feed[n]).tobytes() for n in feed if n in needed) for feed in of})
         if distinct > 1:
             what = f"the float model gives the same on {distinct} different samples"
             found.append(Finding("warning", f"output {value.name!r}", what, "Is the data what the model expects?"))

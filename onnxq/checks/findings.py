@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from onnxq.console.terminal import listed
 from onnxq.errors import OnnxqError
 
-__all__ = ["Finding", "of_error"]
+__all__ = ["SHOWN", "Finding", "of_error", "together"]
+
+SHOWN = 3
+"""Names that are said of many of which the same is found, the caches of a model's layers say."""
+_PLACE = re.compile(r"(input|output) ('.*')")
 
 
 @dataclass(frozen=True)
@@ -34,3 +41,19 @@ class Finding:
 def of_error(error: OnnxqError, where: str) -> Finding:
     """An error as a finding; ``where`` if the error does not say it."""
     return Finding("error", error.where or where, error.what, error.hint or "")
+
+
+def together(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings for people: what is found alike of several inputs, or outputs, is one, with the first names."""
+    places: dict[tuple[object, ...], list[str]] = {}
+    first: dict[tuple[object, ...], Finding] = {}
+    for finding in findings:
+        place = _PLACE.fullmatch(finding.where)
+        kind, name = place.groups() if place is not None else (finding.where, "")
+        key = (finding.level, kind, finding.what, finding.hint)
+        first.setdefault(key, finding)
+        places.setdefault(key, []).append(name)
+    return [
+        found if len(names) == 1 or not names[0] else replace(found, where=f"{key[1]}s {listed(names, SHOWN)}")
+        for (key, found), names in zip(first.items(), places.values(), strict=True)
+    ]

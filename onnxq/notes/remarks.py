@@ -12,7 +12,8 @@ import onnx_ir as ir
 
 from onnxq.calibration.roles import spread
 from onnxq.calibration.statistics import Statistics
-from onnxq.checks.data import UNSCALED, Looker, constant_outputs
+from onnxq.checks.data import EMPTY, UNSCALED, Looker, constant_outputs
+from onnxq.checks.findings import together
 from onnxq.checks.fingerprint import Fingerprint
 from onnxq.checks.states import states
 from onnxq.checks.weights import check_weights
@@ -48,7 +49,9 @@ def remarks(
     for sample in kept:
         looker.look(sample.feeds, sample.index)
     zero = {f"input {t.name!r}" for t in statistics.tensors.values() if t.count and t.min == t.max == 0.0}
+    filled = {f"input {t.name!r}" for t in statistics.tensors.values() if t.samples}
     found = [finding for finding in looker.findings() if finding.where not in zero]
+    found = [finding for finding in found if finding.what != EMPTY or finding.where not in filled]
     said = [f for f in found if f.level == "warning"]
     if remembered is None:  # which would tell whether the model was trained on them
         own = {f"input {v.name!r}" for v in model.graph.inputs if _is_scaled(v)}
@@ -61,7 +64,7 @@ def remarks(
     if not kept or nan or any(tensor.inf for tensor in statistics.tensors.values()):
         found += check_weights(model)
     said += [finding for finding in found if finding.level == "warning"]
-    return tuple(f"{f.where}: {f.what}{f'. {f.hint}' if f.hint else ''}" for f in said)
+    return tuple(f"{f.where}: {f.what}{f'. {f.hint}' if f.hint else ''}" for f in together(said))
 
 
 def _is_scaled(value: ir.Value) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from onnxq.calibration.statistics import Statistics
-from onnxq.checks.findings import Finding
+from onnxq.checks.findings import Finding, together
 from onnxq.compare import Comparison
 from onnxq.console.terminal import Screen, bytes_text, decibel, decibels, number, plural
 from onnxq.measuring.metrics import Errors
@@ -70,7 +70,7 @@ def findings(screen: Screen, source: str, found: Sequence[Finding]) -> None:
     """Findings, worst first, and a verdict."""
     heading(screen, source)
     colours = {"error": ("bold", "red"), "warning": ("yellow",), "note": ("dim",)}
-    for finding in found:
+    for finding in together(found):
         label = screen.style(finding.level.ljust(7), *colours[finding.level])
         hint = f". {screen.style(finding.hint, 'cyan')}" if finding.hint else ""
         screen.line(f"  {label}  {finding.where}: {finding.what}{hint}")

@@ -1,0 +1,85 @@
+"""What is said of calibration data of models that keep a cache: empty where a sequence begins."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxq
+from onnxq.checks.data import Looker, constant_outputs
+from onnxq.graph.files.load_named import load_named
+from onnxq.ort.session import inputs_of
+from tests.models import build, normal
+
+LAYERS = 5
+
+
+def cached() -> onnx.ModelProto:
+    """The cache of each layer grows by what the layer makes of the tokens."""
+    names = [f"past.{layer}" for layer in range(LAYERS)]
+    inputs = ", ".join(f'float[1, P, 8] "{name}"' for name in names)
+    outputs = ", ".join(f'float[1, T, 8] "present.{layer}"' for layer in range(LAYERS))
+    body = "".join(f'"present.{k}" = Concat <axis = 1> ("past.{k}", y) ' for k in range(LAYERS))
+    return build(
+        f"(float[1, S, 8] x, {inputs}) => (float[1, S, 8] y, {outputs}) {{ y = MatMul (x, w) {body} }}", w=normal(8, 8)
+    )
+
+
+def feeds(lengths: list[int]) -> list[dict[str, np.ndarray]]:
+    random = np.random.default_rng(0)
+
+    def array(length: int) -> np.ndarray:
+        return random.normal(size=(1, length, 8)).astype(np.float32)
+
+    return [{"x": array(4), **{f"past.{k}": array(length) for k in range(LAYERS)}} for length in lengths]
+
+
+def looked(lengths: list[int]) -> list[str]:
+    looker = Looker(inputs_of(load_named(cached())), {f"past.{k}": True for k in range(LAYERS)})
+    for index, feed in enumerate(feeds(lengths)):
+        looker.look(feed, index)
+    return [f"{f.where}: {f.what}" for f in looker.findings()]
+
+
+@pytest.mark.parametrize("lengths", [[0, 3, 0, 5, 0, 0, 0, 0, 0, 0, 0, 2], [0] * 11 + [3]])
+def test_an_empty_cache_is_no_repeated_sample(lengths: list[int]) -> None:
+    assert looked(lengths) == []
+    found = onnxq.check(cached(), data=feeds(lengths))
+    assert [f.what for f in found if f.where.startswith(("input", "output"))] == []
+    assert onnxq.calibrate(cached(), feeds(lengths)).warnings() == []
+
+
+def test_caches_that_repeat_are_still_told() -> None:
+    random = feeds([3])
+    looker = Looker(inputs_of(load_named(cached())), {})
+    for index, feed in enumerate([*random * 4, *feeds([0, 0])]):
+        looker.look(feed, index)
+    assert {f.what for f in looker.findings() if "past" in f.where} == {"all samples are identical"}
+
+
+def test_caches_that_are_always_empty_are_told_once_for_all_layers() -> None:
+    assert looked([0, 0]) == [f"input 'past.{k}': empty in all samples" for k in range(LAYERS)]
+    texts = onnxq.calibrate(cached(), feeds([0] * 12)).warnings()
+    (said,) = (text for text in texts if "empty" in text)
+    assert said.startswith("inputs 'past.0', 'past.1', 'past.2' and 2 more: empty in all samples. Is it a cache?")
+
+
+def test_shapes_of_caches_are_shown_once() -> None:
+    (note,) = (f.what for f in onnxq.check(cached(), data=feeds([2, 3] * 6)) if "calibration data" in f.where)
+    assert note.endswith("x 1x4x8; past.0, past.1, past.2 and 2 more 1x2x8, 1x3x8")
+
+
+def test_layers_that_read_an_empty_cache_say_so() -> None:
+    made = onnxq.quantize(cached(), feeds([0] * 12), backend="qnn")
+    reasons = {kept.reason for kept in made.plan.kept_float if kept.op == "Concat"}
+    assert "tensor 'past.0' was empty on the calibration data" in reasons
+
+
+def test_what_is_empty_for_most_samples_is_not_the_same_for_all() -> None:
+    """A branch of an exporter's merged decoder gives nothing where the other one gives the cache."""
+    model, given = load_named(cached()), feeds([0, 0, 0])
+    empty, full = np.zeros((1, 0, 8), np.float32), np.ones((1, 4, 8), np.float32)
+    assert constant_outputs(model, given, [{"present.0": y} for y in (empty, full, empty)]) == []
+    (found,) = constant_outputs(model, given, [{"present.0": y} for y in (empty, full, full)])
+    assert found.where == "output 'present.0'" and "the same on 2 different samples" in found.what
