@@ -17,7 +17,7 @@ from tests.models import build, normal
 def plan(backend: str, options: Options | None = None) -> Plan:
     """A soft-argmax behind a convolution: shapes change between operators that few targets quantize."""
     net = build(
-        """(float[1, 4, 6, 6] x) => (float[1, 4, 1] y) {
+        """(float[1, 4, 6, 6] x) => (float[4, 1, 1] y) {
             c = Conv (x, w)
             r = Reshape (c, flat)
             e = Exp (r)
@@ -25,13 +25,14 @@ def plan(backend: str, options: Options | None = None) -> Plan:
             p = Div (e, s)
             t = Reshape (p, flat)
             u = Squeeze (t, first)
-            v = Unsqueeze (u, first)
+            v = Unsqueeze (u, second)
             y = ReduceSum <keepdims = 1> (v, axis)
         }""",
         w=normal(4, 4, 1, 1),
         flat=np.array([1, 4, 36]),
         axis=np.array([2]),
         first=np.array([0]),
+        second=np.array([1]),
     )
     model = ir.serde.deserialize_model(net)
     normalize(model)

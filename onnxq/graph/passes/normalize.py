@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onnxq.graph.files.exporter_notes import drop_exporter_notes
 from onnxq.graph.namer import unique_names
 from onnxq.graph.note import Note
+from onnxq.graph.passes.cancel_squeezes import cancel_squeezes
 from onnxq.graph.passes.cancel_transposes import cancel_transposes
 from onnxq.graph.passes.constants import fold_constants, lift_constants
 from onnxq.graph.passes.defaults import drop_initializer_inputs
@@ -18,6 +19,7 @@ from onnxq.graph.passes.fold_batchnorm import Unfit, fold_batchnorm
 from onnxq.graph.passes.fold_pad import fold_pad
 from onnxq.graph.passes.fuse_hardswish import fuse_hardswish
 from onnxq.graph.passes.gemm import fold_gemm
+from onnxq.graph.passes.hoist import hoist
 from onnxq.graph.passes.inline import inline_functions, relabel_functions
 from onnxq.graph.passes.invariant_state import free_invariant_state
 from onnxq.graph.passes.opset import raise_opset
@@ -81,6 +83,8 @@ def normalize(
     changes = [
         *scalar_ranges(model),
         *einsum_products(model),
+        *hoist(model),
+        *cancel_squeezes(model),
         *cancel_transposes(model),
         *fold_pad(model),
         *remove_dead(model),
