@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from onnxq.errors import ModelError, OnnxqError
 from onnxq.graph.values import constant_array
-from onnxq.ort.session import inputs_of
+from onnxq.ort.session import InputInfo, inputs_of
 from onnxq.quantized import Quantized
 
 __all__ = ["on_random_inputs", "random_inputs"]
@@ -40,7 +40,8 @@ def on_random_inputs(
     Args:
         inside: the float model and the numbers.
         run: gets a feed after the other; where a free dimension of it has a size that the model cannot run with, the
-            first of the next size.
+            first of the next size. Then with empty caches: the mask of a decoder's tokens is as long as its cache and
+            the new tokens together.
 
     Raises:
         OnnxqError: there are no random numbers for an input, or the model runs with no size of its free dimensions.
@@ -49,11 +50,15 @@ def on_random_inputs(
     sites = [site for site in inside.plan.sites if site.role == "activation"]
     ranges = {site.tensor: (float(numbers[site.name].lo.min()), float(numbers[site.name].hi.max())) for site in sites}
     refused: OnnxqError | None = None
-    free = any(not isinstance(dim, int) for info in inputs_of(inside.model) for dim in info.shape or ())
-    for size in _SIZES if free else _SIZES[:1]:
+    inputs = inputs_of(inside.model)
+    free = any(not isinstance(dim, int) for info in inputs for dim in info.shape or ())
+    sizes = [(size, frozenset[str]()) for size in (_SIZES if free else _SIZES[:1])]
+    if caches := _of_caches(inputs):
+        sizes += [(size, caches) for size in _SIZES]
+    for size, empty in sizes:
         found: list[tuple[Mapping[str, NDArray[Any]], Result]] = []
         try:
-            for feeds in random_inputs(inside.model, ranges, size, _SAMPLES):
+            for feeds in random_inputs(inside.model, ranges, size, _SAMPLES, empty):
                 start = time.perf_counter()
                 found.append((feeds, run(feeds)))
                 if time.perf_counter() - start > _SECONDS:
@@ -66,8 +71,21 @@ def on_random_inputs(
     raise refused
 
 
+def _of_caches(inputs: Sequence[InputInfo]) -> frozenset[str]:
+    """Names of free dimensions, the first apart, that inputs of floats have beside inputs of integers without them."""
+    named = {kind: set[str]() for kind in "fi"}
+    for info in inputs:
+        names = {dim for dim in (info.shape or ())[1:] if isinstance(dim, str) and dim}
+        named["f" if info.dtype.kind == "f" else "i"] |= names
+    return frozenset(named["f"] - named["i"]) if named["i"] else frozenset()
+
+
 def random_inputs(
-    model: ir.Model, ranges: Mapping[str, tuple[float, float]], size: int, count: int
+    model: ir.Model,
+    ranges: Mapping[str, tuple[float, float]],
+    size: int,
+    count: int,
+    empty: Container[str] = (),
 ) -> Iterator[dict[str, NDArray[Any]]]:
     """Samples with numbers in the range of each input, the same at every call.
 
@@ -77,6 +95,7 @@ def random_inputs(
             becomes by moving its elements, else normal random numbers.
         size: of free dimensions other than the first.
         count: how many samples.
+        empty: names of free dimensions that are 0 instead.
 
     Raises:
         ModelError: an input is no tensor of numbers, or its rank is unknown.
@@ -88,8 +107,10 @@ def random_inputs(
         for info in inputs_of(model):
             if info.dtype.kind not in "fbiu" or info.container or info.shape is None:
                 raise ModelError("no random values can be made for its type", where=f"input '{info.name}'")
-            dims = enumerate(info.shape)
-            shape = tuple(d if isinstance(d, int) and d >= 0 else size if axis else 1 for axis, d in dims)
+            shape = tuple(
+                d if isinstance(d, int) and d >= 0 else 1 if not axis else 0 if d in empty else size
+                for axis, d in enumerate(info.shape)
+            )
             if info.dtype.kind == "f":
                 found = _reached(values[info.name], ranges)
                 feeds[info.name] = _floats(random, shape, found, _CONTRASTS[index % 3]).astype(info.dtype)

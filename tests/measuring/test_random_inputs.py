@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
+import onnxq
 from onnxq.errors import ModelError
 from onnxq.graph.files.load_named import load_named
 from onnxq.measuring.random_inputs import random_inputs
@@ -41,3 +43,29 @@ def test_strings_have_none() -> None:
     model = load_named(build("(string[2] s) => (string[2] y) { y = Identity (s) }"))
     with pytest.raises(ModelError, match=r"input 's': no random values can be made for its type"):
         list(random_inputs(model, {}, 1, 1))
+
+
+def test_a_decoder_runs_with_an_empty_cache() -> None:
+    """Its mask is as long as the cache and the new tokens together, which no one size fits."""
+    text = """(int64[N, S] ids, int64[N, T] mask, float[N, P, 8] past) => (float[N, 1, 8] y, float[N, T, 8] present) {
+        x = Gather (table, ids)
+        new = MatMul (x, w)
+        present = Concat <axis = 1> (past, new)
+        row = Unsqueeze (mask, one)
+        kept = Cast <to = 1> (row)
+        y = MatMul (kept, present)
+    }"""
+    model = build(text, table=normal(9, 8, scale=1.0), w=normal(8, 8), one=np.array([1]))
+    random = np.random.default_rng(0)
+    feeds = [
+        {
+            "ids": random.integers(0, 9, (1, 4)),
+            "mask": np.ones((1, 7), np.int64),
+            "past": random.normal(size=(1, 3, 8)).astype(np.float32),
+        }
+        for _ in range(4)
+    ]
+    made = onnxq.quantize(model, feeds, backend="tensorrt").rendered()
+    checked = onnxq.deploy(ir.serde.serialize_model(made), backend="tensorrt").verification
+    assert checked is not None and checked.against_source is not None
+    assert checked.against_source.samples == 3 and not checked.against_source.skipped
