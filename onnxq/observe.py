@@ -22,7 +22,7 @@ from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.notes.remarks import remarks
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.session import inputs_of
-from onnxq.planning.planner import make_plan
+from onnxq.planning.planner import activations_of
 from onnxq.prepare import Prepared
 
 __all__ = ["observable", "observe", "require_one", "too_few_kept"]
@@ -63,12 +63,11 @@ def observable(model: ir.Model, options: Options, asked: Collection[str] = ()) -
                 continue
             for question in dict.fromkeys(wanted):
                 try:
-                    sites = make_plan(rewritten, target, question).sites
+                    found |= activations_of(rewritten, target, question)
                 except OptionError as error:
                     refused = error
                     continue
                 taken |= question == wanted[-1]
-                found.update(site.source for site in sites if site.role == "activation")
         except OnnxqError:
             raise
         except Exception as error:

@@ -24,7 +24,7 @@ def with_subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:
     while stack:
         current = stack.pop()
         yield current
-        holders = [n for n in current if any(a.type in _HOLDERS for a in n.attributes.data.values())]  # hot: no calls
+        holders = dict.fromkeys(n for n in current for a in n.attributes.data.values() if a.type in _HOLDERS)  # hot
         stack.extend(reversed([sub for node in holders for sub in subgraphs(node)]))
 
 

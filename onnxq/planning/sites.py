@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -16,7 +16,7 @@ from onnxq.planning.specs import activation_spec, bias_spec, weight_spec
 from onnxq.planning.table_rows import is_standard, positions, row
 from onnxq.spec import PerChannel, QuantSpec
 
-__all__ = ["REORDERINGS", "make_sites"]
+__all__ = ["REORDERINGS", "activations", "make_sites"]
 
 REORDERINGS = frozenset(
     {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "DepthToSpace", "SpaceToDepth"}
@@ -37,6 +37,17 @@ def make_sites(asked: Question, decided: Decisions) -> tuple[Site, ...]:
             drafts.add_weights(node, rule)
     drafts.add_outputs()
     return drafts.sites()
+
+
+def activations(asked: Question, decided: Decisions) -> set[str]:
+    """The ``source`` of every activation among the sites that :func:`make_sites` would give, far sooner than these."""
+    found: set[ir.Value] = set()
+    for node, rule in decided.rules.items():
+        read = (node.inputs[position] for position in positions(rule, node))
+        found.update(value for value in read if value is not None and not is_constant(value))
+        if rule.needs_output(node):  # any other output is a site only where it is read as one
+            found.update(_written(decided, node, rule))
+    return {_seen_as(_source(value)) for value in found}
 
 
 @dataclass(slots=True)
@@ -145,12 +156,8 @@ class _Drafts:
         """Quantizers behind producers; data movement shares the scale of its input. In the order of the graph."""
         for node in self._asked.nodes:
             rule = self._decided.rules.get(node)
-            if rule is None:
-                continue
-            outputs = [self._decided.output(node)] if rule.kind is not Kind.MOVEMENT else list(node.outputs)
-            for value in outputs:
-                if value.name and value.dtype is ir.DataType.FLOAT:
-                    self._add_output(node, rule, value)
+            for value in _written(self._decided, node, rule) if rule is not None else ():
+                self._add_output(node, rule, value)
 
     def _add_output(self, node: ir.Node, rule: OpRule, value: ir.Value) -> None:
         spec = activation_spec(self._asked, self._decided, node, value)
@@ -197,6 +204,12 @@ class _Drafts:
                 draft.name = f"{base}#{count}"
             taken.add(draft.name)
         return tuple(draft.site() for draft in drafts)
+
+
+def _written(decided: Decisions, node: ir.Node, rule: OpRule) -> Sequence[ir.Value]:
+    """The outputs of a node that may have a quantizer behind them."""
+    outputs = node.outputs if rule.kind is Kind.MOVEMENT else (decided.output(node),)
+    return [value for value in outputs if value.name and value.dtype is ir.DataType.FLOAT]
 
 
 def _role(value: ir.Value) -> Role:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import onnx_ir as ir
 
@@ -53,8 +54,13 @@ def default_spec(asked: Question) -> QuantSpec:
 
 
 def _asked_of_all(asked: Question, spec: QuantSpec, bits: int) -> QuantSpec:
-    spec = replace(spec, bits=bits, range=asked.options.range)
-    return spec if asked.options.symmetric is None else with_symmetry(spec, asked.options.symmetric)
+    return _changed(spec, bits, asked.options.range, asked.options.symmetric)
+
+
+@lru_cache(maxsize=256)  # asked once for each tensor that a node reads or writes, with a handful of answers
+def _changed(spec: QuantSpec, bits: int, method: str, symmetric: bool | None) -> QuantSpec:
+    spec = replace(spec, bits=bits, range=method)
+    return spec if symmetric is None else with_symmetry(spec, symmetric)
 
 
 def bias_spec(weight: QuantSpec, bias: ir.Value) -> QuantSpec:

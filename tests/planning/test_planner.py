@@ -13,7 +13,7 @@ import onnxq
 from onnxq import Options
 from onnxq.errors import OptionError
 from onnxq.options import Override
-from onnxq.planning.planner import make_plan
+from onnxq.planning.planner import activations_of, make_plan
 from onnxq.prepare import Prepared, backend_named
 from tests.models import build, f32, normal
 
@@ -258,6 +258,15 @@ def test_long_chains_of_data_movement() -> None:
 def test_sites_come_in_the_order_of_the_graph() -> None:
     tensors = [s.tensor for s in onnxq.plan(residual(), options=ALL).sites]
     assert [t for t in tensors if not t.startswith("w")] == ["x", "r", "c", "t", "p", "y"]
+
+
+@pytest.mark.parametrize("placement", ["all", "auto", "compute"])
+def test_the_activations_of_a_plan_are_known_without_its_sites(placement: str) -> None:
+    for make in (conv_relu, residual, concat, transformer, branches, recurrent, table):
+        model, options = Prepared(make(), Options()).model, Options(placement=placement)
+        for target in onnxq.backends():
+            planned = {s.source for s in make_plan(model, target, options).sites if s.role == "activation"}
+            assert activations_of(model, target, options) == planned, (make.__name__, target.name)
 
 
 def test_unusable_nodes_stay_float_though_they_are_asked_for() -> None:
