@@ -63,7 +63,8 @@ class Learner:
         if not all(np.isfinite(array[part]).all() for part in chunks(*array.shape)):
             return None
         spec = self.recipe.spec(matrix.bits(self.recipe), matrix.block(self.recipe))
-        if self.recipe.method == "rtn" or (self.recipe.method == "gptq" and not matrix.multiplied):
+        quick = matrix.gathered or (self.recipe.method == "gptq" and not matrix.multiplied)
+        if self.recipe.method == "rtn" or quick:  # 8 bits of a table leave outliers nothing to spoil
             return self._nearest(weight, spec)
         if self.recipe.method == "hqq":
             made: Coded | None = hqq(weight, spec, either_sign=self.recipe.either_sign)
