@@ -35,8 +35,10 @@ _PASSED = frozenset(
 def several(node: ir.Node) -> str | None:
     """A Softmax of more than one element to a row: of one, onnxruntime 1.31's QLinearSoftmax gives 0 in place of 1."""
     size = _row(node)
-    several = size is not None and size > 1
-    return None if several else "onnxruntime's integer kernel is wrong for rows of one element"
+    if size is not None and size > 1:
+        return None
+    wrong = "onnxruntime's integer kernel is wrong for rows of one element"
+    return wrong if size == 1 else f"{wrong}, which its free sizes allow"
 
 
 def _row(node: ir.Node) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import onnxruntime as ort
 import pytest
@@ -68,3 +70,11 @@ def test_a_float_softmax_whose_quantizer_stands_further_on(moved: str) -> None:
     plain = made.verification.plain_sqnr
     assert plain is not None and plain > 40, "the optimized model computes what is written"
     assert made.verification.outputs["y"].sqnr > 30
+
+
+@pytest.mark.parametrize(("length", "why"), [("1", "one element$"), ("T", "one element, which its free sizes allow")])
+def test_why_a_softmax_stays_float(length: str, why: str) -> None:
+    """That of an attention over any number of tokens is not said to be over one."""
+    made = build(f"(float[1, {length}] x) => (float[1, {length}] y) {{ y = Softmax (x) }}")
+    (kept,) = onnxq.plan(made, options=Options(placement="all")).kept_float
+    assert re.search(why, kept.reason)
