@@ -15,9 +15,10 @@ from onnxq.deploying.source import kind_of
 from onnxq.given.fitted import moved_scales
 from onnxq.graph.traverse import all_nodes
 from onnxq.plan import Plan, Site
+from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams, from_range
 from onnxq.quantized import Quantized
-from onnxq.spec import PerChannel, PerTensor, QuantSpec
+from onnxq.spec import PerChannel, PerTensor, QuantSpec, Scheme
 
 __all__ = ["GivenNumbers"]
 
@@ -31,7 +32,8 @@ class GivenNumbers:
         target: the target.
         in_float: tensors that some nodes read past their quantizer.
         refused: tensor → why the target has no grid like the one given, of all plans so far.
-        amiss: one of those is that of an activation, with one scale: the model was made for another kind of target.
+        amiss: one of those is that of an activation, with one scale, and no operator of the target has a grid like it:
+            the model was made for another kind of target.
     """
 
     source: Quantized
@@ -44,6 +46,7 @@ class GivenNumbers:
         self._given: dict[tuple[str, str], QParams] = {}
         for site in self.source.plan.sites:
             self._given.setdefault((kind_of(site.role), site.tensor), self.source.qparams[site.name])
+        self._nodes = {node.name or "": node for node in all_nodes(self.source.model)}
 
     def quantizes(self, tensor: str) -> bool:
         """Whether an activation has numbers here, and not for some of its readers alone, that are not refused."""
@@ -53,7 +56,7 @@ class GivenNumbers:
         """Tensors whose numbers in a plan are not those given, and how many of each; rounding does not count."""
         found = {}
         for site in plan.sites:
-            given, now = self._given.get((kind_of(site.role), site.tensor)), numbers.get(site.name)
+            given, now = self._of(site), numbers.get(site.name)
             if site.role != "bias" and given is not None and now is not None:
                 count = moved_scales(_held(given, site.spec), now)
                 if count:
@@ -73,12 +76,14 @@ class GivenNumbers:
         numbers: dict[str, QParams] = {}
         own: set[str] = set()
         for site in plan.sites:
-            found = self._given.get((kind_of(site.role), site.tensor))
+            found = self._of(site)
             if site.role == "bias":
                 numbers[site.name] = QParams(site.spec, np.float32(1.0).reshape(()), np.zeros((), np.int64))
             elif found is not None and (why := _refusal(site, found, self.target, plan)) is not None:
                 self.refused.setdefault(site.tensor, why)
-                self.amiss |= site.role == "activation" and not found.scale.ndim
+                anywhere = replace(site, spec=replace(self.target.activation, bits=site.spec.bits))
+                whole = site.role == "activation" and not found.scale.ndim
+                self.amiss |= whole and _refusal(anywhere, found, self.target, plan) is not None
                 own.add(site.name)
             elif found is not None:
                 numbers[site.name] = _held(found, site.spec)
@@ -90,6 +95,18 @@ class GivenNumbers:
                 numbers[site.name] = from_range(*site.fixed, site.spec)
         hold_exact_constants(self.source.model, plan, numbers)
         return numbers, shared
+
+    def _of(self, site: Site) -> QParams | None:
+        """The numbers that a tensor was given; a weight's in more bits where its kernels have none so narrow."""
+        found = self._given.get((kind_of(site.role), site.tensor))
+        if found is None or site.role != "weight" or found.spec.scheme is not Scheme.UNIFORM:
+            return found
+        widths = set(self.target.weight_bits)
+        for edge in site.readers:
+            rule = row(self.target, self._nodes[edge.node]) if edge.node in self._nodes else None
+            widths &= rule.weight_bits if rule is not None else widths
+        wider = [bits for bits in widths if bits > found.spec.bits]
+        return found if found.spec.bits in widths or not wider else _widened(found, min(wider))
 
 
 def _follow_moves(
@@ -150,6 +167,13 @@ def _refusal(site: Site, qp: QParams, target: Backend, plan: Plan) -> str | None
     if multiplied and isinstance(given, PerChannel) and isinstance(own, PerChannel) and given.axis != own.axis:
         return f"its scales are those of axis {given.axis}, where the output channels lie along axis {own.axis}"
     return None
+
+
+def _widened(qp: QParams, bits: int) -> QParams:
+    """The same numbers on a grid of more bits, which holds them all."""
+    spec = qp.spec
+    further = 0 if spec.signed else (1 << (bits - 1)) - (1 << (spec.bits - 1))
+    return QParams(replace(spec, bits=bits, narrow_range=spec.signed), qp.scale, qp.zero_point + further)
 
 
 def _held(qp: QParams, wanted: QuantSpec) -> QParams:
