@@ -21,11 +21,11 @@ check`` names such nodes, and inputs of uint8, which it takes in no model. Multi
 vision transformer it crashed where any two of these were quantized together, its Softmax and products, and the Adds
 behind a MatMul that stays float, residuals among them. All stay float here, and it builds that one and a MobileViT, but
 no EdgeNeXt: there ``--placement compute`` is left, which has Conv and Gemm alone in integers. A LayerNormalization it
-builds where epsilon is written out, and a model output that the model reads itself where that has a DequantizeLinear of
-its own, as both have here. A Where that puts a mask in the place of scores crashes it between quantizers: the mask is
-added to them instead. A ConvTranspose has explicit padding here, without which it crashes in float too. So it does on a
-cubic Resize, a MaxPool of five dimensions, a BatchNormalization in training mode, inputs without axes, If, Loop and
-Scan: ``onnxq check`` names those. Not verified: the NPU itself.
+builds where epsilon is written out, a HardSigmoid where alpha and beta are, and a model output that the model reads
+itself where that has a DequantizeLinear of its own, as all three are here. A Where that puts a mask in the place of
+scores crashes it between quantizers: the mask is added to them instead. A ConvTranspose has explicit padding here,
+without which it crashes in float too. So it does on a cubic Resize, a MaxPool of five dimensions, a BatchNormalization
+in training mode, inputs without axes, If, Loop and Scan: ``onnxq check`` names those. Not verified: the NPU itself.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ from onnxq.spec import QuantSpec
 
 __all__ = ["BACKEND"]
 
-_EPSILON = 1e-5
-"""What ONNX gives to a LayerNormalization that does not say."""
+_DEFAULTS = {"HardSigmoid": {"alpha": 0.2, "beta": 0.5}, "LayerNormalization": {"epsilon": 1e-5}}
+"""What ONNX gives to operators that do not say, and the builder does not."""
 
 
 def _rows(node: ir.Node) -> str | None:
@@ -188,11 +188,11 @@ def _cuts_nothing(node: ir.Node) -> str | None:
 
 
 def _finish(model: ir.Model, plan: Plan) -> None:
-    """Write out the epsilon of a LayerNormalization, and keep outputs apart: the builder fails on others."""
+    """Write out attributes that the builder wants to see, and keep outputs apart: it fails on others."""
     own_outputs(model)
     for node in all_nodes(model):
-        if node.op_type == "LayerNormalization" and node.domain == "" and "epsilon" not in node.attributes:
-            node.attributes["epsilon"] = ir.AttrFloat32("epsilon", _EPSILON)
+        for name, number in _DEFAULTS.get(node.op_type, {}).items() if node.domain == "" else ():
+            node.attributes.setdefault(name, ir.AttrFloat32(name, number))
 
 
 _RULES = (

@@ -264,3 +264,18 @@ def test_check_names_what_it_builds_in_no_model(node: str, what: str) -> None:
     )
     told = [f for f in onnxq.check(model, backend="rknn") if f.level == "warning" and "RKNN" in f.what]
     assert [what in f.what for f in told] == [True] and "in float neither" in told[0].what
+
+
+def gate() -> onnx.ModelProto:
+    """A HardSigmoid that leaves its numbers to the standard."""
+    return build(
+        "(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { c = Conv (x, w) h = HardSigmoid (c) y = Mul (c, h) }",
+        w=normal(4, 3, 3, 3),
+    )
+
+
+def test_a_hard_sigmoid_says_its_numbers(tmp_path: Path) -> None:
+    made = onnxq.quantize(gate(), images(1, 3, 8, 8), backend="rknn", output=tmp_path)
+    (node,) = [n for n in onnx.load(made.files[0]).graph.node if n.op_type == "HardSigmoid"]
+    said = {a.name: a.f for a in node.attribute}
+    assert said == {"alpha": pytest.approx(0.2), "beta": pytest.approx(0.5)}
