@@ -18,6 +18,7 @@ from onnxq.catalog import backends
 from onnxq.console.progress import Reporter
 from onnxq.effort import algorithms_of, samples_to_keep
 from onnxq.errors import ModelError, OnnxqError, OptionError
+from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.notes.remarks import remarks
 from onnxq.options import ImageOptions, Options
@@ -53,7 +54,7 @@ def observable(model: ir.Model, options: Options, asked: Collection[str] = ()) -
     wanted = [Options(placement="all"), Options(placement="all", exclude=options.exclude, override=changed)]
     here = [v.name or "" for graph in all_graphs(model) for v in (*graph.inputs, *graph.initializers.values())]
     here += [v.name or "" for node in all_nodes(model) for v in node.outputs]
-    found: set[str] = set()
+    groups, found = find_groups(model), set[str]()
     refused: OptionError | None = None
     taken = False
     for target in backends():
@@ -61,9 +62,10 @@ def observable(model: ir.Model, options: Options, asked: Collection[str] = ()) -
             rewritten = _rewritten(model, target)
             if rewritten is None:
                 continue
+            own = groups if rewritten is model else find_groups(rewritten)
             for question in dict.fromkeys(wanted):
                 try:
-                    found |= activations_of(rewritten, target, question)
+                    found |= activations_of(rewritten, target, question, own)
                 except OptionError as error:
                     refused = error
                     continue

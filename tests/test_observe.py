@@ -14,6 +14,8 @@ import onnxq
 from onnxq import observe
 from onnxq.backend import Backend
 from onnxq.backends import onnxruntime
+from onnxq.graph.recognition.groups import Group, find_groups
+from onnxq.planning import question
 from tests.models import build, feeds_for, images, normal
 
 
@@ -56,6 +58,21 @@ def test_the_fault_of_the_target_asked_for_is_raised(monkeypatch: pytest.MonkeyP
     assert observe.observable(found, onnxq.Options()) == []
     with pytest.raises(KeyError, match="no such thing"):
         observe.observable(found, onnxq.Options(), ["broken"])
+
+
+def test_chains_are_recognized_once_for_all_targets_that_plan_the_same_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[ir.Model] = []
+
+    def counted(model: ir.Model) -> list[Group]:
+        looked.append(model)
+        return find_groups(model)
+
+    for module in (observe, question):
+        monkeypatch.setattr(module, "find_groups", counted)
+    assert observe.observable(ir.from_proto(model()), onnxq.Options(exclude=("Relu",)))
+    assert (
+        len(looked) == len({id(found) for found in looked}) == 1 + sum(b.rewrite is not None for b in onnxq.backends())
+    )
 
 
 def test_that_the_first_samples_are_used_is_said_where_their_number_is_unknown(

@@ -46,7 +46,7 @@ def assign(asked: Question, decided: Decisions) -> None:
         wanted = {
             n: r for n, r in free.items() if n in forced or not (r.kind is Kind.PRODUCT or n in held or n in fused)
         }
-        split = {group.inputs[0]: asked.backend.split_cost.get(group.kind, 0.0) for group in decided.groups}
+        split = {group.inputs[0]: asked.backend.split_cost.get(group.kind, 0.0) for group in asked.groups}
         chosen = cheapest(asked.backend, wanted, decided.output, decided.absorbed.keys(), forced, asked.size, split)
     for node, rule in free.items():
         if node not in chosen:

@@ -6,7 +6,6 @@ import onnx_ir as ir
 
 from onnxq.backend import Kind, OpRule
 from onnxq.given.carried import QUANTIZERS, is_in_integers
-from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.values import is_constant
 from onnxq.planning.carry import carry, without_kernel
 from onnxq.planning.question import Decisions, Question
@@ -21,8 +20,8 @@ _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT1
 
 def find_candidates(asked: Question) -> Decisions:
     """Every node with float arithmetic, in ``rules`` with its row or in ``kept`` with the reason."""
-    found = Decisions(groups=find_groups(asked.model))
-    inside = {n: group.kind for group in found.groups if group.kind in asked.backend.whole for n in group.nodes}
+    found = Decisions()
+    inside = {n: group.kind for group in asked.groups if group.kind in asked.backend.whole for n in group.nodes}
     for node in asked.nodes:
         if node.op_type in QUANTIZERS:
             continue

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 
 import onnx_ir as ir
 
 from onnxq.backend import Backend
+from onnxq.graph.recognition.groups import Group
 from onnxq.options import Options
 from onnxq.plan import Kept, Plan
 from onnxq.planning.absorption import absorb
@@ -30,6 +31,7 @@ def make_plan(
     sizes: Mapping[str, int] | None = None,
     store: Container[str | None] = (),
     wide: Container[str | None] = (),
+    groups: Sequence[Group] | None = None,
 ) -> Plan:
     """Decide what is quantized how, what is tied, and what stays float and why.
 
@@ -42,11 +44,13 @@ def make_plan(
         sizes: tensor name → number of elements, where data has shown it; else the shapes in the model are used.
         store: names among ``keep_float`` whose weights are stored as integers all the same, where the target does so.
         wide: names of float layers whose weights, where they are stored as integers, take 16 bits.
+        groups: what :func:`onnxq.graph.recognition.groups.find_groups` gives for the model, where that is known.
 
     Raises:
         OptionError: a pattern of the options matches nothing.
     """
-    asked = Question.of(model, backend, options or Options(), keep_float or {}, unusable or {}, sizes or {}, wide)
+    options = options or Options()
+    asked = Question.of(model, backend, options, keep_float or {}, unusable or {}, sizes or {}, wide, groups)
     decided = _decided(asked)
     store_weights(asked, decided, store)
     carry(asked, decided, kernels=True)
@@ -62,18 +66,21 @@ def make_plan(
     )
 
 
-def activations_of(model: ir.Model, backend: Backend, options: Options) -> set[str]:
+def activations_of(
+    model: ir.Model, backend: Backend, options: Options, groups: Sequence[Group] | None = None
+) -> set[str]:
     """The ``source`` of every activation that :func:`make_plan` would quantize, in a fraction of its time.
 
     Args:
         model: a normalized model.
         backend: the target.
         options: exclusions, placement and so on.
+        groups: as for :func:`make_plan`.
 
     Raises:
         OptionError: a pattern of the options matches nothing.
     """
-    asked = Question.of(model, backend, options, {}, {}, {}, ())
+    asked = Question.of(model, backend, options, {}, {}, {}, (), groups)
     return activations(asked, _decided(asked))
 
 

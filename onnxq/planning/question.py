@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from onnxq.backend import Backend, OpRule
-from onnxq.graph.recognition.groups import Group
+from onnxq.graph.recognition.groups import Group, find_groups
 from onnxq.options import Options
 from onnxq.options.selection import Selection
 from onnxq.planning.placement import elements
@@ -33,6 +33,7 @@ class Question:
         keep_float: node name → reason; without the nodes that were asked for by name, unless they have no numbers.
         sizes: tensor name → number of elements, where data has shown it.
         wide: names of float layers whose weights, where they are stored as integers, take 16 bits.
+        groups: nodes that together compute one function.
     """
 
     model: ir.Model
@@ -46,6 +47,7 @@ class Question:
     keep_float: Mapping[str, str]
     sizes: Mapping[str, int]
     wide: Container[str | None]
+    groups: Sequence[Group]
 
     @classmethod
     def of(
@@ -57,6 +59,7 @@ class Question:
         unusable: Mapping[str, str],
         sizes: Mapping[str, int],
         wide: Container[str | None],
+        groups: Sequence[Group] | None = None,
     ) -> Question:
         """The question behind the arguments of :func:`onnxq.planning.planner.make_plan`.
 
@@ -79,6 +82,7 @@ class Question:
             keep_float={**{name: why for name, why in keep_float.items() if name not in forced}, **unusable},
             sizes=sizes,
             wide=wide,
+            groups=find_groups(model) if groups is None else groups,
         )
 
     def size(self, value: ir.Value) -> int:
@@ -96,7 +100,6 @@ class Decisions:
         absorbed: activation function → the node it is computed together with.
         absorbs: the same, the other way round.
         kept: float nodes → the reason.
-        groups: nodes that together compute one function.
         carried: nodes that hand on numbers finer than the options ask of them → how, see :mod:`onnxq.planning.carry`.
         widths: tensors → the least width of whatever reads or writes them, see :mod:`onnxq.planning.widths`.
     """
@@ -106,7 +109,6 @@ class Decisions:
     absorbed: dict[ir.Node, ir.Node] = field(default_factory=dict)
     absorbs: dict[ir.Node, ir.Node] = field(default_factory=dict)
     kept: dict[ir.Node, str] = field(default_factory=dict)
-    groups: list[Group] = field(default_factory=list)
     carried: dict[ir.Node, QuantSpec] = field(default_factory=dict)
     widths: dict[ir.Value, int] = field(default_factory=dict)
 

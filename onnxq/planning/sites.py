@@ -156,8 +156,9 @@ class _Drafts:
         """Quantizers behind producers; data movement shares the scale of its input. In the order of the graph."""
         for node in self._asked.nodes:
             rule = self._decided.rules.get(node)
-            for value in _written(self._decided, node, rule) if rule is not None else ():
-                self._add_output(node, rule, value)
+            if rule is not None:
+                for value in _written(self._decided, node, rule):
+                    self._add_output(node, rule, value)
 
     def _add_output(self, node: ir.Node, rule: OpRule, value: ir.Value) -> None:
         spec = activation_spec(self._asked, self._decided, node, value)

@@ -6,7 +6,7 @@ be known beforehand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -55,16 +55,23 @@ def recognize(
     draws, trailing = _draws(start, axes)
     if draws is None or trailing is None:
         return None
+    wanted = {kind: function(draws, trailing) for kind, function in functions.items()}
+    known: list[dict[ir.Value, Array]] = [{start: draw} for draw in draws]
+    new = sorted(nodes, key=position.__getitem__)
     while len(nodes) <= LIMIT:
         reader = _next_reader(nodes, start, position, taken)
         if reader is None:
             return None
         nodes.add(reader)
-        outside = open_values(nodes)
         last = reader.outputs[0]
-        kind = _kind(nodes, start, last, draws, trailing, functions, position, affine=affine)
+        made = _made([*new, reader], last, known)
+        if made is None:
+            return None
+        new = []
+        kind = _kind(made, wanted, affine=affine)
         if kind is None:
             continue
+        outside = open_values(nodes)
         if len(outside) == 1:
             return kind, nodes, last
         leak = next((value for value in outside if value is not last), last)
@@ -118,31 +125,31 @@ def _draws(start: ir.Value, axes: tuple[int, ...]) -> tuple[Array | None, tuple[
     return random.normal(1.0, 3.0, (_DRAWS, *shape)), trailing
 
 
-def _kind(
-    nodes: set[ir.Node],
-    start: ir.Value,
-    end: ir.Value,
-    draws: Array,
-    axes: tuple[int, ...],
-    functions: Mapping[str, Function],
-    position: Mapping[ir.Node, int],
-    *,
-    affine: bool,
-) -> str | None:
-    ordered = sorted(nodes, key=position.__getitem__)
-    results: list[Array] = []
-    for draw in draws:
-        values = compute(ordered, {start: draw})
-        if values is None or end not in values:
+def _made(nodes: Sequence[ir.Node], end: ir.Value, known: Sequence[dict[ir.Value, Array]]) -> Array | None:
+    """What comes out at ``end`` for each draw, one behind the other; None where it cannot be computed.
+
+    Args:
+        nodes: those not computed yet, in order.
+        end: made by the last of them.
+        known: all values of a draw, each; added to.
+    """
+    for values in known:
+        computed = compute(nodes, values)
+        if computed is None:
             return None
-        results.append(values[end])
-    made = np.stack(results)
-    if made.size < draws.size or not np.isfinite(made).all():
+        values.update(computed)
+    return np.stack([values[end] for values in known])
+
+
+def _kind(made: Array, wanted: Mapping[str, Array], *, affine: bool) -> str | None:
+    """Which function gives what was made of the draws: name → what it gives for these."""
+    if not np.isfinite(made).all():
         return None
-    for kind, function in functions.items():
-        wanted = function(draws, axes)
+    for kind, result in wanted.items():
+        if made.size < result.size:
+            continue
         try:
-            difference = made - wanted if not affine else _affine_residual(made, wanted)
+            difference = made - result if not affine else _affine_residual(made, result)
         except ValueError:
             return None
         if float(np.abs(difference).max()) <= _TOLERANCE * max(1.0, float(np.abs(made).max())):

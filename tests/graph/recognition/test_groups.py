@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from onnxq.graph.files.load import load
 from onnxq.graph.note import Note
 from onnxq.graph.passes.constants import fold_constants, lift_constants
+from onnxq.graph.recognition import recognize
 from onnxq.graph.recognition.groups import Group, find_groups
+from onnxq.graph.recognition.region import compute
 from onnxq.graph.shapes import infer_shapes
 from tests.graph.helpers import Array, build, f32, i64, random
 
@@ -207,3 +213,18 @@ def test_in_a_branch() -> None:
                     else_branch = b () => (float[4] q) { q = Neg(x) }> }"""
     (group,) = find_groups(load(build(text)))
     assert group.kind == "silu"
+
+
+@pytest.mark.parametrize("kind", NORMALIZATIONS)
+def test_a_region_is_computed_once_though_it_grows_node_by_node(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[ir.Node] = []
+
+    def counted(nodes: Sequence[ir.Node], feeds: Mapping[ir.Value, Array]) -> dict[ir.Value, Array] | None:
+        computed.extend(nodes)
+        return compute(nodes, feeds)
+
+    monkeypatch.setattr(recognize, "compute", counted)
+    for body in NORMALIZATIONS[kind]:
+        computed.clear()
+        assert [group.kind for group in groups(body)] == [kind]
+        assert len(set(Counter(computed).values())) == 1, "each node once for every draw"
