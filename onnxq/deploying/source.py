@@ -37,6 +37,7 @@ from onnxq.prepare import KEEP, Source, in_float32, lowered, needed_opset, still
 from onnxq.qparams import QParams
 from onnxq.quantize import read
 from onnxq.quantized import Quantized
+from onnxq.render.reading.clipped_integers import is_clip_of_integers
 from onnxq.spec import PerBlock, PerChannel
 
 __all__ = ["in_form", "kind_of", "past_quantizers"]
@@ -90,7 +91,7 @@ def _is_of_a_quantizer(node: ir.Node) -> bool:
     """Whether a node of constants is part of a quantizer: it quantizes, or makes float of stored integers."""
     data = node.inputs[0] if node.inputs else None
     stored = is_constant(data) and data is not None and data.dtype in _STORED
-    return node.op_type == "QuantizeLinear" or (node.op_type == "Cast" and stored)
+    return node.op_type == "QuantizeLinear" or (node.op_type == "Cast" and stored) or is_clip_of_integers(node)
 
 
 def _opset(source: Quantized, target: Backend, options: Options) -> int:

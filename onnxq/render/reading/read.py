@@ -33,6 +33,7 @@ from onnxq.quantized import Quantized
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.render.early_unpacking import scale_early, unpack_early
 from onnxq.render.qoperator.expand import expand
+from onnxq.render.reading.clipped_integers import bounded, store_clipped
 from onnxq.render.reading.moved_constants import is_moved, move_constant
 from onnxq.render.reading.nodes import sort_nodes
 from onnxq.render.reading.parameters import (
@@ -88,6 +89,7 @@ class _Reader:
         self.format = ""
 
     def run(self) -> Quantized:
+        store_clipped(self.model, self.namer)
         self.notes += expand(self.model)
         for node in list(all_nodes(self.model)):
             if node.graph is None:
@@ -153,6 +155,7 @@ class _Reader:
         if qparams.spec.scheme is Scheme.FLOAT8:
             array = array.view(np.uint8)
         else:
+            qparams = bounded(qparams, stored)
             qparams = narrowed(qparams, stored, array, widened=stored is not dq.inputs[0])
         self._lift(stored, array, qparams, dq.outputs[0], tuple(dq.inputs))
 
