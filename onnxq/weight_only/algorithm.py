@@ -9,6 +9,7 @@ from typing import Any
 from onnxq.console.progress import Reporter
 from onnxq.options import ImageOptions, Options
 from onnxq.rewritten import Rewritten, refuse_unused
+from onnxq.weight_only.find import check_overrides
 from onnxq.weight_only.pipeline import rewrite_weights
 from onnxq.weight_only.recipe import FASTEST, Recipe
 
@@ -27,7 +28,7 @@ PARAMETERS: Mapping[str, object] = {
 }
 HELP: Mapping[str, str] = {
     "bits": "bits of a weight: 4 or 8; tables that rows are picked from, of embeddings say, take 8, and weights whose "
-    "product is picked from, of a router of experts say",
+    "product is picked from, of a router of experts say; --override 'PATTERN=weight_bits=8' gives others 8 as well",
     "block": "weights along the input axis that share a scale: 16, 32, 64, 128 or 256; fewer are more accurate and "
     "larger",
     "symmetric": "true: integers around 0; false: a zero point for each block, mostly more accurate, a little larger",
@@ -41,7 +42,7 @@ HELP: Mapping[str, str] = {
     "or 1 multiply in float32 (slower)",
 }
 CALLED = "from onnxq.weight_only import quantize_weights"
-_USED = ("include", "exclude", "samples", "opset", "simplify", "providers", "custom_op_library")
+_USED = ("include", "exclude", "override", "samples", "opset", "simplify", "providers", "custom_op_library")
 _HINTS = {
     "weight_bits": "Write weight_only:bits={value}; it has 4 and 8",
     "format": "Write weight_only:format=qdq or format=matmulnbits",
@@ -65,6 +66,7 @@ def require(options: Options) -> None:
         OptionError: one was given.
     """
     refuse_unused(options, NAME, _USED, _HINTS)
+    check_overrides(options)
 
 
 def rewrite(

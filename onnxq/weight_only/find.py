@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from onnxq.errors import OptionError
 from onnxq.given.carried import QUANTIZERS
 from onnxq.graph.recognition.region import ELEMENTWISE
 from onnxq.graph.traverse import all_nodes
@@ -16,9 +17,9 @@ from onnxq.options import Options
 from onnxq.options.selection import Selection
 from onnxq.plan import Kept
 from onnxq.planning.weightless import ALREADY, reads_quantized, why_no_weights
-from onnxq.weight_only.recipe import TABLE_BITS, Recipe
+from onnxq.weight_only.recipe import BITS, TABLE_BITS, Recipe
 
-__all__ = ["EXPERTS", "Matrix", "find"]
+__all__ = ["EXPERTS", "Matrix", "check_overrides", "find"]
 
 _LEAST = 1024
 """Numbers of a weight that is worth a node of its own."""
@@ -47,6 +48,7 @@ class Matrix:
         whole: whether its readers take floats alone, so that it is unpacked as a whole when the model is loaded.
         experts: whether its readers are MoE that become QMoE.
         chooses: whether the largest numbers of the product are picked, those of a router of experts say.
+        asked: bits that an override asks for.
     """
 
     value: ir.Value
@@ -56,6 +58,7 @@ class Matrix:
     whole: bool = False
     experts: bool = False
     chooses: bool = False
+    asked: int | None = None
 
     @property
     def multiplied(self) -> bool:
@@ -65,7 +68,9 @@ class Matrix:
     def bits(self, recipe: Recipe) -> int:
         """Bits that it takes: 8 where no sum evens out what rounding does, and where 4 could not be unpacked."""
         too_old = self.whole and recipe.format != "qdq"  # its opset has no Cast of 4 bits
-        return TABLE_BITS if self.gathered or self.chooses or too_old else recipe.bits
+        if self.gathered or too_old:
+            return TABLE_BITS
+        return self.asked or (TABLE_BITS if self.chooses else recipe.bits)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -88,16 +93,19 @@ def find(model: ir.Model, options: Options, recipe: Recipe) -> tuple[list[Matrix
 
     Args:
         model: normalized; left as it is.
-        options: ``exclude``, ``include`` and ``providers`` count.
+        options: ``exclude``, ``include``, ``override`` and ``providers`` count.
         recipe: how they are to be stored.
 
     Raises:
-        OptionError: a pattern matches nothing.
+        OptionError: a pattern matches nothing, or an override asks for what weights in blocks do not have, or
+            names none.
     """
     nodes = list(all_nodes(model))
-    selection = Selection(model, nodes, Options(exclude=options.exclude, include=options.include))
+    check_overrides(options)
+    asked = Options(exclude=options.exclude, include=options.include, override=options.override)
+    selection = Selection(model, nodes, asked)
     block, on_cpu = recipe.block, all(name.lower().startswith("cpu") for name in options.providers)
-    found: dict[tuple[ir.Value, int, bool, bool, bool, bool], list[ir.Node]] = {}
+    found: dict[tuple[ir.Value, int, bool, bool, bool, bool, int | None], list[ir.Node]] = {}
     kept: list[Kept] = []
     for node in nodes:
         if node.op_type in ELEMENTWISE | QUANTIZERS:
@@ -107,11 +115,13 @@ def find(model: ir.Model, options: Options, recipe: Recipe) -> tuple[list[Matrix
         if node.domain == "com.microsoft" and node.op_type in _WHOLE:
             fit = {p: axis for p, axis in _WHOLE[node.op_type].items() if _fits(node, p, axis, block)}
             reason = _chosen_out(node, selection) or (None if fit else _UNFIT.format(block=block))
+            wanted = {p: selection.weight_bits(node, value) for p in fit if (value := node.inputs[p]) is not None}
             experts = recipe.packed_experts and on_cpu and _fits_qmoe(node) and fit.keys() >= set(EXPERTS)
+            experts = experts and all(wanted[p] in (None, recipe.bits) for p in EXPERTS)
             for position, axis in fit.items() if reason is None else ():
                 value = node.inputs[position]
                 assert value is not None
-                key = (value, axis, node.op_type in _EMBEDS, not experts, experts, False)
+                key = (value, axis, node.op_type in _EMBEDS, not experts, experts, False, wanted[position])
                 readers = found.setdefault(key, [])
                 readers += [] if node in readers else [node]
             kept += [] if reason is None else [Kept(node.name or "", node.op_type, reason)]
@@ -125,8 +135,39 @@ def find(model: ir.Model, options: Options, recipe: Recipe) -> tuple[list[Matrix
         assert value is not None
         axis = 1 if gathered else int(node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1)
         chooses = not gathered and _is_picked_from(node, value, axis)
-        found.setdefault((value, axis, gathered, False, False, chooses), []).append(node)
-    return [Matrix(value, axis, group, *how) for (value, axis, *how), group in found.items()], kept
+        bits_asked = selection.weight_bits(node, value)
+        found.setdefault((value, axis, gathered, False, False, chooses, bits_asked), []).append(node)
+    _require_weights(model, [(node, key[0]) for key, group in found.items() for node in group], options)
+    return [
+        Matrix(value, axis, group, gathered, whole, experts, chooses, bits)
+        for (value, axis, gathered, whole, experts, chooses, bits), group in found.items()
+    ], kept
+
+
+def check_overrides(options: Options) -> None:
+    """Refuse overrides of what weights in blocks do not have.
+
+    Raises:
+        OptionError: one asks for something else than float, or 4 or 8 bits.
+    """
+    for pattern, change in options.override:
+        where, hint = f"override {pattern!r}", "It takes PATTERN=weight_bits=4, PATTERN=weight_bits=8 or PATTERN=float"
+        if change.weight_bits not in (None, *BITS):
+            raise OptionError(f"{change.weight_bits} is not one of {', '.join(map(str, BITS))}", where=where, hint=hint)
+        for name in ("act_bits", "symmetric", "per_channel", "range"):
+            if getattr(change, name) is not None:
+                raise OptionError(f"{name} has no effect on the algorithm 'weight_only'", where=where, hint=hint)
+
+
+def _require_weights(model: ir.Model, reads: Sequence[tuple[ir.Node, ir.Value]], options: Options) -> None:
+    for pattern, change in options.override:
+        selection = Selection(model, (), Options(override=((pattern, change),)))
+        if change.weight_bits and not any(selection.weight_bits(node, value) for node, value in reads):
+            raise OptionError(
+                "it names no weight that is stored in blocks",
+                where=f"override {pattern!r}",
+                hint="Name the node that multiplies with it, or the weight",
+            )
 
 
 def _fits_qmoe(node: ir.Node) -> bool:

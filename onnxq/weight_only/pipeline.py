@@ -21,6 +21,7 @@ from onnxq.graph.traverse import all_nodes
 from onnxq.notes.aloud import say
 from onnxq.notes.cautions import poor, slow, vague
 from onnxq.options import ImageOptions, Options
+from onnxq.options.override import GivenOverrides
 from onnxq.ort.session import inputs_of
 from onnxq.plan import Kept
 from onnxq.prepare import Prepared
@@ -57,6 +58,7 @@ def quantize_weights(
     accuracy_level: int = FASTEST,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    override: GivenOverrides = (),
     samples: int | None = None,
     image: ImageOptions | None = None,
     reporter: Reporter | None = None,
@@ -80,6 +82,7 @@ def quantize_weights(
         accuracy_level: of MatMulNBits, see :class:`onnxq.weight_only.recipe.Recipe`.
         include: patterns of nodes, tensors or op types; if any, only these are quantized.
         exclude: patterns of what stays float.
+        override: patterns with the bits of other weights: ``"lm_head=weight_bits=8"``, or a mapping.
         samples: at most so many of the data; 32 by default.
         image: how pictures are read.
         reporter: shows progress.
@@ -91,7 +94,7 @@ def quantize_weights(
         OnnxqError: anything that goes wrong, see :mod:`onnxq.errors`; nothing is written then.
     """
     recipe = Recipe(bits, block, symmetric, method, format, accuracy_level)
-    options = Options(include=tuple(include), exclude=tuple(exclude), samples=samples)
+    options = Options(include=tuple(include), exclude=tuple(exclude), override=override, samples=samples)
     return rewrite_weights(
         model_path, data, recipe, output=output_path, options=options, image=image, reporter=reporter
     )
@@ -114,7 +117,7 @@ def rewrite_weights(
         data: samples, or None.
         recipe: how.
         output: the file to write.
-        options: ``include``, ``exclude``, ``samples``, ``opset``, ``simplify``, ``providers`` and
+        options: ``include``, ``exclude``, ``override``, ``samples``, ``opset``, ``simplify``, ``providers`` and
             ``custom_op_library`` count.
         image: how pictures are read.
         reporter: shows progress.

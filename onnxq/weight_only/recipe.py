@@ -8,7 +8,7 @@ from onnxq.errors import OptionError
 from onnxq.options.one_value import check_choice, check_flag
 from onnxq.spec import PerBlock, QuantSpec
 
-__all__ = ["FASTEST", "FORMATS", "METHODS", "TABLE_BITS", "Recipe"]
+__all__ = ["BITS", "FASTEST", "FORMATS", "METHODS", "TABLE_BITS", "Recipe"]
 
 BITS = (4, 8)
 _BLOCKS = (16, 32, 64, 128, 256)

@@ -38,7 +38,7 @@ def remarks(matrices: Sequence[Matrix], recipe: Recipe, *, in_file: bool) -> lis
         in_file: whether weights lie in the model file itself.
     """
     notes = []
-    if recipe.format == "qdq" and recipe.bits == TABLE_BITS and any(matrix.multiplied for matrix in matrices):
+    if recipe.format == "qdq" and any(m.multiplied and m.bits(recipe) == TABLE_BITS for m in matrices if not m.chooses):
         notes.append(
             "onnxruntime rounds activations to 8 bits where it multiplies; the session option "
             "session.qdq_matmulnbits_accuracy_level=0 keeps them float: more accurate, and slower"
@@ -52,13 +52,13 @@ def remarks(matrices: Sequence[Matrix], recipe: Recipe, *, in_file: bool) -> lis
             "no sum evens out the rounding of a row",
         ),
         (
-            sum(matrix.chooses for matrix in wider),
+            sum(matrix.chooses and not matrix.asked for matrix in wider),
             "weight whose product is picked from takes",
             "weights whose products are picked from take",
             "what rounding changes there, experts say, is another computation",
         ),
         (
-            sum(matrix.whole and not matrix.gathered for matrix in wider),
+            sum(matrix.whole and not matrix.gathered and recipe.format != "qdq" for matrix in wider),
             "weight that is unpacked at load takes",
             "weights that are unpacked at load take",
             "format=qdq stores the bits asked for",
@@ -66,6 +66,11 @@ def remarks(matrices: Sequence[Matrix], recipe: Recipe, *, in_file: bool) -> lis
     ):
         if count:
             notes.append(f"{count} {one if count == 1 else many} {TABLE_BITS} bits: {why}")
+    asked = [matrix.asked for matrix in matrices if matrix.asked == matrix.bits(recipe) != recipe.bits]
+    if asked:
+        notes.append(
+            f"{plural(len(asked), 'weight')} {'takes' if len(asked) == 1 else 'take'} {asked[0]} bits, as asked"
+        )
     smaller = sum(matrix.block(recipe) < recipe.block for matrix in matrices)
     if smaller:
         take = "takes smaller blocks" if smaller == 1 else "take smaller blocks"
