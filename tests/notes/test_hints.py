@@ -150,11 +150,14 @@ def test_arithmetic_that_stays_float_does_not_hide_matrix_products() -> None:
 def test_a_poor_result_says_what_may_give_more() -> None:
     model, data = _loud()
     qnn = onnxq.quantize(model, data, backend="qnn")
-    ways = "--act-bits 16 gives activations finer steps; --effort best tries range methods and algorithms on it"
-    assert qnn.hints[-1].endswith(ways)
+    smoothing = "--algorithm smoothquant --algorithm bias_correction moves outliers of what matrix products read"
+    ways = ["--act-bits 16 gives activations finer steps", f"{smoothing} into their weights"]
+    assert qnn.hints[-1].endswith("; ".join([*ways, "--effort best tries range methods and algorithms on it"]))
+    few = onnxq.quantize(model, data, backend="qnn", options=Options(weight_bits=4))
+    assert not any("smoothquant" in hint for hint in few.hints), "weights of 4 bits have no room for outliers"
     wide = onnxq.quantize(model, data, backend="qnn", options=Options(act_bits=16))
     assert wide.verification and wide.verification.worst and wide.verification.worst[1].sqnr > 20
     assert not any("--act-bits" in hint for hint in wide.hints)
     home = onnxq.quantize(model, data, options=Options(effort="fast", include=("MatMul",)))
-    assert "--algorithm dynamic takes the ranges of what matrix products read" in home.hints[-1]
+    assert f"{smoothing} into their weights; --algorithm dynamic takes the ranges of what they read" in home.hints[-1]
     assert "--act-bits" not in home.hints[-1], "onnxruntime has no kernels of 16 bits"
