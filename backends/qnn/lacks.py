@@ -85,8 +85,9 @@ def lacks(model: ir.Model, options: Options) -> list[Finding]:
     default = replace(ACTIVATION, bits=bits)
     for value in model.graph.inputs:
         if static_shape(value) is None:
-            what = f"input {value.name!r} has free sizes {value.shape}; the HTP compiles for fixed ones"
-            found.append(Finding("warning", "model", what, "Fix them in the model or when the session is created"))
+            what = f"free sizes {value.shape}; the HTP compiles for fixed ones"
+            hint = "Fix them in the model or when the session is created"
+            found.append(Finding("warning", f"input {value.name!r}", what, hint))
     for node in nodes:
         if node.domain not in ("", "ai.onnx"):
             continue

@@ -220,7 +220,7 @@ def test_what_the_htp_lacks_is_said_before() -> None:
     model = build("(float[N, 16] x) => (float[N, 16] y) { e = Erf (x)\n y = Relu (e) }")
     said = "\n".join(f"{f.where} {f.what}" for f in onnxq.check(model, backend="qnn"))
     assert "the HTP has no Erf" in said
-    assert "free sizes" in said
+    assert "input 'x' free sizes" in said
     fixed = build("(float[1, 16] x) => (float[1, 16] y) { y = Relu (x) }")
     assert not [f for f in onnxq.check(fixed, backend="qnn") if "HTP" in f.what]
 
