@@ -23,6 +23,7 @@ from onnxq.graph.files.load import ModelSource, load
 from onnxq.graph.shapes import forget_shapes, infer_shapes
 from onnxq.graph.traverse import all_nodes
 from onnxq.locations import find_artifact
+from onnxq.measuring.chosen_rows import chosen_rows, matched
 from onnxq.measuring.comparison import Comparison, TensorErrors
 from onnxq.measuring.inner_tensors import InnerTensors
 from onnxq.measuring.metrics import ErrorMeter
@@ -84,13 +85,15 @@ def compare(
     (first, base), other = _base(first, options, custom_op_library), open_anyhow(second, optimize=home, **options)
     feeds = open_data(data, base.inputs, image=image, samples=samples)
     meters = {info.name: ErrorMeter() for info in base.outputs}
+    rows = {**chosen_rows(first), **chosen_rows(second)}
     inner = InnerTensors(_alike(first, second, custom_op_library), second, options, optimize=home) if tensors else None
     count = 0
     with (reporter or Silent()).phase("compare", total=feeds.length) as advance:
         for count, feed in enumerate(feeds, 1):
             expected, got = base.run(feed), other.run(feed)
             for name, meter in meters.items():
-                meter.update(expected[name], got[name], feeds.index_of(count - 1))
+                found = matched(expected[name], got[name], rows.get(name))
+                meter.update(expected[name], found, feeds.index_of(count - 1))
             del expected, got
             if inner is not None:
                 inner.run(feed, feeds.index_of(count - 1))

@@ -24,6 +24,7 @@ from onnxq.deciding.relief import FINE
 from onnxq.deciding.rescue import POOR
 from onnxq.deciding.what_hurts import Raised, may_store, to_relieve, to_rescue, to_widen, worst_kept, worst_level
 from onnxq.effort import learns
+from onnxq.measuring.chosen_rows import chosen_rows, rows_said
 from onnxq.measuring.final_check import Verification
 from onnxq.measuring.judging import judged, lifts
 from onnxq.measuring.metrics import kept_signal
@@ -71,6 +72,7 @@ def mend(
     """
     if verification.worst is None:
         return quantized, verification
+    decider.notes += rows_said(chosen_rows(decider.model))
     mending = _Mending(decider, quantized, verification, verify, reporter)
     mending.relieve()
     mending.widen(raised)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import ExecutionError
+from onnxq.measuring.chosen_rows import chosen_rows
 from onnxq.measuring.outputs import worst_sqnr
 from onnxq.measuring.simulation import simulation
 from onnxq.quantized import Quantized
@@ -71,7 +72,8 @@ def output_sqnr(
     """SQNR in dB of the worst float output; ``-inf`` where the model does not run."""
     try:
         session = simulation(quantized, providers=providers, custom_op_library=custom_op_library)
-        return worst_sqnr(session.run, ((sample.feeds, sample.outputs) for sample in samples))
+        pairs = ((sample.feeds, sample.outputs) for sample in samples)
+        return worst_sqnr(session.run, pairs, chosen_rows(quantized.model))
     except ExecutionError:
         return float("-inf")
 

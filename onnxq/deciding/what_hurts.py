@@ -25,6 +25,7 @@ from onnxq.deciding.rescue import Blame, blame, groups, to_keep_float
 from onnxq.deciding.tails import amplified_tails
 from onnxq.deciding.ties import crowded_concats
 from onnxq.errors import ExecutionError
+from onnxq.measuring.chosen_rows import chosen_rows
 from onnxq.measuring.judging import judged, lifts
 from onnxq.measuring.metrics import Errors, kept_signal
 from onnxq.measuring.outputs import errors_of
@@ -136,7 +137,8 @@ def may_store(decider: Decider, reasons: Mapping[str, str], judges: Collection[s
     def score(store: bool) -> float:
         try:
             session = simulation(decider.again(reasons, store=store)[0], **decider.runtime)
-            errors = errors_of(session.run, ((sample.feeds, sample.outputs) for sample in samples))
+            pairs = ((sample.feeds, sample.outputs) for sample in samples)
+            errors = errors_of(session.run, pairs, chosen_rows(decider.model))
         except ExecutionError:
             return -math.inf
         return worst_kept(errors, louder, judges)

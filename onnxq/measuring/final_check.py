@@ -17,6 +17,7 @@ from onnxq.errors import ExecutionError, ModelError, VerificationError
 from onnxq.graph.files.onnx_checker import check
 from onnxq.graph.files.save import file_size
 from onnxq.graph.traverse import all_nodes
+from onnxq.measuring.chosen_rows import chosen_rows, matched
 from onnxq.measuring.joined import JoinedMeter, hidden, partitions
 from onnxq.measuring.metrics import ErrorMeter, Errors, jsonable
 from onnxq.measuring.outputs import worst_output
@@ -118,16 +119,18 @@ def final_check(
         plain = opened(result, optimize=False) if at_home else None
         meters: dict[str, ErrorMeter] = {info.name: ErrorMeter() for info in optimized.outputs}
         agreement: dict[str, ErrorMeter] = {info.name: ErrorMeter() for info in optimized.outputs}
+        rows = chosen_rows(reference)
         parts = {name: JoinedMeter(found) for name, found in (partitions(reference) if kept else {}).items()}
         for position, sample in enumerate(kept):
             got = optimized.run(sample.feeds)
             for name, values in sample.outputs.items():
-                meters[name].update(values, got[name], sample.index)
+                found = matched(values, got[name], rows.get(name))
+                meters[name].update(values, found, sample.index)
                 if name in parts:
-                    parts[name].update(values, got[name], sample.index)
+                    parts[name].update(values, found, sample.index)
             if plain is not None and position < _PLAIN_SAMPLES:
                 for name, values in plain.run(sample.feeds).items():
-                    agreement[name].update(values, got[name], sample.index)
+                    agreement[name].update(values, matched(values, got[name], rows.get(name)), sample.index)
     except (ExecutionError, ModelError) as error:
         raise failed(error, reference) from error
     compared = {name for sample in kept for name in sample.outputs}

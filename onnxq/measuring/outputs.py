@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
+from onnxq.measuring.chosen_rows import matched
 from onnxq.measuring.metrics import ErrorMeter, Errors
 
-__all__ = ["errors_of", "worst_output", "worst_sqnr"]
+__all__ = ["NONE", "errors_of", "worst_output", "worst_sqnr"]
+
+
+NONE: Mapping[str, int] = MappingProxyType({})
+"""No output has rows that were picked."""
 
 
 def worst_output(outputs: Mapping[str, Errors]) -> tuple[str, Errors] | None:
@@ -24,30 +30,35 @@ def worst_output(outputs: Mapping[str, Errors]) -> tuple[str, Errors] | None:
 def errors_of(
     run: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]],
     samples: Iterable[tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]],
+    rows: Mapping[str, int] = NONE,
 ) -> dict[str, Errors]:
     """The errors of each float output of a model.
 
     Args:
         run: the model.
         samples: feeds, and the outputs that they should give.
+        rows: see :func:`onnxq.measuring.chosen_rows.chosen_rows`.
     """
     meters: dict[str, ErrorMeter] = {}
     for index, (feeds, wanted) in enumerate(samples):
         got = run(feeds)
         for name, values in wanted.items():
             if values.dtype.kind == "f":
-                meters.setdefault(name, ErrorMeter()).update(values, got[name], index)
+                found = matched(values, got[name], rows.get(name))
+                meters.setdefault(name, ErrorMeter()).update(values, found, index)
     return {name: meter.result() for name, meter in meters.items()}
 
 
 def worst_sqnr(
     run: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]],
     samples: Iterable[tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]],
+    rows: Mapping[str, int] = NONE,
 ) -> float:
     """The lowest score in dB of a model's float outputs, see :class:`Errors`; infinite where it has none.
 
     Args:
         run: the model.
         samples: feeds, and the outputs that they should give.
+        rows: see :func:`onnxq.measuring.chosen_rows.chosen_rows`.
     """
-    return min((errors.score for errors in errors_of(run, samples).values()), default=math.inf)
+    return min((errors.score for errors in errors_of(run, samples, rows).values()), default=math.inf)

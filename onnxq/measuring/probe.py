@@ -22,6 +22,7 @@ from onnxq.backend import Backend
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.errors import ExecutionError
 from onnxq.graph.values import constant_array
+from onnxq.measuring.chosen_rows import chosen_rows, matched
 from onnxq.measuring.metrics import ErrorMeter
 from onnxq.numbers import choose_numbers
 from onnxq.options import Options
@@ -229,6 +230,7 @@ class Probe:
 
     def _measured(self, quantized: Quantized) -> dict[str, float]:
         meters = {n: ErrorMeter() for n, v in self.samples[0].outputs.items() if v.dtype.kind == "f"}
+        rows = chosen_rows(self.model)
         try:
             session = open_anyhow(
                 quantized.fake_quantize(),
@@ -238,12 +240,13 @@ class Probe:
             for sample in self.samples:
                 got = session.run(sample.feeds, list(meters))
                 for name, meter in meters.items():
-                    meter.update(sample.outputs[name], got[name], sample.index)
+                    found = matched(sample.outputs[name], got[name], rows.get(name))
+                    meter.update(sample.outputs[name], found, sample.index)
         except ExecutionError:
             return dict.fromkeys(meters, math.inf)
-        found = {name: meter.result() for name, meter in meters.items()}
-        self.reshaped.update(name for name, errors in found.items() if errors.reshaped)
-        return {name: 10 ** (-errors.score / 10) for name, errors in found.items()}
+        results = {name: meter.result() for name, meter in meters.items()}
+        self.reshaped.update(name for name, errors in results.items() if errors.reshaped)
+        return {name: 10 ** (-errors.score / 10) for name, errors in results.items()}
 
     def _numbers_at(self, bits: int) -> dict[str, QParams]:
         """Numbers of all sites but biases at a width."""

@@ -19,6 +19,7 @@ from onnxq.errors import ExecutionError
 from onnxq.graph.pieces import difference, piece, reads
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.values import constant_array
+from onnxq.measuring.chosen_rows import chosen_rows
 from onnxq.measuring.metrics import Errors, kept_signal
 from onnxq.measuring.outputs import errors_of
 from onnxq.ort.session import Session, open_anyhow
@@ -60,6 +61,7 @@ class Variants:
         self._nodes = list(base.graph)
         self._bounds, self._needed = _cut(base.graph, self._nodes)
         self._made = {value.name: index for index, node in enumerate(self._nodes) for value in node.outputs}
+        self._rows = chosen_rows(base)
         forget_shapes(base)
         self._sessions: dict[int, Session | None] = {}
         self._reached = 0
@@ -120,7 +122,7 @@ class Variants:
             return constants | self._from(last, _step(session, before, self._needed[last]))
 
         pairs = zip(self._before, (sample.outputs for sample in self._samples), strict=True)
-        return errors_of(run, pairs)
+        return errors_of(run, pairs, self._rows)
 
     def _has(self, chunk: int, nodes: Sequence[ir.Node]) -> bool:
         """Whether all that nodes of a variant read from in front of a chunk is there: the base may have no more use."""

@@ -15,6 +15,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,9 @@ from onnxq.calibration.roles import to_judge_by
 from onnxq.calibration.statistics import Statistics
 from onnxq.errors import DataError
 from onnxq.graph.files.load import load
+from onnxq.measuring.chosen_rows import chosen_rows
 from onnxq.measuring.metrics import kept_signal
-from onnxq.measuring.outputs import errors_of
+from onnxq.measuring.outputs import NONE, errors_of
 from onnxq.notes.rows import rows_depend
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.session import InputInfo, Session, inputs_of
@@ -48,12 +50,17 @@ def _is_classifier(outputs: Iterable[InputInfo]) -> bool:
     )
 
 
-def agreement_metric(outputs: Iterable[InputInfo], pairs: Callable[[], Iterable[tuple[Arrays, Arrays]]]) -> Metric:
+def agreement_metric(
+    outputs: Iterable[InputInfo],
+    pairs: Callable[[], Iterable[tuple[Arrays, Arrays]]],
+    rows: Mapping[str, int] = NONE,
+) -> Metric:
     """The measure that fits a model.
 
     Args:
         outputs: the model's outputs.
         pairs: gives feeds with the float model's outputs, the same ones each time.
+        rows: see :func:`onnxq.measuring.chosen_rows.chosen_rows`.
     """
     known = list(outputs)
     if not any(info.dtype.kind == "f" for info in known):
@@ -63,7 +70,7 @@ def agreement_metric(outputs: Iterable[InputInfo], pairs: Callable[[], Iterable[
         name, function = "agreement", _top
     else:
         about = "of what varies in the worst output, against the float model (a drop of 0.01 is 20 dB, 0.001 is 30 dB)"
-        name, function = "1 - noise/signal", _power
+        name, function = "1 - noise/signal", partial(_power, rows=rows)
     digest = hashlib.sha256(name.encode()).hexdigest()
     said: set[str] = set()
 
@@ -99,11 +106,12 @@ def agreement(
         DataError: there is nothing to compare on, or it can be read only once.
     """
     session = Session(load(model), providers=options.providers, custom_op_library=options.custom_op_library)
+    rows = chosen_rows(prepared.model)
     if eval_data is None:
         held = to_judge_by(statistics.kept)
         if not held:
             raise DataError("no sample could be held back to compare on", hint="Give a metric or evaluation data")
-        return agreement_metric(session.outputs, lambda: ((sample.feeds, sample.outputs) for sample in held))
+        return agreement_metric(session.outputs, lambda: ((sample.feeds, sample.outputs) for sample in held), rows)
     feeds = open_data(eval_data, inputs_of(prepared.model), image=image)
     if not feeds.repeatable:
         raise DataError("the evaluation data can be read only once", hint="Give a list, a file or a function")
@@ -112,7 +120,7 @@ def agreement(
         for feed in feeds:
             yield feed, session.run(feed)
 
-    return agreement_metric(session.outputs, pairs)
+    return agreement_metric(session.outputs, pairs, rows)
 
 
 def _top(run: Run, pairs: Iterable[tuple[Arrays, Arrays]]) -> tuple[float, set[str]]:
@@ -137,9 +145,9 @@ def _finite(values: NDArray[Any]) -> NDArray[Any]:
     return np.where(np.isnan(values), -np.inf, values)
 
 
-def _power(run: Run, pairs: Iterable[tuple[Arrays, Arrays]]) -> tuple[float, set[str]]:
+def _power(run: Run, pairs: Iterable[tuple[Arrays, Arrays]], rows: Mapping[str, int]) -> tuple[float, set[str]]:
     """The measure of any other model, and the outputs that had another shape."""
-    found = errors_of(run, pairs)
+    found = errors_of(run, pairs, rows)
     worst = min((min(errors.score, kept_signal(errors)) for errors in found.values()), default=math.inf)
     reshaped = {name for name, errors in found.items() if errors.reshaped}
     return 1.0 - 10.0 ** (-max(worst, -60.0) / 10.0), reshaped
