@@ -18,6 +18,7 @@ from onnxq.graph.passes.fold_affine import fold_affine
 from onnxq.graph.passes.fold_batchnorm import Unfit, fold_batchnorm
 from onnxq.graph.passes.fold_pad import fold_pad
 from onnxq.graph.passes.fuse_hardswish import fuse_hardswish
+from onnxq.graph.passes.fuse_prelu import fuse_prelu
 from onnxq.graph.passes.gemm import fold_gemm
 from onnxq.graph.passes.hoist import hoist
 from onnxq.graph.passes.inline import inline_functions, relabel_functions
@@ -83,6 +84,7 @@ def normalize(
     changes = [
         *scalar_ranges(model),
         *einsum_products(model),
+        *fuse_prelu(model),
         *hoist(model),
         *cancel_squeezes(model),
         *cancel_transposes(model),

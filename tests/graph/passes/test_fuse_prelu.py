@@ -1,0 +1,69 @@
+"""A chain of operators that computes PRelu becomes the operator; nothing else is taken for it."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import pytest
+
+from onnxq.graph.note import Note
+from onnxq.graph.passes.fuse_prelu import fuse_prelu
+from onnxq.graph.shapes import infer_shapes
+from tests.graph.helpers import apply, build, f32, ops, random
+
+FEEDS = {"u": random(2, 8, 3)}
+CONSTANTS = {
+    "slope": random(3, seed=1),
+    "half": f32(0.5),
+    "zero": f32(0),
+    "few": f32([0.2]),
+    "wide": random(2, 1, 8, 3),
+}
+
+CHAINS = [
+    "b = Abs(x) \n d = Sub(x, b) \n m = Mul(slope, d) \n h = Mul(m, half) \n t = Add(p, h)",
+    "b = Abs(x) \n d = Sub(x, b) \n m = Mul(d, slope) \n t = Add(m, p)",
+    "n = Neg(x) \n r = Relu(n) \n m = Mul(r, slope) \n t = Add(p, m)",
+    "n = Neg(x) \n r = Relu(n) \n m = Mul(r, slope) \n t = Sub(p, m)",
+    "n = Min(x, zero) \n m = Mul(slope, n) \n t = Add(p, m)",
+]
+OTHERS = [
+    "b = Abs(x) \n d = Sub(b, x) \n m = Mul(slope, d) \n t = Add(p, m)",  # the other way round
+    "n = Neg(u) \n r = Relu(n) \n m = Mul(r, slope) \n t = Add(p, m)",  # of another tensor
+    "n = Min(x, half) \n m = Mul(slope, n) \n t = Add(p, m)",  # bends elsewhere
+    "n = Neg(x) \n r = Relu(n) \n m = Mul(r, slope) \n t = Sub(m, p)",  # falls
+    "n = Neg(x) \n r = Relu(n) \n m = Mul(r, slope) \n a = Add(p, m) \n t = Mul(a, m)",  # read elsewhere
+]
+
+
+def fuse(model: ir.Model) -> list[Note]:
+    infer_shapes(model)
+    return fuse_prelu(model)
+
+
+def text(body: str) -> str:
+    return f"g (float[2,8,3] u) => (float[2,8,3] y) {{ x = Tanh(u) \n p = Relu(x) \n {body} \n y = Cos(t) }}"
+
+
+@pytest.mark.parametrize("body", CHAINS)
+def test_the_operator_takes_the_place_of_the_chain(body: str) -> None:
+    model, notes = apply(fuse, build(text(body), **CONSTANTS), FEEDS)
+    assert ops(model) == ["Tanh", "PRelu", "Cos"]
+    assert notes == [Note("fuse_prelu", "", "1 chains replaced by PRelu")]
+
+
+def test_one_slope_for_all_is_a_leaky_relu() -> None:
+    body = "n = Min(x, zero) \n m = Mul(n, few) \n t = Add(p, m)"
+    assert ops(apply(fuse, build(text(body), **CONSTANTS), FEEDS)[0]) == ["Tanh", "LeakyRelu", "Cos"]
+
+
+@pytest.mark.parametrize("body", OTHERS)
+def test_other_chains_stay(body: str) -> None:
+    proto = build(text(body), **CONSTANTS)
+    before = [node.op_type for node in proto.graph.node]
+    assert ops(apply(fuse, proto, FEEDS)[0]) == before
+
+
+def test_a_slope_that_makes_more_of_it_stays() -> None:
+    body = "n = Neg(x) \n r = Relu(n) \n m = Mul(r, wide) \n t = Add(p, m)"
+    proto = build(text(body).replace("float[2,8,3] y", "float[2,2,8,3] y"), **CONSTANTS)
+    assert "PRelu" not in ops(apply(fuse, proto, FEEDS)[0])
