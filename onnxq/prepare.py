@@ -62,6 +62,7 @@ class Prepared:
         random: what in it gives something else at each run.
         bytes: size of the model as it came.
         remembered: what it remembers of its training data, where that is cheap to compare with.
+        halves: whether it came in half precision, and computes in float32 now.
     """
 
     def __init__(self, source: Source, options: Options, *, streamed: bool = False) -> None:
@@ -73,6 +74,7 @@ class Prepared:
             self.notes += map(str, simplify(model))
         widened = in_float32(model, streamed=streamed)
         self.notes += map(str, widened)
+        self.halves = any(note.pass_name == "upcast" for note in widened) and not still_half(widened)
         self.remembered = fingerprint(model, most_nodes=_FIRST_NODES)
         before = [value.name for value in model.graph.inputs] if model.ir_version >= 4 else []  # older ones must list
         base = BASE_OPSET if options.opset is None else min(BASE_OPSET, options.opset)

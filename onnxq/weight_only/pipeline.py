@@ -18,6 +18,7 @@ from onnxq.errors import OptionError
 from onnxq.graph.passes.halves import store_in_half
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_nodes
+from onnxq.memory import give_back
 from onnxq.notes.aloud import say
 from onnxq.notes.cautions import poor, slow, vague
 from onnxq.options import ImageOptions, Options
@@ -32,7 +33,6 @@ from onnxq.weight_only.experts import complete
 from onnxq.weight_only.files import Output
 from onnxq.weight_only.find import Matrix, find
 from onnxq.weight_only.learn import Learner
-from onnxq.weight_only.memory import give_back
 from onnxq.weight_only.recipe import FASTEST, Recipe
 from onnxq.weight_only.remarks import remarks, title, why_slow
 from onnxq.weight_only.render import Parts, rewrite, tensors_of
@@ -157,7 +157,8 @@ def rewrite_weights(
     )
     verification = replace(verification, warnings=told)
     say(verification)
-    notes = [*job.learner.notes(), *remarks([matrix for matrix, _ in job.made], recipe, in_file=not files.external)]
+    said = remarks([m for m, _ in job.made], recipe, in_file=not files.external, halves=prepared.halves)
+    notes = [*job.learner.notes(), *said]
     return Rewritten(title(recipe), made, quantized, job.kept, notes, prepared.notes, verification)
 
 

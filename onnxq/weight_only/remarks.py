@@ -29,15 +29,21 @@ def title(recipe: Recipe) -> str:
     return f"weights in {recipe.bits} bits, {kind}, blocks of {recipe.block}, {recipe.method}, {recipe.format}"
 
 
-def remarks(matrices: Sequence[Matrix], recipe: Recipe, *, in_file: bool) -> list[str]:
+def remarks(matrices: Sequence[Matrix], recipe: Recipe, *, in_file: bool, halves: bool = False) -> list[str]:
     """What a reader of the result may wonder at.
 
     Args:
         matrices: what was quantized.
         recipe: how.
         in_file: whether weights lie in the model file itself.
+        halves: whether the model came in half precision.
     """
     notes = []
+    if halves:
+        notes.append(
+            "the model came in half precision and computes in float32 now, as a CPU does; its inputs and outputs are "
+            "cast. A GPU, which multiplies halves, is slower so"
+        )
     if recipe.format == "qdq" and any(m.multiplied and m.bits(recipe) == TABLE_BITS for m in matrices if not m.chooses):
         notes.append(
             "onnxruntime rounds activations to 8 bits where it multiplies; the session option "

@@ -276,6 +276,7 @@ def test_what_stays_float_of_a_float16_model_stays_as_small(external: bool, tmp_
     feeds = [{"x": normal(32, 48, seed=seed, scale=1.0).astype(np.float16)} for seed in range(4)]
     result = quantize_weights(path, tmp_path / "q.onnx", bits=8, exclude=["first"], data=feeds)
     assert [file.name for file in result.files] == (["q.onnx", "q.onnx.data"] if external else ["q.onnx"])
+    assert any("came in half precision and computes in float32 now" in note for note in result.notes)
     assert result.verification.worst is not None and result.verification.worst[1].sqnr > 35
     stored = {t.name: t for t in onnx.load(tmp_path / "q.onnx").graph.initializer}
     np.testing.assert_array_equal(numpy_helper.to_array(stored["w_half"]), normal(48, 48).astype(np.float16))
@@ -343,6 +344,7 @@ def test_tables_take_8_bits(format: str, tmp_path: Path) -> None:
     source = save(_layers(), tmp_path / "m.onnx")
     result = quantize_weights(source, tmp_path / "q.onnx", format=format)
     assert "1 table that rows are picked from takes 8 bits: no sum evens out the rounding of a row" in result.notes
+    assert not any("half precision" in note for note in result.notes)
     table = next(t for t in onnx.load(tmp_path / "q.onnx").graph.initializer if t.name == "table_quantized")
     assert table.data_type in (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)
     assert onnx.numpy_helper.to_array(table).shape == (50, 72)

@@ -57,6 +57,7 @@ def upcast(model: ir.Model, dtypes: Collection[ir.DataType] = HALVES, *, streame
     if reason is not None:
         return [*notes, reason]
     namer = Namer(model)
+    names = ", ".join(sorted(dtype.name for dtype in wanted & _met(model) or wanted))
     _convert_initializers(model, wanted, namer, streamed=streamed)
     fixed = {*model.graph.inputs, *model.graph.outputs}
     for graph in all_graphs(model):
@@ -68,7 +69,6 @@ def upcast(model: ir.Model, dtypes: Collection[ir.DataType] = HALVES, *, streame
                 value.type = _converted(value.type, wanted)
     _cast_inputs(model, wanted, namer)
     _cast_outputs(model, wanted, namer)
-    names = ", ".join(sorted(dtype.name for dtype in wanted))
     return [*notes, Note("upcast", "", f"computes in float32 in place of {names}")]
 
 
@@ -85,6 +85,13 @@ def _is_cast(node: ir.Node | None) -> bool:
 def _is_end(output: ir.Value) -> bool:
     """Whether an output of the graph is made by a Cast and read by nothing but Casts, so that it keeps its type."""
     return _is_cast(output.producer()) and all(_is_cast(use.node) for use in output.uses())
+
+
+def _met(model: ir.Model) -> set[ir.DataType | None]:
+    """The types of all tensors."""
+    graphs = list(all_graphs(model))
+    values = (v for graph in graphs for v in (*graph.inputs, *graph.initializers.values()))
+    return {_inner(v.type) for v in (*values, *(v for graph in graphs for node in graph for v in node.outputs))}
 
 
 def _uses(model: ir.Model, wanted: frozenset[ir.DataType]) -> bool:
