@@ -15,6 +15,7 @@ from onnxq.errors import ModelError
 from onnxq.graph.files.external import attach_external_data, read_inner_tensors
 from onnxq.graph.files.forms import check_forms
 from onnxq.graph.files.map_types import refuse_maps
+from onnxq.graph.files.one_form import settle
 from onnxq.graph.files.origin import note_files
 from onnxq.graph.files.other_kinds import other_kind
 from onnxq.graph.files.structure import check_definitions, check_structure, sort
@@ -172,42 +173,8 @@ def _from_proto(proto: onnx.ModelProto, folders: list[Path]) -> ir.Model:
             cause = cause.__cause__
         raise ModelError(f"malformed: {cause}", where="invalid model") from error
     note_files(model, attach_external_data(model, folders))
-    _settle(model)
+    settle(model)
     return model
-
-
-def _settle(model: ir.Model) -> None:
-    """Names the standard domain ``""`` and stores each small-field tensor in one form, whatever field it came in."""
-    for imports in (model.graph.opset_imports, *(function.opset_imports for function in model.functions.values())):
-        if "ai.onnx" in imports:
-            version = imports.pop("ai.onnx")
-            imports[""] = max(imports.get("", 0), version)
-    for graph in with_subgraphs(model.graph):
-        for value in graph.initializers.values():
-            tensor = value.const_value
-            if isinstance(tensor, ir.serde.TensorProtoTensor):
-                value.const_value = _plain(tensor)
-
-
-def _plain(tensor: ir.serde.TensorProtoTensor) -> ir.TensorProtocol:
-    if tensor.dtype == ir.DataType.STRING:
-        return tensor
-    if tensor.dtype is ir.DataType.UNDEFINED:
-        raise ModelError("it has no type", where=f"tensor '{tensor.name}'")
-    if tensor.raw.HasField("raw_data"):
-        have = len(tensor.raw.raw_data)
-        if have != tensor.nbytes:
-            raise ModelError(
-                f"its type and shape need {tensor.nbytes} bytes, it has {have}", where=f"tensor '{tensor.name}'"
-            )
-        return tensor
-    try:
-        array = tensor.numpy()
-    except (ValueError, TypeError, AssertionError) as error:  # onnx-ir asserts that type and field fit
-        raise ModelError(
-            f"its data does not fit its type and shape: {error}", where=f"tensor '{tensor.name}'"
-        ) from error
-    return ir.Tensor(array, dtype=tensor.dtype, name=tensor.name, doc_string=tensor.doc_string)
 
 
 def _densify(proto: onnx.ModelProto) -> None:
@@ -270,7 +237,7 @@ def _from_ir(source: ir.Model) -> ir.Model:
                 if isinstance(value.const_value, ir.ExternalTensor):
                     files.add(Path(value.const_value.path))
     note_files(model, files)
-    _settle(model)
+    settle(model)
     return model
 
 
