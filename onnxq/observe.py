@@ -20,6 +20,7 @@ from onnxq.effort import algorithms_of, samples_to_keep
 from onnxq.errors import ModelError, OnnxqError, OptionError
 from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.traverse import all_graphs, all_nodes
+from onnxq.memory import trim
 from onnxq.notes.remarks import remarks
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.session import inputs_of
@@ -175,6 +176,7 @@ def observe(
             custom_op_library=options.custom_op_library,
             progress=advance,
         )
+    trim()  # its sessions are gone: what comes next opens others
     made.meta[_KEPT] = str(samples_to_keep(options))
     made.remarks = remarks(prepared.model, prepared.remembered, made, options)
     return made

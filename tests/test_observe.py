@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from onnxq import observe
 from onnxq.backend import Backend
 from onnxq.backends import onnxruntime
 from onnxq.graph.recognition.groups import Group, find_groups
+from onnxq.ort.session import Session
 from onnxq.planning import question
 from tests.models import build, feeds_for, images, normal
 
@@ -82,3 +84,19 @@ def test_that_the_first_samples_are_used_is_said_where_their_number_is_unknown(
     made = onnxq.calibrate(model, lambda: iter(images(1, 4)), options=onnxq.Options(samples=4))
     assert made.samples == 4
     assert any("the first 4 are used" in record.getMessage() for record in caplog.records)
+
+
+def test_memory_of_calibration_is_handed_back_once_its_sessions_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: set[int] = set()
+    seen: list[int] = []
+    before, after = Session.__init__, lambda key: alive.discard(key)
+
+    def opened(self: Session, *args: Any, **how: Any) -> None:
+        before(self, *args, **how)
+        alive.add(id(self))
+        weakref.finalize(self, after, id(self))
+
+    monkeypatch.setattr(Session, "__init__", opened)
+    monkeypatch.setattr(observe, "trim", lambda: seen.append(len(alive)))
+    onnxq.calibrate(model(), feeds_for(model(), 2))
+    assert seen == [0]

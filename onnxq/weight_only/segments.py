@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from onnxq.calibration.taps import observe
 from onnxq.graph.pieces import reads as reads_of
 from onnxq.graph.traverse import subgraphs, with_subgraphs
+from onnxq.memory import give_back
 from onnxq.ort.session import Session
 from onnxq.weight_only.activations import Activations
-from onnxq.weight_only.memory import give_back
 from onnxq.weight_only.tensors import in_memory
 
 __all__ = ["Segment", "SegmentedModel", "within"]
