@@ -23,6 +23,10 @@ Limits from that configuration (``quantization/execution_providers/qnn/quant_con
 HardSigmoid that of Sigmoid: the HTP computes it on that grid, whatever the model says. A 16-bit LpNormalization has a
 grid with a step to spare at both ends of -1 to 1: at the ends of others the emulator wraps around.
 
+An operator of the HTP reads and writes one width. One that ``--override NODE=act_bits=16`` (or ``=8``) asks for in
+another has converters around it: a pair of quantizers of its width behind that of the operator before it. Named by a
+tensor in place of a node, a width is refused by the HTP.
+
 Formats: ``qdq``; ``context`` adds the graph compiled for the HTP, ``<model>_ctx.onnx`` with a ``.bin`` beside it;
 ``dlc`` adds QAIRT's container ``<model>.dlc``. onnxruntime-qnn writes those two and must be installed (see
 :mod:`onnxq.runtimes.qnn`); they hold the sizes of the model's inputs, which must be fixed. They are compiled for the

@@ -10,11 +10,14 @@ All tensors are float32; ``scale`` and ``zero_point`` have a shape that broadcas
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
+from onnxq.qparams import QParams
 from onnxq.spec import PerChannel, QuantSpec
 
-__all__ = ["DOMAIN", "NAME", "node", "register"]
+__all__ = ["DOMAIN", "NAME", "node", "parameters", "register"]
 
 DOMAIN = "onnxq"
 NAME = "FakeQuantize"
@@ -35,6 +38,15 @@ def node(x: ir.Value, scale: ir.Value, zero_point: ir.Value, spec: QuantSpec, na
     if isinstance(spec.granularity, PerChannel):
         attributes["axis"] = spec.granularity.axis
     return ir.node(NAME, [x, scale, zero_point], attributes=attributes, domain=DOMAIN, name=name)
+
+
+def parameters(numbers: QParams, x: ir.Value) -> dict[str, NDArray[np.float32]]:
+    """Scale and zero point of a grid as float32 arrays that broadcast against a tensor, by the names they have here."""
+    shape = []
+    if isinstance(numbers.spec.granularity, PerChannel):
+        shape = [1] * (len(x.shape) if x.shape is not None else 0)
+        shape[numbers.spec.granularity.axis] = -1
+    return {"scale": numbers.scale.reshape(shape), "zero_point": numbers.zero_point.astype(np.float32).reshape(shape)}
 
 
 def register(model: ir.Model) -> None:

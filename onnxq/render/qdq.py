@@ -55,6 +55,7 @@ class _Renderer:
             self.values.update({v.name: v for v in (*graph.inputs, *graph.initializers.values()) if v.name})
         self.values.update({v.name: v for n in self.nodes.values() for v in n.outputs if v.name})
         self.parameters: dict[str, tuple[ir.Value, ir.Value]] = {}
+        self.made: dict[str, ir.Value] = {}  # tensor -> what the pair behind its producer gives
         self.sites: dict[str, list[Site]] = {}  # tensor -> its sites
         for site in quantized.plan.sites:
             self.sites.setdefault(site.tensor, []).append(site)
@@ -73,7 +74,9 @@ class _Renderer:
                 self._pair(site)
             else:
                 self._stored(site)
-        self._drop_unused()
+        touched = {site.tensor for site in plan.sites if site.role != "activation"}
+        for graph in (self.model.graph, *self.model.graph.subgraphs()):
+            remove_unread(graph, touched)  # float weights that only quantized copies are read of now
         self.model.graph.sort()
         self.model.producer_name, self.model.producer_version = "onnxq", self.q.version
         return self.model
@@ -130,18 +133,34 @@ class _Renderer:
     def _pair(self, site: Site) -> None:
         value = self.values[site.tensor]
         qp = self.q.qparams[site.name]
+        if site.produced and site.tensor in self.made:
+            return
         readers = [edge for edge in self._readers(site, value) if not at_border(edge[0], "QuantizeLinear", qp)]
-        if not readers and not (site.produced and value.is_graph_output()):
+        if not readers and not (site.produced and (value.is_graph_output() or self._converted(site))):
             return
         if at_border(value.producer(), "DequantizeLinear", qp):
             return
         scale, zero = self._parameters(site)
         integer = ir.DataType[site.spec.dtype.upper()]
         name = self.namer.node(f"{site.tensor}_QuantizeLinear")
-        q = ir.node("QuantizeLinear", [value, scale, zero], name=name, domain=self._domain(site))
+        source = self._behind_its_producer(site, value)
+        q = ir.node("QuantizeLinear", [source, scale, zero], name=name, domain=self._domain(site))
         describe(q.outputs[0], self.namer.fresh(f"{site.tensor}_quantized"), integer, value.shape)
-        insert_behind(value, [q])
+        insert_behind(source, [q])
         self._connect(site, value, q.outputs[0], scale, zero, readers)
+
+    def _converted(self, site: Site) -> bool:
+        """Whether what the pair behind a producer gives is brought to another grid for some that read the tensor."""
+        others = (other for other in self.sites[site.tensor] if other is not site and other.role == "activation")
+        return self.q.backend.complete_units and any(other.spec != site.spec for other in others)
+
+    def _behind_its_producer(self, site: Site, value: ir.Value) -> ir.Value:
+        """What the quantizer of a site reads: of a target whose operators write one grid what comes in that one."""
+        before = next((other for other in self.sites[site.tensor] if other.produced and other is not site), None)
+        if before is None or site.produced or before.name not in self.q.qparams or not self._converted(before):
+            return value
+        self._pair(before)
+        return self.made.get(site.tensor, value)
 
     def _connect(
         self,
@@ -153,27 +172,28 @@ class _Renderer:
         readers: Sequence[tuple[ir.Node, int]],
     ) -> None:
         """One DequantizeLinear in each graph that reads, then the readers moved to it."""
-        home = value.graph
+        home, grain = value.graph, site.spec.granularity
         by_graph: dict[ir.Graph, list[tuple[ir.Node, int]]] = {}
         for node, index in readers:
             graph = node.graph
             assert isinstance(graph, ir.Graph)
             by_graph.setdefault(graph, []).append((node, index))
         is_output = site.produced and value.is_graph_output()
-        if is_output and isinstance(home, ir.Graph):
+        if (is_output or (site.produced and self._converted(site))) and isinstance(home, ir.Graph):
             by_graph.setdefault(home, [])
         for graph, edges in by_graph.items():
-            axis = _axis(site)
             dq = ir.node(
                 "DequantizeLinear",
                 [integer, scale, zero],
-                attributes={"axis": axis} if axis is not None else None,
+                attributes={"axis": grain.axis} if isinstance(grain, PerChannel) else None,
                 name=self.namer.node(f"{site.tensor}_DequantizeLinear"),
                 domain=self._domain(site),
             )
             describe(dq.outputs[0], self.namer.fresh(f"{site.tensor}_dequantized"), ir.DataType.FLOAT, value.shape)
             if is_output and graph is home:
                 take_over_output(value, dq.outputs[0], self.namer)
+            if site.produced and graph is home:
+                self.made[site.tensor] = dq.outputs[0]
             producer = integer.producer()
             if producer is not None and producer.graph is graph:
                 graph.insert_after(producer, [dq])
@@ -233,15 +253,9 @@ class _Renderer:
             clip = self._initializer(value, f"{site.tensor}_clip", qp.scale, ir.DataType.FLOAT)
             return nnie_quantize.node(value, clip, self.namer.node(f"{site.tensor}_NNIEQuantize"))
         fake_quantize.register(self.model)
-        rank = len(value.shape) if value.shape is not None else 0
-        shape = [1] * rank
-        if isinstance(site.spec.granularity, PerChannel):
-            shape[site.spec.granularity.axis] = -1
-        else:
-            shape = []
-        scale = self._initializer(value, f"{site.tensor}_scale", qp.scale.reshape(shape), ir.DataType.FLOAT)
-        zero = self._initializer(
-            value, f"{site.tensor}_zero_point", qp.zero_point.astype(np.float32).reshape(shape), ir.DataType.FLOAT
+        scale, zero = (
+            self._initializer(value, f"{site.tensor}_{name}", array, ir.DataType.FLOAT)
+            for name, array in fake_quantize.parameters(qp, value).items()
         )
         return fake_quantize.node(value, scale, zero, site.spec, self.namer.node(f"{site.tensor}_FakeQuantize"))
 
@@ -281,14 +295,3 @@ class _Renderer:
         for site in self.q.plan.sites:
             homes.setdefault(self.q.plan.root(site).name, set()).add(id(self.values[site.tensor].graph))
         return {name for name, graphs in homes.items() if len(graphs) > 1}
-
-    def _drop_unused(self) -> None:
-        """Remove float initializers that only quantized copies are read of now."""
-        touched = {site.tensor for site in self.q.plan.sites if site.role != "activation"}
-        for graph in (self.model.graph, *self.model.graph.subgraphs()):
-            remove_unread(graph, touched)
-
-
-def _axis(site: Site) -> int | None:
-    granularity = site.spec.granularity
-    return granularity.axis if isinstance(granularity, PerChannel) else None

@@ -302,6 +302,44 @@ def test_a_model_with_nodes_that_read_nothing(tmp_path: Path) -> None:
     assert "Conv" in made.plan.quantized.values()
 
 
+def mixed() -> onnx.ModelProto:
+    """What reads a tensor with an operator that is asked for in another width, and a model output."""
+    return build(
+        """(float[1, 4, 8, 8] x) => (float[1, 6, 6, 6] y, float[1, 8, 6, 6] a) {
+            a = Conv (x, w)
+            [other] s = Softplus (a)
+            r = Relu (a)
+            c = Add (s, r)
+            y = Conv (c, v)
+        }""",
+        w=normal(8, 4, 3, 3),
+        v=normal(6, 8, 1, 1),
+    )
+
+
+@pytest.mark.parametrize(("bits", "change"), [(16, "act_bits=8"), (8, "act_bits=16"), (8, "range=percentile:99")])
+def test_operators_have_one_width_and_what_another_reads_is_converted(bits: int, change: str, tmp_path: Path) -> None:
+    options = Options(act_bits=bits, override=[f"other={change}"])
+    feeds = images(1, 4, 8, 8)
+    made = onnxq.quantize(mixed(), feeds, backend="qnn", output=tmp_path, options=options)
+    model = onnx.load(made.files[0])
+    kinds = {t.name: t.data_type for t in model.graph.initializer}
+    maker = {name: node for node in model.graph.node for name in node.output}
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in model.graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    for node in model.graph.node:
+        if node.op_type.endswith("eLinear"):
+            continue
+        before = {kinds[maker[n].input[2]] for n in node.input if n in maker and maker[n].input[0] not in kinds}
+        (behind,) = readers[node.output[0]]
+        assert behind.op_type == "QuantizeLinear" and before == {kinds[behind.input[2]]}, node
+    assert [o.name for o in model.graph.output] == ["y", "a"]
+    assert made.verification is not None and made.verification.worst is not None
+    assert made.verification.worst[1].sqnr > 20
+
+
 def test_other_widths_are_refused() -> None:
     with pytest.raises(OptionError, match="no activations of 4 bits"):
         onnxq.plan(residual(), backend="qnn", options=Options(act_bits=4))

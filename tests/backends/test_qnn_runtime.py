@@ -18,7 +18,7 @@ from onnxq.measuring.layerwise import compare_layers
 from onnxq.ort.session import Session
 from onnxq.runtimes.child import examine, missing
 from onnxq.runtimes.qnn import RUNTIME
-from tests.backends.test_qnn import block
+from tests.backends.test_qnn import block, mixed
 from tests.contract import sqnr
 from tests.models import build, f32, feeds_for, images, normal
 from tests.planning.test_planner import residual
@@ -412,3 +412,12 @@ def test_a_mean_pool_side_by_side_that_counts_its_padding(tmp_path: Path, side: 
     seen, session = examine(RUNTIME, path, feeds), Session(q.qdq(), optimize=False)
     assert not seen.floating
     assert sqnr([session.run(f)["y"] for f in feeds], [o["y"] for o in seen.outputs]) > 20
+
+
+@pytest.mark.parametrize(("bits", "change"), [(16, "act_bits=8"), (8, "act_bits=16"), (8, "range=percentile:99")])
+def test_an_operator_in_another_width(bits: int, change: str, tmp_path: Path) -> None:
+    feeds = images(1, 4, 8, 8, samples=2)
+    options = Options(act_bits=bits, override=[f"other={change}"])
+    made = onnxq.quantize(mixed(), feeds, backend="qnn", output=tmp_path, options=options)
+    found = onnxq.verify(made, feeds, backend="qnn", timeout=120)
+    assert found.ok and not found.floating
