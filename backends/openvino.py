@@ -110,11 +110,17 @@ def _without_zero_point(value: ir.Value) -> QuantSpec:
     return _UINT8 if _starts_at_zero(value) else _INT8
 
 
+def _max_pool(node: ir.Node) -> str | None:
+    if any(step != 1 for step in node.attributes.get_ints("dilations", ())):
+        return "OpenVINO has no integer kernel for its dilations"
+    return plain_max_pool(node)
+
+
 def _why_not_passed_on(node: ir.Node) -> str | None:
     """One that an integer operator reads, on the grid in which it is moved."""
     if node.op_type == "Resize" and (why := nearest(node)) is not None:
         return why
-    if node.op_type == "MaxPool" and (why := plain_max_pool(node)) is not None:
+    if node.op_type == "MaxPool" and (why := _max_pool(node)) is not None:
         return why
     if (node.op_type in _PARTS or picks_elements(node)) and not _from_integers(node.inputs[0]):
         return "only a part of its input is needed in integers: quantized after it"

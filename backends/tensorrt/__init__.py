@@ -24,7 +24,9 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.backends.tensorrt.branches import ACTIVATIONS, CONVOLUTIONS, LONGEST, WITH_CONSTANT, shortcut
+from onnxq.checks.findings import Finding
 from onnxq.errors import OptionError
+from onnxq.graph.traverse import all_nodes, describe
 from onnxq.graph.values import is_constant
 from onnxq.options import Options
 from onnxq.prepare import backend_named
@@ -41,6 +43,7 @@ __all__ = [
     "MULTIPLY",
     "WEIGHT_SPEC",
     "formats",
+    "lacks",
     "refuse",
     "require_opset",
 ]
@@ -158,6 +161,26 @@ def refuse(options: Options) -> None:
     require_opset(options, _MIN_OPSET, "scales for each channel")
 
 
+def lacks(model: ir.Model, options: Options) -> list[Finding]:
+    """What the parser of TensorRT-RTX 1.7.1 refuses a model for, float or quantized."""
+    found = []
+    for node in all_nodes(model):
+        if node.domain in ("", "ai.onnx") and (what := _refused(node)) is not None:
+            said = f"TensorRT's parser refuses a model with a {what}, float or quantized"
+            found.append(Finding("warning", describe(node), said, "Cut the model before it or after it"))
+    return found
+
+
+def _refused(node: ir.Node) -> str | None:
+    if node.op_type == "BatchNormalization" and node.attributes.get_int("training_mode", 0) == 1:
+        return "BatchNormalization in training mode"
+    if node.op_type not in ("AveragePool", "MaxPool"):
+        return None
+    if any(step != 1 for step in node.attributes.get_ints("dilations", ())):
+        return "pool with dilations"
+    return "MaxPool that gives indices" if plain_max_pool(node) is not None else None
+
+
 MULTIPLY = (
     OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, output=False),
     OpRule("ConvTranspose", Kind.COMPUTE, weights=(1,), weight_axis=conv_transpose_axis, output=False),
@@ -220,6 +243,7 @@ BACKEND = Backend(
     act_bits=frozenset({8}),
     quantizer_bits=frozenset({8}),
     refuses=refuse,
+    lacks=lacks,
     runtime="tensorrt",
     artifacts="model.onnx (QDQ); or float model.onnx + model.cache, or + model.json, for TensorRT <= 10",
     next_step="trtexec --onnx=MODEL.onnx  # with --int8 before TensorRT 11",

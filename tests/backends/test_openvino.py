@@ -261,6 +261,21 @@ def test_a_pool_takes_the_strides_of_convolutions_of_kernel_1(tmp_path: Path) ->
             assert by[by[node.input[0]].input[0]].op_type == "DequantizeLinear"
 
 
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_pool_with_dilations_is_float_and_what_is_behind_it_quantized(step: int) -> None:
+    model = build(
+        f"""(float[1, 4, 12, 12] x) => (float[1, 4, a, b] y) {{
+            c = Conv (x, w)
+            [pool] p = MaxPool <kernel_shape = [2, 2], dilations = [{step}, {step}]> (c)
+            [last] y = Conv (p, w)
+        }}""",
+        w=normal(4, 4, 3, 3),
+    )
+    plan = onnxq.plan(model, backend="openvino")
+    assert ("pool" in plan.quantized) == (step == 1) and "last" in plan.quantized
+    assert [s.tensor for s in plan.sites if any(e.node == "last" and e.index == 0 for e in s.readers)] == ["p"]
+
+
 def test_a_part_of_what_no_integers_make_is_quantized_behind_the_pool() -> None:
     model = build(
         "(float[1, 8, 8, 8] x) => (float[1, 8, 4, 4] y) { y = Conv <strides = [2, 2]> (x, w) }", w=normal(8, 8, 1, 1)
