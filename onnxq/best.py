@@ -1,41 +1,41 @@
 """Effort ``best``: range methods and algorithms tried one on top of the other, each kept only where it is better on
 samples that nothing was learned from.
 
+Where these are too few to tell a gain from chance, both are made again with other samples to learn from, and compared
+on those that could not judge before: in the end every sample held back has judged what had not seen it. What is
+kept was made the first time.
+
 What runs in integers stays as in the default result; smoothing may add a multiplication in front of a layer.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from onnxq import plugins
 from onnxq.algorithm import FloatDraft
 from onnxq.algorithm_choice import chosen, run
-from onnxq.calibration.roles import spread
-from onnxq.calibration.statistics import KeptSample
+from onnxq.calibration.roles import exchanged, spread
+from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.console.progress import Reporter
 from onnxq.deciding.cut_off import cut_off
 from onnxq.deciding.decider import Decider
 from onnxq.effort import TRIED, algorithms_of
 from onnxq.errors import OnnxqError
 from onnxq.measuring.noise import output_noise
+from onnxq.measuring.score import Score
 from onnxq.plan import Plan
 from onnxq.quantized import Quantized
 from onnxq.spec import PerTensor
 
 __all__ = ["improve"]
 
-_LEAST_GAIN = 0.1
-"""dB at the worst output that a step must gain; less is within what other samples would change."""
-_DEVIATIONS = 2.5
-"""Standard errors by which the gain in dB, sample by sample, must differ from none."""
 _JUDGES = 32
-"""Samples that judge, at most."""
+"""Samples that judge at a time, at most."""
 
 
 @dataclass(frozen=True)
@@ -45,95 +45,92 @@ class _State:
     range: str
     algorithms: tuple[str, ...]
     quantized: Quantized
-    score: _Score
+    score: Score
     said: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Score:
-    """Noise over the mean signal for each float output and sample: output name → power ratios, one a sample.
-
-    A sample of another shape than the float model's is all noise, see :func:`onnxq.measuring.noise.output_noise`.
-    """
-
-    noise: Mapping[str, NDArray[np.float64]]
-    reshaped: bool = False
-
-    @property
-    def sqnr(self) -> dict[str, float]:
-        """SQNR in dB of each output over all samples."""
-        return {name: _decibel(float(ratios.mean())) for name, ratios in self.noise.items()}
-
-    @property
-    def worst(self) -> float:
-        """SQNR in dB of the worst output."""
-        return min(self.sqnr.values(), default=math.inf)
-
-    def no_better_than(self, other: _Score) -> str | None:
-        """Why this is no better than another, empty where the worst output tells; ``None`` where it is better.
-
-        Better is where the worst output gains, by more than chance would give, and the outputs on average do not lose.
-        """
-        if not self.noise or not other.noise or not math.isfinite(self.worst):
-            return "it gives no numbers to compare" if self.noise and other.noise else ""
-        mine, theirs = self.sqnr, other.sqnr
-        worst = min(theirs, key=theirs.__getitem__)
-        floor = np.finfo(np.float64).tiny  # a sample without noise
-        saved = 10.0 * np.log10(np.maximum(other.noise[worst], floor) / np.maximum(self.noise[worst], floor))
-        mean = float(saved.mean())
-        chance = float(saved.std(ddof=1)) / math.sqrt(len(saved)) if len(saved) > 1 else 0.0
-        gain = self.worst - other.worst
-        if gain < _LEAST_GAIN:
-            return "too little" if gain > 0 else ""
-        if mean <= _DEVIATIONS * chance:
-            return (
-                f"within chance: {mean:.1f} dB a sample at {worst!r}, with a standard error of {chance:.1f} dB over "
-                f"{len(saved)} samples"
-            )
-        if sum(mine.values()) < sum(theirs.values()):
-            most = min(theirs, key=lambda name: mine[name] - theirs[name])
-            lost = theirs[most] - mine[most]
-            return f"output {most!r} loses {lost:.1f} dB, and the outputs together more than is gained"
-        return None
-
-
-def improve(
-    first: Quantized, decider: Decider, samples: Sequence[KeptSample], reporter: Reporter
-) -> tuple[Quantized, list[str]]:
+def improve(first: Quantized, decider: Decider, reporter: Reporter) -> tuple[Quantized, list[str]]:
     """Try what may make a result more accurate, with the same nodes in integers.
 
     Args:
         first: the default result.
-        decider: what made it.
-        samples: samples held back that no algorithm learns from.
+        decider: what made it; its statistics hold the samples that algorithms learn from and that judge.
         reporter: shows progress.
 
     Returns:
         The best model found, at worst ``first``, and what was tried, with gains in dB.
     """
-    judges = spread(samples, _JUDGES)
-    state = _State(decider.options.range, algorithms_of(decider.options), first, _score(first, decider, judges))
+    bench = _Bench(decider)
+    state = bench.of(decider.options.range, algorithms_of(decider.options), first)
     steps = _steps(first.plan, state)
     wrong = ", samples of another shape counted as wrong" if state.score.reshaped else ""
     notes = [f"{TRIED}default {state.score.worst:.1f} dB{wrong}"] if math.isfinite(state.score.worst) else []
     with reporter.phase("find the best", total=len(steps), unit="steps") as advance:
         for done, (name, step) in enumerate(steps, start=1):
             try:
-                trial = _try(step(state), decider, judges)
+                trial = bench.tried(step(state))
+                new, old = bench.compared(trial, state)
             except OnnxqError as error:  # what there is must not be lost by it
                 notes.append(f"{TRIED}{name} failed: {error}")
                 advance(done)
                 continue
-            why = trial.score.no_better_than(state.score)
+            why = new.no_better_than(old)
             if why is None and trial.range != state.range:
                 why = _cut_off(state.quantized, trial.quantized, decider)
-            gain = trial.score.worst - state.score.worst
             undone = "" if why is None else f", undone: {why}" if why else ", undone"
-            notes.append(f"{TRIED}{name} {gain:+.1f} dB{undone}")
+            notes.append(f"{TRIED}{name} {new.worst - old.worst:+.1f} dB{undone}")
             if why is None:
                 state = trial
             advance(done)
     return state.quantized, [*notes, *state.said]
+
+
+@dataclass(eq=False)
+class _Bench:
+    """Where states are made and compared.
+
+    Attributes:
+        decider: what made the default result.
+    """
+
+    decider: Decider
+    _turns: list[tuple[Statistics, Sequence[KeptSample]]] = field(init=False)
+    _known: dict[tuple[str, tuple[str, ...], int], Score] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._turns = []
+        for turn, (arranged, judges) in enumerate(exchanged(self.decider.statistics.kept)):
+            statistics = self.decider.statistics
+            if turn:
+                statistics = replace(statistics, kept=arranged)
+                statistics.ranges = self.decider.statistics.ranges  # of all the data, whoever learns
+            self._turns.append((statistics, spread(judges, _JUDGES)))
+
+    def of(self, ranges: str, algorithms: tuple[str, ...], quantized: Quantized) -> _State:
+        """The state of a model that is there."""
+        return _State(ranges, algorithms, quantized, _score(quantized, self.decider, self._turns[0][1]))
+
+    def tried(self, wanted: _State) -> _State:
+        """A state with its model and score."""
+        quantized, said = _made(wanted, self.decider, self._turns[0][0])
+        return replace(self.of(wanted.range, wanted.algorithms, quantized), said=tuple(said))
+
+    def compared(self, trial: _State, state: _State) -> tuple[Score, Score]:
+        """Scores of two states, on as many samples as it takes to tell which is better."""
+        new, old = trial.score, state.score
+        for turn in range(1, len(self._turns)):
+            if not new.open(old, turn / len(self._turns)):
+                break
+            new, old = new.joined(self._again(trial, turn)), old.joined(self._again(state, turn))
+        return new, old
+
+    def _again(self, state: _State, turn: int) -> Score:
+        """The score of a state made with other samples to learn from, on those that judge then."""
+        key = (state.range, state.algorithms, turn)
+        if key not in self._known:
+            statistics, judges = self._turns[turn]
+            self._known[key] = _score(_made(state, self.decider, statistics)[0], self.decider, judges)
+        return self._known[key]
 
 
 def _cut_off(before: Quantized, after: Quantized, decider: Decider) -> str | None:
@@ -195,34 +192,28 @@ def _with_empirical_bias(state: _State) -> _State:
     return replace(state, algorithms=(*rest, "bias_correction:method=empirical"))
 
 
-def _try(wanted: _State, decider: Decider, judges: Sequence[KeptSample]) -> _State:
-    """The state with its model and score."""
+def _made(wanted: _State, decider: Decider, statistics: Statistics) -> tuple[Quantized, list[str]]:
+    """The model of a state, made with these statistics, and what its algorithms say."""
     choices = chosen(wanted.algorithms)
-    model, statistics, said, keep = decider.model, decider.statistics, [], {}
+    model, said, keep = decider.model, [], {}
     if any(choice.stage == "float" for choice in choices):
         draft = FloatDraft(model.clone(), decider.target, decider.options, statistics)
         run(choices, draft)
         model, statistics, said, keep = draft.model, draft.statistics, draft.notes, draft.keep_float
     variant = decider.variant(choices, replace(decider.options, range=wanted.range), model, statistics, keep)
     quantized, more = variant.again()
-    return replace(wanted, quantized=quantized, score=_score(quantized, decider, judges), said=(*said, *more))
+    return quantized, [*said, *more]
 
 
-def _score(quantized: Quantized, decider: Decider, judges: Sequence[KeptSample]) -> _Score:
+def _score(quantized: Quantized, decider: Decider, judges: Sequence[KeptSample]) -> Score:
     found = output_noise(quantized, judges, decider.options)
     if found is None:
         floats = {n: None for sample in judges for n, values in sample.outputs.items() if values.dtype.kind == "f"}
-        return _Score({name: np.full(len(judges), np.inf) for name in floats})
-    return _Score(
+        return Score({name: np.full(len(judges), np.inf) for name in floats})
+    return Score(
         {name: of.noise / of.signal for name, of in found.items() if of.signal > 0},
         any(of.reshaped for of in found.values()),
     )
-
-
-def _decibel(noise: float) -> float:
-    if not math.isfinite(noise):
-        return -math.inf
-    return -10.0 * math.log10(noise) if noise > 0 else math.inf
 
 
 def _has_torch() -> bool:

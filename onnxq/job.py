@@ -13,7 +13,7 @@ from onnxq.algorithm_choice import Choice, chosen, run
 from onnxq.backend import Backend, Format
 from onnxq.best import improve
 from onnxq.calibration.ranges import check_range
-from onnxq.calibration.roles import samples_to_verify, to_judge_by
+from onnxq.calibration.roles import samples_to_verify
 from onnxq.calibration.statistics import Statistics
 from onnxq.console.progress import Reporter
 from onnxq.deciding.decide import decide
@@ -94,7 +94,7 @@ class Job:
         if self._mends(options):
             quantized, verification = mend(decider, quantized, verification, verify, raised, reporter)
         if options.effort == "best" and not options.algorithms and statistics.kept:
-            quantized, tried = improve(quantized, decider, to_judge_by(statistics.kept), reporter)
+            quantized, tried = improve(quantized, decider, reporter)
             decider.notes += [note for note in tried if note not in decider.notes]
             verification = verify(quantized)
         said = _warnings(

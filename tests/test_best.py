@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 
 import onnxq
 from onnxq import Options
-from onnxq.best import _Score as Score
+from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import ModelError
 from onnxq.measuring.metrics import ErrorMeter
+from onnxq.measuring.score import Score
 from tests.models import build, images, normal, selecting
 
 Feeds = list[dict[str, np.ndarray[Any, np.dtype[Any]]]]
@@ -73,7 +75,7 @@ def test_best_is_better_on_data_that_it_has_not_seen() -> None:
 
 def test_a_gain_that_chance_may_give_is_not_believed() -> None:
     """Rare large values in every sample: whether clipping them helps depends on the samples that judge."""
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(7)
     x = rng.standard_normal((64, 1, 3, 12, 12)) * np.where(rng.random((64, 1, 3, 12, 12)) < 0.002, 40.0, 1.0)
     data = [{"x": sample.astype(np.float32)} for sample in x]
     best = onnxq.quantize(net(), data, options=Options(placement="all", range="minmax", weight_bits=8, effort="best"))
@@ -123,6 +125,37 @@ def test_of_what_is_undone_the_reason_is_said() -> None:
     assert chance == "within chance: 4.6 dB a sample at 'y', with a standard error of 5.2 dB over 4 samples"
     lost = score(y=[0.09] * 4, z=[0.02] * 4).no_better_than(start)
     assert lost == "output 'z' loses 3.0 dB, and the outputs together more than is gained"
+
+
+def test_what_chance_may_give_is_looked_at_on_more_samples() -> None:
+    start, sure = score(y=[0.1] * 4), score(y=[0.05] * 4)
+    unsure, none = score(y=[0.001, 0.1, 0.15, 0.05]), score(y=[0.03, 0.2, 0.03, 0.08])
+    assert unsure.open(start, 0.25), "four times the samples might tell"
+    assert not sure.open(start, 0.25), "they tell already"
+    assert not unsure.open(start, 1.0) and not none.open(score(y=[0.01, 0.3, 0.01, 0.08]), 0.25), "nothing to hope for"
+    joined = unsure.joined(score(y=[0.05] * 12))
+    assert len(joined.noise["y"]) == 16 and joined.no_better_than(start.joined(score(y=[0.1] * 12))) is None
+
+
+def test_both_are_made_again_with_others_to_learn_from_until_it_is_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judges of the first turn cannot tell; every sample held back judges once at most."""
+    scored: list[list[int]] = []
+
+    def scores(made: onnxq.Quantized, _: object, judges: Sequence[KeptSample]) -> Score:
+        scored.append([int(sample.feeds["x"].flat[0]) for sample in judges])
+        tried = "gptq" in made.recipe
+        return score(y=([0.001, 0.1, 0.15, 0.1] if tried else [0.1] * 4) * (len(judges) // 4))
+
+    monkeypatch.setattr("onnxq.best._score", scores)
+    data = images(1, 3, 12, 12, samples=64)
+    for k, feed in enumerate(data):
+        feed["x"].flat[0] = k
+    options = Options(placement="all", effort="best", range="minmax")
+    onnxq.quantize(net(), data, options=options)
+    turns = [list(t) for t in dict.fromkeys(map(tuple, scored))]
+    assert len(turns) > 1
+    seen = [k for turn in turns for k in turn]
+    assert len(seen) == len(set(seen)) > 16
 
 
 def test_ranges_are_not_tried_where_weights_alone_are_integers() -> None:

@@ -14,12 +14,13 @@ Of 8 or fewer all decide and verify, the first of every pair is learned from, an
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from onnxq.calibration.chance import drawn_of, lot
 from onnxq.calibration.statistics import KeptSample
 
-__all__ = ["few", "held_back", "samples_to_verify", "spread", "to_judge_by", "to_learn_from"]
+__all__ = ["exchanged", "few", "held_back", "samples_to_verify", "spread", "to_judge_by", "to_learn_from"]
 
 _Sample = TypeVar("_Sample")
 
@@ -59,6 +60,36 @@ def to_judge_by(kept: Sequence[KeptSample]) -> Sequence[KeptSample]:
     if _cycle(kept) <= _HALVES:
         return held_back(kept)
     return [sample for _, other in _halves(kept) for sample in _firsts(other)]
+
+
+def exchanged(kept: Sequence[KeptSample]) -> Iterator[tuple[list[KeptSample], Sequence[KeptSample]]]:
+    """The same samples with others in each role, and those that judge then and did not before.
+
+    Within each pair the samples change places, then the halves of each cycle do, then both: what learns in one
+    arrangement judges in another one. A sample takes over the index of the one whose place it takes. Samples as they
+    are come first; arrangements in which nobody judges who has not judged before are left out.
+    """
+    judged: set[int] = set()
+    half = max(_cycle(kept) // 2, 1)
+    for distances in ((), (1,), (half,), (1, half)):
+        order = list(range(len(kept)))
+        for distance in dict.fromkeys(distances):
+            order = _swapped(order, distance)
+        arranged = [replace(kept[k], index=place.index) for k, place in zip(order, kept, strict=True)]
+        source = {id(sample): k for sample, k in zip(arranged, order, strict=True)}
+        judges = [sample for sample in to_judge_by(arranged) if source[id(sample)] not in judged]
+        if judges:
+            judged.update(source[id(sample)] for sample in judges)
+            yield arranged, judges
+
+
+def _swapped(order: Sequence[int], distance: int) -> list[int]:
+    """Neighbouring runs of some length, each in the other one's place; what has no counterpart stays."""
+    result = list(order)
+    for at in range(0, len(order), 2 * distance):
+        for k in range(at, min(at + distance, len(order) - distance)):
+            result[k], result[k + distance] = result[k + distance], result[k]
+    return result
 
 
 def samples_to_verify(kept: Sequence[KeptSample], learned: bool, at_home: bool = True) -> Sequence[KeptSample]:

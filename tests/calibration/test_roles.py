@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
 from onnxq.calibration.keep import Keeper
-from onnxq.calibration.roles import few, held_back, samples_to_verify, spread, to_judge_by, to_learn_from
+from onnxq.calibration.roles import exchanged, few, held_back, samples_to_verify, spread, to_judge_by, to_learn_from
 from onnxq.calibration.statistics import KeptSample
 from onnxq.effort import samples_to_keep
 from onnxq.options import Options
@@ -62,6 +64,26 @@ def test_nobody_is_judged_by_what_it_has_learned_from(total: int) -> None:
     if len(kept) > 16:
         assert not guards & judges and learned | guards | judges == _indices(kept)
         assert len(learned) == len(kept) // 2
+
+
+@pytest.mark.parametrize("total", TOTALS)
+def test_in_the_end_everybody_has_judged_what_had_not_seen_it(total: int) -> None:
+    kept = [KeptSample(k.index, {"x": np.array(k.index)}, {}) for k in _kept(total, 64)]
+    turns = list(exchanged(kept))
+    assert turns[0][0] == kept or all(a.feeds is b.feeds for a, b in zip(turns[0][0], kept, strict=True))
+
+    def who(samples: Sequence[KeptSample]) -> list[int]:
+        return [int(sample.feeds["x"]) for sample in samples]
+
+    judged: list[int] = []
+    for arranged, judges in turns:
+        assert sorted(who(arranged)) == who(kept) and [s.index for s in arranged] == [s.index for s in kept]
+        assert not set(who(judges)) & set(who(to_learn_from(arranged))) or len(kept) == 1
+        assert not set(who(judges)) & set(judged), "nobody twice"
+        judged += who(judges)
+    assert len(judged) >= 0.6 * len(kept)
+    if len(kept) in (2, 16, 32, 64):
+        assert sorted(judged) == who(kept)
 
 
 def test_some_samples_are_spread_over_all() -> None:

@@ -1,0 +1,95 @@
+"""How much of a signal a result keeps, sample by sample, and whether another one keeps more by more than chance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Score"]
+
+_LEAST_GAIN = 0.1
+"""dB at the worst output that a step must gain; less is within what other samples would change."""
+_DEVIATIONS = 2.5
+"""Standard errors by which the gain in dB, sample by sample, must differ from none."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Noise over the mean signal for each float output and sample: output name → power ratios, one a sample.
+
+    A sample of another shape than the float model's is all noise, see :func:`onnxq.measuring.noise.output_noise`.
+    """
+
+    noise: Mapping[str, NDArray[np.float64]]
+    reshaped: bool = False
+
+    @property
+    def sqnr(self) -> dict[str, float]:
+        """SQNR in dB of each output over all samples."""
+        return {name: _decibel(float(ratios.mean())) for name, ratios in self.noise.items()}
+
+    @property
+    def worst(self) -> float:
+        """SQNR in dB of the worst output."""
+        return min(self.sqnr.values(), default=math.inf)
+
+    def no_better_than(self, other: Score) -> str | None:
+        """Why this is no better than another, empty where the worst output tells; ``None`` where it is better.
+
+        Better is where the worst output gains, by more than chance would give, and the outputs on average do not lose.
+        """
+        if not self._comparable(other):
+            return "it gives no numbers to compare" if self.noise and other.noise else ""
+        mine, theirs = self.sqnr, other.sqnr
+        worst, mean, chance = self._saved(other)
+        gain = self.worst - other.worst
+        if gain < _LEAST_GAIN:
+            return "too little" if gain > 0 else ""
+        if mean <= _DEVIATIONS * chance:
+            return (
+                f"within chance: {mean:.1f} dB a sample at {worst!r}, with a standard error of {chance:.1f} dB over "
+                f"{len(other.noise[worst])} samples"
+            )
+        if sum(mine.values()) < sum(theirs.values()):
+            most = min(theirs, key=lambda name: mine[name] - theirs[name])
+            lost = theirs[most] - mine[most]
+            return f"output {most!r} loses {lost:.1f} dB, and the outputs together more than is gained"
+        return None
+
+    def open(self, other: Score, share: float) -> bool:
+        """Whether a gain over another is within chance, but need not be with all samples.
+
+        Args:
+            other: to compare with.
+            share: of the samples that there are, those that this is of.
+        """
+        if not self._comparable(other) or self.worst - other.worst < _LEAST_GAIN:
+            return False
+        _, mean, chance = self._saved(other)
+        return chance * (_DEVIATIONS * math.sqrt(share) - 1.0) < mean <= _DEVIATIONS * chance
+
+    def _comparable(self, other: Score) -> bool:
+        return bool(self.noise and other.noise) and math.isfinite(self.worst)
+
+    def _saved(self, other: Score) -> tuple[str, float, float]:
+        """The other's worst output, and what is gained there: dB a sample, and their standard error."""
+        worst = min(other.sqnr, key=other.sqnr.__getitem__)
+        floor = np.finfo(np.float64).tiny  # a sample without noise
+        saved = 10.0 * np.log10(np.maximum(other.noise[worst], floor) / np.maximum(self.noise[worst], floor))
+        chance = float(saved.std(ddof=1)) / math.sqrt(len(saved)) if len(saved) > 1 else 0.0
+        return worst, float(saved.mean()), chance
+
+    def joined(self, more: Score) -> Score:
+        """With the samples of another one."""
+        both = {n: np.concatenate([found, more.noise[n]]) for n, found in self.noise.items() if n in more.noise}
+        return Score(both, self.reshaped or more.reshaped)
+
+
+def _decibel(noise: float) -> float:
+    if not math.isfinite(noise):
+        return -math.inf
+    return -10.0 * math.log10(noise) if noise > 0 else math.inf
