@@ -22,6 +22,7 @@ from onnxq.measuring.joined import JoinedMeter, hidden, partitions
 from onnxq.measuring.metrics import ErrorMeter, Errors, jsonable
 from onnxq.measuring.outputs import worst_output
 from onnxq.measuring.timing import clock_of, glance
+from onnxq.memory import trim
 from onnxq.ort.messages import node_in
 from onnxq.ort.session import Session
 
@@ -147,6 +148,8 @@ def final_check(
     plain_sqnr = [e.sqnr for e in (m.result() for m in agreement.values()) if kept and e.sqnr == e.sqnr]
     speedup = float_seconds = None
     if kept and at_home:
+        del plain  # its weights make room for those of the float model
+        trim()
         with suppress(ExecutionError):  # its optimizations may break the float model: there is no speed to compare with
             base = opened(reference, threads=1)
             float_seconds, result_seconds = glance(base, optimized, typical(kept).feeds, clock_of(providers))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,22 @@ def test_errors_are_those_of_the_outputs() -> None:
     assert found.plain_sqnr is not None and found.plain_sqnr > 30
     size = len(result.SerializeToString())
     assert size * 0.8 < found.quantized_bytes < size * 1.2
+
+
+def test_no_more_than_two_sessions_hold_weights_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: weakref.WeakSet[Session] = weakref.WeakSet()
+    most: list[int] = []
+
+    class Counted(Session):
+        def __init__(self, *args: Any, **how: Any) -> None:
+            super().__init__(*args, **how)
+            alive.add(self)
+            most.append(len(alive))
+
+    monkeypatch.setattr("onnxq.measuring.final_check.Session", Counted)
+    reference = float_model()
+    checked = final_check(loaded(reference), loaded(quantized_model()), kept(reference, data()), float_bytes=1)
+    assert checked.speedup is not None and most == [1, 2, 2]
 
 
 def test_without_samples_it_is_checked_and_loaded_only() -> None:
