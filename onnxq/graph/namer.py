@@ -23,7 +23,7 @@ class _Pool:
     """A set of taken names that hands out free ones without searching twice."""
 
     def __init__(self) -> None:
-        self.taken: set[str] = set()
+        self.taken: set[str | None] = set()
         self._next: dict[str, int] = {}
 
     def fresh(self, base: str) -> str:
@@ -49,10 +49,14 @@ class Namer:
     def __init__(self, model: ir.Model) -> None:
         self._values = _Pool()
         self._nodes = _Pool()
+        values, nodes = self._values.taken, self._nodes.taken
         for graph in all_graphs(model):
-            self._values.taken.update(value.name for value in _values(graph) if value.name)
-            self._values.taken.update(value.name for value in graph.outputs if value.name)
-            self._nodes.taken.update(node.name for node in graph if node.name)
+            values.update(graph.initializers)
+            values.update([value.name for value in (*graph.inputs, *graph.outputs)])
+            for node in graph:  # hot: every pass that may add something begins here
+                nodes.add(node.name)
+                for value in node.outputs:
+                    values.add(value.name)
 
     def fresh(self, base: str) -> str:
         """A new tensor name: ``base`` itself when it is free, else ``base_1``, ``base_2`` …"""
