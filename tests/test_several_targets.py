@@ -144,4 +144,4 @@ def test_hints_are_told_with_their_targets(
     assert main(["quantize", model, "--data", data, *several, "-o", str(tmp_path / "out")]) == 0
     hints = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  hint")]
     assert [line.split(":")[0].split()[-1] for line in hints] == ["academic", "tvm"]
-    assert all("of 7 bits, rounded to the nearest step" in line for line in hints)
+    assert all("of 7 bits, rounded without data" in line for line in hints)

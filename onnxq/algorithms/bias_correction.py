@@ -155,13 +155,14 @@ def correct_biases(
     inputs = list(dict.fromkeys(layer.data.name or "" for layer in layers))
     ranks = {layer.data.name or "": len(layer.weight.shape or ()) for layer in layers}
     means = _known_means(samples, inputs)
-    copied = reference is not None and _unchanged(model, reference)
-    shared, source = measured if measured is not None and copied else Measured(), reference or model
+    source = reference or model
+    copied = measured is not None and reference is not None and _unchanged(model, reference, measured)
+    shared = measured if measured is not None and copied else Measured()
     known, biases = shared.means.setdefault(source, {}), shared.biases.setdefault(source, {})
     means |= {name: known[name] for name in inputs if name in known}
     missing = [name for name in inputs if name not in means]
     if missing:
-        tapped, names = tap(model, missing)
+        tapped, names = tap(source, missing)
         session = open_anyhow(tapped, providers=providers, custom_op_library=custom_op_library)
         for batch in _batches([t for t in missing if t in names], sizes or {}):
             means.update(_means(session, {t: names[t] for t in batch}, ranks, samples))
@@ -213,10 +214,16 @@ def _layers(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> list
     return found
 
 
-def _unchanged(model: ir.Model, reference: ir.Model) -> bool:
-    """Whether a copy of a model still holds the very constants of the model that it was copied from."""
+def _unchanged(model: ir.Model, reference: ir.Model, measured: Measured) -> bool:
+    """Whether a copy of a model still holds the very constants of the model that it was copied from.
+
+    Kernels rounded without data follow from these and from the numbers of the weights.
+    """
     own, theirs = ({n: v for g in all_graphs(m) for n, v in g.initializers.items()} for m in (model, reference))
-    return own.keys() == theirs.keys() and all(own[n].const_value is v.const_value for n, v in theirs.items())
+    rounded = {id(tensor) for _, tensor in measured.kernels.get(reference, {}).values()}
+    return own.keys() == theirs.keys() and all(
+        own[n].const_value is v.const_value or id(own[n].const_value) in rounded for n, v in theirs.items()
+    )
 
 
 def _constants(model: ir.Model, layers: Sequence[_Layer]) -> dict[str, NDArray[np.float32]]:

@@ -16,7 +16,7 @@ __all__ = ["Measured"]
 
 @dataclass(slots=True, eq=False)
 class Measured:
-    """Numbers of models as they were given; nothing here is of a model whose weights have been changed.
+    """Numbers of models as they were given; nothing here is of a model whose weights an algorithm has changed.
 
     What is known of a model is forgotten with it: statistics may serve many models, one after the other.
 
@@ -24,10 +24,16 @@ class Measured:
         means: model → tensor → the mean of each of its channels, float64, where the samples held back have none.
         biases: model → (node, parameters of its weight) → the bias corrected for the rounding of the weight; None where
             there is none to be had.
+        kernels: model → node → parameters of its weight and the weight as :mod:`onnxq.deciding.round_kernels` has
+            rounded it.
     """
 
     means: WeakKeyDictionary[ir.Model, dict[str, NDArray[np.float64]]] = field(default_factory=WeakKeyDictionary)
     biases: WeakKeyDictionary[ir.Model, dict[tuple[str, QParams], NDArray[np.float32] | None]] = field(
+        default_factory=WeakKeyDictionary
+    )
+
+    kernels: WeakKeyDictionary[ir.Model, dict[str, tuple[QParams, ir.TensorProtocol]]] = field(
         default_factory=WeakKeyDictionary
     )
 
@@ -39,3 +45,4 @@ class Measured:
         """Forget everything: the samples are others."""
         self.means.clear()
         self.biases.clear()
+        self.kernels.clear()

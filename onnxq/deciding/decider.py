@@ -19,6 +19,7 @@ from onnxq.console.terminal import plural
 from onnxq.deciding.idle import idle_bodies
 from onnxq.deciding.masks import find_masks
 from onnxq.deciding.rescue import extent
+from onnxq.deciding.round_kernels import round_kernels
 from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.judging import telling
 from onnxq.numbers import MADE, choose_numbers, unusable_constants, unusable_tensors
@@ -88,6 +89,7 @@ class Decider:
         self._wide: set[str] = set()
         self._unusable: dict[str, str] = {}
         self._samples = few(statistics.kept)
+        self._rounds = options.effort != "fast"
         outputs = (value for node in all_nodes(model) for value in node.outputs)
         self.masks = find_masks(model, statistics.tensors)
         self._idle = idle_bodies(model, statistics.tensors)
@@ -210,10 +212,12 @@ class Decider:
         numbers = choose_numbers(model, plan, statistics)
         said = self._adjusted(model, plan, numbers)
         choices = [choice for choice in self.choices if choice.stage == "numbers" and (final or choice.quick)]
-        if not (plan.quantized or plan.stored) or not choices:
+        if not (plan.quantized or plan.stored) or not (choices or self._rounds):
             return self._made(model, plan, numbers), said
         reporter = self.reporter if final else Silent()
         draft = Draft(model.clone(), model, plan, numbers, self.target, options, statistics, self._sizes, reporter)
+        if self._rounds:
+            round_kernels(draft.model, plan, numbers, statistics.measured.kernels.setdefault(model, {}))
         run(choices, draft)
         said += [note for note in self._adjusted(draft.model, draft.plan, draft.numbers) if note not in said]
         return self._made(draft.model, draft.plan, draft.numbers), [*draft.notes, *said]

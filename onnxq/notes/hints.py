@@ -149,8 +149,8 @@ def _needs(plan: Plan, target: Backend) -> tuple[str, ...]:
 
 
 def few_bits(plan: Plan, qparams: Mapping[str, QParams], recipe: Sequence[str]) -> tuple[str, ...]:
-    """A sentence on weights of fewer than 8 bits that were rounded to the nearest step: learning the rounding from data
-    is worth several dB there (GPTQ: Frantar et al. 2022).
+    """A sentence on weights of fewer than 8 bits that were rounded without data: learning the rounding from it is worth
+    several dB there (GPTQ: Frantar et al. 2022).
 
     Args:
         plan: where the model is quantized.
@@ -165,6 +165,6 @@ def few_bits(plan: Plan, qparams: Mapping[str, QParams], recipe: Sequence[str]) 
         return ()
     bits = " or ".join(str(bits) for bits in sorted(set(few)))
     return (
-        f"{plural(len(few), 'weight')} of {bits} bits, rounded to the nearest step: "
+        f"{plural(len(few), 'weight')} of {bits} bits, rounded without data: "
         "--algorithm gptq:prefix=true --algorithm bias_correction learns the rounding from the data",
     )

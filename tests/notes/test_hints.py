@@ -81,7 +81,7 @@ def test_weights_of_few_bits_suggest_to_learn_their_rounding() -> None:
     feeds = [{"x": normal(1, 64, seed=k, scale=1.0)} for k in range(32)]
     rounded = onnxq.quantize(model, feeds, options=Options(weight_bits=4))
     (hint,) = rounded.hints
-    assert hint.startswith("1 weight of 4 bits, rounded to the nearest step: --algorithm gptq:prefix=true")
+    assert hint.startswith("1 weight of 4 bits, rounded without data: --algorithm gptq:prefix=true")
     asked = ("gptq:prefix=true", "bias_correction")
     learned = onnxq.quantize(model, feeds, options=Options(weight_bits=4, algorithms=asked))
     assert learned.hints == ()
