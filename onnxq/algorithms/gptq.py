@@ -7,7 +7,7 @@ the means where the layer has a bias of its own, which then takes up the mean er
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -16,8 +16,10 @@ from onnxq.algorithm import Draft
 from onnxq.algorithms.common.parameter_help import LAYERWISE
 from onnxq.algorithms.layerwise.improve import Answer, Problem, improve
 from onnxq.algorithms.layerwise.rounding import Grid, descend, errors, feed_back
-from onnxq.algorithms.layerwise.scales import search_scales
+from onnxq.algorithms.layerwise.scales import fit_scales, search_scales
 from onnxq.errors import OptionError
+from onnxq.qparams import QParams
+from onnxq.spec import PerChannel
 
 __all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check", "solve"]
 
@@ -36,13 +38,15 @@ HELP: Mapping[str, str] = {
     **LAYERWISE,
     "order": "which inputs of a layer are rounded first: activation (those with the largest second moment) or natural "
     "(as they come)",
-    "search": "true: scales of weights of 2 to 4 bits are searched again, and kept where the rounded weights are "
-    "better; false: they stay",
+    "search": "true: scales of weights of 2 to 4 bits are searched again and fitted to the rounded weights, and kept "
+    "where these are better; false: they stay",
     "sweeps": "passes of coordinate descent over the rounded weights, 0 or more",
 }
 
 _SEARCHED = 4
 """Bits up to which scales are searched again."""
+_FITS = 3
+"""How often scales are fitted to integers."""
 
 
 def check(*, order: str, damping: float, prefix: bool, bias: bool, search: bool, sweeps: int) -> None:
@@ -70,7 +74,8 @@ def apply(draft: Draft, *, order: str, damping: float, prefix: bool, bias: bool,
         prefix: layers read what the quantized layers before them give, and make up for its error as far as they can.
         bias: a layer's own bias takes up the mean error.
         search: scales of 2 to 4 bits are searched again, for the error with the inputs' second moments and with their
-            diagonal alone, and kept where the rounded weights are better.
+            diagonal alone, fitted to the rounded weights, and kept where these are better: of each output, where it has
+            a scale of its own.
         sweeps: passes of coordinate descent over the rounded weights.
     """
     how = partial(solve, by_activation=order == "activation", search=search, sweeps=sweeps)
@@ -80,8 +85,8 @@ def apply(draft: Draft, *, order: str, damping: float, prefix: bool, bias: bool,
 def solve(problem: Problem, *, by_activation: bool, search: bool, sweeps: int) -> Answer:
     """Round one layer's weight."""
     hessian = problem.hessian
-    choices = [problem.qparams]
-    if search and problem.qparams.spec.bits <= _SEARCHED:
+    choices, few = [problem.qparams], problem.qparams.spec.bits <= _SEARCHED
+    if search and few:
         both = (np.diagonal(hessian, axis1=1, axis2=2), hessian)
         choices += [search_scales(problem.layer, problem.qparams, problem.target, moments) for moments in both]
     answers = []
@@ -91,4 +96,30 @@ def solve(problem: Problem, *, by_activation: bool, search: bool, sweeps: int) -
         if sweeps:
             made = descend(problem.target, made, hessian, grid, sweeps=sweeps)
         answers.append(Answer(made, qparams))
-    return min(answers, key=lambda answer: float(errors(answer.weight - problem.target, hessian).sum()))
+        if search and few:
+            answers.append(_fitted(problem, answers[-1]))
+    return _best(problem, answers)
+
+
+def _fitted(problem: Problem, answer: Answer) -> Answer:
+    """Scales fitted to the integers, and these to the scales, in turn; never worse."""
+    weight, qparams = answer.weight, answer.qparams
+    for again in range(_FITS):
+        qparams, weight = fit_scales(problem.layer, qparams, weight, problem.target, problem.hessian)
+        if again + 1 < _FITS:
+            grid = Grid.of(problem.layer, qparams)
+            weight = descend(problem.target, weight, problem.hessian, grid, sweeps=1)
+    return Answer(weight, qparams)
+
+
+def _best(problem: Problem, answers: Sequence[Answer]) -> Answer:
+    """The answer of least error: of each output by itself, where it has a scale of its own."""
+    found = np.stack([errors(answer.weight - problem.target, problem.hessian) for answer in answers])
+    spec = problem.qparams.spec
+    if not isinstance(spec.granularity, PerChannel) or not problem.qparams.scale.ndim:
+        return answers[int(found.sum(axis=(1, 2)).argmin())]
+    which = found.argmin(axis=0)  # (groups, outputs)
+    weight = np.take_along_axis(np.stack([answer.weight for answer in answers]), which[None, :, :, None], axis=0)[0]
+    numbers = ([getattr(answer.qparams, part) for answer in answers] for part in ("scale", "zero_point"))
+    scale, zero = (np.choose(which.reshape(-1), parts) for parts in numbers)
+    return Answer(weight, QParams(spec, scale, zero))

@@ -15,10 +15,12 @@ import onnxq
 from onnxq import Options
 from onnxq.algorithm import Draft
 from onnxq.algorithms.common.quantized_layer import quantized_layers
+from onnxq.algorithms.gptq import solve
 from onnxq.algorithms.layerwise import improve as layerwise
 from onnxq.algorithms.layerwise.hessian import moments_of
 from onnxq.algorithms.layerwise.improve import Answer, Problem
 from onnxq.algorithms.layerwise.rounding import Grid, damped, descend, errors, feed_back
+from onnxq.algorithms.layerwise.scales import fit_scales
 from onnxq.errors import OptionError
 from onnxq.prepare import backend_named
 from onnxq.qparams import fake_quantize
@@ -225,6 +227,45 @@ def test_what_is_worse_on_samples_held_back_is_undone() -> None:
     layerwise.improve(draft, lambda problem: Answer(np.zeros_like(problem.weight), problem.qparams), "zeros")
     assert {name: value.const_value for name, value in draft.model.graph.initializers.items()} == before
     assert "1 undone" in draft.notes[0]
+
+
+def problem_of(name: str, **asked: Any) -> Problem:
+    """What the only layer of a case asks to be solved."""
+    model, feeds = case(name)
+    seen: list[Problem] = []
+
+    def solve(problem: Problem) -> Answer:
+        seen.append(problem)
+        return Answer(problem.grid.nearest(problem.target), problem.qparams)
+
+    layerwise.improve(draft_of(model, feeds, effort="fast", **asked), solve, "test")
+    (problem,) = seen
+    return problem
+
+
+@pytest.mark.parametrize("per_channel", [True, False])
+@pytest.mark.parametrize("name", LAYERS)
+def test_scales_are_fitted_to_the_integers(name: str, per_channel: bool) -> None:
+    problem = problem_of(name, weight_bits=4, per_channel=per_channel)
+    rounded = problem.grid.nearest(problem.target)
+    fitted, weight = fit_scales(problem.layer, problem.qparams, rounded, problem.target, problem.hessian)
+    np.testing.assert_allclose(Grid.of(problem.layer, fitted).nearest(weight), weight, rtol=1e-6, atol=1e-9)
+    steps, before = (x / g.scale for x, g in ((weight, Grid.of(problem.layer, fitted)), (rounded, problem.grid)))
+    np.testing.assert_allclose(steps, before, atol=1e-6)
+    least = errors(weight - problem.target, problem.hessian)
+    for other in (rounded, weight * 1.01, weight * 0.99):
+        found = errors(other - problem.target, problem.hessian)
+        assert (least <= found + 1e-12).all() if per_channel else least.sum() <= found.sum()
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_each_output_takes_the_scale_that_suits_it(name: str) -> None:
+    problem = problem_of(name, weight_bits=4, per_channel=True)
+    plain, searched = (solve(problem, by_activation=True, search=search, sweeps=2) for search in (False, True))
+    before, after = (errors(answer.weight - problem.target, problem.hessian) for answer in (plain, searched))
+    assert (after <= before + 1e-12).all() and after.sum() < 0.97 * before.sum()
+    grid = Grid.of(problem.layer, searched.qparams)
+    np.testing.assert_allclose(grid.nearest(searched.weight), searched.weight, rtol=1e-6, atol=1e-9)
 
 
 def test_weights_that_layers_share_are_left_alone() -> None:

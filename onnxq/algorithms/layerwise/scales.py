@@ -1,4 +1,4 @@
-"""Scales of weights searched for the error that rounding to nearest gives a layer's output."""
+"""Scales of weights chosen for the error of a layer's output: searched for, or fitted to integers that are there."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from onnxq.calibration.weights import weight_range
 from onnxq.qparams import QParams, from_range
 from onnxq.spec import PerBlock
 
-__all__ = ["search_scales"]
+__all__ = ["fit_scales", "search_scales"]
 
 Doubles = NDArray[np.float64]
 
+_STRETCH = 0.5, 2.0  # of a scale that is fitted
 _FINEST = 8  # bits: from here on a weight's range is that of its values
 
 
@@ -54,6 +55,36 @@ def search_scales(
             np.asarray(np.where(better, tried.zero_point, best.zero_point), np.int64),
         )
     return best
+
+
+def fit_scales(
+    layer: QuantizedLayer, qparams: QParams, weight: Doubles, target: Doubles, hessian: Doubles
+) -> tuple[QParams, Doubles]:
+    """The scales of least output error for a rounded weight whose integers stay.
+
+    Of ``tr((s Q - W) H (s Q - W)^T)`` the best ``s`` of a row is ``Q H W^T / Q H Q^T``. It is not needed of blocks and
+    powers of two, whose scales stay.
+
+    Args:
+        layer: the layer.
+        qparams: numbers that the weight is rounded with.
+        weight: on that grid, (groups, outputs, inputs).
+        target: what is rounded, the same shape.
+        hessian: second moments of the input, (groups, inputs, inputs).
+
+    Returns:
+        The numbers, and the weight on their grid.
+    """
+    if qparams.spec.power_of_two or isinstance(qparams.spec.granularity, PerBlock):
+        return qparams, weight
+    moved = weight @ hessian
+    wanted, had = (np.einsum("goi,goi->go", moved, of).reshape(-1) for of in (target, weight))
+    if not qparams.scale.ndim:
+        wanted, had = wanted.sum(), had.sum()
+    stretch = np.where((wanted > 0) & (had > 0), wanted / np.where(had > 0, had, 1.0), 1.0).clip(*_STRETCH)
+    fitted = replace(qparams, scale=np.asarray(qparams.scale * stretch, np.float32).reshape(qparams.scale.shape))
+    steps = np.rint(weight / Grid.of(layer, qparams).scale)
+    return fitted, steps * Grid.of(layer, fitted).scale
 
 
 def _owners(layer: QuantizedLayer, qparams: QParams) -> NDArray[np.int64]:
