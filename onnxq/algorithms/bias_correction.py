@@ -140,7 +140,7 @@ def correct_biases(
         numbers: parameters by site name.
         samples: samples to measure the mean of each layer's input on.
         reference: holds the weights and biases to compare with, where those of ``model`` have been changed before.
-        measured: what is known of the reference, where ``model`` is still an unchanged copy of it; added to.
+        measured: what is known of the reference; added to where ``model`` is still an unchanged copy of it.
         sizes: tensor name → number of elements, to bound the memory that measuring takes.
         providers: execution providers of onnxruntime.
         custom_op_library: shared library with the model's custom operators.
@@ -155,9 +155,9 @@ def correct_biases(
     inputs = list(dict.fromkeys(layer.data.name or "" for layer in layers))
     ranks = {layer.data.name or "": len(layer.weight.shape or ()) for layer in layers}
     means = _known_means(samples, inputs)
-    source = reference or model
-    copied = measured is not None and reference is not None and _unchanged(model, reference, measured)
-    shared = measured if measured is not None and copied else Measured()
+    source, shared = reference or model, measured or Measured()
+    if reference is None or not _unchanged(model, reference, shared):
+        shared = Measured()
     known, biases = shared.means.setdefault(source, {}), shared.biases.setdefault(source, {})
     means |= {name: known[name] for name in inputs if name in known}
     missing = [name for name in inputs if name not in means]
@@ -215,10 +215,7 @@ def _layers(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> list
 
 
 def _unchanged(model: ir.Model, reference: ir.Model, measured: Measured) -> bool:
-    """Whether a copy of a model still holds the very constants of the model that it was copied from.
-
-    Kernels rounded without data follow from these and from the numbers of the weights.
-    """
+    """Whether a copy of a model still holds the very constants of that model, or its kernels rounded without data."""
     own, theirs = ({n: v for g in all_graphs(m) for n, v in g.initializers.items()} for m in (model, reference))
     rounded = {id(tensor) for _, tensor in measured.kernels.get(reference, {}).values()}
     return own.keys() == theirs.keys() and all(
