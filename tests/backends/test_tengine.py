@@ -160,7 +160,8 @@ def test_a_relu_whose_input_is_moved_hands_its_numbers_back(tmp_path: Path) -> N
     model = build(
         """(float[1, 3, 8, 8] x) => (float[1, 192] y) {
             [conv] a = Conv <pads = [1, 1, 1, 1]> (x, w)
-            [flat] f = Flatten (a)
+            [pool] p = MaxPool <kernel_shape = [1, 1]> (a)
+            [flat] f = Flatten (p)
             [relu] y = Relu (f)
         }""",
         w=normal(3, 3, 3, 3),
