@@ -257,7 +257,7 @@ def test_check_names_what_it_builds_in_no_model(node: str, what: str) -> None:
     inputs = "float[1, 4, 8, 8] x" + (", float s" if "(x, s)" in node else "")
     model = build(
         f"({inputs}) => (float[a, b, c, d] y) {{ {node} }}",
-        scales=np.float32([1, 1, 2, 2]),
+        scales=np.asarray([1, 1, 2, 2], np.float32),
         two=np.array([2]),
         one=np.ones(4, np.float32),
         zero=np.zeros(4, np.float32),

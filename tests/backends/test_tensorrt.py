@@ -292,10 +292,7 @@ def test_what_tensorrt_has_not_is_refused_before_any_work(options: dict[str, Any
 )
 def test_check_names_what_the_parser_refuses(node: str, what: str) -> None:
     more = {"i": ", int64[a, b, c, d] i", "m": ", float[4] m, float[4] v"}.get(node.split(" = ")[0][3:4], "")
-    model = build(
-        f"(float[1, 4, 8, 8] x) => (float[a, b, c, d] y{more}) {{ {node} }}",
-        opset=19,
-        **({"one": np.ones(4, np.float32)} if "one" in node else {}),
-    )
+    constants: Any = {"one": np.ones(4, np.float32)} if "one" in node else {}
+    model = build(f"(float[1, 4, 8, 8] x) => (float[a, b, c, d] y{more}) {{ {node} }}", opset=19, **constants)
     told = [f.what for f in onnxq.check(model, backend="tensorrt") if "parser" in f.what]
     assert len(told) == bool(what) and all(what in said for said in told)

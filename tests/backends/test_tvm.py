@@ -146,7 +146,7 @@ def refused(name: str) -> onnx.ModelProto:
     text = REFUSED[name][0].format(BODIES[name])
     if name != "nms":
         constants = {"one": np.ones(4, np.float32), "w": normal(4, 4, 3, 3)}
-        used = {key: value for key, value in constants.items() if f"{key})" in text or f"{key}," in text}
+        used: Any = {key: value for key, value in constants.items() if f"{key})" in text or f"{key}," in text}
         return build(text, opset=23 if name == "heads" else 17, ir_version=10, **used)
     return build(text, most=np.array([5]), overlap=f32([0.5]), least=f32([0.1]))
 
