@@ -74,7 +74,7 @@ def test_it_helps_and_can_be_left_out() -> None:
     assert scores[1] > scores[0] + 3
 
 
-@pytest.mark.parametrize("shape", [(1,), (6, 1), (6, 6)])
+@pytest.mark.parametrize("shape", [(6, 1), (6, 6)])
 def test_what_is_added_to_a_gemm_row_by_row_stays(shape: tuple[int, ...]) -> None:
     model = build("(float[6, 8] x) => (float[6, 6] y) { y = Gemm (x, w, c) }", w=normal(8, 6), c=normal(*shape))
     q = onnxq.quantize(model, shifted(6, 8), options=Options(placement="all", weight_bits=4))
@@ -184,7 +184,7 @@ def test_several_targets_with_one_model_measure_once(monkeypatch: pytest.MonkeyP
         e=normal(8, seed=5),
     )
     feeds = [{**feed, "k": np.array([1, 144])} for feed in shifted(1, 4, 6, 6)]
-    names = ("tensorrt", "snpe", "rknn")
+    names = ("tensorrt", "snpe", "ppl")
     alone = {name: onnxq.quantize(model, feeds, backend=name) for name in names}
     measured: list[list[str]] = []
 

@@ -39,7 +39,7 @@ CASES = {
 def one_layer(
     case: str, **asked: int | bool
 ) -> tuple[QuantizedLayer, onnxq.Quantized, Floats, list[dict[str, Floats]]]:
-    """A layer, its quantized model, what it gives for a sample, and the samples."""
+    """A layer, its quantized model, what it gives for a sample with the weights chosen, and the samples."""
     given, made, call, shape = CASES[case]
     model = build(f"(float[{given}] x) => (float[{made}] y) {{ y = {call} }}", w=normal(*shape))
     dims = [int(d) for d in given.split(",")]
@@ -47,7 +47,8 @@ def one_layer(
     options = Options(placement="all", **asked)  # type: ignore[arg-type]
     quantized = onnxq.quantize(model, feeds, options=options)
     (layer,) = quantized_layers(quantized.model, quantized.plan, stored=True)
-    return layer, quantized, infer(model, feeds[:1], optimize=False)["y"][0], feeds
+    chosen = ir.serde.serialize_model(quantized.model)
+    return layer, quantized, infer(chosen, feeds[:1], optimize=False)["y"][0], feeds
 
 
 def as_rows(output: Floats, layer: QuantizedLayer) -> Floats:
@@ -109,7 +110,7 @@ def test_the_bias_of_a_matmul_is_the_add_behind_it() -> None:
     np.testing.assert_array_equal(got, f32(np.tile(8 + np.arange(6), (5, 1))))
 
 
-@pytest.mark.parametrize("bias", [(1,), (5, 6), (5, 1)])
+@pytest.mark.parametrize("bias", [(5, 6), (5, 1)])
 def test_a_bias_that_is_not_one_number_an_output_is_none(bias: tuple[int, ...]) -> None:
     model = build("(float[5, 8] x) => (float[5, 6] y) { y = Gemm (x, w, b) }", w=normal(8, 6), b=normal(*bias))
     quantized = onnxq.quantize(model, [{"x": normal(5, 8)}], options=Options(placement="all"))
