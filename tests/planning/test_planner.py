@@ -12,7 +12,7 @@ import pytest
 import onnxq
 from onnxq import Options
 from onnxq.errors import OptionError
-from onnxq.options import Override
+from onnxq.options import Override, Placement
 from onnxq.planning.planner import activations_of, make_plan
 from onnxq.prepare import Prepared, backend_named
 from tests.models import build, f32, normal
@@ -261,7 +261,7 @@ def test_sites_come_in_the_order_of_the_graph() -> None:
 
 
 @pytest.mark.parametrize("placement", ["all", "auto", "compute"])
-def test_the_activations_of_a_plan_are_known_without_its_sites(placement: str) -> None:
+def test_the_activations_of_a_plan_are_known_without_its_sites(placement: Placement) -> None:
     for make in (conv_relu, residual, concat, transformer, branches, recurrent, table):
         model, options = Prepared(make(), Options()).model, Options(placement=placement)
         for target in onnxq.backends():
