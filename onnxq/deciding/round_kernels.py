@@ -90,17 +90,17 @@ def _rounded(layer: QuantizedLayer, qp: QParams) -> Floats:
     made = np.empty_like(rows)
     for start in range(0, len(rows), _ROWS):
         part = slice(start, start + _ROWS)
-        ends = qp.spec.qmin - zero[part], qp.spec.qmax - zero[part]
-        steps = np.ascontiguousarray(rows[part].T)
-        steps /= scale[part]
-        made[part] = (_evened(steps, apart, *ends) * scale[part]).T
+        low, high = qp.spec.qmin - zero[part], qp.spec.qmax - zero[part]
+        low = np.maximum(low, -high) if qp.spec.symmetric else low
+        made[part] = (_evened(np.divide(rows[part].T, scale[part], order="C"), apart, low, high) * scale[part]).T
     return fake_quantize(made.reshape(weight.shape), qp)
 
 
 def _evened(steps: Floats, apart: Floats, low: Floats, high: Floats) -> Floats:
     """Kernels rounded by coordinate descent: each tap in turn takes the best integer, the others given.
 
-    Zeros stay: a sparse weight stays sparse.
+    Zeros stay: a sparse weight stays sparse. So do the ends of the grid: a tool that takes the scale from the largest
+    weight finds the same one.
 
     Args:
         steps: the kernels in steps of their grids, (taps, kernels).
@@ -109,11 +109,12 @@ def _evened(steps: Floats, apart: Floats, low: Floats, high: Floats) -> Floats:
         high: the highest.
     """
     made = np.clip(np.rint(steps), low, high)
+    fixed = (steps == 0) | (made == low) | (made == high)
     error = made - steps
     for _ in range(_SWEEPS):
         for tap, wanted in enumerate(steps):
             best = np.clip(np.rint(made[tap] - apart[tap] @ error), low, high)
-            made[tap] = np.where(wanted == 0, 0, best)
+            made[tap] = np.where(fixed[tap], made[tap], best)
             error[tap] = made[tap] - wanted
     return made
 

@@ -25,13 +25,13 @@ def fit_to_target(model: ir.Model, plan: Plan, numbers: dict[str, QParams], targ
         target: the target.
 
     Returns:
-        Notes; each tensor whose grid was moved by more than rounding is named. Biases, whose grids follow, are not.
+        Notes; each tensor whose grid was moved by more than rounding is named. Biases and tied tensors follow, and are not.
     """
     if target.adjust is None:
         return []
     given = dict(numbers)
     notes = target.adjust(model, plan, numbers)
-    own = (site for site in plan.sites if site.name in given and site.role != "bias")
+    own = (s for s in plan.sites if s.name in given and s.role != "bias" and s.tied_to is None)
     moved = [site.tensor for site in own if moved_scales(given[site.name], numbers[site.name])]
     moved = [name for name in moved if not any(f"'{name}'" in note for note in notes)]
     if moved:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from onnx import numpy_helper
 
 from onnxq import Options, PerTensor, QuantSpec
 from tests.cases import g07, g07_recurrent
-from tests.contract import Outcome, quantize_checked
+from tests.contract import ALL, Outcome, quantize_checked
 from tests.models import build, f32, feeds_for, images, normal
 
 SIGNED = Options(placement="all", symmetric=True)
@@ -317,10 +318,11 @@ def test_conv_of_other_ranks(rank: int) -> None:
 
 
 def test_weights_read_back_as_they_were_meant() -> None:
-    """Per-channel weights of a Conv, dequantized by hand, are within half a step of the float ones."""
+    """Per-channel weights of a Conv, dequantized by hand, are within half a step of the float ones where they are
+    rounded to nearest."""
     w = normal(4, 3, 3, 3) * f32([1e-3, 1, 100, 1e4]).reshape(4, 1, 1, 1)
     model = build("(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { y = Conv (x, w) }", w=w)
-    result = quantize_checked(model, images(1, 3, 8, 8))
+    result = quantize_checked(model, images(1, 3, 8, 8), replace(ALL, effort="fast"))
     constants = {t.name: numpy_helper.to_array(t) for t in result.proto.graph.initializer}
     dq = next(n for n in result.proto.graph.node if n.op_type == "DequantizeLinear" and n.input[0].startswith("w"))
     scale = constants[dq.input[1]].reshape(4, 1, 1, 1)
