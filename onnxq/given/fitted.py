@@ -25,7 +25,8 @@ def fit_to_target(model: ir.Model, plan: Plan, numbers: dict[str, QParams], targ
         target: the target.
 
     Returns:
-        Notes; each tensor whose grid was moved by more than rounding is named. Biases and tied tensors follow, and are not.
+        Notes; each tensor whose grid was moved by more than rounding is named. Biases and tied tensors follow, and are
+        not.
     """
     if target.adjust is None:
         return []
