@@ -125,10 +125,8 @@ class Job:
         """Whether a poor result is searched for a better one."""
         if options.placement == "all" or options.effort == "fast" or not self.target.mixes:
             return False
-        chose_bits = any(
-            choice.stage == "options" for choice in self.choices
-        )  # a budget, which float layers would break
-        return min(self.target.bits(options)) >= 8 and not chose_bits
+        budget = any(choice.stage == "options" for choice in self.choices)  # of bits, which float layers would break
+        return min(self.target.bits(options)) >= 8 and not budget
 
 
 def _warnings(
