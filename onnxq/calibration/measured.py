@@ -24,8 +24,8 @@ class Measured:
         means: model → tensor → the mean of each of its channels, float64, where the samples held back have none.
         biases: model → (node, parameters of its weight) → the bias corrected for the rounding of the weight; None where
             there is none to be had.
-        kernels: model → node → parameters of its weight and the weight as :mod:`onnxq.deciding.round_kernels` has
-            rounded it.
+        kernels: model → node → parameters of its weight and the weight as rounded by
+            :mod:`onnxq.algorithms.layerwise.round_kernels`.
     """
 
     means: WeakKeyDictionary[ir.Model, dict[str, NDArray[np.float64]]] = field(default_factory=WeakKeyDictionary)

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from onnxq.algorithm import Draft
 from onnxq.algorithm_choice import Choice, run
+from onnxq.algorithms.layerwise.round_kernels import round_kernels
 from onnxq.backend import Backend, Kind
 from onnxq.calibration.roles import few
 from onnxq.calibration.sizes import sizes_on
@@ -19,7 +20,6 @@ from onnxq.console.terminal import plural
 from onnxq.deciding.idle import idle_bodies
 from onnxq.deciding.masks import find_masks
 from onnxq.deciding.rescue import extent
-from onnxq.deciding.round_kernels import round_kernels
 from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.judging import telling
 from onnxq.numbers import MADE, choose_numbers, unusable_constants, unusable_tensors

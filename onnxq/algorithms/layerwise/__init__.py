@@ -1,1 +1,1 @@
-"""Weights of one layer after the other rounded for the error of its output, from second moments of its inputs."""
+"""Weights of one layer after the other rounded for its output's error, by known or assumed moments of its inputs."""
