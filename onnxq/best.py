@@ -58,7 +58,7 @@ def improve(first: Quantized, decider: Decider, reporter: Reporter) -> tuple[Qua
         reporter: shows progress.
 
     Returns:
-        The best model found, at worst ``first``, and what was tried, with gains in dB.
+        The best model found by the samples that judge, ``first`` where none is better there, and what was tried.
     """
     bench = _Bench(decider)
     state = bench.of(decider.options.range, algorithms_of(decider.options), first)
