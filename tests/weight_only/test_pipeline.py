@@ -251,9 +251,9 @@ def test_what_stays_float_and_why(tmp_path: Path) -> None:
 
 
 def test_bytes_are_multiplied_in_integers_and_a_slow_choice_is_told_of(tmp_path: Path) -> None:
-    proto = build("(float[N, 512] x) => (float[N, 512] y) { y = MatMul (x, w) }", w=normal(512, 512))
+    proto = build("(float[N, 1024] x) => (float[N, 1024] y) { y = MatMul (x, w) }", w=normal(1024, 1024))
     source = save(proto, tmp_path / "m.onnx")
-    feeds = [{"x": normal(32, 512, seed=seed, scale=1.0)} for seed in range(4)]
+    feeds = [{"x": normal(128, 1024, seed=seed, scale=1.0)} for seed in range(4)]  # milliseconds: it has to be told of
     quick = quantize_weights(source, tmp_path / "4.onnx", bits=8, format="matmulnbits", data=feeds)
     exact = quantize_weights(source, tmp_path / "0.onnx", bits=8, format="matmulnbits", data=feeds, accuracy_level=0)
     (node,) = onnx.load(tmp_path / "4.onnx").graph.node
