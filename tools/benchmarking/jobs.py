@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import sys
 import time
 from collections.abc import Iterator
@@ -18,6 +17,8 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as ort
+
+from benchmarking.power import Power
 
 Feeds = dict[str, np.ndarray]
 COMPUTE = ["Conv", "MatMul", "Gemm"]
@@ -143,25 +144,19 @@ def measure(model: str, results: dict[str, str], folder: str, rounds: int, secon
         except Exception as error:  # noqa: PERF203
             found[name] = {"error": f"result does not load: {_brief(error)}"}
     names = [output.name for output in reference.get_outputs()]
-    power = {(r, n): [0.0, 0.0] for r in sessions for n in names}
+    power = {result: Power() for result in sessions}
     first: Feeds = {}
     for feeds in _samples(folder):
         first = first or feeds
         expected = reference.run(names, feeds)
         for result in list(sessions):
             try:
-                got = sessions[result].run(names, feeds)
-                for name, want, have in zip(names, expected, got, strict=True):
-                    if want.dtype.kind == "f":
-                        want, have = want.astype(np.float64), have.astype(np.float64)
-                        power[result, name][0] += float(np.square(want).sum())
-                        power[result, name][1] += float(np.square(want - have).sum())
+                power[result].add(names, expected, sessions[result].run(names, feeds))
             except Exception as error:  # noqa: PERF203
                 found[result] = {"error": f"result does not run: {_brief(error)}"}
                 del sessions[result]
     for result in sessions:
-        levels = [_decibel(*power[result, name]) for name in names if power[result, name][0] > 0]
-        found[result]["sqnr"] = min(levels, default=None)
+        found[result]["sqnr"] = power[result].worst()
     ratios = _latencies(reference, sessions, first, rounds, seconds)
     for result in sessions:
         found[result]["latency"] = ratios[result]
@@ -198,19 +193,16 @@ def _samples(folder: str) -> Iterator[Feeds]:
             yield {name: archive[name] for name in archive.files}
 
 
-def _decibel(signal: float, noise: float) -> float:
-    if not math.isfinite(noise):
-        return -math.inf
-    return 10 * math.log10(signal / noise) if noise else math.inf
-
-
 def _brief(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}"[:200]
 
 
 def main() -> int:
-    """``jobs.py JOB ARGUMENTS ANSWER THREADS``: run a job, write its answer as JSON; errors are an answer too."""
+    """``python -m benchmarking.jobs JOB ARGUMENTS ANSWER THREADS``: run a job, write its answer as JSON.
+
+    Errors are an answer too.
+    """
     job, arguments, answer, threads = sys.argv[1:]
     ordinary = ort.SessionOptions
 

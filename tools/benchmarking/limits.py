@@ -20,8 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Limits", "Outcome", "run_job", "run_limited"]
+__all__ = ["HERE", "Limits", "Outcome", "program", "run_job", "run_limited"]
 
+HERE = {"PYTHONPATH": str(Path(__file__).parent.parent)}
+"""Environment in which the modules of this folder are found."""
 _KIB = 1 if sys.platform == "darwin" else 1024  # unit of ru_maxrss, bytes
 _NO_MEMORY = ("MemoryError", "bad_alloc", "Failed to allocate", "Unable to allocate", "SIGKILL")
 
@@ -121,6 +123,11 @@ def run_limited(
     return Outcome(error, usage.ru_utime + usage.ru_stime, wall, usage.ru_maxrss * _KIB / 1e6, output=output)
 
 
+def program(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module of this folder, in the environment :data:`HERE`."""
+    return [sys.executable, "-m", f"benchmarking.{module}", *arguments]
+
+
 def run_job(name: str, arguments: dict[str, Any], limits: Limits) -> Outcome:
     """Run a function of :mod:`benchmarking.jobs` in a process of its own.
 
@@ -131,9 +138,8 @@ def run_job(name: str, arguments: dict[str, Any], limits: Limits) -> Outcome:
     """
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
-        script = Path(__file__).with_name("jobs.py")
-        command = [sys.executable, str(script), name, json.dumps(arguments), str(answer), str(limits.threads)]
-        outcome = run_limited(command, limits, folder=folder)
+        given = [name, json.dumps(arguments), str(answer), str(limits.threads)]
+        outcome = run_limited(program("jobs", *given), limits, env=HERE, folder=folder)
         if answer.exists():
             outcome.answer = json.loads(answer.read_text(encoding="utf-8"))
         if outcome.error is None:
