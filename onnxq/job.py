@@ -97,8 +97,9 @@ class Job:
             quantized, tried = improve(quantized, decider, reporter)
             decider.notes += [note for note in tried if note not in decider.notes]
             verification = verify(quantized)
+        before = [*prepared.warnings, *decider.warnings]
         said = _warnings(
-            quantized, verification, [*prepared.warnings, *decider.warnings], fitted[0], draft, self.format
+            quantized, verification, before, fitted[0], draft, self.format, rewritten=fitted[0] is not prepared.model
         )
         unsaid = self.format.notes(quantized) if self.format.notes is not None else []
         return replace(
@@ -136,6 +137,8 @@ def _warnings(
     fitted: ir.Model,
     draft: FloatDraft,
     form: Format,
+    *,
+    rewritten: bool,
 ) -> list[str]:
     """What to be careful of, of a finished result.
 
@@ -146,12 +149,13 @@ def _warnings(
         fitted: the float model as the target wants it.
         draft: the same as the algorithms have left it, with what is known of it.
         form: in which the result is written.
+        rewritten: whether the float model as the target wants it is another one than was calibrated.
     """
     target, options, statistics = draft.target, draft.options, draft.statistics
     filled = {value.name for value in filled_values(quantized.model)}
     told = statistics.warnings(set(quantized.plan.observed()) - filled)
     told += [*before, *verification.warnings]
-    if target.rewrite is not None:
+    if target.rewrite is not None and rewritten:
         told += rewrite_cost(fitted, target.name, verification, statistics.kept, options)
     told += [*lacking(fitted, target, options), *unmet(draft.model, quantized.plan, target, options)]
     packed = not form.simulated and form is not FAKE_QUANTIZE

@@ -20,6 +20,7 @@ from onnxq.graph.files.save import file_size
 from onnxq.graph.foreign import infer_foreign
 from onnxq.graph.namer import unique_names
 from onnxq.graph.note import Note
+from onnxq.graph.parts import Parts
 from onnxq.graph.passes.inline import inline_functions
 from onnxq.graph.passes.lower_opset import lower_opset, newer_than
 from onnxq.graph.passes.normalize import normalize
@@ -93,6 +94,8 @@ class Prepared:
     def for_target(self, target: Backend, options: Options) -> tuple[ir.Model, list[str]]:
         """The model as a target wants it, its tensors named as they are, and what was done to it.
 
+        It is the attribute ``model`` itself where nothing was done.
+
         Raises:
             OptionError: an opset is asked for that the result cannot have.
             ModelError: the format asked for cannot hold the model.
@@ -103,14 +106,18 @@ class Prepared:
         model, notes = self.raised(self.model, least, options.opset)
         lower = target.max_opset is not None and model.opset_imports.get("", 0) > target.max_opset
         if target.rewrite is not None or lower:
-            model = model.clone() if model is self.model else model
+            cloned = model is self.model
+            model = model.clone() if cloned else model
             before = _tensors(model).keys()
             notes += lowered(model, target, options)
             mark_excluded(model, options)
+            parts = Parts(model)
             notes += map(str, target.rewrite(model) if target.rewrite is not None else ())
             for name, value in _tensors(model).items():
                 if name not in before:
                     value.meta[MADE] = True
+            if cloned and not lower and parts.are_the_same:
+                model = self.model  # whose measurements other targets share
         refuse = target.format_named(options.format).refuses
         if refuse is not None:
             refuse(model)
