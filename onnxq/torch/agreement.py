@@ -1,0 +1,124 @@
+"""Whether an exported file computes in onnxruntime what the module computes in torch.
+
+Both round sums of their own order, so a value at a tie between two integers may fall to either side, and what follows
+then differs by more: in a deep net without end. Where the outputs differ, every quantizer is looked at alone, what is
+behind it being given what torch gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from numpy.typing import NDArray
+
+from onnxq.errors import VerificationError
+from onnxq.graph.files.load import load
+from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import is_constant
+from onnxq.ort.session import Session
+from onnxq.render import fake_quantize
+
+__all__ = ["CALL", "quantized_values", "require_same"]
+
+Tensor = torch.Tensor
+Arrays = Mapping[str, NDArray[Any]]
+
+CALL = "call"
+"""Attribute of a quantizer's node on its way out of torch: which call it was."""
+_TOLERANCE = 1e-3
+"""Share of the largest value by which torch and onnxruntime may differ where no step of a quantizer explains it."""
+_AT_TIES = 0.01
+"""Share of the values behind a quantizer that may differ by more: those at ties."""
+
+
+def quantized_values(model: ir.Model, calls: Sequence[Tensor]) -> dict[ir.Value, Tensor]:
+    """What torch gives at the outputs of an exported model's quantizers of activations.
+
+    Args:
+        model: exported; the attributes :data:`CALL` are taken out of it.
+        calls: results, by call.
+    """
+    found = {}
+    for node in all_nodes(model):
+        number = node.attributes.pop(CALL, None) if node.domain == fake_quantize.DOMAIN else None
+        if number is not None and not is_constant(node.inputs[0]) and node.graph is model.graph:
+            found[node.outputs[0]] = calls[number.as_int()]
+    return found
+
+
+def require_same(
+    model: ir.Model, example: Sequence[Tensor], wanted: Sequence[Tensor], quantized: Mapping[ir.Value, Tensor]
+) -> None:
+    """Run an exported model in onnxruntime.
+
+    Args:
+        model: exported; left unchanged.
+        example: its inputs, in order.
+        wanted: the outputs in torch, in order.
+        quantized: see :func:`quantized_values`.
+
+    Raises:
+        VerificationError: it computes something else than torch.
+    """
+    names = [v.name or "" for v in model.graph.inputs]
+    if len(names) != len(example):
+        raise VerificationError(
+            f"it has {len(names)} inputs, the example {len(example)} tensors",
+            where="the exported model",
+            hint="Give as example only tensors that the module reads",
+        )
+    feeds = {name: t.detach().cpu().numpy() for name, t in zip(names, example, strict=True)}
+    outputs = {v.name or "": t.detach().cpu().numpy() for v, t in zip(model.graph.outputs, wanted, strict=True)}
+    if not _apart(Session(model, optimize=False).run(feeds), outputs):
+        return
+    there = {v.name or "" for node in model.graph for v in node.outputs}
+    between = {name: t.cpu().numpy() for v, t in quantized.items() if (name := v.name or "") in there}
+    given = {_given(name): array for name, array in between.items()}
+    got = Session(_taken_apart(model, between), optimize=False).run({**feeds, **given})
+    for reason in (*_apart(got, between, _AT_TIES), *_apart(got, outputs)):
+        raise VerificationError(
+            f"onnxruntime gives another tensor {reason}",
+            where="the exported model",
+            hint="A tensor that is changed in place and read under another name is exported wrongly by torch",
+        )
+
+
+def _apart(got: Arrays, wanted: Arrays, share: float = 0.5) -> list[str]:
+    """What differs in more than a share of its values."""
+    found = []
+    for name, array in wanted.items():
+        exact, other = array.astype(np.float64), np.asarray(got[name], np.float64)
+        size = float(np.abs(exact).max(initial=0.0))
+        error = np.abs(other - exact) if other.shape == exact.shape else np.full(max(exact.size, 2), np.inf)
+        beyond = np.count_nonzero(~(error <= _TOLERANCE * max(size, 1e-30)))
+        if beyond > max(share * error.size, share < 0.5):
+            median = float(np.median(error))
+            found.append(f"{name!r} than torch: median difference {median:.3g}, largest value {size:.3g}")
+    return found
+
+
+def _given(name: str) -> str:
+    return f"{name}_given"
+
+
+def _taken_apart(model: ir.Model, between: Arrays) -> ir.Model:
+    """A copy whose quantizers are outputs, with inputs for what follows them."""
+    copy = load(model)
+    for node in copy.graph:
+        value = node.outputs[0] if node.outputs else None
+        name = value.name or "" if value is not None else ""
+        if value is None or name not in between:
+            continue
+        shape = ir.Shape(between[name].shape)
+        entry = ir.Value(name=_given(name), type=ir.TensorType(ir.DataType.FLOAT), shape=shape)
+        for reader, index in list(value.uses()):
+            reader.replace_input_with(index, entry)
+        copy.graph.inputs.append(entry)
+        if not value.is_graph_output():
+            value.type, value.shape = entry.type, shape
+            copy.graph.outputs.append(value)
+    return copy
