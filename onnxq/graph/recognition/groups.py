@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxq.graph.note import Note
 from onnxq.graph.recognition.pattern_activation import match_activation
 from onnxq.graph.recognition.pattern_normalization import match_normalization
 from onnxq.graph.traverse import all_graphs
@@ -34,28 +33,26 @@ class Group:
     outputs: tuple[ir.Value, ...]
 
 
-def find_groups(model: ir.Model, *, misses: list[Note] | None = None) -> list[Group]:
+def find_groups(model: ir.Model) -> list[Group]:
     """Finds activation functions, normalizations and softmaxes that are written as chains of simple operators.
 
-    A node is in one group at most. The time grows with the number of nodes only.
+    A node is in one group at most, and nothing outside a group reads a tensor inside it. The time
+    grows with the number of nodes only.
 
     Args:
         model: left as it is; constants folded and ranks inferred, as after ``normalize``.
-        misses: gets a note for each chain that computes such a function but is no group since a tensor inside it is
-            needed elsewhere.
 
     Returns:
         The groups, in the order of their first nodes, the main graph's before those of subgraphs.
     """
     groups: list[Group] = []
-    notes = misses if misses is not None else []
     for graph in all_graphs(model):
         position = {node: index for index, node in enumerate(graph)}
         taken: set[ir.Node] = set()
         here: list[Group] = []
         for matcher in (match_normalization, match_activation):
             for node in position:
-                found = matcher(node, position, taken, notes)
+                found = matcher(node, position, taken)
                 if found is None:
                     continue
                 kind, members, start, end = found

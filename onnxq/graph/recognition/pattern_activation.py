@@ -9,8 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.graph.note import Note
-from onnxq.graph.recognition.region import ELEMENTWISE, Array, backward, compute, leaks, scalar
+from onnxq.graph.recognition.region import ELEMENTWISE, Array, backward, compute, open_values, scalar
 
 __all__ = ["match_activation"]
 
@@ -43,16 +42,13 @@ def _functions() -> tuple[Array, tuple[tuple[str, Array], ...]]:
     )
 
 
-def match_activation(
-    anchor: ir.Node, position: Mapping[ir.Node, int], taken: set[ir.Node], misses: list[Note]
-) -> Match | None:
+def match_activation(anchor: ir.Node, position: Mapping[ir.Node, int], taken: set[ir.Node]) -> Match | None:
     """The group around a squashing operator, if it is one.
 
     Args:
         anchor: any node.
         position: each node of the graph and its place.
         taken: nodes of groups found before.
-        misses: gets a note when the function is there but something outside needs a tensor inside it.
 
     Returns:
         Kind, nodes, input and output.
@@ -72,14 +68,14 @@ def match_activation(
                 return None
             candidates = _candidates(others[0])
         for start in candidates:
-            found = _matches(current, start, position, taken, misses)
+            found = _matches(current, start, position, taken)
             if found is not None:
                 return found
     return None
 
 
 def _follow(value: ir.Value) -> ir.Node | None:
-    """The only reader, or else the only one that adds or multiplies: what stands in the way is said later."""
+    """The only reader, or else the only one that adds or multiplies."""
     readers = value.consumers()
     if len(readers) > 1:
         readers = [node for node in readers if node.op_type in ("Add", "Div", "Mul", "Sub")]
@@ -95,9 +91,8 @@ def _candidates(value: ir.Value) -> list[ir.Value]:
     return found
 
 
-def _matches(
-    end: ir.Value, start: ir.Value, position: Mapping[ir.Node, int], taken: set[ir.Node], misses: list[Note]
-) -> Match | None:
+def _matches(end: ir.Value, start: ir.Value, position: Mapping[ir.Node, int], taken: set[ir.Node]) -> Match | None:
+    """What lies between two tensors, if it is one of the functions and nothing outside reads a tensor inside it."""
     nodes = backward(end, start, ELEMENTWISE, limit=_LIMIT, scalars_only=True)
     if nodes is None or nodes & taken or any(node not in position for node in nodes):
         return None
@@ -109,10 +104,6 @@ def _matches(
     if result is None or not np.isfinite(result).all():
         return None
     kind = next((name for name, known in functions if float(np.abs(result - known).max()) <= _TOLERANCE), None)
-    if kind is None:
-        return None
-    leak = leaks(nodes, end)
-    if leak is not None:
-        misses.append(Note("groups", end.name or "", f"{kind}, but '{leak.name}' inside it is read elsewhere"))
+    if kind is None or any(value is not end for value in open_values(nodes)):
         return None
     return kind, nodes, start, end

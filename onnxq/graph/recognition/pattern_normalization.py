@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.graph.note import Note
 from onnxq.graph.recognition.recognize import ALLOWED, LIMIT, recognize
 from onnxq.graph.recognition.region import REDUCTIONS, VIEWS, Array, axes_of, is_side_input, scalar
 from onnxq.graph.values import constant_array, only_reader
@@ -17,16 +16,13 @@ __all__ = ["match_normalization"]
 Match = tuple[str, set[ir.Node], ir.Value, ir.Value]
 
 
-def match_normalization(
-    anchor: ir.Node, position: Mapping[ir.Node, int], taken: set[ir.Node], misses: list[Note]
-) -> Match | None:
+def match_normalization(anchor: ir.Node, position: Mapping[ir.Node, int], taken: set[ir.Node]) -> Match | None:
     """The group around the square root of a variance, or around the exponential of a softmax, if it is one.
 
     Args:
         anchor: any node.
         position: each node of the graph and its place.
         taken: nodes of groups found before.
-        misses: gets a note when the function is there but something outside needs a tensor inside it.
 
     Returns:
         Kind, nodes, input and output. The input x of a normalization with scale and bias is the tensor before both.
@@ -34,9 +30,9 @@ def match_normalization(
     if anchor.domain != "" or anchor in taken:
         return None
     if anchor.op_type == "Sqrt" or (anchor.op_type == "Pow" and scalar(anchor.inputs[1]) in (0.5, -0.5)):
-        return _match_norm(anchor, position, taken, misses)
+        return _match_norm(anchor, position, taken)
     if anchor.op_type == "Exp":
-        return _match_softmax(anchor, position, taken, misses)
+        return _match_softmax(anchor, position, taken)
     return None
 
 
@@ -92,9 +88,7 @@ def _squared(value: ir.Value | None) -> ir.Value | None:
     return None
 
 
-def _match_norm(
-    anchor: ir.Node, position: Mapping[ir.Node, int], taken: set[ir.Node], misses: list[Note]
-) -> Match | None:
+def _match_norm(anchor: ir.Node, position: Mapping[ir.Node, int], taken: set[ir.Node]) -> Match | None:
     for reduction in _reductions_before(anchor):
         deviation = _squared(reduction.inputs[0])
         if deviation is None:
@@ -110,7 +104,7 @@ def _match_norm(
             if axes is None:
                 continue
             functions = {"layernorm": _layernorm, "rmsnorm": _rmsnorm}
-            found = recognize(anchor, start, axes, functions, position, taken, misses)
+            found = recognize(anchor, start, axes, functions, position, taken)
             if found is not None:
                 kind, nodes, end = found
                 end = _with_affine(nodes, end, position, taken)
@@ -118,9 +112,7 @@ def _match_norm(
     return None
 
 
-def _match_softmax(
-    anchor: ir.Node, position: Mapping[ir.Node, int], taken: set[ir.Node], misses: list[Note]
-) -> Match | None:
+def _match_softmax(anchor: ir.Node, position: Mapping[ir.Node, int], taken: set[ir.Node]) -> Match | None:
     total = next((use.node for use in anchor.outputs[0].uses() if use.node.op_type == "ReduceSum"), None)
     if total is None or total not in position:
         return None
@@ -134,7 +126,7 @@ def _match_softmax(
     if start is None or axes is None:
         return None
     functions = {"softmax": _softmax, "logsoftmax": _log_softmax}
-    found = recognize(total, start, axes, functions, position, taken, misses, affine=False)
+    found = recognize(total, start, axes, functions, position, taken, affine=False)
     return None if found is None else (found[0], found[1], start, found[2])
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.graph.note import Note
 from onnxq.graph.recognition.region import (
     ELEMENTWISE,
     REDUCTIONS,
@@ -44,7 +43,6 @@ def recognize(
     functions: Mapping[str, Function],
     position: Mapping[ir.Node, int],
     taken: set[ir.Node],
-    misses: list[Note],
     *,
     affine: bool = True,
 ) -> tuple[str, set[ir.Node], ir.Value] | None:
@@ -71,12 +69,7 @@ def recognize(
         kind = _kind(made, wanted, affine=affine)
         if kind is None:
             continue
-        outside = open_values(nodes)
-        if len(outside) == 1:
-            return kind, nodes, last
-        leak = next((value for value in outside if value is not last), last)
-        misses.append(Note("groups", last.name or "", f"{kind}, but '{leak.name}' inside it is read elsewhere"))
-        return None
+        return (kind, nodes, last) if open_values(nodes) == [last] else None
     return None
 
 

@@ -24,7 +24,6 @@ __all__ = [
     "backward",
     "compute",
     "is_side_input",
-    "leaks",
     "open_values",
     "scalar",
 ]
@@ -136,16 +135,6 @@ def backward(
             return None
         stack.extend(v for index, v in enumerate(node.inputs) if v is not None and not is_side_input(node, index))
     return found if met else None
-
-
-def leaks(nodes: Iterable[ir.Node], end: ir.Value) -> ir.Value | None:
-    """A value made inside a region, other than ``end``, that something outside needs; None when there is none."""
-    members = set(nodes)
-    for node in members:
-        for value in node.outputs:
-            if value is not end and (value.is_graph_output() or any(use.node not in members for use in value.uses())):
-                return value
-    return None
 
 
 def open_values(nodes: Iterable[ir.Node]) -> list[ir.Value]:
