@@ -11,17 +11,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.algorithm import Draft
 from onnxq.algorithms.blockwise.block_data import UnobservableError, samples_of
 from onnxq.algorithms.blockwise.block_grids import grids_of, site_edges
 from onnxq.algorithms.blockwise.blocks import Block, find_blocks, single_layers
+from onnxq.algorithms.common.originals import original
 from onnxq.algorithms.common.quantized_layer import QuantizedLayer, quantized_layers, why_not_alone
 from onnxq.algorithms.common.tally import Tally
 from onnxq.errors import ExecutionError, OptionError
-from onnxq.graph.traverse import all_graphs
 from onnxq.graph.values import constant_array
 from onnxq.measuring.outputs import worst_sqnr
 from onnxq.measuring.simulation import simulation
@@ -184,7 +183,7 @@ def _unit(draft: Draft, block: Block, learning: Learning) -> Unit:
     inside = {node.name for node in block.nodes}
     for layer in block.layers:
         name, qp = layer.weight.name or "", draft.numbers[layer.site]
-        weights[name] = made(_original(draft, layer.weight), qp)
+        weights[name] = made(original(draft, layer.weight.name), qp)
         present[name] = tensor_of(fake_quantize(layer.array(), qp))
         if learning.bias_lr and layer.bias is not None and all(u.node.name in inside for u in layer.bias.uses()):
             start = constant_array(layer.bias)
@@ -232,15 +231,6 @@ def _layers(draft: Draft, skip: Any) -> Iterator[QuantizedLayer]:
             skip("more than 16 bits")
         else:
             yield layer
-
-
-def _original(draft: Draft, value: ir.Value) -> NDArray[np.float32]:
-    """A constant of the float model."""
-    name = value.name or ""
-    found = (graph.initializers[name] for graph in all_graphs(draft.reference) if name in graph.initializers)
-    array = constant_array(next(found, None))
-    assert array is not None
-    return np.asarray(array, np.float32)
 
 
 def _noise(draft: Draft) -> float:

@@ -16,7 +16,7 @@ from onnxq.plan import Plan
 from onnxq.qparams import QParams
 from onnxq.spec import PerBlock, PerChannel, Scheme
 
-__all__ = ["QuantizedLayer", "is_behind", "quantized_layers", "why_not_alone"]
+__all__ = ["QuantizedLayer", "depends_on", "is_behind", "quantized_layers", "why_not_alone"]
 
 Floats = NDArray[np.float32]
 
@@ -123,17 +123,8 @@ class QuantizedLayer:
             if most is not None and len(rows) > most:
                 rows = rows[_spaced(len(rows), most, phase)]
             return np.ascontiguousarray(rows.T)[None]
-        kernel = self.array().shape[2:]
-        spatial = len(kernel)
-        array = array.reshape(-1, *array.shape[array.ndim - spatial - 1 :])
-        attributes = self.node.attributes
-        strides = _ints(attributes.get_ints("strides", None), spatial)
-        dilations = _ints(attributes.get_ints("dilations", None), spatial)
-        reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-        array = np.pad(array, [(0, 0), (0, 0), *_pads(self.node, array.shape[2:], strides, reach)])
-        windows = np.lib.stride_tricks.sliding_window_view(array, reach, axis=tuple(range(2, array.ndim)))
-        step = (slice(None), slice(None), *(slice(None, None, s) for s in strides))
-        windows = windows[step + tuple(slice(None, None, d) for d in dilations)]
+        windows, spatial = self._windows(array)
+        kernel = windows.shape[2 + spatial :]
         # (N, C, *positions, *kernel) -> (groups, C/g * kernel, N * positions)
         inputs = windows.shape[1] // self.groups * int(np.prod(kernel, dtype=np.int64))
         places = (windows.shape[0], *windows.shape[2 : 2 + spatial])
@@ -146,6 +137,46 @@ class QuantizedLayer:
         else:
             columns = windows.transpose((1, *range(2 + spatial, 2 + 2 * spatial), 0, *range(2, 2 + spatial)))
         return np.ascontiguousarray(columns).reshape(self.groups, inputs, -1)
+
+    def beside(
+        self, x: NDArray[np.floating], y: NDArray[np.floating], most: int | None = None, phase: float = 0.0
+    ) -> Floats | None:
+        """What is added to the output at the positions that :meth:`inputs` takes: (groups, outputs, positions).
+
+        Args:
+            x: the value of ``data``, as for :meth:`inputs`.
+            y: a value of the output's shape; None comes of any other one.
+            most: as for :meth:`inputs`.
+            phase: the same.
+        """
+        array = np.asarray(x, np.float32)
+        outputs = self.groups * self.matrix().shape[1]
+        if self.node.op_type != "Conv":
+            if y.shape != (*array.shape[:-1], outputs):
+                return None
+            columns = np.asarray(y, np.float32).reshape(-1, outputs).T
+        else:
+            windows, spatial = self._windows(array)
+            if y.shape != (windows.shape[0], outputs, *windows.shape[2 : 2 + spatial]):
+                return None
+            columns = np.moveaxis(np.asarray(y, np.float32), 1, 0).reshape(outputs, -1)
+        if most is not None and columns.shape[1] > most:
+            columns = columns[:, _spaced(columns.shape[1], most, phase)]
+        return np.ascontiguousarray(columns).reshape(self.groups, -1, columns.shape[1])
+
+    def _windows(self, array: Floats) -> tuple[Floats, int]:
+        """What a convolution's kernel lies over, (N, C, *positions, *kernel), and the number of spatial axes."""
+        kernel = self.array().shape[2:]
+        spatial = len(kernel)
+        array = array.reshape(-1, *array.shape[array.ndim - spatial - 1 :])
+        attributes = self.node.attributes
+        strides = _ints(attributes.get_ints("strides", None), spatial)
+        dilations = _ints(attributes.get_ints("dilations", None), spatial)
+        reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+        array = np.pad(array, [(0, 0), (0, 0), *_pads(self.node, array.shape[2:], strides, reach)])
+        windows = np.lib.stride_tricks.sliding_window_view(array, reach, axis=tuple(range(2, array.ndim)))
+        step = (slice(None), slice(None), *(slice(None, None, s) for s in strides))
+        return windows[step + tuple(slice(None, None, d) for d in dilations)], spatial
 
 
 def quantized_layers(model: ir.Model, plan: Plan, *, stored: bool = False) -> list[QuantizedLayer]:
@@ -196,17 +227,22 @@ def is_behind(layer: QuantizedLayer, others: Collection[QuantizedLayer], top: ir
     nodes = {other.node for other in others} - {layer.node}
     if layer.node.graph is not top:
         return bool(nodes)
-    stack, seen = [layer.data], set[ir.Value]()
+    return depends_on(layer.data, nodes)
+
+
+def depends_on(value: ir.Value, nodes: Collection[ir.Node]) -> bool:
+    """Whether one of some nodes has a part in making a value."""
+    stack, seen = [value], set[ir.Value]()
     while stack:
-        value = stack.pop()
-        producer = value.producer()
-        if value in seen or producer is None:
+        found = stack.pop()
+        producer = found.producer()
+        if found in seen or producer is None:
             continue
-        seen.add(value)
+        seen.add(found)
         if producer in nodes:
             return True
         inside = [node for outer in subgraphs(producer) for graph in with_subgraphs(outer) for node in graph]
-        if not nodes.isdisjoint(inside):
+        if any(node in nodes for node in inside):
             return True
         stack += [v for node in (producer, *inside) for v in node.inputs if v is not None]
     return False

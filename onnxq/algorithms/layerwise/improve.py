@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.algorithm import Draft
+from onnxq.algorithms.common.originals import original
 from onnxq.algorithms.common.quantized_layer import QuantizedLayer, quantized_layers, why_not_alone
 from onnxq.algorithms.common.tally import Tally
-from onnxq.algorithms.layerwise.hessian import LARGEST, Moments, Seen, batches, moments_of
+from onnxq.algorithms.layerwise.hessian import LARGEST, Seen, batches, moments_of
+from onnxq.algorithms.layerwise.moments import Moments
 from onnxq.algorithms.layerwise.rounding import Grid, damped
-from onnxq.graph.traverse import all_graphs
 from onnxq.graph.values import constant_array
 from onnxq.numbers import fit_biases
 from onnxq.qparams import QParams
@@ -22,8 +23,6 @@ __all__ = ["Answer", "Problem", "improve"]
 
 Doubles = NDArray[np.float64]
 
-_STEPS = 16
-"""Batches in which layers are worked on where each is to read what quantized layers before it give."""
 _SHRINKAGE = 4.0
 """Damping where there are as many inputs as positions."""
 _LEAST = 1e-6
@@ -95,7 +94,7 @@ def improve(
     layers = list(_layers_to_improve(draft, tally.skip))
     done = 0
     with draft.reporter.phase(name.replace("_", " "), total=len(layers), unit="layers") as advance:
-        for batch in batches(layers, _STEPS if prefix else 1):
+        for batch in batches(layers, draft.model.graph if prefix else None):
             left = {layer.name for layer in batch}
             for seen in moments_of(draft, batch, prefix=prefix):
                 left.remove(seen.layer.name)
@@ -130,17 +129,17 @@ def _improve_one(
     draft: Draft, seen: Seen, solve: Callable[[Problem], Answer], tally: Tally, *, bias: bool, damping: float
 ) -> None:
     layer = seen.layer
-    weight = layer.matrix(_original(draft, layer.weight.name)).astype(np.float64)
+    weight = layer.matrix(original(draft, layer.weight.name)).astype(np.float64)
     free = bias and layer.bias is not None
     problem = _problem(layer, draft.numbers[layer.site], weight, seen.fitting, free, damping)
     answer = solve(problem)
     now = problem.grid.nearest(layer.matrix().astype(np.float64)) - weight
     change = answer.weight - weight
     old = _bias_change(draft, layer, weight.shape)
-    new = -seen.fitting.offset(weight, change) if free else old
-    before = float(seen.held.error(weight, now, old).sum())
-    after = float(seen.held.error(weight, change, new).sum())
-    plain = float(seen.held.error(weight, now, -seen.fitting.offset(weight, now)).sum()) if free else before
+    new = -seen.fitting.offset(change) if free else old
+    before = float(seen.held.error(now, old).sum())
+    after = float(seen.held.error(change, new).sum())
+    plain = float(seen.held.error(now, -seen.fitting.offset(now)).sum()) if free else before
     best = min(before, plain)
     if not after < best - _LEAST * abs(best):
         tally.undone += 1
@@ -151,8 +150,8 @@ def _improve_one(
     layer.set_weight(layer.weight_of(answer.weight))
     draft.numbers[layer.site] = answer.qparams
     if free and layer.bias is not None:
-        original = _original(draft, layer.bias.name)
-        layer.set_bias(original.astype(np.float64) + np.reshape(new, original.shape))
+        start = original(draft, layer.bias.name)
+        layer.set_bias(start.astype(np.float64) + np.reshape(new, start.shape))
 
 
 def _problem(
@@ -165,8 +164,8 @@ def _problem(
     drift = moments.drift if free else moments.drift_total()
     target = weight
     if drift is not None:
-        # the change D of least |D x + W e|^2: D = -W R S^-1
-        pull = np.linalg.solve(hessian, (weight @ drift).transpose(0, 2, 1)).transpose(0, 2, 1)
+        # the change D of least |D x + u|^2: D = -R S^-1
+        pull = np.linalg.solve(hessian, drift.transpose(0, 2, 1)).transpose(0, 2, 1)
         target = weight - pull
     return Problem(layer, qparams, weight, target, hessian, moments)
 
@@ -177,13 +176,5 @@ def _bias_change(draft: Draft, layer: QuantizedLayer, shape: Sequence[int]) -> D
         return 0.0
     now = constant_array(layer.bias)
     assert now is not None
-    change = now.astype(np.float64) - _original(draft, layer.bias.name)
+    change = now.astype(np.float64) - original(draft, layer.bias.name)
     return np.asarray(change.reshape(shape[0], shape[1]))
-
-
-def _original(draft: Draft, name: str | None) -> NDArray[np.float32]:
-    """A constant of the float model."""
-    found = (g.initializers[name] for g in all_graphs(draft.reference) if name is not None and name in g.initializers)
-    array = constant_array(next(found, None))
-    assert array is not None
-    return np.asarray(array, np.float32)
