@@ -34,7 +34,6 @@ def collect(
     tensors: Sequence[str],
     data: Iterable[Feeds],
     *,
-    samples: int | None = None,
     expected: int | None = None,
     keep: int = 8,
     keep_bytes: int = 64 * _MIB,
@@ -53,7 +52,6 @@ def collect(
         model: the float model, not modified; value names are unique over the whole of it.
         tensors: names of the tensors to observe, those inside subgraphs too.
         data: complete feeds, batch dimension included; shapes may differ from sample to sample.
-        samples: how many to run at most, all if None.
         expected: how many there will be, where it is known.
         keep: how many samples to hold back with the model's outputs, spread over all by lot.
         keep_bytes: bytes that these may take, up to four of them four times as many (one is held back in any case);
@@ -76,7 +74,7 @@ def collect(
     runner: _Runner | None = None
     keeper = Keeper(keep, keep_bytes, expected)
     result = Statistics(model_digest(model))
-    for index, feeds in enumerate(_samples(data, samples)):
+    for index, feeds in enumerate(_samples(data)):
         if runner is None:
             runner = _Runner(model, names, feeds, memory_budget, options)
             result.unobservable = dict(runner.unobservable)
@@ -96,17 +94,13 @@ def collect(
     return result
 
 
-def _samples(data: Iterable[Feeds], most: int | None) -> Iterator[Feeds]:
+def _samples(data: Iterable[Feeds]) -> Iterator[Feeds]:
     """Samples one at a time; what goes wrong in the user's code becomes an error that names the sample."""
-    if most is not None and most < 1:
-        return
     index = 0
     try:
         for feeds in data:
             yield feeds
             index += 1
-            if index == most:
-                return
     except OnnxqError:
         raise
     except Exception as error:

@@ -40,7 +40,6 @@ def open_data(
     *,
     image: ImageOptions | None = None,
     samples: int | None = None,
-    optional: Sequence[InputInfo] = (),
 ) -> Samples:
     """Open calibration data.
 
@@ -62,13 +61,12 @@ def open_data(
         samples: use at most so many, spread over all by lot (see :mod:`onnxq.calibration.chance`); of an iterable with
             a length, what lies before the last of them is read and passed over. Where it is not known how many there
             are, they are the first ones, which the log says.
-        optional: inputs that may be fed but need not.
 
     Raises:
         DataError: there is no such data, it is empty, or it cannot be opened.
         OptionError: it is said how pictures are read, and the data is no folder of pictures.
     """
-    opened = _open(source, inputs, image, samples, optional)
+    opened = _open(source, inputs, image, samples)
     if opened.kind != _PICTURES:
         ImageOptions.refuse(image, f"this data, which is not a folder of pictures ({opened.kind})")
     return opened
@@ -82,13 +80,7 @@ def of_pictures(source: Any) -> bool:
     return os.path.isdir(path) and bool(_kinds(path)["picture"])
 
 
-def _open(
-    source: Any,
-    inputs: Sequence[InputInfo],
-    image: ImageOptions | None,
-    samples: int | None,
-    optional: Sequence[InputInfo],
-) -> Samples:
+def _open(source: Any, inputs: Sequence[InputInfo], image: ImageOptions | None, samples: int | None) -> Samples:
     for info in inputs:
         if info.container:
             raise DataError(
@@ -96,7 +88,7 @@ def _open(
                 where=f"input {info.name!r}",
                 hint="Quantize the part of the model that has tensors as its inputs",
             )
-    fitter = Fitter(inputs, optional)
+    fitter = Fitter(inputs)
     if samples is not None and samples < 1:
         raise DataError(f"{samples} samples asked for", hint="Use at least one.")
     if isinstance(source, Samples):

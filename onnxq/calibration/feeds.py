@@ -27,13 +27,12 @@ class Fitter:
     """Makes complete feeds of items; warns once of each kind of conversion.
 
     Args:
-        inputs: the inputs that must be fed.
-        optional: initializers that may be fed.
+        inputs: those of the model; each must be fed.
     """
 
-    def __init__(self, inputs: Sequence[InputInfo], optional: Sequence[InputInfo] = ()) -> None:
+    def __init__(self, inputs: Sequence[InputInfo]) -> None:
         self._inputs = tuple(inputs)
-        self._known = {info.name: info for info in (*inputs, *optional)}
+        self._known = {info.name: info for info in inputs}
         self._warned: set[str] = set()
         self._ambiguous: set[str] = set()
 

@@ -12,12 +12,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.calibration.histogram import KEYS, accumulate, key_edges, keys_of
+from onnxq.calibration.histogram import KEYS, SENTINEL, accumulate, key_edges, keys_of
 
 __all__ = ["EMA_MOMENTUM", "SENTINEL", "TensorStatistics"]
-
-SENTINEL = 1e30
-"""Larger magnitudes stand for "masked", not for numbers."""
 
 EMA_MOMENTUM = 0.9
 """Weight of the past in the moving averages of a sample's minimum and maximum."""

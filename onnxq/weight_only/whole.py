@@ -18,8 +18,6 @@ from onnxq.weight_only.tensors import packed_tensor
 
 __all__ = ["unpack", "whole_tensors"]
 
-_Integers = NDArray[np.int8] | NDArray[np.uint8]
-
 
 def whole_tensors(coded: Coded, matrix: Matrix) -> dict[str, ir.TensorProtocol]:
     """``"codes"``, ``"scale"`` and ``"zero"`` of three axes, blocks and what is in them apart.

@@ -112,22 +112,11 @@ def test_groups_are_made_anew_when_a_later_sample_is_larger(monkeypatch: pytest.
     _same(parts, collect(_model(), ["a", "b"], data))
 
 
-def test_samples_limit_reads_no_more_than_needed() -> None:
-    read: list[int] = []
-
-    def source() -> Iterator[Feeds]:
-        for index, feeds in enumerate(_data()):
-            read.append(index)
-            yield feeds
-
-    assert collect(_model(), ["a"], source(), samples=4).samples == 4
-    assert read == [0, 1, 2, 3]
-
-
 def test_no_samples() -> None:
-    for data, samples in (([], None), (iter(()), None), (_data(), 0)):
+    nothing: list[Feeds] = []
+    for data in (nothing, iter(nothing)):
         with pytest.raises(DataError, match="no samples"):
-            collect(_model(), ["a"], data, samples=samples)
+            collect(_model(), ["a"], data)
 
 
 def test_failing_data_names_the_sample() -> None:

@@ -329,8 +329,3 @@ def test_an_extra_array_is_left_out_with_a_warning(caplog: pytest.LogCaptureFixt
     assert [r.getMessage() for r in caplog.records] == [
         "the data's 'label' is not an input of the model and is not used"
     ]
-
-
-def test_optional_inputs_may_be_fed() -> None:
-    got = feeds([{"x": IMAGES[0], "h": STATES[0]}], IMAGE, optional=[STATE])
-    assert set(got[0]) == {"x", "h"}

@@ -21,7 +21,7 @@ __all__ = ["Allocation", "allocate"]
 Floats = NDArray[np.float64]
 
 _STATES = 400_000
-"""Partial sums held at a time; where there would be more, the tolerance is raised."""
+"""Partial sums held at a time; where there would be more, the result may be above the least loss."""
 _ROUNDING = 1e-9
 """Relative tolerance on the budget, for sums of floats."""
 
@@ -43,16 +43,13 @@ class Allocation:
     gap: float = 0.0
 
 
-def allocate(
-    costs: Sequence[Sequence[float]], losses: Sequence[Sequence[float]], budget: float, *, tolerance: float = 0.0
-) -> Allocation | None:
+def allocate(costs: Sequence[Sequence[float]], losses: Sequence[Sequence[float]], budget: float) -> Allocation | None:
     """Choose one option for each item such that the total cost is within the budget and the total loss least.
 
     Args:
         costs: for each item the cost of its options, finite.
         losses: for each item the loss of its options; options of infinite or unknown loss are not taken.
         budget: largest total cost.
-        tolerance: how far above the least loss the result may be, relative.
 
     Returns:
         The choice, or ``None`` where nothing is within the budget.
@@ -64,6 +61,7 @@ def allocate(
     if sum(item.cost[0] for item in items) > budget:
         return None
     first, price = _relaxed(items, budget)
+    tolerance = 0.0
     while True:
         found = _search(items, budget, first, price, tolerance)
         if found is not None:

@@ -47,7 +47,7 @@ def fuse_gelu(model: ir.Model, behind: Collection[str] | None = None) -> list[No
     return [Note("fuse_gelu", "", f"{len(found)} chains replaced by Gelu")] if found else []
 
 
-def has_gelu_chain(model: ir.Model, behind: Collection[str] | None = None) -> bool:
+def has_gelu_chain(model: ir.Model, behind: Collection[str] | None) -> bool:
     """Whether :func:`fuse_gelu` would find something to replace, were the opset high enough."""
     return bool(_chains(model, behind))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import numpy as np
 import onnx_ir as ir
 
@@ -33,15 +31,14 @@ GENERIC = frozenset({
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "precision")
 
 
-def upcast(model: ir.Model, dtypes: Collection[ir.DataType] = HALVES, *, streamed: bool = False) -> list[Note]:
-    """Turns tensors of some floating-point types into float32, with Casts at the graph's inputs and outputs only.
+def upcast(model: ir.Model, *, streamed: bool = False) -> list[Note]:
+    """Turns tensors in half precision into float32, with Casts at the graph's inputs and outputs only.
 
     Initializers, types asked for by attributes (Cast, EyeLike, RandomNormal …), tensors in attributes and all
-    subgraphs are converted. Numbers too large for float32 become its largest.
+    subgraphs are converted.
 
     Args:
         model: changed in place, unless it is refused. Functions must be inlined, names unique.
-        dtypes: the types to leave; ``{ir.DataType.DOUBLE}`` brings float64 models down to float32.
         streamed: constants in data files stay there, and are widened whenever they are read.
 
     Returns:
@@ -49,26 +46,25 @@ def upcast(model: ir.Model, dtypes: Collection[ir.DataType] = HALVES, *, streame
         operator of another domain, but those `GENERIC`, reads or makes such a tensor, or one goes in or out inside a
         sequence or an optional.
     """
-    wanted = frozenset(dtypes)
     notes = infer_shapes(model)
-    if not _uses(model, wanted):
+    if not _uses(model):
         return notes
-    reason = _refusal(model, wanted)
+    reason = _refusal(model)
     if reason is not None:
         return [*notes, reason]
     namer = Namer(model)
-    names = ", ".join(sorted(dtype.name for dtype in wanted & _met(model) or wanted))
-    _convert_initializers(model, wanted, namer, streamed=streamed)
+    names = ", ".join(sorted(dtype.name for dtype in HALVES & _met(model) or HALVES))
+    _convert_initializers(model, namer, streamed=streamed)
     fixed = {*model.graph.inputs, *model.graph.outputs}
     for graph in all_graphs(model):
         for node in graph:
             if not (node.outputs and node.outputs[0] in fixed and _is_end(node.outputs[0])):
-                _convert_attributes(node, wanted)
+                _convert_attributes(node)
         for value in (*graph.inputs, *(v for node in graph for v in node.outputs)):
             if value not in fixed:
-                value.type = _converted(value.type, wanted)
-    _cast_inputs(model, wanted, namer)
-    _cast_outputs(model, wanted, namer)
+                value.type = _converted(value.type)
+    _cast_inputs(model, namer)
+    _cast_outputs(model, namer)
     return [*notes, Note("upcast", "", f"computes in float32 in place of {names}")]
 
 
@@ -94,30 +90,30 @@ def _met(model: ir.Model) -> set[ir.DataType | None]:
     return {_inner(v.type) for v in (*values, *(v for graph in graphs for node in graph for v in node.outputs))}
 
 
-def _uses(model: ir.Model, wanted: frozenset[ir.DataType]) -> bool:
-    """Whether anything is left to do: a tensor of these types that is more than a graph's end with a Cast behind it."""
+def _uses(model: ir.Model) -> bool:
+    """Whether anything is left to do: a tensor in half precision that is more than an end with a Cast."""
     ends = {*model.graph.inputs, *model.graph.outputs}
     for graph in all_graphs(model):
         made = (v for node in graph for v in node.outputs)
-        if any(_inner(v.type) in wanted for v in (*graph.inputs, *graph.initializers.values(), *made) if v not in ends):
+        if any(_inner(v.type) in HALVES for v in (*graph.inputs, *graph.initializers.values(), *made) if v not in ends):
             return True
     for value in ends:
-        if _inner(value.type) in wanted and not (value.producer() is None or _is_end(value)):
+        if _inner(value.type) in HALVES and not (value.producer() is None or _is_end(value)):
             return True
-        if _inner(value.type) in wanted and any(not _is_cast(use.node) for use in value.uses()):
+        if _inner(value.type) in HALVES and any(not _is_cast(use.node) for use in value.uses()):
             return True
     return False
 
 
-def _refusal(model: ir.Model, wanted: frozenset[ir.DataType]) -> Note | None:
+def _refusal(model: ir.Model) -> Note | None:
     for end in (*model.graph.inputs, *model.graph.outputs):
-        if _inner(end.type) in wanted and not isinstance(end.type, ir.TensorType):
+        if _inner(end.type) in HALVES and not isinstance(end.type, ir.TensorType):
             return Note("upcast", end.name or "", "refused: it goes in or out inside a sequence or an optional")
     for node in all_nodes(model):
         if node.domain in ("", "ai.onnx.ml") or (node.domain == "com.microsoft" and node.op_type in GENERIC):
             continue
         for value in (*node.inputs, *node.outputs):
-            if value is not None and value.name and (_inner(value.type) in wanted or value.type is None):
+            if value is not None and value.name and (_inner(value.type) in HALVES or value.type is None):
                 what = "of a type to convert" if value.type is not None else "of unknown type"
                 return Note(
                     "upcast", node.name or "", f"refused: {node.domain}::{node.op_type} touches '{value.name}', {what}"
@@ -126,18 +122,14 @@ def _refusal(model: ir.Model, wanted: frozenset[ir.DataType]) -> Note | None:
 
 
 def _float32(tensor: ir.TensorProtocol, name: str | None) -> ir.TensorProtocol:
-    array = array_of(tensor)
-    limit = float(np.finfo(np.float32).max)
-    wide = array.astype(np.float64)
-    clipped = np.where(np.isfinite(wide), np.clip(wide, -limit, limit), wide)
-    return ir.Tensor(clipped.astype(np.float32), name=name)
+    return ir.Tensor(array_of(tensor).astype(np.float32), name=name)
 
 
-def _convert_initializers(model: ir.Model, wanted: frozenset[ir.DataType], namer: Namer, *, streamed: bool) -> None:
+def _convert_initializers(model: ir.Model, namer: Namer, *, streamed: bool) -> None:
     for graph in all_graphs(model):
         for value in list(graph.initializers.values()):
             tensor = value.const_value
-            if tensor is None or tensor.dtype not in wanted:
+            if tensor is None or tensor.dtype not in HALVES:
                 continue
             main = graph is model.graph
             if main and value.is_graph_input():
@@ -150,37 +142,37 @@ def _convert_initializers(model: ir.Model, wanted: frozenset[ir.DataType], namer
                 graph.register_initializer(copy)
                 replace_value(value, copy)
                 continue
-            if streamed and isinstance(tensor, ir.ExternalTensor) and tensor.dtype in HALVES:
+            if streamed and isinstance(tensor, ir.ExternalTensor):
                 value.const_value = Widened(tensor, value.name)
             else:
                 value.const_value = _float32(tensor, value.name)
             value.type = ir.TensorType(ir.DataType.FLOAT)
 
 
-def _convert_attributes(node: ir.Node, wanted: frozenset[ir.DataType]) -> None:
+def _convert_attributes(node: ir.Node) -> None:
     for name, attr in list(node.attributes.items()):
         if attr.is_ref():
             continue
-        if attr.type == ir.AttributeType.TENSOR and attr.as_tensor().dtype in wanted:
+        if attr.type == ir.AttributeType.TENSOR and attr.as_tensor().dtype in HALVES:
             tensor = attr.as_tensor()
             node.attributes[name] = ir.AttrTensor(name, _float32(tensor, tensor.name))
         elif attr.type == ir.AttributeType.TENSORS:
-            tensors = [_float32(t, t.name) if t.dtype in wanted else t for t in attr.as_tensors()]
+            tensors = [_float32(t, t.name) if t.dtype in HALVES else t for t in attr.as_tensors()]
             node.attributes[name] = ir.AttrTensors(name, tensors)
         elif (
             name in _TYPE_ATTRIBUTES
             and attr.type == ir.AttributeType.INT
             and node.domain == ""
-            and (attr.as_int() in {dtype.value for dtype in wanted})
+            and (attr.as_int() in {dtype.value for dtype in HALVES})
         ):
             node.attributes[name] = ir.AttrInt64(name, ir.DataType.FLOAT.value)
 
 
-def _converted(kind: ir.TypeProtocol | None, wanted: frozenset[ir.DataType]) -> ir.TypeProtocol | None:
+def _converted(kind: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
     if isinstance(kind, ir.TensorType):
-        return ir.TensorType(ir.DataType.FLOAT, denotation=kind.denotation) if kind.dtype in wanted else kind
+        return ir.TensorType(ir.DataType.FLOAT, denotation=kind.denotation) if kind.dtype in HALVES else kind
     if isinstance(kind, (ir.SequenceType, ir.OptionalType)):
-        inner = _converted(kind.elem_type, wanted)
+        inner = _converted(kind.elem_type)
         return type(kind)(inner, denotation=kind.denotation) if inner is not None else kind
     return kind
 
@@ -193,12 +185,12 @@ def _cast(source: ir.Value, to: ir.DataType, name: str, namer: Namer) -> ir.Node
     return node
 
 
-def _cast_inputs(model: ir.Model, wanted: frozenset[ir.DataType], namer: Namer) -> None:
+def _cast_inputs(model: ir.Model, namer: Namer) -> None:
     graph = model.graph
     casts: list[ir.Node] = []
     for value in graph.inputs:
         readers = [use for use in value.uses() if not _is_cast(use.node)]
-        if value.dtype not in wanted or not readers:
+        if value.dtype not in HALVES or not readers:
             continue
         cast = _cast(value, ir.DataType.FLOAT, value.name or "input", namer)
         cast.outputs[0].name = namer.fresh(f"{value.name}_float")
@@ -209,11 +201,11 @@ def _cast_inputs(model: ir.Model, wanted: frozenset[ir.DataType], namer: Namer) 
         graph.insert_before(graph[0], casts)
 
 
-def _cast_outputs(model: ir.Model, wanted: frozenset[ir.DataType], namer: Namer) -> None:
+def _cast_outputs(model: ir.Model, namer: Namer) -> None:
     graph = model.graph
     for index, value in enumerate(list(graph.outputs)):
         producer = value.producer()
-        if value.dtype not in wanted or producer is None or _is_end(value):
+        if value.dtype not in HALVES or producer is None or _is_end(value):
             continue
         dtype, name, kind = value.dtype, value.name, value.type
         if dtype is None or name is None:

@@ -9,7 +9,6 @@ from onnxruntime.capi import onnxruntime_pybind11_state as state
 from onnxq.graph.files.load import load
 from onnxq.graph.files.onnx_checker import check
 from onnxq.graph.files.save import to_proto
-from onnxq.graph.note import Note
 from onnxq.graph.passes.upcast import GENERIC, upcast
 from onnxq.graph.traverse import all_graphs
 from onnxq.options import Options
@@ -82,20 +81,6 @@ def test_output_that_others_read_and_input_that_is_an_output() -> None:
     np.testing.assert_array_equal(got[0], -x)
     np.testing.assert_array_equal(got[1], np.maximum(-x, 0))
     np.testing.assert_array_equal(got[2], x)
-
-
-def test_double_by_request() -> None:
-    def change(model: ir.Model) -> list[Note]:
-        return upcast(model, {ir.DataType.DOUBLE})
-
-    proto = build("g (double[2,4] x) => (double[2,3] y) { m = MatMul(x, w) \n y = Max(m, low) }",
-                  w=random(4, 3).astype(np.float64), low=np.float64(-1e300))  # fmt: skip
-    feeds = {"x": random(2, 4, seed=1).astype(np.float64)}
-    model, _ = apply(change, proto, feeds, tolerance=1e-6)
-    assert dtypes(model) == {ir.DataType.FLOAT}
-    low = model.graph.initializers["low"].const_value
-    assert low is not None
-    assert float(low.numpy()) == -float(np.finfo(np.float32).max)
 
 
 def test_float32_model_is_untouched() -> None:
