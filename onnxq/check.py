@@ -10,6 +10,8 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxq.algorithm_choice import chosen
+from onnxq.backend import Backend
 from onnxq.checks.data import check_data
 from onnxq.checks.findings import Finding, of_error
 from onnxq.checks.weights import check_weights
@@ -22,7 +24,7 @@ from onnxq.options import ImageOptions, Options
 from onnxq.ort.messages import LOOK
 from onnxq.ort.session import Session
 from onnxq.prepare import Prepared, backend_named
-from onnxq.quantize import plan
+from onnxq.quantize import plan_fitted
 from onnxq.rewritten import pipeline_of, require_home
 
 __all__ = ["Finding", "check"]
@@ -57,11 +59,12 @@ def check(
     except OnnxqError as error:
         return [of_error(error, "model")]
     prepared = _prepared(loaded, options)
-    findings = _validity(loaded, mended=prepared is not None) + _operators(loaded, options) + check_weights(loaded)
-    if prepared is not None:
+    mended = isinstance(prepared, Prepared)
+    findings = _validity(loaded, mended=mended) + _operators(loaded, options) + check_weights(loaded)
+    if isinstance(prepared, Prepared):
         findings += [*prepared.random, *(Finding("note", "model", said) for said in prepared.lost)]
     # what will be calibrated, an old opset raised
-    session, said = _opened(loaded if prepared is None else prepared.model, options)
+    session, said = _opened(prepared.model if isinstance(prepared, Prepared) else loaded, options)
     if said is not None and not any(f.level == "error" and f.where.startswith("node") for f in findings):
         findings.append(said)
     shapes: dict[str, tuple[int, ...]] = {}
@@ -71,7 +74,7 @@ def check(
             seen, shapes = check_data(loaded, session, data, options, image)
             findings += seen
     alone = _alone(backend, options)
-    findings += alone if alone else _plan(loaded, backend, options, shapes) + _lacks(loaded, backend, options)
+    findings += alone if alone else _for_target(prepared, backend, options, shapes)
     unique = list({(f.where, f.what): f for f in findings}.values())
     return sorted(unique, key=lambda f: _ORDER[f.level])
 
@@ -93,12 +96,12 @@ def _opened(model: ir.Model, options: Options) -> tuple[Session | None, Finding 
         return plain, Finding("warning", "onnxruntime", f"it runs without graph optimizations only; with them: {what}")
 
 
-def _prepared(model: ir.Model, options: Options) -> Prepared | None:
-    """The model as it will be calibrated; None where it cannot be, which the plan says."""
+def _prepared(model: ir.Model, options: Options) -> Prepared | OnnxqError:
+    """The model as it will be calibrated, or why it cannot be."""
     try:
         return Prepared(model, options)
-    except OnnxqError:
-        return None
+    except OnnxqError as error:
+        return error
 
 
 def _validity(model: ir.Model, *, mended: bool) -> list[Finding]:
@@ -159,22 +162,37 @@ def _alone(backend: str, options: Options) -> list[Finding]:
     return [Finding("note", f"algorithm {whole.name!r}", what)]
 
 
-def _lacks(model: ir.Model, backend: str, options: Options) -> list[Finding]:
-    """What the target cannot run, or cannot be given at all."""
+def _for_target(
+    prepared: Prepared | OnnxqError, backend: str, options: Options, shapes: Mapping[str, Sequence[int]]
+) -> list[Finding]:
+    """What the target makes of the model: settings that it has not, what will be quantized, what it cannot run."""
+    where = f"backend {backend!r}"
     try:
         target = backend_named(backend)
-        fitted, _ = Prepared(model, options).for_target(target, options)
-        return target.lacks(fitted, options) if target.lacks else []
     except OnnxqError as error:
-        return [of_error(error, f"backend {backend!r}")]  # the plan may have said it, or failed before
+        return [of_error(error, where)]
+    found = []
+    try:
+        chosen(options.algorithms)
+        target.require(options)
+    except OnnxqError as error:
+        found.append(of_error(error, where))
+    try:
+        if isinstance(prepared, OnnxqError):
+            raise prepared
+        fitted, _ = prepared.for_target(target, options)
+        found += [] if found else _plan(fitted, target, options, shapes)
+        return found + (target.lacks(fitted, options) if target.lacks else [])
+    except OnnxqError as error:
+        return [*found, of_error(error, where)]
 
 
-def _plan(model: ir.Model, backend: str, options: Options, shapes: Mapping[str, Sequence[int]]) -> list[Finding]:
+def _plan(fitted: ir.Model, target: Backend, options: Options, shapes: Mapping[str, Sequence[int]]) -> list[Finding]:
     """What will be quantized, and what stays float, of samples of some shapes."""
     try:
-        made = plan(model, backend=backend, options=options, shapes=shapes)
+        made = plan_fitted(fitted, target, options, shapes)
     except OnnxqError as error:
-        return [of_error(error, f"backend {backend!r}")]
+        return [of_error(error, f"backend {target.name!r}")]
     nodes, total = made.done, made.total
     if not made.quantized:
         stored = f"; the weights of {counts(made.stored.values())} will be stored as integers" if made.stored else ""

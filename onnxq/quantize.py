@@ -8,7 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
+
 from onnxq.algorithm_choice import chosen
+from onnxq.backend import Backend
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import OutputError
@@ -29,7 +32,7 @@ from onnxq.render.reading.nodes import sort_nodes
 from onnxq.render.reading.read import read as read_quantizers
 from onnxq.several import for_each_target, names_of
 
-__all__ = ["calibrate", "plan", "quantize", "quantize_all", "read"]
+__all__ = ["calibrate", "plan", "plan_fitted", "quantize", "quantize_all", "read"]
 
 
 def plan(
@@ -49,7 +52,13 @@ def plan(
     target = backend_named(backend)
     chosen(options.algorithms)
     target.require(options)
-    fitted = Prepared(model, options).for_target(target, options)[0]
+    return plan_fitted(Prepared(model, options).for_target(target, options)[0], target, options, shapes)
+
+
+def plan_fitted(
+    fitted: ir.Model, target: Backend, options: Options, shapes: Mapping[str, Sequence[int]] | None = None
+) -> Plan:
+    """:func:`plan` of a model as :meth:`onnxq.prepare.Prepared.for_target` gives it, for settings that it can have."""
     sizes = sizes_at(fitted, {**shapes_of_one(fitted), **(shapes or {})})
     made = make_plan(fitted, target, options, sizes=sizes)
     require_one_way(made, target, options)

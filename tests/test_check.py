@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -15,6 +16,7 @@ from onnxq.check import check
 from onnxq.checks.findings import Finding
 from onnxq.cli import main
 from onnxq.demo.data import MODEL, load_digits
+from onnxq.graph.passes.normalize import normalize
 from onnxq.options import Options
 from tests import pairs
 from tests.models import build, normal
@@ -203,6 +205,13 @@ def two_branches() -> onnx.ModelProto:
             te = Expand (e, size)
         }"""
     )
+
+
+def test_the_model_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = Mock(wraps=normalize)
+    monkeypatch.setattr("onnxq.prepare.normalize", passes)
+    check(MODEL)
+    assert passes.call_count == 1
 
 
 def test_an_output_of_an_input_that_rests_is_no_news() -> None:
