@@ -53,7 +53,8 @@ def _padding(node: ir.Node, *, begins_small: bool) -> tuple[list[int], list[int]
     steps, gaps = (get.get_ints(name, ()) or (1,) * rank for name in ("strides", "dilations"))
     given = get.get_ints("output_padding", ()) or (0,) * rank
     scaled = [size * step for size, step in zip(before[2:], steps, strict=True)]
-    after = (get.get_ints("output_shape", ()) or scaled)[-rank:]
+    named = get.get_ints("output_shape", ())
+    after = (named or scaled)[-rank:]
     begins, ends, more = [], [], []
     for axis in range(rank):
         window = (weight[2 + axis] - 1) * gaps[axis] + 1
@@ -62,5 +63,5 @@ def _padding(node: ir.Node, *, begins_small: bool) -> tuple[list[int], list[int]
         both = (half, max(spare, 0) - half)
         begins.append(min(both) if begins_small else max(both))
         ends.append(max(both) if begins_small else min(both))
-        more.append(given[axis] + max(-spare, 0))
+        more.append(given[axis] + (max(-spare, 0) if named else 0))  # what is not named stays as small as it is
     return [*begins, *ends], more

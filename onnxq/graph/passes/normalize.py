@@ -82,6 +82,7 @@ def normalize(
         *_compute_constants(model, stays),
     ]
     changes = [
+        *remove_dead(model),
         *scalar_ranges(model),
         *einsum_products(model),
         *fuse_prelu(model),
@@ -89,7 +90,6 @@ def normalize(
         *cancel_squeezes(model),
         *cancel_transposes(model),
         *fold_pad(model),
-        *remove_dead(model),
         *fuse_hardswish(model),
         *unfuse(model),
         *write_out(model),

@@ -98,7 +98,8 @@ def eliminate_identity(model: ir.Model) -> list[Note]:
     """Removes Identity, Dropout outside training, and Casts to the type at hand.
 
     Graph outputs keep their names: where the node makes a graph output, its input takes over the output's name if it
-    is itself neither an input, an output nor a constant of a graph, nor comes from an outer graph; else the node stays.
+    is itself neither an input, an output nor a constant of a graph, nor comes from an outer graph; else the node stays,
+    and is passed by who reads its output within the graph.
 
     Args:
         model: changed in place.
@@ -114,6 +115,7 @@ def eliminate_identity(model: ir.Model) -> list[Note]:
             if last.is_graph_output():
                 producer = source.producer()
                 if producer is None or producer.graph is not graph or source.is_graph_output():
+                    replace_value(last, source)  # for those who read it in the graph
                     continue
                 rename_output(source, last)
                 # The node itself still reads its input, which by now bears the output's name.

@@ -35,6 +35,15 @@ def test_it_changes_no_number(how: str, more: str) -> None:
     assert not {"auto_pad", "output_shape"} & set(model.graph[0].attributes)
 
 
+@pytest.mark.parametrize("how", ["SAME_UPPER", "SAME_LOWER"])
+def test_steps_wider_than_the_kernel_need_no_padding(how: str) -> None:
+    text = f"""g (float[1, 4, 6, 7] x) => (float[1, m, h, w] y) {{
+        y = ConvTranspose <strides = [3, 3], auto_pad = "{how}"> (x, k) }}"""
+    model, notes = apply(padded, build(text, k=random(4, 2, 1, 2)), {"x": random(1, 4, 6, 7, seed=1)})
+    assert len(notes) == 1
+    assert model.graph[0].attributes.get_ints("pads") == (0, 0, 0, 0)
+
+
 @pytest.mark.parametrize(
     ("how", "batch"),
     [("pads = [1, 1, 1, 1]", "1"), ('auto_pad = "VALID"', "1"), ('auto_pad = "SAME_UPPER"', "1, 4, H")],

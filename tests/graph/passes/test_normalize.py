@@ -96,6 +96,15 @@ def test_shape_that_is_known_only_once_numbers_are_computed() -> None:
     assert ops(model) == ["Neg"]
 
 
+def test_what_nothing_reads_hides_nothing_from_the_passes() -> None:
+    text = """g (float[3, 4] x) => (float[3, 1, 5] y) {
+        a = MatMul(x, w) \n dead = Neg(a) \n u = Unsqueeze(a, one) \n y = Mul(u, s) }"""
+    proto = build(text, w=random(4, 5), one=np.array([1]), s=random(1, 5))
+    model, _ = apply(normalize, proto, {"x": random(3, 4)})
+    assert "Mul" not in ops(model)
+    assert normalize(model) == []
+
+
 def chain(length: int) -> onnx.ModelProto:
     constants: dict[str, Array] = {"w": random(4, 4, 1, 1), **{name: array[:4] for name, array in BN.items()}}
     lines, last = [], "x"

@@ -109,6 +109,14 @@ def test_identity_between_two_fixed_names_stays(text: str) -> None:
     assert notes == []
 
 
+@pytest.mark.parametrize("source", ["w", "x"])
+def test_who_reads_the_output_of_an_identity_that_stays_reads_what_is_in_front(source: str) -> None:
+    text = f"g (float[4] x) => (float[4] a, float[4] y) {{ a = Identity({source}) \n y = Mul(x, a) }}"
+    model, _ = apply(eliminate_identity, build(text, w=random(4)), X)
+    (product,) = (node for node in model.graph if node.op_type == "Mul")
+    assert product.inputs[1] is not None and product.inputs[1].name == source
+
+
 def test_branch_that_passes_an_outer_tensor_through() -> None:
     text = """g (float[4] x, bool c) => (float[4] y) {
         t = Neg(x)
