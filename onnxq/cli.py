@@ -22,7 +22,7 @@ from onnxq.console.signals import Terminated, heed_signals, ignore_signals
 from onnxq.console.streams import close_stdout, give_streams, stdout_error
 from onnxq.console.terminal import Screen
 from onnxq.errors import OnnxqError
-from onnxq.writing import cause_outside
+from onnxq.file_system import cause_outside
 
 __all__ = ["main"]
 

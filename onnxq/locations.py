@@ -12,11 +12,10 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxq.errors import OptionError, OutputError
+from onnxq.file_system import hint_for, is_there
 from onnxq.graph.files.origin import spare_files
 from onnxq.plugins import names
-from onnxq.seen import is_there
 from onnxq.user_code import split_name
-from onnxq.writing import hint_for
 
 __all__ = [
     "artifact_path",

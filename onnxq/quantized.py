@@ -15,11 +15,11 @@ import onnx_ir as ir
 from onnxq.backend import Backend, Format
 from onnxq.console.terminal import plural
 from onnxq.errors import OutputError
+from onnxq.file_system import is_there
 from onnxq.graph.files.origin import spare_files
 from onnxq.locations import require_onnx
 from onnxq.plan import Plan
 from onnxq.qparams import QParams
-from onnxq.seen import is_there
 
 if TYPE_CHECKING:
     from torch.nn import Module

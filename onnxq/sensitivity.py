@@ -14,19 +14,18 @@ from onnxq.calibration.roles import spread
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import OptionError, OutputError, StatisticsError
+from onnxq.file_system import hint_for, is_there
 from onnxq.locations import require_folder, spare
 from onnxq.measuring.probe import Probe, Role, Setting, parts_of
 from onnxq.measuring.sensitivities import Sensitivity, SensitivityRow
-from onnxq.notes.rows import rows_depend
+from onnxq.notes.other_shapes import rows_depend
 from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
 from onnxq.options.one_value import check_bits, check_int, plain
 from onnxq.prepare import Prepared, Source, backend_named
 from onnxq.quantize import calibrate
-from onnxq.seen import is_there
 from onnxq.spec import Scheme
 from onnxq.survey import Record, local_noise, make_probe, runs_needed, survey
-from onnxq.writing import hint_for
 
 __all__ = ["sensitivity"]
 

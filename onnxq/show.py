@@ -18,10 +18,10 @@ import onnx_ir as ir
 
 from onnxq.calibration.statistics import Statistics, TensorStatistics
 from onnxq.errors import ModelError
+from onnxq.file_system import is_there
 from onnxq.graph.files.load import load
 from onnxq.graph.values import constant_array, is_constant
 from onnxq.measuring.metrics import jsonable
-from onnxq.seen import is_there
 
 __all__ = ["ModelView", "QuantizedTensor", "StatisticsView", "show"]
 

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from onnxq.errors import OnnxqError
-from onnxq.seen import is_there
+from onnxq.file_system import is_there
 from onnxq.suggest import nearest
 
 __all__ = ["at_home", "function_of", "split_name"]

@@ -92,7 +92,7 @@ def test_they_know_nothing_of_each_other(package: str) -> None:
         ("spec", set()),
         ("errors", set()),
         ("plan", {"spec"}),
-        ("graph", {"errors", "ort", "seen", "writing"}),
+        ("graph", {"errors", "file_system", "ort"}),
         ("ort", {"errors", "graph"}),
         ("runtimes", {"errors"}),
     ],

@@ -22,7 +22,7 @@ from onnxq.algorithms.bits.part_noise import part_noise
 from onnxq.calibration.roles import held_back, spread, to_learn_from
 from onnxq.errors import OptionError, OutputError, StatisticsError
 from onnxq.measuring.probe import Probe, end_layers, parts_of
-from onnxq.notes.rows import rows_depend
+from onnxq.notes.other_shapes import rows_depend
 from onnxq.options import Options
 from onnxq.options.config import to_toml
 from onnxq.options.patterns import names_of

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.calibration.histogram import KEYS
-from onnxq.calibration.rows import BROKEN
+from onnxq.calibration.numpy_files import BROKEN
 from onnxq.calibration.statistics import KeptSample, Statistics, TensorStatistics
 from onnxq.errors import OutputError, StatisticsError
 

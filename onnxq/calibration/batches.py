@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from onnxq.calibration.feeds import Fitter
-from onnxq.calibration.rows import RowArray
+from onnxq.calibration.numpy_files import RowArray
 from onnxq.calibration.samples import Pick
 from onnxq.console.terminal import plural
 from onnxq.errors import DataError

@@ -16,13 +16,13 @@ import numpy as np
 from onnxq.calibration.batches import of_rows
 from onnxq.calibration.feeds import Fitter
 from onnxq.calibration.images import SUFFIXES, ImageReader
-from onnxq.calibration.rows import RowArray, load_feed, open_npy, open_npz
+from onnxq.calibration.numpy_files import RowArray, load_feed, open_npy, open_npz
 from onnxq.calibration.samples import Samples, length_of
 from onnxq.console.terminal import plural
 from onnxq.errors import DataError
+from onnxq.file_system import is_there
 from onnxq.options import ImageOptions
 from onnxq.ort.session import InputInfo
-from onnxq.seen import is_there
 from onnxq.suggest import nearest_file
 from onnxq.user_code import function_of, split_name
 

@@ -15,8 +15,8 @@ from onnxq.measuring.joined import hidden
 from onnxq.measuring.judging import lifts
 from onnxq.measuring.metrics import kept_signal
 from onnxq.notes.commands import COMPARE
+from onnxq.notes.other_shapes import other_shapes
 from onnxq.notes.reasons import LOST, by_reason, counts, to_exclude
-from onnxq.notes.rows import other_shapes
 from onnxq.options import Options
 from onnxq.plan import Plan
 

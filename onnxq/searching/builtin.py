@@ -29,7 +29,7 @@ from onnxq.graph.files.load import load
 from onnxq.measuring.chosen_rows import chosen_rows
 from onnxq.measuring.metrics import kept_signal
 from onnxq.measuring.outputs import NONE, errors_of
-from onnxq.notes.rows import rows_depend
+from onnxq.notes.other_shapes import rows_depend
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.session import InputInfo, Session, inputs_of
 from onnxq.prepare import Prepared, Source

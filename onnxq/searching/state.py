@@ -16,8 +16,8 @@ from typing import Any
 
 from onnxq.deciding.rescue import Blame
 from onnxq.errors import OptionError, OutputError
+from onnxq.file_system import is_there
 from onnxq.searching.attempt import Attempt
-from onnxq.seen import is_there
 
 __all__ = ["State", "file_digest"]
 

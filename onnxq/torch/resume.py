@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from onnxq.calibration.rows import BROKEN
+from onnxq.calibration.numpy_files import BROKEN
 from onnxq.errors import OptionError
 from onnxq.torch.distill import Settings
 from onnxq.torch.student import Student

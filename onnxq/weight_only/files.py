@@ -17,10 +17,10 @@ from typing import BinaryIO
 import onnx_ir as ir
 
 from onnxq.errors import OutputError
+from onnxq.file_system import hint_for
 from onnxq.graph.files.save import MAX_PROTO_BYTES, save, serialized_size
 from onnxq.graph.traverse import with_subgraphs
 from onnxq.graph.widened import Widened
-from onnxq.writing import hint_for
 
 __all__ = ["Output"]
 

@@ -10,7 +10,7 @@ from onnxq.algorithms.bits.allocate import allocate
 from onnxq.algorithms.bits.budget import FLOAT, Costs
 from onnxq.errors import OptionError
 from onnxq.measuring.probe import Part, Probe, Setting
-from onnxq.notes.rows import rows_depend
+from onnxq.notes.other_shapes import rows_depend
 from onnxq.plan import Plan
 
 __all__ = ["BitChoice", "Item", "Problem", "items_of"]

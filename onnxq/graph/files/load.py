@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxq.errors import ModelError
+from onnxq.file_system import is_there
 from onnxq.graph.files.external import attach_external_data, read_inner_tensors
 from onnxq.graph.files.forms import check_forms
 from onnxq.graph.files.map_types import refuse_maps
@@ -21,7 +22,6 @@ from onnxq.graph.files.other_kinds import other_kind
 from onnxq.graph.files.structure import check_definitions, check_structure, sort
 from onnxq.graph.passes.runtime_operators import expand_runtime_operators
 from onnxq.graph.traverse import with_subgraphs
-from onnxq.seen import is_there
 
 __all__ = ["ModelSource", "load"]
 

@@ -12,9 +12,9 @@ import onnx
 import onnx_ir as ir
 
 from onnxq.errors import OutputError
+from onnxq.file_system import hint_for, is_full
 from onnxq.graph.files.origin import spare_files
 from onnxq.graph.traverse import with_subgraphs
-from onnxq.writing import hint_for, is_full
 
 __all__ = ["MAX_PROTO_BYTES", "file_size", "save", "serialized_size", "to_proto"]
 

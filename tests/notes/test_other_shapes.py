@@ -11,7 +11,7 @@ import pytest
 import onnxq
 from onnxq.cli import main
 from onnxq.measuring.metrics import Errors
-from onnxq.notes.rows import other_shapes
+from onnxq.notes.other_shapes import other_shapes
 from tests.models import images, selecting
 
 

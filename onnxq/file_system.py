@@ -1,4 +1,4 @@
-"""What to do about a file that could not be written."""
+"""The file system: whether a file is there, and what to say where one could not be written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tempfile
 
 from onnxq.errors import ExecutionError, OnnxqError, OutputError
 
-__all__ = ["cause_outside", "hint_for", "is_full"]
+__all__ = ["cause_outside", "hint_for", "is_full", "is_there"]
 
 _FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))  # Windows knows no quota
 _REFUSED = (
@@ -23,6 +23,27 @@ _REFUSED = (
 )
 _SHORT = "requested and"
 """Of numpy, which gives no number of an error where not all of an array could be written."""
+
+
+def is_there(path: str | os.PathLike[str], error: type[OnnxqError]) -> bool:
+    """Whether there is a file or a folder.
+
+    Args:
+        path: its name; links are followed.
+        error: the class of the error.
+
+    Raises:
+        OnnxqError: of class ``error``: that cannot be told. The name is too long or holds a zero byte, links go round
+            in a circle, or a folder on the way may not be read.
+    """
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError) as cause:
+        what = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
+        raise error(f"cannot be looked at: {what}", where=f"'{os.fspath(path)}'") from cause
+    return True
 
 
 def is_full(error: OSError) -> bool:

@@ -13,7 +13,7 @@ import pytest
 import onnxq
 from onnxq.cli import main
 from onnxq.demo.data import MODEL
-from onnxq.seen import is_there
+from onnxq.file_system import is_there
 from tests.models import feeds_for
 from tests.targets import residual
 
