@@ -17,6 +17,9 @@ from onnxq.torch.marks import DOMAIN
 
 __all__ = ["in_float32", "to_onnx"]
 
+_LAST_OPSET = 20
+"""That torch's TorchScript exporter knows."""
+
 
 def to_onnx(
     module: torch.nn.Module, example_inputs: tuple[Any, ...], *, opset: int, of: str, **names: Any
@@ -26,7 +29,7 @@ def to_onnx(
     Args:
         module: to export.
         example_inputs: of its forward.
-        opset: of the standard operators.
+        opset: of the standard operators; a later one where torch knows an operator of the module in that alone.
         of: name of the user's class, for messages.
         names: ``input_names``, ``output_names``, ``dynamic_axes`` of ``torch.onnx.export``.
 
@@ -44,16 +47,13 @@ def to_onnx(
             _inputs_alone(module, example_inputs) as tensors,
         ):
             warnings.simplefilter("ignore")
-            torch.onnx.export(
-                module,
-                tensors,
-                Path(folder) / "model.onnx",
-                dynamo=False,
-                opset_version=opset,
-                custom_opsets={DOMAIN: 1},
-                **names,
-            )
-            return onnx.load(Path(folder) / "model.onnx")
+            path = Path(folder) / "model.onnx"
+            given = {"dynamo": False, "custom_opsets": {DOMAIN: 1}, **names}
+            try:
+                torch.onnx.export(module, tensors, path, opset_version=opset, **given)
+            except torch.onnx.errors.UnsupportedOperatorError:
+                torch.onnx.export(module, tensors, path, opset_version=_LAST_OPSET, **given)
+            return onnx.load(path)
     except Exception as error:  # torch raises errors of many kinds, and its own on top of a user's
         raise ModelError(
             f"torch cannot export it to ONNX ({type(error).__name__}: {error})",

@@ -98,6 +98,21 @@ def test_lsq_gradients_outside_the_grid_are_finite_differences(name: str, scalin
     assert float(learned.grad) * factor == pytest.approx(slope, rel=1e-3)
 
 
+@pytest.mark.parametrize("spec", [SIGNED, NARROW, UNSIGNED], ids=str)
+def test_gradients_of_gradients(spec: QuantSpec) -> None:
+    """As a gradient penalty takes them: inside the grid the quantizer passes gradients on, and so do those."""
+    quantizer, x, c = made("lsq", spec), values(3, 4, 50).requires_grad_(), values(3, 4, 50) * 3
+    y = quantizer(x)
+    (inside,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
+    (slope,) = torch.autograd.grad(y.square().sum() / 2, x, create_graph=True)
+    torch.testing.assert_close(slope, y * inside, rtol=0, atol=0)
+    learned = [x, *quantizer.parameters()]
+    second = torch.autograd.grad((slope * c).sum(), learned)
+    first = torch.autograd.grad((quantizer(x) * c * inside).sum(), learned)
+    assert float(second[0].abs().max()) > 0
+    torch.testing.assert_close(second, first)
+
+
 def test_a_learned_offset_finds_the_low_end() -> None:
     """Values from -1 on, the grid begins at -0.3: Adam gets there, and what is computed is what is written."""
     spec = QuantSpec(4, signed=False, symmetric=False)

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+import onnxq
 from onnxq.errors import ModelError, OptionError
 
 pytest.importorskip("torch", reason="the extra torch is not installed")
@@ -87,6 +88,29 @@ def test_what_cannot_be_exported_is_told_in_one_message(
         qat.prepare(Unknown(), (torch.randn(4, 6),))
     torch._C._jit_set_onnx_log_enabled(False)
     assert capfd.readouterr().out == ""
+
+
+class Turned(nn.Module):
+    """A picture is sampled anew before it is looked at: an operator that opset 20 is the first to have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(1, 4, 3)
+        self.turn = nn.Parameter(torch.tensor([[[0.9, 0.2, 0.0], [-0.2, 0.9, 0.1]]]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        grid = nn.functional.affine_grid(self.turn, [1, 1, 8, 8], align_corners=False)
+        result: torch.Tensor = self.layer(nn.functional.grid_sample(x, grid, align_corners=False))
+        return result
+
+
+def test_an_operator_of_a_later_opset(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    data = batches(1, 1, 8, 8)
+    model = qat.prepare(Turned(), (data[0],), batches=data).eval()
+    path = qat.export(model, tmp_path / "trained.onnx", (data[0],), input_names=["x"])
+    onnxq.deploy(path, backend="onnxruntime", output=tmp_path / "d.onnx")
+    assert_same(differences(model, tmp_path / "d.onnx", data, optimize=False), 0.01)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

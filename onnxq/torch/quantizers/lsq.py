@@ -60,11 +60,12 @@ class _Learned(torch.autograd.Function):
             along = torch.where((codes >= low) & (codes <= high), grad, 0.0)
         for_scale = for_zero = None
         if scale is not None:
-            codes.clamp_(low, high)
+            twice = torch.is_grad_enabled()  # gradients of these gradients read what is in memory now
+            codes = codes.clamp(low, high) if twice else codes.clamp_(low, high)
             work = ratio.clamp(low - 1.0, high + 1.0)  # of infinite values too
             if ctx.needs_input_grad[1]:
                 for_scale = torch.sub(codes, work, out=work).mul_(along).sum_to_size(scale.shape)
-            beyond = torch.sub(grad, along, out=work)
+            beyond = grad - along if twice else torch.sub(grad, along, out=work)
             if ctx.needs_input_grad[2]:
                 for_zero = -beyond.sum_to_size(scale.shape) * scale
             if for_scale is not None:
