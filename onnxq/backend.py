@@ -97,8 +97,8 @@ class Backend:
         complete_units: every quantized operator has a quantizer directly behind it, or an entry for its output in the
             table: in front of an absorbed activation function too, where that cannot be taken out. An operator of a
             model given, whose output has no scale, stays float.
-        whole: kinds of :func:`onnxq.graph.recognition.groups.find_groups` whose nodes stay float, none of them
-        quantized.
+        whole: kinds of :func:`onnxq.graph.recognition.groups.find_groups` whose nodes stay float, none of
+            them quantized.
         by_cost: placement ``auto`` weighs the costs below; else it quantizes all that the table allows.
         mixes: float nodes may stand among integer ones, so that data may keep float what 8 bits would destroy; else
             only the table and the user decide.

@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxq.algorithm_choice import chosen
+from onnxq.algorithm_choice import chosen, whole_model
 from onnxq.backend import Backend
 from onnxq.checks.data import check_data
 from onnxq.checks.findings import Finding, of_error
@@ -25,7 +25,7 @@ from onnxq.ort.messages import LOOK
 from onnxq.ort.session import Session
 from onnxq.prepare import Prepared, backend_named
 from onnxq.quantize import plan_fitted
-from onnxq.rewritten import pipeline_of, require_home
+from onnxq.rewritten import require_home
 
 __all__ = ["Finding", "check"]
 
@@ -150,7 +150,7 @@ def _inputs(session: Session, has_data: bool) -> list[Finding]:
 def _alone(backend: str, options: Options) -> list[Finding]:
     """What an algorithm that is a pipeline of its own, if one is asked for, makes of the target and the options."""
     try:
-        whole = pipeline_of(options)
+        whole = whole_model(options.algorithms)
         if whole is None:
             return []
         require_home(backend, whole)

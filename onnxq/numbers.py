@@ -23,10 +23,7 @@ from onnxq.plan import Plan, Site
 from onnxq.qparams import MIN_SCALE, QParams, from_range
 from onnxq.spec import QuantSpec
 
-__all__ = ["MADE", "choose_numbers", "fit_biases", "unusable_constants", "unusable_tensors"]
-
-MADE = "onnxq.made"
-"""Mark in ``ir.Value.meta`` of a tensor that a target's rewriting has made: calibration has not seen it."""
+__all__ = ["choose_numbers", "fit_biases", "unusable_constants", "unusable_tensors"]
 
 _BIAS_LIMIT = float(2**31 - 1)
 

@@ -27,7 +27,7 @@ from onnxq.graph.passes.normalize import normalize
 from onnxq.graph.passes.simplify import simplify
 from onnxq.graph.passes.upcast import upcast
 from onnxq.graph.traverse import all_nodes, describe
-from onnxq.numbers import MADE
+from onnxq.graph.values import MADE
 from onnxq.options import Options
 from onnxq.options.selection import mark_excluded
 from onnxq.ort.session import require_library

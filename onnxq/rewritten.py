@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from onnxq.algorithm_choice import Choice, whole_model
+from onnxq.algorithm_choice import Choice
 from onnxq.calibration.statistics import Statistics
 from onnxq.errors import OptionError
 from onnxq.measuring.final_check import Verification
@@ -17,7 +17,7 @@ from onnxq.options import ImageOptions, Options
 from onnxq.plan import Kept
 from onnxq.prepare import backend_named
 
-__all__ = ["HOME", "Rewritten", "nothing_done", "pipeline_of", "refuse_unused", "require_home", "samples_of"]
+__all__ = ["HOME", "Rewritten", "nothing_done", "refuse_unused", "require_home", "samples_of"]
 
 HOME = "onnxruntime"
 """The target that an algorithm which is a pipeline of its own writes for."""
@@ -76,15 +76,6 @@ def nothing_done(kept: Sequence[Kept], otherwise: str) -> str:
     return (
         f"nothing was quantized: the result is the float model; {why}. Without --algorithm, all operators are looked at"
     )
-
-
-def pipeline_of(options: Options) -> Choice | None:
-    """The algorithm asked for that is a pipeline of its own, or None.
-
-    Raises:
-        OptionError: it was asked for together with others.
-    """
-    return whole_model(options.algorithms)
 
 
 def require_home(backend: str, choice: Choice) -> None:

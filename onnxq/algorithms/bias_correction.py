@@ -162,8 +162,9 @@ def correct_biases(
     means |= {name: known[name] for name in inputs if name in known}
     missing = [name for name in inputs if name not in means]
     if missing:
-        tapped, names = tap(source, missing)
-        session = open_anyhow(tapped, providers=providers, custom_op_library=custom_op_library)
+        tapped = tap(source, missing)
+        names = tapped.outputs
+        session = open_anyhow(tapped.model, providers=providers, custom_op_library=custom_op_library)
         for batch in _batches([t for t in missing if t in names], sizes or {}):
             means.update(_means(session, {t: names[t] for t in batch}, ranks, samples))
         known |= {name: means[name] for name in missing if name in means}

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from onnxq.calibration.groups import share_out
 from onnxq.calibration.statistics import KeptSample
-from onnxq.calibration.taps import observe
+from onnxq.calibration.taps import tap
 from onnxq.options import Options
 from onnxq.ort.session import Session, open_anyhow
 
@@ -46,7 +46,7 @@ def capture(
     known = {name: 4 * count for name, count in (sizes or {}).items()}
     wanted = list(dict.fromkeys(tensors))
     for group in share_out(wanted, {name: known.get(name, _UNKNOWN) for name in wanted}, budget):
-        tapped = observe(model, group, keep_outputs=False)
+        tapped = tap(model, group, keep_outputs=False)
         if tapped.outputs:
             session = open_anyhow(
                 tapped.model, providers=options.providers, custom_op_library=options.custom_op_library

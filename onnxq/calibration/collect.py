@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnxq.calibration.groups import known_bytes, share_out, tensor_bytes
 from onnxq.calibration.keep import Keeper
 from onnxq.calibration.statistics import Statistics, TensorStatistics, model_digest
-from onnxq.calibration.taps import observe
+from onnxq.calibration.taps import tap
 from onnxq.calibration.usable import Usable
 from onnxq.errors import DataError, ExecutionError, OnnxqError
 from onnxq.ort.session import Session, open_anyhow
@@ -123,7 +123,7 @@ class _Runner:
     def __init__(self, model: ir.Model, names: list[str], feeds: Feeds, budget: int, options: dict[str, Any]) -> None:
         self._model, self._budget, self._options = model, budget, options
         self._outputs = [value.name or "" for value in model.graph.outputs]
-        tapped = observe(model, names)
+        tapped = tap(model, names)
         self.unobservable = tapped.unobservable
         self._names = [name for name in names if name in tapped.outputs]
         with _at_sample(0):
@@ -180,7 +180,7 @@ class _Runner:
         groups = []
         for number, names in enumerate(share_out(self._names, self._sizes, self._budget)):
             extra = self._extra if number == 0 else []
-            tapped = observe(self._model, [*names, *extra], keep_outputs=number == 0)
+            tapped = tap(self._model, [*names, *extra], keep_outputs=number == 0)
             session = open_anyhow(tapped.model, **self._options)
             groups.append(_Group(session, tapped.outputs))
         return groups

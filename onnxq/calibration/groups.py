@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.calibration.taps import observe
+from onnxq.calibration.taps import tap
 from onnxq.ort.session import open_anyhow
 
 __all__ = ["known_bytes", "share_out", "tensor_bytes"]
@@ -112,7 +112,7 @@ def _elements(shape: ir.Shape | None, symbols: Mapping[str, int]) -> int | None:
 def _measure(
     model: ir.Model, tensors: Sequence[str], feeds: Mapping[str, NDArray[Any]], **session_options: Any
 ) -> dict[str, int]:
-    tapped = observe(model, tensors, keep_outputs=False)
+    tapped = tap(model, tensors, keep_outputs=False)
     graph = tapped.model.graph
     by_name = {value.name: value for value in graph.outputs}
     shown: dict[str, str] = {}

@@ -16,7 +16,7 @@ from onnxq.errors import ModelError
 from onnxq.graph.passes.prune import remove_unread
 from onnxq.graph.values import constant_array, remove_nodes
 
-__all__ = ["Tapped", "observe", "tap"]
+__all__ = ["Tapped", "tap"]
 
 _STANDARD = ("", "ai.onnx")
 
@@ -39,24 +39,7 @@ class _UnobservableError(Exception):
     """Raised inside this module only: a tensor cannot be lifted to the top."""
 
 
-def tap(model: ir.Model, tensors: Sequence[str]) -> tuple[ir.Model, dict[str, str]]:
-    """As :func:`observe`, without the reasons.
-
-    Args:
-        model: the model, not modified.
-        tensors: names of float32 tensors.
-
-    Returns:
-        The copy with more outputs, and tensor name to output name; unobservable tensors are missing there.
-
-    Raises:
-        ModelError: the model has no tensor of a name.
-    """
-    tapped = observe(model, tensors)
-    return tapped.model, tapped.outputs
-
-
-def observe(model: ir.Model, tensors: Sequence[str], *, keep_outputs: bool = True) -> Tapped:
+def tap(model: ir.Model, tensors: Sequence[str], *, keep_outputs: bool = True) -> Tapped:
     """Copy a model and add outputs that show the given tensors.
 
     Args:

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.calibration.taps import observe
+from onnxq.calibration.taps import tap
 from onnxq.checks.findings import Finding
 from onnxq.errors import ModelError
 from onnxq.graph.values import constant_array
@@ -99,7 +99,7 @@ def fingerprint(model: ir.Model, *, most_nodes: int | None = None) -> Fingerprin
     if most_nodes is not None and _behind(source, most_nodes) > most_nodes:
         return None
     try:
-        tapped = observe(model, [source.name], keep_outputs=False)
+        tapped = tap(model, [source.name], keep_outputs=False)
     except ModelError:
         return None  # the tensor cannot be shown
     if source.name not in tapped.outputs:

@@ -21,8 +21,9 @@ from onnxq.deciding.idle import idle_bodies
 from onnxq.deciding.masks import find_masks
 from onnxq.deciding.rescue import extent
 from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import MADE
 from onnxq.measuring.judging import telling
-from onnxq.numbers import MADE, choose_numbers, unusable_constants, unusable_tensors
+from onnxq.numbers import choose_numbers, unusable_constants, unusable_tensors
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.planning.macs import multiply_accumulates

@@ -13,6 +13,9 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes, subgraphs, with_subgraphs
 
 __all__ = [
+    "COMPUTES_OTHER",
+    "LEFT_ALONE",
+    "MADE",
     "OTHER_AXES",
     "SAME_NUMBERS",
     "STANDS_FOR",
@@ -32,6 +35,8 @@ __all__ = [
     "static_shape",
 ]
 
+MADE = "onnxq.made"
+"""Mark in ``ir.Value.meta`` of a tensor that a target's rewriting has made: no data has been run through it."""
 OTHER_AXES = "onnxq.other_axes"
 """Mark in ``ir.Value.meta`` of a constant that a pass has made of another: its name, and the order of its axes."""
 SAME_NUMBERS = "onnxq.same_numbers"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.calibration.groups import known_bytes, share_out
-from onnxq.calibration.taps import observe
+from onnxq.calibration.taps import tap
 from onnxq.checks.randomness import is_random
 from onnxq.errors import OnnxqError
 from onnxq.measuring.random_inputs import on_random_inputs
@@ -45,7 +45,7 @@ def clipped(
         return {}
     sums = {name: np.zeros(4) for name in bounds}
     try:
-        tapped = observe(inside.model, list(bounds), keep_outputs=False)
+        tapped = tap(inside.model, list(bounds), keep_outputs=False)
         if not tapped.outputs:
             return {}
         library = options.custom_op_library

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.calibration.groups import share_out
-from onnxq.calibration.taps import observe
+from onnxq.calibration.taps import tap
 from onnxq.ort.session import Session, open_anyhow
 
 __all__ = ["Pair", "PairedTensors", "paired_tensors"]
@@ -77,8 +77,8 @@ def paired_tensors(
     """
     known = {pair: sizes.get(pair[0], 0) for pair in pairs}
     for group in share_out(list(known), known, _BUDGET):
-        one = observe(first, [a for a, _ in group], keep_outputs=False)
-        other = observe(second, [b for _, b in group], keep_outputs=False)
+        one = tap(first, [a for a, _ in group], keep_outputs=False)
+        other = tap(second, [b for _, b in group], keep_outputs=False)
         shown = {
             (a, b): (one.outputs[a], other.outputs[b]) for a, b in group if a in one.outputs and b in other.outputs
         }

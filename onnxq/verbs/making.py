@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import onnxq
 from onnxq import views
-from onnxq.algorithm_choice import Choice
+from onnxq.algorithm_choice import Choice, whole_model
 from onnxq.console.exit_codes import ExitCode
 from onnxq.console.terminal import Screen
 from onnxq.errors import OptionError
 from onnxq.locations import artifact_path, made_folder, require_output
-from onnxq.rewritten import HOME, pipeline_of, require_home, samples_of
+from onnxq.rewritten import HOME, require_home, samples_of
 from onnxq.searching import view as search_view
 from onnxq.verbs.answer import Answer, reporter, shows
 from onnxq.verbs.shortfall import fields, shortfall, shortfall_of_whole
@@ -31,7 +31,7 @@ def quantize(args: argparse.Namespace, screen: Screen) -> Answer:
         return _several(args, screen)
     if args.max_drop is not None:
         return _search(args, screen)
-    whole = pipeline_of(args.options)
+    whole = whole_model(args.options.algorithms)
     if whole is not None:
         return _rewrite(args, screen, whole)
     start = time.perf_counter()
@@ -58,7 +58,7 @@ def quantize(args: argparse.Namespace, screen: Screen) -> Answer:
 
 def _several(args: argparse.Namespace, screen: Screen) -> Answer:
     """``onnxq quantize`` for several targets."""
-    if args.max_drop is not None or pipeline_of(args.options) is not None:
+    if args.max_drop is not None or whole_model(args.options.algorithms) is not None:
         raise OptionError("takes one --backend", where="quantize --max-drop, or an algorithm of the whole model")
     start = time.perf_counter()
     results = onnxq.quantize_all(

@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.calibration.taps import observe
+from onnxq.calibration.taps import tap
 from onnxq.graph.pieces import reads as reads_of
 from onnxq.graph.traverse import subgraphs, with_subgraphs
 from onnxq.memory import give_back
@@ -114,7 +114,7 @@ class SegmentedModel:
         model = _model_of(self._model, segment, first, shapes)
         shown: dict[str, str] = {}
         if segment.inner:
-            tapped = observe(model, [value.name or "" for value in segment.inner])
+            tapped = tap(model, [value.name or "" for value in segment.inner])
             model, shown = tapped.model, {output: name for name, output in tapped.outputs.items()}
         session = Session(model, **self._runtime)
         for value in model.graph.initializers.values():

@@ -15,7 +15,7 @@ from onnxq import Options
 from onnxq.algorithms.bias_correction import correct_biases
 from onnxq.algorithms.biases import empirical
 from onnxq.calibration.statistics import KeptSample
-from onnxq.calibration.taps import tap
+from onnxq.calibration.taps import Tapped, tap
 from onnxq.deciding.rescue import output_sqnr
 from onnxq.errors import OptionError
 from onnxq.qparams import fake_quantize, from_range
@@ -188,7 +188,7 @@ def test_several_targets_with_one_model_measure_once(monkeypatch: pytest.MonkeyP
     alone = {name: onnxq.quantize(model, feeds, backend=name) for name in names}
     measured: list[list[str]] = []
 
-    def counted(of: ir.Model, tensors: list[str]) -> tuple[ir.Model, dict[str, str]]:
+    def counted(of: ir.Model, tensors: list[str]) -> Tapped:
         measured.append(list(tensors))
         return tap(of, tensors)
 

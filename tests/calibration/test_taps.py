@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from onnxq.calibration.taps import observe, tap
+from onnxq.calibration.taps import tap
 from onnxq.errors import ModelError
 from onnxq.ort.session import Session
 
@@ -82,7 +82,7 @@ SCAN = """
 def _run(model: ir.Model, tensors: list[str], feeds: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
     """Tensor name to what was observed, after checking that the model's own outputs are unchanged."""
     plain = Session(model, optimize=False).run(feeds)
-    tapped, outputs = tap(model, tensors)
+    tapped, outputs, _ = tap(model, tensors)
     assert [v.name for v in tapped.graph.outputs][: len(plain)] == list(plain)
     result = {}
     for optimize in (False, True):
@@ -101,21 +101,21 @@ def test_top_level() -> None:
     assert np.array_equal(got["a"], x + b) and np.array_equal(got["x"], x)
     assert np.array_equal(got["y"], np.maximum(x + b, 0))
     assert ir.to_proto(model).SerializeToString() == before
-    assert len(observe(model, ["y"]).model.graph.outputs) == 2, "an output needs no second one"
+    assert len(tap(model, ["y"]).model.graph.outputs) == 2, "an output needs no second one"
 
 
 def test_what_cannot_be_observed_has_a_reason() -> None:
     model = ir.from_onnx_text(TOP)
     next(v for n in model.graph for v in n.outputs if v.name == "shape").type = ir.TensorType(ir.DataType.INT64)
-    tapped = observe(model, ["shape", "a"])
+    tapped = tap(model, ["shape", "a"])
     assert tapped.unobservable == {"shape": "it is int64, not float32"} and tapped.outputs == {"a": "a"}
     with pytest.raises(ModelError, match="no tensor named 'nothing'"):
-        observe(model, ["nothing"])
+        tap(model, ["nothing"])
 
 
 def test_only_what_is_needed_stays() -> None:
     model = ir.from_onnx_text(TOP)
-    tapped = observe(model, ["a"], keep_outputs=False)
+    tapped = tap(model, ["a"], keep_outputs=False)
     assert [n.op_type for n in tapped.model.graph] == ["Add"]
     assert [v.name for v in tapped.model.graph.outputs] == ["a"]
     assert [v.name for v in tapped.model.graph.inputs] == ["x", "b"]
@@ -136,7 +136,7 @@ def test_what_a_branch_alone_reads_goes_with_it() -> None:
     add = next(node for graph in model.graph.subgraphs() for node in graph if node.op_type == "Add")
     add.replace_input_with(1, big)
     model.graph.register_initializer(big)
-    tapped = observe(model, ["y"], keep_outputs=False)
+    tapped = tap(model, ["y"], keep_outputs=False)
     assert not tapped.model.graph.initializers
     assert list(Session(tapped.model).run({"x": np.ones(400, np.float32), "c": np.array(True)})) == ["y"]
     assert len(model.graph.initializers) == 1
@@ -195,7 +195,7 @@ def test_scan() -> None:
 def test_name_clashes_are_avoided() -> None:
     model = ir.from_onnx_text(TOP.replace("x2", "x_copy").replace("x_copy", "taken"))
     list(model.graph)[-1].outputs[0].name = "x/copy"
-    tapped = observe(model, ["x"])
+    tapped = tap(model, ["x"])
     names = [v.name for v in tapped.model.graph.outputs]
     assert names[:2] == ["y", "x/copy"] and len(set(names)) == 3
     assert tapped.outputs == {"x": names[2]}
@@ -203,7 +203,7 @@ def test_name_clashes_are_avoided() -> None:
 
 def test_subgraph_tensors_without_type_are_reported() -> None:
     model = ir.from_onnx_text(NESTED_IF.replace("<float[N] t1>", ""))
-    assert "type is not known" in observe(model, ["t1"]).unobservable["t1"]
+    assert "type is not known" in tap(model, ["t1"]).unobservable["t1"]
 
 
 @pytest.mark.zoo
@@ -223,7 +223,7 @@ def test_a_real_network_inside_nested_branches() -> None:
         for value in node.outputs
         if value.dtype == ir.DataType.FLOAT
     ]
-    tapped = observe(model, names)
+    tapped = tap(model, names)
     assert len(names) > 150 and not tapped.unobservable
     with np.load(Path(folder) / "models" / "silero_vad" / "calib.npz") as data:
         feeds = {name: np.asarray(data[name][0]) for name in data.files}

@@ -13,7 +13,7 @@ from onnxq.algorithm import Draft
 from onnxq.algorithms.blockwise.blocks import Block
 from onnxq.calibration.roles import spread
 from onnxq.calibration.statistics import KeptSample
-from onnxq.calibration.taps import observe
+from onnxq.calibration.taps import tap
 from onnxq.ort.session import open_anyhow
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _tensors(
     shown: Mapping[str, str] = {}
     session = None
     if wanted:
-        tapped = observe(model, wanted, keep_outputs=False)
+        tapped = tap(model, wanted, keep_outputs=False)
         for name, reason in tapped.unobservable.items():
             raise UnobservableError(f"tensor {name!r} cannot be observed: {reason}")
         shown = tapped.outputs
