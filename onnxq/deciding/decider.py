@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
 from typing import TypedDict
 
@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxq.algorithm import Draft
 from onnxq.algorithm_choice import Choice, run
 from onnxq.algorithms.layerwise.round_kernels import round_kernels
-from onnxq.backend import Backend, Kind
+from onnxq.backend import Backend, Kind, OpRule
 from onnxq.calibration.roles import few
 from onnxq.calibration.sizes import sizes_on
 from onnxq.calibration.statistics import KeptSample, Statistics
@@ -28,6 +28,7 @@ from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.planning.macs import multiply_accumulates
 from onnxq.planning.planner import make_plan
+from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 
@@ -109,9 +110,9 @@ class Decider:
 
     def layers(self, plan: Plan) -> dict[str, float]:
         """The multiply-accumulates that are quantized, with their costs."""
-        rules = self.target.rules
         costs = self.costs(plan)
-        return {name: cost for name, cost in costs.items() if rules[plan.quantized[name]].kind is Kind.COMPUTE}
+        compute = {node.name for node, rule in self._quantized(plan) if rule.kind is Kind.COMPUTE}
+        return {name: cost for name, cost in costs.items() if name in compute}
 
     def keep_float(self, reasons: Mapping[str, str], *, store: bool = False) -> None:
         """Keep nodes float from now on; ``store``: with their weights stored as integers."""
@@ -234,11 +235,16 @@ class Decider:
 
     def costs(self, plan: Plan) -> dict[str, float]:
         """Float cost of each quantized node, in the target's unit."""
-        costs: dict[str, float] = {}
+        return {
+            node.name or "": rule.costs(node)[0] * self._sizes.get(node.outputs[0].name or "", 1)
+            for node, rule in self._quantized(plan)
+        }
+
+    def _quantized(self, plan: Plan) -> Iterator[tuple[ir.Node, OpRule]]:
+        """Quantized nodes with their rows of the target's table."""
         for node in self.model.graph.all_nodes():
-            if node.name and node.name in plan.quantized and (rule := self.target.rules.get(node.op_type)) is not None:
-                costs[node.name] = rule.costs(node)[0] * self._sizes.get(node.outputs[0].name or "", 1)
-        return costs
+            if node.name and node.name in plan.quantized and (rule := row(self.target, node)) is not None:
+                yield node, rule
 
 
 def _nodes_touching(model: ir.Model, plan: Plan, bad: Mapping[str, str]) -> dict[str, str]:

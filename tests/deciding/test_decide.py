@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,13 @@ import onnx
 import pytest
 
 import onnxq
-from onnxq import Options
+from onnxq import Kind, OpRule, Options
+from onnxq.calibration.collect import collect
+from onnxq.deciding.decide import decide
+from onnxq.deciding.decider import Decider
 from onnxq.deciding.rescue import Blame, blame, to_keep_float
+from onnxq.planning.planner import make_plan
+from onnxq.prepare import Prepared, backend_named
 from tests.models import build, f32, images, normal
 
 Feeds = list[dict[str, np.ndarray[Any, np.dtype[Any]]]]
@@ -69,6 +75,30 @@ def far_apart(ratio: float) -> onnx.ModelProto:
         w1=normal(32, 32, 3, 3),
         w2=(normal(32, 32, 3, 3, seed=1) / ratio).astype(np.float32),
         w3=normal(32, 64, 3, 3, seed=2),
+    )
+
+
+def test_an_operator_of_another_domain_stays_float_before_an_amplifier() -> None:
+    model = build(
+        """(float[1, 3, 8, 8] x) => (float[1, 8, 8, 8] y) {
+            [conv] a = Conv <pads = [1, 1, 1, 1]> (x, w)
+            [act] b = com.microsoft.QuickGelu (a)
+            [square] c = Mul (b, b)
+            [log] y = Log (c)
+        }""",
+        domains={"com.microsoft": 1},
+        w=normal(8, 3, 3, 3),
+    )
+    known = backend_named("tensorrt")
+    rows = {**known.rules, "com.microsoft::QuickGelu": OpRule("QuickGelu", Kind.ELEMENTWISE)}
+    target = replace(known, rules=rows)
+    fitted = Prepared(model, Options()).for_target(target, Options())[0]
+    tensors = make_plan(fitted, target).observed()
+    statistics = collect(fitted, tensors, images(1, 3, 8, 8, samples=8))
+    plan = decide(Decider(fitted, target, Options(), statistics, (), "")).plan
+    assert "act" not in plan.quantized
+    assert next(kept.reason for kept in plan.kept_float if kept.node == "act").startswith(
+        "Log 'log' after it amplifies"
     )
 
 

@@ -13,6 +13,7 @@ from onnxq.backend import Backend, Kind
 from onnxq.errors import OptionError
 from onnxq.measuring.probe import Part
 from onnxq.planning.macs import multiply_accumulates, size_of
+from onnxq.planning.table_rows import row
 from onnxq.spec import QuantSpec
 from onnxq.suggest import nearest
 
@@ -143,7 +144,7 @@ class Costs:
     def _latency(self, name: str, bits: int, act_bits: int) -> float:
         """Integer kernels take 8-bit data and weights stored in at most 8; the rest runs float between conversions."""
         node = self._nodes[name]
-        rule = self.target.rules.get(node.op_type)
+        rule = row(self.target, node)
         if rule is None or rule.kind is not Kind.COMPUTE:
             return 0.0
         as_float, as_integer = rule.costs(node)
