@@ -9,15 +9,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
 from torch.utils.hooks import RemovableHandle
 
+from onnxq.errors import OptionError
 from onnxq.torch.composites import parts_of
 
-__all__ = ["IN_PLACE", "Insertion", "ModulePath", "Visitor", "map_tensors"]
+__all__ = ["IN_PLACE", "Insertion", "ModulePath", "Visitor", "map_tensors", "require_one_run"]
 
 Tensor = torch.Tensor
 
@@ -115,6 +118,23 @@ class Insertion(TorchFunctionMode):
         count = self.counts.get(base, 0)
         self.counts[base] = count + 1
         return self.visitor.call(f"{base}#{count}", name, func, args, kwargs)
+
+
+def require_one_run(key: str) -> None:
+    """Refuse a call that the backward pass makes again, when no visitor sees it.
+
+    Raises:
+        OptionError: it is inside ``torch.utils.checkpoint``.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename == checkpoint.__file__:
+            raise OptionError(
+                "it runs inside torch.utils.checkpoint, which runs it again in the backward pass, without quantizers",
+                where=f"module {key.split('|', 1)[0] or 'root'!r}",
+                hint="Turn gradient checkpointing off",
+            )
+        frame = frame.f_back
 
 
 def map_tensors(value: Any, change: Callable[[str, Tensor], Tensor], prefix: str) -> Any:

@@ -15,7 +15,7 @@ from onnxq.errors import ModelError, OptionError
 from onnxq.plan import Plan
 from onnxq.torch.biases import folded_bias_error, rounded_bias
 from onnxq.torch.composites import BETWEEN, opened_between
-from onnxq.torch.insertion import IN_PLACE, Insertion, ModulePath, map_tensors
+from onnxq.torch.insertion import IN_PLACE, Insertion, ModulePath, map_tensors, require_one_run
 from onnxq.torch.mapping import LAYERS, BiasRule, Mapped, Spot
 from onnxq.torch.marks import changes_first
 from onnxq.torch.quantizers import Quantizer
@@ -65,6 +65,7 @@ class QuantizedModule(torch.nn.Module):
         self._biases = {rule.call: rule for m in mapped for rule in m.biases}
         self._norms = {rule.norm: rule for rule in self._biases.values() if rule.norm is not None}
         self._unknown: set[str] = set()
+        self._trained_once = False
         for part in mapped:
             for spot in part.spots:
                 self._add(spot, make)
@@ -74,7 +75,9 @@ class QuantizedModule(torch.nn.Module):
         if not self.active:
             return self.module(*args, **kwargs)
         with self._path, Insertion(self._path, _Run(self)):
-            return self.module(*args, **kwargs)
+            result = self.module(*args, **kwargs)
+        self._trained_once = self._trained_once or self.training
+        return result
 
     def get_extra_state(self) -> Tensor:
         """The grids that it was prepared with, so that a checkpoint is taken up only where they are the same."""
@@ -157,11 +160,14 @@ class _Run:
         self.owner = owner
         self.at, self.quantizers = owner._at, owner.quantizers
         self.biases: dict[str, Tensor | None] = {}
+        self.looking = owner.training and not owner._trained_once
 
     def call(self, key: str, name: str, func: Callable[..., Any], args: Args, kwargs: dict[str, Any]) -> Any:
         """See :meth:`onnxq.torch.insertion.Visitor.call`."""
         owner = self.owner
         spots = self.at.get(key)
+        if self.looking and spots is not None:
+            require_one_run(key)
         rule = owner._biases.get(key) if owner.round_biases else None
         if rule is not None:
             args, kwargs = self._with_rounded_bias(rule, args, kwargs)

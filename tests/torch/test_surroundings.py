@@ -16,6 +16,7 @@ pytest.importorskip("torch", reason="the extra torch is not installed")
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import onnxq.torch as qat
 from tests.contract import infer
@@ -111,6 +112,30 @@ def test_an_operator_of_a_later_opset(tmp_path: Path) -> None:
     path = qat.export(model, tmp_path / "trained.onnx", (data[0],), input_names=["x"])
     onnxq.deploy(path, backend="onnxruntime", output=tmp_path / "d.onnx")
     assert_same(differences(model, tmp_path / "d.onnx", data, optimize=False), 0.01)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing_is_refused(reentrant: bool) -> None:
+    """It runs a layer again in the backward pass, where nothing of the forward pass is around it."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = torch.relu(self.first(x))
+            if self.training:
+                result: torch.Tensor = checkpoint(self.second, x, use_reentrant=reentrant)
+            else:
+                result = self.second(x)
+            return result
+
+    data = batches(4, 6)
+    model = qat.prepare(Twice(), (data[0],), batches=data)
+    model.eval()(data[0])
+    with pytest.raises(OptionError, match=r"module 'second': it runs inside torch\.utils\.checkpoint"):
+        model.train()(data[0])
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
