@@ -80,13 +80,15 @@ def far_apart(ratio: float) -> onnx.ModelProto:
 
 def test_an_operator_of_another_domain_stays_float_before_an_amplifier() -> None:
     model = build(
-        """(float[1, 3, 8, 8] x) => (float[1, 8, 8, 8] y) {
+        """(float[1, 3, 8, 8] x) => (float[1, 8, 8, 8] y, float[1, 64, 8, 8] z) {
+            [most] z = Conv <pads = [1, 1, 1, 1]> (x, v)
             [conv] a = Conv <pads = [1, 1, 1, 1]> (x, w)
             [act] b = com.microsoft.QuickGelu (a)
             [square] c = Mul (b, b)
             [log] y = Log (c)
         }""",
         domains={"com.microsoft": 1},
+        v=normal(64, 3, 3, 3, seed=1),
         w=normal(8, 3, 3, 3),
     )
     known = backend_named("tensorrt")
