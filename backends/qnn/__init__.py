@@ -23,6 +23,11 @@ Limits from that configuration (``quantization/execution_providers/qnn/quant_con
 HardSigmoid that of Sigmoid: the HTP computes it on that grid, whatever the model says. A 16-bit LpNormalization has a
 grid with a step to spare at both ends of -1 to 1: at the ends of others the emulator wraps around.
 
+The scale of a Softmax of 8 bits is a multiple of 2^-16: the emulator cuts others to one, and rows over many elements
+came out 1 to 100 % too large, or 0. In 16 bits its products keep sums in multiples of 256, cut below, and cut a bias
+alike: up to 770 steps of data times weight. That shows where these are not fine beside the result's, in channels of a
+depthwise convolution with large weights and small data: up to 40 steps in a text detector, 41 dB at its output.
+
 An operator of the HTP reads and writes one width. One that ``--override NODE=act_bits=16`` (or ``=8``) asks for in
 another has converters around it: a pair of quantizers of its width behind that of the operator before it. Named by a
 tensor in place of a node, a width is refused by the HTP.

@@ -26,10 +26,12 @@ _WIDE = {
     "LpNormalization": (1 / 32766, 32768),
 }
 """Scale and zero point of outputs of 16 bits."""
+_SOFTMAX_UNIT = 2.0**-16
+"""The scale of a Softmax of 8 bits the HTP cuts to a multiple of this: rows come out too large by what is cut."""
 
 
 def keep_to_limits(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:
-    """Widen ranges below 1e-4, and give what has a scale of its own in 16 bits that scale.
+    """Widen ranges below 1e-4, give what has a scale of its own in 16 bits that scale, and a Softmax of 8 a multiple.
 
     Args:
         model: the float model.
@@ -43,7 +45,10 @@ def keep_to_limits(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QPa
         if old is None or site.tied_to is not None or site.role == "bias":
             continue
         new = _widened(old)
-        wide = _WIDE.get(makers.get(site.tensor, "")) if site.role == "activation" and site.produced else None
+        maker = makers.get(site.tensor, "") if site.role == "activation" and site.produced else ""
+        if maker == "Softmax" and site.spec.bits == 8:
+            new = replace(new, scale=np.asarray(np.ceil(new.scale / _SOFTMAX_UNIT) * _SOFTMAX_UNIT, np.float32))
+        wide = _WIDE.get(maker)
         if wide is not None and site.spec.bits == 16 and not site.spec.symmetric:
             new = replace(old, scale=np.asarray(wide[0], np.float32), zero_point=np.asarray(wide[1], np.int64))
         if new != old:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from onnxq import Options
 from onnxq.backends.qnn import BACKEND
 from onnxq.errors import ModelError, OptionError, VerificationError
 from onnxq.ort.session import Session
-from tests.contract import sqnr
+from tests.contract import infer, sqnr
 from tests.models import build, f32, feeds_for, images, normal
 from tests.planning.test_planner import residual, transformer
 
@@ -155,6 +156,21 @@ def test_wide_sigmoid_and_tanh_have_the_scales_of_the_htp() -> None:
         assert (float(wide.qparams[name].scale), int(wide.qparams[name].zero_point)) == (scale, zero)
     narrow = onnxq.quantize(model, feeds, backend="qnn")
     assert float(narrow.qparams["s"].scale) <= 1 / 255
+
+
+@pytest.mark.parametrize("length", [5, 64, 2000])
+def test_the_scale_of_a_softmax_is_the_next_multiple_that_the_htp_keeps(length: int) -> None:
+    model = build(
+        "(float[1, 6, 8] x) => (float[1, 6, n] s) { h = MatMul (x, w)\n s = Softmax (h) }", w=normal(8, length)
+    )
+    feeds = images(1, 6, 8, samples=3)
+    largest = max(float(rows.max()) for rows in infer(model, feeds, optimize=False)["s"])
+    scales = {}
+    for bits in (8, 16):
+        options = Options(act_bits=bits, range="minmax", effort="fast")
+        scales[bits] = float(onnxq.quantize(model, feeds, backend="qnn", options=options).qparams["s"].scale)
+    assert scales[8] == math.ceil(largest / 255 * 65536) / 65536
+    assert scales[16] == pytest.approx(largest / 65535, rel=1e-5)
 
 
 def test_ranges_are_never_below_their_least_width() -> None:
