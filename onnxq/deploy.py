@@ -174,11 +174,11 @@ def _adopt(
         lacks |= open_units(source.model, plan, numbers, known=known, in_float=in_float, complete=complete)
         constants = {node for node, tensor in lacks.items() if tensor in source.model.graph.initializers}
         several = len(constants) > 1  # biases of many layers are one line
-        names = {n: _A_CONSTANT if several and n in constants else repr(t) for n, t in lacks.items()}
+        names = {n: _A_CONSTANT if several and n in constants else f"tensor {t!r}" for n, t in lacks.items()}
         return kept_between(source.model, plan, numbers, target, given.quantizes) | {
             node: f"{lacks[node]!r}: {given.refused[lacks[node]]}"
             if lacks[node] in given.refused
-            else f"the model given does not quantize {name}"
+            else f"{name} is not quantized in the model given"
             for node, name in names.items()
         }
 

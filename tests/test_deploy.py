@@ -19,6 +19,7 @@ import onnxq
 from onnxq import Options
 from onnxq.cli import main
 from onnxq.errors import BackendError
+from onnxq.notes.reasons import by_reason
 from onnxq.prepare import backend_named
 from tests.contract import infer
 from tests.models import build, f32, images, normal
@@ -323,6 +324,29 @@ def test_every_tensor_whose_scales_were_moved_is_named_and_the_summary_counts_th
     assert all(f"'w{k}'" in notes for k in range(7))
 
 
+def test_what_has_no_numbers_is_said_once_for_all_tensors() -> None:
+    model = build(
+        """(float[1, 8, 4, 4] x) => (float[1, 8, 4, 4] y) {
+            xq = QuantizeLinear (x, s, o)
+            xd = DequantizeLinear (xq, s, o)
+            wq = QuantizeLinear (w, sw, ow)
+            wd = DequantizeLinear (wq, sw, ow)
+            a = Conv (xd, wd)
+            b = Conv (a, wd)
+            c = Conv (b, wd)
+            y = Conv (c, wd)
+        }""",
+        w=normal(8, 8, 1, 1),
+        s=f32(0.05),
+        o=np.uint8(128),
+        sw=f32(0.02),
+        ow=np.int8(0),
+    )
+    kept = onnxq.deploy(model, backend="tensorrt").plan.kept_float
+    said = [reason for reason, nodes in by_reason(kept) if len(nodes) == 3]
+    assert said == ["each of 3 tensors ('a', 'b', ...) is not quantized in the model given"], kept
+
+
 def test_what_is_asked_for_but_has_no_numbers_stays_float() -> None:
     """``include`` names a layer whose data the model given does not quantize: there is nothing to quantize it with."""
     model = build(
@@ -345,7 +369,9 @@ def test_what_is_asked_for_but_has_no_numbers_stays_float() -> None:
     )
     deployed = onnxq.deploy(model, backend="onnxruntime", options=Options(include=("Conv",)))
     assert list(deployed.plan.quantized.values()) == ["Conv"]
-    assert [k.reason for k in deployed.plan.kept_float if k.op == "Conv"] == ["the model given does not quantize 'e'"]
+    assert [k.reason for k in deployed.plan.kept_float if k.op == "Conv"] == [
+        "tensor 'e' is not quantized in the model given"
+    ]
     assert {site.name for site in deployed.plan.sites} == set(deployed.qparams)
 
 

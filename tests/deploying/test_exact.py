@@ -44,7 +44,7 @@ def test_a_bound_does_not_keep_its_operator_float(constant: Any) -> None:
 def test_what_would_be_rounded_stays_float() -> None:
     made = onnxq.deploy(with_another(), backend="qnn")
     assert [(kept.op, kept.reason) for kept in made.plan.kept_float] == [
-        ("Max", "the model given does not quantize 'k'")
+        ("Max", "tensor 'k' is not quantized in the model given")
     ]
 
 

@@ -77,7 +77,7 @@ def test_what_needs_a_scale_behind_it_stays_float_without(name: str) -> None:
     made = onnxq.deploy(_with_open_ends(), backend=name)
     assert list(made.plan.quantized.values()) == ["Conv"]
     (kept,) = (k for k in made.plan.kept_float if k.op == "Conv")
-    assert kept.reason == "the model given does not quantize 'y'"
+    assert kept.reason == "tensor 'y' is not quantized in the model given"
 
 
 @pytest.mark.parametrize("name", ["snpe", "ppl_cuda"])
@@ -91,7 +91,9 @@ def test_where_nothing_is_left_the_reasons_are_told() -> None:
     net = build("(float[1, 8, 6, 6] x) => (float[1, 8, 6, 6] y) { y = Conv (x, w) }", w=normal(8, 8, 1, 1))
     feeds = [{"x": normal(1, 8, 6, 6, seed=k, scale=1.0)} for k in range(4)]
     given = onnxq.quantize(net, feeds, backend="tensorrt", options=Options(placement="all")).rendered()
-    with pytest.raises(BackendError, match=r"qnn quantizes none .* \(1 node: the model given does not quantize 'y'\)"):
+    with pytest.raises(
+        BackendError, match=r"qnn quantizes none .* \(1 node: tensor 'y' is not quantized in the model given\)"
+    ):
         onnxq.deploy(given, backend="qnn")
 
 

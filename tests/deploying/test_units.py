@@ -69,7 +69,7 @@ def test_an_output_behind_its_quantizer_is_quantized_still() -> None:
 
 def test_a_layer_whose_result_is_needed_in_float_is_none_where_each_has_a_quantizer_behind_it() -> None:
     made = onnxq.deploy(features(), backend="qnn")
-    assert {k.node: k.reason for k in made.plan.kept_float}["first"] == "the model given does not quantize 'r'"
+    assert {k.node: k.reason for k in made.plan.kept_float}["first"] == "tensor 'r' is not quantized in the model given"
     assert list(made.plan.quantized.values()) == ["Conv"]
 
 
