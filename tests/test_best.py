@@ -184,3 +184,28 @@ def test_rows_that_depend_on_the_numbers_are_compared_sample_by_sample() -> None
     tried = [note for note in best.notes if note.startswith("best: ")]
     assert "samples of another shape counted as wrong" in tried[0] and not any(" failed" in note for note in tried)
     assert len(tried) > 5
+
+
+def test_masked_scores_are_no_reason_to_try_nothing() -> None:
+    """Scores that the model itself masks are infinite in both models, and tell nothing of either."""
+    model = build(
+        """(float[1, 3, 8, 8] x) => (float[1, 10] y) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, w)
+            b = Relu (a)
+            c = GlobalAveragePool (b)
+            d = Flatten (c)
+            e = Gemm (d, v)
+            y = Where (allowed, e, never)
+        }""",
+        w=normal(8, 3, 3, 3),
+        v=normal(8, 10, seed=1),
+        allowed=np.array([[True] * 8 + [False] * 2]),
+        never=np.float32(-np.inf),
+    )
+    feeds = images(1, 3, 8, 8, samples=64)
+    default, best = (
+        onnxq.quantize(model, feeds, options=Options(placement="all", effort=effort)) for effort in ("default", "best")
+    )
+    assert not [note for note in best.notes if "nan" in note]
+    found = [result.verification.outputs["y"].sqnr for result in (default, best) if result.verification is not None]
+    assert found[1] > found[0] + 3

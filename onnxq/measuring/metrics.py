@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from onnxq.calibration.histogram import SENTINEL
 from onnxq.measuring.moments import Moments, dot
 
 __all__ = [
@@ -31,7 +32,6 @@ __all__ = [
 _CHUNK = 1 << 15
 _CONSTANT = 40.0
 """dB between the plain and the mean-removed SQNR, from which on a signal that varies so little counts as constant."""
-_SENTINEL = 1e30  # larger magnitudes stand for "masked", not for numbers
 WRONG = 4.0
 """Noise over signal of a sample of another shape: what ``|r - g|² <= (|r| + |g|)²`` allows for ``|g| = |r|``."""
 
@@ -159,8 +159,8 @@ class ErrorMeter:
             with np.errstate(invalid="ignore"):  # infinities on both sides, sorted out below
                 e = r - g
             peak, worst = float(np.abs(r).max()), float(np.abs(e).max())
-            if not (peak <= _SENTINEL and math.isfinite(worst)):
-                use = np.isfinite(r) & (np.abs(r) <= _SENTINEL)
+            if not (peak <= SENTINEL and math.isfinite(worst)):
+                use = np.isfinite(r) & (np.abs(r) <= SENTINEL)
                 bad = use & ~np.isfinite(g)
                 broken += int(np.count_nonzero(bad))
                 self._skipped += int(r.size - np.count_nonzero(use))
@@ -251,7 +251,7 @@ def _median(values: list[float]) -> float:
 def _power(values: np.ndarray) -> float:
     """Sum of the squares of what is a number and no mask."""
     flat = values.reshape(-1).astype(np.float64)
-    flat = flat[np.isfinite(flat) & (np.abs(flat) <= _SENTINEL)]
+    flat = flat[np.isfinite(flat) & (np.abs(flat) <= SENTINEL)]
     return dot(flat, flat)
 
 

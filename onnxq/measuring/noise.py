@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.calibration.statistics import KeptSample
+from onnxq.calibration.statistics import SENTINEL, KeptSample
 from onnxq.errors import ExecutionError
 from onnxq.measuring.metrics import WRONG
 from onnxq.measuring.simulation import simulation
@@ -22,8 +22,9 @@ class OutputNoise(NamedTuple):
     """Noise at one output.
 
     Attributes:
-        noise: mean squared error of each sample, float64, ``(samples,)``: 0 of one without elements; of one of another
-            shape than the float model's that of an error of twice the mean signal, infinite where there is none.
+        noise: mean squared error of each sample, float64, ``(samples,)``, where the float model gives numbers, no
+            masks: 0 of one that has none; infinite where the quantized model gives no number for one; of a sample of
+            another shape that of an error of twice the mean signal, infinite where there is none.
         signal: mean square of the float model's values over all samples.
         reshaped: samples of another shape.
     """
@@ -55,18 +56,27 @@ def output_noise(
             got = session.run(sample.feeds)
             for name, values in sample.outputs.items():
                 if values.dtype.kind == "f":
-                    exact, same = values.astype(np.float64), got[name].shape == values.shape
+                    same = got[name].shape == values.shape
+                    exact, found = _numbers(values.astype(np.float64), got[name] if same else values)
                     reshaped.setdefault(name, []).append(not same)
-                    noise.setdefault(name, []).append(_mean_square(got[name] - exact) if same else 0.0)
+                    noise.setdefault(name, []).append(_mean_square(found - exact))
                     signal.setdefault(name, []).append(_mean_square(exact))
     except ExecutionError:
         return None
-    found = {}
+    result = {}
     for name, parts in signal.items():
         mean = float(np.mean(parts))
         wrong = WRONG * mean if mean > 0 else np.inf
-        found[name] = OutputNoise(np.where(reshaped[name], wrong, noise[name]), mean, sum(reshaped[name]))
-    return found
+        result[name] = OutputNoise(np.where(reshaped[name], wrong, noise[name]), mean, sum(reshaped[name]))
+    return result
+
+
+def _numbers(exact: NDArray[np.float64], found: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[Any]]:
+    """What is a number and no mask in the first, and what the second has in its place: infinite where that is none."""
+    use = np.isfinite(exact) & (np.abs(exact) <= SENTINEL)
+    if not use.all():
+        exact, found = exact[use], found[use]
+    return exact, found if np.isfinite(found).all() else np.where(np.isfinite(found), found, np.inf)
 
 
 def _mean_square(values: NDArray[np.float64]) -> float:

@@ -39,6 +39,21 @@ def test_another_shape_is_noise_and_no_row_is_left_out(monkeypatch: pytest.Monke
     assert found.noise.tolist() == pytest.approx([4 * 10 / 3, 0.25, 0.0])
 
 
+def test_what_the_float_model_masks_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As :class:`onnxq.measuring.metrics.Errors` does: masked scores are infinite, or as good as."""
+    wanted = [np.array([1.0, -np.inf, -3e38, 3.0], np.float32), np.full(4, -np.inf, np.float32)]
+    given = [np.array([1.5, -np.inf, 0.0, 3.0], np.float32), wanted[1]]
+    found = measured(monkeypatch, wanted, given)
+    assert found.noise.tolist() == [0.125, 0.0]
+    assert found.signal == 2.5
+
+
+def test_what_is_no_number_in_the_result_alone_is_infinite_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = [np.ones(2, np.float32), np.ones(2, np.float32)]
+    found = measured(monkeypatch, wanted, [np.array([1.0, np.nan], np.float32), np.array([np.inf, 1.0], np.float32)])
+    assert found.noise.tolist() == [np.inf, np.inf]
+
+
 def test_something_where_nothing_should_be(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = np.zeros(0, np.float32)
     found = measured(monkeypatch, [nothing, nothing], [np.ones(2, np.float32), nothing])
