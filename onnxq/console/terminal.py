@@ -123,7 +123,9 @@ def number(value: float) -> str:
 
 def pace(speedup: float) -> str:
     """Float's time over the result's, in words: ``1.87 times as fast as float``, ``1.64 times slower than float``."""
-    return f"{speedup:.2f} times as fast as float" if speedup >= 1 else f"{1 / speedup:.2f} times slower than float"
+    if f"{max(speedup, 1 / speedup):.2f}" == "1.00":
+        return "as fast as float"
+    return f"{speedup:.2f} times as fast as float" if speedup > 1 else f"{1 / speedup:.2f} times slower than float"
 
 
 def plural(count: int, word: str) -> str:

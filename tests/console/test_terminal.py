@@ -84,7 +84,9 @@ def test_numbers() -> None:
     ("speedup", "text"),
     [
         (1.87, "1.87 times as fast as float"),
-        (1.0, "1.00 times as fast as float"),
+        (1.004, "as fast as float"),
+        (1.0, "as fast as float"),
+        (0.9961, "as fast as float"),
         (0.61, "1.64 times slower than float"),
     ],
 )
