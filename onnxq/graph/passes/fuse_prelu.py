@@ -100,7 +100,8 @@ def _inner(node: ir.Node, source: ir.Value) -> tuple[float, list[ir.Node]] | Non
         return (-1.0, [before]) if before is not None and before.inputs[0] is source else None
     if node.op_type == "Min" and len(node.inputs) == 2 and source in (first, second):
         zero = constant_array(second if first is source else first)
-        return (1.0, []) if zero is not None and zero.size == 1 and not zero.any() else None
+        if zero is not None and zero.size == 1 and not zero.any() and _fits(zero, source):
+            return 1.0, []
     return None
 
 
@@ -110,10 +111,10 @@ def _made_by(value: ir.Value | None, op: str) -> ir.Node | None:
     return node if node is not None and node.op_type == op and node.domain == "" else None
 
 
-def _fits(slope: AnyArray, source: ir.Value) -> bool:
-    """Whether a slope has no more axes than a tensor, each as long or 1: the operator keeps the shape it reads."""
+def _fits(constant: AnyArray, source: ir.Value) -> bool:
+    """Whether a constant has no more axes than a tensor, each as long or 1: PRelu keeps the shape that it reads."""
     shape = source.shape
-    if shape is None or slope.ndim > len(shape):
-        return slope.size == 1 and slope.ndim == 0
-    last = list(shape)[len(shape) - slope.ndim :]
-    return all(size in (1, dim) for size, dim in zip(slope.shape, last, strict=True))
+    if shape is None or constant.ndim > len(shape):
+        return constant.ndim == 0
+    last = list(shape)[len(shape) - constant.ndim :]
+    return all(size in (1, dim) for size, dim in zip(constant.shape, last, strict=True))

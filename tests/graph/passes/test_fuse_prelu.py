@@ -17,6 +17,7 @@ CONSTANTS = {
     "zero": f32(0),
     "few": f32([0.2]),
     "wide": random(2, 1, 8, 3),
+    "deep": f32(0).reshape(1, 1, 1, 1),
 }
 
 CHAINS = [
@@ -61,6 +62,13 @@ def test_other_chains_stay(body: str) -> None:
     proto = build(text(body), **CONSTANTS)
     before = [node.op_type for node in proto.graph.node]
     assert ops(apply(fuse, proto, FEEDS)[0]) == before
+
+
+def test_a_zero_of_more_axes_stays() -> None:
+    """It gives the result another shape."""
+    body = "n = Min(x, deep) \n m = Mul(slope, n) \n t = Add(p, m)"
+    proto = build(text(body).replace("float[2,8,3] y", "float[1,2,8,3] y"), **CONSTANTS)
+    assert "PRelu" not in ops(apply(fuse, proto, FEEDS)[0])
 
 
 def test_a_slope_that_makes_more_of_it_stays() -> None:
