@@ -1,6 +1,7 @@
 """What is in a file: a model's quantization (tensors, types, scales, sizes), or a statistics file.
 
-Models of any tool are read: it is the Q, DQ, QLinear, FakeQuantize and NNIEQuantize nodes in the graph that are shown.
+Models of any tool are read: it is the Q, DQ, FakeQuantize and NNIEQuantize nodes in the graph that are shown, and the
+weights of QOperators (QLinearConv, QGemm and so on).
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from onnxq.calibration.statistics import Statistics, TensorStatistics
 from onnxq.errors import ModelError
 from onnxq.file_system import is_there
 from onnxq.graph.files.load import load
+from onnxq.graph.files.origin import files_of
 from onnxq.graph.values import constant_array, is_constant
 from onnxq.measuring.metrics import jsonable
+from onnxq.render.qoperator.expand import LAYOUTS
 
 __all__ = ["ModelView", "QuantizedTensor", "StatisticsView", "show"]
 
@@ -140,7 +142,7 @@ def show(path: str | os.PathLike[str]) -> ModelView | StatisticsView:
         ops.update(f"{n.domain}::{n.op_type}" if n.domain not in ("", "ai.onnx") else n.op_type for n in graph)
     return ModelView(
         path=str(file),
-        file_bytes=file.stat().st_size + sum(p.stat().st_size for p in _external_files(file)),
+        file_bytes=file.stat().st_size + sum(other.stat().st_size for other in files_of(model)),
         opset=model.opset_imports.get(""),
         producer=" ".join(part for part in (model.producer_name, model.producer_version) if part),
         inputs=_signature(v for v in model.graph.inputs if v.const_value is None),
@@ -149,14 +151,6 @@ def show(path: str | os.PathLike[str]) -> ModelView | StatisticsView:
         weight_bytes=dict(weight_bytes.most_common()),
         quantized=tuple(_quantizers(model)),
     )
-
-
-def _external_files(path: Path) -> set[Path]:
-    """The files that hold a model's external data."""
-    proto = onnx.load(path, load_external_data=False)
-    entries = (entry for tensor in proto.graph.initializer for entry in tensor.external_data)
-    found = {path.parent / entry.value for entry in entries if entry.key == "location"}
-    return {file for file in found if file.is_file()}
 
 
 def _signature(values: Iterable[ir.Value]) -> dict[str, str]:
@@ -189,10 +183,12 @@ def _quantizers(model: ir.Model) -> Iterable[QuantizedTensor]:
         elif node.op_type in ("FakeQuantize", "NNIEQuantize"):
             role = "weight" if is_constant(source) else "activation"
             yield _quantizer(node, source, role, [use.node for use in node.outputs[0].uses()])
-        elif node.op_type.startswith("QLinear") and len(node.inputs) > 3:
-            weight = node.inputs[3]
+        elif (layout := LAYOUTS.get(node.op_type)) is not None and len(layout.data) > 1:
+            weight = node.inputs[layout.data[1]]
             if weight is not None and is_constant(weight):
-                yield _quantizer(node, weight, "weight", [node], scale=4, zero=5)
+                scale, zero = layout.parameters()[1]
+                axis = layout.weight_axis(node) % max(len(weight.shape or ()), 1)
+                yield _quantizer(node, weight, "weight", [node], scale=scale, zero=zero, axis=axis)
 
 
 def _stored(node: ir.Node) -> ir.Value | None:
@@ -214,8 +210,26 @@ def _integers(value: ir.Value | None) -> ir.Value | None:
 
 
 def _quantizer(
-    node: ir.Node, source: ir.Value, role: str, readers: Iterable[ir.Node], *, scale: int = 1, zero: int = 2
+    node: ir.Node,
+    source: ir.Value,
+    role: str,
+    readers: Iterable[ir.Node],
+    *,
+    scale: int = 1,
+    zero: int = 2,
+    axis: int | None = None,
 ) -> QuantizedTensor:
+    """What a node says of the tensor that it quantizes, or whose integers it reads.
+
+    Args:
+        node: the node.
+        source: the tensor.
+        role: see :class:`QuantizedTensor`.
+        readers: the nodes that read it.
+        scale: position of the scale.
+        zero: position of the zero point.
+        axis: of the scales, where the node itself does not say.
+    """
     scales = constant_array(node.inputs[scale]) if len(node.inputs) > scale else None
     zero_value = node.inputs[zero] if len(node.inputs) > zero else None
     zeros = constant_array(zero_value) if zero_value is not None else np.zeros(1, np.int64)
@@ -236,19 +250,19 @@ def _quantizer(
         role=role,
         dtype=dtype,
         scales=0 if scales is None else int(scales.size),
-        axis=_axis(node, scales) if many and scales is not None else None,
+        axis=(_axis(node, scales) if axis is None else axis) if many and scales is not None else None,
         scale=(float(scales.min()), float(scales.max())) if scales is not None and scales.size else None,
         zero_point=(int(zeros.min()), int(zeros.max())) if zeros is not None and zeros.size else None,
         readers=tuple(dict.fromkeys(reader.op_type for reader in readers)),
     )
 
 
-def _axis(node: ir.Node, scales: np.ndarray) -> int | None:
+def _axis(node: ir.Node, scales: np.ndarray) -> int:
     if "axis" in node.attributes:
         return node.attributes["axis"].as_int()
     if scales.ndim > 1:  # FakeQuantize: shaped to broadcast
         return int(np.argmax(scales.shape))
-    return 0 if node.op_type.startswith("QLinear") else 1
+    return 1
 
 
 def _fake_dtype(node: ir.Node) -> str:

@@ -9,9 +9,11 @@ import numpy as np
 import onnx
 import pytest
 
+import onnxq
 from onnxq.errors import ModelError, StatisticsError
 from onnxq.show import ModelView, show
 from tests import pairs
+from tests.models import build, images, normal
 
 
 def view(model: onnx.ModelProto, folder: Path) -> ModelView:
@@ -52,6 +54,60 @@ def test_a_quantizer_without_a_zero_point_is_uint8(tmp_path: Path) -> None:
             del node.input[2]
     activation = view(model, tmp_path).quantized[1]
     assert (activation.dtype, activation.zero_point) == ("uint8", (0, 0))
+
+
+def test_qoperators_have_weights_and_scales_of_their_own_places(tmp_path: Path) -> None:
+    model = build(
+        """(float[1, 3, 8, 8] x) => (float[1, 5] y) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, w)
+            b = Sigmoid (a)
+            c = Concat <axis = 1> (a, b)
+            d = GlobalAveragePool (c)
+            e = Flatten (d)
+            f = Gemm (e, v)
+            g = MatMul (f, u)
+            h = Relu (g)
+            y = MatMul (h, t)
+        }""",
+        w=normal(4, 3, 3, 3),
+        v=normal(8, 6, seed=1),
+        u=normal(6, 7, seed=2),
+        t=normal(7, 5, seed=3),
+    )
+    options = onnxq.Options(placement="all", format="qoperator", per_channel=True)
+    result = onnxq.quantize(model, images(1, 3, 8, 8), output=tmp_path / "m.onnx", options=options)
+    shown = show(tmp_path / "m.onnx")
+    assert isinstance(shown, ModelView)
+    weights = {found.tensor.removesuffix("_quantized"): found for found in shown.quantized if found.role == "weight"}
+    assert {name: found.readers for name, found in weights.items()} == {
+        "w": ("QLinearConv",),
+        "v": ("QGemm",),
+        "u": ("QLinearMatMul",),
+        "t": ("MatMulIntegerToFloat",),
+    }
+    assert {name: found.axis for name, found in weights.items()} == {"w": 0, "v": 1, "u": 1, "t": 1}
+    for name, found in weights.items():
+        scale = result.qparams[name].scale
+        assert found.scale == (float(scale.min()), float(scale.max()))
+        assert found.dtype == "int8"
+
+
+def test_external_data_of_a_branch_counts(tmp_path: Path) -> None:
+    model = build(
+        """(float[256] x, bool c) => (float[256] y) {
+            y = If (c) <
+                then_branch = one () => (float[256] p) { p = Add (x, k) },
+                else_branch = other () => (float[256] q) { q = Neg (x) }
+            >
+        }"""
+    )
+    (branch,) = (a.g for a in model.graph.node[0].attribute if a.name == "then_branch")
+    constant = onnx.numpy_helper.from_array(normal(256, scale=1.0), "k")
+    onnx.external_data_helper.set_external_data(constant, "k.data")
+    (tmp_path / "k.data").write_bytes(constant.raw_data)
+    constant.ClearField("raw_data")
+    branch.initializer.append(constant)
+    assert view(model, tmp_path).file_bytes == (tmp_path / "m.onnx").stat().st_size + 1024
 
 
 def test_external_data_counts(tmp_path: Path) -> None:

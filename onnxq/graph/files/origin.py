@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from onnxq.errors import OutputError
 
-__all__ = ["note_files", "spare_files"]
+__all__ = ["files_of", "note_files", "spare_files"]
 
 _KEY, _OWN = "onnxq.files", "onnxq.file"
 
@@ -26,12 +26,12 @@ def note_files(model: ir.Model, files: Iterable[Path], *, own: Path | None = Non
         files: those that its tensors lie in, added to what is known already.
         own: the model's own.
     """
-    model.graph.meta[_KEY] = _files_of(model) | {file.resolve() for file in files}
+    model.graph.meta[_KEY] = files_of(model) | {file.resolve() for file in files}
     if own is not None:
         model.graph.meta[_OWN] = own.resolve()
 
 
-def _files_of(model: ir.Model) -> frozenset[Path]:
+def files_of(model: ir.Model) -> frozenset[Path]:
     """The files that the tensors of a model, or of what it was made of, lie in; links are followed."""
     found: frozenset[Path] = model.graph.meta.get(_KEY, frozenset())
     return found
@@ -53,7 +53,7 @@ def spare_files(model: ir.Model, *targets: Path, whole: bool = True) -> None:
     if whole and any(target.resolve() == own for target in there):
         return
     for target in there:
-        if target.resolve() in _files_of(model) or target.resolve() == own:
+        if target.resolve() in files_of(model) or target.resolve() == own:
             raise OutputError(
                 "this file belongs to the model that is read", where=f"'{target}'", hint="Give another name"
             )

@@ -13,13 +13,13 @@ from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, remove_nodes, rename_output, set_constant
 from onnxq.render.qoperator.builders import MOVES
 
-__all__ = ["expand"]
+__all__ = ["LAYOUTS", "Layout", "expand"]
 
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class Layout:
     """Where a QOperator has what.
 
     Attributes:
@@ -49,18 +49,18 @@ def _gemm_axis(node: ir.Node) -> int:
     return 0 if node.attributes.get_int("transB", 0) else 1
 
 
-_LAYOUTS: Mapping[str, _Layout] = {
-    "QLinearConv": _Layout("Conv", (0, 3), 6, bias=8, weight_axis=lambda node: 0),
-    "QLinearMatMul": _Layout("MatMul", (0, 3), 6),
-    "MatMulIntegerToFloat": _Layout("MatMul", (0, 1), None, scales=((2, 4), (3, 5)), last=6),
-    "QGemm": _Layout("Gemm", (0, 3), 7, bias=6, scales=((1, 2), (4, 5)), weight_axis=_gemm_axis),
-    "QLinearAdd": _Layout("Add", (0, 3), 6),
-    "QLinearMul": _Layout("Mul", (0, 3), 6),
-    "QLinearAveragePool": _Layout("AveragePool", (0,), 3),
-    "QLinearGlobalAveragePool": _Layout("GlobalAveragePool", (0,), 3),
-    "QLinearLeakyRelu": _Layout("LeakyRelu", (0,), 3),
-    "QLinearSigmoid": _Layout("Sigmoid", (0,), 3),
-    "QLinearSoftmax": _Layout("Softmax", (0,), 3),
+LAYOUTS: Mapping[str, Layout] = {
+    "QLinearConv": Layout("Conv", (0, 3), 6, bias=8, weight_axis=lambda node: 0),
+    "QLinearMatMul": Layout("MatMul", (0, 3), 6),
+    "MatMulIntegerToFloat": Layout("MatMul", (0, 1), None, scales=((2, 4), (3, 5)), last=6),
+    "QGemm": Layout("Gemm", (0, 3), 7, bias=6, scales=((1, 2), (4, 5)), weight_axis=_gemm_axis),
+    "QLinearAdd": Layout("Add", (0, 3), 6),
+    "QLinearMul": Layout("Mul", (0, 3), 6),
+    "QLinearAveragePool": Layout("AveragePool", (0,), 3),
+    "QLinearGlobalAveragePool": Layout("GlobalAveragePool", (0,), 3),
+    "QLinearLeakyRelu": Layout("LeakyRelu", (0,), 3),
+    "QLinearSigmoid": Layout("Sigmoid", (0,), 3),
+    "QLinearSoftmax": Layout("Softmax", (0,), 3),
 }
 _NOT_FLOAT = frozenset({"channels_last", "opset"})
 """Attributes that the float operators lack."""
@@ -89,7 +89,7 @@ class _Expander:
         for node in list(all_nodes(self.model)):
             if node.domain not in _DOMAINS or node.graph is None:
                 continue
-            layout = _LAYOUTS.get(node.op_type)
+            layout = LAYOUTS.get(node.op_type)
             if node.op_type == "QuantizeLinear" and _per_tensor(node.inputs[1]) and len(node.inputs) > 2:
                 self._note(node.outputs[0], node.inputs[1], node.inputs[2])
             elif node.op_type == "QLinearConcat" or layout is not None:
@@ -108,7 +108,7 @@ class _Expander:
         if scale is not None and zero is not None:
             self.grids[integers] = (scale, zero)
 
-    def _lacks(self, node: ir.Node, layout: _Layout | None) -> str:
+    def _lacks(self, node: ir.Node, layout: Layout | None) -> str:
         if node.attributes.get_int("channels_last", 0):
             return "has channels last"
         if node.op_type == "QLinearSoftmax" and (node.attributes.get_int("opset", 13) >= 13) != (self.opset >= 13):
@@ -126,7 +126,7 @@ class _Expander:
                 return "has no constant scales and zero points"
         return ""
 
-    def _operator(self, node: ir.Node, layout: _Layout) -> None:
+    def _operator(self, node: ir.Node, layout: Layout) -> None:
         inputs: list[ir.Value | None] = []
         for turn, (position, (scale, zero)) in enumerate(zip(layout.data, layout.parameters(), strict=True)):
             axis = layout.weight_axis(node) if turn else None
