@@ -33,6 +33,7 @@ from onnxq.torch.prepare import OPSET
 from onnxq.torch.quantizers import Quantizer
 from onnxq.torch.quantizers.adaround import AdaRound
 from onnxq.torch.quantizers.logarithmic import logarithmic_grid
+from onnxq.torch.recurrent_weights import quantize_at_the_layer
 
 __all__ = ["export"]
 
@@ -148,6 +149,7 @@ def export(
     _register(model)
     normalize(model, min_opset=OPSET, keep=_FUNCTIONS, unfit=too_uneven)
     _move_first(model)
+    quantize_at_the_layer(model)
     _register(model)
     require_same(model, _tensors(list(example)), wanted, quantized)
     save(model, target)

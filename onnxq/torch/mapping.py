@@ -17,13 +17,14 @@ from onnxq.planning.planner import make_plan
 from onnxq.prepare import Prepared
 from onnxq.spec import PerChannel, PerTensor, QuantSpec
 from onnxq.torch.composites import BETWEEN
-from onnxq.torch.marks import Marked, Marker, Place, without_marks
+from onnxq.torch.marks import RECURRENT, Marked, Marker, Place, without_marks
 from onnxq.torch.places import shared_numbers
 
 __all__ = ["LAYERS", "BiasRule", "Mapped", "Spot", "map_plan"]
 
 _CHANNELS = {"linear": 0, "conv1d": 0, "conv2d": 0, "conv3d": 0, "embedding": 0}
 _CHANNELS |= {"conv_transpose1d": 1, "conv_transpose2d": 1, "conv_transpose3d": 1}
+_CHANNELS |= {"lstm": 0, "gru": 0, "rnn_tanh": 0, "rnn_relu": 0}
 _PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "mm", "addmm", "baddbmm")
 LAYERS = frozenset({*_CHANNELS, *_PRODUCTS})
 """Functions that multiply and add."""
@@ -39,7 +40,7 @@ class Spot:
         fixed: the range, where it is given by an operator's definition.
         places: tensors of calls that it quantizes.
         channels: along the axis, 1 per tensor.
-        shape: of the tensor at its places, where it is the same at all of them.
+        shape: of the tensor at its places, where it is the same at all of them, and one weight.
     """
 
     spec: QuantSpec
@@ -205,7 +206,9 @@ class _Mapper:
             places = self.marked.edges.get(edge)
             if not places or (places[0].position == BETWEEN and places[0].call not in self.opened):
                 return None
-            found += places[:1]
+            node = self.nodes.get(edge.node)
+            directions = node is not None and node.op_type in RECURRENT
+            found += places if directions else places[:1]
         return found or None
 
     def _only_moved(self, site: Site, plan: Plan) -> bool:
@@ -231,7 +234,9 @@ class _Mapper:
         places = tuple(dict.fromkeys(place for site in group for place in placed[site.name] or ()))
         spec, weight = root.spec, group[0].role in ("weight", "constant")
         shape = self.marker.shapes[places[0]]
-        same = shape if all(self.marker.shapes[place] == shape for place in places) else None
+        alike = all(self.marker.shapes[place] == shape for place in places)
+        several = weight and len({self.marker.parameters.get(place) for place in places}) > 1
+        same = shape if alike and not several else None
         axis = self._axis(places[0], len(shape)) if isinstance(spec.granularity, PerChannel) else None
         if axis is None:
             return Spot(replace(spec, granularity=PerTensor()), weight, root.fixed, places, 1, same)

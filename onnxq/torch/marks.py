@@ -19,14 +19,19 @@ from onnxq.plan import Edge
 from onnxq.torch.composites import opened_between
 from onnxq.torch.insertion import IN_PLACE, map_tensors
 
-__all__ = ["DOMAIN", "Marked", "Marker", "Place", "without_marks"]
+__all__ = ["DOMAIN", "RECURRENT", "Marked", "Marker", "Place", "without_marks"]
 
 Tensor = torch.Tensor
 
 DOMAIN, NAME = "onnxq", "Mark"
 _MOVES = ("Transpose", "Identity")
+_GATE_MOVES = ("Slice", "Concat", "Unsqueeze")
+"""With these the exporter brings the gates of a recurrent layer into the order of ONNX."""
+RECURRENT = ("LSTM", "GRU", "RNN")
 _PACKING = ("_pack_padded_sequence", "_pad_packed_sequence")
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+_WEIGHTS = 3
+"""Position of the weights of a recurrent layer that reads a packed sequence."""
 _MEAN = 3
 _APART = 1e-6
 _BIASES = {"BatchNormalization": (2, _MEAN), "Conv": (2,), "ConvTranspose": (2,), "Gemm": (2,), "Add": (0, 1)}
@@ -85,6 +90,8 @@ class Marker:
                 self.infinite.add(place)
             return _Mark.apply(x, key, position)  # type: ignore[no-any-return]
 
+        if _reads_packed(name, args):
+            args = (*args[:_WEIGHTS], map_tensors(args[_WEIGHTS], mark, str(_WEIGHTS)), *args[_WEIGHTS + 1 :])
         if name in _PACKING or _reads_packed(name, args):
             return func(*args, **kwargs)  # torch exports the packing only where nothing stands in between
         in_place = changes_first(name, args, kwargs)
@@ -151,7 +158,7 @@ def without_marks(proto: onnx.ModelProto, parameters: Mapping[Place, int]) -> Ma
             if place.position in ("out", "out.0") and producer is not None:
                 found.producers[place.call] = producer.name or ""
         else:
-            for edge in _edges(made, constants):
+            for edge in dict.fromkeys(_edges(made, constants)):
                 found.edges.setdefault(edge, []).append(place)
     gone = []
     for mark in marks:
@@ -241,4 +248,17 @@ def _edges(marked: ir.Value, constants: Set[ir.Value]) -> list[Edge]:
         edges.append(Edge(node.name or "", index))
         if marked in constants and node.op_type in _MOVES:
             edges += _edges(node.outputs[0], constants)
+        elif marked in constants and node.op_type in _GATE_MOVES:
+            edges += _gates(node.outputs[0])
+    return edges
+
+
+def _gates(moved: ir.Value) -> list[Edge]:
+    """Inputs of recurrent layers that a weight's gates go into."""
+    edges = []
+    for node, index in moved.uses():
+        if node.op_type in RECURRENT:
+            edges.append(Edge(node.name or "", index))
+        elif node.op_type in _GATE_MOVES:
+            edges += _gates(node.outputs[0])
     return edges

@@ -162,17 +162,14 @@ def test_a_quantizer_behind_another_one(tmp_path: Path) -> None:
     assert differences(model, tmp_path / "out.onnx", data, optimize=False).max() <= 1e-4
 
 
-def test_packed_sequences_train_and_their_layer_stays_float(tmp_path: Path) -> None:
+def test_packed_sequences_train_and_their_layer_reads_weights_of_integers(tmp_path: Path) -> None:
     lengths = torch.tensor([3, 7, 5, 2])
     data = [(torch.randint(1, 50, (4, 7)), lengths) for _ in range(3)]
-    with pytest.warns(UserWarning, match="LSTM"):
-        model = qat.prepare(Packed(), data[0], batches=data)
-    assert {"head_linear_weight", "middle_linear_weight"} <= set(model.quantizers)
+    model = qat.prepare(Packed(), data[0], batches=data)
+    assert {"head_linear_weight", "middle_linear_weight", "layer_lstm_weight"} <= set(model.quantizers)
     path = qat.export(model.eval(), tmp_path / "trained.onnx", data[0], input_names=["words", "lengths"])
     deployed = onnxq.deploy(path, backend="onnxruntime", output=tmp_path / "out.onnx")
-    assert not deployed.plan.stored, "the weights of the recurrent layer are float in the file"
-    kept = {k.op: k.reason for k in deployed.plan.kept_float}
-    assert kept["LSTM"] == "the model given has its weights in float"
+    assert len(deployed.plan.stored) == 1, "the weights of the recurrent layer are integers in the file"
     session = onnxruntime.InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"words": data[1][0].numpy(), "lengths": lengths.numpy()})
     with torch.no_grad():

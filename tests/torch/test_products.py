@@ -101,21 +101,21 @@ def test_layers_on_three_axes_are_quantized(backend: str, tmp_path: Path) -> Non
         assert np.mean(found > 1e-4) <= 0.01 and found.max() <= 0.02
 
 
-class Recurrent(nn.Module):
+class Contracted(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.inner = nn.Linear(8, 8), nn.LSTM(8, 8)
+        self.inner, self.last = nn.Parameter(torch.randn(2, 8, 4)), nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.inner(self.first(x))[0]
+        result: Tensor = self.last(torch.einsum("btc,hcd->bhtd", x, self.inner).relu())
         return result
 
 
 def test_weights_that_stay_float_are_told() -> None:
     x = torch.randn(5, 2, 8)
-    with pytest.warns(UserWarning, match="weights of '/module/inner/LSTM' train and deploy in float, though onnxr"):
-        model = qat.prepare(Recurrent(), (x,))
-    assert "/module/inner/LSTM" in model.left
+    with pytest.warns(UserWarning, match="weights of '/module/Einsum' train and deploy in float, though onnxr"):
+        model = qat.prepare(Contracted(), (x,))
+    assert "/module/Einsum" in model.left
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         qat.prepare(Feed(), (torch.randn(2, 3, 16),), backend="qnn")
