@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from onnxq.ort.session import Session
     from onnxq.plan import Plan, Site
     from onnxq.qparams import QParams
-    from onnxq.quantize import calibrate, plan, quantize, quantize_all, read
+    from onnxq.quantize import calibrate, plan, quantize, quantize_all
     from onnxq.quantized import Quantized
+    from onnxq.read import read
     from onnxq.searching.attempt import Attempt
     from onnxq.searching.result import Search
     from onnxq.searching.search import search
@@ -130,8 +131,9 @@ _MODULES = {
     "plan": ("Plan", "Site"),
     "console.progress": ("make_reporter",),
     "qparams": ("QParams",),
-    "quantize": ("calibrate", "plan", "quantize", "quantize_all", "read"),
+    "quantize": ("calibrate", "plan", "quantize", "quantize_all"),
     "quantized": ("Quantized",),
+    "read": ("read",),
     "searching.attempt": ("Attempt",),
     "searching.result": ("Search",),
     "searching.search": ("search",),

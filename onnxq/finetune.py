@@ -35,8 +35,8 @@ from onnxq.notes.reasons import counts
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.session import Session, inputs_of
 from onnxq.prepare import Prepared, Source
-from onnxq.quantize import read
 from onnxq.quantized import Quantized
+from onnxq.read import read
 
 __all__ = ["finetune"]
 

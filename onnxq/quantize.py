@@ -15,8 +15,6 @@ from onnxq.backend import Backend
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import OutputError
-from onnxq.given.fold_batchnorm import fold_quantized_batchnorm
-from onnxq.graph.files.load_named import load_named
 from onnxq.graph.shapes import shapes_of_one, sizes_at
 from onnxq.job import Job
 from onnxq.locations import artifact_path, require_folder, require_output, require_several, spare
@@ -28,11 +26,9 @@ from onnxq.planning.one_way import require_one_way
 from onnxq.planning.planner import make_plan
 from onnxq.prepare import Prepared, Source, backend_named
 from onnxq.quantized import Quantized
-from onnxq.render.reading.nodes import sort_nodes
-from onnxq.render.reading.read import read as read_quantizers
 from onnxq.several import for_each_target, names_of
 
-__all__ = ["calibrate", "plan", "plan_fitted", "quantize", "quantize_all", "read"]
+__all__ = ["calibrate", "plan", "plan_fitted", "quantize", "quantize_all"]
 
 
 def plan(
@@ -213,26 +209,3 @@ def _warned(result: Quantized, said: Sequence[str]) -> Quantized:
     if not said or checked is None:
         return result
     return replace(result, verification=replace(checked, warnings=(*said, *checked.warnings)))
-
-
-def read(model: Source, *, backend: str = "onnxruntime") -> Quantized:
-    """Read a model that carries quantizers (QDQ, or ``onnxq::FakeQuantize``) back into a :class:`Quantized`.
-
-    Args:
-        model: path, bytes, ``ModelProto`` or ``ir.Model``; left unchanged.
-        backend: the target it will be rendered for.
-
-    Batch normalizations behind quantized weights are folded into their integers and scales, exactly, see
-    :func:`onnxq.given.fold_batchnorm.fold_quantized_batchnorm`.
-
-    Returns:
-        The float model, a site for every quantizer found, and their numbers; ``notes`` say what was folded, and what
-        was left as it is. Its format is the target's own, but ``"fake-quantize"`` where the model has such nodes.
-
-    Raises:
-        OnnxqError: the model is unreadable or invalid.
-    """
-    found = read_quantizers(load_named(model), backend_named(backend))  # its model is nobody else's
-    plan, numbers, notes = fold_quantized_batchnorm(found.model, found.plan, found.qparams)
-    plan = sort_nodes(found.model, found.backend, plan)  # anew: some are folded
-    return replace(found, plan=plan, qparams=numbers, notes=(*found.notes, *map(str, notes)))

@@ -33,8 +33,8 @@ from onnxq.measuring.side_by_side import errors_between, plain_outputs, steps_of
 from onnxq.options import ImageOptions
 from onnxq.ort.session import inputs_of
 from onnxq.prepare import backend_named
-from onnxq.quantize import read
 from onnxq.quantized import Quantized
+from onnxq.read import read
 from onnxq.render.formats import write_rendered
 from onnxq.runtimes.child import examine
 from onnxq.runtimes.runtime import Examination, Runtime

@@ -35,8 +35,8 @@ from onnxq.planning.table_rows import row
 from onnxq.planning.uneven import too_uneven
 from onnxq.prepare import KEEP, Source, in_float32, lowered, needed_opset, still_half
 from onnxq.qparams import QParams
-from onnxq.quantize import read
 from onnxq.quantized import Quantized
+from onnxq.read import read
 from onnxq.render.reading.clipped_integers import is_clip_of_integers
 from onnxq.spec import PerBlock, PerChannel
 

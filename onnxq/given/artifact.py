@@ -12,8 +12,8 @@ from onnxq.errors import BackendError, OnnxqError, OptionError
 from onnxq.given.carried import quantizing
 from onnxq.given.unfolded import unfolded
 from onnxq.graph.files.load import load
-from onnxq.quantize import read
 from onnxq.quantized import Quantized
+from onnxq.read import read
 from onnxq.render.formats import write_rendered
 
 __all__ = ["no_quantizers", "read_artifact", "refuse_table", "rewritten_before", "written_file"]

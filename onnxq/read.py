@@ -1,0 +1,37 @@
+"""A model that carries quantizers, from training or another tool, as the object that everything else works on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from onnxq.given.fold_batchnorm import fold_quantized_batchnorm
+from onnxq.graph.files.load_named import load_named
+from onnxq.prepare import Source, backend_named
+from onnxq.quantized import Quantized
+from onnxq.render.reading.nodes import sort_nodes
+from onnxq.render.reading.read import read as read_quantizers
+
+__all__ = ["read"]
+
+
+def read(model: Source, *, backend: str = "onnxruntime") -> Quantized:
+    """Read a model that carries quantizers (QDQ, or ``onnxq::FakeQuantize``) back into a :class:`Quantized`.
+
+    Batch normalizations behind quantized weights are folded into their integers and scales, exactly, see
+    :func:`onnxq.given.fold_batchnorm.fold_quantized_batchnorm`.
+
+    Args:
+        model: path, bytes, ``ModelProto`` or ``ir.Model``; left unchanged.
+        backend: the target it will be rendered for.
+
+    Returns:
+        The float model, a site for every quantizer found, and their numbers; ``notes`` say what was folded, and what
+        was left as it is. Its format is the target's own, but ``"fake-quantize"`` where the model has such nodes.
+
+    Raises:
+        OnnxqError: the model is unreadable or invalid.
+    """
+    found = read_quantizers(load_named(model), backend_named(backend))  # its model is nobody else's
+    plan, numbers, notes = fold_quantized_batchnorm(found.model, found.plan, found.qparams)
+    plan = sort_nodes(found.model, found.backend, plan)  # anew: some are folded
+    return replace(found, plan=plan, qparams=numbers, notes=(*found.notes, *map(str, notes)))
