@@ -61,10 +61,12 @@ def _widen(node: ir.Node, namer: Namer) -> None:
         unsqueeze = ir.node("Unsqueeze", [vector, axes], name=namer.node(f"{node.name}_Unsqueeze"))
         column = unsqueeze.outputs[0]
         column.name, column.type = namer.fresh(f"{vector.name}_column"), vector.type
+        column.shape = ir.Shape([*vector.shape, 1]) if vector.shape is not None else None
         graph.insert_before(node, [unsqueeze])
     made = ir.node("MatMul", [node.inputs[0], column], name=node.name)
     product = made.outputs[0]
     product.name, product.type = namer.fresh(f"{old.name}_column"), old.type
+    product.shape = ir.Shape([*old.shape, 1]) if old.shape is not None else None
     last = set_constant(graph, namer, f"{old.name}_axis", np.asarray([-1]))
     squeeze = ir.node("Squeeze", [product, last], name=namer.node(f"{node.name}_Squeeze"))
     graph.insert_before(node, [made, squeeze])

@@ -105,6 +105,14 @@ def test_what_nothing_reads_hides_nothing_from_the_passes() -> None:
     assert normalize(model) == []
 
 
+def test_a_bias_behind_a_product_by_a_vector_computes_in_front_of_its_squeeze_at_once() -> None:
+    text = """g (float[2, 12, 7] x) => (float[2, 7] y) {
+        t = Transpose <perm = [0, 2, 1]> (x) \n p = MatMul(t, w) \n y = Add(p, b) }"""
+    model, _ = apply(normalize, build(text, w=random(12), b=random(7)), {"x": random(2, 12, 7)})
+    assert ops(model)[-1] == "Squeeze"
+    assert normalize(model) == []
+
+
 def chain(length: int) -> onnx.ModelProto:
     constants: dict[str, Array] = {"w": random(4, 4, 1, 1), **{name: array[:4] for name, array in BN.items()}}
     lines, last = [], "x"
