@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,20 +76,21 @@ def examine(
     """
     runtime: dict[str, Any] = {"providers": options.providers, "custom_op_library": options.custom_op_library}
     result = load(written)
+    size = file_size(result)
     kept = reference.kept([value.name or "" for value in model.graph.outputs if value.producer() is not None])
     if serialized_size(model) <= _WHOLE_BYTES:
         for value in result.graph.initializers.values():
             if value.const_value is not None and value.const_value.dtype.bitwidth < 8:
                 value.const_value = in_memory(value.const_value)
         Session(written, **runtime)
-        return final_check(model, result, kept, float_bytes=float_bytes, **runtime)
+        return replace(final_check(model, result, kept, float_bytes=float_bytes, **runtime), quantized_bytes=size)
     try:
         check(result)
         Session(written, optimize=False, prepack=False, **runtime)
         outputs = _errors(result, kept, runtime)
     except (ExecutionError, ModelError) as error:
         raise failed(error, model) from error
-    return Verification(outputs=outputs, samples=len(kept), float_bytes=float_bytes, quantized_bytes=file_size(result))
+    return Verification(outputs=outputs, samples=len(kept), float_bytes=float_bytes, quantized_bytes=size)
 
 
 def _errors(result: ir.Model, kept: Sequence[KeptSample], runtime: Mapping[str, Any]) -> dict[str, Any]:

@@ -139,7 +139,8 @@ def rewrite_weights(
         reference = job.without_data(matrices) if data is None else job.with_data(matrices, data, options, image)
         job.made = complete(job.made)
         result = model.clone()
-        rewrite(result, [(_same(matrix, result), parts) for matrix, parts in job.made], recipe)
+        made_there = [(_same(matrix, result), parts) for matrix, parts in job.made]
+        rewrite(result, made_there, recipe, in_file=not files.external)
         store_in_half(result, among=model.graph.initializers)
         forget_shapes(result)
         written = files.write(result)

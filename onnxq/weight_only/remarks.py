@@ -90,4 +90,11 @@ def remarks(matrices: Sequence[Matrix], recipe: Recipe, *, in_file: bool, halves
             f"{plural(several, 'weight')} read in several branches or bodies {'is' if several == 1 else 'are'} written "
             "once for each graph that reads: onnxruntime fuses within one alone (format=matmulnbits writes once)"
         )
+    shared = sum(m.multiplied and max(Counter(node.graph for node in m.nodes).values()) > 1 for m in matrices)
+    if shared and in_file and recipe.format == "qdq":
+        notes.append(
+            f"{plural(shared, 'weight')} that several nodes multiply with {'is' if shared == 1 else 'are'} unpacked at "
+            "each run, which takes long: onnxruntime fuses with one reader alone. format=matmulnbits multiplies with "
+            f"{'it' if shared == 1 else 'them'} as packed"
+        )
     return notes

@@ -12,8 +12,9 @@ Layouts, from the operators' documentation:
 A table dequantized as a whole would be so at every run: in the format qdq the integers and the scales of the rows are
 gathered, then dequantized.
 
-onnxruntime 1.31 fuses DequantizeLinear and MatMul only where both lie in one graph, with the integers, so each branch
-and loop body that reads a weight has its own; in a data file they lie once.
+onnxruntime 1.31 fuses DequantizeLinear and MatMul only where both lie in one graph, with the integers, and nothing else
+reads these: otherwise it unpacks the weight at each run. So each branch and loop body that reads a weight has its own;
+in a data file they lie once, and there each reader has its own.
 """
 
 from __future__ import annotations
@@ -83,13 +84,14 @@ def _unsigned(codes: NDArray[np.int8] | NDArray[np.uint8], bits: int) -> NDArray
     return np.asarray((codes.view(np.uint8) + np.uint8(1 << (bits - 1))) & np.uint8((1 << bits) - 1), np.uint8)
 
 
-def rewrite(model: ir.Model, made: Sequence[tuple[Matrix, Parts]], recipe: Recipe) -> None:
+def rewrite(model: ir.Model, made: Sequence[tuple[Matrix, Parts]], recipe: Recipe, *, in_file: bool = True) -> None:
     """Let the readers of matrices read their integers; weights that nothing reads any more are removed.
 
     Args:
         model: holds the nodes of the matrices; changed in place. Node and tensor names stay.
         made: matrices with what :func:`tensors_of` gave, wherever it lies by now.
         recipe: how they are rendered.
+        in_file: whether weights lie in the model file itself, where each one more makes it larger.
     """
     namer = Namer(model)
     experts: dict[ir.Node, dict[int, list[ir.Value]]] = {}
@@ -100,23 +102,24 @@ def rewrite(model: ir.Model, made: Sequence[tuple[Matrix, Parts]], recipe: Recip
         if matrix.whole:
             unpack(matrix, _constants(home, namer, base, parts), namer)
         apart = recipe.format == "qdq" and not matrix.gathered
-        held: dict[ir.Graph, list[ir.Value]] = {}
-        weights: dict[ir.Graph, ir.Value] = {}
+        held: dict[ir.Graph | ir.Node, list[ir.Value]] = {}
+        weights: dict[ir.Graph | ir.Node, ir.Value] = {}
         for node in () if matrix.whole else matrix.nodes:
             graph = node.graph if apart else home
             assert isinstance(graph, ir.Graph)
-            if graph not in held:
-                held[graph] = _constants(graph, namer, base, parts)
+            owner = node if apart and not in_file else graph
+            if owner not in held:
+                held[owner] = _constants(graph, namer, base, parts)
             if matrix.experts:
                 positions = [p for p in EXPERTS if node.inputs[p] is matrix.value]
-                experts.setdefault(node, {}).update(dict.fromkeys(positions, held[graph]))
+                experts.setdefault(node, {}).update(dict.fromkeys(positions, held[owner]))
                 continue
             if matrix.gathered:
-                _gather(node, held[graph], namer, recipe, len(matrix.rows))
+                _gather(node, held[owner], namer, recipe, len(matrix.rows))
                 continue
-            if apart and graph not in weights:
-                weights[graph] = _dequantize(node, namer, held[graph], f"{base}_dequantized", matrix.block(recipe))
-            _product(node, held[graph], weights.get(graph), namer, recipe, matrix)
+            if apart and owner not in weights:
+                weights[owner] = _dequantize(node, namer, held[owner], f"{base}_dequantized", matrix.block(recipe))
+            _product(node, held[owner], weights.get(owner), namer, recipe, matrix)
     for node, constants in experts.items():
         qmoe = as_qmoe(node, constants, recipe.bits, recipe.block)
         node.name = None

@@ -110,3 +110,36 @@ def test_branches_read_integers_of_their_own(external: bool, tmp_path: Path) -> 
         held = [{t.dims[0]: t for t in b.g.initializer if t.external_data}[48] for b in written.attribute]
         offsets = [{entry.key: entry.value for entry in t.external_data}["offset"] for t in held]
         assert offsets[0] == offsets[1]
+
+
+@pytest.mark.parametrize("format", ["qdq", "matmulnbits"])
+@pytest.mark.parametrize("external", [False, True])
+def test_layers_that_share_a_weight_multiply_with_it_as_packed(format: str, external: bool, tmp_path: Path) -> None:
+    """onnxruntime fuses no DequantizeLinear whose integers others read: in a data file each layer has its own."""
+    proto = build(
+        """(float[N, 64] x) => (float[N, 64] y) {
+            a = MatMul (x, w)
+            b = Tanh (a)
+            c = MatMul (b, w)
+            d = Tanh (c)
+            y = MatMul (d, w)
+        }""",
+        w=normal(64, 64),
+    )
+    source = save(proto, tmp_path / "m.onnx", external=external)
+    result = quantize_weights(source, tmp_path / "q.onnx", bits=4, format=format)
+    warned = any("several nodes multiply with is unpacked at each run" in note for note in result.notes)
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "fused.onnx")
+    ort.InferenceSession(tmp_path / "q.onnx", options, providers=["CPUExecutionProvider"])
+    nodes = onnx.load(tmp_path / "fused.onnx", load_external_data=False).graph.node
+    packed = sum(node.op_type == "MatMulNBits" for node in nodes)
+    assert (packed == 3) is not warned
+    assert warned is (format == "qdq" and not external)
+    if external and format == "qdq":  # the same bytes for all
+        held = [
+            t for t in onnx.load(tmp_path / "q.onnx", load_external_data=False).graph.initializer if len(t.dims) == 2
+        ]
+        offsets = [{entry.key: entry.value for entry in t.external_data}["offset"] for t in held if t.external_data]
+        assert len(held) == 6
+        assert len(set(offsets)) == len(offsets) // 3

@@ -53,13 +53,22 @@ def serialized_size(model: ir.Model) -> int:
 
 
 def file_size(model: ir.Model) -> int:
-    """Bytes of a model as one protobuf, exact; its bigger tensors are neither read nor copied."""
+    """Bytes of a model as one protobuf, exact; its bigger tensors are neither read nor copied.
+
+    Bytes of a data file that several initializers of the main graph stand for count once.
+    """
     hollow: dict[ir.Value, ir.TensorProtocol] = {}
     bytes_of: dict[str, int] = {}
+    places: set[tuple[str, int | None]] = set()
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
         if tensor is not None and tensor.dtype != ir.DataType.STRING and tensor.nbytes >= _EXTERNAL_FROM:
             hollow[value] = _Hollow(tensor)
+            if isinstance(tensor, ir.ExternalTensor):
+                place = (str(tensor.path), tensor.offset)
+                if place in places:
+                    continue
+                places.add(place)
             known = isinstance(tensor, ir.serde.TensorProtoTensor) and not tensor.metadata_props
             bytes_of[name] = tensor.raw.ByteSize() if known else -tensor.nbytes
     with _swapped(hollow):
