@@ -52,8 +52,9 @@ def open_data(
             * a folder of ``.npz`` files, each a complete feed, or of ``.npy`` files (one input), in the order of names;
             * a folder of pictures, subfolders included, read as ``image`` says;
             * ``"file.py:function"``, a function that returns an iterable (or a generator function, or an iterable);
-            * an iterable, generator, function or data loader, whose items are a dict by input name, a tuple in the
-              order of the inputs (labels behind are left out), or an array. Batches are fed as they are.
+            * an iterable, generator, function, data loader or data set (samples by index), whose items are a dict by
+              input name, a tuple in the order of the inputs (labels behind are left out), or an array. Batches are fed
+              as they are.
 
             A sample may have the batch dimension or lack it.
         inputs: the model's inputs.
@@ -174,11 +175,11 @@ def _from_object(source: Any, kind: str, fitter: Fitter, samples: int | None) ->
     if isinstance(source, np.ndarray):
         length = _length({"the array": source}, None)
         return _from_rows("array", source, length, fitter, samples)
-    if isinstance(source, (list, tuple)):
+    if isinstance(source, (list, tuple)) or _by_index(source):
         sequence = source
 
         def picked(indices: Sequence[int] | None) -> Iterator[Any]:
-            return iter(sequence) if indices is None else (sequence[i] for i in indices)
+            return (sequence[i] for i in (range(len(sequence)) if indices is None else indices))
 
         return Samples(kind, picked, len(sequence), fitter, samples=samples)
     if isinstance(source, Iterable):
@@ -198,6 +199,11 @@ def _from_object(source: Any, kind: str, fitter: Fitter, samples: int | None) ->
         f"{type(source).__name__} is not calibration data",
         hint="Give a file, a folder, an iterable or FILE.py:FUNCTION.",
     )
+
+
+def _by_index(source: Any) -> bool:
+    """Whether samples are had by their index alone, as those of torch's map-style data sets."""
+    return not isinstance(source, Iterable) and hasattr(source, "__getitem__") and length_of(source) is not None
 
 
 def _from_rows(

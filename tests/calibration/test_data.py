@@ -323,6 +323,31 @@ def test_a_dimension_name_of_two_sizes_is_warned_of_once(caplog: pytest.LogCaptu
     assert "axis 0 of 'y' and axis 0 of 'x' both 'N', in sample 0 they are 3 and 1" in warning
 
 
+class Dataset:
+    """Samples by index, with labels, as torch's map-style data sets have them: nothing to iterate over."""
+
+    def __init__(self) -> None:
+        self.read: list[int] = []
+
+    def __len__(self) -> int:
+        return len(IMAGES)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray[Any, np.dtype[Any]], int]:
+        self.read.append(index)
+        return IMAGES[index], index
+
+
+def test_a_data_set_of_samples_by_index() -> None:
+    same(feeds(Dataset()))
+
+
+def test_of_a_data_set_only_the_samples_used_are_read() -> None:
+    source = Dataset()
+    opened = open_data(source, (IMAGE,), samples=3)
+    assert len(list(opened)) == 3
+    assert source.read == [opened.index_of(position) for position in range(3)]
+
+
 def test_an_extra_array_is_left_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="onnxq"):
         same(feeds([{"x": x, "label": 3} for x in IMAGES]))
