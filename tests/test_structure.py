@@ -104,6 +104,30 @@ def test_the_lowest_layers_know_of_these_alone(package: str, allowed: set[str]) 
     assert {name.split(".")[1] for name in found} <= allowed
 
 
+def test_what_other_modules_take_is_public() -> None:
+    """A module says with ``__all__`` what others may rely on."""
+    known = sources()
+    public = {name: names for name, module in known.items() if (names := _public_names(module)) is not None}
+    missing = [
+        f"{module} takes {alias.name} from {node.module}"
+        for module, tree in known.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module in public
+        for alias in node.names
+        if f"{node.module}.{alias.name}" not in known and not alias.name.startswith("__")
+        if alias.name not in public[node.module]
+    ]
+    assert not missing
+
+
+def _public_names(module: ast.Module) -> set[str] | None:
+    """What a module lists in ``__all__``; None where it has none."""
+    for node in module.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return None
+
+
 def test_targets_are_found_by_entry_point_never_imported() -> None:
     for module in sources():
         if not module.startswith("onnxq.backends"):

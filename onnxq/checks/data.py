@@ -22,7 +22,7 @@ from onnxq.graph.recognition.dependence import inputs_behind
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.session import InputInfo, Session
 
-__all__ = ["EMPTY", "Looker", "check_data", "constant_outputs"]
+__all__ = ["EMPTY", "UNSCALED", "Looker", "check_data", "constant_outputs"]
 
 LOOKED_AT = 32
 """Samples that are looked at, spread over all where the data allows it."""

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import TextIO
 
-__all__ = ["Screen", "bytes_text", "decibel", "decibels", "number", "pace", "plural"]
+__all__ = ["Screen", "bytes_text", "decibel", "decibels", "listed", "number", "pace", "plural"]
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _LEAST = 16  # columns that a shortened cell keeps

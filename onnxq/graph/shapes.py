@@ -13,7 +13,7 @@ from onnxq.graph.passes.exact_pools import exact_pools
 from onnxq.graph.skeleton import skeleton
 from onnxq.graph.traverse import all_graphs, all_nodes
 
-__all__ = ["forget_shapes", "infer_shapes", "sizes_at"]
+__all__ = ["forget_shapes", "infer_shapes", "shapes_of_one", "sizes_at"]
 
 STANDARD = ("", "ai.onnx", "ai.onnx.ml")
 

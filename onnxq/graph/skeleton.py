@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx
 import onnx_ir as ir
 
-__all__ = ["adopt", "serialized", "skeleton"]
+__all__ = ["SMALL", "adopt", "serialized", "skeleton"]
 
 SMALL = 1024
 """Tensors of at most this many bytes stay in the skeleton: shapes, axes, scales that shape inference looks at."""

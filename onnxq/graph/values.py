@@ -19,6 +19,7 @@ __all__ = [
     "OTHER_AXES",
     "SAME_NUMBERS",
     "STANDS_FOR",
+    "AnyArray",
     "array_of",
     "constant_array",
     "filled_values",

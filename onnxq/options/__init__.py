@@ -15,7 +15,7 @@ from onnxq.errors import OptionError
 from onnxq.options.one_value import check_bits, check_choice, check_flag, check_int, check_range, plain
 from onnxq.options.override import GivenOverrides, Override, parse_overrides
 
-__all__ = ["Effort", "ImageOptions", "Options", "Override", "Placement"]
+__all__ = ["EFFORTS", "PLACEMENTS", "Effort", "ImageOptions", "Options", "Override", "Placement"]
 
 Placement = Literal["auto", "all", "compute"]
 Effort = Literal["fast", "default", "best"]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onnxq.qparams import QParams
 from onnxq.spec import PerChannel, QuantSpec
 
-__all__ = ["DOMAIN", "NAME", "node", "parameters", "register"]
+__all__ = ["DOMAIN", "NAME", "VERSION", "node", "parameters", "register"]
 
 DOMAIN = "onnxq"
 NAME = "FakeQuantize"

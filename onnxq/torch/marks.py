@@ -19,7 +19,7 @@ from onnxq.plan import Edge
 from onnxq.torch.composites import opened_between
 from onnxq.torch.insertion import IN_PLACE, map_tensors
 
-__all__ = ["DOMAIN", "RECURRENT", "Marked", "Marker", "Place", "without_marks"]
+__all__ = ["DOMAIN", "RECURRENT", "Marked", "Marker", "Place", "changes_first", "without_marks"]
 
 Tensor = torch.Tensor
 

@@ -32,7 +32,7 @@ from onnxq.torch.marks import Marker
 from onnxq.torch.module import QuantizedModule, require_prepared
 from onnxq.torch.quantizers import Quantizer
 
-__all__ = ["calibrate", "prepare"]
+__all__ = ["OPSET", "calibrate", "prepare"]
 
 Tensor = torch.Tensor
 Args = tuple[Any, ...]

@@ -34,7 +34,7 @@ from onnxq.weight_only.recipe import TABLE_BITS, Recipe
 from onnxq.weight_only.tensors import pack, packed_tensor
 from onnxq.weight_only.whole import unpack, whole_tensors
 
-__all__ = ["MICROSOFT", "rewrite", "tensors_of"]
+__all__ = ["MICROSOFT", "Parts", "rewrite", "tensors_of"]
 
 MICROSOFT = "com.microsoft"
 

@@ -17,7 +17,7 @@ from onnxq.planning.table_rows import row
 from onnxq.spec import QuantSpec
 from onnxq.suggest import nearest
 
-__all__ = ["FLOAT", "KINDS", "Budget", "Costs", "parse_budget", "parse_widths"]
+__all__ = ["FLOAT", "KINDS", "Budget", "Costs", "parse_budget", "parse_widths", "stored_bits"]
 
 FLOAT = 32
 """Stands for a layer that stays float."""

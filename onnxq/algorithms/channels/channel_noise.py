@@ -30,6 +30,7 @@ from onnxq.spec import QuantSpec, Scheme
 
 __all__ = [
     "ChannelStats",
+    "Channels",
     "Specs",
     "activation_noise",
     "input_gain",

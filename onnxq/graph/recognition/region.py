@@ -20,6 +20,7 @@ __all__ = [
     "ELEMENTWISE",
     "REDUCTIONS",
     "VIEWS",
+    "Array",
     "axes_of",
     "backward",
     "compute",

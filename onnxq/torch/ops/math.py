@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from onnxq.torch.attributes import Inputs, at, dtype_of, integers, number
 
-__all__ = ["OPS"]
+__all__ = ["OPS", "Op"]
 
 Tensor = torch.Tensor
 Op = Callable[[ir.Node, Inputs, int], tuple[Tensor | None, ...]]
