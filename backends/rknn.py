@@ -15,17 +15,19 @@ AveragePool and GlobalAveragePool have the step of what they are taken of, whate
 are tied to it here, so that the numbers in onnxruntime are those of the simulator. The builder hangs on a quantized
 Gemm or MatMul of two axes and more than one row, and on a quantized MatMul of three axes: those stay float here, which
 it builds. It hangs where a quantized Transpose of a model input of three axes stands before a quantized Conv: that
-Transpose stays float. A Conv that moves by 8 or more and has a bias (a ConvTranspose, by more than 8) it builds in a
-float model alone: quantized it crashes there, and float among quantized operators it ends with a KeyError; ``onnxq
-check`` names such nodes, and inputs of uint8, which it takes in no model. Multi-head attention may crash it: in a small
-vision transformer it crashed where any two of these were quantized together, its Softmax and products, and the Adds
-behind a MatMul that stays float, residuals among them. All stay float here, and it builds that one and a MobileViT, but
-no EdgeNeXt: there ``--placement compute`` is left, which has Conv and Gemm alone in integers. A LayerNormalization it
-builds where epsilon is written out, a HardSigmoid where alpha and beta are, and a model output that the model reads
-itself where that has a DequantizeLinear of its own, as all three are here. A Where that puts a mask in the place of
-scores crashes it between quantizers: the mask is added to them instead. A ConvTranspose has explicit padding here,
-without which it crashes in float too. So it does on a cubic Resize, a MaxPool of five dimensions, a BatchNormalization
-in training mode, inputs without axes, If, Loop and Scan: ``onnxq check`` names those. Not verified: the NPU itself.
+Transpose stays float. A Conv that moves by 8 or more and has a bias or a side above 31, or moves by more than 31 (a
+ConvTranspose: by more than 8 with a bias), it builds in a float model alone: quantized it crashes there, and float
+among quantized operators it ends with a KeyError; ``onnxq check`` names such nodes, and inputs of uint8 and what
+selects (NonMaxSuppression, NonZero, Compress), which it takes in no model. Multi-head attention may crash it: in a
+small vision transformer it crashed where any two of these were quantized together, its Softmax and products, and the
+Adds behind a MatMul that stays float, residuals among them. All stay float here, and it builds that one and a
+MobileViT, but no EdgeNeXt: there ``--placement compute`` is left, which has Conv and Gemm alone in integers. A
+LayerNormalization it builds where epsilon is written out, a HardSigmoid where alpha and beta are, and a model output
+that the model reads itself where that has a DequantizeLinear of its own, as all three are here. A Where that puts a
+mask in the place of scores crashes it between quantizers: the mask is added to them instead. A ConvTranspose has
+explicit padding here, without which it crashes in float too. So it does on a cubic Resize, a MaxPool of five
+dimensions, a BatchNormalization in training mode, inputs without axes, If, Loop and Scan: ``onnxq check`` names those.
+Not verified: the NPU itself.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from onnxq.graph.passes.added_masks import added_masks
 from onnxq.graph.passes.explicit_pads import explicit_pads
 from onnxq.graph.recognition.groups import KINDS
 from onnxq.graph.traverse import all_nodes, describe
-from onnxq.graph.values import constant_array, is_constant
+from onnxq.graph.values import constant_array, is_constant, static_shape
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
@@ -60,6 +62,10 @@ __all__ = ["BACKEND"]
 
 _DEFAULTS = {"HardSigmoid": {"alpha": 0.2, "beta": 0.5}, "LayerNormalization": {"epsilon": 1e-5}}
 """What ONNX gives to operators that do not say, and the builder does not."""
+_LONGEST = 31
+"""Strides and sides of a Conv without a bias, beside other strides of 8 or more."""
+_SELECT = ("Compress", "NonMaxSuppression", "NonZero")
+"""Operators whose results have sizes that depend on the numbers."""
 
 
 def _rows(node: ir.Node) -> str | None:
@@ -81,14 +87,15 @@ def _gemm(node: ir.Node) -> str | None:
 
 
 def _moves_little(node: ir.Node) -> str | None:
-    """One without a bias, or of strides below 8 (of a ConvTranspose 8 at most): the builder fails on others."""
-    if len(node.inputs) < 3 or node.inputs[2] is None:
-        return None
-    most = 7 if node.op_type == "Conv" else 8
+    """One of strides below 8 (of a ConvTranspose 8 at most), or below 32 with sides below 32 and without a bias."""
     step = max(node.attributes.get_ints("strides", ()), default=1)
-    if step <= most:
+    side = max((static_shape(node.inputs[1]) or ())[2:], default=1)
+    bias = len(node.inputs) > 2 and node.inputs[2] is not None
+    transposed = node.op_type == "ConvTranspose"
+    if step <= (8 if transposed else 7) or not (bias or (not transposed and max(step, side) > _LONGEST)):
         return None
-    return f"RKNN's builder fails on a {node.op_type} of stride {step} with a bias in a model with quantizers"
+    what = "with a bias" if bias else f"of side {side}"
+    return f"RKNN's builder fails on a {node.op_type} of stride {step} {what} in a model with quantizers"
 
 
 def _no_heads(node: ir.Node) -> str | None:
@@ -139,7 +146,7 @@ def _nowhere(node: ir.Node) -> str | None:
     get, value = node.attributes, node.inputs[0] if node.inputs else None
     if node.domain not in ("", "ai.onnx"):
         return None
-    if node.op_type in ("If", "Loop", "Scan"):
+    if node.op_type in ("If", "Loop", "Scan", *_SELECT):
         return node.op_type
     if node.op_type == "MaxPool" and value is not None and value.shape is not None and len(value.shape) > 4:
         return "MaxPool of five dimensions"
@@ -210,7 +217,7 @@ _RULES = (
     OpRule("Pad", Kind.ELEMENTWISE, same_scale=True, when=_cuts_nothing),
     *each(Kind.ELEMENTWISE, "Relu Clip LeakyRelu PRelu Elu HardSwish Softplus Exp Sqrt Abs Neg"),
     *each(Kind.ELEMENTWISE, "Sigmoid HardSigmoid", fixed=(0.0, 1.0), when=only_an_output),
-    OpRule("Softmax", Kind.ELEMENTWISE, fixed=(0.0, 1.0), when=_softmax),
+    OpRule("Softmax", Kind.ELEMENTWISE, when=_softmax),
     *each(Kind.ELEMENTWISE, "Tanh Erf", fixed=(-1.0, 1.0)),
     OpRule("MaxPool", Kind.MOVEMENT, when=plain_max_pool),
     OpRule("Transpose", Kind.MOVEMENT, when=_turned_inside),

@@ -102,6 +102,48 @@ def test_what_its_builder_crashes_or_hangs_on_quantized_stays_float() -> None:
     assert found.level == "warning" and "stride 8" in found.what and "Cut the model" in found.hint
 
 
+def test_long_windows_that_move_far_stay_float_and_are_told() -> None:
+    """A Fourier transform written as a convolution is such: its builder fails on them without a bias too."""
+    model = build(
+        """(float[1, 1, 640] x) => (float a, float b, float c, float d) {
+            [frames] a = Conv <strides = [16]> (x, long)
+            [patches] b = Conv <strides = [32]> (x, short)
+            [slow] c = Conv <strides = [7]> (x, long)
+            [next] d = Conv <strides = [31]> (x, short)
+        }""",
+        long=normal(8, 1, 32),
+        short=normal(8, 1, 31),
+    )
+    plan = onnxq.plan(model, backend="rknn")
+    assert set(plan.quantized) == {"slow", "next"}
+    told = {f.where: f.what for f in onnxq.check(model, backend="rknn") if f.level == "warning" and "RKNN" in f.what}
+    assert ["stride 16 of side 32" in what for where, what in told.items() if "'frames'" in where] == [True]
+    assert ["stride 32 of side 31" in what for where, what in told.items() if "'patches'" in where] == [True]
+    assert len(told) == 2
+
+
+def expected() -> onnx.ModelProto:
+    """Where the peak of a map lies, by a Softmax over all of it: each number of that is small."""
+    return build(
+        """(float[1, 4, 8, 8] x) => (float[1, 8, 64] y) {
+            c = Conv (x, w)
+            m = Reshape (c, flat)
+            p = Softmax (m)
+            y = Mul (p, places)
+        }""",
+        w=normal(8, 4, 1, 1, scale=0.1),
+        flat=np.array([1, 8, 64]),
+        places=np.linspace(0.2, 1, 64, dtype=np.float32),
+    )
+
+
+def test_a_softmax_over_many_has_the_range_of_the_data() -> None:
+    made = onnxq.quantize(expected(), images(1, 4, 8, 8), backend="rknn")
+    assert float(made.qparams["p"].scale) < 0.1 / 255
+    assert made.verification is not None and made.verification.worst is not None
+    assert made.verification.worst[1].sqnr > 35
+
+
 def test_check_names_an_input_that_it_takes_in_no_model() -> None:
     model = build(
         "(uint8[1, 3, 8, 8] x) => (float y) { f = Cast <to = 1> (x)\n y = Conv (f, w) }", w=normal(4, 3, 3, 3)
@@ -251,6 +293,7 @@ def test_masks_are_added_and_padding_is_explicit(tmp_path: Path) -> None:
         ("c = Unsqueeze (x, two) y = MaxPool <kernel_shape = [1, 2, 2]> (c)", "MaxPool of five"),
         ("y, a, b = BatchNormalization <training_mode = 1> (x, one, zero, zero, one)", "training mode"),
         ("y = Mul (x, s)", "input without axes"),
+        ("n = NonZero (x) y = Cast <to = 1> (n)", "NonZero"),
     ],
 )
 def test_check_names_what_it_builds_in_no_model(node: str, what: str) -> None:
