@@ -10,8 +10,8 @@ from onnxq.measuring.metrics import Errors
 __all__ = ["other_shapes", "rows_depend"]
 
 _CUT = (
-    "Quantize the model up to what selects (NonMaxSuppression, NonZero, Compress, TopK), and select after it "
-    "(onnx.utils.extract_model cuts)"
+    "Quantize the model up to what selects (NonMaxSuppression, NonZero, Compress, TopK) or decides on a length (as of "
+    "sounds in speech), and go on after it (onnx.utils.extract_model cuts)"
 )
 _ADVICE = f"{_CUT}, or judge the whole by a metric that matches what was found (quantize --max-drop --metric)"
 

@@ -22,7 +22,7 @@ def test_outputs_alike_are_one_warning() -> None:
     )
     assert both.startswith("output 'boxes', 'labels': another shape than in the float model in 3 of 8 samples; the fig")
     assert "'all'" in lost and "no figure tells how good it is" in lost
-    assert "up to what selects" in lost and "--metric" in lost
+    assert "up to what selects" in lost and "decides on a length" in lost and "--metric" in lost
 
 
 def test_a_default_run_says_it_and_writes_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
