@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from onnxq.calibration.data import open_data
 from onnxq.console.progress import Reporter, Silent
-from onnxq.console.terminal import plural
+from onnxq.console.terminal import listed, plural
 from onnxq.errors import ExecutionError, ModelError, OnnxqError, OptionError
 from onnxq.given.artifact import read_artifact, refuse_table
 from onnxq.given.carried import quantizing
@@ -35,6 +35,8 @@ from onnxq.quantized import Quantized
 
 __all__ = ["Comparison", "TensorErrors", "compare"]
 
+_SHOWN = 3
+"""Tensors that a warning names."""
 _OTHER_PRECISION = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 
 
@@ -182,7 +184,7 @@ def _left_out(rescaled: Sequence[str]) -> tuple[str, ...]:
     """What to say of tensors that an algorithm has scaled."""
     if not rescaled:
         return ()
-    shown = ", ".join(map(repr, rescaled[:3])) + (f" and {len(rescaled) - 3} more" if len(rescaled) > 3 else "")
+    shown = listed(list(map(repr, rescaled)), _SHOWN)
     them = "it" if len(rescaled) == 1 else "them"
     return (
         f"{plural(len(rescaled), 'tensor')} in between not compared, since an algorithm rescaled {them} "

@@ -18,11 +18,14 @@ from onnxq.calibration.chance import drawn_of
 from onnxq.calibration.digest import model_digest
 from onnxq.calibration.measured import Measured
 from onnxq.calibration.tensor_statistics import EMA_MOMENTUM, SENTINEL, TensorStatistics
-from onnxq.console.terminal import plural
+from onnxq.console.terminal import listed, plural
 from onnxq.errors import StatisticsError
 from onnxq.spec import QuantSpec
 
 __all__ = ["EMA_MOMENTUM", "SENTINEL", "KeptSample", "Statistics", "TensorStatistics", "model_digest"]
+
+_SHOWN = 3
+"""Tensors that a warning names."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,8 +139,7 @@ class Statistics:
         zero = [stats.name for stats in self.tensors.values() if stats.count and stats.min == stats.max == 0.0]
         zero = [name for name in zero if tensors is None or name in tensors]
         if zero:
-            shown = ", ".join(map(repr, zero[:3])) + (f" and {len(zero) - 3} more" if len(zero) > 3 else "")
-            found.append(f"always zero on this data: {shown}")
+            found.append(f"always zero on this data: {listed(list(map(repr, zero)), _SHOWN)}")
         return [*found, *self.remarks]
 
     def save(self, path: str | os.PathLike[str]) -> None:

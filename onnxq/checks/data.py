@@ -201,7 +201,7 @@ class Looker:
 def _samples(indices: Sequence[int]) -> str:
     if len(indices) == 1:
         return f"sample {indices[0]}"
-    return f"samples {', '.join(map(str, indices[:4]))}{f' and {len(indices) - 4} more' if len(indices) > 4 else ''}"
+    return f"samples {listed(list(map(str, indices)), 4)}"
 
 
 def _outputs(runs: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
