@@ -12,8 +12,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.calibration.groups import known_bytes, share_out, tensor_bytes
 from onnxq.calibration.keep import Keeper
+from onnxq.calibration.share_out import known_bytes, share_out, tensor_bytes
 from onnxq.calibration.statistics import Statistics, TensorStatistics, model_digest
 from onnxq.calibration.taps import tap
 from onnxq.calibration.usable import Usable

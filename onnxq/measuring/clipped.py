@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.calibration.groups import known_bytes, share_out
+from onnxq.calibration.share_out import known_bytes, share_out
 from onnxq.calibration.taps import tap
 from onnxq.checks.randomness import is_random
 from onnxq.errors import OnnxqError

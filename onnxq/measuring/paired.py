@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.calibration.groups import share_out
+from onnxq.calibration.share_out import share_out
 from onnxq.calibration.taps import tap
 from onnxq.ort.session import Session, open_anyhow
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.calibration.groups import share_out, tensor_bytes
+from onnxq.calibration.share_out import share_out, tensor_bytes
 from onnxq.ort.session import Session
 
 TEXT = """
