@@ -12,6 +12,11 @@ Known from documents only: TensorRT 8, 10 and 11 themselves, speed, and which
 branch of a residual Add is better quantized (NVIDIA's TensorRT developer guide, TensorFlow quantization toolkit and
 Model Optimizer), and that TensorRT 11 reads opsets up to 25 (its opset guide); older versions read fewer.
 
+Weights of 4 bits are those of ``--algorithm weight_only``: TensorRT-RTX multiplies with blocks of int4 in one kernel.
+NVFP4 and MXFP8 are not written. Weights alone in NVFP4 it unpacks as a whole at every run before it multiplies in
+float; where activations are rounded as well (FP4 products, from compute capability 12.0 on), an operator of its own
+does that, which no CPU computes: onnxruntime 1.32 has neither. It multiplies in float with what it unpacks of MXFP8.
+
 TensorRT up to version 10 can also quantize by itself, from a float model and a table of ranges: formats
 ``calibration-cache`` and ``dynamic-range``, see :mod:`onnxq.render.calibration_cache`. No TensorRT has read those here.
 """
