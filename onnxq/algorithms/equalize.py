@@ -97,6 +97,9 @@ def apply(draft: FloatDraft, absorb: bool = False) -> None:
     draft.notes.append(_note(chains, outcome, gains, search.skipped))
     if absorb:
         moves, channels = absorptions(draft)
+        if not moves:
+            draft.notes.append("equalize: no biases to absorb")
+            return
         done = keep_what_helps(draft, moves)
         draft.notes.append(
             f"equalize: biases absorbed in {len(done.kept)} of {len(moves)} pairs "

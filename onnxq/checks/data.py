@@ -99,7 +99,7 @@ class Looker:
     Args:
         inputs: the inputs of the model that are looked at.
         states: those that may carry a state, see :func:`onnxq.checks.states.states`: it is at rest where a sequence
-        begins.
+            begins.
 
     Attributes:
         samples: feeds seen.

@@ -268,6 +268,11 @@ def test_biases_are_absorbed_where_a_channel_never_falls_to_zero() -> None:
     assert (c < a)[[1, 4]].all()
 
 
+def test_nothing_is_told_in_figures_where_there_are_no_biases_to_absorb() -> None:
+    draft = equalized(pair("r = Relu (a)", "float[1, 8, 6, 6] y, float[1, 8, 6, 6] r"), images(1, 8, 6, 6), absorb=True)
+    assert draft.notes[1] == "equalize: no biases to absorb"
+
+
 def test_the_same_twice() -> None:
     model, feeds = mobile_net(4.0, blocks=1), images(1, 3, 12, 12, samples=6)
     first, second = (ir.to_proto(equalized(model, feeds).model).SerializeToString(deterministic=True) for _ in "12")

@@ -49,8 +49,8 @@ class Divisor:
     """Finds out how tensors of a model can be divided by folding the division into what makes them.
 
     Args:
-        model: normalized, left unchanged. Groups of nodes (see :mod:`onnxq.graph.recognition.groups`) are looked for
-    once.
+        model: normalized, left unchanged. Groups of nodes (see :mod:`onnxq.graph.recognition.groups`) are looked
+            for once.
     """
 
     def __init__(self, model: ir.Model) -> None:

@@ -59,9 +59,11 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """Attributes:
-    weight: on the grid, (groups, outputs, inputs).
-    qparams: its numbers.
+    """A rounded weight.
+
+    Attributes:
+        weight: on the grid, (groups, outputs, inputs).
+        qparams: its numbers.
     """
 
     weight: Doubles
