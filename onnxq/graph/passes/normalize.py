@@ -11,6 +11,7 @@ from onnxq.graph.namer import unique_names
 from onnxq.graph.note import Note
 from onnxq.graph.passes.cancel_squeezes import cancel_squeezes
 from onnxq.graph.passes.cancel_transposes import cancel_transposes
+from onnxq.graph.passes.clip_bounds import clip_bounds
 from onnxq.graph.passes.constants import fold_constants, lift_constants
 from onnxq.graph.passes.defaults import drop_initializer_inputs
 from onnxq.graph.passes.einsum_products import einsum_products
@@ -96,6 +97,7 @@ def normalize(
         *cancel_transposes(model),
         *fold_pad(model),
         *_fold_layers(model, unfit),
+        *clip_bounds(model),
         *remove_dead(model),
         *share_constants(model),
     ]
