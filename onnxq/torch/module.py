@@ -249,7 +249,8 @@ class _Run:
     def _scale(self, place: Any) -> Tensor:
         quantizer = self.quantizers[self.at[place.call][place.position]]
         assert isinstance(quantizer, Quantizer)
-        return quantizer.numbers()[0].detach()
+        with torch.no_grad():
+            return quantizer.numbers()[0]
 
     def _watching(self, key: str) -> bool:
         rule = self.owner._biases[key]

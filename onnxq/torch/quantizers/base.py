@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from onnxq.qparams import MIN_SCALE, QParams, from_range
 from onnxq.spec import PerChannel, QuantSpec, Scheme
 from onnxq.torch.observers.base import Observer
 
-__all__ = ["Quantizer", "Tensor", "scale_gradient"]
+__all__ = ["Quantizer", "Tensor"]
 
 Tensor = torch.Tensor
 
@@ -162,19 +161,3 @@ class Quantizer(torch.nn.Module, ABC):
         if not self.__dict__.get("_known_ready"):
             self.__dict__["_known_ready"] = bool(self.ready)
         return bool(self.__dict__["_known_ready"])
-
-
-class _ScaleGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
-        ctx.factor = factor
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return grads[0] * ctx.factor, None
-
-
-def scale_gradient(x: Tensor, factor: float) -> Tensor:
-    """``x`` itself, bit for bit, whose gradient is multiplied by a factor."""
-    return _ScaleGradient.apply(x, factor)  # type: ignore[no-any-return]

@@ -17,7 +17,7 @@ import torch
 
 from onnxq.qparams import MIN_SCALE
 from onnxq.spec import QuantSpec
-from onnxq.torch.quantizers.base import Quantizer, scale_gradient
+from onnxq.torch.quantizers.base import Quantizer
 
 __all__ = ["LSQ", "learned_grid"]
 
@@ -76,38 +76,45 @@ class _Learned(torch.autograd.Function):
 def _ends(zero: Tensor, low: int, high: int) -> tuple[float, float] | tuple[Tensor, Tensor]:
     """Ends of the grid less the zero point: numbers where they are alike everywhere, and looking does not wait."""
     if zero.device.type == "cpu" and (zero.numel() == 1 or not zero.any()):
-        middle = float(zero.reshape(-1)[0])
+        middle = zero.item() if zero.numel() == 1 else 0.0
         return low - middle, high - middle
     return low - zero, high - zero
 
 
-class _Whole(torch.autograd.Function):
-    """Rounded and within the grid; the gradient passes straight through, outside only where it leads back."""
+class _Scale(torch.autograd.Function):
+    """Not below a floor; below it the gradient passes only where it leads back, and times a factor everywhere."""
 
     @staticmethod
-    def forward(ctx: Any, zero: Tensor, low: int, high: int) -> Tensor:
-        ctx.save_for_backward(zero)
-        ctx.ends = low, high
-        return torch.clamp(torch.round(zero), low, high)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        (grad,), (zero,), (low, high) = grads, ctx.saved_tensors, ctx.ends
-        return torch.where(((zero < low) & (grad > 0)) | ((zero > high) & (grad < 0)), 0.0, grad), None, None
-
-
-class _AtLeast(torch.autograd.Function):
-    """Not below a floor; below it the gradient passes only where it leads back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, floor: Tensor) -> Tensor:
-        ctx.save_for_backward(x < floor)
+    def forward(ctx: Any, x: Tensor, floor: Tensor, factor: float) -> Tensor:
+        ctx.save_for_backward(x, floor)
+        ctx.factor = factor
         return torch.maximum(x, floor)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (grad,), (below,) = grads, ctx.saved_tensors
-        return torch.where(below & (grad > 0), 0.0, grad), None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (grad,), (x, floor) = grads, ctx.saved_tensors
+        return torch.where((x < floor) & (grad > 0), 0.0, grad) * ctx.factor, None, None
+
+
+class _ZeroPoint(torch.autograd.Function):
+    """``low - offset / scale``, rounded and within the grid.
+
+    The gradient passes straight through, outside only where it leads back; that of the offset is times a factor.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, offset: Tensor, scale: Tensor, low: int, high: int, factor: float) -> Tensor:
+        ctx.save_for_backward(offset, scale)
+        ctx.given = low, high, factor
+        return torch.round(low - offset / scale).clamp_(low, high)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        (grad,), (offset, scale), (low, high, factor) = grads, ctx.saved_tensors, ctx.given
+        ratio = offset / scale
+        zero = low - ratio
+        passed = torch.where(((zero < low) & (grad > 0)) | ((zero > high) & (grad < 0)), 0.0, grad)
+        return -passed / scale * factor, passed * (ratio / scale), None, None, None
 
 
 def learned_grid(x: Tensor, scale: Tensor, zero: Tensor, low: int, high: int) -> Tensor:
@@ -180,12 +187,12 @@ class LSQ(Quantizer):
     def _numbers(self, factor: float) -> tuple[Tensor, Tensor]:
         """Scale and zero point, the gradients of what is learned times a factor."""
         low, high = self.spec.qmin, self.spec.qmax
-        scale: Tensor = _AtLeast.apply(scale_gradient(self.scale, factor), self.floor)
+        scale: Tensor = _Scale.apply(self.scale, self.floor, factor)
         if self.spec.power_of_two:
             scale = scale + (torch.exp2(torch.ceil(torch.log2(scale))) - scale).detach()
         if self.spec.symmetric:
             return scale, self.get_buffer("zero_point")
-        return scale, _Whole.apply(low - scale_gradient(self.offset, factor) / scale, low, high)
+        return scale, _ZeroPoint.apply(self.offset, scale, low, high, factor)
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Of a checkpoint written before there was an offset, its learned zero point becomes one."""
