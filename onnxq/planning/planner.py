@@ -31,7 +31,6 @@ def make_plan(
     sizes: Mapping[str, int] | None = None,
     store: Container[str | None] = (),
     wide: Container[str | None] = (),
-    groups: Sequence[Group] | None = None,
 ) -> Plan:
     """Decide what is quantized how, what is tied, and what stays float and why.
 
@@ -44,13 +43,12 @@ def make_plan(
         sizes: tensor name → number of elements, where data has shown it; else the shapes in the model are used.
         store: names among ``keep_float`` whose weights are stored as integers all the same, where the target does so.
         wide: names of float layers whose weights, where they are stored as integers, take 16 bits.
-        groups: what :func:`onnxq.graph.recognition.groups.find_groups` gives for the model, where that is known.
 
     Raises:
         OptionError: a pattern of the options matches nothing.
     """
     options = options or Options()
-    asked = Question.of(model, backend, options, keep_float or {}, unusable or {}, sizes or {}, wide, groups)
+    asked = Question.of(model, backend, options, keep_float or {}, unusable or {}, sizes or {}, wide)
     decided = _decided(asked)
     store_weights(asked, decided, store)
     carry(asked, decided, kernels=True)
@@ -75,7 +73,7 @@ def activations_of(
         model: a normalized model.
         backend: the target.
         options: exclusions, placement and so on.
-        groups: as for :func:`make_plan`.
+        groups: what :func:`onnxq.graph.recognition.groups.find_groups` gives for the model, where that is known.
 
     Raises:
         OptionError: a pattern of the options matches nothing.
