@@ -18,16 +18,17 @@ it builds. It hangs where a quantized Transpose of a model input of three axes s
 Transpose stays float. A Conv that moves by 8 or more and has a bias or a side above 31, or moves by more than 31 (a
 ConvTranspose: by more than 8 with a bias), it builds in a float model alone: quantized it crashes there, and float
 among quantized operators it ends with a KeyError; ``onnxq check`` names such nodes, and inputs of uint8 and what
-selects (NonMaxSuppression, NonZero, Compress), which it takes in no model. Multi-head attention may crash it: in a
-small vision transformer it crashed where any two of these were quantized together, its Softmax and products, and the
-Adds behind a MatMul that stays float, residuals among them. All stay float here, and it builds that one and a
-MobileViT, but no EdgeNeXt: there ``--placement compute`` is left, which has Conv and Gemm alone in integers. A
-LayerNormalization it builds where epsilon is written out, a HardSigmoid where alpha and beta are, and a model output
-that the model reads itself where that has a DequantizeLinear of its own, as all three are here. A Where that puts a
-mask in the place of scores crashes it between quantizers: the mask is added to them instead. A ConvTranspose has
-explicit padding here, without which it crashes in float too. So it does on a cubic Resize, a MaxPool of five
-dimensions, a BatchNormalization in training mode, inputs without axes, If, Loop and Scan: ``onnxq check`` names those.
-Not verified: the NPU itself.
+selects (NonMaxSuppression, NonZero, Compress), which it takes in no model. It ends with one too at a ReduceL2 that
+reads a float tensor among quantized operators, the output of a Gelu say, and builds one that is quantized. Multi-head
+attention may crash it: in a small vision transformer it crashed where any two of these were quantized together, its
+Softmax and products, and the Adds behind a MatMul that stays float, residuals among them. All stay float here, and it
+builds that one and a MobileViT, but no EdgeNeXt: there ``--placement compute`` is left, which has Conv and Gemm alone
+in integers. A LayerNormalization it builds where epsilon is written out, a HardSigmoid where alpha and beta are, and a
+model output that the model reads itself where that has a DequantizeLinear of its own, as all three are here. A Where
+that puts a mask in the place of scores crashes it between quantizers: the mask is added to them instead. A
+ConvTranspose has explicit padding here, without which it crashes in float too. So it does on a cubic Resize, a MaxPool
+of five dimensions, a BatchNormalization in training mode, inputs without axes, If, Loop and Scan: ``onnxq check`` names
+those. Not verified: the NPU itself.
 """
 
 from __future__ import annotations
@@ -212,7 +213,7 @@ _RULES = (
     *each(Kind.ELEMENTWISE, "Sub Mul Div", data=(0, 1)),
     OpRule("Concat", Kind.ELEMENTWISE, data=None),
     *each(Kind.ELEMENTWISE, "AveragePool GlobalAveragePool", same_scale=True),
-    *each(Kind.ELEMENTWISE, "ReduceMean InstanceNormalization"),
+    *each(Kind.ELEMENTWISE, "ReduceMean ReduceL2 InstanceNormalization"),
     OpRule("Resize", Kind.ELEMENTWISE, same_scale=True),
     OpRule("Pad", Kind.ELEMENTWISE, same_scale=True, when=_cuts_nothing),
     *each(Kind.ELEMENTWISE, "Relu Clip LeakyRelu PRelu Elu HardSwish Softplus Exp Sqrt Abs Neg"),

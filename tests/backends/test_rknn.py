@@ -137,6 +137,27 @@ def expected() -> onnx.ModelProto:
     )
 
 
+def normed() -> onnx.ModelProto:
+    """A norm behind a GELU, as ConvNeXt V2 has: the builder ends with a KeyError where the norm reads floats."""
+    return build(
+        """(float[1, 6, 6, 16] x) => (float[1, 6, 6, 16] y) {
+            h = MatMul (x, w)
+            g = Gelu (h)
+            n = ReduceL2 (g, axes)
+            y = Mul (g, n)
+        }""",
+        opset=20,
+        w=normal(16, 16),
+        axes=np.array([1, 2]),
+    )
+
+
+def test_a_norm_reads_integers() -> None:
+    plan = onnxq.plan(normed(), backend="rknn")
+    assert "ReduceL2" in plan.quantized.values()
+    assert {site.tensor for site in plan.sites if site.role == "activation"} >= {"g", "n"}
+
+
 def test_a_softmax_over_many_has_the_range_of_the_data() -> None:
     made = onnxq.quantize(expected(), images(1, 4, 8, 8), backend="rknn")
     assert float(made.qparams["p"].scale) < 0.1 / 255

@@ -12,7 +12,7 @@ import onnxq
 from onnxq import Options
 from onnxq.runtimes.child import missing
 from onnxq.runtimes.rknn import RUNTIME
-from tests.backends.test_rknn import expected, gate, heads, masked, transposed
+from tests.backends.test_rknn import expected, gate, heads, masked, normed, transposed
 from tests.models import build, feeds_for, images, normal
 from tests.targets import branches, upsampling
 
@@ -126,6 +126,7 @@ def test_layers_agree_from_equal_integers(tmp_path: Path) -> None:
         (gate, (1, 3, 8, 8)),
         (expected, (1, 4, 8, 8)),
         (masked, (1, 6, 16)),
+        (normed, (1, 6, 6, 16)),
         (transposed, (1, 4, 8, 8)),
     ],
 )
