@@ -13,8 +13,8 @@ __all__ = ["LAYERWISE", "LEARNED", "parameter_help"]
 LAYERWISE: Mapping[str, str] = {
     "damping": "share of the mean second moment of a layer's inputs that is added to each of them, 0 to 1: more keeps "
     "the rounding from fitting the samples too closely",
-    "prefix": "true: each layer learns from what the quantized layers before it give, and makes up for their error as "
-    "far as it can; false: from what the float layers give",
+    "prefix": "true: each layer learns from what the quantized layers before it give, and makes up for their error and "
+    "for that of what is added to its output as far as it can; false: from what the float layers give",
     "bias": "true: the layer's own bias takes up the mean error that is left; false: biases stay as they are",
 }
 """Of algorithms that solve one layer at a time by the second moments of its inputs."""
