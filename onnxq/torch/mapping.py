@@ -26,6 +26,8 @@ _CHANNELS = {"linear": 0, "conv1d": 0, "conv2d": 0, "conv3d": 0, "embedding": 0}
 _CHANNELS |= {"conv_transpose1d": 1, "conv_transpose2d": 1, "conv_transpose3d": 1}
 _CHANNELS |= {"lstm": 0, "gru": 0, "rnn_tanh": 0, "rnn_relu": 0}
 _PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "mm", "addmm", "baddbmm")
+HOISTED = "_hoisted"
+"""End of a tensor's name where :mod:`onnxq.graph.passes.hoist` has put its operator in front of what moves values."""
 LAYERS = frozenset({*_CHANNELS, *_PRODUCTS})
 """Functions that multiply and add."""
 
@@ -123,6 +125,8 @@ class _Mapper:
         self.values = {v.name or "": v for n in all_nodes(self.model) for v in n.outputs}
         self.values |= {v.name or "": v for v in self.model.graph.inputs}
         self.opened: set[str] = set()
+        self.hoisted = {n: n.removesuffix(HOISTED) for n in self.values if n.endswith(HOISTED) and n not in marked.made}
+        self.displaced = self._displaced()
 
     def run(self) -> Mapped:
         plan, placed, keep = self._settled()
@@ -184,6 +188,11 @@ class _Mapper:
         """Where a site is in torch; ``None`` where nowhere, nothing where the values are on its grid already."""
         if site.role in ("weight", "constant"):
             return self._read(site)
+        if site.tensor in self.hoisted:
+            last = self.hoisted[site.tensor]
+            return self.marked.made.get(last, [])[-1:] or None if last in self.values else None
+        if site.tensor in self.displaced:
+            return [] if site.tied_to is not None else None
         if site.tied_to is not None and self._only_moved(site, plan):
             return []
         value = self.values.get(site.tensor)
@@ -198,6 +207,17 @@ class _Mapper:
                 return None if site.produced or not made or site.readers else made
             return made or read
         return read
+
+    def _displaced(self) -> set[str]:
+        """Tensors that in torch are those before an operator which the graph has in front of what moves values."""
+        found: set[str] = set()
+        for name, last in self.hoisted.items():
+            stack = [self.values[name]] if last in self.values else []
+            while stack:
+                made = [v for node, _ in stack.pop().uses() for v in node.outputs if v.name != last]
+                stack += [v for v in made if (v.name or "") not in found]
+                found.update(v.name or "" for v in made)
+        return found
 
     def _read(self, site: Site) -> list[Place] | None:
         """The arguments that its readers read."""

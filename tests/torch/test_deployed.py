@@ -185,3 +185,32 @@ def test_biases_that_are_not_quantized_are_one_line(tmp_path: Path) -> None:
     deployed = onnxq.deploy(path, backend="onnxruntime", output=tmp_path / "out.onnx")
     reasons = [k.reason for k in deployed.plan.kept_float if k.op == "Add"]
     assert len(set(reasons)) <= 1, reasons
+
+
+class Head(nn.Module):
+    """A detector's head: the target's plan has the Sigmoid in front of what moves its values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(1, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.layer(x).flatten(2).transpose(1, 2).sigmoid()
+        return result
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "qnn", "snpe"])
+def test_scores_are_on_the_grid_of_scores_and_not_what_they_are_made_of(tmp_path: Path, backend: str) -> None:
+    torch.manual_seed(0)
+    data = batches(1, 1, 4, 4)
+    model = qat.prepare(Head(), (data[0],), backend=backend, batches=data).eval()
+    with torch.no_grad():
+        found = model(data[0])
+        with model.set(active=False):
+            want = model(data[0])
+    assert float(want.min()) < 0.4
+    torch.testing.assert_close(found, want, atol=0.02, rtol=0)
+    path = qat.export(model, tmp_path / "trained.onnx", (data[0],), input_names=["x"])
+    session = onnxq.Session(onnxq.deploy(path, backend=backend).rendered(), optimize=False)
+    (got,) = session.run({"x": data[0].numpy()}).values()
+    torch.testing.assert_close(torch.from_numpy(got), found, atol=1e-4, rtol=0)

@@ -104,10 +104,10 @@ def test_layers_on_three_axes_are_quantized(backend: str, tmp_path: Path) -> Non
 class Contracted(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.inner, self.last = nn.Parameter(torch.randn(2, 8, 4)), nn.Linear(4, 3)
+        self.inner, self.last = nn.Parameter(torch.randn(2, 8, 4)), nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.last(torch.einsum("btc,hcd->bhtd", x, self.inner).relu())
+        result: Tensor = self.last(torch.einsum("btc,hcd->bhtd", x, self.inner).relu().mean(2).flatten(1))
         return result
 
 
