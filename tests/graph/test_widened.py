@@ -16,6 +16,7 @@ from onnxq.graph.widened import Widened
 from onnxq.options import Options
 from onnxq.prepare import Prepared
 from tests.graph.helpers import build, random
+from tests.installed import needs
 
 
 def _saved(path: Path, weight: NDArray[Any]) -> Path:
@@ -27,7 +28,7 @@ def _saved(path: Path, weight: NDArray[Any]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("kind", [np.float16, pytest.param(ml_dtypes.bfloat16, marks=needs("onnx", "1.19"))])
 def test_weights_in_data_files_stay_there(kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weight: NDArray[Any] = random(64, 48).astype(kind)
     path = _saved(tmp_path / "m.onnx", weight)

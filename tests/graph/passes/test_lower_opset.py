@@ -7,6 +7,7 @@ from onnxq.graph.note import Note
 from onnxq.graph.passes.lower_opset import lower_opset, newer_than
 from onnxq.graph.shapes import infer_shapes
 from tests.graph.helpers import apply, build, ops, random
+from tests.installed import needs
 
 
 def lowered(model: ir.Model) -> list[Note]:
@@ -17,7 +18,7 @@ def lowered(model: ir.Model) -> list[Note]:
     return lower_opset(model, 19)
 
 
-@pytest.mark.parametrize("opset", [20, 21, 22, 23, 24])
+@pytest.mark.parametrize("opset", [20, 21, 22, 23, pytest.param(24, marks=needs("onnxruntime", "1.24"))])
 def test_what_only_got_more_types_stays(opset: int) -> None:
     text = """g (float[1, 3, 8, 8] x) => (float[1, 12] y) {
         a = Conv (x, w)

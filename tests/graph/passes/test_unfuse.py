@@ -10,6 +10,7 @@ from onnxq.graph.shapes import infer_shapes
 from onnxq.options import Options
 from onnxq.quantize import quantize
 from tests.graph.helpers import Array, apply, build, ops, random
+from tests.installed import needs
 
 X = random(2, 3, 8, 8)
 W, B = random(4, 3, 3, 3, seed=1), random(4, seed=2)
@@ -35,7 +36,7 @@ def plain(model: ir.Model) -> list[Note]:
         ("Relu", None),
         ("Tanh", None),
         ("Sigmoid", None),
-        ("HardSwish", None),
+        pytest.param("HardSwish", None, marks=needs("onnxruntime", "1.24")),
         ("LeakyRelu", [0.3]),
         ("HardSigmoid", [0.2, 0.5]),
         ("Clip", [-0.25, 0.5]),

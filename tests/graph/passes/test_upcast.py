@@ -14,6 +14,7 @@ from onnxq.graph.traverse import all_graphs
 from onnxq.options import Options
 from onnxq.prepare import Prepared
 from tests.graph.helpers import Feeds, apply, build, i64, ops, random, run, signature
+from tests.installed import needs
 
 HALF = np.float16
 
@@ -134,6 +135,7 @@ def test_operators_of_onnxruntime_become_float32() -> None:
     assert "float32 in place of" in notes[-1].message
 
 
+@needs("onnxruntime", "1.31")
 @pytest.mark.parametrize("op", sorted(GENERIC))
 def test_onnxruntime_has_float32_wherever_it_has_half(op: str) -> None:
     half, full = "tensor(float16)", "tensor(float)"

@@ -12,6 +12,7 @@ from onnxq.graph.passes.lower_opset import lower_opset
 from onnxq.graph.passes.write_out import write_out
 from onnxq.graph.shapes import infer_shapes
 from tests.graph.helpers import apply, build, ops, random, run
+from tests.installed import needs
 
 
 def written(model: ir.Model) -> list[Note]:
@@ -50,6 +51,7 @@ def test_group_normalization_with_factors_for_each_group() -> None:
     np.testing.assert_allclose(y, want.reshape(2, 6, 5), atol=1e-5)
 
 
+@needs("onnxruntime", "1.24")
 @pytest.mark.parametrize("change", [written, lowered])
 @pytest.mark.parametrize("alpha", [1.0, 1.5])
 def test_swish(alpha: float, change: object) -> None:
@@ -66,6 +68,7 @@ def test_factors_that_are_computed_stay() -> None:
     assert ops(model) == ["GroupNormalization"] and notes == []
 
 
+@needs("onnx", "1.19")
 def test_a_swish_runs_in_integers_where_its_chain_does_and_is_found_by_its_name() -> None:
     text = """g (float[1, 4, 9, 9] x) => (float[1, 4, 5, 5] y) {
         a = Conv (x, w) [act] s = Swish (a) y = Conv (s, w) }"""
