@@ -40,5 +40,5 @@ BACKEND = Backend(
     drops_absorbed=False,
     mixes=False,
     artifacts="model.onnx (onnxq::FakeQuantize functions, or QDQ)",
-    verified="onnxruntime 1.31.1",
+    verified="onnxruntime 1.32.0",
 )

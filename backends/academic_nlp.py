@@ -47,5 +47,5 @@ BACKEND = Backend(
     mixes=False,
     stores_weights=True,
     artifacts="model.onnx (onnxq::FakeQuantize functions, or QDQ)",
-    verified="onnxruntime 1.31.1",
+    verified="onnxruntime 1.32.0",
 )

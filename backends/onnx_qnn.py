@@ -67,6 +67,6 @@ BACKEND = Backend(
     adjust=adjust,
     finish=finish,
     artifacts="model.onnx (QLinearConv, QLinearAdd, ...)",
-    verified="onnxruntime 1.31.1 on x86-64, optimizations on and off",
+    verified="onnxruntime 1.32.0 on x86-64, optimizations on and off",
     unverified="TVM's Relay importer; TVM 0.27 has no QLinear operators",
 )

@@ -245,5 +245,5 @@ BACKEND = Backend(
     adjust=adjust,
     finish=finish,
     artifacts="model.onnx (QDQ)",
-    verified="onnxruntime 1.31.1 on x86-64, optimizations on and off",
+    verified="onnxruntime 1.32.0 on x86-64, optimizations on and off",
 )

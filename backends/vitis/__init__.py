@@ -114,6 +114,6 @@ BACKEND = Backend(
     adjust=adjust,
     runtime="vitis",
     artifacts="model.onnx (QDQ), or a float model.onnx with model.json (fix positions)",
-    verified="amd-quark 0.13: its rules for the NPU change nothing; onnxruntime 1.31.1 runs it",
+    verified="amd-quark 0.13: its rules for the NPU change nothing; onnxruntime 1.32.0 runs it",
     unverified="compilation for a device (vaip, xir)",
 )
