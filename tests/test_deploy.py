@@ -324,23 +324,32 @@ def test_every_tensor_whose_scales_were_moved_is_named_and_the_summary_counts_th
     assert all(f"'w{k}'" in notes for k in range(7))
 
 
-def test_what_has_no_numbers_is_said_once_for_all_tensors() -> None:
-    model = build(
-        """(float[1, 8, 4, 4] x) => (float[1, 8, 4, 4] y) {
+def read_quantized(behind: str) -> onnx.ModelProto:
+    """Nodes that make ``y``, behind an input ``xd`` and a weight ``wd`` of eight channels that have quantizers."""
+    return build(
+        f"""(float[1, 8, 4, 4] x) => (float[1, 8, 4, 4] y) {{
             xq = QuantizeLinear (x, s, o)
             xd = DequantizeLinear (xq, s, o)
             wq = QuantizeLinear (w, sw, ow)
             wd = DequantizeLinear (wq, sw, ow)
-            a = Conv (xd, wd)
-            b = Conv (a, wd)
-            c = Conv (b, wd)
-            y = Conv (c, wd)
-        }""",
+            {behind}
+        }}""",
         w=normal(8, 8, 1, 1),
         s=f32(0.05),
         o=np.uint8(128),
         sw=f32(0.02),
         ow=np.int8(0),
+    )
+
+
+def test_what_has_no_numbers_is_said_once_for_all_tensors() -> None:
+    model = read_quantized(
+        """
+            a = Conv (xd, wd)
+            b = Conv (a, wd)
+            c = Conv (b, wd)
+            y = Conv (c, wd)
+        """
     )
     kept = onnxq.deploy(model, backend="tensorrt").plan.kept_float
     said = [reason for reason, nodes in by_reason(kept) if len(nodes) == 3]
@@ -349,23 +358,14 @@ def test_what_has_no_numbers_is_said_once_for_all_tensors() -> None:
 
 def test_what_is_asked_for_but_has_no_numbers_stays_float() -> None:
     """``include`` names a layer whose data the model given does not quantize: there is nothing to quantize it with."""
-    model = build(
-        """(float[1, 8, 4, 4] x) => (float[1, 8, 4, 4] y) {
-            xq = QuantizeLinear (x, s, o)
-            xd = DequantizeLinear (xq, s, o)
-            wq = QuantizeLinear (w, sw, ow)
-            wd = DequantizeLinear (wq, sw, ow)
+    model = read_quantized(
+        """
             a = Conv (xd, wd)
             aq = QuantizeLinear (a, s, o)
             ad = DequantizeLinear (aq, s, o)
             e = Elu (ad)
             y = Conv (e, wd)
-        }""",
-        w=normal(8, 8, 1, 1),
-        s=f32(0.05),
-        o=np.uint8(128),
-        sw=f32(0.02),
-        ow=np.int8(0),
+        """
     )
     deployed = onnxq.deploy(model, backend="onnxruntime", options=Options(include=("Conv",)))
     assert list(deployed.plan.quantized.values()) == ["Conv"]
