@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import onnx_ir as ir
 
+from onnxq.calibration.ranges import check_range
 from onnxq.errors import OptionError
 from onnxq.graph.recognition.groups import KINDS
 from onnxq.op_rule import ANY_BITS, Kind, OpRule
@@ -218,12 +219,15 @@ class Backend:
         """Refuse what the target cannot hold, before any work.
 
         Raises:
-            OptionError: the options ask for a width or format that it has not, for zero points where its activations
-                have none, for scales per channel where no row has an axis, or for what ``refuses`` names.
+            OptionError: the options ask for a width or format that it has not, for a range method that is not installed
+                or does not know its grid, for zero points where its activations have none, for scales per channel where
+                no row has an axis, or for what ``refuses`` names.
         """
         if self.refuses is not None:
             self.refuses(options)
         self.bits(options)
+        for method in (options.range, *(change.range for _, change in options.override if change.range is not None)):
+            check_range(method, self.activation)
         self.format_named(options.format)
         if self.activation.symmetric and (where := _where(options, "symmetric", False)):
             raise OptionError(f"{self.name} has no zero points", where=where, hint="Leave it out")

@@ -12,7 +12,6 @@ from onnxq.algorithm import FloatDraft
 from onnxq.algorithm_choice import Choice, chosen, run
 from onnxq.backend import Backend, Format
 from onnxq.best import improve
-from onnxq.calibration.ranges import check_range
 from onnxq.calibration.roles import samples_to_verify
 from onnxq.calibration.statistics import Statistics
 from onnxq.console.progress import Reporter
@@ -50,8 +49,6 @@ class Job:
         if self.choices and all(choice.stage == "options" for choice in self.choices):
             effort = algorithms_of(replace(options, algorithms=()))  # these choose bits, the effort does the rest
             self.choices += chosen(effort)
-        for method in (options.range, *(o.range for _, o in options.override if o.range is not None)):
-            check_range(method, self.target.activation)
         self.target.require(options)
         self.format = self.target.format_named(options.format)
 

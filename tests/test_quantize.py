@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import onnxq
 from onnxq import Options
 from onnxq.errors import OptionError, OutputError, StatisticsError
 from onnxq.options import Override
-from tests.models import build, images, normal
+from tests.models import build, images, normal, untouched
 
 Feeds = list[dict[str, np.ndarray[Any, np.dtype[Any]]]]
 
@@ -25,12 +24,6 @@ def conv_relu() -> onnx.ModelProto:
         "(float[1, 4, 6, 6] x) => (float[1, 4, 6, 6] y) { [conv] a = Conv (x, w)\n [act] y = Relu (a) }",
         w=normal(4, 4, 1, 1),
     )
-
-
-def untouched() -> Iterator[dict[str, np.ndarray[Any, np.dtype[Any]]]]:
-    """Data that must not be looked at."""
-    raise AssertionError("the data was read")
-    yield {}
 
 
 @pytest.mark.parametrize(
@@ -145,6 +138,7 @@ def test_signed_activations_in_front_of_float_data_movement(weight_bits: int, pl
     ("options", "said"),
     [
         (Options(range="no_such"), "no range method named 'no_such'"),
+        (Options(override={"Conv": "range=percentile:0"}), "'percentile' takes a percentage"),
         (Options(include=("no_such",)), "no_such"),
         (Options(opset=7), "opset 7 is older"),
         (Options(algorithms=("no_such",)), "no algorithm named 'no_such'"),
@@ -153,6 +147,11 @@ def test_signed_activations_in_front_of_float_data_movement(weight_bits: int, pl
 def test_what_cannot_be_had_is_said_before_any_data_is_run(options: Options, said: str) -> None:
     with pytest.raises(OptionError, match=said):
         onnxq.quantize(conv_relu(), untouched(), options=options)
+    with pytest.raises(OptionError, match=said):
+        onnxq.plan(conv_relu(), options=options)
+    assert any(
+        said in finding.what for finding in onnxq.check(conv_relu(), options=options) if finding.level == "error"
+    )
 
 
 def test_a_result_below_the_floor_is_said() -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import onnxq
 from onnxq import DataError, OptionError, Options, OutputError, StatisticsError
 from onnxq.cli import main
-from tests.models import build, f32, images, normal, selecting
+from tests.models import build, f32, images, normal, selecting, untouched
 
 WIDTH = 12
 FAST = Options(placement="all", effort="fast")
@@ -162,11 +162,15 @@ def test_what_is_not_measured_is_not_explained(tmp_path: Path, capsys: pytest.Ca
         ({"plot": "/no/such/folder/p.svg"}, OutputError, "does not exist"),
         ({"plot": "p.png"}, OutputError, r"'p\.png': the picture is SVG. Give a file that ends in \.svg"),
         ({"plot": "."}, OutputError, "this is a folder"),
+        ({"options": Options(range="no_such")}, OptionError, "no range method named 'no_such'"),
+        ({"backend": "tensorrt", "options": Options(symmetric=False)}, OptionError, "tensorrt has no zero points"),
     ],
 )
-def test_what_makes_no_sense_is_refused(given: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_what_makes_no_sense_is_refused_before_any_data_is_run(
+    given: dict[str, Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
-        onnxq.sensitivity(chain(1), **{"data": images(4, WIDTH), **given})
+        onnxq.sensitivity(chain(1), **{"data": untouched(), **given})
 
 
 def test_a_picture_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from onnxq.algorithm_choice import whole_model
 from onnxq.backend import Backend
-from onnxq.calibration.ranges import check_range
 from onnxq.errors import OptionError
 from onnxq.options import Options
 from onnxq.planning.planner import make_plan
@@ -57,7 +56,6 @@ def can_hold(target: Backend, options: Options) -> bool:
     try:
         target.require(options)
         needed_opset(target, options)
-        check_range(options.range, target.activation)
     except OptionError:
         return False
     return True
