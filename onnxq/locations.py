@@ -22,6 +22,7 @@ __all__ = [
     "find_artifact",
     "is_folder",
     "made_folder",
+    "require_file",
     "require_folder",
     "require_onnx",
     "require_output",
@@ -192,13 +193,48 @@ def require_folder(output: str | os.PathLike[str] | None, *, several: bool = Fal
         folder = next(one for one in (path, *path.parents) if one.exists() or one.is_symlink())
         if not folder.is_dir():
             raise OutputError("cannot be made: there is a file of that name", where=f"'{folder}'", hint="Name another")
-    elif path.parent.is_dir():
-        folder = path.resolve().parent
     else:
-        parent = Path(output).parent
-        if os.path.exists(parent):
-            raise OutputError("this is a file, not a folder", where=f"'{parent}'", hint="Name a folder")
-        raise OutputError("the folder does not exist", where=str(parent), hint="Create it first")
+        folder = _folder_of(output)
+    _require_taken(folder, output)
+
+
+def require_file(path: str | os.PathLike[str], hint: str) -> None:
+    """Refuse a place that a file cannot be written to, before any work.
+
+    Args:
+        path: of the file; its name need not have an ending.
+        hint: what to give, said where the path is a folder.
+
+    Raises:
+        OutputError: it has no name, is a folder, or its folder is missing or takes no files.
+    """
+    _require_name(path)
+    if (is_there(path, OutputError) and os.path.isdir(path)) or os.fspath(path).endswith(_SLASHES):
+        raise OutputError("this is a folder", where=f"'{path}'", hint=hint)
+    _require_taken(_folder_of(path), path)
+
+
+def _folder_of(file: str | os.PathLike[str]) -> Path:
+    """The folder that a file is to be written to, behind all links.
+
+    Raises:
+        OutputError: there is none.
+    """
+    path = Path(file).absolute()
+    if path.parent.is_dir():
+        return path.resolve().parent
+    parent = Path(file).parent
+    if os.path.exists(parent):
+        raise OutputError("this is a file, not a folder", where=f"'{parent}'", hint="Name a folder")
+    raise OutputError("the folder does not exist", where=str(parent), hint="Create it first")
+
+
+def _require_taken(folder: Path, output: str | os.PathLike[str]) -> None:
+    """Try to make a file in a folder, which goes again.
+
+    Raises:
+        OutputError: it takes none; ``output`` is named.
+    """
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".onnxq-"):
             pass

@@ -17,7 +17,7 @@ from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import OutputError
 from onnxq.graph.shapes import shapes_of_one, sizes_at
 from onnxq.job import Job
-from onnxq.locations import artifact_path, require_folder, require_output, require_several, spare
+from onnxq.locations import artifact_path, require_file, require_output, require_several, spare
 from onnxq.notes.aloud import say
 from onnxq.observe import observe, require_one, too_few_kept
 from onnxq.options import ImageOptions, Options
@@ -83,7 +83,8 @@ def calibrate(
     options = Options.of(options)
     if output is not None and Path(output).suffix.lower() == ".onnx":
         raise OutputError("statistics are not a model", where=f"'{output}'", hint="Give a file that ends in .npz")
-    require_folder(output)
+    if output is not None:
+        require_file(output, "Give the path of the .npz file to write")
     prepared = Prepared(model, options)
     if output is not None:
         spare(output, model=model, data=data)

@@ -14,8 +14,8 @@ from onnxq.calibration.roles import spread
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import OptionError, OutputError, StatisticsError
-from onnxq.file_system import hint_for, is_there
-from onnxq.locations import require_folder, spare
+from onnxq.file_system import hint_for
+from onnxq.locations import require_file, spare
 from onnxq.measuring.probe import Probe, Role, Setting, parts_of
 from onnxq.measuring.sensitivities import Sensitivity, SensitivityRow
 from onnxq.notes.other_shapes import rows_depend
@@ -171,13 +171,10 @@ def _require_picture(plot: str | os.PathLike[str] | None) -> None:
     """
     if plot is None:
         return
-    path = Path(plot)
-    if is_there(path, OutputError) and path.is_dir():
-        raise OutputError("this is a folder", where=f"'{plot}'", hint="Give the path of the .svg file to write")
-    if path.suffix.lower() != ".svg":
+    if not os.path.isdir(plot) and Path(plot).suffix.lower() != ".svg":
         raise OutputError("the picture is SVG", where=f"'{plot}'", hint="Give a file that ends in .svg")
-    require_folder(plot)
-    if path.exists() and not os.access(path, os.W_OK):
+    require_file(plot, "Give the path of the .svg file to write")
+    if os.path.exists(plot) and not os.access(plot, os.W_OK):
         raise OutputError("cannot be written: Permission denied", where=f"'{plot}'", hint="Give another file")
 
 

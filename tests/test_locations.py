@@ -17,7 +17,7 @@ from onnxq.catalog import backends
 from onnxq.cli import main
 from onnxq.errors import OptionError, OutputError
 from onnxq.locations import require_folder, require_output
-from tests.models import feeds_for
+from tests.models import feeds_for, untouched
 from tests.targets import residual
 
 SIDECARS = [
@@ -87,6 +87,25 @@ def test_what_is_no_folder(tmp_path: Path) -> None:
     for name in ("v0.1", "q.onnx"):
         with pytest.raises(OptionError, match="is not a folder"):
             onnxq.quantize_all(residual(), feeds_for(residual()), backends=["snpe", "tvm"], output=tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ("there", r"there': this is a folder\. Give the path of the \.npz file"),
+        ("new/", r"new/?': this is a folder"),
+        ("nowhere/s.npz", r"nowhere: the folder does not exist\. Create it first"),
+        ("nowhere/s", "nowhere: the folder does not exist"),
+    ],
+)
+def test_statistics_that_cannot_be_written_are_refused_before_any_work(
+    output: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    with pytest.raises(OutputError, match=said):
+        onnxq.calibrate(residual(), untouched(), output=output)
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
 
 
 def test_a_result_is_not_written_over_what_it_is_made_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
