@@ -70,17 +70,19 @@ def verify(
         simulation: do not ask for the runtime, simulate only.
         layers: compare layer by layer as well, from equal integers. Over a whole network the differences of a step add
             up, and the outputs say little about the arithmetic. A runtime that fails at the parts is no error.
-        timeout: seconds for the runtime, for each of its two runs with ``layers``.
+        timeout: seconds for the runtime, for each of its two runs with ``layers``; infinite ones are no limit.
         reporter: shows progress.
 
     Raises:
         OutputError: there is no artifact.
         VerificationError: the runtime is not installed, or does not take the artifact.
         OptionError: layers are to be compared where no runtime computes, without data, or without quantizers; or the
-            result was not written.
+            result was not written; or the timeout is not above 0.
         BackendError: it is no artifact of the target: it cannot be read back, nothing in it is quantized, or another
             target's table lies beside it.
     """
+    if not timeout > 0:
+        raise OptionError(f"{timeout!r} is not a number of seconds above 0", where="timeout")
     if isinstance(artifact, Quantized):
         backend, artifact = artifact.backend.name, written_file(artifact)
     target, reporter = backend_named(backend), reporter or Silent()

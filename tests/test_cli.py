@@ -281,6 +281,18 @@ def test_a_floor_that_is_no_number(capsys: Captured) -> None:
     assert "--min-sqnr is not a number" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("verify", "q.onnx", "--max-steps", "1"), "--max-steps needs --layers"),
+        (("quantize", "m.onnx", "--data", "d", "-o", "q.onnx", "--metric", "m.py:f"), "--metric needs --max-drop"),
+    ],
+)
+def test_a_flag_that_says_nothing_without_another(arguments: tuple[str, ...], said: str, capsys: Captured) -> None:
+    assert run(*arguments) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_a_list_of_numbers_is_asked_for_as_such(capsys: Captured) -> None:
     assert run("calibrate", MODEL, "--data", "pictures", "-o", "s.npz", "--image-mean", "1,x") == 2
     assert "argument --image-mean: '1,x' is not a list of numbers" in capsys.readouterr().err

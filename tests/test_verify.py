@@ -234,6 +234,21 @@ def test_a_runtime_that_crashes_or_hangs(tmp_path: Path, monkeypatch: pytest.Mon
     assert str(caught.value).endswith("does not take the artifact: slow\nValueError: no such operator")
 
 
+@pytest.mark.parametrize("seconds", [float("inf"), 1e300])
+def test_a_runtime_may_take_as_long_as_it_likes(
+    seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = _runtime(tmp_path, monkeypatch, "import sys\nprint('that will not do', file=sys.stderr)\nsys.exit(4)")
+    with pytest.raises(VerificationError, match="that will not do"):
+        examine(done, tmp_path / "m.onnx", timeout=seconds)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
+def test_a_timeout_that_is_over_before_it_began(seconds: float, artifact: Path) -> None:
+    with pytest.raises(OptionError, match=r"timeout: .* is not a number of seconds above 0"):
+        onnxq.verify(artifact, feeds_for(residual()), timeout=seconds)
+
+
 def test_a_runtime_that_writes_what_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = "import sys\nsys.stderr.buffer.write(b'\\377\\376 bad node\\n')\nsys.exit(1)"
     with pytest.raises(VerificationError, match=r"does not take the artifact: .* bad node"):

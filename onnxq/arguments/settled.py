@@ -47,6 +47,38 @@ def settle(args: argparse.Namespace) -> None:
     flags = dict(vars(args))
     run_keys = [key for key in _RUN_KEYS if hasattr(args, key)]
     config = _config(args, run_keys)
+    _take_run(args, config, run_keys)
+    if hasattr(args, "backend"):
+        _settle_backend(args)
+    _require_needed(args, config)
+    _spare_inputs(args)
+    _require_partners(args)
+    given, image = _fields(args, "opt_"), _fields(args, "image_")
+    try:
+        Options(**given), ImageOptions(**image)
+        for key in _NUMBERS:
+            if flags.get(key) is not None:
+                check_amount(f"--{key.replace('_', '-')}", flags[key])
+    except OptionError as error:
+        raise UsageError(str(error)) from error
+    for key, value in vars(args).items():
+        if isinstance(value, float) and math.isnan(value):
+            raise UsageError(f"--{key.removeprefix('opt_').replace('_', '-')} is not a number")
+    args.options = Options(**{**config.options, **given})
+    args.image = ImageOptions(**{**config.image, **image})
+
+
+def _fields(args: argparse.Namespace, prefix: str) -> dict[str, Any]:
+    """The flags that were given whose names begin so, without the prefix."""
+    return {k.removeprefix(prefix): v for k, v in vars(args).items() if k.startswith(prefix) and v is not None}
+
+
+def _take_run(args: argparse.Namespace, config: Config, run_keys: Sequence[str]) -> None:
+    """Take from the configuration file what no flag says of the run, in place.
+
+    Raises:
+        OptionError: a value there is of the wrong kind.
+    """
     calibrate = [key for key in _EITHER if getattr(args, key, None) is not None]
     for key in run_keys:
         if key in _EITHER and calibrate:
@@ -60,43 +92,39 @@ def settle(args: argparse.Namespace) -> None:
             if not isinstance(value, kind) or isinstance(value, bool):
                 raise OptionError(f"{value!r} is not a {word}", where=f"config file {args.config!r}, {key}")
             setattr(args, key, value)
-    if hasattr(args, "backend"):
-        _settle_backend(args)
+
+
+def _require_needed(args: argparse.Namespace, config: Config) -> None:
+    """Refuse to go on without what the verb needs, or with two things of which it takes one.
+
+    Raises:
+        UsageError: it says which.
+    """
     needed = {"model": "MODEL", "output": "-o OUT", "data": "--data DATA"}
-    optional = {"plan": {"data"}, "check": {"data"}, "verify": {"data"}}
+    optional = {"plan": {"data"}, "check": {"data"}, "verify": {"data"}, "demo": {"output"}}
     if args.verb == "quantize" and _decides_alone(args.opt_algorithms or config.options.get("algorithms")):
         optional["quantize"] = {"data"}
     if args.__dict__.get("statistics"):
         optional |= {"quantize": {"data"}, "sensitivity": {"data"}}
     for key, flag in needed.items():
         if hasattr(args, key) and getattr(args, key) is None and key not in optional.get(args.verb, set()):
-            if key == "output" and args.verb == "demo":
-                continue
             raise UsageError(f"{flag} is missing{_INSTEAD.get((args.verb, key), '')} (onnxq {args.verb} --help)")
     if all(getattr(args, key, None) is not None for key in _EITHER):
         raise UsageError("give --data or --statistics, not both: statistics replace the data")
     if getattr(args, "output", None) == "":
         raise UsageError("-o is empty; give a file or a folder ('.' is the current one)")
-    _spare_inputs(args)
-    lone = [key for key in SEARCH if getattr(args, key, None) is not None] if args.verb == "quantize" else []
-    if lone and args.max_drop is None:
-        raise UsageError(f"--{lone[0].replace('_', '-')} needs --max-drop")
-    given = {key.removeprefix("opt_"): v for key, v in vars(args).items() if key.startswith("opt_") and v is not None}
-    image = {
-        key.removeprefix("image_"): v for key, v in vars(args).items() if key.startswith("image_") and v is not None
-    }
-    try:
-        Options(**given), ImageOptions(**image)
-        for key in _NUMBERS:
-            if flags.get(key) is not None:
-                check_amount(f"--{key.replace('_', '-')}", flags[key])
-    except OptionError as error:
-        raise UsageError(str(error)) from error
-    for key, value in vars(args).items():
-        if isinstance(value, float) and math.isnan(value):
-            raise UsageError(f"--{key.removeprefix('opt_').replace('_', '-')} is not a number")
-    args.options = Options(**{**config.options, **given})
-    args.image = ImageOptions(**{**config.image, **image})
+
+
+def _require_partners(args: argparse.Namespace) -> None:
+    """Refuse a flag that says nothing without another.
+
+    Raises:
+        UsageError: it names the two.
+    """
+    partner, keys = {"quantize": ("max_drop", SEARCH), "verify": ("layers", ("max_steps",))}.get(args.verb, ("", ()))
+    lone = [key for key in keys if getattr(args, key) is not None]
+    if lone and (getattr(args, partner) is None or getattr(args, partner) is False):
+        raise UsageError(f"--{lone[0].replace('_', '-')} needs --{partner.replace('_', '-')}")
 
 
 def _config(args: argparse.Namespace, run_keys: Sequence[str]) -> Config:

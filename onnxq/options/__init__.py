@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal
 
 from onnxq.errors import OptionError
-from onnxq.options.one_value import check_bits, check_choice, check_flag, check_int, check_range, plain
+from onnxq.options.one_value import check_bits, check_choice, check_flag, check_int, check_range, is_number, plain
 from onnxq.options.override import GivenOverrides, Override, parse_overrides
 
 __all__ = ["EFFORTS", "PLACEMENTS", "Effort", "ImageOptions", "Options", "Override", "Placement"]
@@ -207,14 +207,16 @@ class ImageOptions:
                 self.size(name)
         for name in ("mean", "std"):
             value = getattr(self, name)
-            value = tuple(value) if isinstance(value, (list, tuple)) else (value,)
-            if not value or not all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in value):
-                raise OptionError(f"{value!r} is not a list of numbers", where=f"image {name}")
+            several = isinstance(value, Iterable) and not isinstance(value, str)
+            value = tuple(map(plain, value if several else (value,)))
+            if not value or not all(is_number(v) for v in value):
+                raise OptionError(f"{value!r} is not a list of finite numbers", where=f"image {name}")
             object.__setattr__(self, name, tuple(float(v) for v in value))
         if 0.0 in self.std:
             raise OptionError("must not be zero", where="image std")
-        if self.scale is not None and (isinstance(self.scale, bool) or not isinstance(self.scale, (int, float))):
-            raise OptionError(f"{self.scale!r} is not a number", where="image scale")
+        object.__setattr__(self, "scale", plain(self.scale))
+        if self.scale is not None and (not is_number(self.scale) or self.scale == 0):
+            raise OptionError(f"{self.scale!r} is not a finite number other than 0", where="image scale")
         if self.layout is not None:
             check_choice("image layout", self.layout, ("nchw", "nhwc"))
         if self.channels is not None:

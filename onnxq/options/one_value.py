@@ -9,7 +9,7 @@ from typing import Any
 
 from onnxq.errors import OptionError
 
-__all__ = ["check_amount", "check_bits", "check_choice", "check_flag", "check_int", "check_range", "plain"]
+__all__ = ["check_amount", "check_bits", "check_choice", "check_flag", "check_int", "check_range", "is_number", "plain"]
 
 _RANGE = re.compile(r"^[A-Za-z][\w.-]*(:[-+.\deE]+)?$")
 _BITS = (2, 16)
@@ -20,6 +20,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, (bool, int, float)) or not isinstance(value, Real):
         return value
     return int(value) if isinstance(value, Integral) else float(value)
+
+
+def is_number(value: object) -> bool:
+    """Whether something is a finite number of Python's own."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def check_bits(name: str, bits: object) -> None:

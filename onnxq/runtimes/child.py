@@ -21,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from threading import TIMEOUT_MAX
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,7 @@ def examine(
         runtime: which one.
         model: path of the artifact's ONNX model.
         samples: feeds.
-        timeout: seconds for all of it.
+        timeout: seconds for all of it; more than the system can wait for are no limit.
         **options: see ``Runtime.options``.
 
     Raises:
@@ -145,7 +146,7 @@ def _call(runtime: Runtime, arguments: list[str], timeout: float) -> subprocess.
         capture_output=True,
         encoding="utf-8",
         errors="replace",  # a runtime written in C++ says what it wants
-        timeout=timeout,
+        timeout=timeout if timeout < TIMEOUT_MAX else None,
         check=False,
     )
 

@@ -174,7 +174,11 @@ def test_a_missing_file_and_binary_are_refused(tmp_path: Path) -> None:
         {"crop": "0"},
         {"std": (1.0, 0.0, 1.0)},
         {"mean": "0.5"},
+        {"mean": (0.5, float("nan"))},
+        {"std": float("inf")},
         {"scale": "x"},
+        {"scale": float("inf")},
+        {"scale": 0},
         {"layout": "chw"},
         {"channels": "yuv"},
     ],
@@ -203,3 +207,5 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert {type(given.weight_bits), type(given.samples), type(given.min_sqnr)} == {int, float}
     with pytest.raises(OptionError, match="not a number of bits"):
         Options(weight_bits=np.float64(4.5))
+    pictures = ImageOptions(mean=np.float32([0.5, 0.25]), std=np.float32(0.5), scale=np.float32(0.125))  # type: ignore[arg-type]
+    assert pictures == ImageOptions(mean=(0.5, 0.25), std=(0.5,), scale=0.125)
