@@ -261,10 +261,8 @@ def _choose(model: ir.Model, options: Options) -> tuple[dict[str, str], list[Kep
 
 
 def _refusal(node: ir.Node, selection: Selection) -> str | None:
-    if node in selection.excluded:
-        return f"excluded by {selection.excluded[node]!r}"
-    if selection.included is not None and node not in selection.included:
-        return "not among those to be quantized"
+    if (out := selection.why_out(node)) is not None:
+        return out
     if node.op_type == "Conv" and not selection.forced(node):
         return "slower with ranges taken at run time than in float (--include quantizes it all the same)"
     if why := why_no_weights(node) if node.op_type not in _OPS else None:

@@ -19,11 +19,10 @@ from onnxq.notes.other_shapes import other_shapes
 from onnxq.notes.reasons import LOST, by_reason, counts, to_exclude
 from onnxq.options import Options
 from onnxq.plan import Plan
+from onnxq.planning.weightless import ALREADY
 
 __all__ = ["cautions", "poor", "slow", "vague"]
 
-_ALREADY = "already quantized in the input model"
-"""The reason of nodes that a quantizer stands at."""
 _HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """What people quantize a model for."""
 _SLOW, _LONG = 0.85, 1e-4
@@ -59,7 +58,7 @@ def cautions(
         compare: the command that compares the artifact with the float model, see :mod:`onnxq.notes.commands`.
     """
     samples = statistics.samples
-    if samples and not statistics.kept and options.keep != 0:
+    if samples and not statistics.kept:
         nan = any(tensor.nan for tensor in statistics.tensors.values())
         why = "a NaN turns up in every sample" if nan else "none of the samples could be held back"
         yield f"{why}: the result was not compared with the float model"
@@ -69,7 +68,7 @@ def cautions(
             f"the figures are of {len(verified)} of {samples} samples, by which it was also decided what is quantized: "
             f"no more are held back, and what others give may be worse. {compare} runs them all"
         )
-    already = [kept.op for kept in plan.kept_float if kept.reason == _ALREADY]
+    already = [kept.op for kept in plan.kept_float if kept.reason == ALREADY]
     if already:
         yield (
             f"the model given is quantized already, and {counts(already)} stay as they are. Give the float model; "

@@ -77,6 +77,14 @@ class Selection:
             if match.node(node) or any(v is not None and v.name in match.tensors for v in node.inputs):
                 self.excluded.setdefault(node, match.pattern)
 
+    def why_out(self, node: ir.Node) -> str | None:
+        """Why the options leave a node in float; ``None`` where they do not."""
+        if node in self.excluded:
+            return f"excluded by {self.excluded[node]!r}"
+        if self.included is not None and node not in self.included:
+            return "not among what 'include' names"
+        return None
+
     def forced(self, node: ir.Node) -> bool:
         """Whether the node was asked for by name, and so is quantized whatever it costs."""
         return self.included is not None and node in self.included

@@ -47,11 +47,9 @@ def find_candidates(asked: Question) -> Decisions:
 
 def _why_not(asked: Question, decided: Decisions, node: ir.Node, group: str | None) -> str | OpRule:
     """Reason why a node stays float, or its rule."""
-    rule, selection, backend = row(asked.backend, node), asked.selection, asked.backend
-    if node in selection.excluded:
-        return f"excluded by {selection.excluded[node]!r}"
-    if selection.included is not None and node not in selection.included:
-        return "not among what 'include' names"
+    rule, backend = row(asked.backend, node), asked.backend
+    if (why := asked.selection.why_out(node)) is not None:
+        return why
     if node.name and node.name in asked.keep_float:
         return asked.keep_float[node.name]
     if reads_quantized(node):

@@ -114,7 +114,7 @@ def find(model: ir.Model, options: Options, recipe: Recipe) -> tuple[list[Matrix
             continue
         if node.domain == "com.microsoft" and node.op_type in _WHOLE:
             fit = {p: axis for p, axis in _WHOLE[node.op_type].items() if _fits(node, p, axis, block)}
-            reason = _chosen_out(node, selection) or (None if fit else _UNFIT.format(block=block))
+            reason = selection.why_out(node) or (None if fit else _UNFIT.format(block=block))
             wanted = {p: selection.weight_bits(node, value) for p in fit if (value := node.inputs[p]) is not None}
             experts = recipe.packed_experts and on_cpu and _fits_qmoe(node) and fit.keys() >= set(EXPERTS)
             experts = experts and all(wanted[p] in (None, recipe.bits) for p in EXPERTS)
@@ -202,14 +202,6 @@ def _fits(node: ir.Node, position: int, axis: int, block: int) -> bool:
     return single and math.prod(shape) >= _LEAST and shape[0 if axis == 0 else -1] % block == 0
 
 
-def _chosen_out(node: ir.Node, selection: Selection) -> str | None:
-    if node in selection.excluded:
-        return f"excluded by {selection.excluded[node]!r}"
-    if selection.included is not None and node not in selection.included:
-        return "not among those to be quantized"
-    return None
-
-
 def _is_weight(value: ir.Value | None) -> bool:
     """Whether a value is a float constant of two axes or more; vectors and scalars are not worth a word."""
     if value is None or value.const_value is None or not value.is_initializer():
@@ -225,7 +217,7 @@ def _is_given(node: ir.Node) -> bool:
 
 
 def _refusal(node: ir.Node, selection: Selection, *, deep: bool) -> str | None:
-    if (why := _chosen_out(node, selection)) is not None:
+    if (why := selection.why_out(node)) is not None:
         return why
     if why := why_no_weights(node) if node.op_type not in _STORED else None:
         return why
