@@ -27,6 +27,9 @@ The scale of a Softmax of 8 bits is a multiple of 2^-16: the emulator cuts other
 came out 1 to 100 % too large, or 0. In 16 bits its products keep sums in multiples of 256, cut below, and cut a bias
 alike: up to 770 steps of data times weight. That shows where these are not fine beside the result's, in channels of a
 depthwise convolution with large weights and small data: up to 40 steps in a text detector, 41 dB at its output.
+In 8 bits it cuts sums of convolutions to multiples of a power of two, 8 to 16 of which are a step of the result: 1 or 2
+codes in a hundred are a step off. A deep net amplifies any such difference: the emulator is at 25 dB from onnxruntime
+for EfficientNet-Lite0, whose artifact in onnxruntime with and without its optimizations is at 28 dB from itself.
 
 An operator of the HTP reads and writes one width. One that ``--override NODE=act_bits=16`` (or ``=8``) asks for in
 another has converters around it: a pair of quantizers of its width behind that of the operator before it. Named by a
