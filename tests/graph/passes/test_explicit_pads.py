@@ -44,6 +44,14 @@ def test_steps_wider_than_the_kernel_need_no_padding(how: str) -> None:
     assert model.graph[0].attributes.get_ints("pads") == (0, 0, 0, 0)
 
 
+@pytest.mark.parametrize("how", ["output_shape = [12, 15]", 'auto_pad = "SAME_LOWER"'])
+def test_a_free_batch_is_no_hindrance(how: str) -> None:
+    text = f"""g (float[N, 4, 6, 7] x) => (float[N, m, h, w] y) {{
+        y = ConvTranspose <strides = [2, 2], {how}> (x, k) }}"""
+    _, notes = apply(padded, build(text, k=random(4, 2, 3, 4)), {"x": random(3, 4, 6, 7, seed=1)})
+    assert len(notes) == 1
+
+
 @pytest.mark.parametrize(
     ("how", "batch"),
     [("pads = [1, 1, 1, 1]", "1"), ('auto_pad = "VALID"', "1"), ('auto_pad = "SAME_UPPER"', "1, 4, H")],
