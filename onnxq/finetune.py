@@ -8,6 +8,7 @@ the model given.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -213,11 +214,11 @@ def _rate(given: Quantized) -> float:
 
 
 def _check(**numbers: float | None) -> None:
-    least = {"steps": 1.0, "batch": 1.0}
     for name, value in numbers.items():
-        most = 1.0 if name == "vary" else float("inf")
-        if value is not None and not least.get(name, 0.0) <= value <= most:
-            raise OptionError(f"{value!r} is out of range", where=name)
+        low, high = {"steps": (1, math.inf), "batch": (1, math.inf), "vary": (0, 1)}.get(name, (0, math.inf))
+        if value is not None and not low <= value <= high:
+            bounds = f"from {low} to {high}" if high < math.inf else f"of at least {low}"
+            raise OptionError(f"{value!r} is not a number {bounds}", where=name)
 
 
 def _require_same_interface(model: ir.Model, reference: ir.Model) -> None:

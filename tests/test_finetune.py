@@ -233,8 +233,10 @@ def test_errors_come_before_the_work(quantized: onnxq.Quantized) -> None:
         onnxq.finetune(quantized, FEEDS, teacher=_renamed())
     with pytest.raises(DataError, match="too few"):
         onnxq.finetune(quantized, FEEDS[:1], teacher=residual())
-    with pytest.raises(OptionError, match="steps"):
+    with pytest.raises(OptionError, match="steps: 0 is not a number of at least 1"):
         onnxq.finetune(quantized, FEEDS, teacher=residual(), steps=0)
+    with pytest.raises(OptionError, match="vary: 2 is not a number from 0 to 1"):
+        onnxq.finetune(quantized, FEEDS, teacher=residual(), vary=2)
     with pytest.raises(ModelError, match="carries no quantizers"):
         onnxq.finetune(classifier(), feeds_for(classifier()), teacher=classifier())
 
