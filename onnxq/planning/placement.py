@@ -9,14 +9,15 @@ movement run in integers inside regions of such nodes, never for themselves.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.graph.values import is_constant, only_reader
+from onnxq.planning.minimum_cut import MinimumCut
 
 __all__ = ["cheapest", "elements"]
 
@@ -25,6 +26,8 @@ _WORTH = 1.1
 the table is none in fact: plans without it are as fast, and a few dB more accurate at times (measured on 26 models)."""
 _UNKNOWN_DIM = 16
 _FOREVER = 1 << 60
+_INTEGER, _FLOAT = "integer", "float"
+"""Source and sink: the two sides that a node may be on."""
 
 
 def elements(value: ir.Value) -> int:
@@ -58,65 +61,96 @@ def cheapest(
         split: tensors from which groups of float nodes are computed → what it costs an element more if two of them
             read a DequantizeLinear each, see :attr:`Backend.split_cost`.
     """
-    cut = _MinimumCut()
-    source, sink = "source", "sink"  # source side = integer
-    serving = _serving(rules, output, forced)
+    costs = _Costs(backend, rules, output, absorbed, forced, size, split)
     tensors: dict[ir.Value, None] = {}
     for node, rule in rules.items():
-        behind = output(node)
-        as_float, as_integer = rule.costs(node)
-        float_cost, integer_cost = as_float * size(behind) / _WORTH, as_integer * size(behind)
-        if node in forced:
-            cut.edge(source, node, _FOREVER)
-        elif (before := _float_fusion(backend, node)) is not None and before in rules:
-            cut.edge(before, node, _units(float_cost))  # paid when float behind an integer node
-        else:
-            cut.edge(source, node, _units(float_cost))  # paid when float
-        cut.edge(node, sink, _units(integer_cost))  # paid when integer
-        if rule.cost_behind and node not in forced and node.inputs[0] is not None:
-            for before in _sources(node.inputs[0], rules, absorbed):
-                cut.edge(node, before if before is not None else sink, _FOREVER)
-        after = only_reader(behind)
-        if after is not None and after not in rules and _float_fusion(backend, after) is node:
-            cut.edge(
-                node, sink, _units(backend.fused_float[node.op_type, after.op_type] * size(behind) + backend.node_cost)
-            )
-        for value in (*node.inputs, behind, *node.outputs[1:]):
+        costs.add_node(node, rule)
+        for value in (*node.inputs, output(node), *node.outputs[1:]):
             if value is not None and value.name and not is_constant(value):
                 tensors[value] = None
     for value in tensors:
-        enter = _units(backend.quantize_cost * size(value) + backend.node_cost)
-        producer = _producer(value, absorbed)
-        readers = [use.node for use in value.uses()]
-        integer_readers = [r for r in readers if r in rules]
-        copies = max(len(readers) - len(integer_readers), 1)  # of the DequantizeLinear, one for each reader
-        again = _units((backend.dequantize_cost + split.get(value, 0.0)) * size(value) + backend.node_cost)
-        lost = split.get(value, 0.0) if copies > 1 else 0.0
-        leave = _units((backend.dequantize_cost * copies + lost) * size(value) + backend.node_cost * copies)
-        has_float_reader = len(integer_readers) < len(readers) or value.is_graph_output()
-        origin: Hashable = sink
-        if producer is not None and producer in rules and rules[producer].needs_output(producer):
+        costs.add_tensor(value)
+    side = costs.cut.source_side(_INTEGER, _FLOAT)
+    return {node for node in rules if node in side}
+
+
+@dataclass(slots=True)
+class _Costs:
+    """What nodes and tensors cost, as edges of a graph whose source is integer and whose sink is float.
+
+    The fields are the arguments of :func:`cheapest`.
+    """
+
+    backend: Backend
+    rules: Mapping[ir.Node, OpRule]
+    output: Callable[[ir.Node], ir.Value]
+    absorbed: Set[ir.Node]
+    forced: Set[ir.Node]
+    size: Callable[[ir.Value], int]
+    split: Mapping[ir.Value, float]
+    cut: MinimumCut = field(default_factory=MinimumCut)
+    serving: set[ir.Node] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.serving = _serving(self.rules, self.output, self.forced)
+
+    def add_node(self, node: ir.Node, rule: OpRule) -> None:
+        """What a node costs either way."""
+        cut, backend, behind = self.cut, self.backend, self.output(node)
+        as_float, as_integer = rule.costs(node)
+        float_cost, integer_cost = as_float * self.size(behind) / _WORTH, as_integer * self.size(behind)
+        if node in self.forced:
+            cut.edge(_INTEGER, node, _FOREVER)
+        elif (before := _float_fusion(backend, node)) is not None and before in self.rules:
+            cut.edge(before, node, _units(float_cost))  # paid when float behind an integer node
+        else:
+            cut.edge(_INTEGER, node, _units(float_cost))  # paid when float
+        cut.edge(node, _FLOAT, _units(integer_cost))  # paid when integer
+        if rule.cost_behind and node not in self.forced and node.inputs[0] is not None:
+            for source in _sources(node.inputs[0], self.rules, self.absorbed):
+                cut.edge(node, source if source is not None else _FLOAT, _FOREVER)
+        after = only_reader(behind)
+        if after is not None and after not in self.rules and _float_fusion(backend, after) is node:
+            fused = backend.fused_float[node.op_type, after.op_type] * self.size(behind)
+            cut.edge(node, _FLOAT, _units(fused + backend.node_cost))
+
+    def add_tensor(self, value: ir.Value) -> None:
+        """What it costs to convert a tensor, on its way into integers and out of them."""
+        cut, backend = self.cut, self.backend
+        enter = _units(backend.quantize_cost * self.size(value) + backend.node_cost)
+        producer = _producer(value, self.absorbed)
+        integer_readers = [use.node for use in value.uses() if use.node in self.rules]
+        origin: Hashable = _FLOAT
+        if producer is not None and producer in self.rules and self.rules[producer].needs_output(producer):
             origin = producer
-            if rules[producer].kind is Kind.COMPUTE:
-                enter += _units(backend.reorder_cost * size(value))
-            enter += _units(rules[producer].cost_behind * size(value))
-            leaves = ("leaves", value)  # integer only if every reader is
-            cut.edge(producer, leaves, leave)
-            if len(integer_readers) > 1 and value in split:
-                cut.edge(producer, integer_readers[0], again)  # paid when that is float and the producer is not
-            for reader in integer_readers:
-                cut.edge(leaves, reader, _FOREVER)
-            if has_float_reader:
-                cut.edge(leaves, sink, _FOREVER)
+            if self.rules[producer].kind is Kind.COMPUTE:
+                enter += _units(backend.reorder_cost * self.size(value))
+            enter += _units(self.rules[producer].cost_behind * self.size(value))
+            self._add_leaving(value, producer, integer_readers)
         if integer_readers:
             enters = ("enters", value)  # integer as soon as one reader is
-            if not any(r in serving for r in integer_readers):
+            if not any(r in self.serving for r in integer_readers):
                 enter = _FOREVER
             for reader in integer_readers:
                 cut.edge(reader, enters, _FOREVER)
             cut.edge(enters, origin, enter)
-    side = cut.source_side(source, sink)
-    return {node for node in rules if node in side}
+
+    def _add_leaving(self, value: ir.Value, producer: ir.Node, integer_readers: Sequence[ir.Node]) -> None:
+        """What a DequantizeLinear behind an integer node costs, one for each reader in float."""
+        cut, backend, size, split = self.cut, self.backend, self.size(value), self.split.get(value, 0.0)
+        readers = len(value.uses())
+        copies = max(readers - len(integer_readers), 1)
+        leaves = ("leaves", value)  # integer only if every reader is
+        lost = split if copies > 1 else 0.0
+        leave = (backend.dequantize_cost * copies + lost) * size + backend.node_cost * copies
+        cut.edge(producer, leaves, _units(leave))
+        if len(integer_readers) > 1 and value in self.split:
+            again = (backend.dequantize_cost + split) * size + backend.node_cost
+            cut.edge(producer, integer_readers[0], _units(again))  # paid when that is float and the producer is not
+        for reader in integer_readers:
+            cut.edge(leaves, reader, _FOREVER)
+        if len(integer_readers) < readers or value.is_graph_output():
+            cut.edge(leaves, _FLOAT, _FOREVER)
 
 
 def _producer(value: ir.Value, absorbed: Set[ir.Node]) -> ir.Node | None:
@@ -171,74 +205,3 @@ def _float_fusion(backend: Backend, node: ir.Node) -> ir.Node | None:
 
 def _units(cost: float) -> int:
     return round(cost * 64)
-
-
-class _MinimumCut:
-    """Dinic's maximum flow on integer capacities; the source side of the minimum cut is what remains reachable."""
-
-    def __init__(self) -> None:
-        self._index: dict[Hashable, int] = {}
-        self._edges: list[list[int]] = []  # per vertex: ids into the arrays below
-        self._to: list[int] = []
-        self._capacity: list[int] = []
-
-    def _vertex(self, key: Hashable) -> int:
-        if key not in self._index:
-            self._index[key] = len(self._edges)
-            self._edges.append([])
-        return self._index[key]
-
-    def edge(self, start: Hashable, end: Hashable, capacity: int) -> None:
-        a, b = self._vertex(start), self._vertex(end)
-        for at, to, room in ((a, b, capacity), (b, a, 0)):
-            self._edges[at].append(len(self._to))
-            self._to.append(to)
-            self._capacity.append(room)
-
-    def source_side(self, source: Hashable, sink: Hashable) -> set[Hashable]:
-        start, end = self._vertex(source), self._vertex(sink)
-        while True:
-            level = self._levels(start)
-            if level[end] < 0:
-                return {key for key, vertex in self._index.items() if level[vertex] >= 0}
-            position = [0] * len(self._edges)
-            while self._augment(start, end, level, position):
-                pass
-
-    def _levels(self, start: int) -> list[int]:
-        level = [-1] * len(self._edges)
-        level[start] = 0
-        queue = deque([start])
-        while queue:
-            vertex = queue.popleft()
-            for e in self._edges[vertex]:
-                if self._capacity[e] and level[self._to[e]] < 0:
-                    level[self._to[e]] = level[vertex] + 1
-                    queue.append(self._to[e])
-        return level
-
-    def _augment(self, start: int, end: int, level: Sequence[int], position: list[int]) -> bool:
-        """One augmenting path along increasing levels, without recursion."""
-        path: list[int] = []
-        vertex = start
-        while vertex != end:
-            edges = self._edges[vertex]
-            while position[vertex] < len(edges):
-                e = edges[position[vertex]]
-                if self._capacity[e] and level[self._to[e]] == level[vertex] + 1:
-                    break
-                position[vertex] += 1
-            else:
-                if not path:
-                    return False
-                e = path.pop()
-                vertex = self._to[e ^ 1]
-                position[vertex] += 1
-                continue
-            path.append(e)
-            vertex = self._to[e]
-        room = min(self._capacity[e] for e in path)
-        for e in path:
-            self._capacity[e] -= room
-            self._capacity[e ^ 1] += room
-        return True
