@@ -16,7 +16,7 @@ from onnxq.calibration.ranges import check_range
 from onnxq.errors import OptionError
 from onnxq.graph.recognition.groups import KINDS
 from onnxq.op_rule import ANY_BITS, Kind, OpRule
-from onnxq.spec import QuantSpec
+from onnxq.spec import NEWEST_OPSET, QuantSpec
 
 if TYPE_CHECKING:
     from onnxq.checks.findings import Finding
@@ -107,7 +107,7 @@ class Backend:
             multiply-accumulate comes behind: a processor beside the target computes it.
         all_integers: the vendor's tool makes integers of every tensor, those that the artifact has no numbers for too.
         min_opset: the model is raised to at least this opset.
-        max_opset: the newest opset that the target reads.
+        max_opset: the newest opset that the target reads, at most the newest whose quantizers onnxruntime runs.
         wide_domain: domain of QuantizeLinear and DequantizeLinear with 4- and 16-bit integers below opset 21, where the
             target knows one (``"com.microsoft"``); else the model is raised to opset 21.
         weight_bits: widths of weights that the target has.
@@ -170,7 +170,7 @@ class Backend:
     float_tails: bool = False
     all_integers: bool = False
     min_opset: int = 14
-    max_opset: int | None = None
+    max_opset: int = NEWEST_OPSET
     wide_domain: str = ""
     weight_bits: frozenset[int] = ANY_BITS
     act_bits: frozenset[int] = ANY_BITS

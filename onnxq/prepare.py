@@ -104,12 +104,12 @@ class Prepared:
         if target.rewrite_opset is not None and options.opset is None:
             least = max(least, target.rewrite_opset(self.model))
         model, notes = self.raised(self.model, least, options.opset)
-        lower = target.max_opset is not None and model.opset_imports.get("", 0) > target.max_opset
+        lower = model.opset_imports.get("", 0) > target.max_opset
         if target.rewrite is not None or lower:
             cloned = model is self.model
             model = model.clone() if cloned else model
             before = _tensors(model).keys()
-            notes += lowered(model, target, options)
+            notes += lowered(model, target.name, target.max_opset, options)
             mark_excluded(model, options)
             parts = Parts(model)
             notes += map(str, target.rewrite(model) if target.rewrite is not None else ())
@@ -139,16 +139,22 @@ class Prepared:
         return model, [str(note) for note in notes]
 
 
-def lowered(model: ir.Model, target: Backend, options: Options) -> list[str]:
-    """Bring a model to an opset that a target reads, in place, where it is newer; what was done.
+def lowered(model: ir.Model, reader: str, most: int, options: Options) -> list[str]:
+    """Bring a model to an opset that its reader knows, in place, where it is newer; what was done.
+
+    Args:
+        model: changed in place, shapes inferred.
+        reader: name of the target.
+        most: the newest opset that it reads.
+        options: the opset asked for.
 
     Raises:
         OptionError: a newer opset is asked for, or the model has operators that an older one has not.
     """
-    most, opset = target.max_opset, model.opset_imports.get("", 0)
-    if most is None or opset <= most:
+    opset = model.opset_imports.get("", 0)
+    if opset <= most:
         return []
-    what, hint = f"{target.name} reads models up to opset {most}, ", "Leave it out, or ask for less"
+    what, hint = f"{reader} reads models up to opset {most}, ", "Leave it out, or ask for less"
     if options.opset is not None and options.opset > most:
         raise OptionError(f"{what}{options.opset} was asked for", where="opset", hint=hint)
     newer = newer_than(model, most)

@@ -5,12 +5,24 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-__all__ = ["WIDE", "WIDE_OPSET", "Granularity", "PerBlock", "PerChannel", "PerTensor", "QuantSpec", "Scheme"]
+__all__ = [
+    "NEWEST_OPSET",
+    "WIDE",
+    "WIDE_OPSET",
+    "Granularity",
+    "PerBlock",
+    "PerChannel",
+    "PerTensor",
+    "QuantSpec",
+    "Scheme",
+]
 
 WIDE = 16
 """Bits of what 8 would spoil."""
 WIDE_OPSET = 21
 """From here on QuantizeLinear and DequantizeLinear have 4- and 16-bit integers."""
+NEWEST_OPSET = 27
+"""Up to here onnxruntime, as of 1.32, has kernels of QuantizeLinear and DequantizeLinear."""
 
 
 @dataclass(frozen=True, slots=True)

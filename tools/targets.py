@@ -90,7 +90,7 @@ def page(target: Backend) -> str:
     bits = "" if len(target.weight_bits) > 10 else f"; bits {_numbers(target.weight_bits)}"
     act_bits = "" if len(target.act_bits) > 10 else f"; bits {_numbers(target.act_bits)}"
     bias = target.bias if isinstance(target.bias, str) else str(target.bias)
-    opset = f"{target.min_opset} or newer" if target.max_opset is None else f"{target.min_opset} to {target.max_opset}"
+    opset = f"{target.min_opset} to {target.max_opset}"
     lines = [
         f"{_HEAD}# {target.name}: {target.title}",
         "",

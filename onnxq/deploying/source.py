@@ -133,12 +133,12 @@ def past_quantizers(source: Quantized) -> set[tuple[str, Edge | None]]:
 
 def _rewritten(found: Quantized, target: Backend, options: Options) -> Quantized:
     """The same as the target rewrites its float model, at an opset that it reads."""
-    newer = target.max_opset is not None and found.model.opset_imports.get("", 0) > target.max_opset
+    newer = found.model.opset_imports.get("", 0) > target.max_opset
     if target.rewrite is None and not newer:
         return found
     model = found.model.clone()
     with _held(model, {site.tensor for site in found.plan.sites} - _inside_what_it_lacks(model, target)):
-        notes = lowered(model, target, options)
+        notes = lowered(model, target.name, target.max_opset, options)
         notes += map(str, target.rewrite(model) if target.rewrite is not None else ())
     remove_dead(model)
     sites, numbers = _with_other_axes(model, found)

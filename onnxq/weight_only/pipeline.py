@@ -25,8 +25,9 @@ from onnxq.options import ImageOptions, Options
 from onnxq.options.override import GivenOverrides
 from onnxq.ort.session import inputs_of
 from onnxq.plan import Kept
-from onnxq.prepare import Prepared
+from onnxq.prepare import Prepared, lowered
 from onnxq.rewritten import Rewritten, nothing_done
+from onnxq.spec import NEWEST_OPSET
 from onnxq.weight_only.activations import Activations
 from onnxq.weight_only.examine import Reference, examine
 from onnxq.weight_only.experts import complete
@@ -127,11 +128,8 @@ def rewrite_weights(
         raise OptionError("gptq learns from data, and none was given", hint="Give data, or take method=hqq or rtn")
     prepared = Prepared(source, options, streamed=True)
     model = prepared.at_opset(_OPSET[recipe.format], options.opset)
-    if recipe.format == "qdq" and model.opset_imports.get("", 0) < _OPSET["qdq"]:
-        raise OptionError(
-            f"opset {model.opset_imports.get('', 0)} has no DequantizeLinear with blocks, and it could not be raised",
-            hint="Use format=matmulnbits",
-        )
+    if recipe.format == "qdq":
+        prepared.notes += _with_blocks(model, options)
     matrices, kept = find(model, options, recipe)
     path = Path(source) if isinstance(source, (str, os.PathLike)) else None
     with Output(output, model, path) as files:
@@ -161,6 +159,21 @@ def rewrite_weights(
     said = remarks([m for m, _ in job.made], recipe, in_file=not files.external, halves=prepared.halves)
     notes = [*job.learner.notes(), *said]
     return Rewritten(title(recipe), made, quantized, job.kept, notes, prepared.notes, verification)
+
+
+def _with_blocks(model: ir.Model, options: Options) -> list[str]:
+    """Bring a model to an opset whose DequantizeLinear has blocks and runs, in place, where it is newer; what was done.
+
+    Raises:
+        OptionError: it is older, or has operators that only a newer one has.
+    """
+    opset = model.opset_imports.get("", 0)
+    if opset < _OPSET["qdq"]:
+        raise OptionError(
+            f"opset {opset} has no DequantizeLinear with blocks, and it could not be raised",
+            hint="Use format=matmulnbits",
+        )
+    return lowered(model, "onnxruntime", NEWEST_OPSET, options)
 
 
 @dataclass(eq=False)

@@ -31,6 +31,9 @@ _ADDITIVE: dict[int, frozenset[str]] = {
         23: _MOVES,
         24: f"{_MOVES} SplitToSequence TopK",
         25: _MOVES,
+        27: "Range",
+        28: "BitShift Cast Celu Compress DepthToSpace DequantizeLinear Einsum OneHot Optional OptionalGetElement "
+        "OptionalHasElement QuantizeLinear ReduceLogSum ReduceLogSumExp ReverseSequence SpaceToDepth Unique",
     }.items()
 }
 _OLDEST = 19
