@@ -7,18 +7,32 @@ and biases are float, and a layer without lines stays float. Weights in the mode
 rounding finds the same integers.
 
 **Names.** The table names layers, not tensors: as the nodes of ``model.onnx`` are named. ``onnx2ncnn`` and
-``ncnnoptimize`` keep these names, ``pnnx`` gives its own, and then the table's names have to be changed to those of the
-``.param`` file. Blanks and ``_param_`` in a node's name, which the table cannot hold, are replaced in the model too.
+``ncnnoptimize`` keep these names, ``pnnx``, which ncnn recommends, gives its own, and then ``ncnn2int8`` finds none of
+them. Blanks and ``_param_`` in a node's name, which the table cannot hold, are replaced in the model too.
 
-Known from ncnn's sources (``tools/quantize``) only: ncnn2int8 is a C++ program and not in ncnn's Python package.
+Formats: ``ncnn``; ``int8`` adds ``<model>.param`` and ``<model>.bin``, the int8 model that ncnn loads: pnnx converts,
+and each layer gets the lines of its node whatever pnnx calls it. Both programs are Python packages and must be
+installed (``pip install ncnn pnnx``; pnnx names torch as well, and does without it here: ``--no-deps``). Free sizes of
+inputs become 1 then.
+
+**What is quantized** is what has scales of its own in ncnn: convolutions over two axes, and products with a constant
+matrix of one row of numbers for each sample, an InnerProduct. Of several rows pnnx makes a Gemm, whose int8 form takes
+its scales from the data of each run: ``ncnn2int8`` makes one of each, and of each LSTM, GRU, RNN, Embed and
+MultiHeadAttention, with or without a table. The format ``int8`` leaves them in float.
+
+Verified on ncnn 1.0.20261020 and pnnx 20261020, x86-64: outputs of the int8 model are those of the simulation to the
+last bits of float32, but for values at ties, which ncnn rounds away from 0. ``ncnn2int8`` is a C++ program and in no
+package: the files are written as its source does.
 """
 
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Iterator, MutableMapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
@@ -41,7 +55,12 @@ from onnxq.render.ncnn_table import read_table, table_text
 from onnxq.render.sidecar import put_together, take_apart, write_text
 from onnxq.render.tables import float32s, granularity, symmetric_only, weighted
 from onnxq.rows import conv_axis, gemm_axis, matmul_axis, plain_gemm
+from onnxq.runtimes.child import examine, require
+from onnxq.runtimes.ncnn import RUNTIME
 from onnxq.spec import QuantSpec
+
+if TYPE_CHECKING:
+    from onnxq.options import Options
 
 __all__ = ["BACKEND"]
 
@@ -67,7 +86,9 @@ def _rewrite(model: ir.Model) -> list[Note]:
         now.meta[OTHER_AXES] = (weight.name, (1, 0))
         node.attributes["transB"] = ir.AttrInt64("transB", 1)
         turned += 1
-    notes = [Note("ncnn", "", "the table names layers as the nodes are named: onnx2ncnn keeps that, pnnx does not")]
+    notes = [
+        Note("ncnn", "", "the table names layers as the nodes are named, which pnnx does not keep: see --format int8")
+    ]
     if turned:
         notes.append(Note("ncnn", "", f"the weights of {turned} Gemm were transposed: InnerProduct has (N, K)"))
     return notes
@@ -157,17 +178,58 @@ def _read(path: Path) -> Quantized:
     return replace(made, plan=replace(made.plan, sites=sites, quantized=nodes))
 
 
-def _plain_matmul(node: ir.Node) -> str | None:
-    """A product with a constant matrix, which is an InnerProduct."""
+def _refuse(options: Options) -> None:
+    """The format that ncnn's packages write, where they are missing.
+
+    Raises:
+        VerificationError: they are, and it is asked for.
+    """
+    if options.format == "int8":
+        require(RUNTIME)
+
+
+def _convert(quantized: Quantized, path: Path) -> list[Path]:
+    """The float model and its table, and ncnn's int8 model of them; nothing is left where that fails."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}-") as name:
+        model = Path(name) / path.name
+        _write(quantized, model)
+        made = [Path(file) for file in examine(RUNTIME, model, files=name).files]
+        return _write(quantized, path) + [file.replace(path.parent / file.name) for file in made]
+
+
+def _two_axes(node: ir.Node) -> str | None:
+    """A convolution over two axes, height and width."""
+    weight = node.inputs[1] if len(node.inputs) > 1 else None
+    flat = weight is not None and weight.shape is not None and len(weight.shape) == 4
+    return None if flat else "ncnn has integers for convolutions over two axes only"
+
+
+def _one_row(node: ir.Node) -> str | None:
+    """One row of numbers for each sample: the axes but the last are 1, the first may be free."""
+    shape = node.inputs[0].shape if node.inputs[0] is not None else None
+    if shape is not None and all(
+        size == 1 or (k == 0 and not isinstance(size, int)) for k, size in enumerate(shape[:-1])
+    ):
+        return None
+    return "no InnerProduct: of several rows pnnx makes a Gemm of ncnn, which has no scale for its data"
+
+
+def _inner_gemm(node: ir.Node) -> str | None:
+    """A Gemm that is x @ w + b, of one row for each sample."""
+    return plain_gemm(node) or _one_row(node)
+
+
+def _inner_matmul(node: ir.Node) -> str | None:
+    """A product of one row for each sample with a constant matrix."""
     weight = node.inputs[1]
     flat = weight is not None and weight.shape is not None and len(weight.shape) == 2
-    return None if flat and is_constant(weight) else "not an InnerProduct: its weight is not a constant matrix"
+    return _one_row(node) if flat and is_constant(weight) else "no InnerProduct: its weight is not a constant matrix"
 
 
 _RULES = (
-    OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, output=False),
-    OpRule("Gemm", Kind.COMPUTE, weights=(1,), weight_axis=gemm_axis, output=False, when=plain_gemm),
-    OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=matmul_axis, output=False, when=_plain_matmul),
+    OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, output=False, when=_two_axes),
+    OpRule("Gemm", Kind.COMPUTE, weights=(1,), weight_axis=gemm_axis, output=False, when=_inner_gemm),
+    OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=matmul_axis, output=False, when=_inner_matmul),
 )
 
 BACKEND = Backend(
@@ -178,6 +240,7 @@ BACKEND = Backend(
     rules={rule.op: rule for rule in _RULES},
     formats={
         "ncnn": Format(Quantized.fake_quantize, _write, _read, simulated=True, beside=(".table",)),
+        "int8": Format(Quantized.fake_quantize, _convert, _read, simulated=True, beside=(".table", ".param", ".bin")),
         "fake-quantize": FAKE_QUANTIZE,
     },
     bias="float",
@@ -187,9 +250,12 @@ BACKEND = Backend(
     weight_bits=frozenset({8}),
     act_bits=frozenset({8}),
     rewrite=_rewrite,
+    refuses=_refuse,
     adjust=_adjust,
-    artifacts="model.onnx (float), model.table",
+    runtime="ncnn",
+    artifacts="model.onnx (float), model.table, with format int8 also ncnn's model.param and model.bin",
     next_step="onnx2ncnn MODEL.onnx MODEL.param MODEL.bin"
     " && ncnn2int8 MODEL.param MODEL.bin MODEL-int8.param MODEL-int8.bin MODEL.table",
-    unverified="ncnn2int8 is a C++ program; format by its source. Layer names are those of the ONNX nodes",
+    verified="ncnn 1.0.20261020 with pnnx 20261020 on x86-64: placement, numbers, the int8 model",
+    unverified="ncnn2int8, which is in no package; ARM",
 )

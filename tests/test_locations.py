@@ -24,7 +24,8 @@ SIDECARS = [
     (target.name, name, form.beside)
     for target in backends()
     for name, form in target.formats.items()
-    if form.beside and not (target.name == "qnn" and name in ("context", "dlc"))  # which need its runtime
+    if form.beside
+    and (target.name, name) not in {("qnn", "context"), ("qnn", "dlc"), ("ncnn", "int8")}  # need runtimes
 ]
 """Targets that write files beside the model: their formats, and the files' endings."""
 

@@ -39,6 +39,7 @@ FORMATS = {
     "ranges": "float ONNX and a text or JSON file with the range of each tensor",
     "ppl": "float ONNX and a JSON file of ranges or scales, as PPL reads it",
     "ncnn": "float ONNX and a table of scales, which ncnn2int8 reads",
+    "int8": "float ONNX and its table, and beside them the int8 model of ncnn itself (needs ncnn and pnnx)",
     "gfpq": "float ONNX and a JSON file with the clip value of each layer's inputs",
     "tengine": "float ONNX and a text file with scale and zero point of each tensor",
 }

@@ -47,7 +47,7 @@ def test_artifact(target: str, graph: str, tmp_path: Path) -> None:
         if site.role == "activation" and site.tensor in roles:
             again, given = back.qparams[roles[site.tensor].name], made.qparams[site.name]
             assert again.scale.reshape(-1).tolist() == pytest.approx(given.scale.reshape(-1).tolist(), rel=1e-6)
-    assert len(back.qparams) > 0
+    assert bool(back.qparams) == bool(made.qparams)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -134,7 +134,7 @@ def test_a_pad_whose_result_has_a_grid_of_its_own_stays() -> None:
 
 def test_weights_that_a_target_turns_take_their_scales_along() -> None:
     source = build(
-        """(float[2, 4] x) => (float[2, 3] y) {
+        """(float[1, 4] x) => (float[1, 3] y) {
             xq = QuantizeLinear (x, s, zero)
             xd = DequantizeLinear (xq, s, zero)
             wd = DequantizeLinear <axis = 1> (w, sw, zw)
