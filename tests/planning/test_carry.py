@@ -81,6 +81,25 @@ def test_what_a_layer_gives_in_16_bits_is_handed_on_in_16() -> None:
     assert widths(plan, "a") == widths(plan, "b") == widths(plan, "c") == {16}
 
 
+@pytest.mark.parametrize("parts", ["a, b", "b, a"])
+def test_a_model_output_is_as_fine_as_the_finest_that_is_joined_in_it(parts: str) -> None:
+    """Whatever else reads it: the layer behind has its 8 bits from a quantizer of its own."""
+    model = build(
+        f"""(float[1, 8, 12, 12] x) => (float[1, 16, 12, 12] y, float[1, 8, 12, 12] z) {{
+            [fine] a = Conv (x, w)
+            [coarse] b = Conv (x, v)
+            y = Concat <axis = 1> ({parts})
+            [behind] z = Conv (y, u)
+        }}""",
+        w=normal(8, 8, 1, 1),
+        v=normal(8, 8, 1, 1, seed=1),
+        u=normal(8, 16, 1, 1, seed=2),
+    )
+    plan = onnxq.plan(model, options=asked(("fine", WIDE)))
+    assert widths(plan, "a") == {16}
+    assert {site.spec.bits for site in plan.sites if site.tensor == "y" and site.produced} == {16}
+
+
 def test_a_range_asked_for_a_layer_holds_in_front_of_what_moves() -> None:
     change = Override(range="minmax")
     by_layer = onnxq.plan(moved("Unsqueeze"), options=asked(("Conv", change)))
