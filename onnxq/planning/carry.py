@@ -6,7 +6,8 @@ round what that layer is to read finely; with a coarser one than the layer befor
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
@@ -42,44 +43,72 @@ def carry(asked: Question, decided: Decisions, *, kernels: bool = False) -> None
         return
     own = {node: activation_spec(asked, decided, node, node.outputs[0]) for node in movers}
     plain = default_spec(asked)
-    wanted: dict[ir.Node, QuantSpec] = {}
-    torn: set[ir.Node] = set()
-    elsewhere: set[ir.Node] = set()
-    for node in reversed(movers):
+    readers = _read(asked, decided, own)
+    given = _given(asked, decided, own.keys())
+    for node in movers:
+        wanted = readers.wanted.get(node)
+        found = [own[node], *([wanted] if wanted is not None else [])]
+        found += [given[node]] if node in readers.elsewhere and node in given else []
+        best = max(found, key=lambda spec: spec.bits)
+        free = best.bits == own[node].bits == plain.bits and own[node] == plain
+        if free and wanted is not None and node not in readers.torn:
+            best = wanted
+        read = (activation_spec(asked, decided, node, value).bits for value in _data(decided, node))
+        changed = best != own[node] or any(bits < best.bits for bits in read)
+        if changed and (not kernels or best.bits in decided.rules[node].act_bits):
+            decided.carried[node] = best
+
+
+@dataclass(slots=True)
+class _Readers:
+    """Who reads what nodes hand on, directly or handed on again.
+
+    Attributes:
+        wanted: node → the widest spec that a reader in integers asks for.
+        torn: nodes whose readers ask for several.
+        elsewhere: nodes of which something else reads, or that give an output of a graph.
+    """
+
+    wanted: dict[ir.Node, QuantSpec] = field(default_factory=dict)
+    torn: set[ir.Node] = field(default_factory=set)
+    elsewhere: set[ir.Node] = field(default_factory=set)
+
+
+def _read(asked: Question, decided: Decisions, own: dict[ir.Node, QuantSpec]) -> _Readers:
+    """The readers of the nodes in ``own``, which are in the order of the graph."""
+    found = _Readers()
+    for node in reversed(own):
         specs: list[QuantSpec] = []
         for value in _outputs(decided, node):
             uses = list(value.uses())
             if value.is_graph_output() or not uses:
-                elsewhere.add(node)
+                found.elsewhere.add(node)
             for reader, position in uses:
                 if reader in own:
-                    specs += [wanted[reader]] if reader in wanted else []
-                    torn |= {node} if reader in torn else set()
-                    elsewhere |= {node} if reader in elsewhere else set()
+                    specs += [found.wanted[reader]] if reader in found.wanted else []
+                    found.torn |= {node} if reader in found.torn else set()
+                    found.elsewhere |= {node} if reader in found.elsewhere else set()
                 elif reader in decided.rules and position in positions(decided.rules[reader], reader):
                     rule = decided.rules[reader]
                     theirs = rule.activation(value) if callable(rule.activation) else rule.activation
                     specs.append(activation_spec(asked, decided, reader, value, theirs))
                 else:
-                    elsewhere.add(node)
+                    found.elsewhere.add(node)
         if specs:
-            wanted[node] = max(specs, key=lambda spec: spec.bits)
-            torn |= {node} if len(set(specs)) > 1 else set()
+            found.wanted[node] = max(specs, key=lambda spec: spec.bits)
+            found.torn |= {node} if len(set(specs)) > 1 else set()
+    return found
+
+
+def _given(asked: Question, decided: Decisions, movers: Collection[ir.Node]) -> dict[ir.Node, QuantSpec]:
+    """The widest spec in which layers give the numbers that each of the nodes hands on, in the order of the graph."""
     given: dict[ir.Node, QuantSpec] = {}
     for node in movers:
         for value, maker in _makers(decided, node):
-            spec = given.get(maker) if maker in own else activation_spec(asked, decided, maker, value)
+            spec = given.get(maker) if maker in movers else activation_spec(asked, decided, maker, value)
             if spec is not None and (node not in given or spec.bits > given[node].bits):
                 given[node] = spec
-        found = [own[node], *([wanted[node]] if node in wanted else [])]
-        found += [given[node]] if node in elsewhere and node in given else []
-        best = max(found, key=lambda spec: spec.bits)
-        if best.bits == own[node].bits == plain.bits and own[node] == plain and node in wanted and node not in torn:
-            best = wanted[node]
-        read = (activation_spec(asked, decided, node, value).bits for value in _data(decided, node))
-        changed = best != own[node] or any(bits < best.bits for bits in read)
-        if changed and (not kernels or best.bits in decided.rules[node].act_bits):
-            decided.carried[node] = best
+    return given
 
 
 def without_kernel(decided: Decisions) -> list[ir.Node]:
