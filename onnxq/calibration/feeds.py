@@ -214,8 +214,15 @@ def _shape_hint(have: tuple[int, ...], want: Sequence[int | str | None]) -> str:
             return (
                 "The data has its channels first, the model wants them last: transpose channel, height, width to HWC."
             )
-    if len(have) == len(want) + 1 and have[0] == 1:
-        return "It has one dimension of 1 too many at the start."
+    if len(have) == len(want) + 1:
+        spare = [a for a, size in enumerate(have) if size == 1 and _fits((*have[:a], *have[a + 1 :]), want)]
+        if spare:
+            return f"Its axis {spare[0]}, of 1, is one too many."
+    if len(have) < len(want) and have and _fits(have, want[len(want) - len(have) :]):
+        return (
+            "Its first axes are missing. Of an array or a file, the first axis counts the samples: a single sample "
+            "needs one more in front, array[None]."
+        )
     if len(have) == len(want) and have and isinstance(want[0], int) and _fits(have[1:], want[1:]):
         return f"The model's batch is fixed to {want[0]}: each sample has to have the shape {shape_text(want)}."
     return ""

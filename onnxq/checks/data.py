@@ -13,16 +13,16 @@ from onnxq.calibration.data import open_data
 from onnxq.calibration.feeds import shape_text
 from onnxq.calibration.roles import spread
 from onnxq.calibration.usable import Usable
+from onnxq.checks.constant import constant_outputs, still_constant, tensors_of
 from onnxq.checks.findings import SHOWN, Finding, of_error
 from onnxq.checks.fingerprint import fingerprint
 from onnxq.checks.states import states
 from onnxq.console.terminal import listed, plural
 from onnxq.errors import DataError, OnnxqError, OptionError
-from onnxq.graph.recognition.dependence import inputs_behind
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.session import InputInfo, Session
 
-__all__ = ["EMPTY", "UNSCALED", "Looker", "check_data", "constant_outputs"]
+__all__ = ["EMPTY", "UNSCALED", "Looker", "check_data"]
 
 LOOKED_AT = 32
 """Samples that are looked at, spread over all where the data allows it."""
@@ -72,9 +72,11 @@ def check_data(
         runs = {index: session.run(feed) for index, feed in few.items()}
         usable = Usable()
         for index, outputs in runs.items():
-            usable.look(few[index], _arrays(outputs), index)
+            usable.look(few[index], tensors_of(outputs), index)
         findings += looker.broken(usable.error is not None) + _outputs(runs)
-        findings += constant_outputs(model, list(few.values()), list(runs.values()))
+        same = constant_outputs(model, list(few.values()), list(runs.values()))
+        others = (feed for at, feed in enumerate(samples) if at < limit and samples.index_of(at) not in few)
+        findings += still_constant(same, session, others if samples.repeatable else (), runs.values())
         remembered = fingerprint(model)
         findings += remembered.compare(few.values(), options) if remembered is not None else []
     except OnnxqError as error:
@@ -208,42 +210,10 @@ def _outputs(runs: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
     """Does the float model give numbers?"""
     bad: dict[str, list[int]] = {}
     for index, outputs in runs.items():
-        for name, y in _arrays(outputs).items():
+        for name, y in tensors_of(outputs).items():
             if y.dtype.kind == "f" and not np.isfinite(y).all():
                 bad.setdefault(name, []).append(index)
     return [
         Finding("warning", f"output {name!r}", f"the float model gives NaN or infinity on {_samples(indices)}")
         for name, indices in bad.items()
     ]
-
-
-def _arrays(outputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Those outputs that are tensors."""
-    return {name: y for name, y in outputs.items() if isinstance(y, np.ndarray)}
-
-
-def constant_outputs(
-    model: ir.Model, feeds: Sequence[Mapping[str, np.ndarray]], outputs: Sequence[Mapping[str, Any]]
-) -> list[Finding]:
-    """Outputs of the float model that are the same whatever the inputs that they depend on hold.
-
-    Args:
-        model: the float model.
-        feeds: some samples.
-        outputs: output name to what the float model gave, for each of them.
-    """
-    seen: dict[str, dict[bytes, list[Mapping[str, np.ndarray]]]] = {}
-    for feed, given in zip(feeds, outputs, strict=True):
-        for name, y in _arrays(given).items():
-            if y.dtype.kind == "f" and y.size:  # empty: a branch that was not taken gives nothing
-                seen.setdefault(name, {}).setdefault(y.tobytes(), []).append(feed)
-    found = []
-    for value in model.graph.outputs:
-        if len(given_for := seen.get(value.name or "", {})) != 1:
-            continue
-        needed, (of,) = inputs_behind(value), given_for.values()
-        distinct = len({tuple(np.asarray(feed[n]).tobytes() for n in feed if n in needed) for feed in of})
-        if distinct > 1:
-            what = f"the float model gives the same on {distinct} different samples"
-            found.append(Finding("warning", f"output {value.name!r}", what, "Is the data what the model expects?"))
-    return found

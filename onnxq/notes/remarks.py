@@ -12,7 +12,8 @@ import onnx_ir as ir
 
 from onnxq.calibration.roles import spread
 from onnxq.calibration.statistics import Statistics
-from onnxq.checks.data import EMPTY, UNSCALED, Looker, constant_outputs
+from onnxq.checks.constant import constant_outputs
+from onnxq.checks.data import EMPTY, UNSCALED, Looker
 from onnxq.checks.findings import together
 from onnxq.checks.fingerprint import Fingerprint
 from onnxq.checks.states import states
@@ -56,7 +57,7 @@ def remarks(
     if remembered is None:  # which would tell whether the model was trained on them
         own = {f"input {v.name!r}" for v in model.graph.inputs if _is_scaled(v)}
         said += [f for f in found if f.what == UNSCALED and f.where not in own]
-    found = constant_outputs(model, [sample.feeds for sample in kept], [sample.outputs for sample in kept])
+    found = list(constant_outputs(model, [s.feeds for s in kept], [s.outputs for s in kept]).values())
     if remembered is not None:
         with suppress(ExecutionError):  # it is cut from the model as it came, which onnxruntime may be too new for
             found += remembered.compare([sample.feeds for sample in spread(kept, _RUN)], options)

@@ -31,8 +31,11 @@ def test_wrong_name_gives_the_models_names() -> None:
         ((4, 5, 3), "channels last"),
         ((1, 4, 5, 3), "channels last"),
         ((3, 4, 6), r"1x3x4x6.*\?x3x4x5|1x3x4x6.*Nx3x4x5"),
-        ((1, 1, 3, 4, 5), "one dimension of 1 too many"),
-        ((4, 5), "4x5"),
+        ((1, 1, 3, 4, 5), "axis 0, of 1, is one too many"),
+        ((1, 3, 4, 5, 1), "axis 4, of 1, is one too many"),
+        ((1, 3, 1, 4, 6), "wants Nx3x4x5$"),
+        ((4, 5), r"4x5.*a single sample needs one more in front, array\[None\]"),
+        ((4, 6), "wants Nx3x4x5$"),
         ((), "scalar"),
     ],
 )

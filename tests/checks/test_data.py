@@ -7,7 +7,8 @@ import onnx
 import pytest
 
 import onnxq
-from onnxq.checks.data import Looker, constant_outputs
+from onnxq.checks.constant import constant_outputs
+from onnxq.checks.data import Looker
 from onnxq.graph.files.load_named import load_named
 from onnxq.ort.session import inputs_of
 from tests.models import build, normal
@@ -80,6 +81,19 @@ def test_what_is_empty_for_most_samples_is_not_the_same_for_all() -> None:
     """A branch of an exporter's merged decoder gives nothing where the other one gives the cache."""
     model, given = load_named(cached()), feeds([0, 0, 0])
     empty, full = np.zeros((1, 0, 8), np.float32), np.ones((1, 4, 8), np.float32)
-    assert constant_outputs(model, given, [{"present.0": y} for y in (empty, full, empty)]) == []
-    (found,) = constant_outputs(model, given, [{"present.0": y} for y in (empty, full, full)])
+    assert constant_outputs(model, given, [{"present.0": y} for y in (empty, full, empty)]) == {}
+    (found,) = constant_outputs(model, given, [{"present.0": y} for y in (empty, full, full)]).values()
     assert found.where == "output 'present.0'" and "the same on 2 different samples" in found.what
+
+
+def test_a_score_that_is_zero_on_most_samples_is_not_the_same_for_all() -> None:
+    """A detector gives exactly 0 on all samples but one."""
+    model = build(
+        "(float[N, 4] x) => (float[N, 1] y) { s = MatMul (x, w) y = Relu (s) }", w=np.ones((4, 1), np.float32)
+    )
+    data = -np.abs(np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32))
+    assert [f.where for f in onnxq.check(model, data=data) if f.where.startswith("output")] == ["output 'y'"]
+    for at in range(20):
+        rare = data.copy()
+        rare[at] *= -1
+        assert [f.where for f in onnxq.check(model, data=rare) if f.where.startswith("output")] == []
