@@ -148,6 +148,37 @@ def test_all_outputs_of_a_node_have_to_leave_integers() -> None:
     assert chosen == {conv, last} and graph
 
 
+def _chain(*ops: str) -> tuple[ir.Graph, list[ir.Node]]:
+    """Operators of one input in a row, on tensors of 100 elements."""
+    x = ir.Value(name="x", shape=ir.Shape((1, 100)), type=ir.TensorType(ir.DataType.FLOAT))
+    nodes: list[ir.Node] = []
+    for k, op in enumerate(ops):
+        nodes.append(ir.node(op, [nodes[-1].outputs[0] if nodes else x], name=f"n{k}"))
+        nodes[-1].outputs[0].name, nodes[-1].outputs[0].shape = f"v{k}", ir.Shape((1, 100))
+    return ir.Graph([x], nodes[-1].outputs, nodes=nodes, name="g"), nodes
+
+
+@pytest.mark.parametrize(("fused", "integer"), [(4.6, True), (4.65, False)])
+def test_what_a_float_kernel_computes_on_the_side_counts_against_integers(fused: float, integer: bool) -> None:
+    """900 / 1.1 = 818 in float; in integers 135 to quantize, 100, 115 to dequantize, and a Tanh with its own launch."""
+    graph, (conv, tanh) = _chain("Conv", "Tanh")
+    rules = {conv: OpRule("Conv", Kind.COMPUTE, cost=(9.0, 1.0))}
+    backend = replace(BACKEND, fused_float={("Conv", "Tanh"): fused})
+    chosen = cheapest(backend, rules, lambda n: n.outputs[0], set(), set())
+    assert (conv in chosen) is integer and tanh not in chosen and graph
+
+
+def test_a_kernel_for_channels_last_follows_what_feeds_it_but_where_it_is_asked_for() -> None:
+    graph, (conv, pool, last) = _chain("Conv", "MaxPool", "Conv")
+    rules = {
+        conv: OpRule("Conv", Kind.COMPUTE, cost=(1.0, 100.0)),
+        pool: OpRule("MaxPool", Kind.MOVEMENT, cost=(1.0, 0.5), cost_behind=0.1),
+        last: OpRule("Conv", Kind.COMPUTE, cost=(100.0, 1.0)),
+    }
+    assert cheapest(BACKEND, rules, lambda n: n.outputs[0], set(), set()) == {last} and graph
+    assert cheapest(BACKEND, rules, lambda n: n.outputs[0], set(), {pool}) == {pool, last}
+
+
 def test_unknown_dimensions_count_sixteen_but_the_first() -> None:
     assert elements(ir.Value(shape=ir.Shape(("N", 3, "H", "W")))) == 3 * 16 * 16
     assert elements(ir.Value(shape=ir.Shape(()))) == 1
