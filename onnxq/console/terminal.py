@@ -89,7 +89,16 @@ def _shorten(text: str, width: int) -> str:
     if _columns(text) <= width:
         return text
     front = (width - 1) // 2
-    return f"{text[:front]}…{text[len(text) - (width - 1 - front) :]}"
+    end = _beginning(text[::-1], width - 1 - front)[::-1]
+    return f"{_beginning(text, front)}…{end}"
+
+
+def _beginning(text: str, width: int) -> str:
+    """As much of a text as fits into ``width`` columns."""
+    count = min(width, len(text))
+    while _columns(text[:count]) > width:
+        count -= 1
+    return text[:count]
 
 
 def bytes_text(count: float) -> str:

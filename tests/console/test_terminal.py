@@ -40,6 +40,16 @@ def test_a_pipe_gets_whole_names_and_a_terminal_shortened_ones(monkeypatch: pyte
     assert line.endswith("12.5")
 
 
+def test_names_of_wide_characters_are_shortened_to_the_columns_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    stream = Terminal()
+    Screen(stream).table(("name", "dB"), [("層" * 60, "12.5"), ("n" * 60, "9.5")], right=(1,))
+    _, wide, narrow = stream.getvalue().splitlines()
+    assert "層…" in wide
+    assert len(narrow) == 40
+    assert 39 <= len(wide) + wide.count("層") <= 40, "each takes two columns"
+
+
 def test_a_long_name_in_a_pipe_does_not_push_other_rows_apart() -> None:
     stream = Utf8()
     Screen(stream).table(("name", "dB"), [("n" * 300, "12.5"), ("short", "3.1")])
