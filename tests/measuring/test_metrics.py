@@ -67,6 +67,7 @@ def test_exact_and_zero() -> None:
     assert sqnr(np.zeros(4), x) == -math.inf
     assert cosine(np.zeros(4), np.zeros(4)) == 1.0
     assert cosine(np.zeros(4), x) == 0.0
+    assert cosine(x, np.zeros(4)) == 0.0, "a result without any signal is not alike"
 
 
 def test_the_worst_sample_is_seen_though_the_total_is_good() -> None:
