@@ -91,7 +91,7 @@ def agrees(model: onnx.ModelProto, folder: Path) -> list[str]:
     """Hold ncnn's outputs to the simulation's; the layers that ncnn computes in integers."""
     feeds = feeds_for(model, samples=3, N=1)
     q = onnxq.quantize(model, feeds, backend="ncnn", output=folder / "q.onnx", options=Options(placement="all"))
-    seen = examine(RUNTIME, folder / "q.onnx", feeds)
+    seen = examine(RUNTIME, folder / "q.onnx", feeds, packing=False)
     assert seen.remarks == ()
     assert {line.split()[1] for line in seen.integer} == set(q.plan.quantized)
     for output, arrays in infer(ir.to_proto(q.rendered()), feeds, optimize=False).items():
@@ -109,6 +109,27 @@ def test_numbers(name: str, tmp_path: Path) -> None:
 def test_layers(name: str, tmp_path: Path) -> None:
     text, weights, count = LAYERS[name]
     assert len(agrees(build(text, **weights), tmp_path)) == count
+
+
+def test_kernels_of_many_channels(tmp_path: Path) -> None:
+    """Those that ncnn packs: the depthwise one multiplies by an approximate reciprocal, and only that differs."""
+    model = build(
+        """(float[1, 32, 10, 10] x) => (float[1, 32, 8, 8] y, float[1, 48, 10, 10] z) {
+            [a] y = Conv <group = 32> (x, w1)
+            [b] z = Conv (x, w2)
+        }""",
+        w1=normal(32, 1, 3, 3),
+        w2=normal(48, 32, 1, 1),
+    )
+    feeds = feeds_for(model, samples=2)
+    q = onnxq.quantize(model, feeds, backend="ncnn", output=tmp_path / "q.onnx")
+    reference = infer(ir.to_proto(q.rendered()), feeds, optimize=False)
+    for packing in (False, True):
+        seen = examine(RUNTIME, tmp_path / "q.onnx", feeds, packing=packing)
+        for name, arrays in reference.items():
+            for want, got in zip(arrays, (sample[name] for sample in seen.outputs), strict=True):
+                atol = (5e-4 if packing and name == "y" else 1e-6) * float(np.abs(want).max())
+                np.testing.assert_allclose(got, want, rtol=0, atol=atol)
 
 
 def test_what_is_left_in_float_has_no_scales_in_ncnn(tmp_path: Path) -> None:

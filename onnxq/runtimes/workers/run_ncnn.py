@@ -153,6 +153,7 @@ def compute(request: Request, model: Any, files: list[Path], script: str) -> Non
     inputs = [value.name for value in inputs_of(model)]
     with ncnn.Net() as net:
         net.opt.num_threads = 1
+        net.opt.use_packing_layout = request.options["packing"]
         if net.load_param(str(files[0])) or net.load_model(str(files[1])):
             raise RefusedError("ncnn does not load the int8 model")
         for index, feeds in enumerate(request.feeds()):
