@@ -30,6 +30,10 @@ CHAINS = [
 OTHERS = [
     "b = Abs(x) \n d = Sub(b, x) \n m = Mul(slope, d) \n t = Add(p, m)",  # the other way round
     "n = Neg(u) \n r = Relu(n) \n m = Mul(r, slope) \n t = Add(p, m)",  # of another tensor
+    "b = Abs(u) \n d = Sub(x, b) \n m = Mul(slope, d) \n t = Add(p, m)",
+    "b = Abs(x) \n d = Sub(u, b) \n m = Mul(slope, d) \n t = Add(p, m)",
+    "n = Min(zero, u) \n m = Mul(slope, n) \n t = Add(p, m)",
+    "n = Erf(x) \n r = Relu(n) \n m = Mul(r, slope) \n t = Add(p, m)",  # of a function of it
     "n = Min(x, half) \n m = Mul(slope, n) \n t = Add(p, m)",  # bends elsewhere
     "n = Neg(x) \n r = Relu(n) \n m = Mul(r, slope) \n t = Sub(m, p)",  # falls
     "n = Neg(x) \n r = Relu(n) \n m = Mul(r, slope) \n a = Add(p, m) \n t = Mul(a, m)",  # read elsewhere
@@ -42,19 +46,19 @@ def fuse(model: ir.Model) -> list[Note]:
 
 
 def text(body: str) -> str:
-    return f"g (float[2,8,3] u) => (float[2,8,3] y) {{ x = Tanh(u) \n p = Relu(x) \n {body} \n y = Cos(t) }}"
+    return f"g (float[2,8,3] u) => (float[2,8,3] y) {{ x = Tanh(u) \n p = Relu(x) \n {body} \n y = Sin(t) }}"
 
 
 @pytest.mark.parametrize("body", CHAINS)
 def test_the_operator_takes_the_place_of_the_chain(body: str) -> None:
     model, notes = apply(fuse, build(text(body), **CONSTANTS), FEEDS)
-    assert ops(model) == ["Tanh", "PRelu", "Cos"]
+    assert ops(model) == ["Tanh", "PRelu", "Sin"]
     assert notes == [Note("fuse_prelu", "", "1 chains replaced by PRelu")]
 
 
 def test_one_slope_for_all_is_a_leaky_relu() -> None:
     body = "n = Min(x, zero) \n m = Mul(n, few) \n t = Add(p, m)"
-    assert ops(apply(fuse, build(text(body), **CONSTANTS), FEEDS)[0]) == ["Tanh", "LeakyRelu", "Cos"]
+    assert ops(apply(fuse, build(text(body), **CONSTANTS), FEEDS)[0]) == ["Tanh", "LeakyRelu", "Sin"]
 
 
 @pytest.mark.parametrize("body", OTHERS)
