@@ -73,7 +73,7 @@ def share_of_time(reference: Session, result: Session, feeds: Feeds, clock: Cloc
 
 
 def glance(reference: Session, result: Session, feeds: Feeds, clock: Clock) -> tuple[float, float]:
-    """Best times of both models in seconds, in a fifth of a second at most where a run is short, else of one or two runs.
+    """Best times of both models in seconds: in a fifth of a second where a run is short, else of one or two runs.
 
     The first run does not count: the result has run before and the float model has not, which takes up to half as long
     again.
