@@ -38,6 +38,7 @@ from onnxq.graph.files.load_named import load_named
 from onnxq.graph.files.save import save
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs
+from onnxq.planning.table_rows import row
 from onnxq.quantized import Quantized
 from onnxq.render.encodings import Version, parse, to_document
 from onnxq.render.formats import FAKE_QUANTIZE
@@ -74,7 +75,7 @@ def _read(version: Version, path: Path) -> Quantized:
     def axis(name: str, scales: int) -> int:
         """The channel axis by the operator that reads a constant."""
         for use in constants[name].uses():
-            rule = BACKEND.rules.get(use.node.op_type)
+            rule = row(BACKEND, use.node)
             if rule is not None and rule.weight_axis is not None and use.idx in rule.weights:
                 found = rule.weight_axis(use.node, use.idx)
                 if found is not None:

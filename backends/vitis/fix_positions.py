@@ -23,6 +23,7 @@ from onnxq.graph.namer import unique_names
 from onnxq.graph.passes.constants import lift_constants
 from onnxq.graph.shapes import forget_shapes, infer_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
+from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.render.sidecar import put_together, take_apart, write_json
@@ -84,7 +85,7 @@ def _biases(model: ir.Model, backend: Backend) -> set[str]:
     """Constants that a layer reads as its bias."""
     found = set()
     for node in all_nodes(model):
-        rule = backend.rules.get(node.op_type)
+        rule = row(backend, node)
         if rule is not None and rule.bias is not None and rule.bias < len(node.inputs):
             value = node.inputs[rule.bias]
             if value is not None and value.name:

@@ -34,6 +34,7 @@ from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array, is_constant
 from onnxq.plan import Site
+from onnxq.planning.table_rows import row
 from onnxq.prepare import backend_named
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
@@ -59,7 +60,7 @@ def once(quantized: Quantized) -> Quantized:
     Args:
         quantized: left unchanged.
     """
-    plan, numbers, rules = quantized.plan, quantized.qparams, quantized.backend.rules
+    plan, numbers = quantized.plan, quantized.qparams
     by_reader = {(edge.node, edge.index): site for site in plan.sites for edge in site.readers}
     of_tensor: dict[str, list[Site]] = {}
     for site in plan.sites:
@@ -67,7 +68,7 @@ def once(quantized: Quantized) -> Quantized:
     outputs = {v.name for v in quantized.model.graph.outputs}
     dropped: set[str] = set()
     for node in quantized.model.graph.all_nodes():
-        rule = rules.get(node.op_type)
+        rule = row(quantized.backend, node)
         if node.name not in plan.quantized or rule is None or not (rule.kind is Kind.MOVEMENT or rule.shares(node)):
             continue
         count = len(node.inputs) if rule.data is None else 1

@@ -14,6 +14,7 @@ from onnxq.graph.traverse import all_nodes
 from onnxq.options import Options
 from onnxq.plan import Edge, Plan, Site
 from onnxq.planning.planner import make_plan
+from onnxq.planning.table_rows import row
 from onnxq.prepare import Prepared
 from onnxq.spec import PerChannel, PerTensor, QuantSpec
 from onnxq.torch.composites import BETWEEN
@@ -235,7 +236,7 @@ class _Mapper:
         """Whether the node that makes a tensor moves values that are on the same grid."""
         value = self.values.get(site.tensor)
         node = value.producer() if value is not None else None
-        rule = self.backend.rules.get(node.op_type) if node is not None else None
+        rule = row(self.backend, node) if node is not None else None
         if node is None or rule is None or rule.kind is not Kind.MOVEMENT:
             return False
         edge, root = Edge(node.name or "", 0), plan.root(site).name

@@ -242,3 +242,19 @@ def test_a_layer_is_counted_with_the_function_it_absorbs(monkeypatch: pytest.Mon
     found = importlib.import_module("run_snpe").kinds(model)
     assert found["integer"] == ["Conv first", "Relu relu", "Conv second", "Relu relu", "Relu relu"]
     assert found["floating"] == ["Conv many", "Neg neg", "Conv weight"], "read twice; a weight in float"
+
+
+def test_an_operator_of_another_domain_does_not_say_where_channels_lie(tmp_path: Path) -> None:
+    """Its name may be that of a standard one, whose weights have their channels on another axis."""
+    model = build("(float[2, 8] x) => (float[2, 8] y) { y = Gemm <transB = 1> (x, w) }", w=normal(8, 8))
+    path = tmp_path / "q.onnx"
+    q = onnxq.quantize(model, images(2, 8, samples=2), backend="snpe", output=path, options=Options(per_channel=True))
+    written = onnx.load(path)
+    written.graph.node.insert(0, onnx.helper.make_node("MatMul", ["x", "w"], ["own"], domain="custom"))
+    written.opset_import.append(onnx.helper.make_opsetid("custom", 1))
+    onnx.save(written, path)
+    read = BACKEND.format_named(q.format).read
+    assert read is not None
+    for result in (q, read(path)):
+        (weight,) = (result.qparams[s.name] for s in result.plan.sites if s.role == "weight")
+        assert weight.spec.granularity.axis == 0  # type: ignore[union-attr]

@@ -280,3 +280,24 @@ def test_factors_that_are_in_a_model_already_are_not_multiplied_in_again(tmp_pat
     for feed in DATA:
         want, got = (infer(onnx.load(path), [feed], optimize=False)["y"] for path in (first, second))
         np.testing.assert_array_equal(got, want)
+
+
+def test_an_operator_of_another_domain_has_no_bias(tmp_path: Path) -> None:
+    """Its name may be that of a standard one: what it reads third is a constant like others."""
+    model = build(
+        "(float[1, 4, 6, 6] x) => (float[1, 4, 6, 6] y) { a = Conv (x, w)\n r = Relu (a)\n y = Mul (r, c) }",
+        w=normal(4, 4, 1, 1),
+        c=normal(4, 1, 1),
+    )
+    path = tmp_path / "m.onnx"
+    onnxq.quantize(model, images(1, 4, 6, 6), backend="vitis", output=path, options=Options(format="fix-positions"))
+    read = BACKEND.formats["fix-positions"].read
+    assert read is not None
+    alone = read(path)
+    written = onnx.load(path)
+    (factor,) = (name for node in written.graph.node if node.op_type == "Mul" for name in node.input if name != "r")
+    written.graph.node.append(onnx.helper.make_node("Conv", ["x", "x", factor], ["own"], domain="custom"))
+    written.opset_import.append(onnx.helper.make_opsetid("custom", 1))
+    onnx.save(written, path)
+    roles = [{site.tensor: site.role for site in r.plan.sites}[factor] for r in (alone, read(path))]
+    assert roles[0] == roles[1] != "bias"

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnxq.backend import Backend, Kind
 from onnxq.graph.traverse import all_nodes
 from onnxq.plan import Edge, Site
+from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams
 
 __all__ = ["related"]
@@ -45,7 +46,7 @@ def _ties(model: ir.Model, backend: Backend, sites: Sequence[Site], numbers: Map
             data.setdefault(site.tensor, site)
     ties: dict[str, str] = {}
     for node in all_nodes(model):
-        rule = backend.rules.get(node.op_type)
+        rule = row(backend, node)
         source = data.get(node.inputs[0].name or "") if node.inputs and node.inputs[0] is not None else None
         if rule is None or rule.kind is not Kind.MOVEMENT or source is None:
             continue

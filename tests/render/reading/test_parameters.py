@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import onnxq
@@ -42,6 +43,22 @@ def test_what_moves_between_two_zero_points_is_not_tied() -> None:
     back = onnxq.read(model)
     assert all(site.tied_to is None for site in back.plan.sites) and len(back.plan.sites) == 2
     equal_outputs(model.SerializeToString(), back.qdq(), images(1, 2, 4, 4)[0])
+
+
+def test_what_another_domain_names_like_data_movement_is_not_tied() -> None:
+    """It may compute anything; what is known of it are the scales on both its sides."""
+    model = build(
+        """(float[1, 2, 4, 4] x) => (float[1, 2, 4, 4] y) {
+            q = QuantizeLinear (x, s, z)  d = DequantizeLinear (q, s, z)
+            p = custom.Transpose (d)
+            r = QuantizeLinear (p, s, z)  y = DequantizeLinear (r, s, z)
+        }""",
+        s=f32(0.02),
+        z=np.uint8(128),
+    )
+    model.opset_import.append(onnx.helper.make_opsetid("custom", 1))
+    back = onnxq.read(model)
+    assert [site.tied_to for site in back.plan.sites] == [None, None]
 
 
 @pytest.mark.parametrize(
