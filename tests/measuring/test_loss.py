@@ -22,6 +22,9 @@ def test_outputs_of_another_shape_and_integers_have_none() -> None:
     floats: dict[str, NDArray[Any]] = {"y": RIGHT, "i": np.arange(3)}
     other: dict[str, NDArray[Any]] = {"y": RIGHT[:-1], "i": np.arange(3)}
     assert not losses([floats], [floats], [other])
+    assert not losses([floats] * 2, [floats] * 2, [floats, other]), "one of the samples is enough"
+    assert not losses([floats] * 2, [other, floats], [floats] * 2)
+    assert losses([floats] * 2, [floats] * 2, [floats] * 2).keys() == {"y"}
 
 
 def test_what_counts_as_the_loss_of_quantizing() -> None:
