@@ -1,6 +1,6 @@
 """Where a result is poor: what of it hurts the outputs is found by measuring, and stays float.
 
-Below 40 dB that is arithmetic between layers which float makes next to no dearer (:mod:`onnxq.deciding.relief`), or,
+Below 40 dB that is what float makes next to no dearer, between layers or at the end (:mod:`onnxq.deciding.relief`), or,
 where a target has no table of costs, Concats whose one scale is far too large for some of what they read
 (:mod:`onnxq.deciding.ties`), and arithmetic just before float arithmetic that amplifies its noise
 (:mod:`onnxq.deciding.tails`). Below 30 dB, weights that float layers store as integers take 16 bits where 8 cost as

@@ -1,9 +1,10 @@
 """Arithmetic that runs in integers for its neighbours' sake alone, and costs much of the result: it stays float where
 that takes next to no time.
 
-Such is an Add or a Concat between two layers: one scale for all it gives may drown a part that float arithmetic behind
-it brings back to size (one row of a tensor in front of a LayerNormalization, say), which the tensor as a whole does not
-show. So it is measured at the outputs, first with all of it float that comes cheap, then piece by piece.
+Such is an Add or a Concat between two layers, or a small last layer (:mod:`onnxq.deciding.cheap_pieces`): one scale
+for all it gives may drown a part that float arithmetic behind it brings back to size (one row of a tensor in front of a
+LayerNormalization, say), which the tensor as a whole does not show. So it is measured at the outputs, first with all of
+it float that comes cheap, then piece by piece.
 """
 
 from __future__ import annotations
@@ -11,17 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import onnx_ir as ir
-
-from onnxq.backend import Backend, Kind, OpRule
 from onnxq.deciding.rescue import GROUPS, groups
-from onnxq.graph.traverse import all_nodes
 from onnxq.plan import Plan
-from onnxq.planning.placement import elements
-from onnxq.planning.sites import REORDERINGS
-from onnxq.planning.table_rows import row
 
-__all__ = ["AMPLIFIED", "CHEAP", "FINE", "NARROW", "TIED", "cheap_in_float", "costly_in_integers", "stored_together"]
+__all__ = ["AMPLIFIED", "CHEAP", "FINE", "NARROW", "TIED", "Piece", "costly_in_integers", "stored_together"]
 
 FINE = 40.0
 """dB: where every output has as much, nothing is looked for."""
@@ -31,8 +25,6 @@ _MOST_LOST = 1.0
 """dB that another may lose."""
 _AUDIBLE = 0.1
 """Of the noise that stays, or of that of 40 dB, from which on a piece's own counts."""
-_SHARE = 0.02
-"""Of the cost of what is quantized, that all pieces together may cost."""
 
 AMPLIFIED = "float arithmetic after it amplifies what its integers leave: {}"
 CHEAP = "its integers leave {}, and it costs almost nothing extra in float"
@@ -40,39 +32,6 @@ NARROW = "8 bits leave {}"
 TIED = "one scale for all that it reads leaves {}"
 
 Piece = tuple[str, ...]
-
-
-def cheap_in_float(
-    model: ir.Model, plan: Plan, backend: Backend, sizes: Mapping[str, int], budget: float
-) -> list[Piece]:
-    """Pieces of the model that are no matrix products, and that would take next to no more time in float.
-
-    Neighbours make one piece, so that no conversions stand between them; each node is one where that is too dear.
-
-    Args:
-        model: the float model.
-        plan: where it is quantized.
-        backend: has the table of costs.
-        sizes: tensor name → number of elements, where it is known.
-        budget: cost of what is quantized, in the unit of the table; the pieces together cost at most 2 % of it.
-
-    Returns:
-        Names of nodes, the cheapest pieces first.
-    """
-    small = _Small(model, plan, backend, sizes)
-    priced: list[tuple[float, Piece]] = []
-    for found in small.neighbours():
-        price = small.price(found)
-        if price <= _SHARE * budget or len(found) == 1:
-            priced.append((price, tuple(n.name or "" for n in found)))
-        else:
-            priced += [(small.price([n]), (n.name or "",)) for n in found if n.op_type not in REORDERINGS]
-    room, chosen = _SHARE * budget, []
-    for price, piece in sorted(priced, key=lambda pair: pair[0]):
-        if price <= room:
-            room -= price
-            chosen.append(piece)
-    return chosen
 
 
 def stored_together(plan: Plan) -> list[Piece]:
@@ -86,75 +45,6 @@ def stored_together(plan: Plan) -> list[Piece]:
     return list(dict.fromkeys(tuple(piece) for piece in together.values()))
 
 
-class _Small:
-    """Quantized nodes that are no multiply-accumulates."""
-
-    def __init__(self, model: ir.Model, plan: Plan, backend: Backend, sizes: Mapping[str, int]) -> None:
-        self._plan, self._backend, self._sizes = plan, backend, sizes
-        self._rules: dict[ir.Node, OpRule] = {}
-        self._behind: dict[ir.Node, ir.Node] = {}
-        """Activation functions that are computed together with a node."""
-        by_name = {node.name: node for node in all_nodes(model)}
-        for node in by_name.values():
-            rule = row(backend, node) if node.name in plan.quantized else None
-            if rule is not None and rule.kind in (Kind.ELEMENTWISE, Kind.MOVEMENT):
-                self._rules[node] = rule
-        for function, producer in plan.absorbed.items():
-            self._behind[by_name[producer]] = by_name[function]
-
-    def neighbours(self) -> list[list[ir.Node]]:
-        """Nodes that read from one another, each time all of them; none that only reorder."""
-        seen: set[ir.Node] = set()
-        found = []
-        for start in self._rules:
-            together, stack = [], [start]
-            while stack:
-                node = stack.pop()
-                if node in seen or node not in self._rules:
-                    continue
-                seen.add(node)
-                together.append(node)
-                stack += [use.node for value in self._outputs(node) for use in value.uses()]
-                stack += [maker for value in node.inputs if (maker := self._maker(value)) is not None]
-            if any(node.op_type not in REORDERINGS for node in together):
-                found.append(together)
-        return found
-
-    def price(self, piece: Iterable[ir.Node]) -> float:
-        """What a piece costs in float beyond what it costs now, at most: the placement may find a better way."""
-        inside, backend = set(piece), self._backend
-        total = 0.0
-        for node in inside:
-            as_float, as_integer = self._rules[node].costs(node)
-            total += (as_float - as_integer) * self._size(node.outputs[0])
-            function = self._behind.get(node)
-            rule = row(backend, function) if function is not None else None
-            if function is not None and rule is not None:
-                total += rule.costs(function)[0] * self._size(function.outputs[0])
-            for value in node.inputs:
-                maker = self._maker(value)
-                if value is not None and maker not in inside and maker and maker.name in self._plan.quantized:
-                    total += backend.dequantize_cost * self._size(value) + backend.node_cost
-            for value in self._outputs(node):
-                if any(use.node not in inside and use.node.name in self._plan.quantized for use in value.uses()):
-                    total += (backend.quantize_cost + self._rules[node].cost_behind) * self._size(value)
-                    total += backend.node_cost
-        return max(total, 0.0)
-
-    def _outputs(self, node: ir.Node) -> list[ir.Value]:
-        return [self._behind.get(node, node).outputs[0], *node.outputs[1:]]
-
-    def _maker(self, value: ir.Value | None) -> ir.Node | None:
-        """The node that gives a tensor; for an absorbed activation function the one that it is computed with."""
-        maker = value.producer() if value is not None else None
-        if maker is not None and maker.name in self._plan.absorbed and maker.inputs[0] is not None:
-            return maker.inputs[0].producer()
-        return maker
-
-    def _size(self, value: ir.Value) -> int:
-        return self._sizes.get(value.name or "") or elements(value)
-
-
 def costly_in_integers(
     pieces: Iterable[Piece],
     measure: Callable[[Iterable[str]], Mapping[str, float]],
@@ -166,7 +56,7 @@ def costly_in_integers(
     """The pieces that cost an output much of what it could have.
 
     Args:
-        pieces: names of nodes, see :func:`cheap_in_float`.
+        pieces: names of nodes, see :func:`onnxq.deciding.cheap_pieces.cheap_in_float`.
         measure: nodes kept float → SQNR in dB of each float output.
         advance: told how many measurements are done.
         most: groups to measure, at most; neighbours are measured together where there are more pieces.

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from onnxq.calibration.statistics import KeptSample
 from onnxq.console.progress import Reporter
+from onnxq.deciding.cheap_pieces import cheap_in_float
 from onnxq.deciding.decide import SEARCH
 from onnxq.deciding.decider import Decider
 from onnxq.deciding.relief import (
@@ -17,7 +18,6 @@ from onnxq.deciding.relief import (
     CHEAP,
     NARROW,
     TIED,
-    cheap_in_float,
     costly_in_integers,
     stored_together,
 )

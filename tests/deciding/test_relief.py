@@ -79,7 +79,7 @@ def test_decibels_that_cost_no_time_are_taken_of_good_results_too() -> None:
 
 
 def test_what_is_dear_in_float_is_not_even_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onnxq.deciding.relief._SHARE", 0.001)
+    monkeypatch.setattr("onnxq.deciding.cheap_pieces._SHARE", 0.001)
     monkeypatch.setattr("onnxq.deciding.what_hurts.costly_in_integers", None)
     assert {"join", "place"} <= onnxq.quantize(tower(0.1), DATA).plan.quantized.keys()
 
@@ -135,3 +135,37 @@ def test_no_other_output_may_pay_for_it() -> None:
 def test_what_does_not_run_helps_nobody() -> None:
     assert costly_in_integers([("a",)], lambda kept: {} if set(kept) else {"y": 10.0}) == {}
     assert costly_in_integers([], lambda kept: {}) == {}
+
+
+def classes(one: float) -> onnx.ModelProto:
+    """Scores of classes at each place, of which those of one are far larger: one scale leaves the others few steps."""
+    head = normal(8, 64, 3, 3, scale=0.15, seed=3)
+    head[0] *= one
+    return build(
+        """(float[1, 16, 32, 32] x) => (float[1, 8, 32, 32] y) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, first)
+            r = Relu (a)
+            b = Conv <pads = [1, 1, 1, 1]> (r, second)
+            s = Relu (b)
+            c = Conv <pads = [1, 1, 1, 1]> (s, third)
+            t = Relu (c)
+            [head] h = Conv <pads = [1, 1, 1, 1]> (t, head_w)
+            y = Softmax <axis = 1> (h)
+        }""",
+        first=normal(256, 16, 3, 3, scale=0.1),
+        second=normal(256, 256, 3, 3, scale=0.03, seed=1),
+        third=normal(64, 256, 3, 3, scale=0.03, seed=2),
+        head_w=head,
+    )
+
+
+def test_scores_of_classes_that_one_scale_drowns_stay_float() -> None:
+    """The last layer in float costs next to nothing beside the others."""
+    data = images(1, 16, 32, 32)
+    assert "head" in onnxq.quantize(classes(1.0), data).plan.quantized
+    result = onnxq.quantize(classes(200.0), data)
+    everything = onnxq.quantize(classes(200.0), data, options=Options(placement="all"))
+    assert result.verification is not None and result.verification.worst is not None
+    assert everything.verification is not None and everything.verification.worst is not None
+    assert list(result.plan.quantized.values()) == ["Conv"] * 3 and "head" in everything.plan.quantized
+    assert result.verification.worst[1].sqnr > everything.verification.worst[1].sqnr + 6
