@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import onnx_ir as ir
@@ -16,12 +16,13 @@ from onnxq.plan import Edge, Plan, Site
 from onnxq.planning.planner import make_plan
 from onnxq.planning.table_rows import row
 from onnxq.prepare import Prepared
-from onnxq.spec import PerChannel, PerTensor, QuantSpec
+from onnxq.spec import PerChannel, PerTensor
 from onnxq.torch.composites import BETWEEN
+from onnxq.torch.mapped import BiasRule, Mapped, Spot
 from onnxq.torch.marks import RECURRENT, Marked, Marker, Place, without_marks
 from onnxq.torch.places import shared_numbers
 
-__all__ = ["LAYERS", "BiasRule", "Mapped", "Spot", "map_plan"]
+__all__ = ["LAYERS", "map_plan"]
 
 _CHANNELS = {"linear": 0, "conv1d": 0, "conv2d": 0, "conv3d": 0, "embedding": 0}
 _CHANNELS |= {"conv_transpose1d": 1, "conv_transpose2d": 1, "conv_transpose3d": 1}
@@ -31,71 +32,6 @@ HOISTED = "_hoisted"
 """End of a tensor's name where :mod:`onnxq.graph.passes.hoist` has put its operator in front of what moves values."""
 LAYERS = frozenset({*_CHANNELS, *_PRODUCTS})
 """Functions that multiply and add."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spot:
-    """A quantizer that the plan wants.
-
-    Attributes:
-        spec: its grid; the axis is that of torch's tensor.
-        weight: of a weight, else of an activation.
-        fixed: the range, where it is given by an operator's definition.
-        places: tensors of calls that it quantizes.
-        channels: along the axis, 1 per tensor.
-        shape: of the tensor at its places, where it is the same at all of them, and one weight.
-    """
-
-    spec: QuantSpec
-    weight: bool
-    fixed: tuple[float, float] | None
-    places: tuple[Place, ...]
-    channels: int
-    shape: tuple[int, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class BiasRule:
-    """A bias in units of the scales of data and weight.
-
-    Attributes:
-        call: of the layer.
-        position: of the bias among the call's arguments; None where it is not one of them.
-        data: the data's place.
-        weight: the weight's place.
-        norm: the call of the batch normalization that folds into the layer.
-    """
-
-    call: str
-    position: str | None
-    data: Place
-    weight: Place
-    norm: str | None
-
-
-@dataclass(slots=True)
-class Mapped:
-    """What is put where.
-
-    Attributes:
-        spots: quantizers.
-        biases: rounded biases, by layer.
-        left: node → why it stays float although the target would quantize it.
-        weights: those of them whose weights the target would store as integers.
-        plan: the plan itself, of the example's graph.
-        calls: every call seen.
-        notes: what is done to the graph for the target before it is quantized.
-        refolded: layers whose weights have to be quantized behind the folding of their batch normalization.
-    """
-
-    spots: list[Spot]
-    biases: list[BiasRule]
-    left: dict[str, str]
-    weights: list[str]
-    plan: Plan
-    calls: set[str]
-    notes: list[str]
-    refolded: list[str] = field(default_factory=list)
 
 
 def map_plan(proto: Any, marker: Marker, backend: Backend, options: Options) -> Mapped:

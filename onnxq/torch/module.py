@@ -16,7 +16,8 @@ from onnxq.plan import Plan
 from onnxq.torch.biases import folded_bias_error, rounded_bias
 from onnxq.torch.composites import BETWEEN, opened_between
 from onnxq.torch.insertion import IN_PLACE, Insertion, ModulePath, map_tensors, require_one_run
-from onnxq.torch.mapping import LAYERS, BiasRule, Mapped, Spot
+from onnxq.torch.mapped import BiasRule, Mapped, Spot
+from onnxq.torch.mapping import LAYERS
 from onnxq.torch.marks import changes_first
 from onnxq.torch.quantizers import Quantizer
 

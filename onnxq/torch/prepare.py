@@ -27,7 +27,8 @@ from onnxq.torch.exporter import to_onnx
 from onnxq.torch.feeding import example_of, fed
 from onnxq.torch.insertion import Insertion, ModulePath
 from onnxq.torch.maker import Maker
-from onnxq.torch.mapping import Mapped, Spot, map_plan
+from onnxq.torch.mapped import Mapped, Spot
+from onnxq.torch.mapping import map_plan
 from onnxq.torch.marks import Marker
 from onnxq.torch.module import QuantizedModule, require_prepared
 from onnxq.torch.quantizers import Quantizer
