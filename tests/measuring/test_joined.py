@@ -62,6 +62,17 @@ def test_a_concat_within_one_along_the_same_axis_is_taken_apart() -> None:
     assert [split[name].shape for name in "cab"] == [(2, 1), (2, 4), (2, 3)]
     np.testing.assert_array_equal(np.concatenate(list(split.values()), axis=1), array)
     assert part.split(array[:, :3]) == {} and part.split(array[0, 0]) == {}, "not of these sizes"
+    assert Partition(-1, ("a", "b"), (3, 1)).split(array[:, :5]) == {}
+
+
+def test_a_transpose_that_says_no_order_turns_all_axes_round() -> None:
+    model = build(
+        """(float[2, 5, 3] a, float[2, 5, 1] b) => (float[4, 5, 2] y) {
+            c = Concat <axis = 2> (a, b)
+            y = Transpose (c)
+        }"""
+    )
+    assert found(model) == {"y": (Partition(-3, ("a", "b"), (3, 1)),)}
 
 
 @pytest.mark.parametrize(
