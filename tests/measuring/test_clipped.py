@@ -34,8 +34,10 @@ def test_the_share_beyond_the_bounds_is_told() -> None:
 
 
 def test_what_rounding_loses_more_of_is_not_told() -> None:
+    """Of a third, uniform to 2.55, ``(2.55 - 1.275)**3 / (3 * 2.55)`` is cut off: as much as steps of 1.04 round."""
     assert not clipped(inside(), {"h": (-2.5, 2.5)}, {"h": 0.02}, Options())
-    assert not clipped(inside(), {"h": (-1.275, 1.275)}, {"h": 2.0}, Options())
+    assert not clipped(inside(), {"h": (-1.275, 1.275)}, {"h": 1.15}, Options())
+    assert clipped(inside(), {"h": (-1.275, 1.275)}, {"h": 0.95}, Options())
 
 
 def test_a_model_that_cannot_be_run_tells_nothing() -> None:
