@@ -23,11 +23,11 @@ from onnxq.calibration.chance import drawn, one_of_each_pair
 from onnxq.calibration.data import open_data
 from onnxq.calibration.statistics import KeptSample
 from onnxq.console.progress import Reporter, Silent
-from onnxq.console.terminal import decibel, decibels
+from onnxq.console.terminal import decibel, decibels, plural
 from onnxq.errors import DataError, ModelError, OptionError
 from onnxq.given.carried import quantizing
 from onnxq.graph.shapes import forget_shapes
-from onnxq.locations import artifact_path, require_output, spare
+from onnxq.locations import artifact_path, require_file, require_output, spare
 from onnxq.measuring.final_check import final_check
 from onnxq.measuring.outputs import worst_sqnr
 from onnxq.measuring.rescaled import rescaled_apart
@@ -116,6 +116,7 @@ def finetune(
         ModelError: torch cannot run an operator of the model, or the teacher is another model, or quantized.
         DataError: fewer than two samples.
         OptionError: a number is out of range, torch or the device is missing, or the loss gives no finite number.
+        OutputError: there is no place for the result or the state.
     """
     from onnxq.torch.devices import require_device
     from onnxq.torch.distill import Settings, distill
@@ -129,6 +130,8 @@ def finetune(
     require_device(device)
     most = steps if steps is not None else _DEFAULT_STEPS if minutes is None else _MOST_STEPS
     require_output(output)
+    if resume is not None:
+        require_file(resume, "Give the path of the file to keep the state in")
     given = quantized if isinstance(quantized, Quantized) else read(quantized, backend=backend)
     place = None if output is None else artifact_path(output, quantized, given.backend.name)
     _spare(place, given, model=quantized, data=data, **{"float model": teacher})
@@ -164,9 +167,10 @@ def finetune(
             spent=lambda: 0.0 if minutes is None else (time.monotonic() - began) / max(60 * minutes, 1e-9),
             save=lambda step, error: save(student, resume, step, settings),
         )
-    note = f"finetune: {done} steps, relative error on {len(choosing)} samples held back {before:.3g} to {after:.3g}"
+    note = f"finetune: {plural(done, 'step')}, relative error on {plural(len(choosing), 'sample')} held back "
+    note += f"{before:.3g} to {after:.3g}"
     trained = student.result()
-    note += f"; in onnxruntime, on {len(judging)} others, "
+    note += f"; in onnxruntime, on {plural(len(judging), 'other')}, "
     made = _better(given, trained, (given_sqnr, judge(trained)), note, any_gain=loss is not None and after < before)
     made = judge.verified(made, prepared)
     say(made.verification)
@@ -216,7 +220,8 @@ def _rate(given: Quantized) -> float:
 def _check(**numbers: float | None) -> None:
     for name, value in numbers.items():
         low, high = {"steps": (1, math.inf), "batch": (1, math.inf), "vary": (0, 1)}.get(name, (0, math.inf))
-        if value is not None and not low <= value <= high:
+        endless = value == math.inf and name != "minutes"
+        if value is not None and (endless or not low <= value <= high):
             bounds = f"from {low} to {high}" if high < math.inf else f"of at least {low}"
             raise OptionError(f"{value!r} is not a number {bounds}", where=name)
 

@@ -285,6 +285,8 @@ def test_a_floor_that_is_no_number(capsys: Captured) -> None:
     ("arguments", "said"),
     [
         (("verify", "q.onnx", "--max-steps", "1"), "--max-steps needs --layers"),
+        (("verify", "q.onnx", "--samples", "8"), "--samples needs --data"),
+        (("check", "m.onnx", "--image-mean", "0.5"), "--image-mean needs --data"),
         (("quantize", "m.onnx", "--data", "d", "-o", "q.onnx", "--metric", "m.py:f"), "--metric needs --max-drop"),
     ],
 )

@@ -17,9 +17,9 @@ import pytest
 import onnxq
 from onnxq import Options
 from onnxq.console.progress import Silent
-from onnxq.errors import DataError, ModelError, OptionError
+from onnxq.errors import DataError, ModelError, OptionError, OutputError
 from tests.contract import infer, sqnr
-from tests.models import build, feeds_for, normal
+from tests.models import build, feeds_for, normal, untouched
 from tests.targets import classifier, residual
 
 torch = pytest.importorskip("torch")
@@ -228,6 +228,14 @@ def test_ctrl_c_says_whether_a_state_was_kept(
         onnxq.finetune(quantized, FEEDS[:8], teacher=residual(), steps=20, resume=state, reporter=Stops())
 
 
+@pytest.mark.parametrize(("name", "said"), [(".", "this is a folder"), ("no/state", "the folder does not exist")])
+def test_a_state_that_cannot_be_kept_is_refused_before_the_work(
+    name: str, said: str, quantized: onnxq.Quantized, tmp_path: Path
+) -> None:
+    with pytest.raises(OutputError, match=said):
+        onnxq.finetune(quantized, untouched(), teacher=residual(), steps=1, resume=tmp_path / name)
+
+
 def test_errors_come_before_the_work(quantized: onnxq.Quantized) -> None:
     with pytest.raises(ModelError, match="outputs"):
         onnxq.finetune(quantized, FEEDS, teacher=_renamed())
@@ -235,6 +243,8 @@ def test_errors_come_before_the_work(quantized: onnxq.Quantized) -> None:
         onnxq.finetune(quantized, FEEDS[:1], teacher=residual())
     with pytest.raises(OptionError, match="steps: 0 is not a number of at least 1"):
         onnxq.finetune(quantized, FEEDS, teacher=residual(), steps=0)
+    with pytest.raises(OptionError, match="lr: inf is not a number of at least 0"):
+        onnxq.finetune(quantized, FEEDS, teacher=residual(), lr=float("inf"))
     with pytest.raises(OptionError, match="vary: 2 is not a number from 0 to 1"):
         onnxq.finetune(quantized, FEEDS, teacher=residual(), vary=2)
     with pytest.raises(ModelError, match="carries no quantizers"):

@@ -121,10 +121,17 @@ def _require_partners(args: argparse.Namespace) -> None:
     Raises:
         UsageError: it names the two.
     """
-    partner, keys = {"quantize": ("max_drop", SEARCH), "verify": ("layers", ("max_steps",))}.get(args.verb, ("", ()))
-    lone = [key for key in keys if getattr(args, key) is not None]
-    if lone and (getattr(args, partner) is None or getattr(args, partner) is False):
-        raise UsageError(f"--{lone[0].replace('_', '-')} needs --{partner.replace('_', '-')}")
+    of_data = ("opt_samples", *(key for key in vars(args) if key.startswith("image_")))
+    partners: dict[str, dict[str, tuple[str, ...]]] = {
+        "quantize": {"max_drop": SEARCH},
+        "verify": {"layers": ("max_steps",), "data": of_data},
+        "check": {"data": of_data},
+    }
+    for partner, keys in partners.get(args.verb, {}).items():
+        lone = [key for key in keys if getattr(args, key) is not None]
+        if lone and (getattr(args, partner) is None or getattr(args, partner) is False):
+            flags = (f"--{key.removeprefix('opt_').replace('_', '-')}" for key in (lone[0], partner))
+            raise UsageError(" needs ".join(flags))
 
 
 def _config(args: argparse.Namespace, run_keys: Sequence[str]) -> Config:
