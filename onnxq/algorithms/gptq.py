@@ -2,7 +2,8 @@
 
 Frantar et al., GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers, 2022. Convolutions
 are matrix products of patches, every group of them by itself. The second moments of a layer's input are measured about
-the means where the layer has a bias of its own, which then takes up the mean error.
+the means where the layer has a bias of its own, which then takes up the mean error. Layers of few inputs, depthwise
+kernels above all, are rounded by a wider search as well, and each output takes what has the least error.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from onnxq.algorithm import Draft
 from onnxq.algorithms.common.parameter_help import LAYERWISE
+from onnxq.algorithms.layerwise.beam import MOST_INPUTS, beam
 from onnxq.algorithms.layerwise.improve import Answer, Problem, improve
 from onnxq.algorithms.layerwise.rounding import Grid, descend, errors, feed_back
 from onnxq.algorithms.layerwise.scales import fit_scales, search_scales
@@ -92,12 +94,15 @@ def solve(problem: Problem, *, by_activation: bool, search: bool, sweeps: int) -
     answers = []
     for qparams in choices:
         grid = Grid.of(problem.layer, qparams)
-        made = feed_back(problem.target, hessian, grid, by_activation=by_activation)
+        made = [feed_back(problem.target, hessian, grid, by_activation=by_activation)]
         if sweeps:
-            made = descend(problem.target, made, hessian, grid, sweeps=sweeps)
-        answers.append(Answer(made, qparams))
-        if search and few:
-            answers.append(_fitted(problem, answers[-1]))
+            made = [descend(problem.target, made[0], hessian, grid, sweeps=sweeps)]
+        if few and hessian.shape[1] <= MOST_INPUTS:
+            made.append(beam(problem.target, hessian, grid))
+        for weight in made:
+            answers.append(Answer(weight, qparams))
+            if search and few:
+                answers.append(_fitted(problem, answers[-1]))
     return _best(problem, answers)
 
 

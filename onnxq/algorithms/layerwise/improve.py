@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,10 @@ class Problem:
     hessian: Doubles
     moments: Moments
 
+    def pulled(self, share: float) -> Problem:
+        """With a share of what takes the target away from the weight, 0 to 1."""
+        return replace(self, target=self.weight + share * (self.target - self.weight))
+
     @property
     def grid(self) -> Grid:
         """Of the weight, with the numbers as they are now."""
@@ -81,8 +85,10 @@ def improve(
 ) -> None:
     """Give layers better weights.
 
-    What is compared on samples held back is the layer's output error: with the weight and bias as they were, and with
-    the answer and its bias; the better one stays, a tie leaves all as it was.
+    What is compared on samples held back is the layer's output error: with the weight and bias as they were, with that
+    weight and a bias that takes up the mean error, and with the answer and its bias; the best stays, a tie leaves all
+    as it was. They also tell how much of the error of the layers before it a layer is to make up for: what makes up for
+    it on the samples learned from does so by chance in part.
 
     Args:
         draft: changed in place; a note says what was done.
@@ -132,28 +138,64 @@ def _improve_one(
 ) -> None:
     layer = seen.layer
     weight = layer.matrix(original(draft, layer.weight.name)).astype(np.float64)
-    free = bias and layer.bias is not None
-    problem = _problem(layer, draft.numbers[layer.site], weight, seen.fitting, free, damping)
-    answer = solve(problem)
-    now = problem.grid.nearest(layer.matrix().astype(np.float64)) - weight
-    change = answer.weight - weight
-    old = _bias_change(draft, layer, weight.shape)
-    new = -seen.fitting.offset(change) if free else old
-    before = float(seen.held.error(now, old).sum())
-    after = float(seen.held.error(change, new).sum())
-    plain = float(seen.held.error(now, -seen.fitting.offset(now)).sum()) if free else before
-    best = min(before, plain)
-    if not after < best - _LEAST * abs(best):
+    qparams, free = draft.numbers[layer.site], bias and layer.bias is not None
+    trial = _Trial(seen, _bias_change(draft, layer, weight.shape), free)
+    change = Grid.of(layer, qparams).nearest(layer.matrix().astype(np.float64)) - weight
+    before = float(seen.held.error(change, trial.old).sum())
+    with_bias = trial.error(change)
+    problem = _problem(layer, qparams, weight, seen.fitting, free, damping)
+    share = trial.share(problem.target - weight)
+    answer = solve(problem.pulled(share))
+    after = trial.error(answer.weight - weight)
+    if _is_less(after, min(before, with_bias)):
+        tally.better += 1
+        if 0 < after < before:
+            tally.ratios.append(after / before)
+        layer.set_weight(layer.weight_of(answer.weight))
+        draft.numbers[layer.site] = answer.qparams
+        change = answer.weight - weight
+    else:
         tally.undone += 1
-        return
-    tally.better += 1
-    if 0 < after < before:
-        tally.ratios.append(after / before)
-    layer.set_weight(layer.weight_of(answer.weight))
-    draft.numbers[layer.site] = answer.qparams
+        if not _is_less(with_bias, before):
+            return
     if free and layer.bias is not None:
         start = original(draft, layer.bias.name)
-        layer.set_bias(start.astype(np.float64) + np.reshape(new, start.shape))
+        layer.set_bias(start.astype(np.float64) + np.reshape(trial.bias(change), start.shape))
+
+
+def _is_less(error: float, than: float) -> bool:
+    return error < than - _LEAST * abs(than)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Trial:
+    """What changes of a layer's weight do to its output on samples held back.
+
+    Attributes:
+        seen: what the layer read.
+        old: change of the bias so far, (groups, outputs).
+        free: whether the bias takes up the mean of the error.
+    """
+
+    seen: Seen
+    old: Doubles | float
+    free: bool
+
+    def bias(self, change: Doubles) -> Doubles | float:
+        """The change of the bias that goes with one of the weight, as learned."""
+        return -self.seen.fitting.offset(change) if self.free else self.old
+
+    def error(self, change: Doubles) -> float:
+        """Of the output, with that change of the bias."""
+        return float(self.seen.held.error(change, self.bias(change)).sum())
+
+    def share(self, pull: Doubles) -> float:
+        """The part of a change, 0 to 1, with which the error is least: a parabola through three."""
+        if self.seen.held.drift is None:
+            return 1.0
+        none, half, whole = (self.error(part * pull) for part in (0.0, 0.5, 1.0))
+        bend, slope = 2.0 * (whole + none - 2.0 * half), 4.0 * half - whole - 3.0 * none
+        return min(max(-slope / (2.0 * bend), 0.0), 1.0) if bend > 0 else 1.0
 
 
 def _problem(

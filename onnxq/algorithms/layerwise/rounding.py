@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnxq.algorithms.common.quantized_layer import QuantizedLayer
 from onnxq.qparams import QParams
 
-__all__ = ["Grid", "damped", "descend", "errors", "feed_back"]
+__all__ = ["Grid", "damped", "descend", "errors", "feed_back", "upper_factor"]
 
 Doubles = NDArray[np.float64]
 
@@ -120,7 +120,7 @@ def feed_back(weight: Doubles, hessian: Doubles, grid: Grid, *, by_activation: b
     weight = np.take_along_axis(weight, order[:, None, :], 2)
     if grid.scale.shape[2] > 1:
         grid = grid.take(order)
-    factor = _upper_factor(hessian)
+    factor = upper_factor(hessian)
     feedback = factor / np.diagonal(factor, axis1=1, axis2=2)[:, None, :]
     rounded = np.empty_like(weight)
     missing = np.empty_like(weight)  # W - Q
@@ -201,7 +201,7 @@ def descend(
     return result
 
 
-def _upper_factor(hessian: Doubles) -> Doubles:
+def upper_factor(hessian: Doubles) -> Doubles:
     """``R``, upper triangular, with ``R R^T`` the Hessian, damped tenfold as often as it must be."""
     tried = 0.0
     while True:
