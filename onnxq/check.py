@@ -19,10 +19,12 @@ from onnxq.errors import ExecutionError, ModelError, OnnxqError, OptionError
 from onnxq.given.carried import quantizing
 from onnxq.graph.files.load import ModelSource, load
 from onnxq.graph.files.onnx_checker import check as check_model
+from onnxq.graph.shapes import inputs_of_unknown_size
 from onnxq.notes.reasons import by_reason, counts
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.messages import LOOK
 from onnxq.ort.session import Session
+from onnxq.planning.placement import UNKNOWN_DIM
 from onnxq.prepare import Prepared, backend_named
 from onnxq.quantize import plan_fitted
 from onnxq.rewritten import require_home
@@ -194,12 +196,15 @@ def _plan(fitted: ir.Model, target: Backend, options: Options, shapes: Mapping[s
     except OnnxqError as error:
         return [of_error(error, f"backend {target.name!r}")]
     nodes, total = made.done, made.total
+    guessed = target.by_cost and bool(inputs_of_unknown_size(fitted, shapes))
+    hint = f"With free dimensions taken as {UNKNOWN_DIM}: --data shows those of real use." if guessed else ""
+    where = f"backend {made.backend!r}"
     if not made.quantized:
         stored = f"; the weights of {counts(made.stored.values())} will be stored as integers" if made.stored else ""
         what = f"none of {total} float nodes will be quantized{stored}"
-        found = [Finding("warning", f"backend {made.backend!r}", what)]
+        found = [Finding("note" if guessed else "warning", where, what, hint)]
     else:
-        found = [Finding("note", f"backend {made.backend!r}", f"{nodes} of {total} float nodes will be quantized")]
+        found = [Finding("note", where, f"{nodes} of {total} float nodes will be quantized", hint)]
     return found + [
         Finding("note", "stays float", f"{counts(k.op for k in kept)}: {reason}")
         for reason, kept in by_reason(made.kept_float)

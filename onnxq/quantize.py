@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,8 +15,9 @@ from onnxq.algorithm_choice import chosen
 from onnxq.backend import Backend
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.console.progress import Reporter, Silent
+from onnxq.console.terminal import listed
 from onnxq.errors import OutputError
-from onnxq.graph.shapes import shapes_of_one, sizes_at
+from onnxq.graph.shapes import inputs_of_unknown_size, shapes_of_one, sizes_at
 from onnxq.job import Job
 from onnxq.locations import artifact_path, require_file, require_output, require_several, spare
 from onnxq.notes.aloud import say
@@ -23,12 +25,15 @@ from onnxq.observe import observe, require_one, too_few_kept
 from onnxq.options import ImageOptions, Options
 from onnxq.plan import Plan
 from onnxq.planning.one_way import require_one_way
+from onnxq.planning.placement import UNKNOWN_DIM
 from onnxq.planning.planner import make_plan
 from onnxq.prepare import Prepared, Source, backend_named
 from onnxq.quantized import Quantized
 from onnxq.several import for_each_target, names_of
 
 __all__ = ["calibrate", "plan", "plan_fitted", "quantize", "quantize_all"]
+
+_log = logging.getLogger("onnxq")
 
 
 def plan(
@@ -42,13 +47,23 @@ def plan(
 
     What data shows (a tensor never computed, a part that 8 bits destroy) can keep more nodes float later. An algorithm
     that is a pipeline of its own plans for itself, and is refused here. What gains in integers depends on sizes: where
-    inputs have free ones, give ``shapes`` of a sample by input name, or a free first dimension counts as 1.
+    inputs have free ones, give ``shapes`` of a sample by input name, or a free first dimension counts as 1, and others
+    as 16, which a warning says.
     """
     options = Options.of(options)
     target = backend_named(backend)
     chosen(options.algorithms)
     target.require(options)
-    return plan_fitted(Prepared(model, options).for_target(target, options)[0], target, options, shapes)
+    fitted = Prepared(model, options).for_target(target, options)[0]
+    free = inputs_of_unknown_size(fitted, shapes or {}) if target.by_cost else []
+    if free:
+        _log.warning(
+            "free dimensions of %s are taken as %d: what gains in integers depends on them. 'onnxq check' with --data "
+            "plans for those of the data, and onnxq.plan in Python for shapes that it is given",
+            listed(list(map(repr, free)), 4),
+            UNKNOWN_DIM,
+        )
+    return plan_fitted(fitted, target, options, shapes)
 
 
 def plan_fitted(

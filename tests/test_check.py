@@ -91,6 +91,25 @@ def test_the_plan_is_that_of_the_samples_sizes() -> None:
     assert onnxq.plan(model).quantized == {}, "a free batch is taken for one of 1"
 
 
+def test_what_is_planned_without_data_says_what_sizes_it_is_for(caplog: pytest.LogCaptureFixture) -> None:
+    """Rows of 16 gain nothing in integers, those of real use do: nothing is wrong with the model."""
+    model = build(
+        """(float[N, 32, T] x) => (float[N, 32, T] y) {
+            a = Conv <pads = [1, 1]> (x, w)
+            r = Relu (a)
+            y = Conv <pads = [1, 1]> (r, w)
+        }""",
+        w=normal(32, 32, 3),
+    )
+    feeds = [{"x": normal(1, 32, 1024, seed=k, scale=1.0)} for k in range(12)]
+    assert only(check(model, data=feeds), "3 of 3 float nodes will be quantized").hint == ""
+    found = only(check(model), "none of 3 float nodes will be quantized")
+    assert found.level == "note" and "free dimensions taken as 16" in found.hint
+    assert onnxq.plan(model, shapes={"x": (1, 32, 1024)}).quantized and not caplog.messages
+    assert not onnxq.plan(model).quantized and "free dimensions of 'x' are taken as 16" in caplog.text
+    assert not only(check(model, backend="qnn"), "float nodes will be quantized").hint
+
+
 def test_data_of_which_no_sample_is_usable() -> None:
     found = only(check(MODEL, data=digits() * np.float32(np.nan)), "NaN or infinity in all 32 samples")
     assert (found.level, found.where) == ("error", "input 'image'")

@@ -13,7 +13,7 @@ from onnxq.graph.passes.exact_pools import exact_pools
 from onnxq.graph.skeleton import skeleton
 from onnxq.graph.traverse import all_graphs, all_nodes
 
-__all__ = ["forget_shapes", "infer_shapes", "shapes_of_one", "sizes_at"]
+__all__ = ["forget_shapes", "infer_shapes", "inputs_of_unknown_size", "shapes_of_one", "sizes_at"]
 
 STANDARD = ("", "ai.onnx", "ai.onnx.ml")
 
@@ -170,6 +170,17 @@ def shapes_of_one(model: ir.Model) -> dict[str, tuple[int, ...]]:
         if value.name and all(isinstance(dim, int) for dim in others):
             found[value.name] = (first if isinstance(first, int) else 1, *(d for d in others if isinstance(d, int)))
     return found
+
+
+def inputs_of_unknown_size(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> list[str]:
+    """Names of inputs with free dimensions, the first apart, of which no shape is given.
+
+    Args:
+        model: left unchanged.
+        shapes: input name → shape.
+    """
+    known = {*shapes_of_one(model), *shapes}
+    return [value.name for value in model.graph.inputs if value.name and value.name not in known]
 
 
 def sizes_at(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
