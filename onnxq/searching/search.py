@@ -14,6 +14,7 @@ from typing import Any
 
 from onnxq import plugins
 from onnxq.algorithm_choice import chosen
+from onnxq.calibration.data import open_data
 from onnxq.calibration.ranges import check_range
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.catalog import installed_algorithms
@@ -29,6 +30,7 @@ from onnxq.notes.aloud import unsaid
 from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
 from onnxq.options.one_value import check_amount
+from onnxq.ort.session import inputs_of
 from onnxq.prepare import Prepared, Source, backend_named
 from onnxq.quantize import calibrate
 from onnxq.searching import candidates, harmful_layers
@@ -122,6 +124,8 @@ def search(
     judge = None if metric is None else load_metric(metric)
     prepared = Prepared(model, options)
     spare(place, beside=beside, model=prepared.model)
+    if isinstance(eval_data, (str, os.PathLike)):
+        open_data(eval_data, inputs_of(prepared.model), image=eval_image)  # or it is missed after hours of work
     if isinstance(statistics, (str, os.PathLike)):
         statistics = Statistics.load(statistics)
     digest = model_digest(prepared.model)

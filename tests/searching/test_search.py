@@ -24,7 +24,7 @@ from onnxq.measuring.metrics import sqnr
 from onnxq.searching import search as search_run
 from onnxq.searching import trials
 from onnxq.searching.user_metric import Run
-from tests.models import build, images, normal
+from tests.models import build, images, normal, untouched
 
 Array = NDArray[Any]
 HELD = images(2, 8, 6, 6, samples=3, seed=77)
@@ -333,6 +333,14 @@ def test_a_candidate_that_fails_does_not_end_the_search(model: Path, monkeypatch
     failed = [a for a in found.attempts if a.failed]
     assert [a.what for a in failed] == ["entropy"]
     assert "ZeroDivisionError: of a plugin" in failed[0].failed
+
+
+@pytest.mark.parametrize("name", ["no.npz", "notes.txt"])
+def test_evaluation_data_that_cannot_be_read_are_refused_before_any_are_run(name: str, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    model = build("(float[1, 8, 6, 6] x) => (float[1, 8, 6, 6] y) { y = Conv (x, w) }", w=normal(8, 8, 1, 1))
+    with pytest.raises(DataError, match=rf"{name}.*: (does not exist|is not a kind of data)"):
+        onnxq.search(model, untouched(), max_drop=1.0, output=tmp_path / "q.onnx", eval_data=tmp_path / name)
 
 
 def test_without_a_metric_images_are_judged_by_error(model: Path) -> None:
