@@ -108,3 +108,15 @@ def test_a_division_by_a_constant_other_than_zero_hides_nothing(divisor: float, 
     quick = rendered.clone()
     quicken(quick)
     assert sum(node.op_type == "FakeQuantize" for node in quick.graph) == left
+
+
+def test_a_normalization_of_equal_numbers_is_still_seen() -> None:
+    """All are rounded to 1: a variance of 0, and a NaN without an epsilon."""
+    model = build(
+        "(float[1, 4] x) => (float[1, 4] y) { y = LayerNormalization <epsilon = 0.0> (x, s) }", s=np.ones(4, np.float32)
+    )
+    feeds = [{"x": np.array([[1.0, 1.0001, 0.9999, 1.0]], np.float32)}] * 2
+    q = onnxq.quantize(model, feeds, backend="snpe", options=Options(placement="all"))
+    assert len(q.plan.quantized) == 1
+    for one in (q.simulated(), q.rendered()):
+        assert np.isnan(Session(one, optimize=False).run(feeds[0])["y"]).all()
