@@ -12,9 +12,11 @@ from onnxq import Options
 from onnxq.catalog import backends
 from tests.models import build, f32, normal
 
-__all__ = ["GRAPHS", "TARGETS", "plan_text"]
+__all__ = ["BY_RUNTIMES", "GRAPHS", "TARGETS", "plan_text"]
 
 TARGETS = tuple(target.name for target in backends())
+BY_RUNTIMES = frozenset({("qnn", "context"), ("qnn", "dlc"), ("ncnn", "int8")})
+"""Targets and formats that only a vendor's runtime writes."""
 
 
 def residual() -> onnx.ModelProto:

@@ -18,14 +18,13 @@ from onnxq.cli import main
 from onnxq.errors import OptionError, OutputError
 from onnxq.locations import require_folder, require_output
 from tests.models import feeds_for, untouched
-from tests.targets import residual
+from tests.targets import BY_RUNTIMES, residual
 
 SIDECARS = [
     (target.name, name, form.beside)
     for target in backends()
     for name, form in target.formats.items()
-    if form.beside
-    and (target.name, name) not in {("qnn", "context"), ("qnn", "dlc"), ("ncnn", "int8")}  # need runtimes
+    if form.beside and (target.name, name) not in BY_RUNTIMES
 ]
 """Targets that write files beside the model: their formats, and the files' endings."""
 

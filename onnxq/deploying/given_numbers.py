@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend
 from onnxq.deploying.exact import hold_exact_constants
-from onnxq.deploying.shared import same_grid, share_grids
+from onnxq.deploying.shared import averages, same_grid, share_grids
 from onnxq.deploying.source import kind_of
 from onnxq.given.fitted import moved_scales
 from onnxq.graph.traverse import all_nodes
@@ -115,7 +115,7 @@ def _follow_moves(
     """Numbers for tied sites without, in place: those of the tensor they come from, else of the ones they become.
 
     A quantizer moves to the front of what moves its tensor only if all that reads the tensor has these numbers: another
-    branch would be rounded that is not in the model given.
+    branch would be rounded that is not in the model given. To the front of an average it does not move at all.
     """
     values = {v.name: v for n in all_nodes(model) for v in n.outputs} | {v.name: v for v in model.graph.inputs}
     sites = {s.tensor: s for s in reversed(plan.sites) if s.role in ("activation", "constant")}
@@ -135,6 +135,8 @@ def _follow_moves(
     for site in reversed(missing):
         value = values.get(site.tensor)
         if site.name in numbers or value is None or value.is_graph_output():
+            continue
+        if any(averages(node) for node, _ in value.uses()):
             continue
         moved = [v for node, _ in value.uses() for v in node.outputs if v.uses() or v.is_graph_output()]
         after = [known(v, site) for v in moved]

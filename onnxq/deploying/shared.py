@@ -10,10 +10,11 @@ import onnx_ir as ir
 
 from onnxq.graph.traverse import all_nodes
 from onnxq.plan import Edge, Plan, Site
+from onnxq.planning.table_rows import is_standard
 from onnxq.qparams import QParams, from_range
 from onnxq.spec import QuantSpec, Scheme
 
-__all__ = ["same_grid", "share_grids", "without_torn_ties"]
+__all__ = ["averages", "same_grid", "share_grids", "without_torn_ties"]
 
 _ROUNDED = 0.5
 """Steps by which a grid may end before another and still hold it."""
@@ -24,9 +25,9 @@ def share_grids(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParam
     one of the tie has no numbers of its own. Where all have, they keep them.
 
     What only operators of the tie read need not be held beyond the range of their output, where that has numbers: it
-    clips there. All else is held: a grid that ends before would cut off what the model given does not. Of the grids
-    that hold all it is that of the tie's root, then the first in the order of the graph; where none does, one over the
-    ranges of all.
+    clips there. All else is held, what is averaged too, whose mean ends long before it: a grid that ends before would
+    cut off what the model given does not. Of the grids that hold all it is that of the tie's root, then the first in
+    the order of the graph; where none does, one over the ranges of all.
 
     Args:
         model: the model of the plan.
@@ -36,7 +37,7 @@ def share_grids(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParam
     Returns:
         The tensors whose grid has changed.
     """
-    groups, passing = _handed_on(model, plan, numbers)
+    groups, clipping = _handed_on(model, plan, numbers)
     outputs = {value.name for value in model.graph.outputs}
     changed: list[str] = []
     for members in groups:
@@ -45,7 +46,7 @@ def share_grids(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParam
             continue
         root = plan.root(members[0])
         if root in members:
-            ends = [site for site in members if site is not root and _is_end(site, passing, outputs)]
+            ends = [site for site in members if site is not root and _is_end(site, clipping, outputs)]
             grids = [numbers[site.name] for site in (root, *ends)]
         one = _holding(grids, replace(root.spec, bits=grids[0].spec.bits))
         changed += [site.tensor for site in members if not same_grid(numbers[site.name], one)]
@@ -70,8 +71,14 @@ def same_grid(one: QParams, other: QParams) -> bool:
     return alike and one.spec.bits == other.spec.bits
 
 
+def averages(node: ir.Node) -> bool:
+    """Whether an operator gives means of what it reads: their range says nothing of that."""
+    return is_standard(node) and node.op_type in ("AveragePool", "GlobalAveragePool", "ReduceMean")
+
+
 def _handed_on(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> tuple[list[list[Site]], set[str]]:
-    """Sites with numbers, two or more that meet in operators and are tied to one without, and the operators' names.
+    """Sites with numbers, two or more that meet in operators and are tied to one without, and the names of operators
+    that clip what they hand on, themselves or by what reads it.
 
     An operator that reads no site with numbers, its own or handed on to it, stays float: what several such make of one
     tensor does not meet.
@@ -86,7 +93,7 @@ def _handed_on(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> t
     for site in plan.sites:
         if site.role == "activation":
             written.setdefault(site.tensor, []).append(site)
-    known, passing = set(numbers), set[str]()
+    known, made_by = set(numbers), dict[str, list[Site]]()
     group_of: dict[str, list[Site]] = {}
     for node in nodes:
         name = node.name or ""
@@ -95,7 +102,7 @@ def _handed_on(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> t
         made = [s for tensor in behind.get(name, ()) for s in written.get(tensor, ()) if plan.root(s).name in roots]
         if not made:
             continue
-        passing.add(name)
+        made_by[name] = made
         known.update(site.name for site in made)
         root = plan.root(made[0])
         meeting = [group_of.setdefault(s.name, [s]) for s in (*read, *made) if plan.root(s) is root]
@@ -105,12 +112,23 @@ def _handed_on(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> t
     distinct = {id(group): sorted(group, key=lambda s: order[s.name]) for group in group_of.values()}
     open_ones = (group for group in distinct.values() if any(site.name not in numbers for site in group))
     found = [[site for site in group if site.name in numbers] for group in open_ones]
-    return [group for group in found if len(group) > 1], passing
+    return [group for group in found if len(group) > 1], _clipping(model, made_by, numbers)
 
 
-def _is_end(site: Site, passing: Container[str], outputs: Container[str | None]) -> bool:
-    """Whether something reads a site that does not hand it on within its tie, or nothing does."""
-    return site.tensor in outputs or not site.readers or any(edge.node not in passing for edge in site.readers)
+def _clipping(model: ir.Model, made_by: Mapping[str, list[Site]], numbers: Container[str]) -> set[str]:
+    """Operators whose results have numbers, or are read by such alone, averages aside."""
+    outputs = {value.name for value in model.graph.outputs}
+    found: set[str] = set()
+    for node in reversed(list(all_nodes(model))):
+        made = made_by.get(node.name or "")
+        if made and not averages(node) and all(s.name in numbers or not _is_end(s, found, outputs) for s in made):
+            found.add(node.name or "")
+    return found
+
+
+def _is_end(site: Site, clipping: Container[str], outputs: Container[str | None]) -> bool:
+    """Whether something reads a site that does not clip it within its tie, or nothing does."""
+    return site.tensor in outputs or not site.readers or any(edge.node not in clipping for edge in site.readers)
 
 
 def _comparable(grids: Sequence[QParams]) -> bool:

@@ -22,7 +22,7 @@ FEEDS = [{"x": normal(2, 8, 16, seed=k, scale=1.0)} for k in range(4)]
 def _net() -> onnx.ModelProto:
     """Operators whose weights some targets store otherwise than those of layers."""
     return build(
-        """(float[2, 8, 16] x) => (float[2, 8, 16] y) {
+        """(float[2, 8, 16] x) => (float[2, 8, 16] y, float[2, 8, 1, 16] z) {
             a = MatMul (x, w)
             l = LayerNormalization <axis = -1> (a, g, b)
             i = InstanceNormalization (l, gi, bi)
@@ -30,7 +30,11 @@ def _net() -> onnx.ModelProto:
             c = Conv (p, wc, bc)
             q = MatMul (c, w2)
             y = Add (q, a)
+            u = Unsqueeze (i, two)
+            z = Conv (u, wz)
         }""",
+        two=np.array([2]),
+        wz=normal(8, 8, 1, 1, seed=11),
         w=normal(16, 16),
         g=normal(16, seed=3) + 1,
         b=normal(16, seed=4),

@@ -93,6 +93,48 @@ def test_grids_given_to_all_are_kept(backend: str, small: float, large: float, o
     assert agreement(given, made) > 50, "OpenVINO's scales are rounded"
 
 
+def averaged(given: bool) -> onnx.ModelProto:
+    """A layer's output, with numbers or without, by a MaxPool into a mean, whose own grid ends at a tenth of it."""
+    quantizer = "aq = QuantizeLinear (a, t, z)  ad = DequantizeLinear (aq, t, z)" if given else "ad = Identity (a)"
+    return build(
+        f"""(float[1, 4, 6, 6] x) => (float[1, 4] y) {{
+            xq = QuantizeLinear (x, s, z)
+            xd = DequantizeLinear (xq, s, z)
+            wd = DequantizeLinear (w, sw, zw)
+            a = Conv (xd, wd)
+            {quantizer}
+            p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (ad)
+            [mean] g = GlobalAveragePool (p)
+            f = Flatten (g)
+            fq = QuantizeLinear (f, u, z)
+            fd = DequantizeLinear (fq, u, z)
+            vd = DequantizeLinear (v, sw, zw)
+            b = MatMul (fd, vd)
+            bq = QuantizeLinear (b, t, z)
+            y = DequantizeLinear (bq, t, z)
+        }}""",
+        w=np.arange(-8, 8, dtype=np.int8).reshape(4, 4, 1, 1) * np.int8(15),
+        v=np.arange(16, dtype=np.int8).reshape(4, 4),
+        sw=f32(0.01),
+        zw=np.int8(0),
+        s=f32(0.03),
+        t=f32(0.06),
+        u=f32(0.006),
+        z=np.uint8(128),
+    )
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_mean_says_nothing_of_the_range_of_what_it_is_taken_of(given: bool) -> None:
+    """RKNN computes means on the grid of their input: with that of the output all beyond it would be cut off."""
+    model = averaged(given)
+    made = onnxq.deploy(model, backend="rknn")
+    found = scales(made)
+    assert found.get("a", 0.06) == pytest.approx(0.06)
+    assert ("mean" in {kept.node for kept in made.plan.kept_float}) != given
+    assert given or agreement(model, made) > 100
+
+
 def test_one_scale_already_is_left_as_it_is() -> None:
     given = joined(small=LARGE)
     made = onnxq.deploy(given, backend="openvino")
