@@ -46,9 +46,18 @@ def plan(
     """What will be quantized how, what is tied, what stays float and why. Needs no data.
 
     What data shows (a tensor never computed, a part that 8 bits destroy) can keep more nodes float later. An algorithm
-    that is a pipeline of its own plans for itself, and is refused here. What gains in integers depends on sizes: where
-    inputs have free ones, give ``shapes`` of a sample by input name, or a free first dimension counts as 1, and others
-    as 16, which a warning says.
+    that is a pipeline of its own plans for itself, and is refused here.
+
+    Args:
+        model: path, bytes, ``ModelProto`` or ``ir.Model``; left unchanged.
+        backend: name of the target.
+        options: bits, exclusions, placement and so on.
+        shapes: of a sample, by input name. What gains in integers depends on sizes: without them a free first dimension
+            counts as 1, and others as 16, which a warning says.
+
+    Raises:
+        OptionError: the target or an option is unknown, or the target has not what the options ask for.
+        ModelError: the model is unreadable, invalid, or not for the target.
     """
     options = Options.of(options)
     target = backend_named(backend)
@@ -94,6 +103,12 @@ def calibrate(
         options: number of samples, providers, custom-op library, seed.
         image: how to read pictures, where the data is a folder of them.
         reporter: shows progress.
+
+    Returns:
+        Statistics of every tensor that some installed target may quantize, and samples held back.
+
+    Raises:
+        OnnxqError: anything that goes wrong, see :mod:`onnxq.errors`; nothing is written then.
     """
     options = Options.of(options)
     if output is not None and Path(output).suffix.lower() == ".onnx":

@@ -100,6 +100,14 @@ def _split_override(text: str) -> tuple[str, str]:
 
 
 def parse_overrides(given: object) -> tuple[tuple[str, Override], ...]:
+    """Patterns with what is different there, in the order given.
+
+    Args:
+        given: as in :data:`GivenOverrides`.
+
+    Raises:
+        OptionError: it is something else, or has an unknown key or a wrong value.
+    """
     if isinstance(given, str):
         given = (given,)
     pairs = (
