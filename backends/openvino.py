@@ -41,6 +41,7 @@ from onnxq.errors import OptionError
 from onnxq.graph.note import Note
 from onnxq.graph.passes.own_biases import own_biases
 from onnxq.graph.passes.strides_in_front import picks_elements, strides_in_front
+from onnxq.graph.passes.write_out import COMPOSITE
 from onnxq.graph.recognition.signs import cannot_be_negative
 from onnxq.graph.values import is_constant
 from onnxq.options import Options
@@ -266,6 +267,7 @@ BACKEND = Backend(
     weight_bits=frozenset({7, 8}),
     act_bits=frozenset({8}),
     quantizer_bits=frozenset({8}),
+    has_whole=COMPOSITE,
     refuses=_refuse,
     rewrite=_rewrite,
     adjust=_adjust,

@@ -2,10 +2,11 @@
 
 RKNN-Toolkit2 takes a QDQ model as one trained for quantization (``build(do_quantization=False)``) and has
 QuantizeLinear and DequantizeLinear of the standard domain only, 8 bits wide. A model of a newer opset is lowered, where
-its operators are in 19 too, or are Gelu, Swish or GroupNormalization, which are written out. The builder may hang or
-crash, so it is asked in a process of its own. A Relu stays in the graph: where a convolution is added to something, the
-builder fuses the two and drops the quantizer between, and with it a Relu that only its saturation computes (verified).
-A Sigmoid or Softmax that only makes a model output stays float: the NPU has 16-bit floats beside integers.
+its operators are in 19 too, or are written out (Gelu, Swish, GroupNormalization, and what its page lists). The builder
+may hang or crash, so it is asked in a process of its own. A Relu stays in the graph: where a convolution is added to
+something, the builder fuses the two and drops the quantizer between, and with it a Relu that only its saturation
+computes (verified). A Sigmoid or Softmax that only makes a model output stays float: the NPU has 16-bit floats beside
+integers.
 
 Verified in the simulator of RKNN-Toolkit2 2.5.0 (rk3588), operator by operator: at most 2 steps of the output from
 onnxruntime, but ReduceMean, of which it rounds sums its own way (up to 8 steps). Of whole networks, each layer from

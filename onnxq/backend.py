@@ -106,6 +106,8 @@ class Backend:
         float_tails: where it does not mix, what ends the model may stay float for the data's sake, as no
             multiply-accumulate comes behind: a processor beside the target computes it.
         all_integers: the vendor's tool makes integers of every tensor, those that the artifact has no numbers for too.
+        has_whole: of Attention, RMSNormalization and RotaryEmbedding (opset 23) those that the target has; the others
+            are written out with the operators that they consist of.
         min_opset: the model is raised to at least this opset.
         max_opset: the newest opset that the target reads, at most the newest whose quantizers onnxruntime runs.
         wide_domain: domain of QuantizeLinear and DequantizeLinear with 4- and 16-bit integers below opset 21, where the
@@ -169,6 +171,7 @@ class Backend:
     mixes: bool = True
     float_tails: bool = False
     all_integers: bool = False
+    has_whole: frozenset[str] = frozenset()
     min_opset: int = 14
     max_opset: int = NEWEST_OPSET
     wide_domain: str = ""

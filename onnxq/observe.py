@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from onnxq.algorithm_choice import chosen
 from onnxq.backend import Backend
 from onnxq.calibration.collect import collect
 from onnxq.calibration.data import open_data
-from onnxq.calibration.statistics import Statistics
+from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.catalog import backends
 from onnxq.console.progress import Reporter
 from onnxq.effort import algorithms_of, samples_to_keep
@@ -35,7 +35,12 @@ _KEPT = "keep"
 """What statistics say of themselves: how many samples were to be held back."""
 
 
-def observable(model: ir.Model, options: Options, asked: Collection[str] = ()) -> list[str]:
+def observable(
+    model: ir.Model,
+    options: Options,
+    asked: Collection[str] = (),
+    base: Callable[[Backend], ir.Model] | None = None,
+) -> list[str]:
     """Every tensor that some installed target may quantize, so that one pass over the data serves them all.
 
     What the options exclude counts as well: a Relu that stays float leaves the tensor in front of it to be quantized.
@@ -47,6 +52,7 @@ def observable(model: ir.Model, options: Options, asked: Collection[str] = ()) -
         options: exclusions and overrides. A pattern need not name anything in the form that other targets want.
         asked: targets whose faults end the run; any other, of another package say, is left out, with a warning in the
             log.
+        base: the model as :meth:`onnxq.prepare.Prepared.base` gives it for a target; ``model`` for all by default.
 
     Raises:
         OptionError: a pattern names nothing in any.
@@ -60,7 +66,7 @@ def observable(model: ir.Model, options: Options, asked: Collection[str] = ()) -
     taken = False
     for target in backends():
         try:
-            rewritten = _rewritten(model, target)
+            rewritten = _rewritten(model if base is None else base(target), target)
             if rewritten is None:
                 continue
             own = groups if rewritten is model else find_groups(rewritten)
@@ -163,10 +169,10 @@ def observe(
         asked: the targets that the statistics are for, see :func:`observable`; none: for any.
     """
     feeds = open_data(data, inputs_of(prepared.model), image=image, samples=options.samples)
-    tensors = observable(prepared.model, options, asked)
+    tensors = observable(prepared.calibrated, options, asked, prepared.base)
     with reporter.phase("calibrate", total=feeds.length) as advance:
         made = collect(
-            prepared.model,
+            prepared.calibrated,
             tensors,
             feeds,
             expected=feeds.length,
@@ -176,6 +182,8 @@ def observe(
             custom_op_library=options.custom_op_library,
             progress=advance,
         )
+    if prepared.calibrated is not prepared.model:
+        made.model_digest = model_digest(prepared.model)  # of the model that the user has
     trim()  # its sessions are gone: what comes next opens others
     made.meta[_KEPT] = str(samples_to_keep(options))
     made.remarks = remarks(prepared.model, prepared.remembered, made, options)

@@ -26,6 +26,7 @@ from onnxq.graph.passes.lower_opset import lower_opset, newer_than
 from onnxq.graph.passes.normalize import normalize
 from onnxq.graph.passes.simplify import simplify
 from onnxq.graph.passes.upcast import upcast
+from onnxq.graph.passes.write_out import COMPOSITE, write_out
 from onnxq.graph.traverse import all_nodes, describe
 from onnxq.graph.values import MADE
 from onnxq.options import Options
@@ -83,6 +84,7 @@ class Prepared:
         self.notes += map(str, infer_foreign(model, options.custom_op_library))
         check(model)
         self.model = model
+        self._bases: dict[frozenset[str], tuple[ir.Model, list[str]]] = {}
         self.lost = [*_inputs_lost(before, model), *still_half(widened)]
         self.random = check_random(model)
 
@@ -91,10 +93,28 @@ class Prepared:
         """What the user should know of the model, as sentences."""
         return [*self.lost, *(f"{finding.what}. {finding.hint.rstrip('.')}" for finding in self.random)]
 
+    @property
+    def calibrated(self) -> ir.Model:
+        """The model with all that some target has not as one operator written out: statistics of it serve every one."""
+        return self._written_out(COMPOSITE)[0]
+
+    def base(self, target: Backend) -> ir.Model:
+        """The model with what the target has not as one operator written out; not to be changed."""
+        return self._written_out(COMPOSITE - target.has_whole)[0]
+
+    def _written_out(self, operators: frozenset[str]) -> tuple[ir.Model, list[str]]:
+        if operators not in self._bases:
+            self._bases[operators] = self.model, []
+            if any(node.op_type in operators for node in all_nodes(self.model)):
+                model = self.model.clone()
+                if notes := write_out(model, operators):
+                    self._bases[operators] = model, [str(note) for note in notes]
+        return self._bases[operators]
+
     def for_target(self, target: Backend, options: Options) -> tuple[ir.Model, list[str]]:
         """The model as a target wants it, its tensors named as they are, and what was done to it.
 
-        It is the attribute ``model`` itself where nothing was done.
+        It is that of :meth:`base` itself where nothing else was done.
 
         Raises:
             OptionError: an opset is asked for that the result cannot have.
@@ -103,10 +123,12 @@ class Prepared:
         least = needed_opset(target, options)
         if target.rewrite_opset is not None and options.opset is None:
             least = max(least, target.rewrite_opset(self.model))
-        model, notes = self.raised(self.model, least, options.opset)
+        base, written = self._written_out(COMPOSITE - target.has_whole)
+        model, notes = self.raised(base, least, options.opset)
+        notes = [*written, *notes]
         lower = model.opset_imports.get("", 0) > target.max_opset
         if target.rewrite is not None or lower:
-            cloned = model is self.model
+            cloned = model is base
             model = model.clone() if cloned else model
             before = _tensors(model).keys()
             notes += lowered(model, target.name, target.max_opset, options)
@@ -117,7 +139,7 @@ class Prepared:
                 if name not in before:
                     value.meta[MADE] = True
             if cloned and not lower and parts.are_the_same:
-                model = self.model  # whose measurements other targets share
+                model = base  # whose measurements other targets share
         refuse = target.format_named(options.format).refuses
         if refuse is not None:
             refuse(model)

@@ -93,7 +93,7 @@ def sensitivity(
             "the statistics hold no samples to run", hint="Calibrate again with more memory or smaller samples"
         )
     start = time.perf_counter()
-    probe = make_probe(prepared.model, target, options, statistics, spread(statistics.kept, samples))
+    probe = make_probe(prepared.base(target), target, options, statistics, spread(statistics.kept, samples))
     made = replace(_measured(probe, widths, runs, reporter), seconds=time.perf_counter() - start)
     if plot is not None:
         _draw(made, plot)

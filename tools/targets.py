@@ -17,6 +17,7 @@ from docstrings import markdown
 from onnxq import plugins
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.catalog import backends
+from onnxq.graph.passes.write_out import COMPOSITE
 from onnxq.rows import Never
 from onnxq.spec import PerTensor, QuantSpec
 
@@ -92,6 +93,7 @@ def page(target: Backend) -> str:
     act_bits = "" if len(target.act_bits) > 10 else f"; bits {_numbers(target.act_bits)}"
     bias = target.bias if isinstance(target.bias, str) else str(target.bias)
     opset = f"{target.min_opset} to {target.max_opset}"
+    apart = sorted(COMPOSITE - target.has_whole)
     lines = [
         f"{_HEAD}# {target.name}: {target.title}",
         "",
@@ -118,6 +120,7 @@ def page(target: Backend) -> str:
         f"- biases: {bias}",
         f"- computed together with the operator before them: {', '.join(sorted(target.absorbed)) or 'nothing'}",
         f"- opset: {opset}",
+        *([f"- written out with the operators that they consist of: {', '.join(apart)}"] if apart else []),
         f"- runtime for `onnxq verify`: {_runtime(target)}",
         "",
         "| operator | quantized | note |",

@@ -128,7 +128,7 @@ REFUSED = {
         "(float[1, 4, 6] x) => (float[1, 4, 6] y, float[4] m, float[4] v) {{ {} }}",
         "other running means",
     ),
-    "heads": ("(float[1, 2, 6, 8] x) => (float[1, 2, 6, 8] y) {{ {} }}", "onnxruntime's own Attention"),
+    "heads": ("(float[1, 2, 6, 8] x) => (float[1, 2, 6, 6] y) {{ {} }}", "onnxruntime's own Attention"),
     "sized": ("(float[1, 4, H, 6] x) => (float[1, 4, 12, 12] y) {{ {} }}", "ignores its output_shape"),
 }
 BODIES = {
@@ -136,7 +136,7 @@ BODIES = {
     "topk": "[best] y, i = TopK (x, k)",
     "nms": f"{NMS}\n y = GatherND (s, i)",
     "training": "y, m, v = BatchNormalization <training_mode = 1> (x, one, one, one, one)",
-    "heads": "y = Attention (x, x, x)",
+    "heads": "a, k, v, y = Attention (x, x, x)",
     "sized": "y = ConvTranspose <strides = [2, 2], output_shape = [12, 12]> (x, w)",
 }
 

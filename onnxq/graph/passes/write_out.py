@@ -2,46 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
+from onnxq.graph.passes.attention_chains import (
+    attention,
+    is_plain_attention,
+    is_plain_normalization,
+    is_plain_rotation,
+    rms_normalization,
+    rotary_embedding,
+)
+from onnxq.graph.passes.chain import Chain
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, remove_nodes, rename_output, set_constant, stand_for
+from onnxq.graph.values import constant_array, remove_nodes, rename_output
 
-__all__ = ["can_be_written", "write", "write_out"]
+__all__ = ["COMPOSITE", "can_be_written", "write", "write_out"]
 
 _EACH_CHANNEL = 21
 """Opset from which on a GroupNormalization has factors for each channel, not for each group."""
 _CHAINS = ("GroupNormalization", "Swish")
 """Operators for which targets have no kernel of their own, but such for their parts."""
+COMPOSITE = frozenset({"Attention", "RMSNormalization", "RotaryEmbedding"})
+"""Operators for which some targets have a kernel of their own, and others such for their parts."""
 
 
-def write_out(model: ir.Model) -> list[Note]:
-    """Write every Swish and GroupNormalization as a chain, as older exporters do and targets know.
+def write_out(model: ir.Model, operators: Collection[str] = _CHAINS) -> list[Note]:
+    """Write operators as chains, as older exporters do and targets know.
 
-    Of a Swish they make SiLU, of which onnxruntime has a kernel, and integer ones for its parts; a GroupNormalization
-    becomes an InstanceNormalization.
+    That is every Swish and GroupNormalization by default: of a Swish they make SiLU, of which onnxruntime has a kernel,
+    and integer ones for its parts; a GroupNormalization becomes an InstanceNormalization.
 
     Args:
         model: changed in place, shapes inferred, constants folded. Its tensors keep their names and numbers.
+        operators: which.
 
     Returns:
-        One note with their number, if any.
+        One note with their numbers, if any.
     """
-    current, namer, count = model.opset_imports.get("", 0), Namer(model), 0
+    current, namer, done = model.opset_imports.get("", 0), Namer(model), Counter[str]()
     for node in list(all_nodes(model)):
-        if node.op_type in _CHAINS and node.domain in ("", "ai.onnx") and can_be_written(node, current):
+        if node.op_type in operators and node.domain in ("", "ai.onnx") and can_be_written(node, current):
+            done[node.op_type] += 1
             write(node, current, namer)
-            count += 1
-    if not count:
+    if not done:
         return []
     infer_shapes(model)
-    return [Note("write_out", "", f"{count} {' and '.join(_CHAINS)} nodes are written out")]
+    return [Note("write_out", "", f"written out: {', '.join(f'{n} {op}' for op, n in sorted(done.items()))}")]
 
 
 def can_be_written(node: ir.Node, opset: int) -> bool:
@@ -49,6 +62,9 @@ def can_be_written(node: ir.Node, opset: int) -> bool:
     x = node.inputs[0] if node.inputs else None
     if node.op_type not in _WRITERS or x is None or x.dtype is not ir.DataType.FLOAT:
         return False
+    plain = _PLAIN.get(node.op_type)
+    if plain is not None:
+        return plain(node)
     if node.op_type != "GroupNormalization":
         return True
     ranked = x.shape is not None and len(x.shape) > 2 and isinstance(x.shape[1], int)
@@ -57,33 +73,13 @@ def can_be_written(node: ir.Node, opset: int) -> bool:
 
 def write(node: ir.Node, opset: int, namer: Namer) -> None:
     """Put the chain in the place of an operator for which :func:`can_be_written` holds."""
-    chain = _Chain(node, opset, namer)
+    chain = Chain(node, opset, namer)
     made = _WRITERS[node.op_type](chain)
     rename_output(made, node.outputs[0])
     remove_nodes([node])
 
 
-class _Chain:
-    """Puts nodes in front of one, of which the last gives what it gives."""
-
-    def __init__(self, node: ir.Node, opset: int, namer: Namer) -> None:
-        assert isinstance(node.graph, ir.Graph) and node.inputs[0] is not None
-        self.node, self.graph, self.opset, self.namer, self.x = node, node.graph, opset, namer, node.inputs[0]
-
-    def put(self, op: str, *inputs: ir.Value, **attributes: ir.Attr) -> ir.Value:
-        name = self.namer.node(f"{self.node.name}_{op}")
-        made = ir.node(op, list(inputs), attributes=attributes or None, name=name)
-        made.outputs[0].name = self.namer.fresh(f"{self.node.outputs[0].name}_{op}")
-        made.outputs[0].type = self.x.type
-        stand_for(made, [self.node])
-        self.graph.insert_before(self.node, [made])
-        return made.outputs[0]
-
-    def number(self, value: float) -> ir.Value:
-        return set_constant(self.graph, self.namer, f"{self.node.name}_number", np.asarray(value, np.float32))
-
-
-def _gelu(chain: _Chain) -> ir.Value:
+def _gelu(chain: Chain) -> ir.Value:
     x, number = chain.x, chain.number
     approximate = chain.node.attributes.get("approximate")
     if approximate is not None and approximate.as_string() == "tanh":
@@ -95,42 +91,46 @@ def _gelu(chain: _Chain) -> ir.Value:
     return chain.put("Mul", product, number(0.5))
 
 
-def _swish(chain: _Chain) -> ir.Value:
+def _swish(chain: Chain) -> ir.Value:
     alpha = chain.node.attributes.get_float("alpha", 1.0)
     inner = chain.x if alpha == 1.0 else chain.put("Mul", chain.x, chain.number(alpha))
     return chain.put("Mul", chain.x, chain.put("Sigmoid", inner))
 
 
-def _group_normalization(chain: _Chain) -> ir.Value:
+def _group_normalization(chain: Chain) -> ir.Value:
     """Normalized as pictures of one channel a group, then scaled channel by channel: group by group below opset 21."""
     node, x = chain.node, chain.x
     assert x.shape is not None
     groups, rank = node.attributes.get_int("num_groups", 1), len(x.shape)
 
-    def constant(name: str, array: np.ndarray) -> ir.Value:
-        return set_constant(chain.graph, chain.namer, f"{node.name}_{name}", array)
-
-    split = chain.put("Reshape", x, constant("groups", np.asarray([0, groups, -1])))
+    split = chain.put("Reshape", x, chain.integers(0, groups, -1))
     each = chain.opset >= _EACH_CHANNEL
-    ones, zeros = (constant(name, np.full(groups, n, np.float32)) for name, n in (("ones", 1), ("zeros", 0)))
+    ones, zeros = (chain.constant(name, np.full(groups, n, np.float32)) for name, n in (("ones", 1), ("zeros", 0)))
     factors = (ones, zeros) if each else [value for value in node.inputs[1:] if value is not None]
     epsilon = ir.AttrFloat32("epsilon", node.attributes.get_float("epsilon", 1e-5))
     normal = chain.put("InstanceNormalization", split, *factors, epsilon=epsilon)
     sizes = [dim for dim in x.shape[1:] if isinstance(dim, int)]
     known = len(sizes) == rank - 1
-    shape = constant("shape", np.asarray([0, *sizes], np.int64)) if known else chain.put("Shape", x)
-    if not known:
-        shape.type = ir.TensorType(ir.DataType.INT64)
+    shape = chain.integers(0, *sizes) if known else chain.put("Shape", x, dtype=ir.DataType.INT64)
     result = chain.put("Reshape", normal, shape)
     for op, value in (("Mul", node.inputs[1]), ("Add", node.inputs[2])) if each else ():
         array = constant_array(value)
         assert array is not None
-        result = chain.put(op, result, constant(op.lower(), array.reshape(-1, *[1] * (rank - 2))))
+        result = chain.put(op, result, chain.constant(op.lower(), array.reshape(-1, *[1] * (rank - 2))))
     return result
 
 
-_WRITERS: dict[str, Callable[[_Chain], ir.Value]] = {
+_WRITERS: dict[str, Callable[[Chain], ir.Value]] = {
     "Gelu": _gelu,
     "GroupNormalization": _group_normalization,
+    "Attention": attention,
+    "RMSNormalization": rms_normalization,
+    "RotaryEmbedding": rotary_embedding,
     "Swish": _swish,
 }
+_PLAIN: dict[str, Callable[[ir.Node], bool]] = {
+    "Attention": is_plain_attention,
+    "RMSNormalization": is_plain_normalization,
+    "RotaryEmbedding": is_plain_rotation,
+}
+"""Operators of which some nodes can be written."""
