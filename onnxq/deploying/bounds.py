@@ -52,7 +52,15 @@ def keep_bounds(source: Quantized, plan: Plan, numbers: dict[str, QParams], opti
         options: custom operators and providers.
     """
     held = {tensor for site in plan.sites for tensor in (site.tensor, *site.spans)} | beside_border(source)
-    out = [s for s in source.plan.sites if s.role == "activation" and s.tensor not in held]
+    scales = {
+        (site.source, float(numbers[site.name].scale)) for site in plan.sites if not numbers[site.name].scale.ndim
+    }
+    out = [
+        site
+        for site in source.plan.sites
+        if site.role == "activation" and site.tensor not in held
+        if source.qparams[site.name].scale.ndim or (site.tensor, float(source.qparams[site.name].scale)) not in scales
+    ]
     values = {v.name or "": v for node in source.model.graph for v in node.outputs}
     behind = {site.tensor: numbers[site.name] for site in plan.sites if site.role == "activation"}
     ends: dict[str, tuple[float, float]] = {}

@@ -15,7 +15,8 @@ from onnxq.deploying.source import kind_of
 from onnxq.given.fitted import moved_scales
 from onnxq.graph.traverse import all_nodes
 from onnxq.plan import Plan, Site
-from onnxq.planning.table_rows import row
+from onnxq.planning.sites import REORDERINGS
+from onnxq.planning.table_rows import is_standard, row
 from onnxq.qparams import QParams, from_range
 from onnxq.quantized import Quantized
 from onnxq.spec import PerChannel, PerTensor, QuantSpec, Scheme
@@ -47,6 +48,7 @@ class GivenNumbers:
         for site in self.source.plan.sites:
             self._given.setdefault((kind_of(site.role), site.tensor), self.source.qparams[site.name])
         self._nodes = {node.name or "": node for node in all_nodes(self.source.model)}
+        self._makers = {v.name or "": node for node in self._nodes.values() for v in node.outputs}
 
     def quantizes(self, tensor: str) -> bool:
         """Whether an activation has numbers here, and not for some of its readers alone, that are not refused."""
@@ -65,7 +67,7 @@ class GivenNumbers:
 
     def unused(self, plan: Plan) -> list[str]:
         """Tensors, not refused, whose numbers a plan has no use for."""
-        held = {site.tensor for site in plan.sites} | self.refused.keys()
+        held = {name for site in plan.sites for name in (site.tensor, self._before(site))} | self.refused.keys()
         return [name for kind, name in self._given if kind != "bias" and name not in held]
 
     def of(self, plan: Plan) -> tuple[dict[str, QParams], list[str]]:
@@ -93,8 +95,26 @@ class GivenNumbers:
             lacks = site.name not in numbers and site.name not in own
             if lacks and site.role == "activation" and site.fixed is not None:
                 numbers[site.name] = from_range(*site.fixed, site.spec)
+            elif lacks and (before := self._before(site)) is not None:
+                numbers[site.name] = _held(self._given["activation", before], site.spec)
         hold_exact_constants(self.source.model, plan, numbers)
         return numbers, shared
+
+    def _before(self, site: Site) -> str | None:
+        """The tensor of which an activation without numbers is a reordering, where all of its readers read those that
+        it was given, and the target has quantizers like it: behind the reordering they are the same.
+        """
+        if site.role != "activation" or ("activation", site.tensor) in self._given:
+            return None
+        node = self._makers.get(site.tensor)
+        while node is not None and node.op_type in REORDERINGS and is_standard(node) and node.inputs[0] is not None:
+            name = node.inputs[0].name or ""
+            found = self._given.get(("activation", name))
+            if found is not None:
+                fits = not found.scale.ndim and _refusal(site, found, self.target, None) is None
+                return name if fits and self.quantizes(name) else None
+            node = self._makers.get(name)
+        return None
 
     def _of(self, site: Site) -> QParams | None:
         """The numbers that a tensor was given; a weight's in more bits where its kernels have none so narrow."""
@@ -145,8 +165,8 @@ def _follow_moves(
             numbers[site.name] = after[0]
 
 
-def _refusal(site: Site, qp: QParams, target: Backend, plan: Plan) -> str | None:
-    """Why no quantizer that a target has at a site is like one, else ``None``."""
+def _refusal(site: Site, qp: QParams, target: Backend, plan: Plan | None) -> str | None:
+    """Why no quantizer that a target has at a site is like one, else ``None``; a weight's needs the plan."""
     spec, wanted = qp.spec, site.spec
     widths = target.weight_bits if site.role == "weight" else target.act_bits
     if spec.scheme is not wanted.scheme:
@@ -164,7 +184,7 @@ def _refusal(site: Site, qp: QParams, target: Backend, plan: Plan) -> str | None
     channels = {"weight": target.has_channels, "activation": target.channel_activations}.get(site.role, True)
     if not channels and not whole:
         return "it has a scale for each channel"
-    multiplied = site.role == "weight" and any(edge.node not in plan.stored for edge in site.readers)
+    multiplied = plan is not None and site.role == "weight" and any(e.node not in plan.stored for e in site.readers)
     given, own = spec.granularity, wanted.granularity
     if multiplied and isinstance(given, PerChannel) and isinstance(own, PerChannel) and given.axis != own.axis:
         return f"its scales are those of axis {given.axis}, where the output channels lie along axis {own.axis}"

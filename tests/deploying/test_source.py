@@ -215,3 +215,34 @@ def test_a_weight_that_another_reads_in_float_is_rounded_for_its_reader_alone(ba
     source = build(HEAD + middle + TAIL, v=weight, coarse=f32(0.5), zs=np.int8(0), **GRIDS)
     made = same(source, backend, least=30)
     assert [kept.op for kept in made.plan.kept_float] == ["Conv"]
+
+
+@pytest.mark.parametrize("backend", ["academic", "tensorrt", "ncnn", "openvino"])
+def test_numbers_in_front_of_a_reordering_hold_behind_it(backend: str) -> None:
+    """A layer reads what a Flatten makes of a quantized tensor: on targets that quantize no Flatten too."""
+    source = build(
+        """(float[1, 4, 3, 3] x) => (float[1, 4] y) {
+            xq = QuantizeLinear (x, s, z)
+            xd = DequantizeLinear (xq, s, z)
+            wd = DequantizeLinear (w, sw, z)
+            a = Conv (xd, wd)
+            aq = QuantizeLinear (a, t, z)
+            ad = DequantizeLinear (aq, t, z)
+            u = Unsqueeze (ad, last)
+            f = Flatten (u)
+            vd = DequantizeLinear (v, sw, z)
+            y = Gemm <transB = 1> (f, vd)
+        }""",
+        s=f32(0.03),
+        t=f32(0.05),
+        z=np.int8(0),
+        sw=f32(0.01),
+        last=np.array([4]),
+        w=CODES.reshape(4, 4, 1, 1),
+        v=np.resize(CODES, (4, 36)),
+    )
+    made = same(source, backend)
+    assert {"Conv", "Gemm"} <= set(made.plan.quantized.values())
+    assert not [note for note in made.notes if "does not quantize" in note]
+    (site,) = (site for site in made.plan.sites if any(edge.node == "Gemm" and not edge.index for edge in site.readers))
+    assert float(made.qparams[site.name].scale) == pytest.approx(0.05, rel=1e-5)
