@@ -10,7 +10,9 @@ import torch
 
 from onnxq.console.terminal import listed
 from onnxq.errors import ModelError
-from onnxq.graph.traverse import all_graphs, describe, subgraphs
+from onnxq.graph.passes.write_out import write_out
+from onnxq.graph.shapes import infer_shapes
+from onnxq.graph.traverse import all_graphs, all_nodes, describe, subgraphs
 from onnxq.graph.values import array_of
 from onnxq.plan import Edge
 from onnxq.torch.attributes import DTYPES
@@ -22,6 +24,7 @@ Tensor = torch.Tensor
 Quantizer = Callable[[Tensor], Tensor]
 
 _OPS = {**math.OPS, **shape.OPS, **indexing.OPS, **layers.OPS, **resize.OPS, **recurrent.OPS}
+_WRITTEN_OUT = frozenset({"Attention", "RotaryEmbedding"})
 _CONTROL = ("Constant", "If", "Loop")
 _STANDARD = ("", "ai.onnx")
 _LISTED = 8
@@ -74,6 +77,7 @@ class Executor:
         *,
         device: str = "cpu",
     ) -> None:
+        model = _written_out(model)
         graph = model.graph
         fed = [v.name or "" for v in graph.inputs if not v.is_initializer()] if inputs is None else list(inputs)
         self.inputs = tuple(dict.fromkeys(fed))
@@ -225,6 +229,16 @@ def _tensor(tensor: ir.TensorProtocol, device: str) -> Tensor:
     array = array_of(tensor)
     plain = array.astype(np.float32) if wanted is torch.bfloat16 else array
     return torch.from_numpy(np.array(plain)).to(wanted).to(device)
+
+
+def _written_out(model: ir.Model) -> ir.Model:
+    """A model whose Attention and RotaryEmbedding are the operators that they consist of, where it has any."""
+    if not any(node.op_type in _WRITTEN_OUT and node.domain in _STANDARD for node in all_nodes(model)):
+        return model
+    model = model.clone()
+    infer_shapes(model)
+    write_out(model, _WRITTEN_OUT)
+    return model
 
 
 def _require_supported(nodes: Sequence[ir.Node]) -> None:

@@ -83,3 +83,18 @@ def test_a_model_with_quantizers_is_deployed_with_the_operator_written_out(tmp_p
         infer(onnx.load(path), samples(), optimize=False)["y"] for path in (given.files[0], deployed.files[0])
     )
     assert sqnr(before, after) > 25
+
+
+def test_it_is_fine_tuned_with_the_operators_left_as_they_are(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    q = onnxq.quantize(block(), samples(), output=tmp_path / "q.onnx", options=Options(placement="all", weight_bits=4))
+    module = q.torch()
+    feeds = samples()[:1]
+    given = {name: torch.from_numpy(array) for name, array in feeds[0].items()}
+    found = module(**given).detach().numpy()
+    expected = infer(onnx.load(q.files[0]), feeds, optimize=False)["y"]
+    assert sqnr(expected, [found]) > 60
+    trained = onnxq.finetune(q, samples(), teacher=block(), steps=4, output=tmp_path / "t.onnx")
+    here = Counter(node.op_type for node in onnx.load(tmp_path / "t.onnx").graph.node)
+    assert here["Attention"] == 1 and here["RotaryEmbedding"] == 2
+    assert trained is not None
