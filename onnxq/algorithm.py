@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxq.backend import Backend
 from onnxq.calibration.collect import collect
 from onnxq.calibration.moved import Move, over_all
-from onnxq.calibration.roles import held_back, to_learn_from
+from onnxq.calibration.roles import guards_teach, held_back, to_learn_from
 from onnxq.calibration.sizes import sizes_on
 from onnxq.calibration.statistics import KeptSample, Statistics, TensorStatistics
 from onnxq.console.progress import Reporter, Silent
@@ -201,6 +201,11 @@ class Draft:
     def held(self) -> Sequence[KeptSample]:
         """Kept samples that tell whether what was learned is better; the others' neighbours."""
         return held_back(self.statistics.kept)
+
+    @property
+    def guards_teach(self) -> bool:
+        """Whether :attr:`held` may be learned from as well, once they have told."""
+        return guards_teach(self.statistics.kept)
 
     def quantized(self) -> Quantized:
         """The model as it is now, to be rendered and run; later changes of the draft do not reach it."""

@@ -3,9 +3,11 @@
 Samples count in cycles of a power of two, so long that there are at most 8 of them, and by lot, see
 :mod:`onnxq.calibration.chance`: *first* is the one whose lot is the smallest. The first sample of a cycle decides a
 plan. Algorithms learn from the second of every pair of neighbours; the firsts guard what was learned in the half of the
-cycle that decides, and judge results in the other half. What decides nothing and is not learned from verifies results:
-24 of 64 or of 32 samples, and the same ones. The figures that a user is told are theirs, and 8 are too few: of 42
-outputs of real models their SQNR was more than 3 dB above that of other data at nine, that of 24 samples at five.
+cycle that decides, and judge results in the other half. Once it is decided what to keep, layers are rounded anew by
+those that guard as well: 48 of 64 samples. What decides nothing and is not learned from verifies results: 24 of 32
+samples where nothing is learned, else 16 of 64, which are among them. The figures that a user is told are theirs, and 8
+are too few: of 42 outputs of real models their SQNR was more than 3 dB above that of other data at nine, that of 24
+samples at five.
 
 Of 9 to 16 samples, in cycles of two, those that decide are also learned from, and the others guard, judge and verify.
 Of 8 or fewer all decide and verify, the first of every pair is learned from, and the others guard and judge.
@@ -20,7 +22,16 @@ from typing import TypeVar
 from onnxq.calibration.chance import drawn_of, lot
 from onnxq.calibration.statistics import KeptSample
 
-__all__ = ["exchanged", "few", "held_back", "samples_to_verify", "spread", "to_judge_by", "to_learn_from"]
+__all__ = [
+    "exchanged",
+    "few",
+    "guards_teach",
+    "held_back",
+    "samples_to_verify",
+    "spread",
+    "to_judge_by",
+    "to_learn_from",
+]
 
 _Sample = TypeVar("_Sample")
 
@@ -53,6 +64,11 @@ def held_back(kept: Sequence[KeptSample]) -> Sequence[KeptSample]:
     if _cycle(kept) <= _HALVES:
         return _second(kept)
     return [sample for mine, _ in _halves(kept) for sample in _firsts(mine)]
+
+
+def guards_teach(kept: Sequence[KeptSample]) -> bool:
+    """Whether algorithms may learn from :func:`held_back` too, once these have told: others judge and verify."""
+    return _cycle(kept) > _HALVES
 
 
 def to_judge_by(kept: Sequence[KeptSample]) -> Sequence[KeptSample]:
@@ -93,7 +109,7 @@ def _swapped(order: Sequence[int], distance: int) -> list[int]:
 
 
 def samples_to_verify(kept: Sequence[KeptSample], learned: bool, at_home: bool = True) -> Sequence[KeptSample]:
-    """At most 24 samples that nothing was decided by; of 8 or fewer held back, all.
+    """At most 24 samples that no plan was decided by; of 8 or fewer held back, all.
 
     Args:
         kept: the samples held back.
@@ -107,8 +123,10 @@ def samples_to_verify(kept: Sequence[KeptSample], learned: bool, at_home: bool =
     if not at_home:
         return spread(samples_to_verify(kept, learned), _FEW)
     part = max(cycle // _PAIRS, 2 if learned and cycle > _HALVES else 1)
-    decided = {sample.index for sample in few(kept)}
-    return [sample for of in _cut(kept, part) if (sample := _first(of)).index not in decided]
+    taken = {sample.index for sample in few(kept)}
+    if learned and guards_teach(kept):
+        taken |= {sample.index for sample in held_back(kept)}
+    return [sample for of in _cut(kept, part) if (sample := _first(of)).index not in taken]
 
 
 def spread(samples: Sequence[_Sample], most: int) -> Sequence[_Sample]:

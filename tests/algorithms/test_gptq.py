@@ -25,6 +25,7 @@ from onnxq.algorithms.layerwise.moments import Moments
 from onnxq.algorithms.layerwise.rounding import Grid, damped, descend, errors, feed_back
 from onnxq.algorithms.layerwise.scales import fit_scales
 from onnxq.calibration.capture import capture
+from onnxq.calibration.roles import samples_to_verify
 from onnxq.errors import OptionError
 from onnxq.graph.values import constant_array
 from onnxq.prepare import backend_named
@@ -249,6 +250,42 @@ def test_a_bias_is_put_right_where_no_better_weight_is_found(bias: bool) -> None
     np.testing.assert_allclose(got, exact if bias else exact + 0.5, atol=1e-6)
 
 
+@pytest.mark.parametrize("samples", [12, 24])
+def test_what_is_decided_is_learned_from_the_samples_that_decided_it_too(samples: int) -> None:
+    model, _ = case("gemm")
+    feeds = related(40, 12, axis=-1, samples=samples)
+    draft, counts = draft_of(model, feeds, weight_bits=4), []
+
+    def solve(problem: Problem) -> Answer:
+        counts.append(problem.moments.count)
+        return Answer(problem.weight, problem.qparams)
+
+    layer = draft.model.graph.initializers["w"]
+    layer.const_value = ir.tensor(np.zeros((6, 12), np.float32), name="w")
+    layerwise.improve(draft, solve, "exact")
+    others = {sample.index for sample in samples_to_verify(draft.statistics.kept, learned=True)}
+    assert not others & {sample.index for sample in draft.fitting}
+    assert counts[0] == 40 * len(draft.fitting)
+    assert counts[1:] == ([40 * (samples - len(others))] if samples > 16 else [])
+
+
+def test_moments_of_two_parts_are_those_of_all_positions() -> None:
+    rng = np.random.default_rng(0)
+    x, off = rng.standard_normal((90, 5)) + 3.0, rng.standard_normal((90, 2)) - 1.0
+    x[30:] *= 2.0
+
+    def moments(part: slice) -> Moments:
+        here, by = x[part], off[part]
+        centred = here - here.mean(axis=0)
+        spread, drift = (left.T @ centred / len(here) for left in (centred, by - by.mean(axis=0)))
+        return Moments(len(here), here.mean(axis=0)[None], spread[None], by.mean(axis=0)[None], drift[None])
+
+    got, want = moments(slice(30)).joined(moments(slice(30, None))), moments(slice(None))
+    assert got.count == want.count
+    for name in ("mean", "spread", "shift", "drift"):
+        np.testing.assert_allclose(getattr(got, name), getattr(want, name), rtol=1e-12)
+
+
 @pytest.mark.parametrize("agreeing", [1.0, 0.3, -1.0])
 def test_so_much_is_made_up_for_as_helps_on_samples_held_back(agreeing: float) -> None:
     rng = np.random.default_rng(0)
@@ -260,7 +297,7 @@ def test_so_much_is_made_up_for_as_helps_on_samples_held_back(agreeing: float) -
     mean, shift = np.zeros((1, weight.shape[2])), np.zeros(weight.shape[:2])
     fitting = Moments(500, mean, spread, shift, learned)
     held = Moments(500, mean, spread, shift, agreeing * -pull @ spread)
-    trial = _Trial(Seen(layer, fitting, held), 0.0, free=True)
+    trial = _Trial(Seen(layer, fitting, held, fitting), 0.0, free=True)
     share = trial.share(pull)
     every = np.linspace(0.0, 1.0, 101)
     assert trial.error(share * pull) <= min(trial.error(part * pull) for part in every) + 1e-9

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 from onnxq.calibration.keep import Keeper
-from onnxq.calibration.roles import exchanged, few, held_back, samples_to_verify, spread, to_judge_by, to_learn_from
+from onnxq.calibration.roles import (
+    exchanged,
+    few,
+    guards_teach,
+    held_back,
+    samples_to_verify,
+    spread,
+    to_judge_by,
+    to_learn_from,
+)
 from onnxq.calibration.statistics import KeptSample
 from onnxq.effort import samples_to_keep
 from onnxq.options import Options
@@ -40,7 +49,7 @@ def test_all_efforts_decide_and_verify_on_the_same_samples(total: int, most_byte
     verified, of_best = samples_to_verify(default, False), samples_to_verify(best, True)
     assert _indices(of_best) <= _indices(verified), "nothing was learned from the others by default"
     if len(best) > 32:
-        assert _indices(of_best) == _indices(verified)
+        assert len(of_best) >= 8
     assert min(total, most_bytes // _BYTES, 8) // 2 <= len(of_best) <= len(verified) <= 24
     if len(default) > 16:
         assert len(verified) == len(default) - len(few(default)) >= 12
@@ -62,6 +71,7 @@ def test_nobody_is_judged_by_what_it_has_learned_from(total: int) -> None:
     if len(kept) > 8:
         assert verified <= judges | guards and not verified & decided and not verified & learned
     if len(kept) > 16:
+        assert not guards & verified and guards_teach(kept)
         assert not guards & judges and learned | guards | judges == _indices(kept)
         assert len(learned) == len(kept) // 2
 

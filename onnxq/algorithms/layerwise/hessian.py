@@ -40,12 +40,14 @@ class Seen:
     Attributes:
         layer: the layer.
         fitting: moments over the samples to learn from.
-        held: over those that judge.
+        held: over those that guard.
+        every: over all that may be learned from once it is decided whether to.
     """
 
     layer: QuantizedLayer
     fitting: Moments
     held: Moments
+    every: Moments
 
 
 def batches(
@@ -105,20 +107,21 @@ def moments_of(draft: Draft, layers: Sequence[QuantizedLayer], *, prefix: bool =
         The layers whose input can be observed, holds finite values only, and has the shape that it has in the float
         model: else its positions are others, which cannot be compared.
     """
-    fitting = _accumulate(draft, layers, draft.fitting, prefix)
-    held = _accumulate(draft, layers, draft.held, prefix)
+    count = len(draft.fitting) + len(draft.held)
+    fitting = _accumulate(draft, layers, draft.fitting, prefix, count)
+    held = _accumulate(draft, layers, draft.held, prefix, count)
     for layer in layers:
         first, second = fitting.get(layer.name), held.get(layer.name)
         if first is not None and second is not None:
             if prefix and is_behind(layer, layers, draft.model.graph):
                 first, second = (replace(part, shift=None, drift=None) for part in (first, second))
-            yield Seen(layer, first, second)
+            yield Seen(layer, first, second, first.joined(second) if draft.guards_teach else first)
 
 
 def _accumulate(
-    draft: Draft, layers: Sequence[QuantizedLayer], samples: Sequence[KeptSample], prefix: bool
+    draft: Draft, layers: Sequence[QuantizedLayer], samples: Sequence[KeptSample], prefix: bool, count: int
 ) -> dict[str, Moments]:
-    sums = {layer.name: Sums(layer, _weight(draft, layer), len(samples)) for layer in layers}
+    sums = {layer.name: Sums(layer, _weight(draft, layer), count) for layer in layers}
     joins = joins_of(draft, layers) if prefix else {}
     names = [layer.data.name or "" for layer in layers] + [join.tensor for join in joins.values()]
     grids = _Grids(draft) if prefix else None

@@ -88,7 +88,8 @@ def improve(
     What is compared on samples held back is the layer's output error: with the weight and bias as they were, with that
     weight and a bias that takes up the mean error, and with the answer and its bias; the best stays, a tie leaves all
     as it was. They also tell how much of the error of the layers before it a layer is to make up for: what makes up for
-    it on the samples learned from does so by chance in part.
+    it on the samples learned from does so by chance in part. What is decided is learned once more from all these
+    samples, where others judge and verify.
 
     Args:
         draft: changed in place; a note says what was done.
@@ -151,6 +152,8 @@ def _improve_one(
         tally.better += 1
         if 0 < after < before:
             tally.ratios.append(after / before)
+        if seen.every is not seen.fitting:
+            answer = solve(_problem(layer, qparams, weight, seen.every, free, damping).pulled(share))
         layer.set_weight(layer.weight_of(answer.weight))
         draft.numbers[layer.site] = answer.qparams
         change = answer.weight - weight
@@ -160,7 +163,7 @@ def _improve_one(
             return
     if free and layer.bias is not None:
         start = original(draft, layer.bias.name)
-        layer.set_bias(start.astype(np.float64) + np.reshape(trial.bias(change), start.shape))
+        layer.set_bias(start.astype(np.float64) + np.reshape(-seen.every.offset(change), start.shape))
 
 
 def _is_less(error: float, than: float) -> bool:

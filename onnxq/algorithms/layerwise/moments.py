@@ -53,6 +53,23 @@ class Moments:
             return None
         return np.asarray(self.drift + self.shift[:, :, None] * self.mean[:, None, :])
 
+    def joined(self, other: Moments) -> Moments:
+        """Moments of the positions of both."""
+        count = self.count + other.count
+        mine, theirs = self.count / count, other.count / count
+        apart = other.mean - self.mean
+
+        def mixed(first: Doubles, second: Doubles) -> Doubles:
+            return np.asarray(mine * first + theirs * second)
+
+        mean, spread = mixed(self.mean, other.mean), mixed(self.spread, other.spread)
+        spread += mine * theirs * apart[:, :, None] * apart[:, None, :]
+        if self.shift is None or other.shift is None or self.drift is None or other.drift is None:
+            return Moments(count, mean, spread)
+        drift = mixed(self.drift, other.drift)
+        drift += mine * theirs * (other.shift - self.shift)[:, :, None] * apart[:, None, :]
+        return Moments(count, mean, spread, mixed(self.shift, other.shift), drift)
+
     def offset(self, change: Doubles) -> Doubles:
         """Change of each output's mean, (groups, outputs), for a change of the weight (groups, outputs, inputs)."""
         found = np.einsum("goi,gi->go", change, self.mean)

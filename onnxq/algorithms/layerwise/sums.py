@@ -32,7 +32,7 @@ class Sums:
     Args:
         layer: the layer.
         weight: of the float model, (groups, outputs, inputs).
-        samples: how many there will be.
+        samples: how many there will be in all sums that are to be joined.
     """
 
     def __init__(self, layer: QuantizedLayer, weight: Doubles, samples: int) -> None:
