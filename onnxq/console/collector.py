@@ -1,7 +1,9 @@
 """Python's search for unused cycles of objects, for a process that runs one command and ends.
 
 A graph of some hundred nodes is objects enough to set off many searches, each through all that is loaded. By Python's
-own numbers, a sixth of the processor time of ``onnxq quantize`` goes into them; the memory needed is the same.
+own numbers, a sixth of the processor time of ``onnxq quantize`` goes into them. Where the search for what hurts makes a
+graph of 1,800 nodes over and over, searching five times as often as here costs a tenth more (20,000 objects: 72.6 CPU
+seconds for 61.7 and 585 MB for 634).
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from contextlib import contextmanager
 
 __all__ = ["keep_loaded", "seldom_collecting"]
 
-_THRESHOLDS = (20_000, 5, 2)
+_THRESHOLDS = (100_000, 5, 2)
 """Objects made before the youngest are searched, and such searches before the next older ones are."""
 
 
