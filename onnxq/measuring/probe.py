@@ -1,9 +1,10 @@
 """What quantizing a part of a model alone does to its outputs.
 
 A part is a layer's weights or an activation with the tensors tied to it. It alone is fake-quantized, everything else
-stays float, and the noise at each output is measured on a few samples. One session a measurement: loading one costs a
-few runs, while a single model in which every quantizer can be switched runs several times slower, because weights that
-may change cannot be packed in advance.
+stays float, and the noise at each output is measured on a few samples. What comes before the part is computed once, and
+what comes behind it is loaded once, see :mod:`onnxq.measuring.variants`: loading a whole model costs a few runs of it,
+while a single one in which every quantizer can be switched runs several times slower, because weights that may change
+cannot be packed in advance.
 """
 
 from __future__ import annotations
@@ -20,13 +21,10 @@ from numpy.typing import NDArray
 
 from onnxq.backend import Backend
 from onnxq.calibration.statistics import KeptSample, Statistics
-from onnxq.errors import ExecutionError
 from onnxq.graph.values import constant_array
-from onnxq.measuring.chosen_rows import chosen_rows, matched
-from onnxq.measuring.metrics import ErrorMeter
+from onnxq.measuring.variants import Variants
 from onnxq.numbers import choose_numbers
 from onnxq.options import Options
-from onnxq.ort.session import open_anyhow
 from onnxq.plan import Plan, Site
 from onnxq.qparams import QParams, fake_quantize
 from onnxq.quantized import Quantized
@@ -170,6 +168,7 @@ class Probe:
     ) -> None:
         self.model, self.target, self.options, self.statistics = model, target, options, statistics
         self.samples, self._correct = samples, correct
+        self._variants: Variants | None = None
         self.plan = plan
         self._biases = {s.name: s for s in plan.sites if s.role == "bias"}
         self._numbers: dict[int, dict[str, QParams]] = {}
@@ -204,7 +203,7 @@ class Probe:
     def on(self, samples: Sequence[KeptSample]) -> Probe:
         """A probe of the same parts on other samples."""
         other = copy.copy(self)
-        other.samples = samples
+        other.samples, other._variants = samples, None
         return other
 
     def errors(self, part: Part, widths: Sequence[int]) -> list[float]:
@@ -229,24 +228,18 @@ class Probe:
         return self._numbers_at(bits)[site]
 
     def _measured(self, quantized: Quantized) -> dict[str, float]:
-        meters = {n: ErrorMeter() for n, v in self.samples[0].outputs.items() if v.dtype.kind == "f"}
-        rows = chosen_rows(self.model)
-        try:
-            session = open_anyhow(
-                quantized.fake_quantize(),
+        if self._variants is None:
+            self._variants = Variants(
+                self.model.clone(),
+                self.samples,
                 providers=self.options.providers,
                 custom_op_library=self.options.custom_op_library,
             )
-            for sample in self.samples:
-                got = session.run(sample.feeds, list(meters))
-                for name, meter in meters.items():
-                    found = matched(sample.outputs[name], got[name], rows.get(name))
-                    meter.update(sample.outputs[name], found, sample.index)
-        except ExecutionError:
-            return dict.fromkeys(meters, math.inf)
-        results = {name: meter.result() for name, meter in meters.items()}
-        self.reshaped.update(name for name, errors in results.items() if errors.reshaped)
-        return {name: 10 ** (-errors.score / 10) for name, errors in results.items()}
+        found = self._variants.errors(quantized.fake_quantize())
+        if not found:
+            return {n: math.inf for n, values in self.samples[0].outputs.items() if values.dtype.kind == "f"}
+        self.reshaped.update(name for name, errors in found.items() if errors.reshaped)
+        return {name: 10 ** (-errors.score / 10) for name, errors in found.items()}
 
     def _numbers_at(self, bits: int) -> dict[str, QParams]:
         """Numbers of all sites but biases at a width."""

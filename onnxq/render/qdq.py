@@ -240,7 +240,9 @@ class _Renderer:
         if value.producer() is None and is_constant(value):
             graph = readers[0][0].graph if value.graph is None else value.graph
             assert isinstance(graph, ir.Graph)
-            graph.insert_before(graph[0], [node])
+            here = all(reader.graph is graph for reader, _ in readers)
+            first = min((reader for reader, _ in readers), key=self.order.__getitem__) if here else graph[0]
+            graph.insert_before(first, [node])
         else:
             insert_behind(value, [node])
         for reader, index in readers:
