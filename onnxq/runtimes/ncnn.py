@@ -18,4 +18,4 @@ Verified with ncnn 1.0.20261020 and pnnx 20261020 on x86-64 with AVX512-VNNI.
 
 from onnxq.runtimes.runtime import Runtime
 
-RUNTIME = Runtime("ncnn", "ncnn", ("ncnn", "pnnx", "onnx"), options={"files": "", "packing": True})
+RUNTIME = Runtime("ncnn", "ncnn", ("torch==2.13.0", "ncnn", "pnnx", "onnx"), options={"files": "", "packing": True})
