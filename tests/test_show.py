@@ -13,7 +13,7 @@ import onnxq
 from onnxq.errors import ModelError, StatisticsError
 from onnxq.show import ModelView, show
 from tests import pairs
-from tests.models import build, images, normal
+from tests.models import build, f32, images, normal
 
 
 def view(model: onnx.ModelProto, folder: Path) -> ModelView:
@@ -54,6 +54,49 @@ def test_a_quantizer_without_a_zero_point_is_uint8(tmp_path: Path) -> None:
             del node.input[2]
     activation = view(model, tmp_path).quantized[1]
     assert (activation.dtype, activation.zero_point) == ("uint8", (0, 0))
+
+
+def test_a_quantizer_says_its_type_where_it_has_no_zero_point(tmp_path: Path) -> None:
+    model = build(
+        """(float[1, 4] x) => (float[1, 4] y) {
+            q = QuantizeLinear <output_dtype = 5> (x, s)
+            y = DequantizeLinear (q, s)
+        }""",
+        opset=21,
+        ir_version=10,
+        s=np.float32(0.5),
+    )
+    (activation,) = view(model, tmp_path).quantized
+    assert (activation.dtype, activation.zero_point) == ("int16", (0, 0))
+
+
+def test_the_fake_quantize_of_openvino_has_the_numbers_that_it_was_written_with(tmp_path: Path) -> None:
+    model = build("(float[1, 8] x) => (float[1, 4] y) { h = Relu (x)\n y = MatMul (h, w) }", w=normal(8, 4))
+    options = onnxq.Options(format="openvino-fake-quantize", bias_correction=False)
+    made = onnxq.quantize(model, images(1, 8), backend="openvino", output=tmp_path / "q.onnx", options=options)
+    shown = show(tmp_path / "q.onnx")
+    assert isinstance(shown, ModelView)
+    found = {q.role: q for q in shown.quantized}
+    for site in made.plan.sites:
+        numbers, q = made.qparams[site.name], found[site.role]
+        assert (q.dtype, q.scales) == (site.spec.dtype, numbers.scale.size)
+        assert q.scale == pytest.approx((numbers.scale.min(), numbers.scale.max()), rel=1e-6)
+        assert q.zero_point == (numbers.zero_point.min(), numbers.zero_point.max()) and q.readers == ("MatMul",)
+    assert found["weight"].axis == 1 and found["activation"].axis is None
+
+
+def test_other_quantizers_are_no_error(tmp_path: Path) -> None:
+    """One of OpenVINO's that is none of integers, and one that nobody knows."""
+    model = build(
+        "(float[1, 4] x) => (float[1, 4] z) { y = FakeQuantize (x, a, b, a, b)\n z = FakeQuantize (y) }",
+        domains={"org.openvinotoolkit": 1, "mine": 1},
+        a=f32([-1]),
+        b=f32([2]),
+    )
+    model.graph.node[0].domain, model.graph.node[1].domain = "org.openvinotoolkit", "mine"
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("levels", 16))
+    (known,) = view(model, tmp_path).quantized
+    assert (known.tensor, known.dtype, known.scale) == ("x", "16 levels", None)
 
 
 def test_qoperators_have_weights_and_scales_of_their_own_places(tmp_path: Path) -> None:

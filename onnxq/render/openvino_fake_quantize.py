@@ -43,7 +43,7 @@ from onnxq.render.formats import write_rendered
 from onnxq.render.reading.read import read as read_quantizers
 from onnxq.spec import PerChannel, PerTensor, QuantSpec
 
-__all__ = ["DOMAIN", "OPENVINO_FAKE_QUANTIZE", "QDQ_ONCE", "once", "read", "render", "write"]
+__all__ = ["DOMAIN", "NAME", "OPENVINO_FAKE_QUANTIZE", "QDQ_ONCE", "numbers_of", "once", "read", "render", "write"]
 
 DOMAIN = "org.openvinotoolkit"
 NAME = "FakeQuantize"
@@ -180,11 +180,27 @@ def _to_openvino(node: ir.Node, namer: Namer) -> None:
 
 def _from_openvino(node: ir.Node, namer: Namer) -> None:
     """Put a call of ``onnxq::FakeQuantize`` in the place of OpenVINO's operator."""
-    value, graph = node.inputs[0], node.graph
+    value, (numbers, shape) = node.inputs[0], numbers_of(node)
+    assert value is not None
+    scale = _initializer(node.inputs[1], namer.fresh(f"{value.name}_scale"), numbers.scale.reshape(shape))
+    zero = _initializer(
+        node.inputs[1], namer.fresh(f"{value.name}_zero_point"), numbers.zero_point.astype(np.float32).reshape(shape)
+    )
+    _replace(node, function.node(value, scale, zero, numbers.spec, node.name or ""))
+
+
+def numbers_of(node: ir.Node) -> tuple[QParams, tuple[int, ...]]:
+    """The grid that OpenVINO's FakeQuantize rounds to, and the shape of its scales in the model.
+
+    Args:
+        node: one of :data:`NAME` in :data:`DOMAIN`.
+
+    Raises:
+        BackendError: it is no quantizer of 8 bits.
+    """
     bounds = [constant_array(v) for v in node.inputs[1:5]]
     levels = node.attributes.get_int("levels", 0)
     where = f"FakeQuantize {node.name!r}"
-    assert isinstance(graph, ir.Graph) and value is not None
     if len(bounds) != 4 or any(b is None for b in bounds):
         raise BackendError("its ranges are not constant", where=where)
     low, high, *out = (np.asarray(b, np.float64) for b in bounds)
@@ -192,12 +208,7 @@ def _from_openvino(node: ir.Node, namer: Namer) -> None:
         raise BackendError("it maps one range to another: no quantizer", where=where)
     if levels not in (255, 256):
         raise BackendError(f"it has {levels} levels, not those of 8 bits", where=where)
-    numbers, shape = _numbers(low, high, levels, where)
-    scale = _initializer(node.inputs[1], namer.fresh(f"{value.name}_scale"), numbers.scale.reshape(shape))
-    zero = _initializer(
-        node.inputs[1], namer.fresh(f"{value.name}_zero_point"), numbers.zero_point.astype(np.float32).reshape(shape)
-    )
-    _replace(node, function.node(value, scale, zero, numbers.spec, node.name or ""))
+    return _numbers(low, high, levels, where)
 
 
 def _numbers(

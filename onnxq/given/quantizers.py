@@ -1,0 +1,185 @@
+"""The quantizers in a model of any tool, as they stand there.
+
+Those are QuantizeLinear and DequantizeLinear, FakeQuantize of onnxq and of OpenVINO, NNIEQuantize, and the weights of
+QOperators (QLinearConv, QGemm and so on).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.errors import BackendError
+from onnxq.graph.values import constant_array, is_constant
+from onnxq.render import fake_quantize, nnie_quantize
+from onnxq.render import openvino_fake_quantize as openvino
+from onnxq.render.qoperator.expand import LAYOUTS
+from onnxq.spec import PerChannel
+
+__all__ = ["QuantizedTensor", "quantizers"]
+
+_DOMAINS = ("", "ai.onnx", "com.microsoft")
+_STORED = (ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.INT16)
+
+
+@dataclass(frozen=True)
+class QuantizedTensor:
+    """A quantizer in a model.
+
+    Attributes:
+        tensor: name of the float tensor, or of the stored integers.
+        role: ``"activation"``, ``"weight"`` or ``"bias"`` (a 32-bit constant).
+        dtype: the integer type, e.g. ``"uint8"``; ``"log8"`` is the logarithmic grid of 8 bits, ``"16 levels"`` one of
+            OpenVINO's that is none of integers.
+        scales: number of scales; 1 is per tensor.
+        axis: of the scales, None per tensor.
+        scale: smallest and largest scale, None if they are computed by the model, or where there is none; of a
+            logarithmic grid the clip value.
+        zero_point: smallest and largest zero point, None if they are computed by the model, or where there is none.
+        readers: operator types of the nodes that read it.
+    """
+
+    tensor: str
+    role: str
+    dtype: str
+    scales: int
+    axis: int | None
+    scale: tuple[float, float] | None
+    zero_point: tuple[int, int] | None
+    readers: tuple[str, ...]
+
+
+def quantizers(model: ir.Model) -> Iterator[QuantizedTensor]:
+    """Every quantizer of a model, in the order of its nodes."""
+    for node in model.graph.all_nodes():
+        source = node.inputs[0] if node.inputs else None
+        if source is None:
+            continue
+        if node.domain in (fake_quantize.DOMAIN, openvino.DOMAIN):
+            if node.op_type in (fake_quantize.NAME, nnie_quantize.NAME):
+                yield _function(node, source)
+        elif node.domain not in _DOMAINS:
+            continue
+        elif node.op_type == "QuantizeLinear":
+            behind = [use.node for use in node.outputs[0].uses()]
+            reads = [u.node for d in behind if d.op_type == "DequantizeLinear" for u in d.outputs[0].uses()]
+            others = [d for d in behind if d.op_type != "DequantizeLinear"]
+            yield _quantizer(node, source, "weight" if is_constant(source) else "activation", [*reads, *others])
+        elif (stored := _stored(node)) is not None:
+            yield _quantizer(node, stored, "weight", [use.node for use in node.outputs[0].uses()])
+        elif (layout := LAYOUTS.get(node.op_type)) is not None and len(layout.data) > 1:
+            weight = node.inputs[layout.data[1]]
+            if weight is not None and is_constant(weight):
+                scale, zero = layout.parameters()[1]
+                axis = layout.weight_axis(node) % max(len(weight.shape or ()), 1)
+                yield _quantizer(node, weight, "weight", [node], scale=scale, zero=zero, axis=axis)
+
+
+def _function(node: ir.Node, source: ir.Value) -> QuantizedTensor:
+    """What a node says that quantizes and dequantizes at once."""
+    role = "weight" if is_constant(source) else "activation"
+    readers = [use.node for use in node.outputs[0].uses()]
+    if node.domain != openvino.DOMAIN:
+        return _quantizer(node, source, role, readers)
+    kinds = tuple(dict.fromkeys(reader.op_type for reader in readers))
+    try:
+        numbers, _ = openvino.numbers_of(node)
+    except BackendError:
+        levels = f"{node.attributes.get_int('levels', 0)} levels"
+        return QuantizedTensor(source.name or "", role, levels, 0, None, None, None, kinds)
+    grain, scale, zero = numbers.spec.granularity, numbers.scale, numbers.zero_point
+    return QuantizedTensor(
+        tensor=source.name or "",
+        role=role,
+        dtype=numbers.spec.dtype,
+        scales=int(scale.size),
+        axis=grain.axis if isinstance(grain, PerChannel) else None,
+        scale=(float(scale.min()), float(scale.max())),
+        zero_point=(int(zero.min()), int(zero.max())),
+        readers=kinds,
+    )
+
+
+def _stored(node: ir.Node) -> ir.Value | None:
+    """The constant integers that a node scales; a Mul those that a Cast makes float, of the weight of a float layer."""
+    stored = _integers(node.inputs[0])
+    if node.op_type == "Mul":
+        return stored if stored is not node.inputs[0] and is_constant(node.inputs[1]) else None
+    return stored if node.op_type == "DequantizeLinear" else None
+
+
+def _integers(value: ir.Value | None) -> ir.Value | None:
+    """The constant that a value is, or the constant integers of at most 16 bits that a Cast makes it of."""
+    cast = value.producer() if value is not None else None
+    if value is None or cast is None or cast.op_type != "Cast":
+        return value if is_constant(value) else None
+    stored = cast.inputs[0]
+    narrow = stored is not None and stored.dtype in _STORED
+    return stored if narrow and is_constant(stored) else None
+
+
+def _quantizer(
+    node: ir.Node,
+    source: ir.Value,
+    role: str,
+    readers: Iterable[ir.Node],
+    *,
+    scale: int = 1,
+    zero: int = 2,
+    axis: int | None = None,
+) -> QuantizedTensor:
+    """What a node says of the tensor that it quantizes, or whose integers it reads.
+
+    Args:
+        node: the node.
+        source: the tensor.
+        role: see :class:`QuantizedTensor`.
+        readers: the nodes that read it.
+        scale: position of the scale.
+        zero: position of the zero point.
+        axis: of the scales, where the node itself does not say.
+    """
+    scales = constant_array(node.inputs[scale]) if len(node.inputs) > scale else None
+    zero_value = node.inputs[zero] if len(node.inputs) > zero else None
+    zeros = constant_array(zero_value) if zero_value is not None else np.zeros(1, np.int64)
+    if node.op_type == fake_quantize.NAME:
+        dtype = _fake_dtype(node)
+    elif node.op_type == nnie_quantize.NAME:
+        dtype = "log8"
+    else:
+        kind = zero_value.dtype if zero_value is not None else None
+        if node.op_type in ("DequantizeLinear", "Mul"):
+            kind = source.dtype
+        elif kind is None:
+            kind = ir.DataType(node.attributes.get_int("output_dtype", 0) or ir.DataType.UINT8)
+        dtype = str(kind).lower()
+    many = scales is not None and scales.size > 1
+    if role == "weight" and dtype == "int32":
+        role = "bias"
+    return QuantizedTensor(
+        tensor=source.name or "",
+        role=role,
+        dtype=dtype,
+        scales=0 if scales is None else int(scales.size),
+        axis=(_axis(node, scales) if axis is None else axis) if many and scales is not None else None,
+        scale=(float(scales.min()), float(scales.max())) if scales is not None and scales.size else None,
+        zero_point=(int(zeros.min()), int(zeros.max())) if zeros is not None and zeros.size else None,
+        readers=tuple(dict.fromkeys(reader.op_type for reader in readers)),
+    )
+
+
+def _axis(node: ir.Node, scales: np.ndarray) -> int:
+    if "axis" in node.attributes:
+        return node.attributes["axis"].as_int()
+    if scales.ndim > 1:  # FakeQuantize: shaped to broadcast
+        return int(np.argmax(scales.shape))
+    return 1
+
+
+def _fake_dtype(node: ir.Node) -> str:
+    low, high = (node.attributes[name].as_int() for name in ("quant_min", "quant_max"))
+    bits = max(int(high - low).bit_length(), 1)
+    return f"{'int' if low < 0 else 'uint'}{bits}"
