@@ -22,8 +22,10 @@ from onnxq.console.terminal import listed, plural
 from onnxq.errors import StatisticsError
 from onnxq.spec import QuantSpec
 
-__all__ = ["EMA_MOMENTUM", "SENTINEL", "KeptSample", "Statistics", "TensorStatistics", "model_digest"]
+__all__ = ["EMA_MOMENTUM", "FEW", "SENTINEL", "KeptSample", "Statistics", "TensorStatistics", "model_digest"]
 
+FEW = 10
+"""Fewer samples give a warning."""
 _SHOWN = 3
 """Tensors that a warning names."""
 
@@ -124,8 +126,11 @@ class Statistics:
         """
         found: list[str] = []
         ends = {name for sample in self.kept[:1] for name in (*sample.feeds, *sample.outputs)}
-        if self.samples == 1:
-            found.append("the ranges come from 1 sample only")
+        if 0 < self._rows() < FEW:
+            found.append(
+                f"the ranges come from {plural(self.samples, 'sample')} only, and what others give may be far worse: "
+                "give 32 or more, like those in use"
+            )
         for word, total, first in (("NaN", "nan", "nan_sample"), ("infinite values", "inf", "inf_sample")):
             bad = [stats for stats in self.tensors.values() if getattr(stats, total)]
             bad = [stats for stats in bad if tensors is None or stats.name in tensors or stats.name in ends]
@@ -141,6 +146,11 @@ class Statistics:
         if zero:
             found.append(f"always zero on this data: {listed(list(map(repr, zero)), _SHOWN)}")
         return [*found, *self.remarks]
+
+    def _rows(self) -> int:
+        """Samples, those of a batch counted each where it is seen: all inputs have the same first axis."""
+        firsts = {x.shape[0] if x.ndim else 1 for sample in self.kept[:1] for x in sample.feeds.values()}
+        return self.samples * (max(firsts) if len(firsts) == 1 else 1)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a ``.npz`` file; the same statistics give the same bytes.

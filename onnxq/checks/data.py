@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnxq.calibration.data import open_data
 from onnxq.calibration.feeds import shape_text
 from onnxq.calibration.roles import spread
+from onnxq.calibration.statistics import FEW
 from onnxq.calibration.usable import Usable
 from onnxq.checks.constant import constant_outputs, still_constant, tensors_of
 from onnxq.checks.findings import SHOWN, Finding, of_error
@@ -28,8 +29,6 @@ LOOKED_AT = 32
 """Samples that are looked at, spread over all where the data allows it."""
 RUN = 4
 """Samples that are run through the model."""
-FEW = 10
-"""Fewer samples give a warning."""
 UNSCALED = "whole numbers from 0 to 255, as in pictures that were not scaled"
 """What is found of an input of bytes."""
 EMPTY = "empty in all samples"

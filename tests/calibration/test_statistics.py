@@ -114,16 +114,26 @@ def test_warnings() -> None:
     ):
         statistics.tensors[name] = _of(samples, name)
     text = "\n".join(statistics.warnings())
-    assert "1 sample only" in text
+    assert "the ranges come from 1 sample only" in text
     assert "NaN in tensor 'bad' and 1 more tensor, first in sample 1 (1 of 2 values)" in text
     assert "infinite values in tensor 'worse', first in sample 0" in text
     assert "always zero on this data: 'zero'" in text
-    assert Statistics("d", samples=2, tensors={"good": _of([[1.0]])}).warnings() == []
+    assert Statistics("d", samples=10, tensors={"good": _of([[1.0]])}).warnings() == []
+
+
+@pytest.mark.parametrize(
+    ("samples", "rows", "said"), [(9, (1, 1), True), (2, (8, 8), False), (2, (4, 4), True), (2, (8, 1), True)]
+)
+def test_few_samples_are_said_and_rows_of_a_batch_count(samples: int, rows: tuple[int, int], said: bool) -> None:
+    feeds = {name: np.ones((n, 3), np.float32) for name, n in zip("xh", rows, strict=True)}
+    statistics = Statistics("d", samples=samples, kept=[KeptSample(0, feeds, {})])
+    assert bool(statistics.warnings()) is said
+    assert not said or statistics.warnings()[0].startswith(f"the ranges come from {samples} samples only")
 
 
 def test_only_tensors_that_matter_and_the_ends_of_the_model_are_warned_of() -> None:
     """A mask of infinities that stays float has no range."""
-    statistics = Statistics("d", samples=2)
+    statistics = Statistics("d", samples=10)
     for name in ("mask", "y"):
         statistics.tensors[name] = _of([[1.0], [np.inf]], name)
     assert statistics.warnings({"mask"})[0].startswith("infinite values in tensor 'mask', first")

@@ -31,7 +31,8 @@ def test_figures_of_the_samples_that_decided_are_called_so(
     start = f"the figures are of {checked.samples} of {len(data)} samples"
     assert any(text.startswith(start) for text in checked.warnings) is said
     if not said:
-        assert onnxq.quantize(MODEL, data[:6]).report()["verification"]["warnings"] == [], "there are no others"
+        (few,) = onnxq.quantize(MODEL, data[:6]).report()["verification"]["warnings"]
+        assert few.startswith("the ranges come from 6 samples only"), "there are no others"
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "tvm"])

@@ -141,6 +141,6 @@ def test_an_input_is_followed_through_a_long_chain() -> None:
     lines = [f"t{k + 1} = Gather <axis = 2> (t{k}, i)" for k in range(1200)]
     text = "(float[1, 3, 4, 4] t0) => (float[1, 4, 2, 2] y) {" + "\n".join(lines) + "\n y = Conv (t1200, w) }"
     model = build(text, i=np.arange(4)[::-1].copy(), w=normal(4, 3, 3, 3))
-    pictures = np.random.default_rng(0).integers(0, 256, (4, 1, 3, 4, 4)).astype(np.float32)
+    pictures = np.random.default_rng(0).integers(0, 256, (10, 1, 3, 4, 4)).astype(np.float32)
     (said,) = onnxq.calibrate(model, pictures, options=Options(keep=2)).warnings()
     assert "whole numbers from 0 to 255" in said
