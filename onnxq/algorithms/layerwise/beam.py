@@ -15,7 +15,7 @@ __all__ = ["MOST_INPUTS", "beam"]
 
 Doubles = NDArray[np.float64]
 
-MOST_INPUTS = 64
+MOST_INPUTS = 32
 """Inputs up to which a search is worth its time, which grows with their square."""
 _NUMBERS = 1 << 22
 """Held at a time."""
