@@ -26,7 +26,7 @@ _SHARE = 0.02
 
 
 def cheap_in_float(
-    model: ir.Model, plan: Plan, backend: Backend, sizes: Mapping[str, int], budget: float
+    model: ir.Model, plan: Plan, backend: Backend, sizes: Mapping[str, int], budget: float, *, heads: bool = True
 ) -> list[Piece]:
     """Pieces of the model that would take next to no more time in float.
 
@@ -38,11 +38,12 @@ def cheap_in_float(
         backend: has the table of costs.
         sizes: tensor name → number of elements, where it is known.
         budget: cost of what is quantized, in the unit of the table; the pieces together cost at most 2 % of it.
+        heads: whether layers count: not where all of them are to be quantized.
 
     Returns:
         Names of nodes, the cheapest pieces first.
     """
-    small = _Small(model, plan, backend, sizes)
+    small = _Small(model, plan, backend, sizes, heads=heads)
     priced: list[tuple[float, Piece]] = []
     for found in small.neighbours():
         price = small.price(found)
@@ -61,7 +62,7 @@ def cheap_in_float(
 class _Small:
     """Quantized nodes that are no multiply-accumulates, and heads."""
 
-    def __init__(self, model: ir.Model, plan: Plan, backend: Backend, sizes: Mapping[str, int]) -> None:
+    def __init__(self, model: ir.Model, plan: Plan, backend: Backend, sizes: Mapping[str, int], *, heads: bool) -> None:
         self._plan, self._backend, self._sizes = plan, backend, sizes
         self._rules: dict[ir.Node, OpRule] = {}
         self._behind: dict[ir.Node, ir.Node] = {}
@@ -73,7 +74,8 @@ class _Small:
                 self._rules[node] = rule
         for function, producer in plan.absorbed.items():
             self._behind[by_name[producer]] = by_name[function]
-        self._heads = {n: rule for n in by_name.values() if (rule := self._head(n)) is not None}
+        layers = by_name.values() if heads else ()
+        self._heads = {n: rule for n in layers if (rule := self._head(n)) is not None}
         self._rules.update(self._heads)
 
     def _head(self, node: ir.Node) -> OpRule | None:

@@ -80,7 +80,8 @@ def to_relieve(decider: Decider, quantized: Quantized, judges: Collection[str], 
     plan, (most, samples), model = quantized.plan, decider.extent(), decider.model
     if decider.target.by_cost:
         budget = sum(decider.costs(plan).values())
-        tried = {CHEAP: cheap_in_float(model, plan, decider.target, decider.sizes, budget)}
+        chosen = decider.options.placement == "auto"  # which layers are quantized is by cost, too
+        tried = {CHEAP: cheap_in_float(model, plan, decider.target, decider.sizes, budget, heads=chosen)}
     else:
         concats = crowded_concats(model, plan, quantized.qparams, decider.statistics)
         tried = {TIED: [(name,) for name in concats], AMPLIFIED: amplified_tails(model, plan, decider.target)}
