@@ -3,11 +3,11 @@
 Samples count in cycles of a power of two, so long that there are at most 8 of them, and by lot, see
 :mod:`onnxq.calibration.chance`: *first* is the one whose lot is the smallest. The first sample of a cycle decides a
 plan. Algorithms learn from the second of every pair of neighbours; the firsts guard what was learned in the half of the
-cycle that decides, and judge results in the other half. Once it is decided what to keep, layers are rounded anew by
-those that guard as well: 48 of 64 samples. What decides nothing and is not learned from verifies results: 24 of 32
-samples where nothing is learned, else 16 of 64, which are among them. The figures that a user is told are theirs, and 8
-are too few: of 42 outputs of real models their SQNR was more than 3 dB above that of other data at nine, that of 24
-samples at five.
+cycle that decides, and judge results in the other half. Once it is decided what to keep, weights of few bits are
+rounded anew by those that guard as well: 48 of 64 samples. What decides nothing and is not learned from verifies
+results: 24 of 32 samples where nothing is learned, else 16 of 64, which are among them. The figures that a user is told
+are theirs, and 8 are too few: of 42 outputs of real models their SQNR was more than 3 dB above that of other data at
+nine, that of 24 samples at five.
 
 Of 9 to 16 samples, in cycles of two, those that decide are also learned from, and the others guard, judge and verify.
 Of 8 or fewer all decide and verify, the first of every pair is learned from, and the others guard and judge.
