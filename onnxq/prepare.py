@@ -26,7 +26,7 @@ from onnxq.graph.passes.lower_opset import lower_opset, newer_than
 from onnxq.graph.passes.normalize import normalize
 from onnxq.graph.passes.simplify import simplify
 from onnxq.graph.passes.upcast import upcast
-from onnxq.graph.passes.write_out import COMPOSITE, write_out
+from onnxq.graph.passes.write_out import COMPOSITE, has_any, write_out
 from onnxq.graph.traverse import all_nodes, describe
 from onnxq.graph.values import MADE
 from onnxq.options import Options
@@ -105,7 +105,7 @@ class Prepared:
     def _written_out(self, operators: frozenset[str]) -> tuple[ir.Model, list[str]]:
         if operators not in self._bases:
             self._bases[operators] = self.model, []
-            if any(node.op_type in operators for node in all_nodes(self.model)):
+            if has_any(self.model, operators):
                 model = self.model.clone()
                 if notes := write_out(model, operators):
                     self._bases[operators] = model, [str(note) for note in notes]

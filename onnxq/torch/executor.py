@@ -10,9 +10,9 @@ import torch
 
 from onnxq.console.terminal import listed
 from onnxq.errors import ModelError
-from onnxq.graph.passes.write_out import write_out
+from onnxq.graph.passes.write_out import has_any, write_out
 from onnxq.graph.shapes import infer_shapes
-from onnxq.graph.traverse import all_graphs, all_nodes, describe, subgraphs
+from onnxq.graph.traverse import all_graphs, describe, subgraphs
 from onnxq.graph.values import array_of
 from onnxq.plan import Edge
 from onnxq.torch.attributes import DTYPES
@@ -233,7 +233,7 @@ def _tensor(tensor: ir.TensorProtocol, device: str) -> Tensor:
 
 def _written_out(model: ir.Model) -> ir.Model:
     """A model whose Attention and RotaryEmbedding are the operators that they consist of, where it has any."""
-    if not any(node.op_type in _WRITTEN_OUT and node.domain in _STANDARD for node in all_nodes(model)):
+    if not has_any(model, _WRITTEN_OUT):
         return model
     model = model.clone()
     infer_shapes(model)

@@ -207,7 +207,7 @@ def _bias(chain: Chain, query: ir.Value, key: ir.Value, past: ir.Value | None) -
 
 def _causal(chain: Chain, query: ir.Value, key: ir.Value, past: ir.Value | None) -> ir.Value:
     """Of each row the columns up to its own, those of the past in front."""
-    sizes = [_size(chain, 0), _size(chain, 1), 0 if past is None else _length(past)]
+    sizes = [_length(chain.input(0)), _length(chain.input(1)), 0 if past is None else _length(past)]
     if None not in sizes:
         rows, new, before = (n or 0 for n in sizes)
         hidden = np.arange(before + new)[None] > np.arange(rows)[:, None] + before
@@ -227,14 +227,11 @@ def _count(chain: Chain, x: ir.Value, axis: int) -> ir.Value:
 
 
 def _rows_of(chain: Chain, x: ir.Value) -> ir.Value:
+    """How many rows a tensor of heads has, as the model computes it."""
     return chain.put("Shape", x, dtype=_INT64, start=ir.AttrInt64("start", 2), end=ir.AttrInt64("end", 3))
 
 
-def _size(chain: Chain, index: int) -> int | None:
-    """Rows of Q, K or V."""
-    return _length(chain.input(index))
-
-
 def _length(x: ir.Value | None) -> int | None:
+    """How many rows Q, K or V have, where known."""
     rows = x.shape[-2] if x is not None and x.shape is not None else None
     return rows if isinstance(rows, int) else None

@@ -23,8 +23,9 @@ from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, remove_nodes, rename_output
 
-__all__ = ["COMPOSITE", "can_be_written", "write", "write_out"]
+__all__ = ["COMPOSITE", "can_be_written", "has_any", "write", "write_out"]
 
+_STANDARD = ("", "ai.onnx")
 _EACH_CHANNEL = 21
 """Opset from which on a GroupNormalization has factors for each channel, not for each group."""
 _CHAINS = ("GroupNormalization", "Swish")
@@ -48,7 +49,7 @@ def write_out(model: ir.Model, operators: Collection[str] = _CHAINS) -> list[Not
     """
     current, namer, done = model.opset_imports.get("", 0), Namer(model), Counter[str]()
     for node in list(all_nodes(model)):
-        if node.op_type in operators and node.domain in ("", "ai.onnx") and can_be_written(node, current):
+        if node.op_type in operators and node.domain in _STANDARD and can_be_written(node, current):
             done[node.op_type] += 1
             write(node, current, namer)
     if not done:
@@ -57,18 +58,18 @@ def write_out(model: ir.Model, operators: Collection[str] = _CHAINS) -> list[Not
     return [Note("write_out", "", f"written out: {', '.join(f'{n} {op}' for op, n in sorted(done.items()))}")]
 
 
+def has_any(model: ir.Model, operators: Collection[str]) -> bool:
+    """Whether a model has nodes of some standard operators."""
+    return any(node.op_type in operators and node.domain in _STANDARD for node in all_nodes(model))
+
+
 def can_be_written(node: ir.Node, opset: int) -> bool:
     """Whether an operator of an opset can be written as older ones here."""
     x = node.inputs[0] if node.inputs else None
     if node.op_type not in _WRITERS or x is None or x.dtype is not ir.DataType.FLOAT:
         return False
     plain = _PLAIN.get(node.op_type)
-    if plain is not None:
-        return plain(node)
-    if node.op_type != "GroupNormalization":
-        return True
-    ranked = x.shape is not None and len(x.shape) > 2 and isinstance(x.shape[1], int)
-    return ranked and all(constant_array(value) is not None for value in node.inputs[1:])
+    return plain is None or plain(node)
 
 
 def write(node: ir.Node, opset: int, namer: Namer) -> None:
@@ -95,6 +96,13 @@ def _swish(chain: Chain) -> ir.Value:
     alpha = chain.node.attributes.get_float("alpha", 1.0)
     inner = chain.x if alpha == 1.0 else chain.put("Mul", chain.x, chain.number(alpha))
     return chain.put("Mul", chain.x, chain.put("Sigmoid", inner))
+
+
+def _is_plain_group_normalization(node: ir.Node) -> bool:
+    """Whether a GroupNormalization can be written: its channels are known, its factors constant."""
+    shape = node.inputs[0].shape if node.inputs[0] is not None else None
+    ranked = shape is not None and len(shape) > 2 and isinstance(shape[1], int)
+    return ranked and all(constant_array(value) is not None for value in node.inputs[1:])
 
 
 def _group_normalization(chain: Chain) -> ir.Value:
@@ -130,6 +138,7 @@ _WRITERS: dict[str, Callable[[Chain], ir.Value]] = {
 }
 _PLAIN: dict[str, Callable[[ir.Node], bool]] = {
     "Attention": is_plain_attention,
+    "GroupNormalization": _is_plain_group_normalization,
     "RMSNormalization": is_plain_normalization,
     "RotaryEmbedding": is_plain_rotation,
 }
