@@ -88,8 +88,8 @@ def improve(
     What is compared on samples held back is the layer's output error: with the weight and bias as they were, with that
     weight and a bias that takes up the mean error, and with the answer and its bias; the best stays, a tie leaves all
     as it was. They also tell how much of the error of the layers before it a layer is to make up for: what makes up for
-    it on the samples learned from does so by chance in part. What is decided is learned once more from all these
-    samples, where others judge and verify.
+    it on the samples learned from does so by chance in part. What is decided for weights of few bits is learned once
+    more from all these samples, where others judge and verify.
 
     Args:
         draft: changed in place; a note says what was done.
