@@ -78,7 +78,7 @@ def _rewrite(model: ir.Model) -> list[Note]:
     """Fully connected layers as ncnn's converter takes them, with weights (N, K)."""
     namer, turned = Namer(model), 0
     for node in all_nodes(model):
-        weight = node.inputs[1] if node.op_type == "Gemm" and node.domain in ("", "ai.onnx") else None
+        weight = node.inputs[1] if node.op_type == "Gemm" and node.domain == "" else None
         array = constant_array(weight)
         if weight is None or array is None or weight.dtype is None or node.attributes.get_int("transB", 0) == 1:
             continue

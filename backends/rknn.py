@@ -146,7 +146,7 @@ def _rewrite(model: ir.Model) -> list[Note]:
 def _nowhere(node: ir.Node) -> str | None:
     """What the builder takes in no model of a node, also of floats alone."""
     get, value = node.attributes, node.inputs[0] if node.inputs else None
-    if node.domain not in ("", "ai.onnx"):
+    if node.domain != "":
         return None
     if node.op_type in ("If", "Loop", "Scan", *_SELECT):
         return node.op_type

@@ -55,7 +55,7 @@ def _rewrite(model: ir.Model) -> list[Note]:
     require_no_blanks(model)
     changed = 0
     for node in all_nodes(model):
-        if node.op_type == "MatMul" and node.domain in ("", "ai.onnx") and is_constant(node.inputs[1]):
+        if node.op_type == "MatMul" and node.domain == "" and is_constant(node.inputs[1]):
             ranks = [len(v.shape) if v is not None and v.shape is not None else 0 for v in node.inputs]
             if ranks == [2, 2]:
                 stand_for(node, [node])
@@ -93,7 +93,7 @@ def _lacks(model: ir.Model, options: Options) -> list[Finding]:
     found: list[Finding] = []
     for node in all_nodes(model):
         floats = any(v.dtype is ir.DataType.FLOAT for v in node.outputs)
-        rule = BACKEND.rules.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        rule = BACKEND.rules.get(node.op_type) if node.domain == "" else None
         if not floats or node.op_type in _PASSES:
             continue
         why = "Tengine's converter has no such operator" if rule is None else rule.when and rule.when(node)

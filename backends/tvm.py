@@ -80,9 +80,9 @@ def _refused(node: ir.Node) -> tuple[str, str] | None:
     """What TVM makes of an operator that it does not take as it is, and what to do; None for all others."""
     cut = "Cut the model before it or after it"
     if not _is_known(node):
-        name = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
+        name = node.op_type if node.domain == "" else f"{node.domain}::{node.op_type}"
         return f"TVM's ONNX importer has no {name}: it refuses the whole model, float or quantized", cut
-    if node.domain not in ("", "ai.onnx"):
+    if node.domain != "":
         return None
     if node.op_type == "TopK" and constant_array(node.inputs[1]) is None:
         return "TVM's ONNX importer refuses a model with a TopK whose k is computed", "Make its k a constant"
@@ -101,7 +101,7 @@ def _refused(node: ir.Node) -> tuple[str, str] | None:
 
 
 def _is_known(node: ir.Node) -> bool:
-    if node.domain in ("", "ai.onnx"):
+    if node.domain == "":
         return node.op_type not in ABSENT
     if node.domain == "com.microsoft":
         return node.op_type in _MICROSOFT or (onnx.defs.has(node.op_type) and node.op_type not in ABSENT)

@@ -31,7 +31,7 @@ from onnxq.rewritten import require_home
 
 __all__ = ["Finding", "check"]
 
-_KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc", "onnxq")
+_KNOWN_DOMAINS = ("", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc", "onnxq")
 _ORDER = {"error": 0, "warning": 1, "note": 2}
 
 

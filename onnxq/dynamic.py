@@ -40,7 +40,6 @@ from onnxq.options.selection import Selection
 from onnxq.plan import Kept, Plan
 from onnxq.planning.placement import elements
 from onnxq.planning.planner import settled_plan
-from onnxq.planning.table_rows import is_standard
 from onnxq.planning.weightless import ALREADY, reads_quantized, why_no_weights
 from onnxq.prepare import Prepared, backend_named
 from onnxq.qparams import QParams, from_range
@@ -267,7 +266,7 @@ def _refusal(node: ir.Node, selection: Selection) -> str | None:
         return "slower with ranges taken at run time than in float (--include quantizes it all the same)"
     if why := why_no_weights(node) if node.op_type not in _OPS else None:
         return why
-    if node.op_type not in (*_OPS, "Conv") or is_standard(node) == (node.op_type == "Attention"):
+    if node.op_type not in (*_OPS, "Conv") or (node.domain == "") == (node.op_type == "Attention"):
         return "onnxruntime has no kernel for it that takes ranges at run time"
     if node.op_type in ("MatMul", "Gemm") and not is_constant(node.inputs[1]):
         if reads_quantized(node, slice(1, 2)):

@@ -108,7 +108,7 @@ def show(path: str | os.PathLike[str]) -> ModelView | StatisticsView:
             if value.const_value is None:
                 continue
             weight_bytes[str(value.const_value.dtype).lower()] += value.const_value.nbytes
-        ops.update(f"{n.domain}::{n.op_type}" if n.domain not in ("", "ai.onnx") else n.op_type for n in graph)
+        ops.update(f"{n.domain}::{n.op_type}" if n.domain != "" else n.op_type for n in graph)
     return ModelView(
         path=str(file),
         file_bytes=file.stat().st_size + sum(other.stat().st_size for other in files_of(model)),

@@ -55,7 +55,7 @@ def refuse_free_sizes(model: ir.Model) -> None:
     found = free or [
         f"{describe(node)} gives a tensor {node.outputs[0].name!r} whose size depends on the data"
         for node in all_nodes(model)
-        if node.op_type in _SIZED_BY_DATA and node.domain in ("", "ai.onnx")
+        if node.op_type in _SIZED_BY_DATA and node.domain == ""
     ]
     if found:
         more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
@@ -89,7 +89,7 @@ def lacks(model: ir.Model, options: Options) -> list[Finding]:
             hint = "Fix them in the model or when the session is created"
             found.append(Finding("warning", f"input {value.name!r}", what, hint))
     for node in nodes:
-        if node.domain not in ("", "ai.onnx"):
+        if node.domain != "":
             continue
         if node.op_type == "Softplus" and selection.activation(default, node, node.outputs[0]).bits > 8:
             found.append(_wide_softplus(node))

@@ -170,7 +170,7 @@ def lacks(model: ir.Model, options: Options) -> list[Finding]:
     """What the parser of TensorRT-RTX 1.7.1 refuses a model for, float or quantized."""
     found = []
     for node in all_nodes(model):
-        if node.domain in ("", "ai.onnx") and (what := _refused(node)) is not None:
+        if node.domain == "" and (what := _refused(node)) is not None:
             said = f"TensorRT's parser refuses a model with a {what}, float or quantized"
             found.append(Finding("warning", describe(node), said, "Cut the model before it or after it"))
     return found

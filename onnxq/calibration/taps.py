@@ -18,8 +18,6 @@ from onnxq.graph.values import constant_array, remove_nodes
 
 __all__ = ["Tapped", "tap"]
 
-_STANDARD = ("", "ai.onnx")
-
 
 class Tapped(NamedTuple):
     """A model with more outputs.
@@ -109,11 +107,11 @@ class _Tapper:
         if id(value) in self._lifted:
             return self._lifted[id(value)]
         node = self._graphs.parents[id(graph)]
-        if node.op_type == "If" and node.domain in _STANDARD:
+        if node.op_type == "If" and node.domain == "":
             lifted = self._lift_if(value, graph, node)
-        elif node.op_type == "Loop" and node.domain in _STANDARD:
+        elif node.op_type == "Loop" and node.domain == "":
             lifted = self._lift_loop(value, graph, node)
-        elif node.op_type == "Scan" and node.domain in _STANDARD:
+        elif node.op_type == "Scan" and node.domain == "":
             lifted = self._lift_scan(value, graph, node)
         else:
             raise _UnobservableError(f"it is inside a {node.op_type} node")

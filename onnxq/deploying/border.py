@@ -23,7 +23,7 @@ from onnxq.spec import Scheme
 
 __all__ = ["beside_border", "with_border"]
 
-_DOMAINS = ("", "ai.onnx", "com.microsoft")
+_DOMAINS = ("", "com.microsoft")
 _WIDEST = 16
 """Bits of what an activation may have: wider ones are sums."""
 

@@ -16,7 +16,7 @@ from onnxq.given.fitted import moved_scales
 from onnxq.graph.traverse import all_nodes
 from onnxq.plan import Plan, Site
 from onnxq.planning.sites import REORDERINGS
-from onnxq.planning.table_rows import is_standard, row
+from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams, from_range
 from onnxq.quantized import Quantized
 from onnxq.spec import PerChannel, PerTensor, QuantSpec, Scheme
@@ -107,7 +107,7 @@ class GivenNumbers:
         if site.role != "activation" or ("activation", site.tensor) in self._given:
             return None
         node = self._makers.get(site.tensor)
-        while node is not None and node.op_type in REORDERINGS and is_standard(node) and node.inputs[0] is not None:
+        while node is not None and node.op_type in REORDERINGS and node.domain == "" and node.inputs[0] is not None:
             name = node.inputs[0].name or ""
             found = self._given.get(("activation", name))
             if found is not None:

@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from onnxq.graph.traverse import all_nodes
 from onnxq.plan import Edge, Plan, Site
-from onnxq.planning.table_rows import is_standard
 from onnxq.qparams import QParams, from_range
 from onnxq.spec import QuantSpec, Scheme
 
@@ -73,7 +72,7 @@ def same_grid(one: QParams, other: QParams) -> bool:
 
 def averages(node: ir.Node) -> bool:
     """Whether an operator gives means of what it reads: their range says nothing of that."""
-    return is_standard(node) and node.op_type in ("AveragePool", "GlobalAveragePool", "ReduceMean")
+    return node.domain == "" and node.op_type in ("AveragePool", "GlobalAveragePool", "ReduceMean")
 
 
 def _handed_on(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> tuple[list[list[Site]], set[str]]:

@@ -33,7 +33,7 @@ _PACKED = frozenset({"GatherBlockQuantized", "MatMulBnb4", "MatMulNBits", "QMoE"
 _REASONS = 2
 """That an error tells."""
 _OTHERS = frozenset({"QAttention", "QGemm", "Quant"}) | _PACKED
-_STANDARD = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
+_STANDARD = ("", "ai.onnx.ml", "com.microsoft")
 _READ = "onnxq reads QuantizeLinear and DequantizeLinear of integers"
 _INSTEAD = {
     "qonnx": "Export it with Brevitas' export_onnx_qcdq, or convert it with 'qonnx-convert MODEL' of the package qonnx",

@@ -21,7 +21,7 @@ from onnxq.spec import PerChannel
 
 __all__ = ["QuantizedTensor", "quantizers"]
 
-_DOMAINS = ("", "ai.onnx", "com.microsoft")
+_DOMAINS = ("", "com.microsoft")
 _STORED = (ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.INT16)
 
 

@@ -15,7 +15,7 @@ from onnxq.graph.traverse import all_graphs, all_nodes
 
 __all__ = ["forget_shapes", "infer_shapes", "inputs_of_unknown_size", "shapes_of_one", "sizes_at"]
 
-STANDARD = ("", "ai.onnx", "ai.onnx.ml")
+STANDARD = ("", "ai.onnx.ml")
 
 MAX_VECTOR = 1 << 16
 """Elements of the largest vector with which data propagation is used."""

@@ -103,7 +103,7 @@ def hidden(whole: Errors, branches: Mapping[str, Errors]) -> tuple[str, Errors] 
 def _of(value: ir.Value, known: Mapping[ir.Value, list[Partition]]) -> Iterator[Partition]:
     """The partitions of a tensor, by those of what is in front of it."""
     node, rank = value.producer(), len(value.shape) if value.shape is not None else None
-    if node is None or rank is None or node.domain not in ("", "ai.onnx"):
+    if node is None or rank is None or node.domain != "":
         return
     first = node.inputs[0] if node.inputs else None
     if node.op_type == "Concat":

@@ -73,9 +73,7 @@ def names_of(model: ir.Model) -> Names:
                 tensors[value.name] = None
         for node in graph:
             if node.name:
-                nodes[node.name] = (
-                    f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
-                )
+                nodes[node.name] = f"{node.domain}::{node.op_type}" if node.domain != "" else node.op_type
                 if STANDS_FOR in node.meta:
                     former[node.name] = node.meta[STANDS_FOR]
             for value in node.outputs:

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from onnxq.backend import Kind
 from onnxq.graph.values import is_constant
 from onnxq.planning.question import Decisions, Question
-from onnxq.planning.table_rows import is_standard, row
+from onnxq.planning.table_rows import row
 
 __all__ = ["absorb"]
 
@@ -19,7 +19,7 @@ _CUTS = frozenset({"Relu", "Clip"})
 def absorb(asked: Question, decided: Decisions) -> None:
     """Pair activation functions with the candidate before them where nothing else reads what is between."""
     for node in asked.nodes:
-        if node.op_type not in asked.backend.absorbed or not is_standard(node):
+        if node.op_type not in asked.backend.absorbed or node.domain != "":
             continue
         source = node.inputs[0] if node.inputs else None
         producer = source.producer() if source is not None else None

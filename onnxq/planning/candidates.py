@@ -10,7 +10,7 @@ from onnxq.graph.values import is_constant
 from onnxq.planning.carry import carry, without_kernel
 from onnxq.planning.question import Decisions, Question
 from onnxq.planning.specs import activation_spec
-from onnxq.planning.table_rows import is_standard, positions, row
+from onnxq.planning.table_rows import positions, row
 from onnxq.planning.weightless import ALREADY, reads_quantized
 
 __all__ = ["find_candidates", "touches_float"]
@@ -55,15 +55,15 @@ def _why_not(asked: Question, decided: Decisions, node: ir.Node, group: str | No
     if reads_quantized(node):
         return ALREADY
     touched = (value for value in (*node.inputs, *node.outputs) if value is not None)
-    known = rule is not None or (is_standard(node) and node.op_type in backend.absorbed)
+    known = rule is not None or (node.domain == "" and node.op_type in backend.absorbed)
     if known and node.op_type != "Cast" and any(value.dtype is ir.DataType.DOUBLE for value in touched):
         return "it computes in float64: export the model in float32 to quantize it"
     if group is not None:
         return f"part of a {group}, kept whole"
-    if rule is None and is_standard(node) and node.op_type in backend.absorbed:
+    if rule is None and node.domain == "" and node.op_type in backend.absorbed:
         return "the operator before it runs in float, so it cannot be fused"
     if rule is None:
-        where = node.op_type if is_standard(node) else f"{node.domain}::{node.op_type}"
+        where = node.op_type if node.domain == "" else f"{node.domain}::{node.op_type}"
         return f"{where} is not among the operators that {backend.name} quantizes"
     if (why := _why_no_float32(node, rule)) is not None:
         return why

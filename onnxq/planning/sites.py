@@ -13,7 +13,7 @@ from onnxq.plan import Edge, Role, Site
 from onnxq.planning.placement import elements
 from onnxq.planning.question import Decisions, Question
 from onnxq.planning.specs import activation_spec, bias_spec, weight_spec
-from onnxq.planning.table_rows import is_standard, positions, row
+from onnxq.planning.table_rows import positions, row
 from onnxq.spec import PerChannel, QuantSpec
 
 __all__ = ["REORDERINGS", "activations", "make_sites"]
@@ -226,7 +226,7 @@ def _reads_whole(node: ir.Node) -> bool:
 
 def _source(value: ir.Value) -> ir.Value:
     """The tensor that holds the same numbers in another order, as far up as reorderings go."""
-    while (node := value.producer()) is not None and node.op_type in REORDERINGS and is_standard(node):
+    while (node := value.producer()) is not None and node.op_type in REORDERINGS and node.domain == "":
         before = node.inputs[0]
         if before is None or is_constant(before):
             break

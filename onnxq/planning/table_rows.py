@@ -9,12 +9,7 @@ import onnx_ir as ir
 from onnxq.backend import Backend, OpRule
 from onnxq.graph.values import is_constant
 
-__all__ = ["is_standard", "positions", "row"]
-
-
-def is_standard(node: ir.Node) -> bool:
-    """Whether a node's operator is one of the ONNX standard's own domain."""
-    return node.domain in ("", "ai.onnx")
+__all__ = ["positions", "row"]
 
 
 def row(backend: Backend, node: ir.Node) -> OpRule | None:
@@ -23,7 +18,7 @@ def row(backend: Backend, node: ir.Node) -> OpRule | None:
     Rows for operators of another domain are named with it, ``"com.microsoft::Attention"``.
     """
     rules = backend.rules
-    if not is_standard(node):
+    if node.domain != "":
         return rules.get(f"{node.domain}::{node.op_type}")
     if node.inputs and is_constant(node.inputs[0]) and f"{node.op_type}:constant" in rules:
         return rules[f"{node.op_type}:constant"]

@@ -9,7 +9,7 @@ from onnxq.graph.values import constant_array, is_stored, only_reader, remove_no
 
 __all__ = ["scale_early", "unpack_early"]
 
-_DOMAINS = ("", "ai.onnx", "com.microsoft")
+_DOMAINS = ("", "com.microsoft")
 _TABLE = 2
 """Axes of a table: rows and columns."""
 

@@ -41,7 +41,7 @@ _MAY_MAKE_NAN = frozenset(
     {"Acos", "Acosh", "Asin", "Atanh", "Div", "If", "Log", "Loop", "Mod", "Pow", "Reciprocal", "Scan", "Sqrt"}
 )
 """Besides the normalizations."""
-_KNOWN = frozenset({"", "ai.onnx", _MICROSOFT, fake_quantize.DOMAIN})
+_KNOWN = frozenset({"", _MICROSOFT, fake_quantize.DOMAIN})
 Floats = NDArray[np.float32]
 
 

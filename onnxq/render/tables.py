@@ -130,7 +130,7 @@ def read_json(path: Path, keys: Iterable[str]) -> dict[str, Any]:
 def weighted(model: ir.Model, backend: Backend) -> Iterator[tuple[ir.Node, int]]:
     """Nodes with a constant that the backend's table calls a weight, and its position."""
     for node in all_nodes(model):
-        rule = backend.rules.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        rule = backend.rules.get(node.op_type) if node.domain == "" else None
         for position in rule.weights if rule is not None else ():
             if position < len(node.inputs) and is_constant(node.inputs[position]):
                 yield node, position

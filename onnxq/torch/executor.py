@@ -26,7 +26,6 @@ Quantizer = Callable[[Tensor], Tensor]
 _OPS = {**math.OPS, **shape.OPS, **indexing.OPS, **layers.OPS, **resize.OPS, **recurrent.OPS}
 _WRITTEN_OUT = frozenset({"Attention", "RotaryEmbedding"})
 _CONTROL = ("Constant", "If", "Loop")
-_STANDARD = ("", "ai.onnx")
 _LISTED = 8
 
 
@@ -34,7 +33,7 @@ def unsupported_nodes(nodes: Iterable[ir.Node]) -> list[str]:
     """What of some nodes, those inside them included, cannot be run: a text for each, the node and why."""
     found = []
     for node in nodes:
-        standard = node.domain in _STANDARD
+        standard = node.domain == ""
         if not standard or (node.op_type not in _OPS and node.op_type not in _CONTROL):
             found.append(describe(node))
             continue

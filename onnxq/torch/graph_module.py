@@ -270,7 +270,7 @@ def _learned(quantized: Quantized) -> set[str]:
     found = {site.tensor for site in quantized.plan.sites if site.role in ("weight", "bias")}
     for node in all_nodes(quantized.model):
         inputs = [value for value in node.inputs if value is not None]
-        if node.domain not in ("", "ai.onnx"):
+        if node.domain != "":
             continue
         for index in _LEARNED.get(node.op_type, ()):
             if index < len(node.inputs) and (value := node.inputs[index]) is not None:

@@ -221,7 +221,7 @@ def _refusal(node: ir.Node, selection: Selection, *, deep: bool) -> str | None:
         return why
     if why := why_no_weights(node) if node.op_type not in _STORED else None:
         return why
-    if node.op_type not in _STORED or node.domain not in ("", "ai.onnx"):
+    if node.op_type not in _STORED or node.domain != "":
         return "only weights of MatMul, Gemm and Gather are stored in blocks"
     value = node.inputs[0 if node.op_type == "Gather" else 1]
     if _is_given(node):

@@ -193,7 +193,7 @@ def quantized_layers(model: ir.Model, plan: Plan, *, stored: bool = False) -> li
     for node in all_nodes(model):
         name = node.name or ""
         site = weights.get((name, 1))
-        if site is None or node.op_type not in ("Conv", "Gemm", "MatMul") or node.domain not in ("", "ai.onnx"):
+        if site is None or node.op_type not in ("Conv", "Gemm", "MatMul") or node.domain != "":
             continue
         if name not in plan.quantized and not (stored and name in plan.stored):
             continue

@@ -14,6 +14,8 @@ __all__ = ["settle"]
 def settle(model: ir.Model) -> None:
     """Names the standard domain ``""`` and stores each tensor in one form, whatever field it came in, by itself.
 
+    onnx-ir itself names the domain of nodes and functions so, ``"ai.onnx"`` as well.
+
     Args:
         model: as it was read; changed in place.
 

@@ -50,7 +50,7 @@ def added_masks(model: ir.Model) -> list[Note]:
 
 def _place_of_mask(node: ir.Node) -> int | None:
     """The position of the mask of a Where that a Softmax alone reads."""
-    if node.op_type != "Where" or node.domain not in ("", "ai.onnx") or node.outputs[0].is_graph_output():
+    if node.op_type != "Where" or node.domain != "" or node.outputs[0].is_graph_output():
         return None
     readers = {use.node.op_type for use in node.outputs[0].uses()}
     if readers != {"Softmax"} or node.outputs[0].dtype is not ir.DataType.FLOAT:

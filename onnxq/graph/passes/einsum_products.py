@@ -34,7 +34,7 @@ def einsum_products(model: ir.Model) -> list[Note]:
     """
     namer, count = Namer(model), 0
     for node in list(all_nodes(model)):
-        product = _product(node) if node.op_type == "Einsum" and node.domain in ("", "ai.onnx") else None
+        product = _product(node) if node.op_type == "Einsum" and node.domain == "" else None
         if product is not None:
             _write(node, product, namer)
             count += 1

@@ -25,7 +25,7 @@ def explicit_pads(model: ir.Model) -> list[Note]:
     """
     count = 0
     for node in all_nodes(model):
-        if node.op_type != "ConvTranspose" or node.domain not in ("", "ai.onnx"):
+        if node.op_type != "ConvTranspose" or node.domain != "":
             continue
         automatic = node.attributes.get_string("auto_pad", "NOTSET")
         if automatic in _SETTLED and not node.attributes.get_ints("output_shape", ()):

@@ -50,7 +50,7 @@ def newer_than(model: ir.Model, most: int) -> list[ir.Node]:
     current = model.opset_imports.get("", 0)
     if most < _OLDEST:
         return list(all_nodes(model))
-    nodes = [node for node in all_nodes(model) if node.domain in ("", "ai.onnx")]
+    nodes = [node for node in all_nodes(model) if node.domain == ""]
     return [n for n in nodes if not _is_said(n, current, most) and not can_be_written(n, current)]
 
 
@@ -65,7 +65,7 @@ def lower_opset(model: ir.Model, most: int) -> list[Note]:
     """
     current, namer = model.opset_imports.get("", 0), Namer(model)
     for node in list(all_nodes(model)):
-        if node.domain in ("", "ai.onnx") and not _is_said(node, current, most):
+        if node.domain == "" and not _is_said(node, current, most):
             write(node, current, namer)
     model.opset_imports[""] = most
     infer_shapes(model)

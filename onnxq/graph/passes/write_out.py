@@ -25,7 +25,6 @@ from onnxq.graph.values import constant_array, remove_nodes, rename_output
 
 __all__ = ["COMPOSITE", "can_be_written", "has_any", "write", "write_out"]
 
-_STANDARD = ("", "ai.onnx")
 _EACH_CHANNEL = 21
 """Opset from which on a GroupNormalization has factors for each channel, not for each group."""
 _CHAINS = ("GroupNormalization", "Swish")
@@ -49,7 +48,7 @@ def write_out(model: ir.Model, operators: Collection[str] = _CHAINS) -> list[Not
     """
     current, namer, done = model.opset_imports.get("", 0), Namer(model), Counter[str]()
     for node in list(all_nodes(model)):
-        if node.op_type in operators and node.domain in _STANDARD and can_be_written(node, current):
+        if node.op_type in operators and node.domain == "" and can_be_written(node, current):
             done[node.op_type] += 1
             write(node, current, namer)
     if not done:
@@ -60,7 +59,7 @@ def write_out(model: ir.Model, operators: Collection[str] = _CHAINS) -> list[Not
 
 def has_any(model: ir.Model, operators: Collection[str]) -> bool:
     """Whether a model has nodes of some standard operators."""
-    return any(node.op_type in operators and node.domain in _STANDARD for node in all_nodes(model))
+    return any(node.op_type in operators and node.domain == "" for node in all_nodes(model))
 
 
 def can_be_written(node: ir.Node, opset: int) -> bool:

@@ -83,7 +83,7 @@ def bounds(value: ir.Value | None, bits: int) -> Bounds:
         if tensor.is_graph_output() or not uses:
             return ALL
         for node, position in ((use.node, use.idx) for use in uses):
-            if position != 0 or node.domain not in ("", "ai.onnx"):
+            if position != 0 or node.domain != "":
                 return ALL
             if node.op_type in _MOVING:
                 waiting += [output for output in node.outputs if output.uses() or output.is_graph_output()]

@@ -39,7 +39,7 @@ def cannot_be_negative(
         steps: number of operators that are looked through.
     """
     node = value.producer() if value is not None else None
-    if node is None or node.domain not in ("", "ai.onnx") or steps == 0:
+    if node is None or node.domain != "" or steps == 0:
         return False
     if node.op_type in _NEVER:
         return True

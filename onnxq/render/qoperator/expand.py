@@ -15,7 +15,7 @@ from onnxq.render.qoperator.builders import MOVES
 
 __all__ = ["LAYOUTS", "Layout", "expand"]
 
-_DOMAINS = ("", "ai.onnx", "com.microsoft")
+_DOMAINS = ("", "com.microsoft")
 
 
 @dataclass(frozen=True, slots=True)

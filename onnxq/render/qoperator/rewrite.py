@@ -61,7 +61,7 @@ class _Rewriter:
 
     def run(self) -> dict[str, str]:
         for node in list(all_nodes(self.model)):
-            if node.graph is None or node.op_type in _QUANTIZERS or node.domain not in ("", "ai.onnx"):
+            if node.graph is None or node.op_type in _QUANTIZERS or node.domain != "":
                 continue
             if node.name in self.stay:
                 continue
@@ -109,7 +109,7 @@ class _Rewriter:
     def _bias_behind(self, node: ir.Node, made: ir.Node) -> ir.Node | None:
         """The Add of a constant vector behind a matrix product of float result, whose bias it becomes."""
         add = only_reader(node.outputs[0]) if made.op_type == "MatMulIntegerToFloat" else None
-        if add is None or add.op_type != "Add" or add.domain not in ("", "ai.onnx") or add.graph is not node.graph:
+        if add is None or add.op_type != "Add" or add.domain != "" or add.graph is not node.graph:
             return None
         weight, product = node.inputs[1], node.outputs[0]
         other = add.inputs[1] if add.inputs[0] is product else add.inputs[0]

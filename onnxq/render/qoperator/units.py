@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 DOMAIN = "com.microsoft"
-_DOMAINS = ("", "ai.onnx", DOMAIN)
+_DOMAINS = ("", DOMAIN)
 _BYTES = (ir.DataType.UINT8, ir.DataType.INT8)
 _INT32_LIMIT = 2.0**31 - 1
 

@@ -23,7 +23,7 @@ __all__ = ["NARROW", "bounded", "is_clip_of_integers", "store_clipped"]
 NARROW = "onnxq.bounds"
 """Key in the ``meta`` of stored integers that a Clip bounded: its two ends."""
 _INTEGERS = (ir.DataType.INT8, ir.DataType.UINT8)
-_DOMAINS = ("", "ai.onnx", "com.microsoft")
+_DOMAINS = ("", "com.microsoft")
 
 
 def is_clip_of_integers(node: ir.Node) -> bool:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from onnxq.graph.evaluate import evaluate
 from onnxq.graph.values import AnyArray, constant_array, is_constant, remove_nodes, replace_by_constant
-from onnxq.planning.table_rows import is_standard
 from onnxq.qparams import QParams
 from onnxq.spec import PerChannel, PerTensor
 
@@ -28,7 +27,7 @@ _COUNTED = 1 << 24
 
 def is_moved(node: ir.Node, index: int) -> bool:
     """Whether a node only moves the numbers of one input, and what it makes of a constant there is one too."""
-    if node.op_type not in _MOVES or not is_standard(node) or index != 0 or node.graph is None:
+    if node.op_type not in _MOVES or node.domain != "" or index != 0 or node.graph is None:
         return False
     rest = [value for value in node.inputs[1:] if value is not None]
     return all(is_constant(value) for value in rest) and not any(v.is_graph_output() for v in node.outputs)

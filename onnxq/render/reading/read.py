@@ -50,7 +50,7 @@ from onnxq.spec import Scheme
 
 __all__ = ["read"]
 
-_DOMAINS = ("", "ai.onnx", "com.microsoft")
+_DOMAINS = ("", "com.microsoft")
 _QUANTIZERS = ("QuantizeLinear", fake_quantize.NAME, nnie_quantize.NAME)
 
 
