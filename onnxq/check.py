@@ -16,10 +16,10 @@ from onnxq.checks.data import check_data
 from onnxq.checks.findings import Finding, of_error
 from onnxq.checks.weights import check_weights
 from onnxq.errors import ExecutionError, ModelError, OnnxqError, OptionError
-from onnxq.given.carried import quantizing
 from onnxq.graph.files.load import ModelSource, load
 from onnxq.graph.files.onnx_checker import check as check_model
 from onnxq.graph.shapes import inputs_of_unknown_size
+from onnxq.integer_operators import quantizing
 from onnxq.notes.reasons import by_reason, counts
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.messages import LOOK

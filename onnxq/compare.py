@@ -18,10 +18,10 @@ from onnxq.console.progress import Reporter, Silent
 from onnxq.console.terminal import listed, plural
 from onnxq.errors import ExecutionError, ModelError, OnnxqError, OptionError
 from onnxq.given.artifact import read_artifact, refuse_table
-from onnxq.given.carried import quantizing
 from onnxq.graph.files.load import ModelSource, load
 from onnxq.graph.shapes import forget_shapes, infer_shapes
 from onnxq.graph.traverse import all_nodes
+from onnxq.integer_operators import quantizing
 from onnxq.locations import find_artifact
 from onnxq.measuring.chosen_rows import chosen_rows, matched
 from onnxq.measuring.comparison import Comparison, TensorErrors

@@ -24,8 +24,8 @@ from onnxq.deploying.source import in_form, past_quantizers
 from onnxq.deploying.units import open_units
 from onnxq.errors import BackendError
 from onnxq.given.artifact import refuse_table
-from onnxq.given.carried import left_while_running, nothing_to_deploy
 from onnxq.given.fitted import fit_to_target
+from onnxq.given.not_taken import left_while_running, nothing_to_deploy
 from onnxq.graph.files.load import load
 from onnxq.graph.files.save import file_size
 from onnxq.graph.shapes import forget_shapes

@@ -23,12 +23,12 @@ from onnxq.backend import Backend, Kind
 from onnxq.calibration.weights import weight_range
 from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import OutputError
-from onnxq.given.carried import QUANTIZERS
 from onnxq.graph.files.save import save
 from onnxq.graph.recognition.region import ELEMENTWISE
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_constants, all_nodes
 from onnxq.graph.values import constant_array, is_constant
+from onnxq.integer_operators import QUANTIZERS
 from onnxq.locations import spare
 from onnxq.measuring.final_check import final_check
 from onnxq.measuring.samples_to_judge import samples_to_judge

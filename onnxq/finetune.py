@@ -25,8 +25,8 @@ from onnxq.calibration.statistics import KeptSample
 from onnxq.console.progress import Reporter, Silent
 from onnxq.console.terminal import decibel, decibels, plural
 from onnxq.errors import DataError, ModelError, OptionError
-from onnxq.given.carried import quantizing
 from onnxq.graph.shapes import forget_shapes
+from onnxq.integer_operators import quantizing
 from onnxq.locations import artifact_path, require_file, require_output, spare
 from onnxq.measuring.final_check import final_check
 from onnxq.measuring.outputs import worst_sqnr

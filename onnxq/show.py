@@ -14,10 +14,10 @@ import onnx_ir as ir
 from onnxq.calibration.statistics import Statistics, TensorStatistics
 from onnxq.errors import ModelError
 from onnxq.file_system import is_there
-from onnxq.given.quantizers import QuantizedTensor, quantizers
 from onnxq.graph.files.load import load
 from onnxq.graph.files.origin import files_of
 from onnxq.measuring.metrics import jsonable
+from onnxq.render.reading.quantizers import QuantizedTensor, quantizers
 
 __all__ = ["ModelView", "StatisticsView", "show"]
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxq.given.carried import BORDER
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import is_constant
+from onnxq.integer_operators import BORDER
 from onnxq.plan import Edge, Site
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized

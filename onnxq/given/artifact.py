@@ -9,9 +9,9 @@ import onnx_ir as ir
 from onnxq.backend import Backend
 from onnxq.catalog import backends
 from onnxq.errors import BackendError, OnnxqError, OptionError
-from onnxq.given.carried import quantizing
 from onnxq.given.unfolded import unfolded
 from onnxq.graph.files.load import load
+from onnxq.integer_operators import quantizing
 from onnxq.quantized import Quantized
 from onnxq.read import read
 from onnxq.render.formats import write_rendered

@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.backend import Kind, OpRule
-from onnxq.given.carried import QUANTIZERS, is_in_integers
 from onnxq.graph.values import is_constant
+from onnxq.integer_operators import QUANTIZERS, is_in_integers
 from onnxq.planning.carry import carry, without_kernel
 from onnxq.planning.question import Decisions, Question
 from onnxq.planning.specs import activation_spec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxq.given.carried import BORDER, QUANTIZERS, is_in_integers
+from onnxq.integer_operators import BORDER, QUANTIZERS, is_in_integers
 
 __all__ = ["ALREADY", "reads_quantized", "why_no_weights"]
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from onnxq.algorithms.common.parameter_help import parameter_help
 from onnxq.backend import Backend
 from onnxq.console.terminal import Screen, bytes_text, decibels, number
-from onnxq.given.quantizers import QuantizedTensor
 from onnxq.quantized import Quantized
+from onnxq.render.reading.quantizers import QuantizedTensor
 from onnxq.show import ModelView, StatisticsView
 from onnxq.spec import QuantSpec, Scheme
 from onnxq.views.parts import (

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxq.errors import OptionError
-from onnxq.given.carried import QUANTIZERS
 from onnxq.graph.recognition.region import ELEMENTWISE
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import is_constant
+from onnxq.integer_operators import QUANTIZERS
 from onnxq.options import Options
 from onnxq.options.selection import Selection
 from onnxq.plan import Kept

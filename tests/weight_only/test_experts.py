@@ -9,8 +9,8 @@ import pytest
 from onnx import numpy_helper
 
 import onnxq
-from onnxq.given.carried import quantizing
 from onnxq.graph.files.load import load
+from onnxq.integer_operators import quantizing
 from onnxq.measuring.metrics import sqnr
 from onnxq.weight_only import quantize_weights
 from onnxq.weight_only.grid import decode, nearest

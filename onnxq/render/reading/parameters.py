@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.given.carried import BORDER
 from onnxq.graph.values import constant_array, is_constant
+from onnxq.integer_operators import BORDER
 from onnxq.qparams import QParams, from_range
 from onnxq.render.reading.sound_numbers import check_numbers
 from onnxq.spec import PerChannel, PerTensor, QuantSpec, Scheme

@@ -11,8 +11,8 @@ from onnxruntime.quantization import quantize_dynamic
 
 import onnxq
 from onnxq import BackendError
-from onnxq.given.carried import quantizing
 from onnxq.graph.files.load import load
+from onnxq.integer_operators import quantizing
 from onnxq.weight_only import quantize_weights
 from tests.models import build, images, normal
 

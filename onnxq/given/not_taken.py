@@ -1,38 +1,25 @@
-"""Which operators of a model quantize, or compute with integers: whether it was quantized already, and how."""
+"""What to say of a model of which a target takes over nothing, or not all: operators that it quantizes otherwise."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from onnxq.backend import Format
 from onnxq.console.terminal import plural
 from onnxq.errors import BackendError
 from onnxq.graph.traverse import all_nodes
+from onnxq.integer_operators import PACKED, QUANTIZERS, WHILE_RUNNING, is_in_integers
 from onnxq.notes.reasons import counts
+from onnxq.plan import Plan
+from onnxq.quantized import Quantized
 
-if TYPE_CHECKING:
-    from onnxq.backend import Format
-    from onnxq.plan import Plan
-    from onnxq.quantized import Quantized
+__all__ = ["left_while_running", "nothing_to_deploy"]
 
-__all__ = ["BORDER", "QUANTIZERS", "is_in_integers", "left_while_running", "nothing_to_deploy", "quantizing"]
-
-QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", "FakeQuantize", "NNIEQuantize"})
-BORDER = "onnxq.border"
-"""Key in the ``meta`` of a quantizer where a model takes or gives integers: the float tensor beside it has a site."""
-_WHILE_RUNNING = frozenset(
-    {"ConvInteger", "DynamicQuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul"}
-    | {"MatMulInteger", "MatMulIntegerToFloat"}
-)
-"""What finds scales of activations while it runs, or computes with those."""
-_PACKED = frozenset({"GatherBlockQuantized", "MatMulBnb4", "MatMulNBits", "QMoE"})
-"""What reads weights in integers, and activations in float."""
 _REASONS = 2
 """That an error tells."""
-_OTHERS = frozenset({"QAttention", "QGemm", "Quant"}) | _PACKED
 _STANDARD = ("", "ai.onnx.ml", "com.microsoft")
 _READ = "onnxq reads QuantizeLinear and DequantizeLinear of integers"
 _INSTEAD = {
@@ -41,16 +28,6 @@ _INSTEAD = {
     "org.openvinotoolkit": "Give the model with QuantizeLinear: of onnxq's own, that is written with --format qdq",
 }
 """What to do with models that quantize with operators of other domains, by how these begin."""
-
-
-def is_in_integers(op: str) -> bool:
-    """Whether an operator type computes with integers, as those do whose names begin with QLinear."""
-    return op in _WHILE_RUNNING or op in _OTHERS or op.startswith("QLinear")
-
-
-def quantizing(model: ir.Model) -> list[str]:
-    """Operator types of all nodes that quantize, dequantize, or compute with integers, in the order of the graph."""
-    return [node.op_type for node in all_nodes(model) if node.op_type in QUANTIZERS or is_in_integers(node.op_type)]
 
 
 def left_while_running(source: Quantized, form: Format) -> list[str]:
@@ -64,7 +41,7 @@ def left_while_running(source: Quantized, form: Format) -> list[str]:
         BackendError: the format has no way to say them, or no activation has a scale that is known before.
     """
     target, known = source.backend, _quantizes_activations(source)
-    left = [node.op_type for node in all_nodes(source.model) if node.op_type in _WHILE_RUNNING]
+    left = [node.op_type for node in all_nodes(source.model) if node.op_type in WHILE_RUNNING]
     if not left or (target.at_home and known):
         return []
     what = f"{counts(left)} in the model compute their scales at run time, and deploy can only take over constant ones"
@@ -91,7 +68,7 @@ def nothing_to_deploy(source: Quantized, plan: Plan | None = None) -> BackendErr
         what = f"{name} quantizes none of what this model quantizes" + (f" ({told})" if told else "")
         return BackendError(what, hint=f"See 'onnxq plan' for what {name} quantizes")
     nodes = list(all_nodes(source.model))
-    found = [node.op_type for node in nodes if node.op_type in _PACKED or node.op_type == "DequantizeLinear"]
+    found = [node.op_type for node in nodes if node.op_type in PACKED or node.op_type == "DequantizeLinear"]
     stored = len({site.tensor for site in source.plan.sites})
     parts = [*([counts(found)] if found else []), *([f"{plural(stored, 'constant')} with scales"] if stored else [])]
     if not parts:
