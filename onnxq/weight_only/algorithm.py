@@ -27,8 +27,9 @@ PARAMETERS: Mapping[str, object] = {
     "accuracy_level": FASTEST,
 }
 HELP: Mapping[str, str] = {
-    "bits": "bits of a weight: 4 or 8; tables that rows are picked from, of embeddings say, take 8, and weights whose "
-    "product is picked from, of a router of experts say; --override 'PATTERN=weight_bits=8' gives others 8 as well",
+    "bits": "bits of a weight: 4 or 8, or with format=matmulnbits 2 (in blocks of 32, 64 or 128); tables that rows are "
+    "picked from, of embeddings say, take 8, and weights whose product is picked from, of a router of experts say; "
+    "--override 'PATTERN=weight_bits=8' gives others 8 as well",
     "block": "weights along the input axis that share a scale: 16, 32, 64, 128 or 256; fewer are more accurate and "
     "larger",
     "symmetric": "true: integers around 0; false: a zero point for each block, mostly more accurate, a little larger",
@@ -44,7 +45,7 @@ HELP: Mapping[str, str] = {
 CALLED = "from onnxq.weight_only import quantize_weights"
 _USED = ("include", "exclude", "override", "samples", "opset", "simplify", "providers", "custom_op_library")
 _HINTS = {
-    "weight_bits": "Write weight_only:bits={value}; it has 4 and 8",
+    "weight_bits": "Write weight_only:bits={value}; it has 4 and 8, and with format=matmulnbits 2",
     "format": "Write weight_only:format=qdq or format=matmulnbits",
     "symmetric": "Of weights: weight_only:symmetric={value}",
 }

@@ -32,13 +32,12 @@ def expert_tensors(coded: Coded, unsigned: np.ndarray, matrix: Matrix) -> dict[s
         matrix: what was coded.
     """
     bits, shape = coded.spec.bits, (*matrix.rows, -1)
-    laid = (pack if bits == 4 else np.ascontiguousarray)(unsigned)
     parts: dict[str, ir.TensorProtocol] = {
-        "codes": ir.Tensor(laid.reshape(shape)),
+        "codes": ir.Tensor(pack(unsigned, bits).reshape(shape)),
         "scale": ir.Tensor(coded.scale.reshape(shape)),
     }
     if not coded.spec.symmetric:
-        parts["zero"] = ir.Tensor((pack(coded.zero) if bits == 4 else coded.zero).reshape(shape))
+        parts["zero"] = ir.Tensor(pack(coded.zero, bits).reshape(shape))
     return parts
 
 

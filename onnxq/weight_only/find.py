@@ -70,6 +70,8 @@ class Matrix:
         too_old = self.whole and recipe.format != "qdq"  # its opset has no Cast of 4 bits
         if self.gathered or too_old:
             return TABLE_BITS
+        if self.experts:
+            return recipe.expert_bits
         return self.asked or (TABLE_BITS if self.chooses else recipe.bits)
 
     @property
@@ -102,6 +104,8 @@ def find(model: ir.Model, options: Options, recipe: Recipe) -> tuple[list[Matrix
     """
     nodes = list(all_nodes(model))
     check_overrides(options)
+    for pattern, change in options.override:
+        recipe.require_kernel(change.weight_bits, f"override {pattern!r}")
     asked = Options(exclude=options.exclude, include=options.include, override=options.override)
     selection = Selection(model, nodes, asked)
     block, on_cpu = recipe.block, all(name.lower().startswith("cpu") for name in options.providers)
@@ -117,7 +121,7 @@ def find(model: ir.Model, options: Options, recipe: Recipe) -> tuple[list[Matrix
             reason = selection.why_out(node) or (None if fit else _UNFIT.format(block=block))
             wanted = {p: selection.weight_bits(node, value) for p in fit if (value := node.inputs[p]) is not None}
             experts = recipe.packed_experts and on_cpu and _fits_qmoe(node) and fit.keys() >= set(EXPERTS)
-            experts = experts and all(wanted[p] in (None, recipe.bits) for p in EXPERTS)
+            experts = experts and all(wanted[p] in (None, recipe.expert_bits) for p in EXPERTS)
             for position, axis in fit.items() if reason is None else ():
                 value = node.inputs[position]
                 assert value is not None
@@ -148,10 +152,10 @@ def check_overrides(options: Options) -> None:
     """Refuse overrides of what weights in blocks do not have.
 
     Raises:
-        OptionError: one asks for something else than float, or 4 or 8 bits.
+        OptionError: one asks for something else than float, or 2, 4 or 8 bits.
     """
     for pattern, change in options.override:
-        where, hint = f"override {pattern!r}", "It takes PATTERN=weight_bits=4, PATTERN=weight_bits=8 or PATTERN=float"
+        where, hint = f"override {pattern!r}", "It takes PATTERN=weight_bits=2, 4 or 8, or PATTERN=float"
         if change.weight_bits not in (None, *BITS):
             raise OptionError(f"{change.weight_bits} is not one of {', '.join(map(str, BITS))}", where=where, hint=hint)
         for name in ("act_bits", "symmetric", "per_channel", "range"):

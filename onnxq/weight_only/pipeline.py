@@ -73,7 +73,7 @@ def quantize_weights(
         model_path: the float model; its files are only read.
         output_path: the ``.onnx`` file to write; tensors go to ``<name>.data`` beside it where the model has a data
             file too. Nothing half-written is left.
-        bits: 4 or 8; tables that rows are picked from take 8, and what chooses experts.
+        bits: 4 or 8, or with ``"matmulnbits"`` 2; tables that rows are picked from take 8, and what chooses experts.
         block: 16, 32, 64, 128 or 256 weights along the input axis share a scale.
         symmetric: signed integers around 0, else with zero points.
         method: ``"rtn"``, ``"gptq"`` (needs data) or ``"hqq"``.

@@ -10,9 +10,12 @@ from onnxq.spec import PerBlock, QuantSpec
 
 __all__ = ["BITS", "FASTEST", "FORMATS", "METHODS", "TABLE_BITS", "Recipe"]
 
-BITS = (4, 8)
+BITS = (2, 4, 8)
 _BLOCKS = (16, 32, 64, 128, 256)
 _SCALE_BITS = 32
+_NARROW_BLOCKS = (32, 64, 128)
+"""Those of 2 bits that onnxruntime 1.32 has a kernel for on a CPU; others it unpacks, 60 times slower."""
+_LEAST_EXPERT_BITS = 4
 METHODS = ("rtn", "gptq", "hqq")
 FORMATS = ("qdq", "matmulnbits")
 ACCURACY_LEVELS = (0, 1, 4)
@@ -27,7 +30,7 @@ class Recipe:
     """How weights are quantized.
 
     Attributes:
-        bits: 4 or 8; tables that rows are picked from take 8, and what chooses experts.
+        bits: 4 or 8, or with ``"matmulnbits"`` 2; tables that rows are picked from take 8, and what chooses experts.
         block: weights that share a scale: 16, 32, 64, 128 or 256 along the input axis.
         symmetric: signed integers around 0; else a zero point for each block.
         method: ``"rtn"`` (nearest), ``"gptq"`` (rounding that makes up for its own errors, from data) or ``"hqq"``
@@ -61,6 +64,31 @@ class Recipe:
                 where="accuracy_level",
                 hint="For qdq, onnxruntime decides when it loads the model (session.qdq_matmulnbits_accuracy_level)",
             )
+        self.require_kernel(self.bits, "bits")
+
+    def require_kernel(self, bits: int | None, where: str) -> None:
+        """Refuse 2 bits where nothing multiplies with them.
+
+        Args:
+            bits: of a weight, None for those of the recipe.
+            where: they were asked for.
+
+        Raises:
+            OptionError: they are 2 with another format or block than onnxruntime has a kernel for.
+        """
+        if bits != BITS[0]:
+            return
+        if self.format != "matmulnbits":
+            raise OptionError(
+                "opset 21 has no integers of 2 bits", where=where, hint="Write weight_only:format=matmulnbits"
+            )
+        if self.block not in _NARROW_BLOCKS:
+            known = ", ".join(map(str, _NARROW_BLOCKS))
+            raise OptionError(
+                f"onnxruntime does not multiply with 2 bits in blocks of {self.block}",
+                where=where,
+                hint=f"It takes blocks of {known}",
+            )
 
     @property
     def quick_tables(self) -> bool:
@@ -77,6 +105,11 @@ class Recipe:
         return self.format == "matmulnbits" and (self.bits < TABLE_BITS or self.accuracy_level == FASTEST)
 
     @property
+    def expert_bits(self) -> int:
+        """Bits of the weights of QMoE, which has 4 and 8 on a CPU."""
+        return max(self.bits, _LEAST_EXPERT_BITS)
+
+    @property
     def either_sign(self) -> bool:
         """Whether scales may lie below 0: MatMulNBits takes them, not every runtime's DequantizeLinear does."""
         return self.symmetric and self.format == "matmulnbits"
@@ -91,7 +124,7 @@ class Recipe:
             inputs: of the weight.
             bits: that it takes.
         """
-        sizes = [size for size in reversed(_BLOCKS) if size <= self.block]
+        sizes = [size for size in reversed(_NARROW_BLOCKS if bits == BITS[0] else _BLOCKS) if size <= self.block]
         if self.format != "matmulnbits":
             return next((size for size in sizes if inputs % size == 0), self.block)
         zero = 0 if self.symmetric else bits

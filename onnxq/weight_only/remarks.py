@@ -83,7 +83,8 @@ def remarks(matrices: Sequence[Matrix], recipe: Recipe, *, in_file: bool, halves
         notes.append(f"{plural(smaller, 'weight')} {take}, for the last one of {recipe.block} would not be full")
     experts = {node for matrix in matrices if matrix.experts for node in matrix.nodes}
     if experts:
-        notes.append(f"{len(experts)} MoE became QMoE, with weights as onnxruntime's CPU lays them out")
+        least = f" in {recipe.expert_bits} bits, the fewest it has" if recipe.expert_bits > recipe.bits else ""
+        notes.append(f"{len(experts)} MoE became QMoE, with weights{least} as onnxruntime's CPU lays them out")
     several = sum(m.multiplied and len({node.graph for node in m.nodes}) > 1 for m in matrices)
     if several and in_file and recipe.format == "qdq":
         notes.append(

@@ -72,9 +72,9 @@ def tensors_of(coded: Coded, recipe: Recipe, matrix: Matrix) -> dict[str, ir.Ten
     codes = _unsigned(coded.codes, bits)
     filled = np.pad(codes, ((0, 0), (0, -inputs % size))) if inputs % size else codes
     blocks = filled.reshape(outputs, -1, size)
-    parts = {"codes": ir.Tensor(pack(blocks) if bits == 4 else blocks), "scale": ir.Tensor(coded.scale)}
+    parts = {"codes": ir.Tensor(pack(blocks, bits)), "scale": ir.Tensor(coded.scale)}
     if asymmetric:
-        parts["zero"] = ir.Tensor(pack(coded.zero) if bits == 4 else coded.zero)
+        parts["zero"] = ir.Tensor(pack(coded.zero, bits))
     return parts
 
 
@@ -121,7 +121,7 @@ def rewrite(model: ir.Model, made: Sequence[tuple[Matrix, Parts]], recipe: Recip
                 weights[owner] = _dequantize(node, namer, held[owner], f"{base}_dequantized", matrix.block(recipe))
             _product(node, held[owner], weights.get(owner), namer, recipe, matrix)
     for node, constants in experts.items():
-        qmoe = as_qmoe(node, constants, recipe.bits, recipe.block)
+        qmoe = as_qmoe(node, constants, recipe.expert_bits, recipe.block)
         node.name = None
         _replace(node, [qmoe])
     for matrix, _ in made:

@@ -47,13 +47,24 @@ def in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return ir.Tensor(read(tensor), dtype=tensor.dtype, name=tensor.name)
 
 
-def pack(codes: NDArray[np.integer]) -> NDArray[np.uint8]:
-    """Two 4-bit integers a byte along the last axis, the first in the lower half; an odd end is filled up with 0."""
-    nibbles = np.ascontiguousarray(codes).view(np.uint8)
-    if nibbles.shape[-1] % 2:
-        nibbles = np.concatenate([nibbles, np.zeros((*nibbles.shape[:-1], 1), np.uint8)], axis=-1)
-    packed: NDArray[np.uint8] = nibbles[..., 1::2] << np.uint8(4)
-    packed |= nibbles[..., 0::2] & np.uint8(15)
+def pack(codes: NDArray[np.integer], bits: int = 4) -> NDArray[np.uint8]:
+    """Integers of 2, 4 or 8 bits, those of a byte along the last axis, the first lowest; an end is filled up with 0.
+
+    Args:
+        codes: int8 or uint8, (..., n).
+        bits: of each.
+
+    Returns:
+        (..., n * bits / 8), rounded up.
+    """
+    each = 8 // bits
+    whole = np.ascontiguousarray(codes).view(np.uint8)
+    if short := -whole.shape[-1] % each:
+        whole = np.concatenate([whole, np.zeros((*whole.shape[:-1], short), np.uint8)], axis=-1)
+    lowest = np.uint8((1 << bits) - 1)
+    packed: NDArray[np.uint8] = whole[..., 0::each] & lowest
+    for place in range(1, each):
+        packed |= (whole[..., place::each] & lowest) << np.uint8(bits * place)
     return packed
 
 

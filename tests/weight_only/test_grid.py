@@ -82,10 +82,19 @@ def test_search_never_loses_to_the_full_range() -> None:
     assert searched.sum() < 0.95 * plain.sum()
 
 
-@pytest.mark.parametrize(("kind", "most"), [("symmetric", 1.024), ("asymmetric", 1.012), ("either sign", 1.018)])
-def test_a_finer_search_is_hardly_better(kind: str, most: float) -> None:
-    """Every block's best of 70 parts of its range, the squared error in exact arithmetic, against the eight tried."""
-    spec = Recipe(4, 32, symmetric=kind != "asymmetric").spec()
+@pytest.mark.parametrize(
+    ("kind", "bits", "most"),
+    [
+        ("symmetric", 4, 1.024),
+        ("asymmetric", 4, 1.012),
+        ("either sign", 4, 1.018),
+        ("asymmetric", 2, 1.02),
+        ("either sign", 2, 1.02),
+    ],
+)
+def test_a_finer_search_is_hardly_better(kind: str, bits: int, most: float) -> None:
+    """Every block's best of 90 parts of its range, the squared error in exact arithmetic, against the eight tried."""
+    spec = Recipe(bits, 32, kind != "asymmetric", format="matmulnbits").spec()
     blocks = blocked(np.random.default_rng(0).standard_normal((128, 128), np.float32), 32)
     low, high = blocks.min(axis=2), blocks.max(axis=2)
     furthest = np.where(high > -low, high, low)
@@ -96,14 +105,14 @@ def test_a_finer_search_is_hardly_better(kind: str, most: float) -> None:
         return np.asarray(np.square(codes * step - exact).sum(axis=2))
 
     finest = np.full(low.shape, np.inf)
-    for part in np.arange(0.6, 1.3, 0.01):
+    for part in np.arange(0.4, 1.3, 0.01):
         if kind == "symmetric":
-            scale, zero = np.abs(furthest) * part / 7, np.zeros_like(low)
+            scale, zero = np.abs(furthest) * part / spec.qmax, np.zeros_like(low)
         elif kind == "asymmetric":
-            scale = (high - low) * part / 15
+            scale = (high - low) * part / spec.qmax
             zero = np.rint(-low * part / scale)
         else:
-            scale, zero = -furthest * part / 8, np.zeros_like(low)
+            scale, zero = furthest * part / spec.qmin, np.zeros_like(low)
         finest = np.minimum(finest, error(scale, zero))
     found = error(*choose(blocks, spec, either_sign=kind == "either sign"))
     assert found.sum() < most * finest.sum()
@@ -128,10 +137,10 @@ def test_scales_of_either_sign_use_all_integers() -> None:
 
 @pytest.mark.parametrize("either_sign", [False, True])
 def test_zeros_and_constants(either_sign: bool) -> None:
-    for bits, symmetric in itertools.product((4, 8), (True, False)):
+    for bits, symmetric in itertools.product((2, 4, 8), (True, False)):
         weight = np.zeros((3, 32), np.float32)
         weight[1], weight[2] = 3.0, -3.0
-        coded = nearest(weight, Recipe(bits, 16, symmetric).spec(), either_sign=either_sign)
+        coded = nearest(weight, Recipe(bits, 32, symmetric, format="matmulnbits").spec(), either_sign=either_sign)
         assert (coded.scale != 0).all() and np.isfinite(coded.scale).all()
         assert either_sign or (coded.scale > 0).all()
         np.testing.assert_allclose(decode(coded), weight, rtol=1e-6)

@@ -81,7 +81,8 @@ def test_experts_of_other_bits_stay_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("head=weight_bits=3", "override 'head': 3 is not one of 4, 8"),
+        ("head=weight_bits=3", "override 'head': 3 is not one of 2, 4, 8"),
+        ("head=weight_bits=2", "override 'head': opset 21 has no integers of 2 bits"),
         ("head=bits=8", "override 'head': act_bits has no effect"),
         ("head=range=minmax", "override 'head': range has no effect"),
         ("nothing=weight_bits=8", "'nothing' matches no"),

@@ -96,10 +96,14 @@ def _rounded(proto: onnx.ModelProto, recipe: Recipe) -> onnx.ModelProto:
     return copy
 
 
+_WIDTHS = [(4, True, 32), (4, False, 16), (8, True, 64), (8, False, 128)]
+_FEWEST = [(2, True, 32), (2, False, 64)]
+
+
 @pytest.mark.parametrize("external", [False, True])
-@pytest.mark.parametrize("format", ["qdq", "matmulnbits"])
 @pytest.mark.parametrize(
-    ("bits", "symmetric", "block"), [(4, True, 32), (4, False, 16), (8, True, 64), (8, False, 128)]
+    ("format", "bits", "symmetric", "block"),
+    [*(("qdq", *width) for width in _WIDTHS), *(("matmulnbits", *width) for width in (*_WIDTHS, *_FEWEST))],
 )
 def test_result_computes_with_the_rounded_weights(
     bits: int, symmetric: bool, block: int, format: str, external: bool, tmp_path: Path
@@ -122,6 +126,8 @@ def test_result_computes_with_the_rounded_weights(
         assert [v.SerializeToString() for v in ours] == [v.SerializeToString() for v in theirs]
     assert {p.key: p.value for p in made.metadata_props} == {p.key: p.value for p in proto.metadata_props}
     assert Counter(result.quantized.values()) == {"Gather": 1, "MatMul": 1, "Gemm": 1}
+    held = {t.name: t for t in made.graph.initializer}
+    assert bits > 2 or np.prod(held["a_quantized"].dims) == 40 * 96 * bits // 8  # 72 inputs, filled up to blocks of 32
     assert [k.reason for k in result.kept_float] == ["its weight has fewer than 1024 numbers"]
     expected = save(_rounded(proto, Recipe(bits, block, symmetric, format=format)), tmp_path / "rounded.onnx")
     for feeds in _feeds(2):
@@ -394,7 +400,9 @@ def test_nothing_is_overwritten_or_left_behind(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"bits": 3}, "bits: 3 is not one of 4, 8"),
+        ({"bits": 3}, "bits: 3 is not one of 2, 4, 8"),
+        ({"bits": 2}, "bits: opset 21 has no integers of 2 bits"),
+        ({"bits": 2, "format": "matmulnbits", "block": 16}, "does not multiply with 2 bits in blocks of 16"),
         ({"block": 48}, "block: 48"),
         ({"method": "awq"}, "method: 'awq'"),
         ({"format": "int4"}, "format"),
