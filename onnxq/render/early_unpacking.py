@@ -7,11 +7,21 @@ import onnx_ir as ir
 from onnxq.graph.namer import Namer
 from onnxq.graph.values import constant_array, is_stored, only_reader, remove_nodes, rename_output
 
-__all__ = ["scale_early", "unpack_early"]
+__all__ = ["axis_of_table", "scale_early", "unpack_early"]
 
 _DOMAINS = ("", "com.microsoft")
 _TABLE = 2
 """Axes of a table: rows and columns."""
+
+
+def axis_of_table(dq: ir.Node, table: ir.Value, indices: ir.Value | None) -> int | None:
+    """The axis of the table that the scales lie along; None where it is the one gathered, or cannot be told."""
+    axis = dq.attributes.get_int("axis", 1)
+    rank = len(indices.shape) if indices is not None and indices.shape is not None else None
+    if table.shape is None:
+        return None
+    found = len(table.shape) + axis if axis < 0 else axis - rank + 1 if rank is not None else 0
+    return found if 0 < found < len(table.shape) else None
 
 
 def unpack_early(dq: ir.Node, namer: Namer) -> ir.Node | None:
@@ -40,7 +50,7 @@ def unpack_early(dq: ir.Node, namer: Namer) -> ir.Node | None:
         return None
     if dq.attributes.get_int("block_size", 0):
         return None
-    axis = _axis_of_table(dq, table, indices)
+    axis = axis_of_table(dq, table, indices)
     if scale.size > 1 and axis is None:
         return None
     attributes = {"axis": axis} if axis is not None and scale.ndim else None
@@ -92,13 +102,3 @@ def scale_early(product: ir.Node, namer: Namer) -> ir.Node | None:
     rename_output(late.outputs[0], product.outputs[0])
     remove_nodes([product, cast, gather])
     return unpack
-
-
-def _axis_of_table(dq: ir.Node, table: ir.Value, indices: ir.Value | None) -> int | None:
-    """The axis of the table that the scales lie along; None where it is the one gathered, or cannot be told."""
-    axis = dq.attributes.get_int("axis", 1)
-    rank = len(indices.shape) if indices is not None and indices.shape is not None else None
-    if table.shape is None:
-        return None
-    found = len(table.shape) + axis if axis < 0 else axis - rank + 1 if rank is not None else 0
-    return found if 0 < found < len(table.shape) else None

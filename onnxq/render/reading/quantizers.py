@@ -1,11 +1,13 @@
 """The quantizers in a model of any tool, as they stand there.
 
-Those are QuantizeLinear and DequantizeLinear, FakeQuantize of onnxq and of OpenVINO, NNIEQuantize, and the weights of
-QOperators (QLinearConv, QGemm and so on).
+Those are QuantizeLinear and DequantizeLinear, FakeQuantize of onnxq and of OpenVINO, NNIEQuantize, the weights of
+QOperators (QLinearConv, QGemm and so on) and of operators that read packed integers (MatMulNBits and so on), and what
+finds scales of activations while it runs. Positions of inputs: onnxruntime's ContribOperators.md and Operators.md.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -16,6 +18,7 @@ from onnxq.errors import BackendError
 from onnxq.graph.values import constant_array, is_constant
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.render import openvino_fake_quantize as openvino
+from onnxq.render.early_unpacking import axis_of_table
 from onnxq.render.qoperator.expand import LAYOUTS
 from onnxq.spec import PerChannel
 
@@ -23,6 +26,43 @@ __all__ = ["QuantizedTensor", "quantizers"]
 
 _DOMAINS = ("", "com.microsoft")
 _STORED = (ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.INT16)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Where an operator has a constant of integers, and what it reads it with.
+
+    Attributes:
+        weight: position of the integers.
+        scale: of their scales; None where those are applied to what it gives.
+        zero: of their zero points.
+        axis: of the scales in the integers; from the end if negative.
+        bits: attributes that say how many bits an integer has in bytes that hold several, the first that is there; the
+            middle of those is the zero point where none is given.
+    """
+
+    weight: int
+    scale: int | None
+    zero: int
+    axis: int = -1
+    bits: tuple[str, ...] = ()
+
+
+_HELD = {
+    "ConvInteger": (_Held(1, None, 3, axis=0),),
+    "DynamicQuantizeLSTM": (_Held(1, 8, 9), _Held(2, 10, 11)),
+    "DynamicQuantizeMatMul": (_Held(1, 2, 3),),
+    "GatherBlockQuantized": (_Held(0, 2, 3, bits=("bits",)),),
+    "MatMulInteger": (_Held(1, None, 3),),
+    "MatMulNBits": (_Held(1, 2, 3, axis=0, bits=("bits",)),),
+    "QAttention": (_Held(1, 4, 7),),
+    "QMoE": tuple(
+        _Held(3 * n - 1, 3 * n, 10 + n, axis=1, bits=(f"fc{n}_expert_weight_bits", "expert_weight_bits"))
+        for n in (1, 2, 3)
+    ),
+}
+_WHILE_RUNNING = ("DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM")
+"""Operators that find the scale of what they read first."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +110,8 @@ def quantizers(model: ir.Model) -> Iterator[QuantizedTensor]:
             yield _quantizer(node, source, "weight" if is_constant(source) else "activation", [*reads, *others])
         elif (stored := _stored(node)) is not None:
             yield _quantizer(node, stored, "weight", [use.node for use in node.outputs[0].uses()])
+        elif node.op_type in _WHILE_RUNNING or node.op_type in _HELD:
+            yield from _held(node, source)
         elif (layout := LAYOUTS.get(node.op_type)) is not None and len(layout.data) > 1:
             weight = node.inputs[layout.data[1]]
             if weight is not None and is_constant(weight):
@@ -103,12 +145,65 @@ def _function(node: ir.Node, source: ir.Value) -> QuantizedTensor:
     )
 
 
+def _held(node: ir.Node, source: ir.Value) -> Iterator[QuantizedTensor]:
+    """The activation that an operator finds a scale for, and the constants of integers that it reads."""
+    if node.op_type in _WHILE_RUNNING:
+        whole = node.op_type != "DynamicQuantizeLinear"
+        readers = (node.op_type,) if whole else tuple(dict.fromkeys(use.node.op_type for use in node.outputs[0].uses()))
+        yield QuantizedTensor(source.name or "", "activation", "uint8", 0, None, None, None, readers)
+    for held in _HELD.get(node.op_type, ()):
+        weight = _input(node, held.weight)
+        if weight is None or weight.dtype is None or not is_constant(weight):
+            continue
+        scales = constant_array(_input(node, held.scale)) if held.scale is not None else None
+        said = [node.attributes[name].as_int() for name in held.bits if name in node.attributes]
+        bits = (*said, 4)[0] if held.bits and weight.dtype == ir.DataType.UINT8 else 0
+        axis = held.axis % max(len(weight.shape or ()), 1)
+        if node.op_type == "GatherBlockQuantized":
+            axis = node.attributes.get_int("quantize_axis", 1)
+        yield QuantizedTensor(
+            tensor=weight.name or "",
+            role="weight",
+            dtype=f"uint{bits}" if bits else str(weight.dtype).lower(),
+            scales=0 if scales is None else int(scales.size),
+            axis=axis if scales is not None and scales.size > 1 else None,
+            scale=(float(scales.min()), float(scales.max())) if scales is not None and scales.size else None,
+            zero_point=_zero_points(node, _input(node, held.zero), bits, scales),
+            readers=(node.op_type,),
+        )
+
+
+def _zero_points(node: ir.Node, value: ir.Value | None, bits: int, scales: np.ndarray | None) -> tuple[int, int] | None:
+    """The smallest and the largest zero point; those of less than 8 bits lie packed in bytes, row by row."""
+    if value is None:
+        middle = 1 << (bits - 1) if bits else 0
+        return middle, middle
+    zeros = constant_array(value)
+    if zeros is None or not zeros.size or zeros.dtype.kind == "f":
+        return None
+    if 0 < bits < 8 and zeros.dtype == np.uint8 and scales is not None and scales.size:
+        rows = math.prod(scales.shape[:-1]) if scales.ndim > 1 else node.attributes.get_int("N", 1)
+        apart = np.unpackbits(zeros.reshape(rows, -1, 1), axis=-1, bitorder="little").reshape(rows, -1, bits)
+        zeros = np.packbits(apart, axis=-1, bitorder="little")[:, : scales.size // rows]
+    return int(zeros.min()), int(zeros.max())
+
+
+def _input(node: ir.Node, index: int) -> ir.Value | None:
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
 def _stored(node: ir.Node) -> ir.Value | None:
     """The constant integers that a node scales; a Mul those that a Cast makes float, of the weight of a float layer."""
-    stored = _integers(node.inputs[0])
+    stored = _integers(_table(node.inputs[0]))
     if node.op_type == "Mul":
         return stored if stored is not node.inputs[0] and is_constant(node.inputs[1]) else None
     return stored if node.op_type == "DequantizeLinear" else None
+
+
+def _table(value: ir.Value | None) -> ir.Value | None:
+    """What a Gather picks rows of, where a value is such rows; else the value."""
+    gather = value.producer() if value is not None else None
+    return gather.inputs[0] if gather is not None and gather.op_type == "Gather" and not gather.domain else value
 
 
 def _integers(value: ir.Value | None) -> ir.Value | None:
@@ -142,8 +237,7 @@ def _quantizer(
         zero: position of the zero point.
         axis: of the scales, where the node itself does not say.
     """
-    scales = constant_array(node.inputs[scale]) if len(node.inputs) > scale else None
-    zero_value = node.inputs[zero] if len(node.inputs) > zero else None
+    scales, zero_value = constant_array(_table(_input(node, scale))), _table(_input(node, zero))
     zeros = constant_array(zero_value) if zero_value is not None else np.zeros(1, np.int64)
     if node.op_type == fake_quantize.NAME:
         dtype = _fake_dtype(node)
@@ -164,14 +258,17 @@ def _quantizer(
         role=role,
         dtype=dtype,
         scales=0 if scales is None else int(scales.size),
-        axis=(_axis(node, scales) if axis is None else axis) if many and scales is not None else None,
+        axis=(_axis(node, source, scales) if axis is None else axis) if many and scales is not None else None,
         scale=(float(scales.min()), float(scales.max())) if scales is not None and scales.size else None,
         zero_point=(int(zeros.min()), int(zeros.max())) if zeros is not None and zeros.size else None,
         readers=tuple(dict.fromkeys(reader.op_type for reader in readers)),
     )
 
 
-def _axis(node: ir.Node, scales: np.ndarray) -> int:
+def _axis(node: ir.Node, source: ir.Value, scales: np.ndarray) -> int | None:
+    gather = node.inputs[0].producer() if node.inputs[0] is not None else None
+    if node.op_type == "DequantizeLinear" and gather is not None and gather.inputs[0] is source:
+        return axis_of_table(node, source, gather.inputs[1])
     if "axis" in node.attributes:
         return node.attributes["axis"].as_int()
     if scales.ndim > 1:  # FakeQuantize: shaped to broadcast
