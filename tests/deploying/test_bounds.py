@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -89,7 +91,8 @@ def test_what_cannot_be_kept_is_said_with_its_share() -> None:
     made = onnxq.deploy(source, backend="openvino")
     assert "Clip" not in {node.op_type for node in made.rendered().graph}
     told = warnings(made)
-    assert "clip what passes now, on random inputs" in told and "% of 'c'" in told
+    (share,) = re.findall(r"clip what passes now, on random inputs ([\d.]+)% of 'c'", told)
+    assert 5 < float(share) < 15, "what lies below the grid, as much as above it, the Relu cuts off anyway"
     assert "rounds less often" not in told
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,10 @@ import onnx_ir as ir
 import pytest
 
 import onnxq
+from onnxq.deploying.exact import hold_exact_constants
+from onnxq.plan import Plan, Site
+from onnxq.qparams import QParams
+from onnxq.spec import QuantSpec
 from tests.contract import infer, sqnr
 from tests.models import build, f32, images
 
@@ -61,3 +66,18 @@ def with_another() -> onnx.ModelProto:
     )
     model.graph.node.extend(more.graph.node)
     return model
+
+
+def test_numbers_that_are_there_and_grids_in_common_stay_as_they_are() -> None:
+    model = ir.from_proto(build("(float[2] x) => (float[2] y) { y = Max (x, k) }", k=f32([0, 0.3])))
+    spec = QuantSpec(signed=False, symmetric=False)
+    free, tied = Site("k", "k", "constant", spec, ()), Site("k#2", "k", "constant", spec, (), tied_to="x")
+    root = Site("x", "x", "activation", spec, ())
+    coarse = QParams(spec, np.float32(0.1).reshape(()), np.int64(0).reshape(()))
+    for sites, given in (((free,), {"k": coarse}), ((root, tied), {}), ((replace(root, tied_to="k"), free), {})):
+        numbers = dict(given)
+        hold_exact_constants(model, Plan("any", sites, {}), numbers)
+        assert numbers == given
+    made: dict[str, QParams] = {}
+    hold_exact_constants(model, Plan("any", (free, root), {}), made)
+    assert made.keys() == {"k"} and made["k"].scale == pytest.approx(0.3 / 255)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 
 import onnxq
+from onnxq.deploying.shared import share_grids
+from onnxq.plan import Edge, Plan, Site
+from onnxq.qparams import QParams
+from onnxq.spec import QuantSpec
 from tests.contract import infer, sqnr
 from tests.models import build, f32, images, normal
 
@@ -169,3 +175,58 @@ def test_other_widths_keep_their_own_numbers() -> None:
     made = onnxq.deploy(given, backend="qnn")
     assert all(site.tied_to is None for site in made.plan.sites)
     assert agreement(given, made) > 60
+
+
+def grid(scale: float, bits: int = 8) -> QParams:
+    """Numbers from 0 on."""
+    return QParams(
+        QuantSpec(bits, signed=False, symmetric=False), np.float32(scale).reshape(()), np.int64(0).reshape(())
+    )
+
+
+def between(nodes: str, outputs: str = "q", *, bits: int = 8) -> tuple[dict[str, float], list[str]]:
+    """``a`` (0 to 25.5) becomes ``p``, without numbers, and that ``q`` (0 to 12.75), by operators that copy codes.
+
+    Returns:
+        The scales of ``a`` and ``q`` where the numbers are shared, and the tensors that were told of.
+    """
+    ends = ", ".join(f"float[1, 4, 6, 6] {name}" for name in outputs)
+    model = ir.from_proto(build(f"(float[1, 4, 6, 6] x) => ({ends}) {{ a = Relu (x)\n {nodes} }}"))
+    spec = QuantSpec(signed=False, symmetric=False)
+    sites = tuple(
+        Site(name, name, "activation", spec, tuple(Edge(node, 0) for node in readers), tied_to=tied)
+        for name, readers, tied in (("a", ("first", "side"), "q"), ("p", ("second",), "q"), ("q", (), None))
+    )
+    known = {node.name for node in model.graph}
+    sites = tuple(replace(s, readers=tuple(e for e in s.readers if e.node in known)) for s in sites)
+    numbers = {"a": grid(0.1, bits), "q": grid(0.05)}
+    told = share_grids(model, Plan("any", sites, {}), numbers)
+    return {name: round(float(qp.scale), 6) for name, qp in numbers.items()}, told
+
+
+POOL = "MaxPool <kernel_shape = [1, 1]>"
+
+
+def test_what_only_the_tie_reads_is_clipped_as_its_output_is() -> None:
+    scales, told = between(f"[first] p = {POOL} (a)\n [second] q = {POOL} (p)")
+    assert scales == {"a": 0.05, "q": 0.05} and told == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "outputs"),
+    [
+        (f"[first] p = {POOL} (a)\n [second] q = AveragePool <kernel_shape = [1, 1]> (p)", "q"),
+        (f"[first] p = AveragePool <kernel_shape = [1, 1]> (a)\n [second] q = {POOL} (p)", "q"),
+        (f"[first] p = {POOL} (a)\n [second] q = {POOL} (p)\n [side] s = Relu (a)", "qs"),
+        (f"[first] p = {POOL} (a)\n [second] q = {POOL} (p)", "qp"),
+        (f"[first] p = {POOL} (a)\n [second] q = {POOL} (p)", "qa"),
+    ],
+)
+def test_what_is_averaged_or_seen_elsewhere_is_held_as_a_whole(nodes: str, outputs: str) -> None:
+    scales, told = between(nodes, outputs)
+    assert scales == {"a": 0.1, "q": 0.1} and told == ["q"]
+
+
+def test_grids_of_other_widths_are_not_shared() -> None:
+    scales, told = between(f"[first] p = {POOL} (a)\n [second] q = {POOL} (p)", bits=16)
+    assert scales == {"a": 0.1, "q": 0.05} and told == []

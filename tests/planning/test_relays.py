@@ -6,10 +6,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from onnxq.backend import Kind, OpRule
 from onnxq.graph.passes.normalize import normalize
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.planning.planner import make_plan
+from onnxq.planning.relays import idle_relays
 from onnxq.prepare import backend_named
 from tests.models import build, normal
 
@@ -63,3 +65,37 @@ def test_movement_that_was_asked_for_by_name_is_quantized() -> None:
 
 def test_a_target_of_integers_alone_quantizes_it() -> None:
     assert {"Reshape_1", "Squeeze", "Unsqueeze"} <= plan("qnn").quantized.keys()
+
+
+def relays(text: str, *, reads: bool) -> dict[str, str]:
+    """Nodes of a graph that are better left float, where all but Exp may run in integers.
+
+    Args:
+        text: the graph.
+        reads: rows of movement ask for a quantizer behind it.
+    """
+    model = ir.from_proto(build(text, w=normal(4, 4), flat=np.array([4, 4])))
+    kinds = {"MatMul": Kind.COMPUTE, "Reshape": Kind.MOVEMENT, "Transpose": Kind.MOVEMENT, "Concat": Kind.ELEMENTWISE}
+    rules = {
+        node: OpRule(node.op_type, kinds[node.op_type], output=reads) for node in model.graph if node.op_type in kinds
+    }
+    found = idle_relays(rules, lambda node: node.outputs[0], {}, set())
+    return {node.name or "": why for node, why in found.items()}
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_what_leads_to_an_integer_operator_runs_in_integers(reads: bool) -> None:
+    text = """(float[4, 4] x) => (float[4, 4] y) {
+        e = Exp (x)  [r] r = Reshape (e, flat)  [t] t = Transpose <perm = [1, 0]> (r)  [c] c = Concat <axis = 0> (t, t)
+        y = MatMul (c, w)
+    }"""
+    assert relays(text, reads=reads) == {}
+    assert relays(text.replace("y = MatMul (c, w)", "y = Exp (c)"), reads=reads).keys() == {"r", "t", "c"}
+
+
+def test_what_comes_from_one_does_where_its_row_asks_for_a_quantizer() -> None:
+    text = """(float[4, 4] x) => (float[4, 4] y) {
+        p = MatMul (x, w)  [r] r = Reshape (p, flat)  [c] c = Concat <axis = 0> (r, r)  y = Exp (c)
+    }"""
+    assert relays(text, reads=True) == {}
+    assert relays(text, reads=False) == dict.fromkeys("rc", "no integer operator reads it")
