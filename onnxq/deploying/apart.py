@@ -27,10 +27,9 @@ def apart(quantized: Quantized) -> Quantized:
     first: dict[tuple[bool, str], Site] = {}
     changed: dict[str, Site] = {}
     nodes = {node.name: node for node in all_nodes(quantized.model)}
-    values = {v.name: v for node in nodes.values() for v in node.outputs} | {
-        v.name: v for v in quantized.model.graph.inputs
-    }
-    values |= {v.name: v for graph in all_graphs(quantized.model) for v in graph.initializers.values()}
+    values = {v.name: v for node in nodes.values() for v in node.outputs}
+    for graph in all_graphs(quantized.model):
+        values |= {v.name: v for v in (*graph.inputs, *graph.initializers.values())}
     namer = Namer(quantized.model)
     for site in quantized.plan.sites:
         one = first.setdefault((site.role == "bias", site.tensor), site)

@@ -47,3 +47,32 @@ def test_an_activation_that_two_readers_quantize_differently(backend: str) -> No
     assert sqnr(infer(source, feeds, optimize=False)["y"], got) > 60
     scales = {float(qp.scale) for qp in made.qparams.values()}
     assert {float(f32(0.002)), float(f32(0.04))} <= scales
+
+
+@pytest.mark.parametrize("backend", ["tvm", "onnxruntime"])
+def test_what_a_body_is_given_and_two_readers_quantize_differently(backend: str) -> None:
+    weights = np.random.default_rng(0).integers(-127, 127, (2, 8, 8)).astype(np.int8)
+    source = build(
+        """(float[3, 4, 8] x) => (float[3, 4, 8] y) {
+            y = Scan <num_scan_inputs = 1, body = step (float[4, 8] t) => (float[4, 8] o) {
+                aq = QuantizeLinear (t, s, z)  ad = DequantizeLinear (aq, s, z)
+                bq = QuantizeLinear (t, u, z)  bd = DequantizeLinear (bq, u, z)
+                wd = DequantizeLinear (w, sw, zw)  vd = DequantizeLinear (v, sw, zw)
+                p = MatMul (ad, wd)  pq = QuantizeLinear (p, k, z)  pd = DequantizeLinear (pq, k, z)
+                q = MatMul (bd, vd)  qq = QuantizeLinear (q, k, z)  qd = DequantizeLinear (qq, k, z)
+                o = Add (pd, qd)
+            }> (x)
+        }""",
+        s=f32(0.03),
+        u=f32(0.002),  # saturates at a quarter
+        k=f32(0.1),
+        z=np.uint8(128),
+        w=weights[0],
+        v=weights[1],
+        sw=f32(0.02),
+        zw=np.int8(0),
+    )
+    made = onnxq.deploy(source, backend=backend)
+    feeds = images(3, 4, 8)
+    got = infer(ir.serde.serialize_model(made.rendered()), feeds, optimize=False)["y"]
+    assert sqnr(infer(source, feeds, optimize=False)["y"], got) > 60
