@@ -36,9 +36,9 @@ if TYPE_CHECKING:
         VerificationError,
     )
     from onnxq.finetune import finetune
-    from onnxq.measuring.final_check import Verification
     from onnxq.measuring.layerwise import LayerAgreement
     from onnxq.measuring.sensitivities import Sensitivity, SensitivityRow
+    from onnxq.measuring.verification import Verification
     from onnxq.options import ImageOptions, Options, Override
     from onnxq.ort.session import Session
     from onnxq.plan import Plan, Site
@@ -142,7 +142,7 @@ _MODULES = {
     "show": ("show",),
     "spec": ("PerBlock", "PerChannel", "PerTensor", "QuantSpec"),
     "verify": ("verify",),
-    "measuring.final_check": ("Verification",),
+    "measuring.verification": ("Verification",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -30,8 +30,9 @@ from onnxq.graph.files.load import load
 from onnxq.graph.files.save import file_size
 from onnxq.graph.shapes import forget_shapes
 from onnxq.locations import artifact_path, require_output, spare
-from onnxq.measuring.against_source import SourceAgreement, against_source
+from onnxq.measuring.against_source import against_source
 from onnxq.measuring.final_check import final_check
+from onnxq.measuring.verification import SourceAgreement
 from onnxq.notes.aloud import say
 from onnxq.notes.hints import hints
 from onnxq.numbers import fit_biases

@@ -22,8 +22,9 @@ from onnxq.effort import algorithms_of, learns
 from onnxq.errors import OptionError
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.values import filled_values
-from onnxq.measuring.final_check import Verification, final_check
+from onnxq.measuring.final_check import final_check
 from onnxq.measuring.rewrite_cost import rewrite_cost
+from onnxq.measuring.verification import Verification
 from onnxq.notes.cautions import cautions
 from onnxq.notes.commands import compare_command
 from onnxq.notes.hints import few_bits, hints, low

@@ -18,13 +18,13 @@ from onnxq.errors import OutputError
 from onnxq.file_system import is_there
 from onnxq.graph.files.origin import spare_files
 from onnxq.locations import require_onnx
+from onnxq.measuring.verification import Verification
 from onnxq.plan import Plan
 from onnxq.qparams import QParams
 
 if TYPE_CHECKING:
     from torch.nn import Module
 
-    from onnxq.measuring.final_check import Verification
     from onnxq.torch.graph_module import GraphModule
 
 __all__ = ["Quantized"]

@@ -10,7 +10,7 @@ from typing import Any
 from onnxq.algorithm_choice import Choice
 from onnxq.calibration.statistics import Statistics
 from onnxq.errors import OptionError
-from onnxq.measuring.final_check import Verification
+from onnxq.measuring.verification import Verification
 from onnxq.notes.reasons import by_reason, counts
 from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options

@@ -25,9 +25,9 @@ from onnxq.deciding.rescue import POOR
 from onnxq.deciding.what_hurts import Raised, may_store, to_relieve, to_rescue, to_widen, worst_kept, worst_level
 from onnxq.effort import learns
 from onnxq.measuring.chosen_rows import chosen_rows, rows_said
-from onnxq.measuring.final_check import Verification
 from onnxq.measuring.judging import judged, lifts
 from onnxq.measuring.metrics import kept_signal
+from onnxq.measuring.verification import Verification
 from onnxq.notes.reasons import LOST
 from onnxq.quantized import Quantized
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import onnx_ir as ir
@@ -15,14 +15,15 @@ from onnxq.errors import ExecutionError, ModelError, OnnxqError
 from onnxq.graph.files.save import file_size
 from onnxq.measuring.final_check import failed
 from onnxq.measuring.metrics import ErrorMeter, Errors
-from onnxq.measuring.outputs import errors_of, worst_output, worst_sqnr
+from onnxq.measuring.outputs import errors_of, worst_sqnr
 from onnxq.measuring.random_inputs import on_random_inputs
+from onnxq.measuring.verification import SourceAgreement
 from onnxq.notes.commands import compare_command
 from onnxq.options import Options
 from onnxq.ort.session import Session
 from onnxq.quantized import Quantized
 
-__all__ = ["SourceAgreement", "against_source"]
+__all__ = ["against_source"]
 
 _AGREED = 30.0
 """dB from which on nothing is said: codes at ties, and other orders of summing."""
@@ -33,40 +34,6 @@ _APART = "not compared with the model given"
 _UNRUN = "Nor was it run: see whether it does before using the result"
 
 Feeds = Mapping[str, NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class SourceAgreement:
-    """How far a result is from the quantized model it was made of, on random inputs.
-
-    Attributes:
-        samples: that both were run on.
-        outputs: output name → error against the model given, no graph optimizations on either side.
-        ran: random inputs that the result was run on, at home with graph optimizations too.
-        given_bytes: size of the model given, with its data, as a file.
-        plain_sqnr: SQNR in dB between the result with all graph optimizations and with none; the worst output.
-        skipped: why the two were not compared, else empty.
-        warnings: what a user should know.
-    """
-
-    samples: int = 0
-    outputs: Mapping[str, Errors] = field(default_factory=dict)
-    ran: int = 0
-    given_bytes: int = 0
-    plain_sqnr: float | None = None
-    skipped: str = ""
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def worst(self) -> tuple[str, Errors] | None:
-        """The float output with the lowest SQNR, see :func:`onnxq.measuring.outputs.worst_output`."""
-        return worst_output(self.outputs)
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready data."""
-        outputs = {name: errors.to_dict() for name, errors in self.outputs.items()}
-        sizes = {"samples": self.samples, "ran": self.ran, "given_bytes": self.given_bytes}
-        return {**sizes, "outputs": outputs, "skipped": self.skipped}
 
 
 def against_source(source: ir.Model, inside: Quantized, result: ir.Model, options: Options) -> SourceAgreement:

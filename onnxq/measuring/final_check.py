@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from onnxq.calibration.sizes import typical
 from onnxq.calibration.statistics import KeptSample
@@ -19,72 +20,17 @@ from onnxq.graph.files.save import file_size
 from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.chosen_rows import chosen_rows, matched
 from onnxq.measuring.joined import JoinedMeter, hidden, partitions
-from onnxq.measuring.metrics import ErrorMeter, Errors, jsonable
-from onnxq.measuring.outputs import worst_output
+from onnxq.measuring.metrics import ErrorMeter, Errors
 from onnxq.measuring.timing import clock_of, glance
+from onnxq.measuring.verification import Verification
 from onnxq.memory import trim
 from onnxq.ort.messages import node_in
 from onnxq.ort.session import Session
 
-if TYPE_CHECKING:
-    from onnxq.measuring.against_source import SourceAgreement
+__all__ = ["failed", "final_check"]
 
-__all__ = ["Verification", "failed", "final_check"]
-
-_PLAIN_SAMPLES = 1
 _POOR = 12.0
 """dB: a median sample below this is worth a warning where the total hides it."""
-
-
-@dataclass(frozen=True)
-class Verification:
-    """What running a result showed.
-
-    Attributes:
-        outputs: output name → error against the float model on the kept samples, all graph optimizations on.
-        branches: output name → branch → its errors, where an output is what a Concat joins and one of its branches has
-            lost much that the figure of all does not show.
-        plain_sqnr: SQNR in dB between the result with all graph optimizations and with none; the worst output.
-        samples: number of samples that were run.
-        float_bytes: size of the float model as a file.
-        quantized_bytes: size of the result as a file.
-        speedup: time of the float model over that of the result on one thread, in this run; ``None`` without samples,
-            and where onnxruntime's optimizations break the float model.
-        float_seconds: time of the float model, likewise.
-        warnings: what a user should know.
-        against_source: how it agrees with the quantized model it was made of, where it was made of one.
-    """
-
-    outputs: Mapping[str, Errors] = field(default_factory=dict)
-    plain_sqnr: float | None = None
-    samples: int = 0
-    float_bytes: int = 0
-    quantized_bytes: int = 0
-    speedup: float | None = None
-    float_seconds: float | None = None
-    warnings: tuple[str, ...] = ()
-    against_source: SourceAgreement | None = None
-    branches: Mapping[str, Mapping[str, Errors]] = field(default_factory=dict)
-
-    @property
-    def worst(self) -> tuple[str, Errors] | None:
-        """The float output with the lowest SQNR, see :func:`onnxq.measuring.outputs.worst_output`."""
-        return worst_output(self.outputs)
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready data."""
-        return {
-            "samples": self.samples,
-            "outputs": {name: errors.to_dict() for name, errors in self.outputs.items()},
-            "branches": {name: {b: e.to_dict() for b, e in found.items()} for name, found in self.branches.items()},
-            "sqnr_optimized_against_plain": jsonable(self.plain_sqnr),
-            "float_bytes": self.float_bytes,
-            "quantized_bytes": self.quantized_bytes,
-            "speedup": self.speedup,
-            "float_seconds": self.float_seconds,
-            "warnings": list(self.warnings),
-            **({"against_source": self.against_source.to_dict()} if self.against_source is not None else {}),
-        }
 
 
 def final_check(
@@ -112,59 +58,93 @@ def final_check(
     Raises:
         VerificationError: the result is not a valid model, or onnxruntime cannot load or run it.
     """
-    warnings: list[str] = []
+    opened = partial(Session, providers=providers, custom_op_library=custom_op_library)
     try:
         check(result)
-        opened = partial(Session, providers=providers, custom_op_library=custom_op_library)
         optimized = opened(result, optimize=at_home, threads=1)
-        plain = opened(result, optimize=False) if at_home else None
-        meters: dict[str, ErrorMeter] = {info.name: ErrorMeter() for info in optimized.outputs}
-        agreement: dict[str, ErrorMeter] = {info.name: ErrorMeter() for info in optimized.outputs}
         rows = chosen_rows(reference)
-        parts = {name: JoinedMeter(found) for name, found in (partitions(reference) if kept else {}).items()}
-        for position, sample in enumerate(kept):
-            got = optimized.run(sample.feeds)
-            for name, values in sample.outputs.items():
-                found = matched(values, got[name], rows.get(name))
-                meters[name].update(values, found, sample.index)
-                if name in parts:
-                    parts[name].update(values, found, sample.index)
-            if plain is not None and position < _PLAIN_SAMPLES:
-                for name, values in plain.run(sample.feeds).items():
-                    agreement[name].update(values, matched(values, got[name], rows.get(name)), sample.index)
+        compared = _compared(reference, optimized, kept, rows)
+        plain_sqnr = _worst_sqnr(opened(result, optimize=False), kept[:1], compared.first, rows) if at_home else None
     except (ExecutionError, ModelError) as error:
         raise failed(error, reference) from error
-    compared = {name for sample in kept for name in sample.outputs}
-    outputs = {name: meter.result() for name, meter in meters.items() if name in compared}
-    branches = {name: meter.result() for name, meter in parts.items() if name in compared}
-    if kept and (others := [v.name for v in result.graph.outputs if v.name not in compared]):
-        warnings.append(f"not compared with the float model, being no tensors: {', '.join(map(repr, others))}")
-    for name, errors in outputs.items():
-        if errors.median < _POOR <= errors.sqnr:
-            warnings.append(
-                f"output {name!r}: {errors.sqnr:.0f} dB over all samples, but the median sample has "
-                f"{errors.median:.0f} dB: a few samples of large values decide the ranges"
-            )
-    plain_sqnr = [e.sqnr for e in (m.result() for m in agreement.values()) if kept and e.sqnr == e.sqnr]
-    speedup = float_seconds = None
+    float_seconds = result_seconds = None
     if kept and at_home:
-        del plain  # its weights make room for those of the float model
-        trim()
+        trim()  # the weights that are gone make room for those of the float model
         with suppress(ExecutionError):  # its optimizations may break the float model: there is no speed to compare with
             base = opened(reference, threads=1)
             float_seconds, result_seconds = glance(base, optimized, typical(kept).feeds, clock_of(providers))
-            speedup = float_seconds / result_seconds
     return Verification(
-        outputs=outputs,
-        plain_sqnr=min(plain_sqnr, default=None),
+        outputs=compared.outputs,
+        plain_sqnr=plain_sqnr,
         samples=len(kept),
         float_bytes=float_bytes,
         quantized_bytes=file_size(result),
-        speedup=speedup,
+        speedup=float_seconds / result_seconds if float_seconds and result_seconds else None,
         float_seconds=float_seconds,
-        warnings=tuple(warnings),
-        branches={name: found for name, found in branches.items() if hidden(outputs[name], found) is not None},
+        warnings=tuple(_warnings(compared.outputs, [v.name or "" for v in result.graph.outputs] if kept else ())),
+        branches=compared.hidden_branches(),
     )
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """Errors against the float model.
+
+    Attributes:
+        outputs: of each output that is a tensor.
+        branches: of what a Concat joins in an output.
+        first: what the result gave for the first sample.
+    """
+
+    outputs: dict[str, Errors]
+    branches: dict[str, dict[str, Errors]]
+    first: Mapping[str, NDArray[Any]]
+
+    def hidden_branches(self) -> dict[str, dict[str, Errors]]:
+        """Those of which one has lost much that the figure of the whole output does not show."""
+        return {n: found for n, found in self.branches.items() if hidden(self.outputs[n], found) is not None}
+
+
+def _compared(reference: ir.Model, session: Session, kept: Sequence[KeptSample], rows: Mapping[str, int]) -> _Compared:
+    """Run the result on samples with the float model's outputs."""
+    meters: dict[str, ErrorMeter] = {}
+    joined = {name: JoinedMeter(found) for name, found in (partitions(reference) if kept else {}).items()}
+    first: Mapping[str, NDArray[Any]] = {}
+    for sample in kept:
+        got = session.run(sample.feeds)
+        first = first or got
+        for name, values in sample.outputs.items():
+            found = matched(values, got[name], rows.get(name))
+            meters.setdefault(name, ErrorMeter()).update(values, found, sample.index)
+            if name in joined:
+                joined[name].update(values, found, sample.index)
+    outputs = {info.name: meters[info.name].result() for info in session.outputs if info.name in meters}
+    return _Compared(outputs, {name: meter.result() for name, meter in joined.items() if name in outputs}, first)
+
+
+def _worst_sqnr(
+    plain: Session, samples: Sequence[KeptSample], optimized: Mapping[str, NDArray[Any]], rows: Mapping[str, int]
+) -> float | None:
+    """SQNR in dB between the result with all graph optimizations and with none; the worst output of one sample."""
+    found = []
+    for sample in samples:
+        for name, values in plain.run(sample.feeds).items():
+            meter = ErrorMeter()
+            meter.update(values, matched(values, optimized[name], rows.get(name)), sample.index)
+            found.append(meter.result().sqnr)
+    return min((sqnr for sqnr in found if sqnr == sqnr), default=None)
+
+
+def _warnings(outputs: Mapping[str, Errors], made: Sequence[str]) -> Iterator[str]:
+    """What a user should know of the comparison, of all outputs that the result has."""
+    if others := [name for name in made if name not in outputs]:
+        yield f"not compared with the float model, being no tensors: {', '.join(map(repr, others))}"
+    for name, errors in outputs.items():
+        if errors.median < _POOR <= errors.sqnr:
+            yield (
+                f"output {name!r}: {errors.sqnr:.0f} dB over all samples, but the median sample has "
+                f"{errors.median:.0f} dB: a few samples of large values decide the ranges"
+            )
 
 
 def failed(error: ExecutionError | ModelError, reference: ir.Model) -> VerificationError:

@@ -13,9 +13,9 @@ from onnxq.effort import learns
 from onnxq.errors import ExecutionError
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import COMPUTES_OTHER
-from onnxq.measuring.final_check import Verification
 from onnxq.measuring.metrics import Errors
 from onnxq.measuring.outputs import errors_of, worst_output
+from onnxq.measuring.verification import Verification
 from onnxq.options import Options
 from onnxq.ort.session import Session, open_anyhow
 

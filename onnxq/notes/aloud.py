@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from onnxq.console.records import IN_REPORT
-from onnxq.measuring.final_check import Verification
+from onnxq.measuring.verification import Verification
 
 __all__ = ["say", "unsaid"]
 

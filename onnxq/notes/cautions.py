@@ -10,10 +10,10 @@ from onnxq.calibration.roles import few, samples_to_verify
 from onnxq.calibration.statistics import Statistics
 from onnxq.console.terminal import bytes_text
 from onnxq.effort import learns
-from onnxq.measuring.final_check import Verification
 from onnxq.measuring.joined import hidden
 from onnxq.measuring.judging import lifts
 from onnxq.measuring.metrics import kept_signal
+from onnxq.measuring.verification import Verification
 from onnxq.notes.commands import COMPARE
 from onnxq.notes.other_shapes import other_shapes
 from onnxq.notes.reasons import LOST, by_reason, counts, to_exclude

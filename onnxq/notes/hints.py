@@ -12,7 +12,7 @@ from onnxq.backend import Backend, Kind
 from onnxq.console.terminal import listed, plural
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import is_constant
-from onnxq.measuring.final_check import Verification
+from onnxq.measuring.verification import Verification
 from onnxq.notes.commands import WIDE_ACTIVATIONS
 from onnxq.options import Options
 from onnxq.plan import Plan

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from onnxq import plugins
 from onnxq.console.terminal import Screen, decibels, pace, plural
 from onnxq.effort import TRIED
-from onnxq.measuring.final_check import Verification
 from onnxq.measuring.joined import hidden
+from onnxq.measuring.verification import SourceAgreement, Verification
 from onnxq.notes.reasons import counts
 from onnxq.quantized import Quantized
 from onnxq.views.parts import (
@@ -30,7 +30,6 @@ from onnxq.views.parts import (
 
 if TYPE_CHECKING:
     from onnxq.agreement import Agreement
-    from onnxq.measuring.against_source import SourceAgreement
     from onnxq.measuring.layerwise import LayerAgreement
     from onnxq.notes.remedies import Shortfall
     from onnxq.rewritten import Rewritten

@@ -15,8 +15,9 @@ from onnxq.errors import ExecutionError, ModelError
 from onnxq.graph.files.load import load
 from onnxq.graph.files.onnx_checker import check
 from onnxq.graph.files.save import file_size, serialized_size
-from onnxq.measuring.final_check import Verification, failed, final_check
+from onnxq.measuring.final_check import failed, final_check
 from onnxq.measuring.metrics import ErrorMeter
+from onnxq.measuring.verification import Verification
 from onnxq.options import Options
 from onnxq.ort.session import Session
 from onnxq.weight_only.activations import Activations

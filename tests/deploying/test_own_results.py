@@ -12,8 +12,8 @@ import pytest
 import onnxq
 from onnxq import Options
 from onnxq.errors import BackendError
-from onnxq.measuring.against_source import SourceAgreement
 from onnxq.measuring.metrics import Errors
+from onnxq.measuring.verification import SourceAgreement
 from tests.models import build, normal
 
 FEEDS = [{"x": normal(2, 8, 16, seed=k, scale=1.0)} for k in range(4)]

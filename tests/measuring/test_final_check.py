@@ -14,7 +14,8 @@ from onnx.reference import ReferenceEvaluator
 
 from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import VerificationError
-from onnxq.measuring.final_check import Verification, final_check
+from onnxq.measuring.final_check import final_check
+from onnxq.measuring.verification import Verification
 from onnxq.ort.session import Session
 from tests.models import build, f32, images, normal
 from tests.pairs import data, float_model, quantized_model

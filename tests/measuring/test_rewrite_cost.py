@@ -11,9 +11,9 @@ import pytest
 from onnxq.calibration.roles import samples_to_verify
 from onnxq.calibration.statistics import KeptSample
 from onnxq.graph.values import COMPUTES_OTHER
-from onnxq.measuring.final_check import Verification
 from onnxq.measuring.outputs import errors_of
 from onnxq.measuring.rewrite_cost import rewrite_cost
+from onnxq.measuring.verification import Verification
 from onnxq.options import Options
 from onnxq.ort.session import Session
 from tests.models import build, images

@@ -10,8 +10,8 @@ from onnx import parser
 import onnxq
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.demo.data import MODEL, load_digits
-from onnxq.measuring.final_check import Verification
 from onnxq.measuring.metrics import Errors
+from onnxq.measuring.verification import Verification
 from onnxq.notes.cautions import cautions, vague
 from onnxq.options import Options
 from onnxq.plan import Plan
