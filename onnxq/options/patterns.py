@@ -8,6 +8,7 @@ tensor or an op type, ``node:NAME`` is the node alone, and ``tensor:NAME`` the t
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
@@ -20,7 +21,7 @@ from onnxq.suggest import nearest
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["Match", "Names", "match", "names_of"]
+__all__ = ["Match", "Names", "match", "meaning_one", "names_of"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,14 @@ class Match:
     def node(self, node: ir.Node) -> bool:
         """Whether the pattern names this node, by its name or op type, or by a tensor that it writes."""
         return node.name in self.nodes or any(value.name in self.tensors for value in node.outputs)
+
+
+def meaning_one(names: Names) -> Callable[[str, str], str]:
+    """A function of ``"node"`` or ``"tensor"`` and a name to the pattern that means it, whatever else has the name."""
+    known = Counter(names.tensors)
+    for node in names.nodes:
+        known.update(set(names.of(node)))
+    return lambda kind, name: name if known[name] == 1 else f"{kind}:{name}"
 
 
 def names_of(model: ir.Model) -> Names:

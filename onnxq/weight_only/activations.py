@@ -48,6 +48,10 @@ class Activations:
         key = (name, sample)
         return self._arrays[key] if key in self._arrays else np.load(self._files[key])
 
+    def has(self, name: str, sample: int) -> bool:
+        """Whether an array was put there."""
+        return (name, sample) in self._shapes
+
     def common_shape(self, name: str, samples: int) -> list[int | None]:
         """The sizes of a tensor's axes, None where samples differ."""
         first, *rest = (self._shapes[name, sample] for sample in range(samples))

@@ -10,6 +10,7 @@ from onnxq.console.progress import Reporter
 from onnxq.options import ImageOptions, Options
 from onnxq.rewritten import Rewritten, refuse_unused
 from onnxq.weight_only.find import check_overrides
+from onnxq.weight_only.mix import require_folder
 from onnxq.weight_only.pipeline import rewrite_weights
 from onnxq.weight_only.recipe import FASTEST, Recipe
 
@@ -25,6 +26,8 @@ PARAMETERS: Mapping[str, object] = {
     "method": "rtn",
     "format": "qdq",
     "accuracy_level": FASTEST,
+    "avg_bits": 0.0,
+    "save": "",
 }
 HELP: Mapping[str, str] = {
     "bits": "bits of a weight: 4 or 8, or with format=matmulnbits 2 (in blocks of 32, 64 or 128); tables that rows are "
@@ -41,6 +44,10 @@ HELP: Mapping[str, str] = {
     "scales may lie below 0)",
     "accuracy_level": "with format=matmulnbits: 4 lets onnxruntime round activations to 8 bits while it multiplies, 0 "
     "or 1 multiply in float32 (slower)",
+    "avg_bits": "budget in place of bits, as in 4.5: bits on average of the weights that are multiplied with; each "
+    "takes 4 or 8 (2 as well with format=matmulnbits), the more the worse the outputs get by it alone in 4, on samples "
+    "of --data; without data, the more the worse it is rounded; 0: not used",
+    "save": "configuration file (.toml) to write the choice of avg_bits to, for --config; empty: none",
 }
 CALLED = "from onnxq.weight_only import quantize_weights"
 _USED = ("include", "exclude", "override", "samples", "opset", "simplify", "providers", "custom_op_library")
@@ -57,7 +64,8 @@ def check(**parameters: Any) -> None:
     Raises:
         OptionError: a value is unknown.
     """
-    Recipe(**parameters)
+    save = parameters.pop("save", "")
+    require_folder(save, Recipe(**parameters))
 
 
 def require(options: Options) -> None:
@@ -78,6 +86,7 @@ def rewrite(
     options: Options,
     image: ImageOptions | None = None,
     reporter: Reporter | None = None,
+    save: str = "",
     **parameters: Any,
 ) -> Rewritten:
     """See :func:`onnxq.weight_only.pipeline.rewrite_weights`.
@@ -87,4 +96,6 @@ def rewrite(
     """
     require(options)
     recipe = Recipe(**parameters)
-    return rewrite_weights(model, data, recipe, output=output, options=options, image=image, reporter=reporter)
+    return rewrite_weights(
+        model, data, recipe, output=output, options=options, image=image, reporter=reporter, save=save
+    )

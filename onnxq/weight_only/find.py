@@ -49,6 +49,7 @@ class Matrix:
         experts: whether its readers are MoE that become QMoE.
         chooses: whether the largest numbers of the product are picked, those of a router of experts say.
         asked: bits that an override asks for.
+        chosen: bits that it was given under a budget.
     """
 
     value: ir.Value
@@ -59,6 +60,7 @@ class Matrix:
     experts: bool = False
     chooses: bool = False
     asked: int | None = None
+    chosen: int | None = None
 
     @property
     def multiplied(self) -> bool:
@@ -72,7 +74,7 @@ class Matrix:
             return TABLE_BITS
         if self.experts:
             return recipe.expert_bits
-        return self.asked or (TABLE_BITS if self.chooses else recipe.bits)
+        return self.asked or self.chosen or (TABLE_BITS if self.chooses else recipe.bits)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from onnxq.calibration.chance import one_of_each_pair
 from onnxq.calibration.data import open_data
+from onnxq.calibration.roles import spread
 from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import OptionError
 from onnxq.graph.passes.halves import store_in_half
@@ -34,6 +35,7 @@ from onnxq.weight_only.experts import complete
 from onnxq.weight_only.files import Output
 from onnxq.weight_only.find import Matrix, find
 from onnxq.weight_only.learn import Learner
+from onnxq.weight_only.mix import Mixture, mix, require_folder, write_choice
 from onnxq.weight_only.recipe import FASTEST, Recipe
 from onnxq.weight_only.remarks import remarks, title, why_slow
 from onnxq.weight_only.render import Parts, rewrite, tensors_of
@@ -43,6 +45,8 @@ __all__ = ["quantize_weights", "rewrite_weights"]
 
 _SAMPLES = 32
 """Samples used at most, where no other number is asked for."""
+_PROBES = 4
+"""Samples that the noise of each weight is measured with."""
 _OPSET = {"qdq": 21, "matmulnbits": 17}
 
 
@@ -57,6 +61,8 @@ def quantize_weights(
     data: Any = None,
     format: str = "qdq",
     accuracy_level: int = FASTEST,
+    avg_bits: float = 0.0,
+    save: str | os.PathLike[str] = "",
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
     override: GivenOverrides = (),
@@ -81,6 +87,10 @@ def quantize_weights(
             judged on; half of them each.
         format: ``"qdq"`` or ``"matmulnbits"``.
         accuracy_level: of MatMulNBits, see :class:`onnxq.weight_only.recipe.Recipe`.
+        avg_bits: bits on average of the weights that are multiplied with, see
+            :class:`onnxq.weight_only.recipe.Recipe`; which take how many is found on the data, see
+            :mod:`onnxq.weight_only.mix`.
+        save: configuration file (.toml) to write that choice to; empty: none.
         include: patterns of nodes, tensors or op types; if any, only these are quantized.
         exclude: patterns of what stays float.
         override: patterns with the bits of other weights: ``"lm_head=weight_bits=8"``, or a mapping.
@@ -94,10 +104,10 @@ def quantize_weights(
     Raises:
         OnnxqError: anything that goes wrong, see :mod:`onnxq.errors`; nothing is written then.
     """
-    recipe = Recipe(bits, block, symmetric, method, format, accuracy_level)
+    recipe = Recipe(bits, block, symmetric, method, format, accuracy_level, avg_bits)
     options = Options(include=tuple(include), exclude=tuple(exclude), override=override, samples=samples)
     return rewrite_weights(
-        model_path, data, recipe, output=output_path, options=options, image=image, reporter=reporter
+        model_path, data, recipe, output=output_path, options=options, image=image, reporter=reporter, save=save
     )
 
 
@@ -110,6 +120,7 @@ def rewrite_weights(
     options: Options,
     image: ImageOptions | None = None,
     reporter: Reporter | None = None,
+    save: str | os.PathLike[str] = "",
 ) -> Rewritten:
     """As :func:`quantize_weights`, with options as objects.
 
@@ -122,8 +133,10 @@ def rewrite_weights(
             ``custom_op_library`` count.
         image: how pictures are read.
         reporter: shows progress.
+        save: configuration file to write the bits chosen under a budget to; empty: none.
     """
     reporter = reporter or Silent()
+    require_folder(save, recipe)
     if recipe.method == "gptq" and data is None:
         raise OptionError("gptq learns from data, and none was given", hint="Give data, or take method=hqq or rtn")
     prepared = Prepared(source, options, streamed=True)
@@ -133,8 +146,8 @@ def rewrite_weights(
     matrices, kept = find(model, options, recipe)
     path = Path(source) if isinstance(source, (str, os.PathLike)) else None
     with Output(output, model, path) as files:
-        job = _Job(model, recipe, files, Learner(recipe), kept, reporter)
-        reference = job.without_data(matrices) if data is None else job.with_data(matrices, data, options, image)
+        job = _Job(model, recipe, files, Learner(recipe), kept, reporter, options)
+        reference = job.without_data(matrices) if data is None else job.with_data(matrices, data, image)
         job.made = complete(job.made)
         result = model.clone()
         made_there = [(_same(matrix, result), parts) for matrix, parts in job.made]
@@ -157,8 +170,12 @@ def rewrite_weights(
     verification = replace(verification, warnings=told)
     say(verification)
     said = remarks([m for m, _ in job.made], recipe, in_file=not files.external, halves=prepared.halves)
-    notes = [*job.learner.notes(), *said]
-    return Rewritten(title(recipe), made, quantized, job.kept, notes, prepared.notes, verification)
+    notes, details = [*job.learner.notes(), *said], list(prepared.notes)
+    if job.mixture is not None:
+        notes, details = [job.mixture.note(), *notes], [*details, *job.mixture.details()]
+        if save:
+            write_choice(Path(save), job.mixture, model, recipe, options)
+    return Rewritten(title(recipe), made, quantized, job.kept, notes, details, verification)
 
 
 def _with_blocks(model: ir.Model, options: Options) -> list[str]:
@@ -186,31 +203,32 @@ class _Job:
     learner: Learner
     kept: list[Kept]
     reporter: Reporter
+    options: Options
+    mixture: Mixture | None = None
     made: list[tuple[Matrix, Parts]] = field(default_factory=list)
     there: int | None = None
 
     def without_data(self, matrices: Sequence[Matrix]) -> Reference:
         """Quantize every matrix from its numbers alone."""
+        matrices = self._mixed(matrices, ())
         with self.reporter.phase("quantize", total=len(matrices), unit="weights") as advance:
             for done, matrix in enumerate(matrices, 1):
                 self._quantize(matrix)
                 advance(done)
         return Reference()
 
-    def with_data(
-        self, matrices: Sequence[Matrix], data: Any, options: Options, image: ImageOptions | None
-    ) -> Reference:
+    def with_data(self, matrices: Sequence[Matrix], data: Any, image: ImageOptions | None) -> Reference:
         """Run the float model segment by segment and quantize the matrices of each while its data is there."""
-        opened = open_data(data, inputs_of(self.model), image=image, samples=options.samples or _SAMPLES)
+        opened = open_data(data, inputs_of(self.model), image=image, samples=self.options.samples or _SAMPLES)
         feeds, self.there = list(opened), opened.total
         self.learner.fitting, held = one_of_each_pair(len(feeds))
         self.learner.held = held or [0]
+        matrices = self._mixed(matrices, [feeds[k] for k in spread(self.learner.fitting, _PROBES)])
         learning = self.recipe.method != "rtn"
         run = SegmentedModel(
             self.model,
             {node for matrix in matrices if learning and matrix.multiplied for node in matrix.nodes},
-            providers=options.providers,
-            custom_op_library=options.custom_op_library,
+            **self.runtime,
             prepack=False,
         )
         reference = Reference(feeds, Activations(), self.learner.held)
@@ -226,6 +244,19 @@ class _Job:
                 self._quantize(matrix)
             advance(len(matrices))
         return reference
+
+    @property
+    def runtime(self) -> dict[str, Any]:
+        """What onnxruntime is opened with."""
+        return {"providers": self.options.providers, "custom_op_library": self.options.custom_op_library}
+
+    def _mixed(self, matrices: Sequence[Matrix], feeds: Sequence[Mapping[str, Any]]) -> Sequence[Matrix]:
+        """The matrices with the bits that they get under a budget, where there is one."""
+        if not self.recipe.avg_bits:
+            return matrices
+        with self.reporter.phase("choose bits", total=len(matrices), unit="weights") as advance:
+            self.mixture = mix(self.model, matrices, self.recipe, feeds, advance, **self.runtime)
+        return self.mixture.matrices
 
     def _of(self, segment: Segment, left: dict[int, Matrix]) -> Iterator[tuple[Matrix, tuple[str, ...]]]:
         """The matrices that a segment reads first and what it multiplies them with, those of the same data together."""

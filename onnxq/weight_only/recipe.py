@@ -39,6 +39,8 @@ class Recipe:
             com.microsoft::MatMulNBits, GatherBlockQuantized and QMoE).
         accuracy_level: of MatMulNBits: 4 lets onnxruntime round the activations to 8 bits on the way, as it does with
             qdq; 0 or 1 multiplies in float32, which with 8 bits is about three times slower than the float model.
+        avg_bits: a budget: bits on average of the weights that are multiplied with, each of which takes one of
+            :attr:`widths`; 0: all take ``bits``.
 
     Raises:
         OptionError: a value is none of these.
@@ -50,6 +52,7 @@ class Recipe:
     method: str = "rtn"
     format: str = "qdq"
     accuracy_level: int = FASTEST
+    avg_bits: float = 0.0
 
     def __post_init__(self) -> None:
         _check_number("bits", self.bits, BITS)
@@ -65,6 +68,19 @@ class Recipe:
                 hint="For qdq, onnxruntime decides when it loads the model (session.qdq_matmulnbits_accuracy_level)",
             )
         self.require_kernel(self.bits, "bits")
+        least, most = self.widths[0], self.widths[-1]
+        if self.avg_bits and not least <= self.avg_bits <= most:
+            raise OptionError(
+                f"{self.avg_bits:g} is not from {least} to {most}",
+                where="avg_bits",
+                hint="format=matmulnbits in blocks of 32, 64 or 128 has 2 bits as well" if least > BITS[0] else None,
+            )
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Bits that a weight may take: onnxruntime multiplies with them."""
+        narrow = self.format == "matmulnbits" and self.block in _NARROW_BLOCKS
+        return BITS if narrow else BITS[1:]
 
     def require_kernel(self, bits: int | None, where: str) -> None:
         """Refuse 2 bits where nothing multiplies with them.

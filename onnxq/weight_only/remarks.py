@@ -26,7 +26,8 @@ def why_slow(recipe: Recipe, quantized: Mapping[str, str]) -> str:
 def title(recipe: Recipe) -> str:
     """What was done, in a line."""
     kind = "symmetric" if recipe.symmetric else "asymmetric"
-    return f"weights in {recipe.bits} bits, {kind}, blocks of {recipe.block}, {recipe.method}, {recipe.format}"
+    bits = f"{recipe.avg_bits:g} bits on average" if recipe.avg_bits else f"{recipe.bits} bits"
+    return f"weights in {bits}, {kind}, blocks of {recipe.block}, {recipe.method}, {recipe.format}"
 
 
 def remarks(matrices: Sequence[Matrix], recipe: Recipe, *, in_file: bool, halves: bool = False) -> list[str]:

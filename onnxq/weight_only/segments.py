@@ -23,7 +23,7 @@ from onnxq.ort.session import Session
 from onnxq.weight_only.activations import Activations
 from onnxq.weight_only.tensors import in_memory
 
-__all__ = ["Segment", "SegmentedModel", "within"]
+__all__ = ["Segment", "SegmentedModel", "model_of", "within"]
 
 _BYTES = 64 << 20
 """Weights of a segment."""
@@ -111,7 +111,7 @@ class SegmentedModel:
     def _run(self, segment: Segment, samples: int, kept: Activations) -> None:
         first = {v.name or "": kept.get(v.name or "", 0) for v in segment.reads}
         shapes = {name: kept.common_shape(name, samples) for name in first}
-        model = _model_of(self._model, segment, first, shapes)
+        model = model_of(self._model, segment, first, shapes)
         shown: dict[str, str] = {}
         if segment.inner:
             tapped = tap(model, [value.name or "" for value in segment.inner])
@@ -195,7 +195,7 @@ def _storable(kind: ir.TypeProtocol) -> bool:
     return isinstance(kind, ir.TensorType) and kind.dtype != ir.DataType.STRING
 
 
-def _model_of(
+def model_of(
     model: ir.Model,
     segment: Segment,
     first: Mapping[str, NDArray[Any]],

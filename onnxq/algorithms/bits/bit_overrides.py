@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -11,7 +10,7 @@ from onnxq.algorithms.bits.budget import FLOAT
 from onnxq.errors import OptionError
 from onnxq.measuring.probe import Part, Setting
 from onnxq.options import Override
-from onnxq.options.patterns import Names, names_of
+from onnxq.options.patterns import Names, meaning_one, names_of
 from onnxq.plan import Plan
 
 __all__ = ["allowed", "overrides_of", "planned_bits", "require_planned"]
@@ -50,13 +49,7 @@ def overrides_of(chosen: Sequence[Setting], plan: Plan, names: Names) -> list[tu
         plan: where the bits of activations are what they would be without a choice.
         names: of the model.
     """
-    known = Counter(names.tensors)
-    for node in names.nodes:
-        known.update(set(names.of(node)))
-
-    def only(kind: str, name: str) -> str:
-        return name if known[name] == 1 else f"{kind}:{name}"
-
+    only = meaning_one(names)
     found: dict[str, Override] = {}
     for setting in chosen:
         part, bits = setting.part, setting.bits

@@ -1,0 +1,183 @@
+"""Bits of each weight under a budget, those of least noise at the outputs.
+
+The noise of each weight in 4 bits is measured at the outputs, that weight alone rounded. In other bits it is taken to
+be what it is in proportion to the power of the weight's own rounding error, and that of several weights to add up (see
+:mod:`onnxq.algorithms.mixed_precision`, where each width is measured). The best choice under a budget of bits is a
+multiple-choice knapsack. Without data a weight's rounding error, relative to its power, stands for its noise.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.algorithms.bits.allocate import allocate
+from onnxq.console.terminal import plural
+from onnxq.errors import OptionError, OutputError
+from onnxq.options import Options, Override
+from onnxq.options.config import to_toml
+from onnxq.options.patterns import meaning_one, names_of
+from onnxq.weight_only.find import Matrix
+from onnxq.weight_only.grid import chunks, decode, nearest
+from onnxq.weight_only.recipe import Recipe
+from onnxq.weight_only.tensors import read
+from onnxq.weight_only.vary import output_noise
+
+__all__ = ["Mixture", "mix", "require_folder", "write_choice"]
+
+_PROBED = 4
+"""Bits that each weight is measured in."""
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """Bits that were chosen.
+
+    Attributes:
+        matrices: all of a model, those that were chosen for with their bits.
+        average: bits of the weights that were chosen for.
+        measured: whether their noise was measured at the outputs.
+        decibels: first reader of each that was chosen for: outputs against float when it alone takes 4 bits, or without
+            data the weight against its rounding.
+    """
+
+    matrices: Sequence[Matrix]
+    average: float
+    measured: bool
+    decibels: Mapping[str, float]
+
+    def note(self) -> str:
+        """What was chosen, in a line."""
+        counts = Counter(matrix.chosen for matrix in self.matrices if matrix.chosen)
+        said = ", ".join(f"{counts[bits]} in {bits} bits" for bits in sorted(counts))
+        why = "what each does to the outputs" if self.measured else "their own rounding error: data would tell more"
+        return f"{plural(sum(counts.values()), 'weight')}, {said}: {self.average:.2f} on average, by {why}"
+
+    def details(self) -> list[str]:
+        """A line for each weight, the most sensitive first."""
+        bits = {_reader(matrix): matrix.chosen for matrix in self.matrices if matrix.chosen}
+        of = "outputs" if self.measured else "itself"
+        ranked = sorted(self.decibels.items(), key=lambda item: item[1])
+        return [f"{name}: {bits[name]} bits ({level:.1f} dB of {of} in {_PROBED})" for name, level in ranked]
+
+
+def mix(
+    model: ir.Model,
+    matrices: Sequence[Matrix],
+    recipe: Recipe,
+    feeds: Sequence[Mapping[str, NDArray[Any]]],
+    advance: Callable[[int], None],
+    **runtime: Any,
+) -> Mixture:
+    """Choose bits for the weights that MatMul and Gemm multiply with, but those of an override or a router.
+
+    Args:
+        model: the float model; not modified.
+        matrices: of it.
+        recipe: its ``avg_bits`` is the budget, its ``widths`` what can be chosen.
+        feeds: samples to measure with; none: by the weights alone.
+        advance: told how many weights were measured.
+        runtime: ``providers`` and ``custom_op_library`` of onnxruntime.
+    """
+    free = [m for m in matrices if m.multiplied and m.asked is None and not m.chooses]
+    errors = [[_rounding(matrix, recipe, bits) for bits in recipe.widths] for matrix in free]
+    probed = recipe.widths.index(_PROBED)
+    if feeds:
+        found = output_noise(model, free, lambda m: _rounded(m, recipe, _PROBED), feeds, advance=advance, **runtime)
+        known = [k for k, noise in enumerate(found) if noise is not None and math.isfinite(sum(errors[k]))]
+        noises = [found[k] or 0.0 for k in known]
+    else:
+        known = [k for k in range(len(free)) if math.isfinite(sum(errors[k]))]
+        noises = [errors[k][probed] for k in known]
+    losses = [[e / max(errors[k][probed], 1e-30) * n for e in errors[k]] for k, n in zip(known, noises, strict=True)]
+    sizes = [math.prod(free[k].shape) for k in known]
+    costs = [[float(size * bits) for bits in recipe.widths] for size in sizes]
+    made = allocate(costs, losses, recipe.avg_bits * sum(sizes))
+    chosen = {} if made is None else {free[k]: recipe.widths[i] for k, i in zip(known, made.chosen, strict=True)}
+    levels = {_reader(free[k]): _decibels(noise) for k, noise in zip(known, noises, strict=True)}
+    average = made.cost / sum(sizes) if made is not None and sizes else 0.0
+    return Mixture([replace(m, chosen=chosen.get(m)) for m in matrices], average, bool(feeds), levels)
+
+
+def _reader(matrix: Matrix) -> str:
+    return matrix.nodes[0].name or ""
+
+
+def _decibels(noise: float) -> float:
+    return -10 * math.log10(noise) if noise > 0 else math.inf
+
+
+def _weight(matrix: Matrix) -> NDArray[np.float32]:
+    """(outputs, inputs)."""
+    assert matrix.value.const_value is not None
+    array = np.asarray(read(matrix.value.const_value), np.float32)
+    return array.T if matrix.axis == 0 else array
+
+
+def _rounding(matrix: Matrix, recipe: Recipe, bits: int) -> float:
+    """Power of what rounding a weight to nearest changes, relative to that of the weight."""
+    weight = _weight(matrix)
+    spec = recipe.spec(bits, replace(matrix, chosen=bits).block(recipe))
+    noise = signal = 0.0
+    for part in chunks(*weight.shape):
+        rows = np.ascontiguousarray(weight[part])
+        difference = decode(nearest(rows, spec, either_sign=recipe.either_sign)) - rows
+        noise += float(np.einsum("oi,oi->", difference, difference, dtype=np.float64))
+        signal += float(np.einsum("oi,oi->", rows, rows, dtype=np.float64))
+    return noise / signal if signal else 0.0
+
+
+def _rounded(matrix: Matrix, recipe: Recipe, bits: int) -> NDArray[np.float32]:
+    """A weight rounded to nearest, of the shape of its constant."""
+    spec = recipe.spec(bits, replace(matrix, chosen=bits).block(recipe))
+    made = decode(nearest(_weight(matrix), spec, either_sign=recipe.either_sign))
+    return made.T if matrix.axis == 0 else made
+
+
+def require_folder(path: str | os.PathLike[str], recipe: Recipe) -> None:
+    """Refuse a file for a choice that cannot be written, or that nothing is to be chosen for.
+
+    Raises:
+        OptionError: there is no budget.
+        OutputError: its folder does not exist.
+    """
+    if path and not recipe.avg_bits:
+        raise OptionError("there is no choice to write without avg_bits", where="save")
+    if path and not Path(path).absolute().parent.is_dir():
+        raise OutputError("the folder does not exist", where=str(Path(path).parent), hint="Create it first")
+
+
+def write_choice(path: Path, mixture: Mixture, model: ir.Model, recipe: Recipe, options: Options) -> None:
+    """Write a configuration file with what was chosen as overrides, which gives the same result without measuring.
+
+    Args:
+        path: of the file.
+        mixture: what was chosen.
+        model: whose nodes the matrices are read by.
+        recipe: how.
+        options: all else that was asked for.
+    """
+    pattern = meaning_one(names_of(model))
+    changes = {
+        pattern("node", node.name or ""): Override(weight_bits=matrix.chosen)
+        for matrix in mixture.matrices
+        if matrix.chosen
+        for node in matrix.nodes
+    }
+    plain = Recipe()
+    given = [(f.name, getattr(recipe, f.name)) for f in fields(recipe) if f.name != "avg_bits"]
+    told = [f"{k}={str(v).lower()}" for k, v in given if v != getattr(plain, k)]
+    algorithm = "weight_only" + (":" + ",".join(told) if told else "")
+    written = replace(options, algorithms=(algorithm,), override=(*options.override, *changes.items()))
+    path.write_text(
+        to_toml(written, f"bits chosen for avg_bits={recipe.avg_bits:g}: {mixture.note()}"), encoding="utf-8"
+    )
