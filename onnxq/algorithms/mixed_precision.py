@@ -16,17 +16,23 @@ from pathlib import Path
 
 from onnxq.algorithm import FloatDraft
 from onnxq.algorithms.bits.bit_choice import BitChoice, Problem, items_of
-from onnxq.algorithms.bits.bit_overrides import allowed, overrides_of, planned_bits, require_planned
+from onnxq.algorithms.bits.bit_overrides import overrides_of, require_planned
 from onnxq.algorithms.bits.budget import FLOAT, KINDS, Budget, Costs, parse_budget, parse_widths, stored_bits
 from onnxq.algorithms.bits.part_noise import part_noise
+from onnxq.algorithms.bits.widths import (
+    asked_widths,
+    choices,
+    holds_integers,
+    require_integers,
+    useful_widths,
+)
 from onnxq.calibration.roles import held_back, spread, to_learn_from
 from onnxq.errors import OptionError, OutputError, StatisticsError
-from onnxq.measuring.probe import Probe, end_layers, parts_of
+from onnxq.measuring.probe import Probe
 from onnxq.notes.other_shapes import rows_depend
 from onnxq.options import Options
 from onnxq.options.config import to_toml
 from onnxq.options.patterns import names_of
-from onnxq.spec import QuantSpec
 from onnxq.survey import make_probe
 
 __all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check"]
@@ -111,44 +117,31 @@ def apply(
     """
     wanted = _budget(avg_bits, sqnr, budget)
     _require_costs(wanted, draft)
-    widths = _asked(bits, draft) if bits else _useful(wanted.widths, draft)
+    widths = asked_widths(bits, draft) if bits else useful_widths(wanted.widths, draft)
     act_widths = parse_widths(act_bits) if act_bits else (draft.target.bits(draft.options)[1],)
-    _require_integers(draft, (*widths, first_last or widths[0]), act_widths)
+    require_integers(draft, (*widths, first_last or widths[0]), act_widths)
     kept = draft.statistics.kept
     if not kept:
         raise StatisticsError("the statistics hold no samples to measure with", hint="Calibrate again with --keep 16")
     fitting, held = spread(to_learn_from(kept), _SAMPLES), spread(held_back(kept), _SAMPLES)
     probe = make_probe(draft.model, draft.target, draft.options, draft.statistics, fitting, draft.keep_float)
-    parts = parts_of(draft.model, probe.plan)
-    weights = [part for part in parts if part.role == "weights"]
-    if not weights:
+    open_to = choices(draft, probe.plan, widths, act_widths, first_last)
+    if not open_to.layers:
         draft.notes.append(f"{NAME}: no layer has quantized weights")
         return
-    ends = end_layers(draft.model, weights) if first_last else set()
-    layers = allowed({part: (first_last,) if part in ends else widths for part in weights}, probe.plan, draft)
-    if unmet := [part.name for part in weights if part in ends and layers[part] != (first_last,)]:
-        draft.warnings.append(f"{NAME}: first_last={first_last} is not kept, {', '.join(unmet)} cannot have it")
-    read = {name for part in weights for name in part.nodes}
-    activations = {part: planned_bits(part, probe.plan) for part in parts if part.role == "activations"}
-    several = [part for part in activations if len(act_widths) > 1 and read & set(part.nodes)]
-    activations |= allowed(dict.fromkeys(several, act_widths), probe.plan, draft)
-    asked = {"weights": sorted({bits for found in layers.values() for bits in found})}
-    if any(len(found) > 1 for found in activations.values()):
-        asked["activations"] = list(act_widths)
-    measured = [part for part in parts if part.role == "weights" or len(activations[part]) > 1]
-    noise = part_noise(probe, measured, asked, runs, draft.reporter)
+    noise = part_noise(probe, open_to.open_parts(), open_to.asked(act_widths), runs, draft.reporter)
     kind = "macs_bits" if wanted.kind == "sqnr" and len(act_widths) > 1 else wanted.kind
     costs = Costs(kind, draft.model, draft.target, draft.sizes())
-    problem = Problem(probe, items_of(probe.plan, layers, activations, noise, costs))
+    problem = Problem(probe, items_of(probe.plan, open_to.layers, open_to.activations, noise, costs))
     judge = probe.on(held)
     act_bits_now = draft.target.bits(draft.options)[1]
     if wanted.kind == "sqnr":
         choice = problem.reaching(wanted.amount)
         told = f"{problem.level(choice, judge):.1f} dB on samples held back"
     else:
-        limit = costs.limit(weights, wanted.amount)
+        limit = costs.limit(list(open_to.layers), wanted.amount)
         choice, told = _better(problem, problem.within(limit), limit, widths, act_bits_now, judge)
-    chosen = [s for s in choice.settings if s.part.role == "weights" or s.part in several]
+    chosen = [s for s in choice.settings if s.part.role == "weights" or s.part in open_to.several]
     changes = overrides_of(chosen, probe.plan, names_of(draft.model))
     draft.options = replace(draft.options, override=(*draft.options.override, *changes))
     require_planned(chosen, draft.plan())
@@ -180,36 +173,9 @@ def _require_costs(wanted: Budget, draft: FloatDraft) -> None:
         )
 
 
-def _holds_integers(draft: FloatDraft) -> bool:
-    """Whether weights are stored as the integers that ONNX has; else in as many bits as they are given."""
-    return draft.target.format_named(draft.options.format).integers
-
-
-def _asked(bits: str, draft: FloatDraft) -> tuple[int, ...]:
-    """Widths that the user gives.
-
-    Raises:
-        OptionError: the target has no weights of one.
-    """
-    widths, known = parse_widths(bits), draft.target.weight_bits
-    for width in widths:
-        if width != FLOAT and width not in known:
-            hint = f"It has those of {', '.join(map(str, sorted(known)))} bits"
-            raise OptionError(f"{draft.target.name} has no weights of {width} bits", where=f"{NAME} bits", hint=hint)
-    return widths
-
-
-def _useful(widths: Sequence[int], draft: FloatDraft) -> tuple[int, ...]:
-    """Of widths, those that the target has, and of those stored alike the widest: it costs no more, and errs least."""
-    known = [bits for bits in widths if bits == FLOAT or bits in draft.target.weight_bits]
-    if _holds_integers(draft):
-        known = list({stored_bits(bits): bits for bits in known}.values())
-    return tuple(known or (draft.target.weight.bits,))
-
-
 def _wasted(choice: BitChoice, draft: FloatDraft) -> str:
     """What to say of layers in widths that save nothing; empty where there are none."""
-    if not _holds_integers(draft):
+    if not holds_integers(draft):
         return ""
     kinds = Counter(s.bits for s in choice.layers if s.bits < stored_bits(s.bits) in draft.target.weight_bits)
     said = ", ".join(f"{count} of {bits} bits stored in {stored_bits(bits)}" for bits, count in sorted(kinds.items()))
@@ -220,21 +186,6 @@ def _wasted(choice: BitChoice, draft: FloatDraft) -> str:
         if kinds
         else ""
     )
-
-
-def _require_integers(draft: FloatDraft, widths: Sequence[int], act_widths: Sequence[int]) -> None:
-    options = draft.options
-    if not _holds_integers(draft):
-        return
-    wide = [bits for bits in (*widths, *act_widths) if stored_bits(bits) in (4, 16)]
-    if wide and options.opset is not None and options.opset < 21:
-        hint = "Leave it out or ask for 21, or give other bits"
-        raise OptionError(f"opset {options.opset} has no integers for {wide[0]} bits", where="opset", hint=hint)
-    for bits in act_widths:
-        if QuantSpec(bits).storage_bits not in draft.target.quantizer_bits:
-            known = ", ".join(map(str, sorted(draft.target.quantizer_bits)))
-            hint = f"It has those of {known} bits"
-            raise OptionError(f"{draft.target.name} has no activations of {bits} bits", where=NAME, hint=hint)
 
 
 def _better(

@@ -113,22 +113,9 @@ class Session:
         prepack: bool = True,
     ) -> None:
         chosen = _resolve_providers(providers)
-        options = ort.SessionOptions()
-        level = ort.GraphOptimizationLevel
-        options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
-        options.log_severity_level = 4  # errors come as exceptions
-        options.enable_mem_pattern = False
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.inter_op_num_threads = 1
-        if threads is not None:
-            options.intra_op_num_threads = threads
-        if not fuse_quantizers:
-            options.add_session_config_entry("session.disable_quant_qdq", "1")
-        if not prepack:
-            options.add_session_config_entry("session.disable_prepacking", "1")
-        if profile is not None:
-            options.enable_profiling = True
-            options.profile_file_prefix = os.fspath(profile)
+        options = _session_options(
+            optimize=optimize, fuse_quantizers=fuse_quantizers, threads=threads, profile=profile, prepack=prepack
+        )
         if custom_op_library is not None:
             _register(options, custom_op_library)
         self._kept_alive: list[Any] = []
@@ -237,6 +224,29 @@ def require_library(library: str | os.PathLike[str] | None) -> None:
     """
     if library is not None and not os.path.isfile(library):
         raise OptionError(f"custom-op library {os.fspath(library)!r} does not exist", hint="Check --custom-op-library")
+
+
+def _session_options(
+    *, optimize: bool, fuse_quantizers: bool, threads: int | None, profile: str | os.PathLike[str] | None, prepack: bool
+) -> ort.SessionOptions:
+    """How onnxruntime is to load a model, see :class:`Session`."""
+    options = ort.SessionOptions()
+    level = ort.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
+    options.log_severity_level = 4  # errors come as exceptions
+    options.enable_mem_pattern = False
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.inter_op_num_threads = 1
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    if not fuse_quantizers:
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
+    if not prepack:
+        options.add_session_config_entry("session.disable_prepacking", "1")
+    if profile is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = os.fspath(profile)
+    return options
 
 
 def _register(options: Any, library: str | os.PathLike[str]) -> None:
