@@ -7,7 +7,9 @@ where a target has no table of costs, Concats whose one scale is far too large f
 much. Where less than 12 dB are left of what varies in an output, whose mean may be far larger, it is the layers to
 blame (:mod:`onnxq.deciding.rescue`); where by the same measure the result stays of no use all the same, only weights
 are quantized, if that gains 3 dB: with less, most of the noise is that of weights, which those of float layers have as
-well, and all the speed would be given up for a hair. An output's error is held against its signal over all the data
+well, and all the speed would be given up for a hair. So are they where less than the 18 dB are left that blaming
+layers aims for, and the integers that remain save less than a fifth of the time (:mod:`onnxq.deciding.saving`), which
+is next to nothing once conversions are paid. An output's error is held against its signal over all the data
 (:mod:`onnxq.measuring.judging`), and the worst output decides. An output that has another shape than the float model's
 in some sample decides nothing: its rows depend on the numbers, and no layer is to blame.
 """
@@ -21,7 +23,8 @@ from onnxq.calibration.roles import samples_to_verify
 from onnxq.console.progress import Reporter
 from onnxq.deciding.decider import Decider
 from onnxq.deciding.relief import FINE
-from onnxq.deciding.rescue import POOR
+from onnxq.deciding.rescue import POOR, TARGET
+from onnxq.deciding.saving import most_saved
 from onnxq.deciding.what_hurts import Raised, may_store, to_relieve, to_rescue, to_widen, worst_kept, worst_level
 from onnxq.effort import learns
 from onnxq.measuring.chosen_rows import chosen_rows, rows_said
@@ -42,6 +45,9 @@ _COARSE = 30.0
 """dB: only a result below this is worth weights of twice the size."""
 _USELESS = 10.0
 """dB: below this a model is of no use, and weights alone are quantized where that leaves one that is."""
+_LEAST_SAVED = 0.2
+"""Of the time, that integers must save by the table to be worth less than is aimed for: five models of which they save
+0.02, 0.10, 0.13, 0.14 and 0.16 ran 1.01, 1.10, 0.93, 1.15 and 1.2 times as fast."""
 _LEAST_GAIN = 3.0
 """dB that a model whose weights alone are quantized must be better by: all the speed of integers is given up for it."""
 _HARDLY_BETTER = (
@@ -136,10 +142,13 @@ class _Mending:
             self._rescued = True
 
     def store(self) -> None:
-        """Weights alone are quantized where the result is of no use otherwise, and is then, by 3 dB at least."""
+        """Weights alone are quantized where the result is of no use otherwise, or poor and hardly faster than float,
+        and is better then, by 3 dB at least."""
         decider = self._decider
-        lost = self._lost(self.verification, min(decider.options.min_sqnr, _USELESS))
-        if not lost or not decider.target.stores_weights:
+        if not decider.target.stores_weights:
+            return
+        lost = self._lost(self.verification, min(decider.options.min_sqnr, _USELESS)) or self._not_worth()
+        if not lost:
             return
         reasons = dict.fromkeys(self.quantized.plan.quantized, lost)
         stored = decider.again(reasons, store=True)[0]
@@ -157,6 +166,15 @@ class _Mending:
         """That the layers kept float are those of many outputs."""
         if self._rescued and len(self._judges) >= _MANY_OUTPUTS:
             self._decider.hints.append(_MANY.format(len(self._judges)))
+
+    def _not_worth(self) -> str:
+        """What is left of the output that suffers most where that is poor and integers save little; else empty."""
+        decider, options = self._decider, self._decider.options
+        if options.min_sqnr < _USELESS or options.placement != "auto" or not decider.target.by_cost:
+            return ""
+        lost = self._lost(self.verification, TARGET)
+        saved = most_saved(decider.model, self.quantized.plan, decider.target, decider.sizes) if lost else 1.0
+        return f"{lost}, and they save {max(saved, 0.0):.0%} of the time at most" if saved < _LEAST_SAVED else ""
 
     def _again(self) -> None:
         self.quantized = self._decider.again()[0]

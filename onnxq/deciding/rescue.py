@@ -19,11 +19,11 @@ from onnxq.measuring.outputs import worst_sqnr
 from onnxq.measuring.simulation import simulation
 from onnxq.quantized import Quantized
 
-__all__ = ["FEW", "GROUPS", "POOR", "Blame", "blame", "extent", "groups", "output_sqnr", "to_keep_float"]
+__all__ = ["FEW", "GROUPS", "POOR", "TARGET", "Blame", "blame", "extent", "groups", "output_sqnr", "to_keep_float"]
 
 POOR = 12.0
 """dB: a result below this is worth a search."""
-_TARGET = 18.0
+TARGET = 18.0
 """dB to aim for."""
 _BROKEN = 10.0
 """dB: layers that alone leave less stay float, whatever they cost."""
@@ -146,7 +146,7 @@ def to_keep_float(records: Sequence[Blame], rest: float = 0.0) -> list[str]:
     left.sort(key=lambda r: -r.noise / max(r.cost, 1e-12))
     room = _LARGEST_SHARE * sum(r.cost for r in left)
     for record in list(left):
-        if rest + _noise(left) <= 10 ** (-_TARGET / 10):
+        if rest + _noise(left) <= 10 ** (-TARGET / 10):
             break
         if record.cost > room or record.noise <= _LEAST:
             continue

@@ -259,6 +259,30 @@ def test_where_integers_leave_nothing_only_weights_are_stored() -> None:
     assert openvino.plan.quantized, "a target that stores no weights keeps what it has"
 
 
+def drowned_beside(side: int) -> tuple[onnx.ModelProto, list[dict[str, np.ndarray]]]:
+    """A poor branch, and one of a few channels of ``side`` by ``side``, which is faster in float."""
+    model = drowned(2)
+    for name, of in (("p", model.graph.input), ("q", model.graph.output)):
+        of.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 4, side, side]))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(normal(4, 4, 3, 3), "s"))
+    model.graph.node.append(onnx.helper.make_node("Conv", ["p", "s"], ["q"], name="aside", pads=[1, 1, 1, 1]))
+    feeds = [{**feed, "p": normal(1, 4, side, side, seed=k)} for k, feed in enumerate(images(1, 32, 24, 24))]
+    return model, feeds
+
+
+def test_a_poor_result_stays_in_integers_only_where_they_save_time() -> None:
+    result = onnxq.quantize(*drowned_beside(8))
+    assert result.plan.quantized and 10 < worst(result) < 18
+    model, feeds = drowned_beside(256)
+    slow = onnxq.quantize(model, feeds)
+    assert not slow.plan.quantized and worst(slow) > 30
+    (why,) = {k.reason for k in slow.plan.kept_float if k.reason.startswith("in integers, ")}
+    assert "of output 'y', and they save 8% of the time at most" in why
+    for options in (Options(placement="compute"), Options(min_sqnr=5)):
+        asked = onnxq.quantize(model, feeds, options=options)
+        assert asked.plan.quantized and 10 < worst(asked) < 18, "who wants integers all the same gets them"
+
+
 def coarse_behind(layers: int, huge: int) -> onnx.ModelProto:
     """Layers whose inputs are to blame, and one whose weights are: they are huge for a channel that is silent."""
     model = drowned(layers)
