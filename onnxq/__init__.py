@@ -14,13 +14,16 @@ if TYPE_CHECKING:
     from onnxq import dynamic as dynamic
     from onnxq import weight_only as weight_only
     from onnxq.agreement import Agreement
+    from onnxq.algorithm import Algorithm
     from onnxq.backend import Backend, Format, Kind, OpRule
     from onnxq.calibration.data import open_data
-    from onnxq.calibration.statistics import Statistics
+    from onnxq.calibration.samples import Samples
+    from onnxq.calibration.statistics import KeptSample, Statistics
+    from onnxq.calibration.tensor_statistics import TensorStatistics
     from onnxq.catalog import backends, installed_algorithms
     from onnxq.check import Finding, check
     from onnxq.compare import Comparison, compare
-    from onnxq.console.progress import make_reporter
+    from onnxq.console.progress import Reporter, make_reporter
     from onnxq.deploy import deploy
     from onnxq.deploy_all import deploy_all
     from onnxq.errors import (
@@ -36,41 +39,55 @@ if TYPE_CHECKING:
         VerificationError,
     )
     from onnxq.finetune import finetune
+    from onnxq.measuring.comparison import TensorErrors
     from onnxq.measuring.layerwise import LayerAgreement
+    from onnxq.measuring.loss import Loss
+    from onnxq.measuring.metrics import Errors
     from onnxq.measuring.sensitivities import Sensitivity, SensitivityRow
-    from onnxq.measuring.verification import Verification
+    from onnxq.measuring.verification import SourceAgreement, Verification
     from onnxq.options import ImageOptions, Options, Override
-    from onnxq.ort.session import Session
-    from onnxq.plan import Plan, Site
+    from onnxq.ort.session import InputInfo, Session
+    from onnxq.plan import Edge, Kept, Plan, Site
     from onnxq.qparams import QParams
     from onnxq.quantize import calibrate, plan, quantize, quantize_all
     from onnxq.quantized import Quantized
     from onnxq.read import read
+    from onnxq.render.reading.quantizers import QuantizedTensor
+    from onnxq.rewritten import Rewritten
     from onnxq.searching.attempt import Attempt
     from onnxq.searching.result import Search
     from onnxq.searching.search import search
+    from onnxq.searching.user_metric import Run
     from onnxq.sensitivity import sensitivity
-    from onnxq.show import show
-    from onnxq.spec import PerBlock, PerChannel, PerTensor, QuantSpec
+    from onnxq.show import ModelView, StatisticsView, show
+    from onnxq.spec import PerBlock, PerChannel, PerTensor, QuantSpec, Scheme
     from onnxq.verify import verify
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Agreement",
+    "Algorithm",
     "Attempt",
     "Backend",
     "BackendError",
     "Comparison",
     "DataError",
+    "Edge",
+    "Errors",
     "ExecutionError",
     "Finding",
     "Format",
     "ImageOptions",
+    "InputInfo",
+    "Kept",
+    "KeptSample",
     "Kind",
     "LayerAgreement",
+    "Loss",
     "MetricError",
     "ModelError",
+    "ModelView",
     "OnnxqError",
     "OpRule",
     "OptionError",
@@ -84,13 +101,23 @@ __all__ = [
     "QParams",
     "QuantSpec",
     "Quantized",
+    "QuantizedTensor",
+    "Reporter",
+    "Rewritten",
+    "Run",
+    "Samples",
+    "Scheme",
     "Search",
     "Sensitivity",
     "SensitivityRow",
     "Session",
     "Site",
+    "SourceAgreement",
     "Statistics",
     "StatisticsError",
+    "StatisticsView",
+    "TensorErrors",
+    "TensorStatistics",
     "Verification",
     "VerificationError",
     "backends",
@@ -114,35 +141,44 @@ __all__ = [
 ]
 
 _MODULES = {
-    "backend": ("Backend", "Format", "Kind", "OpRule"),
     "agreement": ("Agreement",),
+    "algorithm": ("Algorithm",),
+    "backend": ("Backend", "Format", "Kind", "OpRule"),
     "calibration.data": ("open_data",),
-    "calibration.statistics": ("Statistics",),
+    "calibration.samples": ("Samples",),
+    "calibration.statistics": ("KeptSample", "Statistics"),
+    "calibration.tensor_statistics": ("TensorStatistics",),
     "catalog": ("backends", "installed_algorithms"),
     "check": ("Finding", "check"),
     "compare": ("Comparison", "compare"),
+    "console.progress": ("Reporter", "make_reporter"),
     "deploy": ("deploy",),
     "deploy_all": ("deploy_all",),
     "errors": tuple(name for name in __all__ if name.endswith("Error")),
     "finetune": ("finetune",),
+    "measuring.comparison": ("TensorErrors",),
     "measuring.layerwise": ("LayerAgreement",),
+    "measuring.loss": ("Loss",),
+    "measuring.metrics": ("Errors",),
     "measuring.sensitivities": ("Sensitivity", "SensitivityRow"),
+    "measuring.verification": ("SourceAgreement", "Verification"),
     "options": ("ImageOptions", "Options", "Override"),
-    "plan": ("Plan", "Site"),
-    "console.progress": ("make_reporter",),
+    "ort.session": ("InputInfo", "Session"),
+    "plan": ("Edge", "Kept", "Plan", "Site"),
     "qparams": ("QParams",),
     "quantize": ("calibrate", "plan", "quantize", "quantize_all"),
     "quantized": ("Quantized",),
     "read": ("read",),
+    "render.reading.quantizers": ("QuantizedTensor",),
+    "rewritten": ("Rewritten",),
     "searching.attempt": ("Attempt",),
     "searching.result": ("Search",),
     "searching.search": ("search",),
+    "searching.user_metric": ("Run",),
     "sensitivity": ("sensitivity",),
-    "ort.session": ("Session",),
-    "show": ("show",),
-    "spec": ("PerBlock", "PerChannel", "PerTensor", "QuantSpec"),
+    "show": ("ModelView", "StatisticsView", "show"),
+    "spec": ("PerBlock", "PerChannel", "PerTensor", "QuantSpec", "Scheme"),
     "verify": ("verify",),
-    "measuring.verification": ("Verification",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -6,12 +6,14 @@ import inspect
 import subprocess
 import sys
 import typing
+from collections.abc import Iterator
 from importlib import import_module, metadata
 from types import ModuleType
 
 import pytest
 
 import onnxq
+from onnxq.graph.note import Note
 from tests.models import feeds_for
 from tests.targets import residual
 
@@ -91,6 +93,26 @@ def test_the_types_of_a_function_can_be_looked_up(name: str) -> None:
     if not inspect.isclass(function):
         hints = typing.get_type_hints(getattr(function, "__wrapped__", function))
         assert "return" in hints
+
+
+def handed_out(hint: object) -> Iterator[str]:
+    """The names of classes of onnxq in a type hint."""
+    if isinstance(hint, type) and hint.__module__.startswith("onnxq."):
+        yield hint.__name__
+    for inner in typing.get_args(hint):
+        for one in inner if isinstance(inner, list) else [inner]:
+            yield from handed_out(one)
+
+
+@pytest.mark.parametrize("name", onnxq.__all__)
+def test_what_functions_take_and_types_hold_is_public(name: str) -> None:
+    """So that a program can name the type of what it is given."""
+    value = onnxq._public(name)
+    later = {one: onnxq._public(one) for one in onnxq.__all__} | {"Note": Note}  # imported for type checkers alone
+    hints = typing.get_type_hints(value, localns=later)
+    found = {held for key, hint in hints.items() if not key.startswith("_") for held in handed_out(hint)}
+    own = {"Measured", "Note"}  # of Statistics, and of passes over graphs, which hooks of targets are
+    assert found <= {*onnxq.__all__, *own}
 
 
 def test_a_quantized_models_target_is_onnxruntime_unless_another_is_named() -> None:
