@@ -50,6 +50,7 @@ class Matrix:
         chooses: whether the largest numbers of the product are picked, those of a router of experts say.
         asked: bits that an override asks for.
         chosen: bits that it was given under a budget.
+        tied: name of the table that holds the same numbers, whose integers it multiplies with; empty: none.
     """
 
     value: ir.Value
@@ -61,6 +62,7 @@ class Matrix:
     chooses: bool = False
     asked: int | None = None
     chosen: int | None = None
+    tied: str = ""
 
     @property
     def multiplied(self) -> bool:
@@ -70,7 +72,7 @@ class Matrix:
     def bits(self, recipe: Recipe) -> int:
         """Bits that it takes: 8 where no sum evens out what rounding does, and where 4 could not be unpacked."""
         too_old = self.whole and recipe.format != "qdq"  # its opset has no Cast of 4 bits
-        if self.gathered or too_old:
+        if self.gathered or self.tied or too_old:
             return TABLE_BITS
         if self.experts:
             return recipe.expert_bits

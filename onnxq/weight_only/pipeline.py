@@ -40,6 +40,7 @@ from onnxq.weight_only.recipe import FASTEST, Recipe
 from onnxq.weight_only.remarks import remarks, title, why_slow
 from onnxq.weight_only.render import Parts, rewrite, tensors_of
 from onnxq.weight_only.segments import Segment, SegmentedModel, within
+from onnxq.weight_only.tied import for_product, tie
 
 __all__ = ["quantize_weights", "rewrite_weights"]
 
@@ -144,10 +145,13 @@ def rewrite_weights(
     if recipe.format == "qdq":
         prepared.notes += _with_blocks(model, options)
     matrices, kept = find(model, options, recipe)
+    matrices = tie(matrices, recipe)
+    own = [matrix for matrix in matrices if not matrix.tied]
     path = Path(source) if isinstance(source, (str, os.PathLike)) else None
     with Output(output, model, path) as files:
         job = _Job(model, recipe, files, Learner(recipe), kept, reporter, options)
-        reference = job.without_data(matrices) if data is None else job.with_data(matrices, data, image)
+        reference = job.without_data(own) if data is None else job.with_data(own, data, image)
+        job.share([matrix for matrix in matrices if matrix.tied])
         job.made = complete(job.made)
         result = model.clone()
         made_there = [(_same(matrix, result), parts) for matrix, parts in job.made]
@@ -245,6 +249,19 @@ class _Job:
             advance(len(matrices))
         return reference
 
+    def share(self, tied: Sequence[Matrix]) -> None:
+        """Let matrices have the integers of the tables that they are tied to."""
+        tables = {matrix.value.name: parts for matrix, parts in self.made if matrix.gathered}
+        for matrix in tied:
+            if (parts := tables.get(matrix.tied)) is None:
+                self._leave(matrix)
+            else:
+                self.made.append((matrix, {**parts, "codes": for_product(parts["codes"], matrix, self.recipe)}))
+
+    def _leave(self, matrix: Matrix) -> None:
+        reason = "its weight holds NaN or infinite values"
+        self.kept += [Kept(node.name or "", node.op_type, reason) for node in matrix.nodes]
+
     @property
     def runtime(self) -> dict[str, Any]:
         """What onnxruntime is opened with."""
@@ -279,8 +296,7 @@ class _Job:
 
         coded = self.learner.code(matrix, rows if names else None, "\n".join(names))
         if coded is None:
-            reason = "its weight holds NaN or infinite values"
-            self.kept += [Kept(node.name or "", node.op_type, reason) for node in matrix.nodes]
+            self._leave(matrix)
             return
         parts = tensors_of(coded, self.recipe, matrix)
         self.made.append((matrix, {key: self.files.keep(tensor) for key, tensor in parts.items()}))

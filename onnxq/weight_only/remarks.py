@@ -73,6 +73,13 @@ def remarks(matrices: Sequence[Matrix], recipe: Recipe, *, in_file: bool, halves
     ):
         if count:
             notes.append(f"{count} {one if count == 1 else many} {TABLE_BITS} bits: {why}")
+    tied = [matrix for matrix in matrices if matrix.tied]
+    if tied:
+        notes.append(
+            f"{plural(len(tied), 'weight')} {'is' if len(tied) == 1 else 'are'} stored once with the table that holds "
+            f"the same numbers, in {TABLE_BITS} bits; --override '{tied[0].nodes[0].name}=weight_bits=4' stores it "
+            "apart: a larger file, and where one row at a time is multiplied a faster product"
+        )
     asked = [matrix.asked for matrix in matrices if matrix.asked == matrix.bits(recipe) != recipe.bits]
     if asked:
         notes.append(

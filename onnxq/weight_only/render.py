@@ -32,6 +32,7 @@ from onnxq.weight_only.find import EXPERTS, Matrix
 from onnxq.weight_only.grid import Coded, block_size
 from onnxq.weight_only.recipe import TABLE_BITS, Recipe
 from onnxq.weight_only.tensors import pack, packed_tensor
+from onnxq.weight_only.tied import constants_of_both
 from onnxq.weight_only.whole import unpack, whole_tensors
 
 __all__ = ["MICROSOFT", "Parts", "rewrite", "tensors_of"]
@@ -89,12 +90,14 @@ def rewrite(model: ir.Model, made: Sequence[tuple[Matrix, Parts]], recipe: Recip
 
     Args:
         model: holds the nodes of the matrices; changed in place. Node and tensor names stay.
-        made: matrices with what :func:`tensors_of` gave, wherever it lies by now.
+        made: matrices with what :func:`tensors_of` gave, wherever it lies by now; those that are tied to a table after
+            it.
         recipe: how they are rendered.
         in_file: whether weights lie in the model file itself, where each one more makes it larger.
     """
     namer = Namer(model)
     experts: dict[ir.Node, dict[int, list[ir.Value]]] = {}
+    tables: dict[str, list[ir.Value]] = {}
     for matrix, parts in made:
         home = matrix.value.graph
         assert isinstance(home, ir.Graph)
@@ -102,6 +105,7 @@ def rewrite(model: ir.Model, made: Sequence[tuple[Matrix, Parts]], recipe: Recip
         if matrix.whole:
             unpack(matrix, _constants(home, namer, base, parts), namer)
         apart = recipe.format == "qdq" and not matrix.gathered
+        both = tables[matrix.tied] if matrix.tied and in_file else None
         held: dict[ir.Graph | ir.Node, list[ir.Value]] = {}
         weights: dict[ir.Graph | ir.Node, ir.Value] = {}
         for node in () if matrix.whole else matrix.nodes:
@@ -109,12 +113,17 @@ def rewrite(model: ir.Model, made: Sequence[tuple[Matrix, Parts]], recipe: Recip
             assert isinstance(graph, ir.Graph)
             owner = node if apart and not in_file else graph
             if owner not in held:
-                held[owner] = _constants(graph, namer, base, parts)
+                held[owner] = (
+                    _constants(graph, namer, base, parts)
+                    if both is None
+                    else constants_of_both(both, parts["codes"], matrix.shape, namer)
+                )
             if matrix.experts:
                 positions = [p for p in EXPERTS if node.inputs[p] is matrix.value]
                 experts.setdefault(node, {}).update(dict.fromkeys(positions, held[owner]))
                 continue
             if matrix.gathered:
+                tables[base] = held[owner]
                 _gather(node, held[owner], namer, recipe, len(matrix.rows))
                 continue
             if apart and owner not in weights:

@@ -10,7 +10,7 @@ from onnxq.errors import ModelError
 from onnxq.graph.values import AnyArray, array_of
 from onnxq.graph.widened import Widened
 
-__all__ = ["in_memory", "pack", "packed_tensor", "read"]
+__all__ = ["in_memory", "pack", "packed_tensor", "read", "read_rows"]
 
 _FOURS = (ir.DataType.INT4, ir.DataType.UINT4)
 
@@ -25,11 +25,33 @@ def read(tensor: ir.TensorProtocol) -> AnyArray:
     """
     if not isinstance(tensor, ir.ExternalTensor) or tensor.dtype.bitwidth < 8:
         return array_of(tensor)
-    shape = tuple(tensor.shape.numpy())
+    return _from_file(tensor, 0, tuple(tensor.shape.numpy()))
+
+
+def read_rows(tensor: ir.TensorProtocol, rows: slice) -> AnyArray:
+    """Some rows of a tensor, those of a data file alone read from there; see :func:`read`.
+
+    Args:
+        tensor: of two axes.
+        rows: along the first.
+
+    Raises:
+        ModelError: they cannot be read.
+    """
+    if not isinstance(tensor, ir.ExternalTensor) or tensor.dtype.bitwidth < 8:
+        return array_of(tensor)[rows]
+    count, columns = tensor.shape.numpy()
+    start, stop, _ = rows.indices(count)
+    return _from_file(tensor, start * columns, (stop - start, columns))
+
+
+def _from_file(tensor: ir.ExternalTensor, first: int, shape: tuple[int, ...]) -> AnyArray:
+    """Numbers of a tensor from one on."""
+    kind = tensor.dtype.numpy()
     try:
         with open(tensor.path, "rb") as file:
-            file.seek(tensor.offset or 0)
-            array = np.fromfile(file, tensor.dtype.numpy(), int(np.prod(shape, dtype=np.int64)))
+            file.seek((tensor.offset or 0) + first * kind.itemsize)
+            array = np.fromfile(file, kind, int(np.prod(shape, dtype=np.int64)))
         return array.reshape(shape)
     except (OSError, ValueError) as error:
         raise ModelError(f"its data cannot be read: {error}", where=f"tensor '{tensor.name}'") from error

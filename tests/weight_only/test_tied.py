@@ -1,0 +1,118 @@
+"""Embeddings that the head multiplies with as well, which are stored once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from onnxq.measuring.metrics import sqnr
+from onnxq.weight_only import quantize_weights
+from onnxq.weight_only.grid import decode, nearest
+from onnxq.weight_only.recipe import Recipe
+from tests.models import build, normal
+from tests.weight_only.test_pipeline import run, save
+
+_ROWS, _WIDTH = 96, 64
+_HEADS = {
+    "shared": "[head] y = Gemm <transB = 1> (h, table)",
+    "turned": "[turn] t = Transpose <perm = [1, 0]> (table) [head] y = MatMul (h, t)",
+    "copied": "[head] y = MatMul (h, copy)",
+}
+
+
+def _model(kind: str, **changed: np.ndarray) -> onnx.ModelProto:
+    table = normal(_ROWS, _WIDTH, scale=1.0)
+    constants = {"table": table, "w": normal(_WIDTH, _WIDTH, seed=1), "copy": table.T.copy(), **changed}
+    return build(
+        f"""(int64[N] tokens) => (float[N, {_ROWS}] y) {{
+            [embed] e = Gather (table, tokens)
+            [body] h = MatMul (e, w)
+            {_HEADS[kind]}
+        }}""",
+        **{name: array for name, array in constants.items() if kind == "copied" or name != "copy"},
+    )
+
+
+def _feeds(samples: int = 6) -> list[dict[str, np.ndarray]]:
+    return [{"tokens": np.random.default_rng(seed).integers(0, _ROWS, 32)} for seed in range(samples)]
+
+
+def _places(path: Path) -> dict[tuple[str, ...], int]:
+    """Bytes of a result's constants by where they lie."""
+    found: dict[tuple[str, ...], int] = {}
+    for tensor in onnx.load(path, load_external_data=False).graph.initializer:
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        key = (entries["location"], entries["offset"]) if entries else (tensor.name,)
+        found[key] = int(entries["length"]) if entries else len(numpy_helper.to_array(tensor).tobytes())
+    return found
+
+
+@pytest.mark.parametrize("external", [False, True])
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("kind", _HEADS)
+def test_numbers_are_stored_once_and_both_read_them(kind: str, symmetric: bool, external: bool, tmp_path: Path) -> None:
+    proto, output = _model(kind), tmp_path / "q.onnx"
+    source = save(proto, tmp_path / "m.onnx", external=external)
+    made = {"format": "matmulnbits", "symmetric": symmetric, "accuracy_level": 0}
+    result = quantize_weights(source, output, data=_feeds(), **made)  # type: ignore[arg-type]
+    assert {"embed": "Gather", "body": "MatMul"}.items() <= result.quantized.items() and "head" in result.quantized
+    assert any(note.startswith("1 weight is stored once with the table") for note in result.notes)
+    onnx.checker.check_model(str(output), full_check=True)
+    stored, blocks = sum(_places(output).values()), _ROWS * _WIDTH // 32
+    each = _ROWS * _WIDTH + blocks * (4 if symmetric else 5)
+    assert each <= stored < each + _WIDTH * _WIDTH  # the body takes half of that
+    recipe = Recipe(symmetric=symmetric, format="matmulnbits")
+    rounded = {}
+    for name, bits in (("table", 8), ("w", 4)):
+        array = next(numpy_helper.to_array(t) for t in proto.graph.initializer if t.name == name)
+        turned = array.T if name == "w" else array
+        back = decode(nearest(turned, recipe.spec(bits), either_sign=recipe.either_sign))
+        rounded[name] = back.T.copy() if name == "w" else back
+    expected = save(_model(kind, **rounded, copy=rounded["table"].T.copy()), tmp_path / "rounded.onnx")
+    for optimize in (False, True):
+        for feeds in _feeds(2):
+            np.testing.assert_allclose(run(output, feeds, optimize=optimize)["y"], run(expected, feeds)["y"], atol=1e-4)
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_other_numbers_are_stored_apart(external: bool, tmp_path: Path) -> None:
+    other = normal(_ROWS, _WIDTH, scale=1.0).T.copy()
+    other[-1, -1] += 1
+    source, output = save(_model("copied", copy=other), tmp_path / "m.onnx", external=external), tmp_path / "q.onnx"
+    result = quantize_weights(source, output, format="matmulnbits", accuracy_level=0)
+    assert not any("stored once" in note for note in result.notes)
+    (feeds,) = _feeds(1)
+    assert 10 < sqnr(run(source, feeds)["y"], run(output, feeds)["y"]) < 30
+
+
+@pytest.mark.parametrize("kind", _HEADS)
+def test_who_asks_for_bits_gets_them(kind: str, tmp_path: Path) -> None:
+    source, output = save(_model(kind), tmp_path / "m.onnx"), tmp_path / "q.onnx"
+    result = quantize_weights(source, output, format="matmulnbits", override="head=weight_bits=4", method="hqq")
+    assert not any("stored once" in note for note in result.notes)
+    node = next(node for node in onnx.load(output).graph.node if node.name == "head")
+    assert {a.name: a.i for a in node.attribute}["bits"] == 4
+
+
+@pytest.mark.parametrize("options", [{"format": "qdq"}, {"format": "matmulnbits", "block": 128}])
+def test_where_the_layouts_differ_both_are_stored(options: dict[str, object], tmp_path: Path) -> None:
+    """A row of 64 fills no block of 128: the product takes smaller ones."""
+    source, output = save(_model("copied"), tmp_path / "m.onnx"), tmp_path / "q.onnx"
+    result = quantize_weights(source, output, **options)  # type: ignore[arg-type]
+    assert not any("stored once" in note for note in result.notes)
+    (feeds,) = _feeds(1)
+    assert sqnr(run(source, feeds)["y"], run(output, feeds)["y"]) > 10
+
+
+def test_a_table_of_nan_stays_float_for_both(tmp_path: Path) -> None:
+    table = normal(_ROWS, _WIDTH)
+    table[3, 3] = np.nan
+    source = save(_model("shared", table=table), tmp_path / "m.onnx")
+    result = quantize_weights(source, tmp_path / "q.onnx", format="matmulnbits")
+    assert {kept.node: kept.reason for kept in result.kept_float} == dict.fromkeys(
+        ("embed", "head"), "its weight holds NaN or infinite values"
+    )
