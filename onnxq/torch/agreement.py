@@ -28,14 +28,14 @@ Tensor = torch.Tensor
 Arrays = Mapping[str, NDArray[Any]]
 
 CALL = "call"
-"""Attribute of a quantizer's node on its way out of torch: which call it was."""
+"""Attribute of a quantizer's node on its way out of torch: which call it was, a name."""
 _TOLERANCE = 1e-3
 """Share of the largest value by which torch and onnxruntime may differ where no step of a quantizer explains it."""
 _AT_TIES = 0.01
 """Share of the values behind a quantizer that may differ by more: those at ties."""
 
 
-def quantized_values(model: ir.Model, calls: Sequence[Tensor]) -> dict[ir.Value, Tensor]:
+def quantized_values(model: ir.Model, calls: Mapping[str, Tensor]) -> dict[ir.Value, Tensor]:
     """What torch gives at the outputs of an exported model's quantizers of activations.
 
     Args:
@@ -44,9 +44,9 @@ def quantized_values(model: ir.Model, calls: Sequence[Tensor]) -> dict[ir.Value,
     """
     found = {}
     for node in all_nodes(model):
-        number = node.attributes.pop(CALL, None) if node.domain == fake_quantize.DOMAIN else None
-        if number is not None and not is_constant(node.inputs[0]) and node.graph is model.graph:
-            found[node.outputs[0]] = calls[number.as_int()]
+        call = node.attributes.pop(CALL, None) if node.domain == fake_quantize.DOMAIN else None
+        if call is not None and not is_constant(node.inputs[0]) and node.graph is model.graph:
+            found[node.outputs[0]] = calls[call.as_string()]
     return found
 
 

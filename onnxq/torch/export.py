@@ -22,18 +22,14 @@ from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, rename_output, set_constant
 from onnxq.planning.uneven import too_uneven
 from onnxq.render import fake_quantize, nnie_quantize
-from onnxq.spec import Scheme
-from onnxq.torch.agreement import CALL, quantized_values, require_same
-from onnxq.torch.exporter import in_float32, to_onnx
+from onnxq.torch.agreement import quantized_values, require_same
 from onnxq.torch.feeding import example_of
 from onnxq.torch.finite import require_finite
-from onnxq.torch.insertion import map_tensors
 from onnxq.torch.module import QuantizedModule, require_prepared
 from onnxq.torch.prepare import OPSET
-from onnxq.torch.quantizers import Quantizer
 from onnxq.torch.quantizers.adaround import AdaRound
-from onnxq.torch.quantizers.logarithmic import logarithmic_grid
 from onnxq.torch.recurrent_weights import quantize_at_the_layer
+from onnxq.torch.traced import tensors_of, traced
 
 __all__ = ["export"]
 
@@ -41,64 +37,6 @@ Tensor = torch.Tensor
 _UNDECIDED = 0.05
 """Share of a weight's numbers that may be between two integers after a training."""
 _FUNCTIONS = ((fake_quantize.DOMAIN, fake_quantize.NAME), (fake_quantize.DOMAIN, nnie_quantize.NAME))
-
-
-class _Call(torch.autograd.Function):
-    """The call in the exported graph; its values are those of the quantizer."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: Tensor, zero: Tensor, low: int, high: int, axis: int, call: int) -> Tensor:
-        return (torch.clamp(torch.round(x / scale) + zero, low, high) - zero) * scale
-
-    @staticmethod
-    def symbolic(g: Any, x: Any, scale: Any, zero: Any, low: int, high: int, axis: int, call: int) -> Any:
-        named = {"axis_i": axis, f"{CALL}_i": call} if axis >= 0 else {f"{CALL}_i": call}
-        made = g.op(
-            f"{fake_quantize.DOMAIN}::{fake_quantize.NAME}", x, scale, zero, quant_min_i=low, quant_max_i=high, **named
-        )
-        return made.setType(x.type())
-
-
-class _LogarithmicCall(torch.autograd.Function):
-    """The call of the logarithmic grid; its values are those of the quantizer."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, clip: Tensor, call: int) -> Tensor:
-        return logarithmic_grid(x, clip)
-
-    @staticmethod
-    def symbolic(g: Any, x: Any, clip: Any, call: int) -> Any:
-        made = g.op(f"{fake_quantize.DOMAIN}::{nnie_quantize.NAME}", x, clip, **{f"{CALL}_i": call})
-        return made.setType(x.type())
-
-
-class _Exported(torch.nn.Module):
-    """A quantizer as it is exported: with the numbers that it has now.
-
-    Args:
-        quantizer: trained.
-        calls: what each of them gave, in the order of the calls; what this one gives is added.
-    """
-
-    watching = False
-
-    def __init__(self, quantizer: Quantizer, calls: list[Tensor]) -> None:
-        super().__init__()
-        self.quantizer, self.qp, self.calls = quantizer, quantizer.qparams(), calls
-
-    def forward(self, x: Tensor) -> Tensor:
-        made, call = self.quantizer, len(self.calls)
-        x = made.grid_input(x)
-        scale = made.shaped(torch.from_numpy(self.qp.scale.copy()).to(x.device), x)
-        result: Tensor
-        if self.qp.spec.scheme is Scheme.LOGARITHMIC:
-            result = _LogarithmicCall.apply(x, scale, call)
-        else:
-            zero = made.shaped(torch.from_numpy(self.qp.zero_point.astype(np.float32)).to(x.device), x)
-            axis = -1 if made.axis is None else made.axis
-            result = _Call.apply(x, scale, zero, self.qp.spec.qmin, self.qp.spec.qmax, axis, call)
-        self.calls.append(result.detach())
-        return result
 
 
 def export(
@@ -109,6 +47,7 @@ def export(
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     dynamic_axes: Mapping[str, Any] | None = None,
+    dynamo: bool = False,
 ) -> Path:
     """Write a trained module as ONNX; ``onnxq deploy`` makes a target's artifact of it.
 
@@ -123,13 +62,15 @@ def export(
         input_names: of the graph.
         output_names: of the graph.
         dynamic_axes: as ``torch.onnx.export`` takes them.
+        dynamo: by torch's newer exporter, which needs onnxscript and torch 2.8, and takes no branches on data; else by
+            that of TorchScript.
 
     Returns:
         The path.
 
     Raises:
         ModelError: torch cannot export it.
-        OptionError: it is not prepared, or not calibrated, or its training has diverged.
+        OptionError: it is not prepared, or not calibrated, its training has diverged, or onnxscript is not installed.
         OutputError: it cannot be written.
         VerificationError: onnxruntime computes something else than torch.
     """
@@ -140,8 +81,8 @@ def export(
     target = Path(path)
     if not target.parent.is_dir():
         raise OutputError("the folder does not exist", where=f"'{target.parent}'", hint="Create it first")
-    names: dict[str, Any] = {"input_names": input_names, "output_names": output_names, "dynamic_axes": dynamic_axes}
-    proto, wanted, calls = _traced(prepared, example, {k: v for k, v in names.items() if v is not None})
+    names = {"input_names": input_names, "output_names": output_names, "dynamic_axes": dynamic_axes}
+    proto, wanted, calls = traced(prepared, example, dynamo=dynamo, **names)
     model = load(proto)
     unique_names(model)
     quantized = quantized_values(model, calls)
@@ -151,7 +92,7 @@ def export(
     _move_first(model)
     quantize_at_the_layer(model)
     _register(model)
-    require_same(model, _tensors(list(example)), wanted, quantized)
+    require_same(model, tensors_of(list(example)), wanted, quantized)
     save(model, target)
     return target
 
@@ -166,39 +107,6 @@ def _tell_of_rounding(prepared: QuantizedModule) -> None:
             f"{open_[name]:.0%}: the loss was without onnxq.torch.rounding_loss, and the file is worse than it",
             stacklevel=3,
         )
-
-
-def _traced(
-    prepared: QuantizedModule, example: tuple[Any, ...], names: dict[str, Any]
-) -> tuple[Any, list[Tensor], list[Tensor]]:
-    """The module as ONNX, its outputs on the example, and what its quantizers give on the way there."""
-    quantizers = dict(prepared.quantizers.items())
-    training = {part: part.training for part in prepared.modules()}
-    prepared.eval()
-    try:
-        with prepared.set(round_biases=False), in_float32():
-            copies = map_tensors(list(example), lambda _, x: x.clone(), "")
-            wanted = _tensors(prepared(*copies))
-            calls: list[Tensor] = []
-            for name, quantizer in quantizers.items():
-                assert isinstance(quantizer, Quantizer)
-                prepared.quantizers[name] = _Exported(quantizer, calls)
-            proto = to_onnx(prepared, example, opset=OPSET, of=type(prepared.module).__name__, **names)
-            return proto, wanted, calls
-    finally:
-        for name, quantizer in quantizers.items():
-            prepared.quantizers[name] = quantizer
-        for part, mode in training.items():
-            part.training = mode
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    """Tensors of a result, in the order in which the exporter names them."""
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    return [tensor for part in value for tensor in _tensors(part)] if isinstance(value, (list, tuple)) else []
 
 
 def _plain_names(model: ir.Model) -> None:

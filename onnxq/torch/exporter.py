@@ -1,10 +1,10 @@
-"""A module as ONNX by torch's exporter, whatever its caller has turned on around it."""
+"""A module as ONNX by one of torch's exporters, whatever its caller has turned on around it."""
 
 from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ import onnx
 import torch
 
 from onnxq.errors import ModelError
-from onnxq.torch.marks import DOMAIN
+from onnxq.torch.dynamo import Axes, write_by_dynamo
+from onnxq.torch.nodes import DOMAIN
 
 __all__ = ["in_float32", "to_onnx"]
 
@@ -22,7 +23,15 @@ _LAST_OPSET = 20
 
 
 def to_onnx(
-    module: torch.nn.Module, example_inputs: tuple[Any, ...], *, opset: int, of: str, **names: Any
+    module: torch.nn.Module,
+    example_inputs: tuple[Any, ...],
+    *,
+    opset: int,
+    of: str,
+    dynamo: bool = False,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    dynamic_axes: Axes | None = None,
 ) -> onnx.ModelProto:
     """A module in evaluation mode as ONNX, its own mode left as it was.
 
@@ -31,10 +40,14 @@ def to_onnx(
         example_inputs: of its forward.
         opset: of the standard operators; a later one where torch knows an operator of the module in that alone.
         of: name of the user's class, for messages.
-        names: ``input_names``, ``output_names``, ``dynamic_axes`` of ``torch.onnx.export``.
+        dynamo: by the exporter that stands on torch.export; else by that of TorchScript.
+        input_names: of the graph.
+        output_names: of the graph.
+        dynamic_axes: as ``torch.onnx.export`` takes them.
 
     Raises:
         ModelError: torch cannot export it.
+        OptionError: what the exporter needs is not installed, or an axis is of an input that there is not.
     """
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
@@ -43,26 +56,40 @@ def to_onnx(
             tempfile.TemporaryDirectory() as folder,
             warnings.catch_warnings(),
             in_float32(),
-            _unprinted(),
             _inputs_alone(module, example_inputs) as tensors,
         ):
             warnings.simplefilter("ignore")
+            names = {"input_names": input_names, "output_names": output_names}
+            given: dict[str, Any] = {key: list(value) for key, value in names.items() if value is not None}
             path = Path(folder) / "model.onnx"
-            given = {"dynamo": False, "custom_opsets": {DOMAIN: 1}, **names}
-            try:
-                torch.onnx.export(module, tensors, path, opset_version=opset, **given)
-            except torch.onnx.errors.UnsupportedOperatorError:
-                torch.onnx.export(module, tensors, path, opset_version=_LAST_OPSET, **given)
+            if dynamo:
+                write_by_dynamo(module, tensors, path, opset=opset, of=of, axes=dynamic_axes or {}, names=given)
+            else:
+                axes = {} if dynamic_axes is None else {"dynamic_axes": dynamic_axes}
+                _write_by_torchscript(module, tensors, path, opset=opset, of=of, **axes, **given)
             return onnx.load(path)
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+def _write_by_torchscript(
+    module: torch.nn.Module, example_inputs: tuple[Any, ...], path: Path, *, opset: int, of: str, **names: Any
+) -> None:
+    given = {"dynamo": False, "custom_opsets": {DOMAIN: 1}, **names}
+    try:
+        with _unprinted():
+            try:
+                torch.onnx.export(module, example_inputs, path, opset_version=opset, **given)
+            except torch.onnx.errors.UnsupportedOperatorError:
+                torch.onnx.export(module, example_inputs, path, opset_version=_LAST_OPSET, **given)
     except Exception as error:  # torch raises errors of many kinds, and its own on top of a user's
         raise ModelError(
             f"torch cannot export it to ONNX ({type(error).__name__}: {error})",
             where=f"module {of}",
-            hint="torch.onnx.export(module, example_inputs, path, dynamo=False) must work on the float module",
+            hint="torch.onnx.export(module, example_inputs, path, dynamo=False) must work on the float module; "
+            "dynamo=True takes torch's other exporter",
         ) from error
-    finally:
-        for part, training in modes:
-            part.training = training
 
 
 @contextmanager

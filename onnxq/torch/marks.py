@@ -18,12 +18,13 @@ from onnxq.graph.values import constant_array, is_constant, remove_nodes, replac
 from onnxq.plan import Edge
 from onnxq.torch.composites import opened_between
 from onnxq.torch.insertion import IN_PLACE, map_tensors
+from onnxq.torch.nodes import DOMAIN, is_exporting, own_node
 
-__all__ = ["DOMAIN", "RECURRENT", "Marked", "Marker", "Place", "changes_first", "without_marks"]
+__all__ = ["RECURRENT", "Marked", "Marker", "Place", "changes_first", "without_marks"]
 
 Tensor = torch.Tensor
 
-DOMAIN, NAME = "onnxq", "Mark"
+NAME = "Mark"
 _MOVES = ("Transpose", "Identity")
 _GATE_MOVES = ("Slice", "Concat", "Unsqueeze")
 """With these the exporter brings the gates of a recurrent layer into the order of ONNX."""
@@ -46,22 +47,10 @@ class Place:
     position: str
 
 
-class _Mark(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, call: str, position: str) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return grads[0], None, None
-
-    @staticmethod
-    def symbolic(g: Any, x: Any, call: str, position: str) -> Any:
-        return g.op(f"{DOMAIN}::{NAME}", x, call_s=call, position_s=position).setType(x.type())
-
-
 class Marker:
     """Marks every floating-point tensor that a call reads or makes.
+
+    For torch.export it runs twice, on tensors with values first.
 
     Attributes:
         shapes: of what was marked.
@@ -81,14 +70,9 @@ class Marker:
         self.names[key] = name
 
         def mark(position: str, x: Tensor) -> Tensor:
-            if x.dtype != torch.float32 or not x.ndim:
+            if x.dtype != torch.float32 or not x.ndim or not self._look(Place(key, position), x):
                 return x
-            self.shapes[place := Place(key, position)] = tuple(x.shape)
-            if isinstance(x, torch.nn.Parameter):
-                self.parameters[place] = id(x)
-            if bool(torch.isinf(x.detach()).any()):
-                self.infinite.add(place)
-            return _Mark.apply(x, key, position)  # type: ignore[no-any-return]
+            return own_node(NAME, (x,), {"call": key, "position": position}, torch.clone)
 
         if _reads_packed(name, args):
             args = (*args[:_WEIGHTS], map_tensors(args[_WEIGHTS], mark, str(_WEIGHTS)), *args[_WEIGHTS + 1 :])
@@ -101,6 +85,17 @@ class Marker:
         args = tuple(a if in_place and k == 0 else map_tensors(a, mark, str(k)) for k, a in enumerate(args))
         kwargs = {k: a if k == "out" else map_tensors(a, mark, k) for k, a in kwargs.items()}
         return map_tensors(func(*args, **kwargs), mark, "out")
+
+    def _look(self, place: Place, x: Tensor) -> bool:
+        """Note what a tensor is; torch.export's have no values: whether it was looked at before."""
+        if is_exporting():
+            return place in self.shapes
+        self.shapes[place] = tuple(x.shape)
+        if isinstance(x, torch.nn.Parameter):
+            self.parameters[place] = id(x)
+        if bool(torch.isinf(x.detach()).any()):
+            self.infinite.add(place)
+        return True
 
 
 def _reads_packed(name: str, args: tuple[Any, ...]) -> bool:

@@ -19,6 +19,7 @@ from onnxq.torch.insertion import IN_PLACE, Insertion, ModulePath, map_tensors, 
 from onnxq.torch.mapped import BiasRule, Mapped, Spot
 from onnxq.torch.mapping import LAYERS
 from onnxq.torch.marks import changes_first
+from onnxq.torch.nodes import is_exporting
 from onnxq.torch.quantizers import Quantizer
 
 __all__ = ["QuantizedModule", "require_prepared"]
@@ -227,7 +228,7 @@ class _Run:
             if name not in IN_PLACE:
                 raise ModelError(f"{name!r} changes the tensor that is quantized", hint="Use a function that does not")
             result = IN_PLACE[name](*before, **rest)
-            if not torch.onnx.is_in_onnx_export():
+            if is_exporting() or not torch.onnx.is_in_onnx_export():  # TorchScript's would lose the call
                 first.copy_(result)
         else:
             result = func(*before, **rest)

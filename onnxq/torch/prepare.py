@@ -23,9 +23,9 @@ from onnxq.backend import Backend
 from onnxq.errors import DataError, OptionError
 from onnxq.options import Options
 from onnxq.prepare import backend_named
-from onnxq.torch.exporter import to_onnx
+from onnxq.torch.exporter import in_float32, to_onnx
 from onnxq.torch.feeding import example_of, fed
-from onnxq.torch.insertion import Insertion, ModulePath
+from onnxq.torch.insertion import Insertion, ModulePath, map_tensors
 from onnxq.torch.maker import Maker
 from onnxq.torch.mapped import Mapped, Spot
 from onnxq.torch.mapping import map_plan
@@ -54,6 +54,7 @@ def prepare(
     more_examples: Sequence[Tensor | Args | Mapping[str, Any]] = (),
     batches: Iterable[Any] | None = None,
     most: int | None = 16,
+    dynamo: bool = False,
 ) -> QuantizedModule:
     """A module that trains as the target will compute it.
 
@@ -78,6 +79,7 @@ def prepare(
         batches: to find the scales with that training starts from, see :func:`calibrate`, which it is left to where
             they are None.
         most: at most this many of them.
+        dynamo: export it by torch's newer exporter, see :func:`onnxq.torch.export`; code must not branch on data then.
 
     Returns:
         The module with quantizers, to be calibrated before training where no batches were given.
@@ -85,7 +87,7 @@ def prepare(
     Raises:
         DataError: the batches are not what :func:`calibrate` takes.
         ModelError: torch cannot export the module, or the target quantizes nothing of it.
-        OptionError: an unknown name, or a combination that training cannot express.
+        OptionError: an unknown name, a combination that training cannot express, or onnxscript is not installed.
     """
     if isinstance(module, QuantizedModule):
         raise OptionError("the module is prepared already", where="prepare")
@@ -97,7 +99,7 @@ def prepare(
     )
     path = ModulePath(module)
     examples = [example_of(given, module) for given in (example_inputs, *more_examples)]
-    mapped = [_mapped(module, example, target, Options.of(options), path) for example in examples]
+    mapped = [_mapped(module, example, target, Options.of(options), path, dynamo) for example in examples]
 
     def make(spot: Spot) -> Quantizer:
         maker = weights if spot.weight else activations
@@ -134,9 +136,14 @@ def _require_plain(module: torch.nn.Module) -> None:
         )
 
 
-def _mapped(module: torch.nn.Module, example: Args, target: Backend, options: Options, path: ModulePath) -> Mapped:
+def _mapped(
+    module: torch.nn.Module, example: Args, target: Backend, options: Options, path: ModulePath, dynamo: bool
+) -> Mapped:
     marker = Marker()
-    proto = to_onnx(_Marking(module, path, marker), example, opset=OPSET, of=type(module).__name__)
+    marking = _Marking(module, path, marker)
+    if dynamo:
+        _look(marking, example)
+    proto = to_onnx(marking, example, opset=OPSET, of=type(module).__name__, dynamo=dynamo)
     found = map_plan(proto, marker, target, options)
     if found.refolded:
         raise OptionError(
@@ -158,6 +165,18 @@ def _tell_of_weights(mapped: Sequence[Mapped], target: Backend) -> None:
             f"{lost[first]}; the prepared module's 'left' has all reasons",
             stacklevel=3,
         )
+
+
+def _look(marking: torch.nn.Module, example: Args) -> None:
+    """Run a module in evaluation mode, for what is noted on the way: torch.export's tensors have no values."""
+    modes = [(part, part.training) for part in marking.modules()]
+    marking.eval()
+    try:
+        with in_float32():
+            marking(*map_tensors(list(example), lambda _, x: x.clone(), ""))
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 class _Marking(torch.nn.Module):

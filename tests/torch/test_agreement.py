@@ -56,7 +56,7 @@ def _tie(moved: int) -> tuple[ir.Model, list[torch.Tensor], dict[ir.Value, torch
     model = load(
         build(
             """(float[400] x) => (float[1] y) {
-                q = onnxq.FakeQuantize<quant_min = -128, quant_max = 127, call = 0> (x, scale, zero)
+                q = onnxq.FakeQuantize<quant_min = -128, quant_max = 127, call = "a"> (x, scale, zero)
                 big = Mul (q, thousand)
                 y = ReduceSum<keepdims = 1> (big)
             }""",
@@ -69,7 +69,7 @@ def _tie(moved: int) -> tuple[ir.Model, list[torch.Tensor], dict[ir.Value, torch
     fake_quantize.register(model)
     rounded = torch.arange(400).remainder(100).float() - 50
     rounded[:moved] += 1
-    return model, [1000 * rounded.sum().reshape(1)], quantized_values(model, [rounded])
+    return model, [1000 * rounded.sum().reshape(1)], quantized_values(model, {"a": rounded})
 
 
 def _x() -> list[torch.Tensor]:
