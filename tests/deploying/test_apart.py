@@ -76,3 +76,20 @@ def test_what_a_body_is_given_and_two_readers_quantize_differently(backend: str)
     feeds = images(3, 4, 8)
     got = infer(ir.serde.serialize_model(made.rendered()), feeds, optimize=False)["y"]
     assert sqnr(infer(source, feeds, optimize=False)["y"], got) > 60
+
+
+def test_equal_grids_of_two_quantizers_are_one() -> None:
+    """Some exporters write a pair of quantizers for each reader."""
+    source = build(
+        TEXT.replace("(r, t, z)", "(r, s, z)").replace("(bq, t, z)", "(bq, s, z)"),
+        s=f32(0.02),
+        t=f32(0.04),
+        z=np.uint8(0),
+        u=np.uint8(128),
+        w=np.random.default_rng(0).integers(-127, 127, (4, 4, 1, 1)).astype(np.int8),
+        sw=f32(0.004),
+        zw=np.int8(0),
+    )
+    made = onnxq.deploy(source, backend="onnxruntime")
+    assert [site.tensor for site in made.plan.sites if site.role == "activation"].count("r") == 1
+    assert "Identity" not in {node.op_type for node in made.model.graph}

@@ -158,3 +158,30 @@ def test_experts_have_weights_of_their_own(tmp_path: Path) -> None:
         "a": QuantizedTensor("a", "weight", "uint4", 12, 1, (1.0, 12.0), (1, 12), ("QMoE",)),
         "b": QuantizedTensor("b", "weight", "uint4", 16, 1, (1.0, 1.0), (8, 8), ("QMoE",)),
     }
+
+
+@pytest.mark.parametrize(
+    ("node", "weights"),
+    [
+        ("QAttention <num_heads = 1> (x, w, b, s, t, , z, u)", {"w": ("int8", 2, (0.5, 0.75), (1, 2))}),
+        ("DynamicQuantizeLSTM <hidden_size = 1> (x, w, v, , , , , , t, u, s, z)",
+         {"w": ("int8", 2, (0.5, 0.75), (1, 2)), "v": ("int8", 1, (0.25, 0.25), (3, 3))}),
+    ],
+)  # fmt: skip
+def test_fused_operators_have_scales_at_places_of_their_own(
+    node: str, weights: dict[str, tuple[str, int, tuple[float, float], tuple[int, int]]]
+) -> None:
+    model = build(
+        f"(float[1, 2, 4] x) => (float[1, 2, 4] y) {{ y = com.microsoft.{node} }}",
+        domains={"com.microsoft": 1},
+        w=np.ones((4, 2), np.int8),
+        v=np.ones((1, 4), np.int8),
+        b=f32([0, 0]),
+        s=f32(0.25),
+        z=np.int8(3),
+        t=f32([0.5, 0.75]),
+        u=np.array([1, 2], np.int8),
+    )
+    listed = found(model)
+    got = {n: (q.dtype, q.scales, q.scale, q.zero_point) for n, q in listed.items() if q.role == "weight"}
+    assert got == weights and all(q.axis == (1 if q.scales > 1 else None) for q in listed.values())
