@@ -1,0 +1,42 @@
+"""Biases of zeros, where OpenVINO would apply the scale of a convolution more than once."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.backends.openvino.multiplied import fans_out
+from onnxq.graph.namer import Namer
+from onnxq.graph.note import Note
+from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import constant_array, set_constant, static_shape
+
+__all__ = ["zero_biases"]
+
+
+def zero_biases(model: ir.Model) -> list[Note]:
+    """Give a convolution of free sizes that several operators read a bias of zeros, if it has none.
+
+    OpenVINO multiplies by the scale of data and weights behind an integer convolution, in front of each operator that
+    reads it, and then makes each of these products a part of the convolution, which all of them read. A bias is added
+    in between, and then there is one product. Where sizes are known it makes other kernels of the readers.
+
+    Args:
+        model: changed in place, shapes known as far as they can be.
+
+    Returns:
+        One note with the number of biases, if any.
+    """
+    namer, count = Namer(model), 0
+    for node in all_nodes(model):
+        if node.op_type != "Conv" or node.domain != "" or (len(node.inputs) > 2 and node.inputs[2] is not None):
+            continue
+        output, weight = node.outputs[0], constant_array(node.inputs[1])
+        if static_shape(output) is not None or not fans_out(output) or weight is None:
+            continue
+        if isinstance(node.graph, ir.Graph):
+            zeros = np.zeros(weight.shape[0], weight.dtype)
+            node.resize_inputs(3)
+            node.replace_input_with(2, set_constant(node.graph, namer, f"{node.name}_bias", zeros))
+            count += 1
+    return [Note("zero_biases", "", f"{count} convolutions given a bias of zeros")] if count else []

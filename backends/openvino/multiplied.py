@@ -1,0 +1,97 @@
+"""What OpenVINO multiplies wrongly in integers, or has no kernel for."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxq.backends.openvino.passed_on import LARGEST, MOVES, joined_elsewhere, why_not_passed_on
+from onnxq.graph.values import constant_array, is_constant, static_shape
+
+__all__ = [
+    "fans_out",
+    "why_no_product",
+    "why_not_convolved",
+    "why_not_matmul",
+    "why_not_multiplied",
+    "why_not_transposed",
+]
+
+_WRONG_STRIDE = 3
+"""Along the last axis; of ConvTranspose, for some sizes of the output."""
+_SCALED = ("Div", "Mul")
+
+
+def why_not_multiplied(node: ir.Node) -> str | None:
+    """One behind no GlobalMaxPool, ReduceMax or ReduceMin in float, in which OpenVINO loses what it quantizes."""
+    for value in node.inputs[:2]:
+        pending = [] if value is None or is_constant(value) else [value]
+        for each in pending:
+            maker = each.producer()
+            if maker is None:
+                continue
+            if maker.op_type in LARGEST and why_not_passed_on(maker) is not None:
+                return f"OpenVINO computes '{maker.name}' wrongly where it is to write integers"
+            if maker.op_type in (*MOVES, "MaxPool", "Resize"):
+                pending += [v for v in maker.inputs[:1] if v is not None]
+            elif maker.op_type == "Concat":
+                pending += [v for v in maker.inputs if v is not None]
+    return None
+
+
+def why_not_convolved(node: ir.Node) -> str | None:
+    """One that reads no Concat along another axis than channels alone, but of numbers that are never negative."""
+    data = node.inputs[0]
+    if data is not None and joined_elsewhere(data, 1):
+        return "OpenVINO has no integer kernel for a Concat along another axis than channels in front of it"
+    return why_not_multiplied(node)
+
+
+def why_not_matmul(node: ir.Node) -> str | None:
+    """One of matrices: of a vector in integers OpenVINO gives a matrix of one row."""
+    if any(value is not None and value.shape is not None and len(value.shape) == 1 for value in node.inputs[:1]):
+        return "OpenVINO gives a quantized product of a vector another shape"
+    return why_not_multiplied(node)
+
+
+def why_no_product(node: ir.Node) -> str | None:
+    """One that one operator reads, or of sizes that are known; and of matrices."""
+    return why_not_matmul(node) or _scaled_twice(node)
+
+
+def why_not_transposed(node: ir.Node) -> str | None:
+    """One without groups, that moves by other than 3 along its last axis."""
+    if node.attributes.get_int("group", 1) != 1:
+        return "OpenVINO has no integer kernel for its groups"
+    if node.attributes.get_ints("strides", (1,))[-1] == _WRONG_STRIDE:
+        return "OpenVINO computes strides of 3 wrongly in integers, at some sizes"
+    if _cuts_off(node):
+        return "OpenVINO computes it wrongly in integers where it cuts off more than its kernel reaches"
+    bias = constant_array(node.inputs[2]) if len(node.inputs) > 2 else None
+    return why_not_multiplied(node) or (None if bias is not None and bias.any() else _scaled_twice(node))
+
+
+def _cuts_off(node: ir.Node) -> bool:
+    weight = static_shape(node.inputs[1])
+    kernel = weight[2:] if weight is not None else ()
+    dilations = node.attributes.get_ints("dilations", (1,) * len(kernel))
+    pads = node.attributes.get_ints("pads", ())
+    reach = [(size - 1) * step for size, step in zip(kernel, dilations, strict=True)]
+    return any(pad > most for pad, most in zip(pads, [*reach, *reach], strict=False))
+
+
+def _scaled_twice(node: ir.Node) -> str | None:
+    output = node.outputs[0]
+    if static_shape(output) is not None or not fans_out(output):
+        return None
+    return "OpenVINO applies its scale once for each operator that reads it, where sizes are free"
+
+
+def fans_out(value: ir.Value) -> bool:
+    """Whether several operators read a tensor, or its multiple by a constant; a model output counts as one."""
+    readers = value.uses()
+    if len(readers) + value.is_graph_output() > 1:
+        return True
+    for use in readers:
+        if use.node.op_type in _SCALED and is_constant(use.node.inputs[1 - use.idx]):
+            return fans_out(use.node.outputs[0])
+    return False

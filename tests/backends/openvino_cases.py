@@ -1,0 +1,141 @@
+"""Small models of which OpenVINO 2026.4.1 computes the plain QDQ form wrongly, or refuses it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+
+from tests.models import build, normal
+
+__all__ = ["CASES"]
+
+
+def _two_readers() -> onnx.ModelProto:
+    """Without the bias of zeros: 0 dB, as the scale is applied twice."""
+    return build(
+        """(float[N, 4, 8, 8] x) => (float[N, 4, 8, 8] y) {
+            c = Conv <pads = [1, 1, 1, 1]> (x, w)
+            t = Tanh (c)
+            y = Add (c, t)
+        }""",
+        w=normal(4, 4, 3, 3),
+    )
+
+
+def _two_readers_of_a_multiple() -> onnx.ModelProto:
+    return build(
+        """(float[N, 4, 8, 8] x) => (float[N, 4, 8, 8] y, float[N, 4, 8, 8] m) {
+            c = Conv (x, w)
+            m = Mul (c, half)
+            y = Relu (m)
+        }""",
+        w=normal(4, 4, 1, 1),
+        half=np.float32(0.5),
+    )
+
+
+def _two_readers_of_a_product() -> onnx.ModelProto:
+    return build(
+        """(float[N, 4, 8] x) => (float[N, 4, 4] y) {
+            t = Transpose <perm = [0, 2, 1]> (x)
+            p = MatMul (x, t)
+            a = Tanh (p)
+            y = Add (p, a)
+        }"""
+    )
+
+
+def _two_readers_of_a_transposed_convolution() -> onnx.ModelProto:
+    return build(
+        """(float[N, 4, 8, 8] x) => (float[N, 4, 16, 16] y) {
+            c = ConvTranspose <strides = [2, 2]> (x, w)
+            t = Tanh (c)
+            y = Add (c, t)
+        }""",
+        w=normal(4, 4, 2, 2),
+    )
+
+
+def _spatial_attention() -> onnx.ModelProto:
+    """CBAM's. The quantizer behind a ReduceMax in float is computed before its maximum: 18 dB."""
+    return build(
+        """(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) {
+            a = ReduceMean <axes = [1]> (x)
+            b = ReduceMax <axes = [1]> (x)
+            c = Concat <axis = 1> (a, b)
+            d = Conv <pads = [1, 1, 1, 1]> (c, w)
+            e = Sigmoid (d)
+            y = Mul (x, e)
+        }""",
+        w=normal(1, 2, 3, 3),
+    )
+
+
+def _largest_of_all() -> onnx.ModelProto:
+    return build(
+        """(float[2, 4, 8, 8] x) => (float[2, 3, 1, 1] y) {
+            p = GlobalMaxPool (x)
+            y = Conv (p, w)
+        }""",
+        w=normal(3, 4, 1, 1),
+    )
+
+
+def _moved_by_3() -> onnx.ModelProto:
+    return build(
+        "(float[1, 8, 9, 9] x) => (float[1, 8, 28, 28] y) { y = ConvTranspose <strides = [3, 3]> (x, w) }",
+        w=normal(8, 8, 4, 4),
+    )
+
+
+def _cut_off() -> onnx.ModelProto:
+    return build(
+        "(float[1, 8, 9, 9] x) => (float[1, 8, 8, 10] y) { y = ConvTranspose <pads = [1, 1, 0, 0]> (x, w, b) }",
+        w=normal(8, 8, 1, 3),
+        b=normal(8, seed=1),
+    )
+
+
+def _vector() -> onnx.ModelProto:
+    return build("(float[8] x) => (float[4] y) { y = MatMul (x, w) }", w=normal(8, 4))
+
+
+def _tokens() -> onnx.ModelProto:
+    """A class token in front of the patches: OpenVINO refuses the model."""
+    return build(
+        """(float[1, 8, 16] x) => (float[1, 9, 16] y) {
+            c = Concat <axis = 1> (token, x)
+            y = MatMul (c, w)
+        }""",
+        token=normal(1, 1, 16),
+        w=normal(16, 16, seed=1),
+    )
+
+
+def _rows_into_channels() -> onnx.ModelProto:
+    """It gives a tensor of another shape."""
+    return build(
+        """(float[2, 4, 8, 8] x, float[2, 4, 8, 8] z) => (float[2, 5, 8, 4] y) {
+            c = Concat <axis = 3> (x, z)
+            r = Transpose <perm = [0, 3, 2, 1]> (c)
+            y = Conv (r, w)
+        }""",
+        w=normal(5, 16, 1, 1),
+    )
+
+
+CASES: dict[str, Callable[[], onnx.ModelProto]] = {
+    "two readers": _two_readers,
+    "two readers of a multiple": _two_readers_of_a_multiple,
+    "two readers of a product": _two_readers_of_a_product,
+    "two readers of a transposed convolution": _two_readers_of_a_transposed_convolution,
+    "spatial attention": _spatial_attention,
+    "largest of all": _largest_of_all,
+    "moved by 3": _moved_by_3,
+    "cut off": _cut_off,
+    "vector": _vector,
+    "tokens": _tokens,
+    "rows into channels": _rows_into_channels,
+}

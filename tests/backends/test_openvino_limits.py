@@ -1,0 +1,137 @@
+"""OpenVINO: what it would compute wrongly, or refuse, is written otherwise or stays float; see the runtime tests."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxq
+from onnxq import Options
+from onnxq.plan import Plan
+from tests.backends.openvino_cases import CASES
+from tests.models import build, feeds_for, normal
+
+
+def plan(model: onnx.ModelProto) -> Plan:
+    return onnxq.plan(model, backend="openvino", options=Options(placement="all"))
+
+
+def reasons(model: onnx.ModelProto) -> dict[str, str]:
+    return {kept.node: kept.reason for kept in plan(model).kept_float}
+
+
+def sites_of(found: Plan) -> dict[str, str | None]:
+    """Tensors that are quantized, and what each shares its scale with."""
+    return {site.tensor: site.tied_to for site in found.sites if site.role == "activation"}
+
+
+def test_a_convolution_of_free_sizes_that_several_read_has_a_bias() -> None:
+    """Of zeros, which changes nothing, until biases are corrected; of known sizes it is left as it is."""
+    free = CASES["two readers"]()
+    q = onnxq.quantize(free, feeds_for(free), backend="openvino", options=Options(effort="fast"))
+    (conv,) = [node for node in q.model.graph if node.op_type == "Conv"]
+    bias = conv.inputs[2]
+    assert bias is not None and bias.const_value is not None and not bias.const_value.numpy().any()
+    fixed = onnx.ModelProto.FromString(free.SerializeToString())
+    for info in (*fixed.graph.input, *fixed.graph.output):
+        info.type.tensor_type.shape.dim[0].dim_value = 2
+    q = onnxq.quantize(fixed, feeds_for(fixed), backend="openvino", options=Options(effort="fast"))
+    assert [len(node.inputs) for node in q.model.graph if node.op_type == "Conv"] == [2]
+
+
+def test_a_product_of_free_sizes_that_several_read_stays_float() -> None:
+    text = """(float[{size}, 4, 8] x) => (float[{size}, 4, 4] y) {{
+        t = Transpose <perm = [0, 2, 1]> (x)
+        [p] p = MatMul (x, t)
+        a = Tanh (p)
+        y = Add (p, a)
+    }}"""
+    assert "sizes are free" in reasons(build(text.format(size="N")))["p"]
+    assert "p" in plan(build(text.format(size="2"))).quantized
+
+
+@pytest.mark.parametrize("op", ["ReduceMax", "ReduceMin", "GlobalMaxPool"])
+def test_a_largest_element_is_taken_of_integers(op: str) -> None:
+    """Its input has the quantizer, and its output shares the scale."""
+    axes = "" if op == "GlobalMaxPool" else "<axes = [2, 3]>"
+    model = build(
+        f"""(float[1, 4, 6, 6] x) => (float[1, 3, 1, 1] y) {{
+            [r] r = {op} {axes} (x)
+            y = Conv (r, w)
+        }}""",
+        w=normal(3, 4, 1, 1),
+    )
+    found = plan(model)
+    assert "r" in found.quantized
+    assert sites_of(found) == {"x": None, "r": "x"}
+
+
+def test_what_reads_a_largest_element_in_float_stays_float() -> None:
+    """A product of two activations needs zero point 0, on which the numbers in front of a ReduceMax are not."""
+    model = build(
+        """(float[2, 4, 6, 8] x, float[2, 8, 6] z) => (float[2, 6, 6] y) {
+            [r] r = ReduceMax <axes = [1], keepdims = 0> (x)
+            [p] y = MatMul (r, z)
+        }"""
+    )
+    assert "computes 'r' wrongly" in reasons(model)["p"]
+
+
+@pytest.mark.parametrize(("strides", "kept"), [("3", True), ("2", False), ("3, 2", False), ("2, 3", True)])
+def test_a_transposed_convolution_that_moves_by_3_along_the_last_axis_stays_float(strides: str, kept: bool) -> None:
+    rank = strides.count(",") + 1
+    model = build(
+        f"""(float[1, 4{", 8" * rank}] x) => (float[1, 4{", N" * rank}] y) {{
+            [d] y = ConvTranspose <strides=[{strides}]> (x, w)
+        }}""",
+        w=normal(4, 4, *[4] * rank),
+    )
+    assert ("strides of 3" in reasons(model).get("d", "")) == kept
+
+
+def test_a_product_of_a_vector_stays_float() -> None:
+    model = build("(float[8] x) => (float[4] y) { [m] y = MatMul (x, w) }", w=normal(8, 4))
+    assert "another shape" in reasons(model)["m"]
+
+
+@pytest.mark.parametrize(("axis", "kind"), [(1, "int8"), (2, "uint8")])
+def test_a_product_behind_a_concat_has_no_zero_point_but_along_the_last_axis(axis: int, kind: str) -> None:
+    """Tokens joined with others; the Concat itself is in integers where its zero points can be taken."""
+    sizes = [1, 4, 8]
+    sizes[axis] *= 2
+    model = build(
+        f"""(float[1, 4, 8] x, float[1, 4, 8] z) => (float[1, {sizes[1]}, 3] y) {{
+            [c] c = Concat <axis = {axis}> (x, z)
+            [m] y = MatMul (c, w)
+        }}""",
+        w=normal(sizes[2], 3),
+    )
+    found = plan(model)
+    specs = {site.spec.signed for site in found.sites if site.role == "activation"}
+    assert "m" in found.quantized and specs == {kind == "int8"}
+    assert ("c" in found.quantized) == (axis == 2)
+
+
+def test_a_convolution_behind_a_concat_along_another_axis_than_channels_stays_float() -> None:
+    """But of numbers that are never negative, or where something reads the Concat in float."""
+    text = """(float[1, 4, 8] x, float[1, 4, 8] z) => (float[1, 3, 16] y) {{
+        a = {first} (x)
+        b = {first} (z)
+        c = Concat <axis = 2> (a, b)
+        [d] y = Conv (c, w)
+    }}"""
+    assert "than channels" in reasons(build(text.format(first="Tanh"), w=normal(3, 4, 1)))["d"]
+    assert "d" in plan(build(text.format(first="Relu"), w=normal(3, 4, 1))).quantized
+    streaming = build(
+        """(float[1, 4, 8] x, float[1, 4, 2] before) => (float[1, 3, 8] y, float[1, 4, 2] after) {
+            c = Concat <axis = 2> (before, x)
+            [d] y = Conv (c, w)
+            after = Slice (c, begin, end, axis)
+        }""",
+        w=normal(3, 4, 3),
+        begin=np.array([8]),
+        end=np.array([10]),
+        axis=np.array([2]),
+    )
+    assert "d" in plan(streaming).quantized
