@@ -98,6 +98,15 @@ def test_a_broken_state_is_refused(tmp_path: Path, text: str) -> None:
         State(tmp_path, OF)
 
 
+def test_the_state_of_another_version_is_refused(tmp_path: Path) -> None:
+    State(tmp_path, OF)
+    document = json.loads((tmp_path / "state.json").read_text())
+    for key, value in (("version", document["version"] + 1), ("format", "another search")):
+        (tmp_path / "state.json").write_text(json.dumps({**document, key: value}))
+        with pytest.raises(OptionError, match="of another version"):
+            State(tmp_path, OF)
+
+
 def test_changed_files_are_refused(tmp_path: Path) -> None:
     state = State(tmp_path / "s", OF)
     state.statistics_file().write_bytes(b"stats")

@@ -118,6 +118,11 @@ def test_what_only_the_operator_can_do_stays() -> None:
     scores.graph.node[0].output.extend(["", "", "scores"])
     scores.graph.output.append(helper.make_tensor_value_info("scores", TensorProto.FLOAT, [2, HEADS, ROWS, ROWS]))
     counted = {**feeds, "n": np.asarray([3, 5])}
+    mask = random(ROWS, ROWS, seed=4)
+    free = one("Attention", {**feeds, "mask": mask}, [*feeds, "mask"], False)
+    free.graph.input[3].type.tensor_type.ClearField("shape")
+    infer_shapes(model := ir.from_proto(free))
+    assert write_out(model, COMPOSITE) == [], "a mask may be shorter than the keys"
     count = one("Attention", counted, ["q", "k", "v", "", "", "", "n"], False)
     for proto, given in ((scores, feeds), (count, counted)):
         model, notes = apply(written, proto, given)

@@ -48,6 +48,15 @@ def test_what_stands_behind_a_squeeze_stands_behind_the_layer(after: str) -> Non
     assert notes[-1] == Note("hoist", "", "1 element-wise nodes compute right behind their layer")
 
 
+@pytest.mark.parametrize("after", ["Relu(s)", "Add(s, c3)", "Mul(c2, s)", "Sub(one, s)", "Mul(row, s)"])
+def test_what_stands_behind_an_unsqueeze_does_too(after: str) -> None:
+    text = f"""g (float[2,4,1,10] x) => (float[1,2,6,1,8] y) {{
+        v = Conv(x, w) \n s = Unsqueeze(v, zero) \n y = {after.replace("c3", "c4").replace("c2", "c4")} }}"""
+    constants = {**CONSTANTS, "c4": 1 + random(1, 6, 1, 1, seed=2) ** 2}
+    model, _ = apply(change, build(text, **constants), {"x": random(2, 4, 1, 10)})
+    assert ops(model) == ["Conv", after.split("(")[0], "Unsqueeze"]
+
+
 def test_a_whole_chain_follows_a_layer_with_channels_last() -> None:
     behind = "t = Transpose<perm = [0, 2, 1]>(s) \n m = Mul(t, c) \n a = Add(m, c) \n y = Relu(a)"
     model, _ = apply(change, build(conv(behind, "2,8,6"), **CONSTANTS), {"x": random(2, 4, 1, 10)})
