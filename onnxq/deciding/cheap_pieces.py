@@ -7,7 +7,7 @@ arithmetic reads, as the layer that gives the scores of classes. Where one class
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import onnx_ir as ir
 
@@ -127,11 +127,27 @@ class _Small:
                 maker = self._maker(value)
                 if value is not None and maker not in inside and maker and maker.name in self._plan.quantized:
                     total += backend.dequantize_cost * self._size(value) + backend.node_cost
+            total += self._elsewhere(node, inside)
             for value in self._outputs(node):
                 if any(use.node not in inside and use.node.name in self._plan.quantized for use in value.uses()):
                     total += (backend.quantize_cost + self._rules[node].cost_behind) * self._size(value)
                     total += backend.node_cost
         return max(total, 0.0)
+
+    def _elsewhere(self, node: ir.Node, inside: Collection[ir.Node]) -> float:
+        """What it costs nodes behind one in float whose integer kernel is only fast in the layout of convolutions."""
+        total = 0.0
+        stack, seen = [node], {node}
+        while stack:
+            for value in self._outputs(stack.pop()):
+                for reader in dict.fromkeys(use.node for use in value.uses()):
+                    rule = self._rules.get(reader)
+                    if rule is None or reader in inside or reader in seen:
+                        continue
+                    seen.add(reader)
+                    total += rule.cost_behind * self._size(reader.outputs[0])
+                    stack += [reader] if rule.kind is Kind.ELEMENTWISE else []
+        return total
 
     def _outputs(self, node: ir.Node) -> list[ir.Value]:
         return [self._behind.get(node, node).outputs[0], *node.outputs[1:]]

@@ -1,0 +1,42 @@
+"""What float makes next to no dearer, counting what it does to the nodes behind it."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import pytest
+
+import onnxq
+from onnxq.deciding.cheap_pieces import cheap_in_float
+from onnxq.prepare import backend_named
+from tests.models import build, normal
+
+SIDE = 32
+BUDGET = 2e7
+"""Of which 2 % are 2.5 times what the LeakyRelu costs in float with a quantizer behind it."""
+
+
+def pieces(behind: str) -> set[str]:
+    """What counts as cheap of two convolutions with a LeakyRelu and ``behind`` between them."""
+    last = SIDE // 2 if "MaxPool" in behind else SIDE
+    text = f"""(float[1, 64, {SIDE}, {SIDE}] x) => (float[1, 64, {last}, {last}] y) {{
+        [first] a = Conv <pads = [1, 1, 1, 1]> (x, w)
+        [leaky] r = LeakyRelu <alpha = 0.2> (a)
+        {behind}
+        [last] y = Conv <pads = [1, 1, 1, 1]> (b, v)
+    }}"""
+    model = ir.from_proto(build(text, w=normal(64, 64, 3, 3), v=normal(64, 64, 3, 3, seed=1)))
+    plan = onnxq.plan(model, options=onnxq.Options(placement="all"))
+    sizes = {**dict.fromkeys(("a", "r", "s"), 64 * SIDE * SIDE), "b": 64 * last * last}
+    assert "leaky" in plan.quantized
+    found = cheap_in_float(model, plan, backend_named("onnxruntime"), sizes, BUDGET)
+    return {name for piece in found for name in piece}
+
+
+POOL = "MaxPool <kernel_shape = [2, 2], strides = [2, 2]>"
+
+
+@pytest.mark.parametrize("between", [f"[pool] b = {POOL} (r)", f"[sum] s = Add (r, r) [pool] b = {POOL} (s)"])
+def test_what_a_pool_in_integers_reads_is_dear_by_itself(between: str) -> None:
+    """Its kernel is fast in the layout of integer convolutions alone: behind a float node it stays float as well."""
+    assert "leaky" not in pieces(between)
+    assert "leaky" in pieces("[other] b = LeakyRelu <alpha = 0.1> (r)")
