@@ -60,11 +60,7 @@ def quantized(
         rows.append(("weights", _stored(plan.stored)))
     rows += kept_rows(plan.kept_float, verbose)
     if check is not None:
-        texts = _sqnr_texts(check)
-        rows += labelled("SQNR", texts[: None if verbose else _MANY_OUTPUTS])
-        rows += [("", text) for text in _hidden_texts(check)]
-        if len(texts) > _MANY_OUTPUTS and not verbose:
-            rows.append(("", f"{len(texts) - _MANY_OUTPUTS} better outputs (-v lists them)"))
+        rows += _sqnr_rows(check, verbose)
         rows += _agreement_rows(check)
         before = check.against_source.given_bytes if check.against_source is not None else check.float_bytes
         rows.append(("size", smaller(before, check.quantized_bytes)))
@@ -82,12 +78,20 @@ def quantized(
         note_lines(screen, (note for note in result.notes if not note.startswith(TRIED)))
 
 
-def _sqnr_texts(check: Verification) -> list[str]:
-    """The accuracy of every float output, the worst first; named where there are several."""
+def _sqnr_rows(check: Verification, verbose: bool) -> list[tuple[str, str]]:
+    """The accuracy of float outputs, the worst first; of many some, and the model's first one: a decoder's logits."""
     floats = [(name, errors) for name, errors in check.outputs.items() if not math.isnan(errors.score)]
     scored = [(name, errors) for name, errors in floats if errors.reshaped or not math.isnan(errors.sqnr)]
     scored.sort(key=lambda pair: pair[1].level)
-    return [f"{name}: {accuracy_text(errors)}" if len(scored) > 1 else accuracy_text(errors) for name, errors in scored]
+    shown = scored if verbose else scored[:_MANY_OUTPUTS]
+    first = next((pair for name in check.outputs for pair in scored if pair[0] == name), None)
+    if first is not None and first not in shown:
+        shown = [*shown[:-1], first]
+    texts = [f"{name}: {accuracy_text(errors)}" if len(scored) > 1 else accuracy_text(errors) for name, errors in shown]
+    rows = labelled("SQNR", [*texts, *_hidden_texts(check)])
+    if more := len(scored) - len(shown):
+        rows.append(("", f"{plural(more, 'more output')} (-v lists all)"))
+    return rows
 
 
 def _hidden_texts(check: Verification) -> Iterator[str]:
@@ -193,7 +197,7 @@ def rewritten(screen: Screen, source: str, output: str, result: Rewritten, secon
         rows.append(("weights", _stored(result.stored)))
     rows += kept_rows(result.kept_float, verbose)
     rows += labelled("note", result.notes)
-    rows += labelled("SQNR", _sqnr_texts(check))
+    rows += _sqnr_rows(check, verbose)
     rows += _agreement_rows(check)
     rows.append(("size", smaller(check.float_bytes, check.quantized_bytes)))
     if check.speedup is not None:

@@ -438,6 +438,33 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         quantize(source, _feeds(2), options=Options(algorithms=("weight_only",)))
 
 
+def test_of_many_outputs_the_worst_are_shown_and_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A decoder gives its logits first, and then two caches a layer, which are often worse."""
+    caches = [f"c{k}" for k in range(20)]
+    lines = "logits = Add (x, h) \n" + "\n".join(f"{name} = MatMul (h, v)" for name in caches)
+    outputs = ", ".join(f"float[N, 64] {name}" for name in caches)
+    proto = build(
+        f"(float[N, 64] x) => (float[N, 64] logits, {outputs}) {{ h = MatMul (x, w) \n {lines} }}",
+        w=normal(64, 64, scale=0.01),
+        v=normal(64, 64, seed=1),
+    )
+    np.savez(tmp_path / "d.npz", x=normal(40, 64, scale=1.0))
+    argv = [
+        "quantize",
+        str(save(proto, tmp_path / "m.onnx")),
+        "-o",
+        str(tmp_path / "q.onnx"),
+        "--algorithm",
+        "weight_only",
+    ]
+    assert main([*argv, "--data", str(tmp_path / "d.npz")]) == 0
+    short = capsys.readouterr().out
+    assert "logits: " in short and sum(f"{name}: " in short for name in caches) == 7 and "13 more outputs" in short
+    assert main([*argv, "--data", str(tmp_path / "d.npz"), "-v"]) == 0
+    long = capsys.readouterr().out
+    assert all(f"{name}: " in long for name in caches) and "more output" not in long
+
+
 @pytest.mark.parametrize("algorithm", ["weight_only", "dynamic"])
 def test_integers_that_come_out_are_counted(algorithm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     proto = build(
