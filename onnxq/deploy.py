@@ -8,8 +8,8 @@ artifact that fails or computes something else. Every tensor whose scale was mov
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Set
-from dataclasses import replace
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -102,24 +102,21 @@ def deploy(
         if isinstance(model, (str, os.PathLike)):
             refuse_table(Path(model), source.model, _TABLE)
         raise nothing_to_deploy(source)
-    plan, numbers, notes, moved, refused = _adopt(source, past_quantizers(given), target, options)
-    if not plan.quantized:
-        raise nothing_to_deploy(source, plan)
-    warnings += refused
-    plan, bounds = keep_bounds(source, plan, numbers, options)
-    if bounds.kept:
-        notes.append(
-            f"deploy: a Clip keeps the bounds of quantizers that are left out: {', '.join(map(repr, bounds.kept))}"
-        )
+    adopted = _adopt(source, past_quantizers(given), target, options)
+    if not adopted.plan.quantized:
+        raise nothing_to_deploy(source, adopted.plan)
+    plan, bounds = keep_bounds(source, adopted.plan, adopted.numbers, options)
+    clips = ", ".join(map(repr, bounds.kept))
+    kept = [f"deploy: a Clip keeps the bounds of quantizers that are left out: {clips}"] if clips else []
     made = Quantized(
         source.model,
         plan,
-        numbers,
+        adopted.numbers,
         target,
-        notes=(*source.notes, *notes),
+        notes=(*source.notes, *adopted.notes, *kept),
         format=options.format or "",
         version=metadata.version("onnxq"),
-        recipe=("the scales of the model given", *_but_for(moved, target)),
+        recipe=("the scales of the model given", *_but_for(adopted.moved, target)),
         hints=hints(source.model, plan, target, {}),
     )
     result = made.rendered()
@@ -134,7 +131,7 @@ def deploy(
         at_home=target.at_home,
     )
     agreed = against_source(load(model), given, result, options)
-    told = (*checked.warnings, *warnings, *agreed.warnings, *_left_out(bounds, target.name, agreed))
+    told = (*checked.warnings, *warnings, *adopted.warnings, *agreed.warnings, *_left_out(bounds, target.name, agreed))
     checked = replace(checked, warnings=told, plain_sqnr=agreed.plain_sqnr, against_source=agreed)
     made = replace(made, verification=checked)
     say(made.verification)
@@ -158,10 +155,27 @@ def _left_out(bounds: Bounds, backend: str, agreed: SourceAgreement) -> list[str
     return told
 
 
-def _adopt(
-    source: Quantized, unquantized: Set[tuple[str, Edge | None]], target: Backend, options: Options
-) -> tuple[Plan, dict[str, QParams], list[str], Mapping[str, int], list[str]]:
-    """The target's plan with the source's numbers, notes, how many scales of which tensors were moved, and warnings."""
+@dataclass(frozen=True)
+class _Adopted:
+    """What a target makes of the numbers of a model given.
+
+    Attributes:
+        plan: the target's.
+        numbers: by site name.
+        moved: tensors whose scales are not those given, and how many of each.
+        notes: which have no use there, and which were moved.
+        warnings: which the target has not.
+    """
+
+    plan: Plan
+    numbers: dict[str, QParams]
+    moved: Mapping[str, int]
+    notes: Sequence[str]
+    warnings: Sequence[str]
+
+
+def _adopt(source: Quantized, unquantized: Set[tuple[str, Edge | None]], target: Backend, options: Options) -> _Adopted:
+    """The target's plan with the source's numbers."""
     in_float = {name for name, _ in unquantized}
     given = GivenNumbers(source, target, in_float)
     known = {site.tensor for site in source.plan.sites if site.role == "activation"} - in_float
@@ -210,7 +224,7 @@ def _adopt(
         end = "the table has no entry" if target.format_named(options.format).simulated else "written in float"
         notes.append(f"deploy: the model given has no scale for {', '.join(map(repr, without))}: {end}")
     notes += fit_to_target(source.model, plan, numbers, target)
-    return plan, numbers, notes, given.moved(plan, numbers), warnings
+    return _Adopted(plan, numbers, given.moved(plan, numbers), notes, warnings)
 
 
 def _but_for(moved: Mapping[str, int], target: Backend) -> list[str]:
