@@ -99,6 +99,33 @@ def test_a_channel_that_is_hardly_there_keeps_a_scale_that_is_a_number(name: str
         np.testing.assert_allclose(got, want, atol=1e-4 * float(np.abs(want).max()))
 
 
+def test_one_scale_stays_one_where_all_channels_are_scaled_alike() -> None:
+    codes, scale, zero = CASES["per tensor"]
+    proto = net(codes, scale, zero, gamma=np.sqrt(NORM["var"] + f32(1e-5)) * 2)
+    given = onnxq.read(proto)
+    (site,) = [site for site in given.plan.sites if site.role == "weight"]
+    qp = given.qparams[site.name]
+    assert [n.op_type for n in given.model.graph] == ["Conv"] and qp.scale.shape == qp.zero_point.shape == ()
+    assert qp.scale == pytest.approx(0.2) and qp.zero_point == 0
+
+
+@pytest.mark.parametrize("before", ["c = Relu (xd)", "c = Conv <pads = [1, 1, 1, 1]> (xd, f)"])
+def test_what_stands_behind_no_quantized_layer_stays(before: str) -> None:
+    proto = net(*CASES["narrow"])
+    middle = build(f"(float[1, 3, 6, 6] xd) => (float[1, 4, 6, 6] c) {{ {before} }}").graph.node
+    del proto.graph.node[2:4]
+    proto.graph.node.insert(2, middle[0])
+    if "Conv" in before:
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(normal(4, 3, 3, 3), "f"))
+    else:
+        for end in (*proto.graph.input, *proto.graph.output):
+            end.type.tensor_type.shape.dim[1].dim_value = 4
+    given = read(load_named(proto), BACKEND)
+    plan, numbers, notes = fold_quantized_batchnorm(given.model, given.plan, given.qparams)
+    assert "BatchNormalization" in {n.op_type for n in given.model.graph} and notes == []
+    assert plan.sites == given.plan.sites and numbers == given.qparams
+
+
 def test_scales_that_no_float32_holds_are_not_folded() -> None:
     codes, scale, zero = CASES["narrow"]
     given = onnxq.read(net(codes, scale * np.float32(1e10), zero, gamma=f32([1.5, -0.7, 1e30, -2.0])))

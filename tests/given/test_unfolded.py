@@ -155,3 +155,17 @@ def test_pairs_of_one_grid_on_one_tensor_are_one_quantizer() -> None:
     (site,) = [s for s in read.plan.sites if s.tensor == "a"]
     assert site.produced
     assert len(site.readers) == 2
+
+
+def test_grids_of_a_scale_for_each_channel_are_left() -> None:
+    model = build(
+        """(float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, w)
+            q = QuantizeLinear <axis = 1> (a, s, z)  y = DequantizeLinear <axis = 1> (q, s, z)
+        }""",
+        w=normal(4, 3, 3, 3),
+        s=np.full(4, 0.05, np.float32),
+        z=np.zeros(4, np.uint8),
+    )
+    read = onnxq.read(model)
+    assert unfolded(read) is read
