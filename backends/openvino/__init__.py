@@ -25,6 +25,9 @@ What OpenVINO 2026.4 computes wrongly in integers, and the float model rightly, 
   it refuses the model, a convolution runs in float. What is multiplied by a matrix has no zero point there.
 * A ConvTranspose that moves by 3 along its last axis, or cuts off more than its kernel reaches; a product of a vector.
 
+Of ReduceL1, ReduceLogSum and ReduceLogSumExp of opset 13 to 17 OpenVINO reads no axes, in float too, and reduces all of
+them: a model that has one is raised to opset 18.
+
 Scales are rounded to 16 significant bits (relative change 1e-5 at most): then both ends of a FakeQuantize's range are
 float32 numbers exactly, in both formats, and the scale can be read back.
 
@@ -74,6 +77,7 @@ from onnxq.graph.note import Note
 from onnxq.graph.passes.own_biases import own_biases
 from onnxq.graph.passes.strides_in_front import strides_in_front
 from onnxq.graph.passes.write_out import COMPOSITE
+from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import is_constant
 from onnxq.options import Options
 from onnxq.plan import Plan
@@ -91,6 +95,8 @@ from onnxq.spec import QuantSpec
 
 __all__ = ["BACKEND"]
 
+_WITHOUT_AXES = frozenset({"ReduceL1", "ReduceLogSum", "ReduceLogSumExp"})
+_AXES_OPSET = 18
 _MANTISSA = 16
 """Significant bits of a scale: times an 8-bit integer, 24, those of a float32."""
 
@@ -113,6 +119,11 @@ def _refuse(options: Options) -> None:
 def _rewrite(model: ir.Model) -> list[Note]:
     """Strides in front of the quantizers, and a bias of its own for each convolution; see the top of this file."""
     return [*strides_in_front(model), *own_biases(model), *zero_biases(model)]
+
+
+def _rewrite_opset(model: ir.Model) -> int:
+    """Of some reductions OpenVINO reads axes from opset 18 on, where they are an input; before, it reduces all."""
+    return _AXES_OPSET if any(node.op_type in _WITHOUT_AXES for node in all_nodes(model)) else 0
 
 
 def _adjust(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:
@@ -210,6 +221,7 @@ BACKEND = Backend(
     has_whole=COMPOSITE,
     refuses=_refuse,
     rewrite=_rewrite,
+    rewrite_opset=_rewrite_opset,
     adjust=_adjust,
     runtime="openvino",
     artifacts="model.onnx (QDQ, or FakeQuantize of org.openvinotoolkit)",

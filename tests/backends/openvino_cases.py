@@ -126,6 +126,19 @@ def _rows_into_channels() -> onnx.ModelProto:
     )
 
 
+def _sums_along_an_axis() -> onnx.ModelProto:
+    """Below opset 18 OpenVINO reads no axes of these, in float too: it reduces all of them."""
+    return build(
+        """(float[2, 4, 8] x) => (float[2, 4, 1] y, float[2, 4, 1] z) {
+            m = MatMul (x, w)
+            y = ReduceLogSumExp <axes = [2]> (m)
+            z = ReduceL1 <axes = [2]> (m)
+        }""",
+        w=normal(8, 8),
+        opset=12,
+    )
+
+
 CASES: dict[str, Callable[[], onnx.ModelProto]] = {
     "two readers": _two_readers,
     "two readers of a multiple": _two_readers_of_a_multiple,
@@ -138,4 +151,5 @@ CASES: dict[str, Callable[[], onnx.ModelProto]] = {
     "vector": _vector,
     "tokens": _tokens,
     "rows into channels": _rows_into_channels,
+    "sums along an axis": _sums_along_an_axis,
 }

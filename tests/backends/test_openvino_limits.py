@@ -135,3 +135,10 @@ def test_a_convolution_behind_a_concat_along_another_axis_than_channels_stays_fl
         axis=np.array([2]),
     )
     assert "d" in plan(streaming).quantized
+
+
+def test_reductions_whose_axes_it_reads_as_an_input_only_are_of_opset_18() -> None:
+    for name, opset in (("sums along an axis", 18), ("spatial attention", 17)):
+        model = CASES[name]()
+        q = onnxq.quantize(model, feeds_for(model), backend="openvino")
+        assert q.rendered().opset_imports[""] == opset
