@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Literal
 import onnx_ir as ir
 
 from onnxq.calibration.ranges import check_range
+from onnxq.checks.findings import Finding
 from onnxq.errors import OptionError
+from onnxq.graph.note import Note
 from onnxq.graph.recognition.groups import KINDS
 from onnxq.op_rule import ANY_BITS, Kind, OpRule
+from onnxq.options import Options
+from onnxq.plan import Plan
+from onnxq.qparams import QParams
 from onnxq.spec import NEWEST_OPSET, QuantSpec
 
 if TYPE_CHECKING:
-    from onnxq.checks.findings import Finding
-    from onnxq.graph.note import Note
-    from onnxq.options import Options
-    from onnxq.plan import Plan
-    from onnxq.qparams import QParams
     from onnxq.quantized import Quantized
 
 __all__ = ["Backend", "Format", "Kind", "OpRule"]

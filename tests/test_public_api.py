@@ -13,7 +13,6 @@ from types import ModuleType
 import pytest
 
 import onnxq
-from onnxq.graph.note import Note
 from tests.models import feeds_for
 from tests.targets import residual
 
@@ -108,7 +107,7 @@ def handed_out(hint: object) -> Iterator[str]:
 def test_what_functions_take_and_types_hold_is_public(name: str) -> None:
     """So that a program can name the type of what it is given."""
     value = onnxq._public(name)
-    later = {one: onnxq._public(one) for one in onnxq.__all__} | {"Note": Note}  # imported for type checkers alone
+    later = {one: onnxq._public(one) for one in onnxq.__all__}  # what a module imports for type checkers alone
     hints = typing.get_type_hints(value, localns=later)
     found = {held for key, hint in hints.items() if not key.startswith("_") for held in handed_out(hint)}
     own = {"Measured", "Note"}  # of Statistics, and of passes over graphs, which hooks of targets are
