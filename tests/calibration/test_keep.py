@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -67,3 +68,18 @@ def test_copies_and_types() -> None:
     assert not keeper.kept[0].feeds["x"].any() and keeper.kept[0].outputs["y"].shape == (2,)
     keeper.offer(1, {"x": np.array([object()], object)}, {})
     assert len(keeper.kept) == 1, "what a file cannot hold is not kept"
+
+
+def test_numbers_are_held_in_the_types_that_they_came_in() -> None:
+    """But for those that a file without pickle has no type for; float32 holds these exactly."""
+    keeper = Keeper(2, 1 << 20)
+    bfloat = np.array([1.5, -3.0], ml_dtypes.bfloat16)
+    double = np.array([0.1, 1e300])
+    half = np.array([0.5], np.float16)
+    keeper.offer(0, {"a": double, "b": bfloat}, {"c": half, "d": np.array([7])})
+    (sample,) = keeper.kept
+    arrays = {**sample.feeds, **sample.outputs}
+    assert {name: str(array.dtype) for name, array in arrays.items()} == {
+        "a": "float64", "b": "float32", "c": "float16", "d": "int64",
+    }  # fmt: skip
+    assert arrays["a"].tolist() == double.tolist() and arrays["b"].tolist() == [1.5, -3.0]
