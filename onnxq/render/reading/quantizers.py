@@ -183,6 +183,8 @@ def _zero_points(node: ir.Node, value: ir.Value | None, bits: int, scales: np.nd
         return None
     if 0 < bits < 8 and zeros.dtype == np.uint8 and scales is not None and scales.size:
         rows = math.prod(scales.shape[:-1]) if scales.ndim > 1 else node.attributes.get_int("N", 1)
+        if rows < 1 or zeros.size % rows or 8 % bits:
+            return None  # nothing that a kernel would take
         apart = np.unpackbits(zeros.reshape(rows, -1, 1), axis=-1, bitorder="little").reshape(rows, -1, bits)
         zeros = np.packbits(apart, axis=-1, bitorder="little")[:, : scales.size // rows]
     return int(zeros.min()), int(zeros.max())

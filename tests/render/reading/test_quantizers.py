@@ -185,3 +185,16 @@ def test_fused_operators_have_scales_at_places_of_their_own(
     listed = found(model)
     got = {n: (q.dtype, q.scales, q.scale, q.zero_point) for n, q in listed.items() if q.role == "weight"}
     assert got == weights and all(q.axis == (1 if q.scales > 1 else None) for q in listed.values())
+
+
+@pytest.mark.parametrize(("count", "bits"), [(3, 4), (4, 3)])
+def test_zero_points_that_do_not_fit_are_no_error(count: int, bits: int) -> None:
+    model = build(
+        f"(float[1, 32] x) => (float[1, 4] y) {{ y = com.microsoft.MatMulNBits"
+        f" <K = 32, N = 4, bits = {bits}, block_size = 16> (x, w, s, z) }}",
+        domains={"com.microsoft": 1},
+        w=np.zeros((4, 2, 8), np.uint8),
+        s=np.ones((4, 2), np.float32),
+        z=np.zeros(count, np.uint8),
+    )
+    assert found(model)["w"].zero_point is None
