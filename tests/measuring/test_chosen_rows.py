@@ -56,6 +56,17 @@ def test_outputs_behind_a_top_k_of_as_many_rows() -> None:
     assert rows_of(detector(4)) == {}, "so few are experts or classes"
 
 
+def test_other_constants_than_a_count_pick_no_rows() -> None:
+    text = "(float[1, 80] x) => (float[1, 20, 4] y) { y = Reshape (x, shape) }"
+    assert rows_of(build(text, shape=np.array([1, 20, 4]))) == {}
+
+
+def test_a_column_that_is_the_same_in_all_rows_tells_nothing() -> None:
+    wanted = np.stack([np.arange(20.0), np.full(20, 7.0)], axis=1).astype(np.float32)[None]
+    got = wanted[:, ::-1] + np.float32([0.1, 0.3])
+    np.testing.assert_array_equal(matched(wanted, got, -2), got[:, ::-1])
+
+
 def test_a_detector_whose_rows_change_places_is_judged_by_its_rows() -> None:
     model, data = detector(), list(images(1, 16, 12, 12))
     result = onnxq.quantize(model, data, options=Options(placement="compute"))

@@ -75,6 +75,17 @@ def test_a_transpose_that_says_no_order_turns_all_axes_round() -> None:
     assert found(model) == {"y": (Partition(-3, ("a", "b"), (3, 1)),)}
 
 
+def test_numbers_of_a_place_stay_last_where_places_are_put_into_rows() -> None:
+    model = build(
+        """(float[1, 3, 4, 4, 4] a, float[1, 3, 4, 4, 1] b) => (float[1, N, 5] y) {
+            c = Concat <axis = 4> (a, b)
+            y = Reshape (c, rows)
+        }""",
+        rows=np.array([1, -1, 5]),
+    )
+    assert found(model) == {"y": (Partition(-1, ("a", "b"), (4, 1)),)}
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -82,6 +93,7 @@ def test_a_transpose_that_says_no_order_turns_all_axes_round() -> None:
         "(float[2, 3] a) => (float[2, 3] y) { y = Identity (a) }",
         "(float[2, 3] a, float[2, 3] b) => (float[3, 4] y) { c = Concat <axis = 1> (a, b)\n y = Reshape (c, s) }",
         "(float[2, N] a, float[2, M] b) => (float[2, K] y) { y = Concat <axis = 1> (a, b) }",
+        "(float[2, 3] a) => (float[2, 6] y) { y = Concat <axis = 1> (a, a) }",
     ],
 )
 def test_what_is_not_joined_or_not_known_has_no_branches(text: str) -> None:
