@@ -63,7 +63,7 @@ def test_other_constants_than_a_count_pick_no_rows() -> None:
 
 def test_a_column_that_is_the_same_in_all_rows_tells_nothing() -> None:
     wanted = np.stack([np.arange(20.0), np.full(20, 7.0)], axis=1).astype(np.float32)[None]
-    got = wanted[:, ::-1] + np.float32([0.1, 0.3])
+    got = wanted[:, ::-1] + np.array([0.1, 0.3], np.float32)
     np.testing.assert_array_equal(matched(wanted, got, -2), got[:, ::-1])
 
 

@@ -48,3 +48,23 @@ def test_a_state_whose_end_is_a_graph_output_stays() -> None:
     feeds = {"x": f32(random(1, 4))}
     for before, after in zip(run(proto, feeds), run(to_proto(normal), feeds), strict=True):
         np.testing.assert_allclose(before, after, rtol=1e-5, atol=1e-6)
+
+
+def test_states_that_change_places_or_become_a_constant_are_no_invariants() -> None:
+    proto = build(
+        """g (float[1,4] x, float[1,4] z) => (float[1,4] y) {
+            a_end, b_end, c_end = Loop (trips, , x, z, x) <body = step
+                (int64 i, bool c, float[1,4] a, float[1,4] b, float[1,4] d) =>
+                (bool c_out, float[1,4] a_out, float[1,4] b_out, float[1,4] d_out)
+                { c_out = Identity(c) a_out = Identity(b) b_out = Identity(a) d_out = Identity(one) }>
+            s = Sub(a_end, b_end)  y = Add(s, c_end) }""",
+        trips=np.array(3, np.int64),
+        one=random(1, 4, seed=7),
+    )
+    normal = load(proto)
+    normalize(normal)
+    loop = next(node for node in normal.graph if node.op_type == "Loop")
+    assert (len(loop.inputs), len(loop.outputs)) == (5, 3)
+    feeds = {"x": f32(random(1, 4)), "z": f32(random(1, 4, seed=3))}
+    for before, after in zip(run(proto, feeds), run(to_proto(normal), feeds), strict=True):
+        np.testing.assert_allclose(before, after, rtol=1e-6)
