@@ -23,6 +23,9 @@ from onnxq.spec import PerChannel, PerTensor, QuantSpec, Scheme
 
 __all__ = ["GivenNumbers"]
 
+_PASSED_ON = REORDERINGS | {"Expand", "Gather", "GatherElements", "GatherND", "Slice", "Split", "Tile"}
+"""Operators that give numbers of their first input, in another order, some of them or several times."""
+
 
 @dataclass
 class GivenNumbers:
@@ -101,13 +104,13 @@ class GivenNumbers:
         return numbers, shared
 
     def _before(self, site: Site) -> str | None:
-        """The tensor of which an activation without numbers is a reordering, where all of its readers read those that
-        it was given, and the target has quantizers like it: behind the reordering they are the same.
+        """The tensor whose numbers an activation without grid is made of, where all of its readers read those that it
+        was given, and the target has quantizers like it: on the same grid they are the same.
         """
         if site.role != "activation" or ("activation", site.tensor) in self._given:
             return None
         node = self._makers.get(site.tensor)
-        while node is not None and node.op_type in REORDERINGS and node.domain == "" and node.inputs[0] is not None:
+        while node is not None and node.op_type in _PASSED_ON and node.domain == "" and node.inputs[0] is not None:
             name = node.inputs[0].name or ""
             found = self._given.get(("activation", name))
             if found is not None:

@@ -246,3 +246,25 @@ def test_numbers_in_front_of_a_reordering_hold_behind_it(backend: str) -> None:
     assert not [note for note in made.notes if "does not quantize" in note]
     (site,) = (site for site in made.plan.sites if any(edge.node == "Gemm" and not edge.index for edge in site.readers))
     assert float(made.qparams[site.name].scale) == pytest.approx(0.05, rel=1e-5)
+
+
+def test_numbers_in_front_of_a_selection_hold_behind_it() -> None:
+    """A layer reads rows that are chosen out of a quantized tensor, as torch.export writes ``x[rows, chosen]``."""
+    source = build(
+        """(float[2, 3, 4] x) => (float[2, 36] y) {
+            xq = QuantizeLinear (x, s, z)
+            xd = DequantizeLinear (xq, s, z)
+            chosen = GatherND (xd, which)
+            vd = DequantizeLinear (v, sw, z)
+            y = Gemm (chosen, vd)
+        }""",
+        s=f32(0.03),
+        z=np.int8(0),
+        sw=f32(0.01),
+        which=np.array([[0, 2], [1, 1]]),
+        v=np.resize(CODES, (4, 36)),
+    )
+    made = same(source, "onnxruntime")
+    assert "Gemm" in made.plan.quantized.values()
+    (site,) = (site for site in made.plan.sites if any(edge.node == "Gemm" and not edge.index for edge in site.readers))
+    assert float(made.qparams[site.name].scale) == pytest.approx(0.03, rel=1e-5)
