@@ -94,13 +94,26 @@ def _write_by_torchscript(
 
 @contextmanager
 def in_float32() -> Iterator[None]:
-    """No gradients, and no autocast of the caller's: what is written computes in the types of its tensors."""
+    """No gradients, and no autocast, of the caller's or inside a module: what is written computes in float32."""
+    enter = torch.autocast.__enter__
+
+    def disabled(self: torch.autocast) -> Any:
+        enabled, self._enabled = self._enabled, False
+        try:
+            return enter(self)
+        finally:
+            self._enabled = enabled
+
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
-        yield
+        torch.autocast.__enter__ = disabled  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            torch.autocast.__enter__ = enter  # type: ignore[method-assign]
 
 
 @contextmanager

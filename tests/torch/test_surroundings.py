@@ -19,6 +19,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import onnxq.torch as qat
+from onnxq.torch.exporter import in_float32
 from tests.contract import infer
 from tests.torch.nets import W4A4, Plain, assert_same, batches, differences
 
@@ -50,6 +51,28 @@ def test_autocast_around_prepare_and_export_changes_neither(tmp_path: Path) -> N
         path = qat.export(model, tmp_path / "trained.onnx", (data[0],))
     with model.eval().set(round_biases=False):
         assert_same(differences(model, path, data, optimize=False), 0.1)
+
+
+class Mixed(Plain):
+    """Mixed precision inside the module, as some libraries write it and wrappers of modules add it."""
+
+    @torch.autocast("cpu", dtype=torch.bfloat16)  # type: ignore[untyped-decorator]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).float()
+
+
+def test_autocast_inside_the_module_is_left_out_of_the_file_alone(tmp_path: Path) -> None:
+    data = batches(4, 3, 10, 10)
+    net = Mixed()
+    model = qat.prepare(net, (data[0],), options=W4A4, batches=data).eval()
+    assert model.plan.sites == qat.prepare(Plain(), (data[0],), options=W4A4).plan.sites
+    mixed = model(data[0])
+    path = qat.export(model, tmp_path / "trained.onnx", (data[0],), input_names=["x"])
+    assert torch.equal(model(data[0]), mixed)
+    with in_float32(), model.set(round_biases=False):
+        assert_same(differences(model, path, data, optimize=False), 0.1)
+        exact = model(data[0])
+    assert not torch.equal(exact, mixed), "the test needs a module that computes in bfloat16"
 
 
 def test_a_module_that_asks_for_a_gradient_of_what_a_quantizer_gave() -> None:
