@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnxq.deploying.border import beside_border
 from onnxq.given.written_out import bound_behind
 from onnxq.graph.namer import Namer
+from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import only_reader
 from onnxq.measuring.clipped import clipped
 from onnxq.options import Options
@@ -61,7 +62,7 @@ def keep_bounds(source: Quantized, plan: Plan, numbers: dict[str, QParams], opti
         if site.role == "activation" and site.tensor not in held
         if source.qparams[site.name].scale.ndim or (site.tensor, float(source.qparams[site.name].scale)) not in scales
     ]
-    values = {v.name or "": v for node in source.model.graph for v in node.outputs}
+    values = {v.name or "": v for node in all_nodes(source.model) for v in node.outputs}
     behind = {site.tensor: numbers[site.name] for site in plan.sites if site.role == "activation"}
     ends: dict[str, tuple[float, float]] = {}
     for site in out:

@@ -80,6 +80,31 @@ def test_who_reads_the_tensor_past_the_quantizer_reads_all_of_it() -> None:
     assert sqnr(outputs(source), outputs(result)) > 35
 
 
+@pytest.mark.parametrize("backend", ["openvino", "academic"])
+def test_a_clip_stays_inside_a_branch(backend: str) -> None:
+    source = build(
+        """(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) {
+            largest = ReduceMax <keepdims = 0> (x)  always = Greater (largest, least)
+            y = If (always) <
+                then_branch = one () => (float[1, 4, 8, 8] o) {
+                    xq = QuantizeLinear (x, s, z)  xd = DequantizeLinear (xq, s, z)
+                    wd = DequantizeLinear <axis = 0> (w, sw, zw)
+                    c = Conv <pads = [1, 1, 1, 1]> (xd, wd)
+                    q = QuantizeLinear (c, t, z)  o = DequantizeLinear (q, t, z)
+                },
+                else_branch = other () => (float[1, 4, 8, 8] n) { n = Neg (x) }
+            >
+        }""",
+        **GRIDS,
+        t=f32(0.03),
+        least=f32(-100),
+    )
+    made = onnxq.deploy(source, backend=backend)
+    result = made.rendered()
+    assert "Clip" in {node.op_type for node in result.graph.all_nodes()}
+    assert sqnr(outputs(source), outputs(result)) > 35 and "clip what passes now" not in warnings(made)
+
+
 RELU = """d = DequantizeLinear (q, t, z)  r = Relu (d)
     rq = QuantizeLinear (r, u, from)  rd = DequantizeLinear (rq, u, from)
     vd = DequantizeLinear <axis = 0> (v, sw, zw)  y = Conv (rd, vd)"""
