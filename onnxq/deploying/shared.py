@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.graph.traverse import all_nodes
+from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.plan import Edge, Plan, Site
 from onnxq.qparams import QParams, from_range
 from onnxq.spec import QuantSpec, Scheme
@@ -37,7 +37,7 @@ def share_grids(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParam
         The tensors whose grid has changed.
     """
     groups, clipping = _handed_on(model, plan, numbers)
-    outputs = {value.name for value in model.graph.outputs}
+    outputs = _outputs(model)
     changed: list[str] = []
     for members in groups:
         grids = [numbers[site.name] for site in members]
@@ -114,9 +114,14 @@ def _handed_on(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> t
     return [group for group in found if len(group) > 1], _clipping(model, made_by, numbers)
 
 
+def _outputs(model: ir.Model) -> set[str | None]:
+    """What the model gives, and its branches and bodies."""
+    return {value.name for graph in all_graphs(model) for value in graph.outputs}
+
+
 def _clipping(model: ir.Model, made_by: Mapping[str, list[Site]], numbers: Container[str]) -> set[str]:
     """Operators whose results have numbers, or are read by such alone, averages aside."""
-    outputs = {value.name for value in model.graph.outputs}
+    outputs = _outputs(model)
     found: set[str] = set()
     for node in reversed(list(all_nodes(model))):
         made = made_by.get(node.name or "")

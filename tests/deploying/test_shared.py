@@ -191,13 +191,18 @@ def between(nodes: str, outputs: str = "q", *, bits: int = 8) -> tuple[dict[str,
         The scales of ``a`` and ``q`` where the numbers are shared, and the tensors that were told of.
     """
     ends = ", ".join(f"float[1, 4, 6, 6] {name}" for name in outputs)
-    model = ir.from_proto(build(f"(float[1, 4, 6, 6] x) => ({ends}) {{ a = Relu (x)\n {nodes} }}"))
+    return shared(f"(float[1, 4, 6, 6] x) => ({ends}) {{ a = Relu (x)\n {nodes} }}", bits=bits)
+
+
+def shared(text: str, bits: int = 8) -> tuple[dict[str, float], list[str]]:
+    """As :func:`between`, of a whole graph."""
+    model = ir.from_proto(build(text))
     spec = QuantSpec(signed=False, symmetric=False)
     sites = tuple(
         Site(name, name, "activation", spec, tuple(Edge(node, 0) for node in readers), tied_to=tied)
         for name, readers, tied in (("a", ("first", "side"), "q"), ("p", ("second",), "q"), ("q", (), None))
     )
-    known = {node.name for node in model.graph}
+    known = {node.name for node in model.graph.all_nodes()}
     sites = tuple(replace(s, readers=tuple(e for e in s.readers if e.node in known)) for s in sites)
     numbers = {"a": grid(0.1, bits), "q": grid(0.05)}
     told = share_grids(model, Plan("any", sites, {}), numbers)
@@ -224,6 +229,23 @@ def test_what_only_the_tie_reads_is_clipped_as_its_output_is() -> None:
 )
 def test_what_is_averaged_or_seen_elsewhere_is_held_as_a_whole(nodes: str, outputs: str) -> None:
     scales, told = between(nodes, outputs)
+    assert scales == {"a": 0.1, "q": 0.1} and told == ["q"]
+
+
+def test_what_a_branch_gives_is_held_as_a_whole() -> None:
+    ends = ", ".join(f"float[1, 4, 6, 6] {name}" for name in "qp")
+    other = ", ".join(f"float[1, 4, 6, 6] {name}" for name in "rs")
+    scales, told = shared(
+        f"""(float[1, 4, 6, 6] x, bool c) => (float[1, 4, 6, 6] y, float[1, 4, 6, 6] z) {{
+            y, z = If (c) <
+                then_branch = one () => ({ends}) {{ a = Relu (x)
+                    [first] p = {POOL} (a)
+                    [second] q = {POOL} (p) }},
+                else_branch = two () => ({other}) {{ r = Relu (x)
+                    s = Neg (x) }}
+            >
+        }}"""
+    )
     assert scales == {"a": 0.1, "q": 0.1} and told == ["q"]
 
 
