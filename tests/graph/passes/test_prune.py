@@ -37,6 +37,21 @@ def test_optional_outputs_that_nothing_reads_go() -> None:
     assert [len(node.outputs) for node in model.graph] == [2]
 
 
+def test_outputs_in_front_of_one_that_is_needed_stay() -> None:
+    text = """g (float[3,1,2] x) => (float[1,1,4] h) { y, h, c = LSTM <hidden_size = 4> (x, w, r) }"""
+    constants = {"w": random(1, 16, 2), "r": random(1, 16, 4, seed=1)}
+    model, _ = apply(remove_dead, build(text, **constants), {"x": random(3, 1, 2)})
+    assert [len(node.outputs) for node in model.graph] == [2]
+
+
+def test_statistics_of_a_normalization_in_training_stay() -> None:
+    """Their number says that it is in training."""
+    text = "g (float[2,3,4] x) => (float[2,3,4] y) { y, m, v = BatchNormalization <training_mode = 1> (x, s, b, k, u) }"
+    constants = {name: 1 + random(3, seed=seed) ** 2 for seed, name in enumerate("sbku")}
+    model, _ = apply(remove_dead, build(text, opset=15, **constants), {"x": random(2, 3, 4)})
+    assert [len(node.outputs) for node in model.graph] == [3]
+
+
 def test_unread_branches_go_with_what_they_read() -> None:
     text = """g (float[4] x, bool c) => (float[4] y) {
         t = Neg(x)
@@ -82,9 +97,9 @@ def test_what_changes_something_stays(node: str) -> None:
 
 
 def test_dropout_whose_mask_is_read_stays() -> None:
-    text = "g (float[4] x) => (float[4] y, bool[4] m) { y, m = Dropout(x) }"
+    text = "g (float[4] x) => (float[4] y, bool[4] m) { a, m = Dropout(x) \n y = Relu(a) }"
     model, _ = apply(eliminate_identity, build(text), X)
-    assert ops(model) == ["Dropout"]
+    assert ops(model) == ["Dropout", "Relu"]
 
 
 def test_output_keeps_its_name() -> None:
