@@ -12,6 +12,7 @@ from onnxq.graph.note import Note
 from onnxq.graph.passes.write_out import can_be_written, write
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import static_shape
 
 __all__ = ["lower_opset", "newer_than"]
 
@@ -36,6 +37,9 @@ _ADDITIVE: dict[int, frozenset[str]] = {
         "OptionalHasElement QuantizeLinear ReduceLogSum ReduceLogSumExp ReverseSequence SpaceToDepth Unique",
     }.items()
 }
+_POOLS = ("AveragePool", "MaxPool")
+_CEILING = 22
+"""From here on ``ceil_mode`` counts no window that would start behind the input and its padding."""
 _OLDEST = 19
 """Down to here the changes above are all that there are."""
 
@@ -67,9 +71,30 @@ def lower_opset(model: ir.Model, most: int) -> list[Note]:
     for node in list(all_nodes(model)):
         if node.domain == "" and not _is_said(node, current, most):
             write(node, current, namer)
+        elif node.op_type in _POOLS and node.domain == "" and most < _CEILING <= current:
+            _pad_windows(node)
     model.opset_imports[""] = most
     infer_shapes(model)
     return [Note("opset", "", f"lowered from {current} to {most}")]
+
+
+def _pad_windows(node: ir.Node) -> None:
+    """Write the windows of ``ceil_mode`` as padding, where an older opset would count one more than there are."""
+    get, source, result = node.attributes, static_shape(node.inputs[0]), static_shape(node.outputs[0])
+    plain = get.get_string("auto_pad", "NOTSET") == "NOTSET" and not get.get_int("count_include_pad", 0)
+    if not get.get_int("ceil_mode", 0) or source is None or result is None or not plain:
+        return
+    kernel, count = get.get_ints("kernel_shape"), len(source) - 2
+    strides, dilations = (get.get_ints(name, (1,) * count) for name in ("strides", "dilations"))
+    pads = list(get.get_ints("pads", (0,) * 2 * count))
+    reach = [(size - 1) * step + 1 for size, step in zip(kernel, dilations, strict=True)]
+    room = [source[k + 2] + pads[k] + pads[k + count] - reach[k] for k in range(count)]
+    if all(-(-room[k] // strides[k]) + 1 == result[k + 2] for k in range(count)):
+        return
+    for k in range(count):
+        pads[k + count] += max(0, (result[k + 2] - 1) * strides[k] - room[k])
+    node.attributes["pads"] = ir.AttrInt64s("pads", pads)
+    node.attributes["ceil_mode"] = ir.AttrInt64("ceil_mode", 0)
 
 
 def _is_said(node: ir.Node, current: int, most: int) -> bool:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -37,6 +38,20 @@ def test_what_only_got_more_types_stays(opset: int) -> None:
     model, notes = apply(lowered, proto, {"x": random(1, 3, 8, 8)})
     assert model.opset_imports[""] == 19 and ops(model) == before
     assert [note.message for note in notes] == [f"lowered from {opset} to 19"]
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize(("kernel", "ceil_mode"), [("2, 1", 0), ("2, 3", 1)])
+def test_windows_that_start_behind_the_input_are_counted_in_no_older_opset(
+    op: str, kernel: str, ceil_mode: int
+) -> None:
+    """Of 10 columns, kernel 1 and strides 2, opset 19 has 6 windows; 9 rows with kernel 2 need a padded one."""
+    pool = f"{op} <ceil_mode = 1, strides = [2, 2], kernel_shape = [{kernel}]>"
+    text = f"g (float[1, 2, 9, 10] x) => (float[1, 2, 5, 5] y) {{ y = {pool} (x) }}"
+    model, _ = apply(lowered, build(text, opset=22, ir_version=10), {"x": random(1, 2, 9, 10)})
+    (node,) = model.graph
+    assert node.attributes.get_int("ceil_mode", 0) == ceil_mode
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
 
 
 @pytest.mark.parametrize("form", ["", '<approximate = "tanh">', '<approximate = "none">'])
