@@ -63,3 +63,16 @@ def test_left_alone(body: str, reason: str) -> None:
     model, notes = apply(fold_pad, proto, {"x": random(1, 3, 6, 6)})
     assert "Pad" in ops(model)
     assert reason in notes[0].message
+
+
+@pytest.mark.parametrize(
+    "node", ["ConvTranspose(p, v)", "MaxPool<kernel_shape = [3, 3]>(p)", "AveragePool<kernel_shape = [3, 3]>(p)"]
+)
+def test_other_operators_see_the_padding(node: str) -> None:
+    proto = build(
+        f"g (float[1,3,6,6] x) => (float[a,b,c,d] y) {{ p = Pad(x, amounts) \n y = {node} }}",
+        v=random(3, 2, 3, 3),
+        amounts=i64([0, 0, 1, 1, 0, 0, 1, 1]),
+    )
+    model, notes = apply(fold_pad, proto, {"x": random(1, 3, 6, 6) - 5})
+    assert ops(model) == ["Pad", node.partition("<")[0].partition("(")[0]] and notes == []

@@ -38,6 +38,11 @@ def rewritten(source: onnx.ModelProto) -> ir.Model:
     return model
 
 
+def test_convolutions_that_read_every_element_get_no_pool() -> None:
+    model = rewritten(block("strides = [1, 1]", "strides = [1, 1]"))
+    assert [node.op_type for node in model.graph] == ["Relu", "Conv", "Conv"]
+
+
 @pytest.mark.parametrize("size", ["7", "N"])
 @pytest.mark.parametrize(
     ("first", "second", "pools"),

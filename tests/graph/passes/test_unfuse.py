@@ -104,6 +104,12 @@ def test_product_with_transposed_data() -> None:
     assert ops(model) == ["Transpose", "MatMul"]
 
 
+def test_product_that_moves_axes_of_batches_is_left() -> None:
+    text = "(float[7, 2, 16] x) => (float[2, 7, 5] y) { y = com.microsoft.FusedMatMul <transBatchA = 1> (x, w) }"
+    model, _ = apply(plain, fused(text, w=random(2, 16, 5)), {"x": random(7, 2, 16, seed=3)})
+    assert ops(model) == ["FusedMatMul"]
+
+
 def test_product_of_two_activations_is_left() -> None:
     text = "(float[16, 16] x) => (float[16, 16] y) { y = com.microsoft.FusedMatMul <alpha = 0.5> (x, x) }"
     model, notes = apply(plain, fused(text), {"x": random(16, 16)})
