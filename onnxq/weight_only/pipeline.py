@@ -3,51 +3,39 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
-from onnxq.calibration.chance import one_of_each_pair
-from onnxq.calibration.data import open_data
-from onnxq.calibration.roles import spread
 from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import OptionError
 from onnxq.graph.passes.halves import store_in_half
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_nodes
-from onnxq.memory import give_back
 from onnxq.notes.aloud import say
 from onnxq.notes.cautions import poor, slow, vague
 from onnxq.options import ImageOptions, Options
 from onnxq.options.override import GivenOverrides
-from onnxq.ort.session import inputs_of
-from onnxq.plan import Kept
 from onnxq.prepare import Prepared, lowered
 from onnxq.rewritten import Rewritten, nothing_done
 from onnxq.spec import NEWEST_OPSET
-from onnxq.weight_only.activations import Activations
-from onnxq.weight_only.examine import Reference, examine
+from onnxq.weight_only.examine import examine
 from onnxq.weight_only.experts import complete
 from onnxq.weight_only.files import Output
 from onnxq.weight_only.find import Matrix, find
+from onnxq.weight_only.job import Job
 from onnxq.weight_only.learn import Learner
-from onnxq.weight_only.mix import Mixture, mix, require_folder, write_choice
+from onnxq.weight_only.mix import require_folder, write_choice
 from onnxq.weight_only.recipe import FASTEST, Recipe
 from onnxq.weight_only.remarks import remarks, title, why_slow
-from onnxq.weight_only.render import Parts, rewrite, tensors_of
-from onnxq.weight_only.segments import Segment, SegmentedModel, within
-from onnxq.weight_only.tied import for_product, tie
+from onnxq.weight_only.render import rewrite
+from onnxq.weight_only.tied import tie
 
 __all__ = ["quantize_weights", "rewrite_weights"]
 
-_SAMPLES = 32
-"""Samples used at most, where no other number is asked for."""
-_PROBES = 4
-"""Samples that the noise of each weight is measured with."""
 _OPSET = {"qdq": 21, "matmulnbits": 17}
 
 
@@ -149,7 +137,7 @@ def rewrite_weights(
     own = [matrix for matrix in matrices if not matrix.tied]
     path = Path(source) if isinstance(source, (str, os.PathLike)) else None
     with Output(output, model, path) as files:
-        job = _Job(model, recipe, files, Learner(recipe), kept, reporter, options)
+        job = Job(model, recipe, files, Learner(recipe), kept, reporter, options)
         reference = job.without_data(own) if data is None else job.with_data(own, data, image)
         job.share([matrix for matrix in matrices if matrix.tied])
         job.made = complete(job.made)
@@ -195,122 +183,6 @@ def _with_blocks(model: ir.Model, options: Options) -> list[str]:
             hint="Use format=matmulnbits",
         )
     return lowered(model, "onnxruntime", NEWEST_OPSET, options)
-
-
-@dataclass(eq=False)
-class _Job:
-    """The work on one model: what was made so far, and how many samples there are, where that is known."""
-
-    model: ir.Model
-    recipe: Recipe
-    files: Output
-    learner: Learner
-    kept: list[Kept]
-    reporter: Reporter
-    options: Options
-    mixture: Mixture | None = None
-    made: list[tuple[Matrix, Parts]] = field(default_factory=list)
-    there: int | None = None
-
-    def without_data(self, matrices: Sequence[Matrix]) -> Reference:
-        """Quantize every matrix from its numbers alone."""
-        matrices = self._mixed(matrices, ())
-        with self.reporter.phase("quantize", total=len(matrices), unit="weights") as advance:
-            for done, matrix in enumerate(matrices, 1):
-                self._quantize(matrix)
-                advance(done)
-        return Reference()
-
-    def with_data(self, matrices: Sequence[Matrix], data: Any, image: ImageOptions | None) -> Reference:
-        """Run the float model segment by segment and quantize the matrices of each while its data is there."""
-        opened = open_data(data, inputs_of(self.model), image=image, samples=self.options.samples or _SAMPLES)
-        feeds, self.there = list(opened), opened.total
-        self.learner.fitting, held = one_of_each_pair(len(feeds))
-        self.learner.held = held or [0]
-        matrices = self._mixed(matrices, [feeds[k] for k in spread(self.learner.fitting, _PROBES)])
-        learning = self.recipe.method != "rtn"
-        run = SegmentedModel(
-            self.model,
-            {node for matrix in matrices if learning and matrix.multiplied for node in matrix.nodes},
-            **self.runtime,
-            prepack=False,
-        )
-        reference = Reference(feeds, Activations(), self.learner.held)
-        left = {id(matrix): matrix for matrix in matrices}
-        with self.reporter.phase("quantize", total=len(matrices), unit="weights") as advance:
-            for segment, _ in run.run(feeds, reference.outputs):
-                there = set(reference.outputs.names()) if learning else set()
-                for matrix, names in self._of(segment, left):
-                    self._quantize(matrix, reference.outputs, [name for name in names if name in there])
-                    advance(len(matrices) - len(left))
-                self.learner.forget()
-            for matrix in list(left.values()):
-                self._quantize(matrix)
-            advance(len(matrices))
-        return reference
-
-    def share(self, tied: Sequence[Matrix]) -> None:
-        """Let matrices have the integers of the tables that they are tied to."""
-        tables = {matrix.value.name: parts for matrix, parts in self.made if matrix.gathered}
-        for matrix in tied:
-            if (parts := tables.get(matrix.tied)) is None:
-                self._leave(matrix)
-            else:
-                self.made.append((matrix, {**parts, "codes": for_product(parts["codes"], matrix, self.recipe)}))
-
-    def _leave(self, matrix: Matrix) -> None:
-        reason = "its weight holds NaN or infinite values"
-        self.kept += [Kept(node.name or "", node.op_type, reason) for node in matrix.nodes]
-
-    @property
-    def runtime(self) -> dict[str, Any]:
-        """What onnxruntime is opened with."""
-        return {"providers": self.options.providers, "custom_op_library": self.options.custom_op_library}
-
-    def _mixed(self, matrices: Sequence[Matrix], feeds: Sequence[Mapping[str, Any]]) -> Sequence[Matrix]:
-        """The matrices with the bits that they get under a budget, where there is one."""
-        if not self.recipe.avg_bits:
-            return matrices
-        with self.reporter.phase("choose bits", total=len(matrices), unit="weights") as advance:
-            self.mixture = mix(self.model, matrices, self.recipe, feeds, advance, **self.runtime)
-        return self.mixture.matrices
-
-    def _of(self, segment: Segment, left: dict[int, Matrix]) -> Iterator[tuple[Matrix, tuple[str, ...]]]:
-        """The matrices that a segment reads first and what it multiplies them with, those of the same data together."""
-        order = {node: index for index, node in enumerate(inner for outer in segment.nodes for inner in within(outer))}
-        found = {m: _data_of(m, order) for m in left.values() if m.nodes[0] in order}
-        places: dict[tuple[str, ...], int] = {}
-        for names in found.values():
-            places.setdefault(names, len(places))
-        for matrix in sorted(found, key=lambda m: (places[found[m]], order[m.nodes[0]])):
-            del left[id(matrix)]
-            yield matrix, found[matrix]
-
-    def _quantize(self, matrix: Matrix, kept: Activations | None = None, names: Sequence[str] = ()) -> None:
-        inputs = matrix.shape[1]
-
-        def rows(sample: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-            assert kept is not None
-            arrays = (np.asarray(kept.get(name, sample), np.float32) for name in names)
-            return np.concatenate([array.reshape(-1, inputs) for array in arrays])
-
-        coded = self.learner.code(matrix, rows if names else None, "\n".join(names))
-        if coded is None:
-            self._leave(matrix)
-            return
-        parts = tensors_of(coded, self.recipe, matrix)
-        self.made.append((matrix, {key: self.files.keep(tensor) for key, tensor in parts.items()}))
-        if self.files.external:
-            del coded, parts
-            give_back()
-
-
-def _data_of(matrix: Matrix, among: Collection[ir.Node]) -> tuple[str, ...]:
-    """Names of what some of the readers of a matrix multiply it with, each once."""
-    if not matrix.multiplied:
-        return ()
-    data = (node.inputs[0] for node in matrix.nodes if node in among)
-    return tuple(dict.fromkeys(value.name or "" for value in data if value is not None))
 
 
 def _same(matrix: Matrix, clone: ir.Model) -> Matrix:
