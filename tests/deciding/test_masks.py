@@ -11,8 +11,11 @@ import pytest
 from numpy.typing import NDArray
 
 import onnxq
+from onnxq import Options
+from onnxq.deciding.masks import find_masks
+from onnxq.prepare import Prepared
 from tests.contract import ALL, infer, quantize_checked, sqnr
-from tests.models import build, normal
+from tests.models import build, f32, normal
 
 Feeds = list[dict[str, NDArray[Any]]]
 
@@ -205,3 +208,15 @@ def test_targets_that_quantize_all_say_what_is_ignored() -> None:
 def test_what_eight_bits_hold_is_no_mask(low: float, feeds: Feeds) -> None:
     made = quantize_checked(attention("in place", low), feeds, ALL)
     assert "Softmax" in made.quantized.plan.quantized.values()
+
+
+def test_a_mask_that_the_data_shows_is_not_called_unseen() -> None:
+    model = build(
+        "(float[2, 8] x, bool[2, 8] c) => (float[2, 8] y) { w = Where (c, x, m)\n y = Softmax (w) }", m=f32(-1e4)
+    )
+    scores = [normal(2, 8, seed=seed, scale=1.0) for seed in range(4)]
+    used = [{"x": x, "c": x < 0.5} for x in scores]
+    none = [{"x": x, "c": np.ones_like(x, np.bool_)} for x in scores]
+    prepared = Prepared(model, Options()).model
+    unseen = [find_masks(prepared, onnxq.calibrate(model, data).tensors).unseen for data in (used, none)]
+    assert unseen[0] == {} and list(unseen[1]) == ["w"]
