@@ -41,16 +41,25 @@ def left_while_running(source: Quantized, form: Format) -> list[str]:
         BackendError: the format has no way to say them, or no activation has a scale that is known before.
     """
     target, known = source.backend, _quantizes_activations(source)
-    left = [node.op_type for node in all_nodes(source.model) if node.op_type in WHILE_RUNNING]
-    if not left or (target.at_home and known):
+    error = _while_running(source)
+    if error is None or (target.at_home and known):
         return []
+    if not known or not form.integers:
+        raise error
+    return [f"{error.what}: whether {target.name} runs what is left unchanged is not known. {error.hint}"]
+
+
+def _while_running(source: Quantized) -> BackendError | None:
+    """The error for a model with operators that find scales while they run; None where it has none."""
+    target = source.backend
+    left = [node.op_type for node in all_nodes(source.model) if node.op_type in WHILE_RUNNING]
+    if not left:
+        return None
     what = f"{counts(left)} in the model compute their scales at run time, and deploy can only take over constant ones"
     hint = f"Quantize the float model for {target.name}"
     if target.at_home:
         hint += f", or take the model given: {target.title} runs it as it is"
-    if not known or not form.integers:
-        raise BackendError(what, hint=hint)
-    return [f"{what}: whether {target.name} runs what is left unchanged is not known. {hint}"]
+    return BackendError(what, hint=hint)
 
 
 def nothing_to_deploy(source: Quantized, plan: Plan | None = None) -> BackendError:
@@ -61,6 +70,9 @@ def nothing_to_deploy(source: Quantized, plan: Plan | None = None) -> BackendErr
         plan: the target's, whose reasons are told.
     """
     name = source.backend.name
+    running = _while_running(source) if plan is not None else None
+    if running is not None:  # the constant scales beside these, of a table's rows say, are none that the target takes
+        return running
     if _quantizes_activations(source):
         given = {edge.node for site in source.plan.sites for edge in site.readers}
         reasons = Counter(kept.reason for kept in plan.kept_float if kept.node in given) if plan is not None else {}

@@ -77,6 +77,30 @@ def test_scales_that_are_found_while_it_runs(backend: str, tmp_path: Path) -> No
     assert ("runs it as it is" in said) == (backend == "onnxruntime")
 
 
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_a_table_beside_what_finds_scales_while_it_runs(backend: str, tmp_path: Path) -> None:
+    """Its rows are moved about with their constant scale, which is no activation that the target takes over."""
+    model = build(
+        """(int64[1, 6] i) => (float[6, 1, 8] y) {
+            e = Gather (table, i)
+            t = Transpose <perm = [1, 0, 2]> (e)
+            h = LSTM <hidden_size = 8> (t, w, r)
+            s = Squeeze (h, one)
+            y = MatMul (s, v)
+        }""",
+        table=normal(100, 16, seed=1, scale=1.0),
+        w=normal(1, 32, 16),
+        r=normal(1, 32, 8, seed=2),
+        one=np.array([1]),
+        v=normal(8, 8, seed=3),
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    operators = ["Gather", "Transpose", "LSTM", "MatMul"]
+    quantize_dynamic(tmp_path / "m.onnx", tmp_path / "d.onnx", op_types_to_quantize=operators)
+    said = refused(tmp_path / "d.onnx", backend)
+    assert "1 DynamicQuantizeLSTM, 1 DynamicQuantizeLinear, 1 MatMulInteger in the model compute their scales" in said
+
+
 def test_a_float_model_has_nothing_of_it() -> None:
     assert "the model carries no quantizers. Use 'onnxq quantize'" in refused(embedding(), "tensorrt")
 
