@@ -23,7 +23,8 @@ What OpenVINO 2026.4 computes wrongly in integers, and the float model rightly, 
   quantizer stands in front of it, with the same numbers.
 * A Concat along another axis than channels, of which it makes a vector of zero points: with a matrix product behind it
   it refuses the model, a convolution runs in float. What is multiplied by a matrix has no zero point there.
-* A ConvTranspose that moves by 3 along its last axis, or cuts off more than its kernel reaches; a product of a vector.
+* A ConvTranspose that moves by 3 along its last axis, or farther than its kernel reaches, or cuts off more than that;
+  a product of a vector.
 
 Of ReduceL1, ReduceLogSum and ReduceLogSumExp of opset 13 to 17 OpenVINO reads no axes, in float too, and reduces all of
 them: a model that has one is raised to opset 18.

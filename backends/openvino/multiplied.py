@@ -64,19 +64,22 @@ def why_not_transposed(node: ir.Node) -> str | None:
         return "OpenVINO has no integer kernel for its groups"
     if node.attributes.get_ints("strides", (1,))[-1] == _WRONG_STRIDE:
         return "OpenVINO computes strides of 3 wrongly in integers, at some sizes"
-    if _cuts_off(node):
-        return "OpenVINO computes it wrongly in integers where it cuts off more than its kernel reaches"
+    if (why := _why_no_kernel(node)) is not None:
+        return why
     bias = constant_array(node.inputs[2]) if len(node.inputs) > 2 else None
     return why_not_multiplied(node) or (None if bias is not None and bias.any() else _scaled_twice(node))
 
 
-def _cuts_off(node: ir.Node) -> bool:
+def _why_no_kernel(node: ir.Node) -> str | None:
     weight = static_shape(node.inputs[1])
     kernel = weight[2:] if weight is not None else ()
-    dilations = node.attributes.get_ints("dilations", (1,) * len(kernel))
-    pads = node.attributes.get_ints("pads", ())
+    strides, dilations = (node.attributes.get_ints(name, (1,) * len(kernel)) for name in ("strides", "dilations"))
     reach = [(size - 1) * step for size, step in zip(kernel, dilations, strict=True)]
-    return any(pad > most for pad, most in zip(pads, [*reach, *reach], strict=False))
+    if any(step > most + 1 for step, most in zip(strides, reach, strict=False)):
+        return "OpenVINO has no integer kernel for strides beyond its kernel"
+    if any(pad > most for pad, most in zip(node.attributes.get_ints("pads", ()), [*reach, *reach], strict=False)):
+        return "OpenVINO computes it wrongly in integers where it cuts off more than its kernel reaches"
+    return None
 
 
 def _scaled_twice(node: ir.Node) -> str | None:

@@ -98,6 +98,19 @@ def _cut_off() -> onnx.ModelProto:
     )
 
 
+def _strides_beyond_the_kernel() -> onnx.ModelProto:
+    return build(
+        """(float[2, 4, 2, 3] x) => (float[2, 4, 3, 4] y) {
+            a = ConvTranspose <strides = [2, 1]> (x, w, b)
+            c = Relu (a)
+            y = MatMul (c, v)
+        }""",
+        w=normal(4, 4, 1, 1),
+        b=normal(4, seed=1),
+        v=normal(3, 4, seed=2),
+    )
+
+
 def _vector() -> onnx.ModelProto:
     return build("(float[8] x) => (float[4] y) { y = MatMul (x, w) }", w=normal(8, 4))
 
@@ -148,6 +161,7 @@ CASES: dict[str, Callable[[], onnx.ModelProto]] = {
     "largest of all": _largest_of_all,
     "moved by 3": _moved_by_3,
     "cut off": _cut_off,
+    "strides beyond the kernel": _strides_beyond_the_kernel,
     "vector": _vector,
     "tokens": _tokens,
     "rows into channels": _rows_into_channels,

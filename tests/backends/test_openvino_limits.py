@@ -90,6 +90,14 @@ def test_a_transposed_convolution_that_moves_by_3_along_the_last_axis_stays_floa
     assert ("strides of 3" in reasons(model).get("d", "")) == kept
 
 
+@pytest.mark.parametrize(
+    ("form", "why"), [("strides = [2, 2]", "beyond its kernel"), ("pads = [0, 1, 0, 0]", "cuts off")]
+)
+def test_a_transposed_convolution_without_an_integer_kernel_stays_float(form: str, why: str) -> None:
+    text = f"(float[1, 4, 8, 8] x) => (float[1, 4, N, M] y) {{ [d] y = ConvTranspose <{form}> (x, w) }}"
+    assert why in reasons(build(text, w=normal(4, 4, 3, 1)))["d"]
+
+
 def test_a_product_of_a_vector_stays_float() -> None:
     model = build("(float[8] x) => (float[4] y) { [m] y = MatMul (x, w) }", w=normal(8, 4))
     assert "another shape" in reasons(model)["m"]
