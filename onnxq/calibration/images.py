@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from onnxq.console.terminal import plural
 from onnxq.errors import DataError, OptionError
 from onnxq.options import ImageOptions
 from onnxq.ort.session import InputInfo
@@ -20,6 +22,7 @@ __all__ = ["SUFFIXES", "ImageReader"]
 _log = logging.getLogger("onnxq")
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+_BY_HAND = "Write the feeds as .npz files or use FILE.py:FUNCTION."
 _WIDE = 65535 / 255
 """A step of 8 bits in steps of 16."""
 _SIXTEEN_BITS = ("PNG", "PPM")
@@ -43,7 +46,7 @@ class ImageReader:
             names = ", ".join(repr(info.name) for info in inputs)
             raise DataError(
                 f"a folder of pictures feeds one input of rank 4, the model has {names}",
-                hint="Write the feeds as .npz files or use FILE.py:FUNCTION.",
+                hint=_BY_HAND,
             )
         try:
             from PIL import Image
@@ -57,9 +60,8 @@ class ImageReader:
         self._channels = options.channels or ("gray" if c == 1 else "rgb")
         expected = 1 if self._channels == "gray" else 3
         if isinstance(c, int) and c != expected:
-            hint = "Set the picture layout (nchw or nhwc)." if options.layout is None else ""
-            wrong = f"a {self._channels} picture has {expected} channels, the model wants {c}"
-            raise DataError(wrong, where=f"input {info.name!r}", hint=hint)
+            wrong = f"{self._channels} pictures have {plural(expected, 'channel')}, and the input takes {_sides(dims)}"
+            raise DataError(wrong, where=f"input {info.name!r}", hint=_otherwise(dims, c, expected))
         model_size = (h, w) if isinstance(h, int) and isinstance(w, int) else None
         self._resize, self._crop = options.size("resize"), options.size("crop")
         if self._resize is None:
@@ -157,6 +159,17 @@ class ImageReader:
                 raise DataError(wrong, where=str(path), hint="Resize to at least the size of the crop.")
             picture = picture.crop((left, top, left + width, top + height))
         return picture
+
+
+def _sides(dims: Sequence[int | str | None]) -> str:
+    return "x".join("?" if dim is None else str(dim) for dim in dims)
+
+
+def _otherwise(dims: Sequence[int | str | None], channels: int, expected: int) -> str:
+    """What to do where an input's channels are not those of the pictures: neither on this side, nor on the other."""
+    if expected in (dims[0], dims[-1]):
+        return "Set the picture layout (nchw or nhwc)."
+    return {1: "Read them as gray.", 3: "Read them as rgb or bgr."}.get(channels, _BY_HAND)
 
 
 def _layout(dims: tuple[int | str | None, ...]) -> str:

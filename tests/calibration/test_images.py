@@ -74,6 +74,32 @@ def test_gray_for_one_channel(folder: Path) -> None:
     np.testing.assert_allclose(x[0, 0, 0, 0] * 255, luma, atol=1)
 
 
+@pytest.mark.parametrize(
+    ("shape", "options", "told"),
+    [
+        ((1, 8, 10, 4), {}, "rgb pictures have 3 channels, and the input takes 8x10x4. Write the feeds as .npz files"),
+        ((1, 8, 10, 4), {"layout": "nhwc"}, "and the input takes 8x10x4. Write the feeds as .npz files"),
+        ((1, 8, 10, 3), {"layout": "nchw"}, "and the input takes 8x10x3. Set the picture layout"),
+        (
+            ("N", 3, "h", None),
+            {"channels": "gray"},
+            "gray pictures have 1 channel, and the input takes 3xhx?. Read them as rgb",
+        ),
+        (
+            (1, 1, 8, 10),
+            {"channels": "bgr"},
+            "bgr pictures have 3 channels, and the input takes 1x8x10. Read them as gray",
+        ),
+    ],
+)
+def test_pictures_that_an_input_does_not_take(
+    shape: tuple[int | str | None, ...], options: dict[str, str], told: str, folder: Path
+) -> None:
+    with pytest.raises(DataError) as caught:
+        first(folder, info(*shape), **options)
+    assert told in str(caught.value)
+
+
 def test_bytes_for_an_integer_input(folder: Path) -> None:
     x = first(folder, info("N", 3, 4, 6, dtype=np.uint8))
     assert x.dtype == np.uint8
@@ -105,7 +131,7 @@ def test_what_does_not_fit(folder: Path, tmp_path: Path) -> None:
         open_data(folder, [info("N", 12)])
     with pytest.raises(DataError, match="pictures feeds one input"):
         open_data(folder, [info("N", 3, 4, 6), info("N", 3, 4, 6)])
-    with pytest.raises(DataError, match="the model wants 7"):
+    with pytest.raises(DataError, match="the input takes 7x"):
         open_data(folder, [info("N", 7, 4, 6)])
     with pytest.raises(OptionError, match="2 numbers for 3 channels"):
         open_data(folder, [info("N", 3, 4, 6)], image=ImageOptions(mean=(1.0, 2.0)))
