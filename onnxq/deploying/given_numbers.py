@@ -14,7 +14,7 @@ from onnxq.deploying.shared import averages, same_grid, share_grids
 from onnxq.deploying.source import kind_of
 from onnxq.given.fitted import moved_scales
 from onnxq.graph.traverse import all_nodes
-from onnxq.plan import Plan, Site
+from onnxq.plan import Edge, Plan, Site
 from onnxq.planning.sites import REORDERINGS
 from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams, from_range
@@ -50,6 +50,7 @@ class GivenNumbers:
         self._given: dict[tuple[str, str], QParams] = {}
         for site in self.source.plan.sites:
             self._given.setdefault((kind_of(site.role), site.tensor), self.source.qparams[site.name])
+        self._reading = {e for site in self.source.plan.sites if site.role == "activation" for e in site.readers}
         self._nodes = {node.name or "": node for node in all_nodes(self.source.model)}
         self._makers = {v.name or "": node for node in self._nodes.values() for v in node.outputs}
 
@@ -104,8 +105,8 @@ class GivenNumbers:
         return numbers, shared
 
     def _before(self, site: Site) -> str | None:
-        """The tensor whose numbers an activation without grid is made of, where all of its readers read those that it
-        was given, and the target has quantizers like it: on the same grid they are the same.
+        """The tensor whose numbers an activation without grid is made of, where what passes them on reads it as it was
+        given, and the target has quantizers like it: on the same grid they are the same.
         """
         if site.role != "activation" or ("activation", site.tensor) in self._given:
             return None
@@ -115,7 +116,8 @@ class GivenNumbers:
             found = self._given.get(("activation", name))
             if found is not None:
                 fits = not found.scale.ndim and _refusal(site, found, self.target, None) is None
-                return name if fits and self.quantizes(name) else None
+                given = self.quantizes(name) or (name not in self.refused and Edge(node.name or "", 0) in self._reading)
+                return name if fits and given else None
             node = self._makers.get(name)
         return None
 

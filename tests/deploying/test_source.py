@@ -248,16 +248,18 @@ def test_numbers_in_front_of_a_reordering_hold_behind_it(backend: str) -> None:
     assert float(made.qparams[site.name].scale) == pytest.approx(0.05, rel=1e-5)
 
 
-def test_numbers_in_front_of_a_selection_hold_behind_it() -> None:
+@pytest.mark.parametrize("past", ["", ", float[2, 3, 4] a"], ids=["alone", "an output reads past"])
+def test_numbers_in_front_of_a_selection_hold_behind_it(past: str) -> None:
     """A layer reads rows that are chosen out of a quantized tensor, as torch.export writes ``x[rows, chosen]``."""
     source = build(
-        """(float[2, 3, 4] x) => (float[2, 36] y) {
-            xq = QuantizeLinear (x, s, z)
+        f"""(float[2, 3, 4] x) => (float[2, 36] y{past}) {{
+            a = Sin (x)
+            xq = QuantizeLinear (a, s, z)
             xd = DequantizeLinear (xq, s, z)
             chosen = GatherND (xd, which)
             vd = DequantizeLinear (v, sw, z)
             y = Gemm (chosen, vd)
-        }""",
+        }}""",
         s=f32(0.03),
         z=np.int8(0),
         sw=f32(0.01),
