@@ -17,7 +17,7 @@ from onnxq.weight_only.recipe import FASTEST, Recipe
 __all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "check", "require", "rewrite"]
 
 NAME = "weight_only"
-TITLE = "4- or 8-bit weights in blocks, activations float; a pipeline of its own, for transformers of any size"
+TITLE = "weights of 4, 8 or 2 bits in blocks, activations float; a pipeline of its own, for transformers of any size"
 STAGE = "model"
 PARAMETERS: Mapping[str, object] = {
     "bits": 4,
