@@ -23,6 +23,7 @@ from onnxq.backends.vitis.fix_positions import FIX_POSITIONS
 from onnxq.backends.vitis.positions import adjust
 from onnxq.backends.vitis.rewrites import bounds_of, factor, is_dpu_hard_sigmoid, rewrite, scalar_of
 from onnxq.graph.recognition.groups import KINDS
+from onnxq.graph.values import only_reader
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.rows import each, nearest, plain_gemm, plain_max_pool
 from onnxq.spec import QuantSpec
@@ -65,6 +66,23 @@ def _pad(node: ir.Node) -> str | None:
     return None if scalar_of(node.inputs[2]) == 0.0 else "it fills in a value that its input need not hold"
 
 
+def _pooled(value: ir.Value | None) -> bool:
+    """Whether a tensor is a Pad's that a mean pool alone reads: the two are computed together, without a quantizer."""
+    node = value.producer() if value is not None else None
+    reader = only_reader(value) if value is not None else None
+    if node is None or reader is None or node.op_type != "Pad" or _pad(node) is not None:
+        return False
+    return reader.op_type in ("AveragePool", "GlobalAveragePool")
+
+
+def _averaged(node: ir.Node) -> tuple[int, ...]:
+    return () if _pooled(node.inputs[0]) else (0,)
+
+
+def _padded(node: ir.Node) -> bool:
+    return not _pooled(node.outputs[0])
+
+
 _RULES = (
     OpRule("Conv", Kind.COMPUTE, weights=(1,), bias=2),
     OpRule("ConvTranspose", Kind.COMPUTE, weights=(1,), bias=2),
@@ -75,8 +93,8 @@ _RULES = (
     OpRule("Sub", Kind.ELEMENTWISE, data=(0, 1)),
     OpRule("Mul", Kind.ELEMENTWISE, data=(0, 1)),
     OpRule("Concat", Kind.ELEMENTWISE, data=None, same_scale=True),
-    OpRule("AveragePool", Kind.ELEMENTWISE),
-    OpRule("GlobalAveragePool", Kind.ELEMENTWISE),
+    OpRule("AveragePool", Kind.ELEMENTWISE, data=_averaged),
+    OpRule("GlobalAveragePool", Kind.ELEMENTWISE, data=_averaged),
     OpRule("ReduceMean", Kind.ELEMENTWISE),
     OpRule("Relu", Kind.ELEMENTWISE),
     OpRule("Clip", Kind.ELEMENTWISE),
@@ -85,7 +103,7 @@ _RULES = (
     OpRule("HardSigmoid", Kind.ELEMENTWISE, fixed=(0.0, _HIGHEST), own_scale=True, when=_hard_sigmoid),
     OpRule("Softmax", Kind.ELEMENTWISE),
     OpRule("MaxPool", Kind.MOVEMENT, when=plain_max_pool),
-    OpRule("Pad", Kind.MOVEMENT, when=_pad),
+    OpRule("Pad", Kind.MOVEMENT, output=_padded, when=_pad),
     OpRule("Resize", Kind.MOVEMENT, when=_interpolation),
     *each(Kind.MOVEMENT, "DepthToSpace Flatten Reshape Slice SpaceToDepth Split Squeeze Transpose Unsqueeze"),
 )

@@ -175,6 +175,9 @@ class _Adjuster:
     def _align(self, node: ir.Node) -> None:
         if node.op_type in _ALIGNED:
             source, output = self._input(node, 0), self._output(node)
+            before = node.inputs[0].producer() if node.inputs[0] is not None else None
+            if source is None and before is not None and before.op_type == "Pad":
+                source = self._input(before, 0)  # computed together: no quantizer stands between
             if source is not None and output is not None:
                 self._align_all(node, [source, output])
 

@@ -301,3 +301,18 @@ def test_an_operator_of_another_domain_has_no_bias(tmp_path: Path) -> None:
     onnx.save(written, path)
     roles = [{site.tensor: site.role for site in r.plan.sites}[factor] for r in (alone, read(path))]
     assert roles[0] == roles[1] != "bias"
+
+
+def test_no_quantizer_stands_between_a_pad_and_the_mean_pool_that_alone_reads_it() -> None:
+    text = """(float[1, 4, 8, 8] x) => (float[1, 4, 7, 7] y, float[1, 4, 10, 10] z) {{
+        r = Relu (x)
+        p = Pad (r, sides)
+        y = AveragePool <kernel_shape = [4, 4]> (p)
+        z = {reader} (p)
+    }}"""
+    sides = np.array([0, 0, 1, 1, 0, 0, 1, 1])
+    found = onnxq.plan(build(text.format(reader="Relu"), sides=sides), backend="vitis")
+    assert "p" in {site.tensor for site in found.sites}
+    alone = build(text.format(reader="Relu").replace("z = Relu (p)", "z = Pad (r, sides)"), sides=sides)
+    found = onnxq.plan(alone, backend="vitis")
+    assert {"Pad", "AveragePool"} <= found.quantized.keys() and "p" not in {site.tensor for site in found.sites}

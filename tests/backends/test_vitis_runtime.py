@@ -112,3 +112,20 @@ def test_quark_notices_quantizers_between(tmp_path: Path) -> None:
     written.graph.node.insert(place, first)
     onnx.save(written, path)
     assert "first" in "\n".join(child.examine(RUNTIME, path, DATA[:1]).remarks)
+
+
+def test_a_pad_and_the_mean_pool_behind_it_are_computed_together(tmp_path: Path) -> None:
+    """No quantizer stands between, and what the Pad reads has the position of the pool's output."""
+    model = build(
+        """(float[1, 4, 8, 8] x) => (float[1, 3, 7, 7] y) {
+            r = Relu (x)
+            p = Pad <mode = "reflect"> (r, sides)
+            a = AveragePool <kernel_shape = [4, 4]> (p)
+            y = Conv (a, w)
+        }""",
+        sides=np.array([0, 0, 1, 1, 0, 0, 1, 1]),
+        w=normal(3, 4, 1, 1),
+    )
+    feeds = feeds_for(model)
+    path = onnxq.quantize(model, feeds, backend="vitis", output=tmp_path / "m.onnx").files[0]
+    assert child.examine(RUNTIME, path, feeds[:1]).remarks == ()
