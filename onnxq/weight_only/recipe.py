@@ -73,14 +73,16 @@ class Recipe:
             raise OptionError(
                 f"{self.avg_bits:g} is not from {least} to {most}",
                 where="avg_bits",
-                hint="format=matmulnbits in blocks of 32, 64 or 128 has 2 bits as well" if least > BITS[0] else None,
+                hint="format=matmulnbits in blocks of 32, 64 or 128 has 2 bits as well"
+                if self.avg_bits < least
+                else None,
             )
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Bits that a weight may take: onnxruntime multiplies with them."""
+        """Bits that a weight may take under a budget; 2 where it asks for fewer than 4: onnxruntime 1.23 lacks them."""
         narrow = self.format == "matmulnbits" and self.block in _NARROW_BLOCKS
-        return BITS if narrow else BITS[1:]
+        return BITS if narrow and self.avg_bits < BITS[1] else BITS[1:]
 
     def require_kernel(self, bits: int | None, where: str) -> None:
         """Refuse 2 bits where nothing multiplies with them.

@@ -17,8 +17,11 @@ from onnxq.weight_only import quantize_weights, segments
 from onnxq.weight_only.find import find
 from onnxq.weight_only.recipe import Recipe
 from onnxq.weight_only.vary import output_noise
+from tests.installed import needs
 from tests.models import build, normal
 from tests.weight_only.test_pipeline import run, save
+
+_NARROW = needs("onnxruntime", "1.26")
 
 
 def _layers() -> onnx.ModelProto:
@@ -110,7 +113,9 @@ def test_a_weight_that_is_read_in_a_branch_alone_keeps_its_bits(tmp_path: Path) 
     )
 
 
-@pytest.mark.parametrize(("budget", "widths"), [(16 / 3, [8, 4, 4]), (10 / 3, [4, 4, 2]), (8, [8, 8, 8])])
+@pytest.mark.parametrize(
+    ("budget", "widths"), [(16 / 3, [8, 4, 4]), pytest.param(10 / 3, [4, 4, 2], marks=_NARROW), (8, [8, 8, 8])]
+)
 def test_bits_go_where_the_outputs_need_them(budget: float, widths: list[int], tmp_path: Path) -> None:
     feeds = [{"x": feed["x"]} for feed in _feeds()]
     source, output = save(_without_caches(), tmp_path / "m.onnx"), tmp_path / "q.onnx"
@@ -153,9 +158,9 @@ def test_the_choice_that_was_saved_gives_the_same_file(format: str, tmp_path: Pa
 
 def test_weights_of_an_override_are_not_chosen_for(tmp_path: Path) -> None:
     source, output = save(_layers(), tmp_path / "m.onnx"), tmp_path / "q.onnx"
-    override = {"loud": {"weight_bits": 2}}
+    override = {"loud": {"weight_bits": 8}}
     quantize_weights(source, output, format="matmulnbits", avg_bits=6, data=_feeds(), override=override)
-    assert _taken(output) == {"loud": 2, "soft": 8, "key": 4}
+    assert _taken(output) == {"loud": 8, "soft": 8, "key": 4}
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from onnxq.weight_only.hqq import hqq
 from onnxq.weight_only.pipeline import rewrite_weights
 from onnxq.weight_only.recipe import Recipe
 from onnxq.weight_only.remarks import why_slow
+from tests.installed import needs
 from tests.models import build, normal, renamed
 
 LOSS = {4: 12.0, 8: 35.0}
@@ -97,13 +98,15 @@ def _rounded(proto: onnx.ModelProto, recipe: Recipe) -> onnx.ModelProto:
 
 
 _WIDTHS = [(4, True, 32), (4, False, 16), (8, True, 64), (8, False, 128)]
-_FEWEST = [(2, True, 32), (2, False, 64)]
+_FEWEST = [
+    pytest.param("matmulnbits", 2, *rest, marks=needs("onnxruntime", "1.26")) for rest in ((True, 32), (False, 64))
+]
 
 
 @pytest.mark.parametrize("external", [False, True])
 @pytest.mark.parametrize(
     ("format", "bits", "symmetric", "block"),
-    [*(("qdq", *width) for width in _WIDTHS), *(("matmulnbits", *width) for width in (*_WIDTHS, *_FEWEST))],
+    [*(("qdq", *width) for width in _WIDTHS), *(("matmulnbits", *width) for width in _WIDTHS), *_FEWEST],
 )
 def test_result_computes_with_the_rounded_weights(
     bits: int, symmetric: bool, block: int, format: str, external: bool, tmp_path: Path
