@@ -71,6 +71,19 @@ def test_both_exporters_write_the_same_numbers_at_the_same_places(
 
 
 @with_onnxscript
+def test_a_global_pool_is_in_integers_by_either_exporter(tmp_path: Path) -> None:
+    """TorchScript writes GlobalAveragePool, the other ReduceMean, for which TensorRT has no integers."""
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
+    data = batches(4, 3, 10, 10)
+    model = qat.prepare(net, (data[0],), backend="tensorrt", batches=data)
+    plans = []
+    for dynamo in (False, True):
+        path = qat.export(model, tmp_path / f"{dynamo}.onnx", (data[0],), dynamo=dynamo)
+        plans.append(onnxq.deploy(path, backend="tensorrt").plan)
+    assert [sorted(plan.quantized.values()) for plan in plans] == [["Conv", "Gemm", "GlobalAveragePool"]] * 2
+
+
+@with_onnxscript
 @pytest.mark.parametrize(("net", "shape"), [(Plain(), (4, 3, 10, 10)), (Attention(), (2, 5, 8))])
 def test_prepared_by_either_exporter_the_same_calls_are_quantized(net: nn.Module, shape: tuple[int, ...]) -> None:
     example = torch.randn(shape)

@@ -21,6 +21,7 @@ from onnxq.graph.passes.fold_pad import fold_pad
 from onnxq.graph.passes.fuse_hardswish import fuse_hardswish
 from onnxq.graph.passes.fuse_prelu import fuse_prelu
 from onnxq.graph.passes.gemm import fold_gemm
+from onnxq.graph.passes.global_pools import global_pools
 from onnxq.graph.passes.hoist import hoist
 from onnxq.graph.passes.inline import inline_functions, relabel_functions
 from onnxq.graph.passes.invariant_state import free_invariant_state
@@ -95,6 +96,7 @@ def normalize(
         *hoist(model),
         *cancel_squeezes(model),
         *cancel_transposes(model),
+        *global_pools(model),
         *fold_pad(model),
         *_fold_layers(model, unfit),
         *clip_bounds(model),

@@ -1,0 +1,79 @@
+"""Means over all positions of a picture written as the pool that they are."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxq.graph.namer import Namer
+from onnxq.graph.note import Note
+from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import constant_array, remove_nodes, rename_output, stand_for
+
+__all__ = ["global_pools"]
+
+_RANKS = (4, 5)
+"""Of fewer axes the last one is as often that of features, whose mean is taken by a normalization."""
+
+
+def global_pools(model: ir.Model) -> list[Note]:
+    """Replace ReduceMean over rows and columns (and depth) by GlobalAveragePool, and a Flatten where these axes go.
+
+    torch's newer exporter writes its pools so, and most targets have integers for the pool alone. A mean that a
+    normalization subtracts, or that is taken of squares, stays: the chain is recognized as a whole.
+
+    Args:
+        model: changed in place; ranks must be known.
+
+    Returns:
+        One note with the number of means, if any.
+    """
+    namer = Namer(model)
+    found = [node for node in all_nodes(model) if _is_pool(node)]
+    for node in found:
+        _replace(node, namer)
+    return [Note("global_pools", "", f"{len(found)} means over all positions are GlobalAveragePool")] if found else []
+
+
+def _is_pool(node: ir.Node) -> bool:
+    if node.op_type != "ReduceMean" or node.domain != "" or not isinstance(node.graph, ir.Graph):
+        return False
+    x, mean = node.inputs[0], node.outputs[0]
+    if x is None or x.dtype is not ir.DataType.FLOAT or x.shape is None or len(x.shape) not in _RANKS:
+        return False
+    if _axes(node, len(x.shape)) != set(range(2, len(x.shape))):
+        return False
+    maker = x.producer()
+    squares = maker is not None and (maker.op_type == "Pow" or (maker.op_type == "Mul" and _equal(maker)))
+    return not squares and not any(use.node.op_type == "Sub" for use in mean.uses())
+
+
+def _axes(node: ir.Node, rank: int) -> set[int]:
+    """The axes that the mean is taken over, from 0; empty where they are not known."""
+    if len(node.inputs) > 1 and node.inputs[1] is not None:
+        array = constant_array(node.inputs[1])
+        axes = [] if array is None else array.reshape(-1).tolist()
+    else:
+        axes = list(node.attributes.get_ints("axes", ()))
+    return {int(axis) % rank for axis in axes}
+
+
+def _equal(node: ir.Node) -> bool:
+    return node.inputs[0] is node.inputs[1]
+
+
+def _replace(node: ir.Node, namer: Namer) -> None:
+    x, old, graph = node.inputs[0], node.outputs[0], node.graph
+    assert isinstance(graph, ir.Graph) and x is not None and x.shape is not None
+    pool = last = ir.node("GlobalAveragePool", [x], name=node.name)
+    made = [pool]
+    if not node.attributes.get_int("keepdims", 1):
+        mean = pool.outputs[0]
+        mean.name, mean.type = namer.fresh(f"{old.name}_pooled"), old.type
+        mean.shape = ir.Shape([*list(x.shape)[:2], *[1] * (len(x.shape) - 2)])
+        last = ir.node("Flatten", [mean], name=namer.node(f"{node.name}_Flatten"))
+        made.append(last)
+    for new in made:
+        stand_for(new, [node])
+    graph.insert_before(node, made)
+    rename_output(last.outputs[0], old)
+    remove_nodes([node])
