@@ -69,7 +69,7 @@ def finetune(
     batch: int = 8,
     lr: float | None = None,
     scale_lr: float = 1e-3,
-    bias_lr: float = 0.005,
+    bias_lr: float = 0.02,
     vary: float = 0.5,
     features: float = 1.0,
     loss: Callable[[Mapping[str, Any], Mapping[str, Any]], Any] | None = None,
