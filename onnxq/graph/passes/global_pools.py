@@ -6,8 +6,9 @@ import onnx_ir as ir
 
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
+from onnxq.graph.recognition.region import axes_of
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, remove_nodes, rename_output, stand_for
+from onnxq.graph.values import remove_nodes, rename_output, stand_for
 
 __all__ = ["global_pools"]
 
@@ -40,21 +41,11 @@ def _is_pool(node: ir.Node) -> bool:
     x, mean = node.inputs[0], node.outputs[0]
     if x is None or x.dtype is not ir.DataType.FLOAT or x.shape is None or len(x.shape) not in _RANKS:
         return False
-    if _axes(node, len(x.shape)) != set(range(2, len(x.shape))):
+    if {axis % len(x.shape) for axis in axes_of(node) or ()} != set(range(2, len(x.shape))):
         return False
     maker = x.producer()
     squares = maker is not None and (maker.op_type == "Pow" or (maker.op_type == "Mul" and _equal(maker)))
     return not squares and not any(use.node.op_type == "Sub" for use in mean.uses())
-
-
-def _axes(node: ir.Node, rank: int) -> set[int]:
-    """The axes that the mean is taken over, from 0; empty where they are not known."""
-    if len(node.inputs) > 1 and node.inputs[1] is not None:
-        array = constant_array(node.inputs[1])
-        axes = [] if array is None else array.reshape(-1).tolist()
-    else:
-        axes = list(node.attributes.get_ints("axes", ()))
-    return {int(axis) % rank for axis in axes}
 
 
 def _equal(node: ir.Node) -> bool:

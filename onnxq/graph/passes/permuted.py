@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.graph.namer import Namer
+from onnxq.graph.recognition.region import axes_of
 from onnxq.graph.values import AnyArray, constant_array, is_constant, set_constant, static_shape
 
 __all__ = ["can_permute", "keeps_order", "permute", "rank_of"]
@@ -140,11 +141,7 @@ def _inverse(perm: Sequence[int]) -> list[int]:
 
 def _axes(node: ir.Node, rank: int) -> list[int]:
     """What a reduction reduces; nothing where that is all or not known."""
-    axes: Sequence[int] = node.attributes.get_ints("axes", [])
-    if len(node.inputs) > 1 and node.inputs[1] is not None:
-        array = constant_array(node.inputs[1])
-        axes = [] if array is None else [int(axis) for axis in array.reshape(-1)]
-    return [axis % rank for axis in axes]
+    return [axis % rank for axis in axes_of(node) or ()]
 
 
 def _keeps_dims(node: ir.Node) -> bool:
