@@ -41,6 +41,7 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.errors import BackendError
+from onnxq.file_system import write_text
 from onnxq.graph.files.load_named import load_named
 from onnxq.graph.files.save import save
 from onnxq.graph.layer import replace_constant
@@ -54,7 +55,7 @@ from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE
 from onnxq.render.ncnn_table import read_table, table_text
-from onnxq.render.sidecar import put_together, take_apart, write_text
+from onnxq.render.sidecar import put_together, take_apart
 from onnxq.render.tables import float32s, granularity, symmetric_only, weighted
 from onnxq.rows import conv_axis, gemm_axis, matmul_axis, plain_gemm
 from onnxq.runtimes.child import examine, require

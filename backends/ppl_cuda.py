@@ -20,6 +20,7 @@ from typing import Any
 from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.calibration.weights import weight_range
 from onnxq.errors import BackendError
+from onnxq.file_system import write_text
 from onnxq.graph.files.load_named import load_named
 from onnxq.graph.files.save import save
 from onnxq.graph.shapes import forget_shapes
@@ -27,7 +28,7 @@ from onnxq.graph.values import constant_array
 from onnxq.qparams import QParams, from_range
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE
-from onnxq.render.sidecar import Parts, put_together, take_apart, write_json, write_text
+from onnxq.render.sidecar import Parts, put_together, take_apart, write_json
 from onnxq.render.tables import (
     granularity,
     only_for,

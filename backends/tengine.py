@@ -25,6 +25,7 @@ import onnx_ir as ir
 from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.checks.findings import Finding
 from onnxq.errors import BackendError
+from onnxq.file_system import write_text
 from onnxq.graph.files.load_named import load_named
 from onnxq.graph.files.save import save
 from onnxq.graph.note import Note
@@ -36,7 +37,7 @@ from onnxq.plan import Plan
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE
-from onnxq.render.sidecar import put_together, take_apart, write_text
+from onnxq.render.sidecar import put_together, take_apart
 from onnxq.render.tables import qparams_of, read_lines, rename_blanks, require_no_blanks, unsigned, weighted
 from onnxq.render.tengine_weights import as_the_tool_sees, for_the_tool, of_the_tool
 from onnxq.rows import each, plain_gemm, plain_max_pool

@@ -1,14 +1,17 @@
-"""The file system: whether a file is there, and what to say where one could not be written."""
+"""The file system: whether a file is there, text written as a whole, and what to say where that could not be done."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import secrets
 import tempfile
+from pathlib import Path
 
 from onnxq.errors import ExecutionError, OnnxqError, OutputError
 
-__all__ = ["cause_outside", "hint_for", "is_full", "is_there"]
+__all__ = ["cause_outside", "hint_for", "is_full", "is_there", "write_text"]
 
 _FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))  # Windows knows no quota
 _REFUSED = (
@@ -90,3 +93,21 @@ def _temporary() -> str:
         return tempfile.gettempdir()
     except OSError:
         return os.environ.get("TMPDIR", "/tmp")
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a file of text: all of it or nothing.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    temporary = path.parent / f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    try:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise OutputError(f"cannot be written: {error.strerror or error}", where=f"'{path}'") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    return path

@@ -27,7 +27,9 @@ from onnxq.algorithms.bits.widths import (
     useful_widths,
 )
 from onnxq.calibration.roles import held_back, spread, to_learn_from
-from onnxq.errors import OptionError, OutputError, StatisticsError
+from onnxq.errors import OptionError, StatisticsError
+from onnxq.file_system import write_text
+from onnxq.locations import require_file
 from onnxq.measuring.probe import Probe
 from onnxq.notes.other_shapes import rows_depend
 from onnxq.options import Options
@@ -79,8 +81,8 @@ def check(
         raise OptionError(f"{first_last} is not a number of bits from 2 to 16", where=f"{NAME} first_last")
     if runs < 1:
         raise OptionError(f"{runs} is not a whole number of at least 1", where=f"{NAME} runs")
-    if save and not Path(save).absolute().parent.is_dir():
-        raise OutputError("the folder does not exist", where=str(Path(save).parent), hint="Create it first")
+    if save:
+        require_file(save, "Give the path of the file to write the choice to")
 
 
 def apply(
@@ -228,4 +230,4 @@ def _observe_missing(draft: FloatDraft) -> None:
 def _save(path: Path, options: Options, choice: BitChoice, wanted: Budget) -> None:
     rest = tuple(text for text in options.algorithms if not text.replace("-", "_").startswith(NAME))
     head = f"bits chosen for {wanted}: {_said(choice)}"
-    path.write_text(to_toml(replace(options, algorithms=rest), head), encoding="utf-8")
+    write_text(path, to_toml(replace(options, algorithms=rest), head))

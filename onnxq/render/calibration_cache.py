@@ -36,6 +36,7 @@ import numpy as np
 from onnxq.backend import Backend
 from onnxq.calibration.weights import weight_range
 from onnxq.errors import BackendError
+from onnxq.file_system import write_text
 from onnxq.graph.files.save import save
 from onnxq.graph.traverse import all_constants, all_nodes
 from onnxq.graph.values import constant_array
@@ -45,7 +46,7 @@ from onnxq.planning.planner import settled_plan
 from onnxq.prepare import Prepared
 from onnxq.qparams import QParams, from_range
 from onnxq.quantized import Quantized
-from onnxq.render.sidecar import Parts, take_apart, write_json, write_text
+from onnxq.render.sidecar import Parts, take_apart, write_json
 from onnxq.render.tables import float32s
 
 __all__ = ["read_cache", "read_ranges", "write_cache", "write_ranges"]

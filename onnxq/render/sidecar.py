@@ -6,10 +6,7 @@ numbers by tensor name. Names in the table are those of the model that ships wit
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -20,7 +17,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.backend import Backend
-from onnxq.errors import BackendError, OutputError
+from onnxq.errors import BackendError
+from onnxq.file_system import write_text
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.prune import remove_unread
 from onnxq.graph.traverse import all_constants, all_graphs, all_nodes
@@ -30,7 +28,7 @@ from onnxq.qparams import QParams, ends, fake_quantize
 from onnxq.quantized import Quantized
 from onnxq.render.reading.sound_numbers import check_table_numbers
 
-__all__ = ["Parts", "put_together", "take_apart", "write_json", "write_text"]
+__all__ = ["Parts", "put_together", "take_apart", "write_json"]
 
 WeightForm = Literal["grid", "clipped", "float"]
 
@@ -147,24 +145,6 @@ def put_together(
     quantized = {n.name or "": n.op_type for n in all_nodes(model) if n.name in read}
     plan = Plan(backend.name, tuple(sites), quantized)
     return Quantized(model.clone(), plan, numbers, backend, version=metadata.version("onnxq"))
-
-
-def write_text(path: Path, text: str) -> Path:
-    """Write a sidecar file: all of it or nothing.
-
-    Raises:
-        OutputError: it cannot be written.
-    """
-    temporary = path.parent / f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
-    try:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
-        os.replace(temporary, path)
-    except OSError as error:
-        raise OutputError(f"cannot be written: {error.strerror or error}", where=f"'{path}'") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-    return path
 
 
 def write_json(path: Path, document: Any) -> Path:

@@ -22,7 +22,9 @@ from numpy.typing import NDArray
 
 from onnxq.algorithms.bits.allocate import allocate
 from onnxq.console.terminal import plural
-from onnxq.errors import OptionError, OutputError
+from onnxq.errors import OptionError
+from onnxq.file_system import write_text
+from onnxq.locations import require_file
 from onnxq.options import Options, Override
 from onnxq.options.config import to_toml
 from onnxq.options.patterns import meaning_one, names_of
@@ -148,12 +150,12 @@ def require_folder(path: str | os.PathLike[str], recipe: Recipe) -> None:
 
     Raises:
         OptionError: there is no budget.
-        OutputError: its folder does not exist.
+        OutputError: it cannot be written there.
     """
     if path and not recipe.avg_bits:
         raise OptionError("there is no choice to write without avg_bits", where="save")
-    if path and not Path(path).absolute().parent.is_dir():
-        raise OutputError("the folder does not exist", where=str(Path(path).parent), hint="Create it first")
+    if path:
+        require_file(path, "Give the path of the file to write the choice to")
 
 
 def write_choice(path: Path, mixture: Mixture, model: ir.Model, recipe: Recipe, options: Options) -> None:
@@ -178,6 +180,4 @@ def write_choice(path: Path, mixture: Mixture, model: ir.Model, recipe: Recipe, 
     told = [f"{k}={str(v).lower()}" for k, v in given if v != getattr(plain, k)]
     algorithm = "weight_only" + (":" + ",".join(told) if told else "")
     written = replace(options, algorithms=(algorithm,), override=(*options.override, *changes.items()))
-    path.write_text(
-        to_toml(written, f"bits chosen for avg_bits={recipe.avg_bits:g}: {mixture.note()}"), encoding="utf-8"
-    )
+    write_text(path, to_toml(written, f"bits chosen for avg_bits={recipe.avg_bits:g}: {mixture.note()}"))
