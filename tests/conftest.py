@@ -1,8 +1,34 @@
-"""For all tests."""
+"""For all tests: what they find does not go by chance, nor by how busy the machine is."""
 
 from __future__ import annotations
 
 import gc
+import math
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "the same at every run", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("the same at every run")
+
+_LIMITS = (
+    "onnxq.checks.constant._PATIENCE",
+    "onnxq.measuring.random_inputs._SECONDS",
+    "onnxq.measuring.samples_to_judge._SECONDS",
+    "onnxq.verbs.making._SUSPECT_SECONDS",
+)
+"""Seconds after which a run measures less; the tests of each set it."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _as_long_as_it_takes() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for limit in _LIMITS:
+            patch.setattr(limit, math.inf)
+        yield
 
 
 def pytest_collection_finish() -> None:

@@ -240,7 +240,7 @@ def test_bit_equal_with_onnxruntime(bits: int, signed: bool, axis: int | None) -
         assert dequantize(q, qp).tobytes() == got["y"].tobytes()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     hnp.arrays(np.float32, (16,), elements=st.floats(width=32, allow_nan=False)),
     st.floats(2.0**-100, 2.0**100, width=32),

@@ -107,7 +107,7 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
         Statistics.load(tmp_path)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.data())
 def test_damaged_files_are_an_error_or_sound(good: bytes, tmp_path: Path, data: st.DataObject) -> None:
     damaged = bytearray(good)

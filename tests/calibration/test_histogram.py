@@ -61,7 +61,7 @@ def test_any_bit_pattern(size: int) -> None:
     assert np.array_equal(counts, expected)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(hnp.arrays(np.float32, st.integers(0, 70), elements=st.floats(width=32)))
 def test_any_values(x: np.ndarray[Any, Any]) -> None:
     _both(x)

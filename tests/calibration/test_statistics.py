@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -32,7 +32,6 @@ def _of(samples: list[Any], name: str = "t") -> TensorStatistics:
     return stats
 
 
-@settings(deadline=None)
 @given(SAMPLES)
 def test_against_numpy(samples: list[Any]) -> None:
     stats = _of(samples)
@@ -55,7 +54,6 @@ def test_against_numpy(samples: list[Any]) -> None:
     assert stats.ema_min == pytest.approx(average[-1] if average else 0.0, rel=1e-9, abs=1e-9)
 
 
-@settings(deadline=None)
 @given(SAMPLES, SAMPLES)
 def test_merging_is_concatenation(first: list[Any], second: list[Any]) -> None:
     whole, merged = _of(first + second), _of(first)

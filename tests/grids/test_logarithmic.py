@@ -108,7 +108,7 @@ def test_codes_at_all_thresholds_are_exact(n: int) -> None:
     assert quantize(x, grid(n)).tolist() == [exact_code(float(v), n) for v in x]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False), st.integers(LOWEST, HIGHEST))
 def test_any_code_is_exact(x: float, n: int) -> None:
     assert int(quantize(x, grid(n))) == exact_code(float(np.float32(x)), n)
