@@ -27,12 +27,12 @@ import onnx_ir as ir
 from onnxq.backend import Backend, OpRule
 from onnxq.backends.onnxruntime import BACKEND as ONNXRUNTIME
 from onnxq.checks.findings import Finding
+from onnxq.checks.nodes import warn_of_nodes
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.passes.constants import fold_constants
 from onnxq.graph.passes.explicit_pads import explicit_pads
 from onnxq.graph.passes.prune import remove_dead
-from onnxq.graph.traverse import all_nodes, describe
 from onnxq.graph.values import constant_array, replace_value, set_constant
 from onnxq.options import Options
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
@@ -72,8 +72,7 @@ _MICROSOFT = frozenset(
 
 def _lacks(model: ir.Model, options: Options) -> list[Finding]:
     """Operators for which TVM refuses a model, or computes something else."""
-    pairs = ((node, _refused(node)) for node in all_nodes(model))
-    return [Finding("warning", describe(node), *said) for node, said in pairs if said is not None]
+    return warn_of_nodes(model, _refused)
 
 
 def _refused(node: ir.Node) -> tuple[str, str] | None:

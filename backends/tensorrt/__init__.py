@@ -12,6 +12,10 @@ Known from documents only: TensorRT 8, 10 and 11 themselves, speed, and which
 branch of a residual Add is better quantized (NVIDIA's TensorRT developer guide, TensorFlow quantization toolkit and
 Model Optimizer), and that TensorRT 11 reads opsets up to 25 (its opset guide); older versions read fewer.
 
+The parser refuses a whole model for one operator that it has not, float or quantized: ``onnxq check`` names those that
+TensorRT-RTX 1.7.1 lacks (46 of the standard, Compress, DeformConv, Unique and all of sequences among them), forms of
+others, tensors of 16-bit and unsigned integers, and NonMaxSuppression and NonZero, for which it has no kernel.
+
 Weights of 4 bits are those of ``--algorithm weight_only``: TensorRT-RTX multiplies with blocks of int4 in one kernel.
 NVFP4 and MXFP8 are not written. Weights alone in NVFP4 it unpacks as a whole at every run before it multiplies in
 float; where activations are rounded as well (FP4 products, from compute capability 12.0 on), an operator of its own
@@ -29,9 +33,8 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.backends.tensorrt.branches import ACTIVATIONS, CONVOLUTIONS, LONGEST, WITH_CONSTANT, shortcut
-from onnxq.checks.findings import Finding
+from onnxq.backends.tensorrt.lacks import lacks
 from onnxq.errors import OptionError
-from onnxq.graph.traverse import all_nodes, describe
 from onnxq.graph.values import is_constant
 from onnxq.options import Options
 from onnxq.prepare import backend_named
@@ -48,7 +51,6 @@ __all__ = [
     "MULTIPLY",
     "WEIGHT_SPEC",
     "formats",
-    "lacks",
     "refuse",
     "require_opset",
 ]
@@ -164,26 +166,6 @@ def refuse(options: Options) -> None:
         OptionError: one is asked for.
     """
     require_opset(options, _MIN_OPSET, "scales for each channel")
-
-
-def lacks(model: ir.Model, options: Options) -> list[Finding]:
-    """What the parser of TensorRT-RTX 1.7.1 refuses a model for, float or quantized."""
-    found = []
-    for node in all_nodes(model):
-        if node.domain == "" and (what := _refused(node)) is not None:
-            said = f"TensorRT's parser refuses a model with a {what}, float or quantized"
-            found.append(Finding("warning", describe(node), said, "Cut the model before it or after it"))
-    return found
-
-
-def _refused(node: ir.Node) -> str | None:
-    if node.op_type == "BatchNormalization" and node.attributes.get_int("training_mode", 0) == 1:
-        return "BatchNormalization in training mode"
-    if node.op_type not in ("AveragePool", "MaxPool"):
-        return None
-    if any(step != 1 for step in node.attributes.get_ints("dilations", ())):
-        return "pool with dilations"
-    return "MaxPool that gives indices" if plain_max_pool(node) is not None else None
 
 
 MULTIPLY = (

@@ -278,21 +278,3 @@ def test_the_whole_net_is_as_good_in_every_format(tmp_path: Path) -> None:
 def test_what_tensorrt_has_not_is_refused_before_any_work(options: dict[str, Any]) -> None:
     with pytest.raises(OptionError):
         onnxq.quantize(mlp(), images(8, 32), backend="tensorrt", options=Options(**options))
-
-
-@pytest.mark.parametrize(
-    ("node", "what"),
-    [
-        ("y = MaxPool <kernel_shape = [2, 2], dilations = [2, 2]> (x)", "pool with dilations"),
-        ("y = AveragePool <kernel_shape = [2, 2], dilations = [1, 2]> (x)", "pool with dilations"),
-        ("y, i = MaxPool <kernel_shape = [2, 2]> (x)", "MaxPool that gives indices"),
-        ("y, m, v = BatchNormalization <training_mode = 1> (x, one, one, one, one)", "training mode"),
-        ("y = MaxPool <kernel_shape = [2, 2], dilations = [1, 1]> (x)", ""),
-    ],
-)
-def test_check_names_what_the_parser_refuses(node: str, what: str) -> None:
-    more = {"i": ", int64[a, b, c, d] i", "m": ", float[4] m, float[4] v"}.get(node.split(" = ")[0][3:4], "")
-    constants: Any = {"one": np.ones(4, np.float32)} if "one" in node else {}
-    model = build(f"(float[1, 4, 8, 8] x) => (float[a, b, c, d] y{more}) {{ {node} }}", opset=19, **constants)
-    told = [f.what for f in onnxq.check(model, backend="tensorrt") if "parser" in f.what]
-    assert len(told) == bool(what) and all(what in said for said in told)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
 import onnxq
 from onnxq import Options
+from onnxq.backends.tensorrt.lacks import ABSENT
 from onnxq.errors import VerificationError
-from onnxq.runtimes.child import examine, missing
+from onnxq.runtimes.child import examine, interpreter, missing
 from onnxq.runtimes.runtime import Examination
 from onnxq.runtimes.tensorrt import RUNTIME
 from onnxq.weight_only.algorithm import rewrite
 from tests.backends.test_tensorrt import detector, ints, mlp, packed
+from tests.backends.test_tensorrt_lacks import FORMS, Form
 from tests.backends.test_tensorrt_nlp import encoder
 from tests.models import build, feeds_for, images, normal
 from tests.planning.test_planner import residual, transformer
@@ -136,3 +141,47 @@ def test_blocks_of_4_bit_weights_stay_in_4_bits(tmp_path: Path) -> None:
     onnx.save(model, source)
     rewrite(source, None, output=path, options=Options())
     assert sum("Float x Int4" in remark for remark in examine(RUNTIME, path).remarks) == 2
+
+
+_ASK = """
+import json, sys
+import tensorrt_rtx_bindings as trt
+
+class Silent(trt.ILogger):
+    def __init__(self):
+        trt.ILogger.__init__(self)
+    def log(self, severity, message):
+        pass
+
+logger = Silent()
+network = trt.Builder(logger).create_network(0)
+parser = trt.OnnxParser(network, logger)
+print(json.dumps([name for name in json.loads(sys.argv[1]) if not parser.supports_operator(name)]))
+"""
+
+
+def test_the_operators_that_the_parser_has_not() -> None:
+    """As it says itself; another version may have more."""
+    standard = sorted({schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""})
+    command = [interpreter(RUNTIME), "-c", _ASK, json.dumps(standard)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert set(json.loads(done.stdout)) == ABSENT & set(standard)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.text)
+def test_forms_that_are_refused(form: Form, tmp_path: Path) -> None:
+    onnx.save(form.model(), tmp_path / "m.onnx")
+    if form.said:
+        with pytest.raises(VerificationError, match="does not take the artifact"):
+            examine(RUNTIME, tmp_path / "m.onnx")
+    else:
+        assert examine(RUNTIME, tmp_path / "m.onnx").version
+
+
+@pytest.mark.parametrize("op", ["NonMaxSuppression", "NonZero"])
+def test_operators_without_a_kernel(op: str, tmp_path: Path) -> None:
+    call, shape = ("NonMaxSuppression (b, s, m)", "N, 3") if op == "NonMaxSuppression" else ("NonZero (s)", "3, N")
+    text = f"(float[1, 8, 4] b, float[1, 2, 8] s) => (int64[{shape}] y) {{ y = {call} }}"
+    onnx.save(build(text, m=np.array([3], np.int64)), tmp_path / "m.onnx")
+    with pytest.raises(VerificationError, match="does not take the artifact"):
+        examine(RUNTIME, tmp_path / "m.onnx")
