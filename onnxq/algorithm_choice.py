@@ -11,6 +11,7 @@ import numpy as np
 
 from onnxq import plugins
 from onnxq.algorithm import Algorithm, Draft, FloatDraft
+from onnxq.console.deadline import TimeIsUpError
 from onnxq.errors import OnnxqError, OptionError
 from onnxq.numbers import fit_biases
 from onnxq.one_thread import one_blas_thread
@@ -130,7 +131,7 @@ def _apply(choice: Choice, draft: FloatDraft | Draft) -> None:
         if package != OWN and isinstance(draft, Draft):
             _require_sound(draft, f"algorithm {choice.name!r} of package {package!r}")
             fit_biases(draft.model, draft.plan, draft.numbers)
-    except OnnxqError:
+    except (OnnxqError, TimeIsUpError):
         raise
     except Exception as error:
         if package == OWN:

@@ -5,7 +5,8 @@ Where these are too few to tell a gain from chance, both are made again with oth
 on those that could not judge before: in the end every sample held back has judged what had not seen it. What is
 kept was made the first time.
 
-What runs in integers stays as in the default result; smoothing may add a multiplication in front of a layer.
+What runs in integers stays as in the default result; smoothing may add a multiplication in front of a layer. What
+comes of the algorithms of a state is not made again for a step that only adds to them.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from onnxq.algorithm import FloatDraft
 from onnxq.algorithm_choice import chosen, run
 from onnxq.calibration.roles import exchanged, spread
 from onnxq.calibration.statistics import KeptSample, Statistics
+from onnxq.console.deadline import Deadline, TimeIsUpError
 from onnxq.console.progress import Reporter
 from onnxq.deciding.cut_off import cut_off
-from onnxq.deciding.decider import Decider
-from onnxq.effort import TRIED, algorithms_of
+from onnxq.deciding.decider import Decider, Stages
+from onnxq.effort import TRIED, UNTRIED, algorithms_of
 from onnxq.errors import OnnxqError
 from onnxq.measuring.noise import output_noise
 from onnxq.measuring.score import Score
@@ -49,30 +51,37 @@ class _State:
     said: tuple[str, ...] = ()
 
 
-def improve(first: Quantized, decider: Decider, reporter: Reporter) -> tuple[Quantized, list[str]]:
+def improve(
+    first: Quantized, decider: Decider, reporter: Reporter, until: float = math.inf
+) -> tuple[Quantized, list[str]]:
     """Try what may make a result more accurate, with the same nodes in integers.
 
     Args:
         first: the default result.
         decider: what made it; its statistics hold the samples that algorithms learn from and that judge.
         reporter: shows progress.
+        until: time of ``time.monotonic`` at which it ends.
 
     Returns:
-        The best model found by the samples that judge, ``first`` where none is better there, and what was tried.
+        The best model found by the samples that judge, ``first`` where none is better there, and what was tried, and
+        what was not for want of time.
     """
-    bench = _Bench(decider)
+    bench = _Bench(decider, Deadline(until))
     state = bench.of(decider.options.range, algorithms_of(decider.options), first)
     steps = _steps(first.plan, state)
     wrong = ", samples of another shape counted as wrong" if state.score.reshaped else ""
     notes = [f"{TRIED}default {state.score.worst:.1f} dB{wrong}"] if math.isfinite(state.score.worst) else []
     with reporter.phase("find the best", total=len(steps), unit="steps") as advance:
-        for done, (name, step) in enumerate(steps, start=1):
+        for done, (name, step) in enumerate(steps):
+            advance(done)
             try:
                 trial = bench.tried(step(state))
                 new, old = bench.compared(trial, state)
+            except TimeIsUpError:
+                notes.append(f"{UNTRIED}{', '.join(name for name, _ in steps[done:])}")
+                break
             except OnnxqError as error:  # what there is must not be lost by it
                 notes.append(f"{TRIED}{name} failed: {error}")
-                advance(done)
                 continue
             why = new.no_better_than(old)
             if why is None and trial.range != state.range:
@@ -81,7 +90,9 @@ def improve(first: Quantized, decider: Decider, reporter: Reporter) -> tuple[Qua
             notes.append(f"{TRIED}{name} {new.worst - old.worst:+.1f} dB{undone}")
             if why is None:
                 state = trial
-            advance(done)
+            bench.forget_all_but(state)
+        else:
+            advance(len(steps))
     return state.quantized, [*notes, *state.said]
 
 
@@ -91,11 +102,15 @@ class _Bench:
 
     Attributes:
         decider: what made the default result.
+        deadline: ends the work.
     """
 
     decider: Decider
+    deadline: Deadline
     _turns: list[tuple[Statistics, Sequence[KeptSample]]] = field(init=False)
     _known: dict[tuple[str, tuple[str, ...], int], Score] = field(default_factory=dict)
+    _in_front: dict[tuple[tuple[str, ...], int], FloatDraft] = field(default_factory=dict)
+    _stages: dict[tuple[str, tuple[str, ...], int], Stages] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._turns = []
@@ -111,26 +126,60 @@ class _Bench:
         return _State(ranges, algorithms, quantized, _score(quantized, self.decider, self._turns[0][1]))
 
     def tried(self, wanted: _State) -> _State:
-        """A state with its model and score."""
-        quantized, said = _made(wanted, self.decider, self._turns[0][0])
+        """A state with its model and score.
+
+        Raises:
+            TimeIsUpError: before it is made.
+        """
+        quantized, said = self._made(wanted, 0)
         return replace(self.of(wanted.range, wanted.algorithms, quantized), said=tuple(said))
 
     def compared(self, trial: _State, state: _State) -> tuple[Score, Score]:
-        """Scores of two states, on as many samples as it takes to tell which is better."""
+        """Scores of two states, on as many samples as it takes to tell which is better, and there is time for."""
         new, old = trial.score, state.score
         for turn in range(1, len(self._turns)):
             if not new.open(old, turn / len(self._turns)):
                 break
-            new, old = new.joined(self._again(trial, turn)), old.joined(self._again(state, turn))
+            try:
+                new, old = new.joined(self._again(trial, turn)), old.joined(self._again(state, turn))
+            except TimeIsUpError:
+                break
         return new, old
+
+    def forget_all_but(self, state: _State) -> None:
+        """Keep of what was made on the way to states no more than the next ones may build on."""
+        front = _texts_of(state.algorithms, "float")
+        self._in_front = {key: made for key, made in self._in_front.items() if key[0] == front}
+        self._stages = {key: made for key, made in self._stages.items() if key[:2] == (state.range, front)}
 
     def _again(self, state: _State, turn: int) -> Score:
         """The score of a state made with other samples to learn from, on those that judge then."""
         key = (state.range, state.algorithms, turn)
         if key not in self._known:
-            statistics, judges = self._turns[turn]
-            self._known[key] = _score(_made(state, self.decider, statistics)[0], self.decider, judges)
+            self._known[key] = _score(self._made(state, turn)[0], self.decider, self._turns[turn][1])
         return self._known[key]
+
+    def _made(self, wanted: _State, turn: int) -> tuple[Quantized, list[str]]:
+        """The model of a state, made with the samples that learn in a turn, and what its algorithms say."""
+        self.deadline.check()
+        decider, choices = self.decider, chosen(wanted.algorithms)
+        front = _texts_of(wanted.algorithms, "float")
+        draft = self._in_front.get((front, turn))
+        if draft is None:
+            draft = FloatDraft(decider.model, decider.target, decider.options, self._turns[turn][0], self.deadline)
+            if front:
+                draft.model = decider.model.clone()
+                run(choices, draft)
+            self._in_front[front, turn] = draft
+        options = replace(decider.options, range=wanted.range)
+        variant = decider.variant(choices, options, draft.model, draft.statistics, draft.keep_float, self.deadline)
+        quantized, said = variant.again(stages=self._stages.setdefault((wanted.range, front, turn), {}))
+        return quantized, [*draft.notes, *said]
+
+
+def _texts_of(algorithms: Sequence[str], stage: str) -> tuple[str, ...]:
+    """Those of some algorithms that are of a stage, as they were written."""
+    return tuple(choice.text for choice in chosen(algorithms) if choice.stage == stage)
 
 
 def _cut_off(before: Quantized, after: Quantized, decider: Decider) -> str | None:
@@ -190,19 +239,6 @@ def _rounded_by(name: str, others: Sequence[str]) -> Callable[[_State], _State]:
 def _with_empirical_bias(state: _State) -> _State:
     rest = tuple(text for text in state.algorithms if not text.startswith("bias_correction"))
     return replace(state, algorithms=(*rest, "bias_correction:method=empirical"))
-
-
-def _made(wanted: _State, decider: Decider, statistics: Statistics) -> tuple[Quantized, list[str]]:
-    """The model of a state, made with these statistics, and what its algorithms say."""
-    choices = chosen(wanted.algorithms)
-    model, said, keep = decider.model, [], {}
-    if any(choice.stage == "float" for choice in choices):
-        draft = FloatDraft(model.clone(), decider.target, decider.options, statistics)
-        run(choices, draft)
-        model, statistics, said, keep = draft.model, draft.statistics, draft.notes, draft.keep_float
-    variant = decider.variant(choices, replace(decider.options, range=wanted.range), model, statistics, keep)
-    quantized, more = variant.again()
-    return quantized, [*said, *more]
 
 
 def _score(quantized: Quantized, decider: Decider, judges: Sequence[KeptSample]) -> Score:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from onnxq.options import Options
 
-__all__ = ["TRIED", "algorithms_of", "learns", "samples_to_keep"]
+__all__ = ["TRIED", "UNTRIED", "algorithms_of", "improves", "learns", "samples_to_keep"]
 
 TRIED = "best: "
 """How notes begin that say what effort ``best`` has tried."""
+UNTRIED = "best, the time was up before: "
+"""How the note begins that says what it has not."""
 _VERIFIED = 32
 _LEARNED_FROM = 64
 
@@ -17,6 +19,11 @@ def algorithms_of(options: Options) -> tuple[str, ...]:
     if options.algorithms:
         return options.algorithms
     return ("bias_correction",) if options.effort != "fast" and options.bias_correction else ()
+
+
+def improves(options: Options) -> bool:
+    """Whether more is tried on top of the default result."""
+    return options.effort == "best" and not options.algorithms
 
 
 def learns(options: Options) -> bool:

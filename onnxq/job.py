@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import metadata
@@ -18,7 +19,7 @@ from onnxq.console.progress import Reporter
 from onnxq.deciding.decide import decide
 from onnxq.deciding.decider import Decider
 from onnxq.deciding.mend import mend
-from onnxq.effort import algorithms_of, learns
+from onnxq.effort import algorithms_of, improves, learns
 from onnxq.errors import OptionError
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.values import filled_values
@@ -60,7 +61,12 @@ class Job:
         return model, notes
 
     def run(
-        self, prepared: Prepared, fitted: tuple[ir.Model, list[str]], statistics: Statistics, reporter: Reporter
+        self,
+        prepared: Prepared,
+        fitted: tuple[ir.Model, list[str]],
+        statistics: Statistics,
+        reporter: Reporter,
+        until: float = math.inf,
     ) -> Quantized:
         """Decide, verify, mend and improve, and say of the result what there is to say.
 
@@ -69,6 +75,7 @@ class Job:
             fitted: what :meth:`fitted` gave.
             statistics: of ``prepared``.
             reporter: shows progress.
+            until: time of ``time.monotonic`` at which effort ``best`` ends.
 
         Returns:
             The quantized model with its verification, warnings, notes and hints.
@@ -91,8 +98,8 @@ class Job:
         verification = verify(quantized)
         if self._mends(options):
             quantized, verification = mend(decider, quantized, verification, verify, raised, reporter)
-        if options.effort == "best" and not options.algorithms and statistics.kept:
-            quantized, tried = improve(quantized, decider, reporter)
+        if improves(options) and statistics.kept:
+            quantized, tried = improve(quantized, decider, reporter, until)
             decider.notes += [note for note in tried if note not in decider.notes]
             verification = verify(quantized)
         before = [*prepared.warnings, *decider.warnings]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,15 +15,18 @@ import onnx_ir as ir
 from onnxq.algorithm_choice import chosen
 from onnxq.backend import Backend
 from onnxq.calibration.statistics import Statistics, model_digest
+from onnxq.console.deadline import after, end_of_share
 from onnxq.console.progress import Reporter, Silent
 from onnxq.console.terminal import listed
-from onnxq.errors import OutputError
+from onnxq.effort import improves
+from onnxq.errors import OptionError, OutputError
 from onnxq.graph.shapes import inputs_of_unknown_size, shapes_of_one, sizes_at
 from onnxq.job import Job
 from onnxq.locations import artifact_path, require_file, require_output, require_several, spare
 from onnxq.notes.aloud import say
 from onnxq.observe import observe, require_one, too_few_kept
 from onnxq.options import ImageOptions, Options
+from onnxq.options.one_value import check_amount
 from onnxq.plan import Plan
 from onnxq.planning.one_way import require_one_way
 from onnxq.planning.placement import UNKNOWN_DIM
@@ -134,6 +138,7 @@ def quantize(
     statistics: Statistics | str | os.PathLike[str] | None = None,
     options: Options | None = None,
     image: ImageOptions | None = None,
+    max_minutes: float | None = None,
     reporter: Reporter | None = None,
 ) -> Quantized:
     """Quantize a float model for a target.
@@ -147,6 +152,8 @@ def quantize(
         statistics: what :func:`calibrate` gave, or its file.
         options: bits, ranges, exclusions and so on.
         image: how to read pictures, where the data is a folder of them.
+        max_minutes: of this call, after which effort ``best`` ends with the best so far; what is before that, and the
+            last check, take their time.
         reporter: shows progress.
 
     Returns:
@@ -156,10 +163,11 @@ def quantize(
         OnnxqError: anything that goes wrong, see :mod:`onnxq.errors`; nothing is written then.
     """
     options, reporter = Options.of(options), reporter or Silent()
+    until = _until(max_minutes, options)
     job = Job(backend, options)
     require_output(output)
     paths = [] if output is None else [artifact_path(output, model, backend)]
-    (result,) = _run(model, data, [job], statistics, options, image, reporter, paths)
+    (result,) = _run(model, data, [job], statistics, options, image, reporter, paths, until)
     say(result.verification)
     return result.written(*paths) if paths else result
 
@@ -173,6 +181,7 @@ def quantize_all(
     statistics: Statistics | str | os.PathLike[str] | None = None,
     options: Options | None = None,
     image: ImageOptions | None = None,
+    max_minutes: float | None = None,
     reporter: Reporter | None = None,
 ) -> dict[str, Quantized]:
     """Quantize a float model for several targets, calibrated once.
@@ -185,6 +194,7 @@ def quantize_all(
         statistics: see :func:`quantize`.
         options: for all targets; a format that one of them has not is an error.
         image: see :func:`quantize`.
+        max_minutes: see :func:`quantize`; targets share them evenly.
         reporter: shows progress.
 
     Returns:
@@ -194,12 +204,13 @@ def quantize_all(
         OnnxqError: anything that goes wrong, see :mod:`onnxq.errors`; nothing is written then.
     """
     options, reporter = Options.of(options), reporter or Silent()
+    until = _until(max_minutes, options)
     names = names_of(backends)
     require_several(output)
     jobs = for_each_target(names, names, lambda name: Job(name, options))
     require_output(output, several=True)
     paths = [] if output is None else [artifact_path(output, model, name, several=True) for name in names]
-    results = _run(model, data, jobs, statistics, options, image, reporter, paths)
+    results = _run(model, data, jobs, statistics, options, image, reporter, paths, until)
     for name, result in zip(names, results, strict=True):
         say(result.verification, prefix=f"{name}: ")
     if paths:
@@ -216,6 +227,7 @@ def _run(
     image: ImageOptions | None,
     reporter: Reporter,
     paths: Sequence[Path],
+    until: float,
 ) -> list[Quantized]:
     require_one(data, statistics, options, image)
     beside = [f for job, path in zip(jobs, paths, strict=False) for f in job.format.sidecars(path)]
@@ -231,8 +243,29 @@ def _run(
     else:
         statistics.require_of(model_digest(prepared.model))
     said = too_few_kept(statistics, options)
-    results = [job.run(prepared, fit, statistics, reporter) for job, fit in zip(jobs, fitted, strict=True)]
-    return [_warned(result, said) for result in results]
+    results: list[Quantized] = []
+    for job, fit in zip(jobs, fitted, strict=True):
+        share = end_of_share(until, len(jobs) - len(results))
+        results.append(_warned(job.run(prepared, fit, statistics, reporter, share), said))
+    return results
+
+
+def _until(max_minutes: float | None, options: Options) -> float:
+    """The time of ``time.monotonic`` at which what takes long ends.
+
+    Raises:
+        OptionError: the minutes are no number of at least 0, or nothing here takes long.
+    """
+    if max_minutes is None:
+        return math.inf
+    check_amount("max_minutes", max_minutes)
+    if not improves(options):
+        raise OptionError(
+            "has an effect on effort 'best' only, without algorithms of your own choice",
+            where="max_minutes",
+            hint="Leave it out, or ask for effort 'best'",
+        )
+    return after(max_minutes)
 
 
 def _warned(result: Quantized, said: Sequence[str]) -> Quantized:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 import onnxq
 from onnxq import Options
+from onnxq.calibration.roles import to_learn_from
 from onnxq.calibration.statistics import KeptSample
-from onnxq.errors import ModelError
+from onnxq.errors import ModelError, OptionError
 from onnxq.measuring.metrics import ErrorMeter
 from onnxq.measuring.score import Score
 from tests.models import build, images, normal, selecting
@@ -209,3 +213,126 @@ def test_masked_scores_are_no_reason_to_try_nothing() -> None:
     assert not [note for note in best.notes if "nan" in note]
     found = [result.verification.outputs["y"].sqnr for result in (default, best) if result.verification is not None]
     assert found[1] > found[0] + 3
+
+
+def test_what_a_step_builds_on_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPTQ, once it is kept, is what the correction of biases builds on; so is smoothing, of all that follows."""
+    runs: dict[str, list[tuple[int, ...]]] = {"gptq": [], "smoothquant": []}
+
+    def counted(name: str) -> None:
+        module = importlib.import_module(f"onnxq.algorithms.{name}")
+        apply = module.apply
+
+        def spy(draft: Any, **parameters: object) -> None:
+            runs[name].append(tuple(int(s.feeds["x"].flat[0]) for s in to_learn_from(draft.statistics.kept)))
+            apply(draft, **parameters)
+
+        monkeypatch.setattr(module, "apply", spy)
+
+    def scores(made: onnxq.Quantized, _: object, judges: Sequence[KeptSample]) -> Score:
+        better = len([name for name in made.recipe if name in ("smoothquant", "gptq")])
+        return score(y=[0.1 / 2**better] * len(judges))
+
+    monkeypatch.setattr("onnxq.best._score", scores)
+    for name in runs:
+        counted(name)
+    data = images(1, 3, 12, 12, samples=64)
+    for k, feed in enumerate(data):
+        feed["x"].flat[0] = k
+    options = Options(placement="all", effort="best", range="minmax")
+    made = onnxq.quantize(net(), data, options=options)
+    assert made.recipe == ("minmax", "smoothquant", "gptq", "bias_correction")
+    assert any(note.startswith("best: bias_correction:method=empirical") for note in made.notes)
+    for name, learned_from in runs.items():
+        assert 1 <= len(learned_from) == len(set(learned_from)), name
+
+
+def test_what_is_kept_of_earlier_steps_gives_what_its_recipe_gives() -> None:
+    data, options = with_a_spike(64, 0), Options(placement="all", weight_bits=8, effort="best", seed=1)
+    best = onnxq.quantize(net(), data, options=options)
+    first, *rest = best.recipe
+    alone = onnxq.quantize(net(), data, options=Options(placement="all", weight_bits=8, range=first, algorithms=rest))
+    assert bytes_of(best) == bytes_of(alone)
+
+
+def bytes_of(quantized: onnxq.Quantized) -> bytes:
+    return bytes(ir.serde.serialize_model(quantized.rendered()).SerializeToString())
+
+
+class Clock:
+    """A clock that stands still until it is set."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr("onnxq.console.deadline.time", made)
+    return made
+
+
+def test_without_time_it_is_the_default_and_says_what_was_not_tried() -> None:
+    data, options = with_a_spike(64, 0), Options(placement="all", range="minmax", keep=64)
+    best = onnxq.quantize(net(), data, options=replace(options, effort="best"), max_minutes=0)
+    assert best.recipe == ("minmax", "bias_correction")
+    *_, untried = best.notes
+    assert untried == (
+        "best, the time was up before: percentile:99.99, entropy, smoothquant, gptq, bias_correction:method=empirical"
+    )
+    assert not [note for note in best.notes if note.startswith("best: ") and "default" not in note]
+
+
+def test_when_the_time_is_up_within_a_step_the_best_before_it_is_kept(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    from onnxq.algorithms import gptq
+
+    apply = gptq.apply
+
+    def slow(draft: Any, **parameters: Any) -> None:
+        clock.now = 61.0
+        apply(draft, **parameters)
+        raise AssertionError("it went on to its end")
+
+    monkeypatch.setattr(gptq, "apply", slow)
+    best = onnxq.quantize(
+        net(), with_a_spike(64, 0), options=Options(placement="all", range="minmax", effort="best"), max_minutes=1
+    )
+    assert best.recipe == ("percentile:99.99", "bias_correction")
+    assert best.notes[-1] == "best, the time was up before: gptq, bias_correction:method=empirical"
+    assert best.verification is not None and best.verification.samples
+
+
+def test_targets_share_the_time(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    ends = []
+
+    def improve(first: onnxq.Quantized, decider: object, reporter: object, until: float) -> Any:
+        ends.append(until)
+        clock.now += 20.0  # of which it needs no more
+        return first, []
+
+    monkeypatch.setattr("onnxq.job.improve", improve)
+    options = Options(effort="best")
+    data = with_a_spike(16, 0)
+    onnxq.quantize_all(net(), data, backends=["onnxruntime", "openvino"], options=options, max_minutes=2)
+    assert ends == [60.0, 120.0]
+    onnxq.quantize(net(), data, options=options)
+    assert ends[-1] == np.inf
+
+
+@pytest.mark.parametrize(
+    ("options", "minutes", "said"),
+    [
+        (Options(), 1, "effort 'best' only"),
+        (Options(effort="best", algorithms="gptq"), 1, "effort 'best' only"),
+        (Options(effort="best"), -1, "not a number of at least 0"),
+        (Options(effort="best"), "5", "not a number of at least 0"),
+    ],
+)
+def test_a_limit_that_limits_nothing_is_refused(options: Options, minutes: Any, said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        onnxq.quantize(net(), with_a_spike(8, 0), options=options, max_minutes=minutes)

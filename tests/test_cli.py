@@ -288,11 +288,25 @@ def test_a_floor_that_is_no_number(capsys: Captured) -> None:
         (("verify", "q.onnx", "--samples", "8"), "--samples needs --data"),
         (("check", "m.onnx", "--image-mean", "0.5"), "--image-mean needs --data"),
         (("quantize", "m.onnx", "--data", "d", "-o", "q.onnx", "--metric", "m.py:f"), "--metric needs --max-drop"),
+        (("quantize", "m.onnx", "--data", "d", "-o", "q.onnx", "--max-minutes", "5"), "--max-minutes needs --max-drop"),
+        (
+            ("quantize", "m.onnx", "--data=d", "-o=q.onnx", "--effort=best", "--algorithm=gptq", "--max-minutes=5"),
+            "--max-minutes needs --max-drop, or --effort best without --algorithm",
+        ),
     ],
 )
 def test_a_flag_that_says_nothing_without_another(arguments: tuple[str, ...], said: str, capsys: Captured) -> None:
     assert run(*arguments) == 2
     assert said in capsys.readouterr().err
+
+
+def test_best_says_what_it_had_no_time_for(tmp_path: Path, data: str, capsys: Captured) -> None:
+    arguments = ("quantize", MODEL, "--data", data, "--effort", "best", "--max-minutes", "0")
+    assert run(*arguments, "-o", tmp_path / "q.onnx") == 0
+    out = capsys.readouterr().out
+    assert re.search(r"\n  not tried +minmax, .*, bias_correction:method=empirical\n", out)
+    assert run(*arguments, "--backend", "snpe", "--backend", "qnn", "-o", tmp_path / "several") == 0
+    assert "snpe, qnn: best, the time was up before: minmax, " in capsys.readouterr().out
 
 
 def test_a_list_of_numbers_is_asked_for_as_such(capsys: Captured) -> None:

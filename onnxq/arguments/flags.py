@@ -176,7 +176,13 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--eval-data", metavar="DATA", help="samples for the agreement (default calibration's)")
     group.add_argument("--resume-dir", metavar="DIR", help="folder to resume the search from (default OUT.search)")
-    group.add_argument("--max-minutes", type=float, metavar="M", help="start no new attempt after M minutes")
+    group.add_argument(
+        "--max-minutes",
+        type=float,
+        metavar="M",
+        help="start no new attempt after M minutes; with --effort best in place of --max-drop: end it then, with the "
+        "best so far",
+    )
 
 
 def add_runtime(parser: argparse.ArgumentParser, *, floats: bool = True) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from onnxq.arguments.flags import SEARCH
+from onnxq.effort import improves
 from onnxq.errors import OptionError
 from onnxq.options import ImageOptions, Options
 from onnxq.options.config import Config
@@ -66,6 +67,8 @@ def settle(args: argparse.Namespace) -> None:
             raise UsageError(f"--{key.removeprefix('opt_').replace('_', '-')} is not a number")
     args.options = Options(**{**config.options, **given})
     args.image = ImageOptions(**{**config.image, **image})
+    if getattr(args, "max_minutes", None) is not None and args.max_drop is None and not improves(args.options):
+        raise UsageError("--max-minutes needs --max-drop, or --effort best without --algorithm")
 
 
 def _fields(args: argparse.Namespace, prefix: str) -> dict[str, Any]:
@@ -122,8 +125,8 @@ def _require_partners(args: argparse.Namespace) -> None:
         UsageError: it names the two.
     """
     of_data = ("opt_samples", *(key for key in vars(args) if key.startswith("image_")))
-    partners: dict[str, dict[str, tuple[str, ...]]] = {
-        "quantize": {"max_drop": SEARCH},
+    partners: dict[str, dict[str, Sequence[str]]] = {
+        "quantize": {"max_drop": [key for key in SEARCH if key != "max_minutes"]},
         "verify": {"layers": ("max_steps",), "data": of_data},
         "check": {"data": of_data},
     }

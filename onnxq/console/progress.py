@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, TextIO
 
-__all__ = ["BarReporter", "LineReporter", "Reporter", "Silent", "make_reporter"]
+__all__ = ["Advance", "BarReporter", "LineReporter", "Reporter", "Silent", "make_reporter"]
 
 Advance = Callable[[int], None]
 

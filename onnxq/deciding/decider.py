@@ -32,10 +32,12 @@ from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 
-__all__ = ["Decider", "Made", "Runtime"]
+__all__ = ["Decider", "Made", "Runtime", "Stages"]
 
 Made = tuple[Quantized, list[str]]
 """A quantized model, and what the algorithms say of it."""
+Stages = dict[tuple[str, ...], tuple[ir.Model, Plan, dict[str, QParams], list[str]]]
+"""Algorithms, as they were written → the model, plan, numbers and notes that they leave, one after the other."""
 
 
 class Runtime(TypedDict):
@@ -148,22 +150,26 @@ class Decider:
         model: ir.Model,
         statistics: Statistics,
         keep_float: Mapping[str, str] | None = None,
+        reporter: Reporter | None = None,
     ) -> Decider:
         """A decider that keeps float what this one does, for other algorithms, ranges, or an equal float model."""
-        other = Decider(model, self.target, options, statistics, choices, self.version)
+        other = Decider(model, self.target, options, statistics, choices, self.version, None, reporter)
         other._keep, other._unusable = {**self._keep, **(keep_float or {})}, dict(self._unusable)
         other._store, other._wide = set(self._store), set(self._wide)
         return other
 
-    def again(self, more: Mapping[str, str] | None = None, *, store: bool = False) -> Made:
+    def again(
+        self, more: Mapping[str, str] | None = None, *, store: bool = False, stages: Stages | None = None
+    ) -> Made:
         """The quantized model with what is known to be kept float, and what the algorithms say.
 
         Args:
             more: node name → reason, for nodes to keep float this time.
             store: with their weights stored as integers.
+            stages: what algorithms have left that take long, of equal deciders: it is not made again; added to.
         """
-        more = more or {}
-        return self._attempt({**self._keep, **more}, final=True, store={*self._store, *(more if store else ())})
+        more, store_too = more or {}, more if store and more else ()
+        return self._attempt({**self._keep, **more}, final=True, store={*self._store, *store_too}, stages=stages)
 
     @property
     def samples(self) -> Sequence[KeptSample]:
@@ -187,6 +193,7 @@ class Decider:
         final: bool = False,
         store: Collection[str] | None = None,
         wide: Collection[str] | None = None,
+        stages: Stages | None = None,
     ) -> Made:
         """Plan and numbers, algorithms applied, with what these say; what the data rules out is noted as unusable.
 
@@ -220,7 +227,7 @@ class Decider:
         draft = Draft(model.clone(), model, plan, numbers, self.target, options, statistics, self._sizes, reporter)
         if self._rounds:
             round_kernels(draft.model, plan, numbers, statistics.measured.kernels.setdefault(model, {}))
-        run(choices, draft)
+        _run_on(choices, draft, stages)
         said += [note for note in self._adjusted(draft.model, draft.plan, draft.numbers) if note not in said]
         return self._made(draft.model, draft.plan, draft.numbers), [*draft.notes, *said]
 
@@ -245,6 +252,22 @@ class Decider:
         for node in self.model.graph.all_nodes():
             if node.name and node.name in plan.quantized and (rule := row(self.target, node)) is not None:
                 yield node, rule
+
+
+def _run_on(choices: Sequence[Choice], draft: Draft, stages: Stages | None) -> None:
+    """Apply algorithms to a draft, from where ``stages`` knows them on; what those leave that take long is added."""
+    if stages is None:
+        run(choices, draft)
+        return
+    texts = tuple(choice.text for choice in choices)
+    known = next((done for done in range(len(choices), 0, -1) if texts[:done] in stages), 0)
+    if known:
+        model, draft.plan, numbers, notes = stages[texts[:known]]
+        draft.model, draft.numbers, draft.notes = model.clone(), dict(numbers), list(notes)
+    for done, choice in enumerate(choices[known:], start=known + 1):
+        run([choice], draft)
+        if not choice.quick:
+            stages[texts[:done]] = draft.model.clone(), draft.plan, dict(draft.numbers), list(draft.notes)
 
 
 def _nodes_touching(model: ir.Model, plan: Plan, bad: Mapping[str, str]) -> dict[str, str]:

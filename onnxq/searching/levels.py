@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from onnxq.console.deadline import Deadline, TimeIsUpError
 from onnxq.deciding.rescue import Blame
 from onnxq.options import Options
 from onnxq.searching import candidates, harmful_layers
@@ -16,10 +16,6 @@ __all__ = ["Hunt"]
 
 _FEW = 4
 """Groups of layers that are widened or kept float before algorithms are tried that train."""
-
-
-class _TimeIsUpError(Exception):
-    """Nothing more may be begun."""
 
 
 @dataclass(eq=False)
@@ -40,7 +36,7 @@ class Hunt:
         tell: called with each attempt.
         whole: algorithms that are pipelines of their own.
         gains: these run in integers what the default leaves float.
-        deadline: by ``time.monotonic``, after which nothing is begun; None without end.
+        deadline: after it nothing is begun.
         functions: activation function → the layer that the target computes it together with.
         holds: whether the target can hold what options ask for; what it cannot is not tried.
         done: the attempts, in order.
@@ -55,7 +51,7 @@ class Hunt:
     tell: Callable[[Attempt], None]
     whole: Sequence[Candidate] = ()
     gains: bool = False
-    deadline: float | None = None
+    deadline: Deadline = field(default_factory=Deadline)
     holds: Callable[[Options], bool] = lambda options: True
     functions: Mapping[str, str] = field(default_factory=dict)
     done: list[Attempt] = field(default_factory=list)
@@ -67,7 +63,7 @@ class Hunt:
         """The winner: the fastest of the first level that meets the target, else the one of the highest metric."""
         try:
             found = self._levels()
-        except _TimeIsUpError:
+        except TimeIsUpError:
             self.stopped = True
             found = fastest(self.done)
         return found or best(self.done)
@@ -102,7 +98,7 @@ class Hunt:
             basis: name of the attempt whose options the others have, where it is not that of an earlier climb.
         """
         if self.trials.state.blame is None:
-            self._check_time()
+            self.deadline.check()
         records, base = self.blame(), self._best()
         found = []
         for count, rung in (
@@ -133,7 +129,7 @@ class Hunt:
         made = self.trials.known(candidate)
         if made is None:
             if self.done:
-                self._check_time()
+                self.deadline.check()
             made = self.trials.make(candidate)
         self.done.append(made)
         self._made[candidate.level, candidate.what] = made
@@ -149,7 +145,3 @@ class Hunt:
 
     def _top(self) -> Attempt | None:
         return best([made for made in self.done if made.number in self._options])
-
-    def _check_time(self) -> None:
-        if self.deadline is not None and time.monotonic() >= self.deadline:
-            raise _TimeIsUpError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -18,6 +17,7 @@ from onnxq.calibration.data import open_data
 from onnxq.calibration.ranges import check_range
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.catalog import installed_algorithms
+from onnxq.console.deadline import Deadline, after
 from onnxq.console.progress import Reporter, Silent
 from onnxq.console.records import IN_REPORT
 from onnxq.deciding.rescue import Blame
@@ -113,7 +113,7 @@ def search(
     options, reporter = Options.of(options), reporter or Silent()
     options = replace(options, keep=options.keep or _KEEP)
     target, place = backend_named(backend), _checked(output, model, backend, max_drop, max_minutes, options)
-    deadline = None if max_minutes is None else time.monotonic() + 60.0 * max_minutes
+    deadline = Deadline(after(max_minutes))
     image, eval_image = images_for(data, eval_data, image)
     require_one(data, statistics, options, image)
     if metric is not None and eval_data is not None:

@@ -43,6 +43,7 @@ def quantize(args: argparse.Namespace, screen: Screen) -> Answer:
         statistics=args.statistics,
         options=args.options,
         image=args.image,
+        max_minutes=args.max_minutes,
         reporter=reporter(args),
     )
     seconds = time.perf_counter() - start
@@ -69,6 +70,7 @@ def _several(args: argparse.Namespace, screen: Screen) -> Answer:
         statistics=args.statistics,
         options=args.options,
         image=args.image,
+        max_minutes=args.max_minutes,
         reporter=reporter(args),
     )
     seconds = time.perf_counter() - start

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from onnxq import plugins
 from onnxq.console.terminal import Screen, decibels, pace, plural
-from onnxq.effort import TRIED
+from onnxq.effort import TRIED, UNTRIED
 from onnxq.measuring.joined import hidden
 from onnxq.measuring.verification import SourceAgreement, Verification
 from onnxq.notes.reasons import counts
@@ -56,6 +56,7 @@ def quantized(
         known = first.partition(":")[0] in plugins.names("onnxq.ranges")
         rows.append(("by", ", ".join((f"{first} ranges" if known else first, *rest))))
     rows += [("tried", note.removeprefix(TRIED)) for note in result.notes if note.startswith(TRIED)]
+    rows += [("not tried", note.removeprefix(UNTRIED)) for note in result.notes if note.startswith(UNTRIED)]
     if plan.stored:
         rows.append(("weights", _stored(plan.stored)))
     rows += kept_rows(plan.kept_float, verbose)
@@ -75,7 +76,7 @@ def quantized(
     screen.pairs(rows)
     warning_lines(screen, check.warnings if check else ())
     if verbose:
-        note_lines(screen, (note for note in result.notes if not note.startswith(TRIED)))
+        note_lines(screen, (note for note in result.notes if not note.startswith((TRIED, UNTRIED))))
 
 
 def _sqnr_rows(check: Verification, verbose: bool) -> list[tuple[str, str]]:
@@ -174,7 +175,8 @@ def several(
     warned = {name: check.warnings for name, result in results.items() if (check := result.verification) is not None}
     warning_lines(screen, _by_text(warned))
     hint_lines(screen, _by_text({name: result.hints for name, result in results.items()}))
-    note_lines(screen, _by_text({name: result.notes for name, result in results.items()}) if verbose else ())
+    notes = {name: [n for n in made.notes if verbose or n.startswith(UNTRIED)] for name, made in results.items()}
+    note_lines(screen, _by_text(notes))
 
 
 def _by_text(said: Mapping[str, Sequence[str]]) -> Iterator[str]:
