@@ -235,6 +235,8 @@ _RULES = (
     OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=matmul_axis, output=False, when=_inner_matmul),
 )
 
+_COMPILED = (".param", ".bin")
+
 BACKEND = Backend(
     name="ncnn",
     title="ncnn int8, a calibration table",
@@ -243,7 +245,14 @@ BACKEND = Backend(
     rules={rule.op: rule for rule in _RULES},
     formats={
         "ncnn": Format(Quantized.fake_quantize, _write, _read, simulated=True, beside=(".table",)),
-        "int8": Format(Quantized.fake_quantize, _convert, _read, simulated=True, beside=(".table", ".param", ".bin")),
+        "int8": Format(
+            Quantized.fake_quantize,
+            _convert,
+            _read,
+            simulated=True,
+            beside=(".table", *_COMPILED),
+            compiled=_COMPILED,
+        ),
         "fake-quantize": FAKE_QUANTIZE,
     },
     bias="float",

@@ -5,7 +5,7 @@ A backend is data. The engine (:mod:`onnxq.planning`) reads the rows; no shared 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -41,6 +41,8 @@ class Format:
         integers: it holds QuantizeLinear and DequantizeLinear, which know 4- and 16-bit integers from opset 21 on.
         simulated: what is rendered is no artifact: it is run for its numbers alone.
         beside: endings of the sidecar files: what takes the place of ``.onnx`` in the model's name.
+        compiled: of these endings, those of the files that the target runs, whose size is the result's; where there are
+            none, it is that of all files.
         notes: what of the result it could not say the way it is meant to, for the user.
         refuses: raises a ModelError for a float model, in the form that the target wants, of which nothing can be
             written this way; called before any data is run.
@@ -52,12 +54,18 @@ class Format:
     integers: bool = False
     simulated: bool = False
     beside: tuple[str, ...] = ()
+    compiled: tuple[str, ...] = ()
     notes: Callable[[Quantized], list[str]] | None = None
     refuses: Callable[[ir.Model], None] | None = None
 
     def sidecars(self, path: Path) -> list[Path]:
         """The files written beside a model."""
         return [path.with_name(path.stem + ending) for ending in self.beside]
+
+    def size(self, files: Sequence[Path]) -> int:
+        """Bytes of what :attr:`write` has written, as far as the target runs it."""
+        run = {file.name for file in files if file.name.endswith(self.compiled)} if self.compiled else set()
+        return sum(file.stat().st_size for file in files if not run or file.name in run)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -103,6 +111,7 @@ class Backend:
         by_cost: placement ``auto`` weighs the costs below; else it quantizes all that the table allows.
         mixes: float nodes may stand among integer ones, so that data may keep float what 8 bits would destroy; else
             only the table and the user decide.
+        bodies: nodes inside of If, Loop and Scan may be quantized; else the artifact names tensors of the main graph alone.
         float_tails: where it does not mix, what ends the model may stay float for the data's sake, as no
             multiply-accumulate comes behind: a processor beside the target computes it.
         all_integers: the vendor's tool makes integers of every tensor, those that the artifact has no numbers for too.
@@ -169,6 +178,7 @@ class Backend:
     whole: frozenset[str] = frozenset(KINDS)
     by_cost: bool = False
     mixes: bool = True
+    bodies: bool = True
     float_tails: bool = False
     all_integers: bool = False
     has_whole: frozenset[str] = frozenset()

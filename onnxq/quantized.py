@@ -158,7 +158,11 @@ class Quantized:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OutputError(f"cannot be made: {error.strerror or error}", where=f"'{path.parent}'") from error
-        return replace(self, files=tuple(path.parent / file.name for file in self.save(path)))
+        files = tuple(path.parent / file.name for file in self.save(path))
+        checked = self.verification
+        if checked is not None:
+            checked = replace(checked, quantized_bytes=self._format.size(files))
+        return replace(self, files=files, verification=checked)
 
     def torch(
         self,

@@ -16,6 +16,7 @@ import pytest
 
 import onnxq
 from onnxq.cli import main
+from onnxq.console.terminal import bytes_text
 from onnxq.demo.data import MODEL, load_digits
 from tests import pairs
 from tests.models import build, normal
@@ -298,6 +299,18 @@ def test_a_floor_that_is_no_number(capsys: Captured) -> None:
 def test_a_flag_that_says_nothing_without_another(arguments: tuple[str, ...], said: str, capsys: Captured) -> None:
     assert run(*arguments) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_size_is_that_of_the_files(tmp_path: Path, data: str, capsys: Captured) -> None:
+    """Not that of what is simulated in their place; a float model with a table says that it is one."""
+    arguments = ("--json", "quantize", MODEL, "--data", data, "--backend", "ncnn", "-o", tmp_path / "q.onnx")
+    assert run(*arguments) == 0
+    document = json.loads(capsys.readouterr().out)
+    size = sum(Path(name).stat().st_size for name in document["files"])
+    assert len(document["files"]) == 2 and document["verification"]["quantized_bytes"] == size
+    assert run(*arguments[1:]) == 0
+    said = f"115 KB → {bytes_text(size)}, in float: the target's own tools make integers of it"
+    assert said in capsys.readouterr().out
 
 
 def test_best_says_what_it_had_no_time_for(tmp_path: Path, data: str, capsys: Captured) -> None:

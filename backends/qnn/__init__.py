@@ -76,6 +76,7 @@ computes them in float: Mish, Einsum, GatherND, TopK, Sum, ReduceL2, Tan.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -197,7 +198,11 @@ def _compile(quantized: Quantized, path: Path, *, dlc: bool) -> list[Path]:
         return write_rendered(quantized, path) + [f.replace(path.parent / n) for f, n in zip(made, names, strict=True)]
 
 
-_compiled = partial(Format, Quantized.qdq, integers=True, refuses=refuse_free_sizes)
+def _compiled(write: Callable[[Quantized, Path], list[Path]], *endings: str) -> Format:
+    """A format of which the HTP runs files of these endings."""
+    refuses = refuse_free_sizes
+    return Format(Quantized.qdq, write, integers=True, beside=endings, compiled=endings, refuses=refuses)
+
 
 BACKEND = Backend(
     name="qnn",
@@ -209,8 +214,8 @@ BACKEND = Backend(
     formats={
         "qdq": QDQ,
         "fake-quantize": FAKE_QUANTIZE,
-        "context": _compiled(partial(_compile, dlc=False), beside=("_ctx.onnx", "_ctx_qnn.bin")),
-        "dlc": _compiled(partial(_compile, dlc=True), beside=(".dlc",)),
+        "context": _compiled(partial(_compile, dlc=False), "_ctx.onnx", "_ctx_qnn.bin"),
+        "dlc": _compiled(partial(_compile, dlc=True), ".dlc"),
     },
     unsigned=True,
     complete_units=True,

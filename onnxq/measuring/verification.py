@@ -57,7 +57,7 @@ class Verification:
         plain_sqnr: SQNR in dB between the result with all graph optimizations and with none; the worst output.
         samples: number of samples that were run.
         float_bytes: size of the float model as a file.
-        quantized_bytes: size of the result as a file.
+        quantized_bytes: size of the result: of the files that its target runs, once they are written.
         speedup: time of the float model over that of the result on one thread, in this run; ``None`` without samples,
             and where onnxruntime's optimizations break the float model.
         float_seconds: time of the float model, likewise.

@@ -43,7 +43,7 @@ class Attempt:
         drop: the float model's metric minus this one.
         time: what the model takes, as a share of the float model's time on one thread; None where it was not measured,
             as for targets whose results onnxruntime only simulates.
-        bytes: size of the files.
+        bytes: size of the files that the target runs.
         meets: the drop is within the limit.
         seconds: that it took.
         failed: why there is no model, empty where there is one.

@@ -48,6 +48,7 @@ class _Made:
 
     Attributes:
         files: the artifact.
+        size: of those that the target runs, in bytes.
         report: on it.
         rendered: what it computes, as ONNX.
         simulation: what to run in the artifact's place, where that is no ONNX model, or computes something else there.
@@ -56,6 +57,7 @@ class _Made:
     """
 
     files: list[Path]
+    size: int
     report: dict[str, Any]
     rendered: ir.Model
     simulation: ir.Model | None = None
@@ -133,15 +135,18 @@ class Trials:
             done: Rewritten = choice.algorithm.rewrite(
                 self.model, feeds, output=path, options=options, reporter=self.reporter, **choice.parameters
             )
-            return _Made(list(done.files), done.report(), load(done.files[0]))
+            size = sum(path.stat().st_size for path in done.files)
+            return _Made(list(done.files), size, done.report(), load(done.files[0]))
         quantized = quantize(
             self.model, backend=self.backend, statistics=self.statistics, options=options, reporter=self.reporter
         )
-        files, home = quantized.save(path), quantized.backend.at_home
+        quantized = quantized.written(path)
+        files, home = list(quantized.files), quantized.backend.at_home
         apart = quantized.is_simulated or files[0].suffix.lower() != ".onnx"
         return _Made(
             files,
-            quantized.report(),
+            quantized.backend.format_named(options.format).size(files),
+            replace(quantized, files=()).report(),
             quantized.rendered(),
             quantized.simulated() if apart else None,
             home,
@@ -155,7 +160,7 @@ class Trials:
         attempt = replace(
             attempt,
             files=tuple(str(path.relative_to(folder.resolve())) for path in (p.resolve() for p in made.files)),
-            bytes=sum(path.stat().st_size for path in made.files),
+            bytes=made.size,
             digest=file_digest(made.files),
             structure=structure(made.rendered),
             quantized=made.quantized,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from onnxq import plugins
-from onnxq.console.terminal import Screen, decibels, pace, plural
+from onnxq.console.terminal import Screen, bytes_text, decibels, pace, plural
 from onnxq.effort import TRIED, UNTRIED
 from onnxq.measuring.joined import hidden
 from onnxq.measuring.verification import SourceAgreement, Verification
@@ -64,7 +64,7 @@ def quantized(
         rows += _sqnr_rows(check, verbose)
         rows += _agreement_rows(check)
         before = check.against_source.given_bytes if check.against_source is not None else check.float_bytes
-        rows.append(("size", smaller(before, check.quantized_bytes)))
+        rows.append(("size", _size(result, before, check.quantized_bytes)))
         if check.speedup is not None and (plan.quantized or plan.stored):
             speed = f"{pace(check.speedup)}, one thread of this machine"
             rows.append(("speed", screen.style(speed, "yellow") if check.speedup < _SLOWER else speed))
@@ -77,6 +77,14 @@ def quantized(
     warning_lines(screen, check.warnings if check else ())
     if verbose:
         note_lines(screen, (note for note in result.notes if not note.startswith((TRIED, UNTRIED))))
+
+
+def _size(result: Quantized, before: int, after: int) -> str:
+    """Two sizes, and what makes of the result's files what is smaller, where these are still float."""
+    form = result.backend.format_named(result.format)
+    if form.simulated and not form.compiled:
+        return f"{bytes_text(before)} → {bytes_text(after)}, in float: the target's own tools make integers of it"
+    return smaller(before, after)
 
 
 def _sqnr_rows(check: Verification, verbose: bool) -> list[tuple[str, str]]:

@@ -156,6 +156,8 @@ def test_the_int8_model(tmp_path: Path) -> None:
     made = onnxq.quantize(model, feeds, backend="ncnn", output=tmp_path / "q.onnx", options=Options(format="int8"))
     assert [file.name for file in made.files] == ["q.onnx", "q.table", "q.param", "q.bin"]
     assert sorted(tmp_path.iterdir()) == sorted(made.files)
+    assert made.verification is not None
+    assert made.verification.quantized_bytes == sum(file.stat().st_size for file in made.files[2:]), "what ncnn loads"
     lines = {line.split()[0] + line.split()[1][-1]: line for line in made.files[2].read_text().splitlines()[2:]}
     assert " 8=101" in lines["ConvolutionDepthWise0"], "the convolution behind it reads its integers"
     assert " 8=2" in lines["Convolution0"] and " 8=2" in lines["Convolution5"], "an Add reads their numbers too"

@@ -299,7 +299,8 @@ def test_a_context_is_written_and_runs(tmp_path: Path) -> None:
     compiled, plain = (examine(RUNTIME, tmp_path / name, feeds, arch="", soc="") for name in ("q_ctx.onnx", "q.onnx"))
     for a, b in zip(compiled.outputs, plain.outputs, strict=True):
         np.testing.assert_array_equal(a["y"], b["y"])
-    assert q.verification is not None
+    compiled_bytes = sum((tmp_path / name).stat().st_size for name in ("q_ctx.onnx", "q_ctx_qnn.bin"))
+    assert q.verification is not None and q.verification.quantized_bytes == compiled_bytes
 
 
 def test_a_dlc_is_written(tmp_path: Path) -> None:
