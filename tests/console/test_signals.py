@@ -17,11 +17,11 @@ from onnxq.demo.data import MODEL
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 
-RUNTIME = "#!/bin/sh\necho $$ > {folder}/child\nexec sleep 60\n"
+RUNTIME = "#!/bin/sh\necho $$ > {folder}/child\nexec sleep 600\n"
 
 
 def start(folder: Path, *more: str, ignored: bool = False) -> subprocess.Popen[str]:
-    """Verify in a runtime that takes a minute; back once it has begun, with its process's number in ``child``."""
+    """Verify in a runtime that takes ten minutes; back once it has begun, with its process's number in ``child``."""
     runtime = folder / "python"
     runtime.write_text(RUNTIME.format(folder=folder))
     runtime.chmod(0o755)
@@ -35,7 +35,7 @@ def start(folder: Path, *more: str, ignored: bool = False) -> subprocess.Popen[s
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL) and None,
     )
-    limit = time.monotonic() + 60
+    limit = time.monotonic() + 600
     while not (folder / "child").exists() or not (folder / "child").read_text().strip():
         assert process.poll() is None and time.monotonic() < limit, process.communicate()
         time.sleep(0.02)
@@ -56,7 +56,7 @@ def test_temporary_files_and_the_runtime_end_with_the_run(name: str, tmp_path: P
     assert list((tmp_path / "tmp").glob("onnxq-*"))
     number = getattr(signal, name)
     process.send_signal(number)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=600)
     assert process.returncode == 128 + number, err
     assert "onnxq: terminated; nothing half-written is left" in err and "Traceback" not in err
     assert not list((tmp_path / "tmp").glob("onnxq-*"))
@@ -66,7 +66,7 @@ def test_temporary_files_and_the_runtime_end_with_the_run(name: str, tmp_path: P
 def test_the_json_document_says_so(tmp_path: Path) -> None:
     process = start(tmp_path, "--json")
     process.terminate()
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 143, err
     assert json.loads(out)["error"]["what"] == "terminated"
 
@@ -78,5 +78,5 @@ def test_a_signal_that_is_ignored_stays_so(tmp_path: Path) -> None:
     time.sleep(0.3)
     assert process.poll() is None
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=600)
     assert process.returncode == 143

@@ -38,9 +38,9 @@ def feeds(stop=-1, how="none"):
             if how == "raise":
                 raise RuntimeError("a broken disk")
             if how == "wait":
-                time.sleep(60)
+                time.sleep(600)
             os.kill(os.getpid(), getattr(signal, how))
-            time.sleep(5)
+            time.sleep(60)
         yield {{"x": rng.standard_normal((1, 8, 8, 8)).astype(np.float32)}}
 
 def sound():
@@ -109,12 +109,12 @@ def ended(folder: Path, verb: str, how: str, sample: int, output: str) -> tuple[
     """Exit code and what was said on stderr by a run that ends at a sample; ``wait`` is killed from outside."""
     process = start(folder, verb, f"{how}_{sample}", output)
     if how == "wait":
-        limit = time.monotonic() + 60
+        limit = time.monotonic() + 600
         while not (folder / "reached").exists():
             assert process.poll() is None and time.monotonic() < limit, process.communicate()
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
-    _, errors = process.communicate(timeout=90)
+    _, errors = process.communicate(timeout=600)
     assert (folder / "reached").exists(), f"the run ended before its time: {errors}"
     (folder / "reached").unlink()
     return process.returncode, errors
@@ -175,10 +175,11 @@ def test_training_that_was_killed_goes_on(folder: Path) -> None:
     pytest.importorskip("torch")
     quantize(net(), images(1, 8, 8, 8, samples=2), options=Options(placement="all"), output=folder / "q.onnx")
     words = command("finetune", "sound", "out.onnx")
-    words[words.index("--steps") + 1] = "400"
+    words[words.index("--steps") + 1] = "1000000"
     words += ["--resume", "state.npz"]
-    process = subprocess.Popen(words, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    limit = time.monotonic() + 90
+    long = [*words, "--minutes", "0.5"]
+    process = subprocess.Popen(long, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    limit = time.monotonic() + 600
     while not (folder / "state.npz").exists():
         assert process.poll() is None and time.monotonic() < limit
         time.sleep(0.02)
@@ -198,7 +199,7 @@ def test_a_killed_run_can_be_run_again(folder: Path) -> None:
     """What a run that was killed leaves does not disturb the next one."""
     ended(folder, "calibrate", "SIGKILL", 3, "s.npz")
     done = start(folder, "calibrate", "sound", "s.npz")
-    _, errors = done.communicate(timeout=90)
+    _, errors = done.communicate(timeout=600)
     assert done.returncode == 0, errors
     assert Statistics.load(folder / "s.npz").samples == SAMPLES
     assert {name for name in contents(folder) if not name.startswith("data")} == {"m.onnx", "s.npz"}
@@ -207,7 +208,7 @@ def test_a_killed_run_can_be_run_again(folder: Path) -> None:
 def test_two_runs_write_the_same_output(folder: Path) -> None:
     runs = [start(folder, "quantize", "sound", "out.onnx") for _ in range(2)]
     for process in runs:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=600)
         assert process.returncode == 0, errors
     assert set(contents(folder)) == {"data.py", "m.onnx", "out.onnx"}
     onnx.checker.check_model(onnx.load(folder / "out.onnx"), full_check=True)

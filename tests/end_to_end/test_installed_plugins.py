@@ -90,7 +90,7 @@ def onnxq(*arguments: str, path: Path) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own that also sees the packages in ``path``."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(path), os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, "-m", "onnxq", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
 
 
 def scales(path: Path) -> dict[str, float]:

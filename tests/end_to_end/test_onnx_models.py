@@ -104,7 +104,7 @@ def test_the_judge_sees_what_other_verbs_do_wrong(monkeypatch: pytest.MonkeyPatc
 
 def test_the_program_writes_verdicts_and_reads_them(tmp_path: Path) -> None:
     def call(*arguments: str) -> str:
-        done = subprocess.run([sys.executable, str(TOOL), *arguments], capture_output=True, text=True, timeout=300)
+        done = subprocess.run([sys.executable, str(TOOL), *arguments], capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -94,7 +94,7 @@ def _off(tmp_path: Path, **options: Any) -> Runtime:
 def test_a_difference_is_found_where_it_is_made(model: ir.Model, tmp_path: Path) -> None:
     cut = find_cuts(model)[2]
     runtime = _off(tmp_path, name=cut.codes, by=3)
-    found = compare_layers(model, runtime, feeds_for(residual(), samples=2), timeout=60)
+    found = compare_layers(model, runtime, feeds_for(residual(), samples=2), timeout=600)
     (layer,) = (one for one in found if one.differing)
     assert (layer.tensor, layer.layer) == (cut.tensor, cut.layer)
     assert (layer.differing, layer.steps) == (8, 3)  # of two samples
@@ -113,7 +113,7 @@ def test_onnxruntimes_integer_kernels_agree_in_every_layer(tmp_path: Path) -> No
 
 def test_a_runtime_that_does_not_read_codes_gets_floats(model: ir.Model) -> None:
     assert not RKNN.reads_codes
-    found = compare_layers(model, replace(RUNTIME, reads_codes=False), feeds_for(residual(), samples=2), timeout=60)
+    found = compare_layers(model, replace(RUNTIME, reads_codes=False), feeds_for(residual(), samples=2), timeout=600)
     assert len(found) == len(find_cuts(model))
     assert max(layer.steps for layer in found) <= 1
 
@@ -121,7 +121,7 @@ def test_a_runtime_that_does_not_read_codes_gets_floats(model: ir.Model) -> None
 def test_free_dimensions_and_samples_of_several_sizes() -> None:
     source = build("(float[N, 8, 6, 6] x) => (float[N, 4, 6, 6] y) { y = Conv (x, w) }", w=normal(4, 8, 1, 1))
     feeds = [{"x": normal(n, 8, 6, 6, seed=n)} for n in (2, 3)]
-    found = compare_layers(onnxq.quantize(source, feeds, options=ALL).qdq(), RUNTIME, feeds, timeout=60)
+    found = compare_layers(onnxq.quantize(source, feeds, options=ALL).qdq(), RUNTIME, feeds, timeout=600)
     assert {layer.tensor: layer.values for layer in found} == {"x": 2 * 8 * 36, "y": 2 * 4 * 36}
 
 
@@ -154,7 +154,7 @@ def test_a_runtime_that_gives_other_tensors(model: ir.Model, tmp_path: Path, cha
     cut = find_cuts(model)[2]
     runtime = _off(tmp_path, name=cut.codes, by=0, change=change)
     with pytest.raises(VerificationError, match=f"a runtime that is off gives {why}.*'{cut.tensor}'"):
-        compare_layers(model, runtime, feeds_for(residual(), samples=1), timeout=60)
+        compare_layers(model, runtime, feeds_for(residual(), samples=1), timeout=600)
 
 
 def test_what_was_measured_is_told_where_the_layers_take_too_long(
@@ -163,7 +163,7 @@ def test_what_was_measured_is_told_where_the_layers_take_too_long(
     onnxq.quantize(residual(), feeds_for(residual()), output=tmp_path / "q.onnx", options=ALL)
     np.savez(tmp_path / "d.npz", x=np.stack([f["x"] for f in feeds_for(residual())]))
     sleeping = tmp_path / "run_off.py"
-    sleeping.write_text("import time\ntime.sleep(60)")
+    sleeping.write_text("import time\ntime.sleep(600)")
 
     class Off(Runtime):
         worker = sleeping
@@ -220,4 +220,4 @@ def test_what_cannot_be_compared_is_said_first(tmp_path: Path, backend: str, ask
 def test_a_float_model_has_no_layers_to_compare(tmp_path: Path) -> None:
     source = build("(float[1, 4] x) => (float[1, 4] y) { y = Relu (x) }")
     with pytest.raises(OptionError, match="no QuantizeLinear"):
-        compare_layers(ir.from_proto(source), RUNTIME, [{"x": normal(1, 4)}], timeout=60)
+        compare_layers(ir.from_proto(source), RUNTIME, [{"x": normal(1, 4)}], timeout=600)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from types import FrameType
+from functools import partial
 from typing import Any
 
 import pytest
 
 import onnxq
-from onnxq import Options, Quantized
+from onnxq import Options
 from onnxq.plan import Edge, Plan, Site
 from onnxq.spec import QuantSpec, Scheme
+from tests.counting import lines_of
 from tests.models import build, feeds_for, normal
 
 pytest.importorskip("torch", reason="the extra torch is not installed")
@@ -58,26 +57,7 @@ def steps(count: int) -> dict[str, int]:
     model = chain(count)
     options = Options(placement="all", effort="fast", min_sqnr=-99)
     quantized = onnxq.quantize(model, feeds_for(model, samples=2), options=options)
-    return {kind.__name__: lines_of(kind, quantized) for kind in (GraphModule, Student)}
-
-
-def lines_of(make: Callable[[Quantized], object], quantized: Quantized) -> int:
-    count = 0
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal count
-        if "onnxq/torch/" not in frame.f_code.co_filename.replace("\\", "/"):
-            return None
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        make(quantized)
-    finally:
-        sys.settrace(before)
-    return count
+    return {kind.__name__: lines_of(partial(kind, quantized), "onnxq/torch/") for kind in (GraphModule, Student)}
 
 
 def test_long_graphs_are_made_in_linear_time() -> None:
