@@ -19,6 +19,7 @@ from onnxq.console.terminal import listed, plural
 from onnxq.errors import ExecutionError, ModelError, OnnxqError, OptionError
 from onnxq.given.artifact import read_artifact, refuse_table
 from onnxq.graph.files.load import ModelSource, load
+from onnxq.graph.namer import unique_names
 from onnxq.graph.shapes import forget_shapes, infer_shapes
 from onnxq.graph.traverse import all_nodes
 from onnxq.integer_operators import quantizing
@@ -152,6 +153,8 @@ def _alike(first: ir.Model, second: ir.Model, library: str | None) -> ir.Model:
     What was between Transposes that undo each other has other names then, its axes being in another order. A model in
     half precision shows no tensors before.
     """
+    for model in (first, second):
+        unique_names(model)
     infer_shapes(first)
     made = _tensors(second)
     shared = made & _tensors(first)

@@ -347,3 +347,30 @@ def test_masks_that_mask_in_both_models_are_no_loss() -> None:
     broken = [{**feed, "m": mask / 1e4} for feed in data]
     ignoring = {t.tensor: t for t in compare(model, onnxq.quantize(model, broken, backend="vitis"), data).tensors}
     assert ignoring["t"].errors.sqnr < 10.0
+
+
+def test_branches_whose_tensors_bear_the_same_names() -> None:
+    """As optimum merges a decoder with and without its cache: of the sizes in one branch, those in the other were."""
+    text = """(bool c, float[4, 48] x, int64[M] k) => (float[?, ?] y) {
+        y = If (c) <
+            then_branch = first () => (float[?, ?] t) {
+                s = Shape (x)
+                z = ConstantOfShape (s)
+                t = MatMul (x, w)
+            },
+            else_branch = second () => (float[?, ?] u) {
+                s = Shape (k)
+                z = ConstantOfShape (s)
+                e = Equal (z, five)
+                n = Cast <to = 1> (e)
+                r = ReduceSum <keepdims = 0> (n)
+                p = MatMul (x, w)
+                u = Add (p, r)
+            }
+        >
+    }"""
+    w, five = normal(48, 48), np.arange(5, dtype=np.float32)
+    model, rounded = build(text, w=w, five=five), build(text, w=np.round(w, 2), five=five)
+    data = [{"c": np.array(taken), "x": normal(4, 48, scale=1.0), "k": np.arange(5)} for taken in (True, False)]
+    found = compare(model, rounded, data)
+    assert {"t", "p", "n"} <= {tensor.tensor for tensor in found.tensors}

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 from onnxruntime.quantization import quantize_dynamic
 
 import onnxq
@@ -344,3 +345,22 @@ def test_what_a_rewrite_cost_is_not_in_the_figures_of_verify_and_said_by_quantiz
     assert found.worst is not None and found.worst[1].sqnr > made.verification.outputs["y"].sqnr + 6
     exact = onnxq.quantize(residual(), feeds_for(residual()), backend="vitis").verification
     assert exact is not None and not any("before anything" in text for text in exact.warnings)
+
+
+@pytest.mark.parametrize("kind", ["BFLOAT16", "FLOAT8E4M3FN"])
+def test_inputs_and_outputs_of_types_that_numpy_lacks(kind: str, tmp_path: Path) -> None:
+    numbers, dtype = getattr(onnx.TensorProto, kind), helper.tensor_dtype_to_np_dtype(getattr(onnx.TensorProto, kind))
+    model = build(
+        f"(bfloat16[4, 64] x, float[4, 64] z) => (bfloat16[4, 32] y) {{ a = Cast <to = 1> (x) \n b = Add (a, z) \n"
+        f"m = MatMul (b, w) \n y = Cast <to = {numbers}> (m) }}",
+        opset=21,
+        ir_version=10,
+        w=normal(64, 32),
+    )
+    for end in (model.graph.input[0], model.graph.output[0]):
+        end.type.tensor_type.elem_type = numbers
+    onnx.save(model, tmp_path / "m.onnx")
+    onnxq.weight_only.quantize_weights(tmp_path / "m.onnx", tmp_path / "q.onnx")
+    feeds = [{"x": normal(4, 64, seed=k).astype(dtype), "z": normal(4, 64, seed=9 + k, scale=1.0)} for k in range(3)]
+    found = onnxq.verify(tmp_path / "q.onnx", feeds)
+    assert found.outputs["y"].sqnr > 15

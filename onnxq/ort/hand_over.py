@@ -1,7 +1,7 @@
 """A model in memory handed over to onnxruntime without its big initializers.
 
 These are marked as external data in the serialized graph and given to onnxruntime as they are, so that models above
-protobuf's 2 GB work and nothing is written to disk.
+protobuf's 2 GB work and nothing is written to disk. Those of types that Python has no arrays of, 4 bits say, stay in.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
@@ -57,9 +58,12 @@ def hand_over(model: ir.Model, options: Any) -> tuple[bytes, list[Any]]:
     for name, value in graph.initializers.items():
         tensor = value.const_value
         held.append(value)
-        if tensor is None or name in overridable or tensor.dtype not in _SPLIT_TYPES or not value.uses():
+        if tensor is None:
             continue
-        if tensor.nbytes <= _SPLIT_BYTES:
+        beside = name not in overridable and tensor.dtype in _SPLIT_TYPES and value.uses()
+        if not beside or tensor.nbytes <= _SPLIT_BYTES:
+            if isinstance(tensor, ir.ExternalTensor):
+                held[-1] = _inside(value, tensor)
             continue
         array = np.ascontiguousarray(tensor.numpy())
         names.append(name)
@@ -75,3 +79,11 @@ def hand_over(model: ir.Model, options: Any) -> tuple[bytes, list[Any]]:
         return bytes(serialized(model, graph.inputs, held).SerializeToString()), kept_alive
     except ValueError as error:
         raise ExecutionError(f"the model cannot be serialized ({first_line(error)})") from error
+
+
+def _inside(value: ir.Value, tensor: ir.ExternalTensor) -> ir.Value:
+    """An initializer that is serialized with its numbers: onnxruntime reads no data file of a model without a path."""
+    raw = np.fromfile(tensor.path, np.uint8, tensor.nbytes, offset=tensor.offset or 0)
+    proto = onnx.TensorProto(name=value.name, dims=tensor.shape.numpy(), data_type=tensor.dtype.value)
+    proto.raw_data = raw.tobytes()
+    return ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=ir.serde.TensorProtoTensor(proto))

@@ -4,11 +4,11 @@ The script of a runtime is called as ``python WORKER REQUEST``, REQUEST a JSON f
 
     {"model": path, "inputs": [names], "samples": [paths], "results": folder, "options": {...}}
 
-A sample is an ``.npz`` file with the arrays ``0``, ``1`` ... of the inputs. The script writes ``report.json`` into the
-results folder: ``version``, the names ``outputs``, lists of strings ``integer``, ``floating``, ``remarks``, ``files``.
-Where it computes it also writes ``0.npz``, ``1.npz`` ... with the arrays ``0``, ``1`` ... of the outputs. Called as
-``python WORKER --version`` it prints the version. Exit code 3 says that the runtime is not installed, 4 that it refuses
-the model, with the reason on the last line of stderr.
+A sample is an ``.npz`` file with the arrays ``0``, ``1`` ... of the inputs, bfloat16 and 8-bit floats as float32. The
+script writes ``report.json`` into the results folder: ``version``, the names ``outputs``, lists of strings ``integer``,
+``floating``, ``remarks``, ``files``. Where it computes it also writes ``0.npz``, ``1.npz`` ... with the arrays ``0``,
+``1`` ... of the outputs. Called as ``python WORKER --version`` it prints the version. Exit code 3 says that the runtime
+is not installed, 4 that it refuses the model, with the reason on the last line of stderr.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def examine(
         paths = []
         for index, sample in enumerate(samples):
             paths.append(str(folder / f"sample{index}.npz"))
-            arrays: dict[str, Any] = {str(k): sample[n] for k, n in enumerate(names)}
+            arrays: dict[str, Any] = {str(k): _plain(np.asarray(sample[n])) for k, n in enumerate(names)}
             np.savez(paths[-1], **arrays)
         results = folder / "results"
         results.mkdir()
@@ -135,6 +135,11 @@ def examine(
             hint = _REFUSED if done.returncode == REFUSED else None
             raise VerificationError(f"{runtime.title} {how}: {said}", where=f"'{model}'", hint=hint)
         return _read(runtime, results, len(samples))
+
+
+def _plain(array: NDArray[Any]) -> NDArray[Any]:
+    """bfloat16 and 8-bit floats, which files of NumPy's lose, as float32, which holds them exactly."""
+    return array.astype(np.float32) if array.dtype.name.startswith(("bfloat16", "float8")) else array
 
 
 def _call(runtime: Runtime, arguments: list[str], timeout: float) -> subprocess.CompletedProcess[str]:

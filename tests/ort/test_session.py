@@ -2,11 +2,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
 from onnxq.errors import ExecutionError, OptionError
+from onnxq.graph.files.load import load
 from onnxq.ort.session import InputInfo, Session, available_providers
 
 TEXT = """
@@ -53,6 +56,28 @@ def test_big_initializers_are_handed_over_and_the_model_is_left_alone(optimize: 
     x = np.random.default_rng(1).standard_normal((2, 64)).astype(np.float32)
     expected = x.astype(np.float64) @ before.numpy().astype(np.float64)
     assert np.abs(session.run({"x": x})["y"] - expected).max() < 1e-4
+
+
+def test_numbers_of_a_data_file_that_python_has_no_arrays_of_or_that_nothing_reads(tmp_path: Path) -> None:
+    """4 bits, an input that may be overridden, a constant without a reader."""
+    text = """
+        <ir_version: 10, opset_import: ["" : 21]>
+        agraph (float[2, 64] x, float[64, 64] v) => (float[2, 64] z) {
+            w = DequantizeLinear (q, s)
+            y = MatMul(x, w)
+            z = MatMul(y, v)
+        }"""
+    proto = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    arrays = {"q": rng.integers(-8, 8, (64, 64)), "s": np.float32(0.1), "v": rng.standard_normal((64, 64))}
+    arrays["unread"] = arrays["v"]
+    for name, array in arrays.items():
+        kind = ml_dtypes.int4 if name == "q" else np.float32
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array).astype(kind), name))
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0, location="m.data")
+    x = rng.standard_normal((2, 64)).astype(np.float32)
+    got = Session(load(tmp_path / "m.onnx"), optimize=False).run({"x": x})["z"]
+    np.testing.assert_allclose(got, x @ (arrays["q"] * 0.1) @ arrays["v"], rtol=1e-4, atol=1e-4)
 
 
 def test_bytes_and_paths(tmp_path: Path) -> None:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from common import Request, serve
 
 INTEGER = (
     *("QLinear", "QGemm", "QAttention", "ConvInteger", "MatMulInteger", "DynamicQuantize", "NhwcMaxPool"),
     *("MatMulNBits", "GatherBlockQuantized", "QMoE"),
 )
+RAW = {
+    "tensor(bfloat16)": ("bfloat16", 16),
+    "tensor(float8e4m3fn)": ("float8_e4m3fn", 17),
+    "tensor(float8e4m3fnuz)": ("float8_e4m3fnuz", 18),
+    "tensor(float8e5m2)": ("float8_e5m2", 19),
+    "tensor(float8e5m2fnuz)": ("float8_e5m2fnuz", 20),
+}
+"""Types that onnxruntime takes and gives as bytes only → name in ml_dtypes, number in ONNX."""
 
 
 def version() -> str:
@@ -33,14 +43,45 @@ def run(request: Request) -> dict[str, Any]:
         options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
         session = onnxruntime.InferenceSession(str(request.model), options, providers=["CPUExecutionProvider"])
         optimized = onnx.load(options.optimized_model_filepath, load_external_data=False)
+    names, kinds = [o.name for o in session.get_outputs()], {i.name: i.type for i in session.get_inputs()}
+    barred = any(v.type in RAW for v in (*session.get_inputs(), *session.get_outputs()))
     for index, feeds in enumerate(request.feeds()):
-        request.write(index, session.run(None, feeds))
+        if barred:
+            values = {name: to_value(array, kinds[name]) for name, array in feeds.items()}
+            request.write(index, [to_array(value) for value in session.run_with_ort_values(names, values)])
+        else:
+            request.write(index, session.run(None, feeds))
     integer: list[str] = []
     floating: list[str] = []
     for node in optimized.graph.node:
         if node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
             (integer if node.op_type.startswith(INTEGER) else floating).append(f"{node.op_type} {node.name}")
-    return {"outputs": [o.name for o in session.get_outputs()], "integer": integer, "floating": floating}
+    return {"outputs": names, "integer": integer, "floating": floating}
+
+
+def to_value(array: Any, kind: str) -> Any:
+    """An OrtValue of an array; one of the types above is rounded to from float32."""
+    import ml_dtypes
+    import onnxruntime
+
+    if kind not in RAW:
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+    name, number = RAW[kind]
+    held = array.astype(getattr(ml_dtypes, name), order="C")
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(held.view(f"u{held.itemsize}"), number)
+
+
+def to_array(value: Any) -> Any:
+    """The array in an OrtValue; one of the types above as float32."""
+    import ml_dtypes
+
+    if value.data_type() not in RAW:
+        return value.numpy()
+    raw = np.dtype(getattr(ml_dtypes, RAW[value.data_type()][0]))
+    shape = tuple(value.shape())
+    size = raw.itemsize * int(np.prod(shape))
+    memory = (ctypes.c_uint8 * size).from_address(value.data_ptr()) if size else b""
+    return np.frombuffer(memory, raw).reshape(shape).astype(np.float32)
 
 
 if __name__ == "__main__":
