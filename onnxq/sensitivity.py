@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import OptionError, OutputError, StatisticsError
 from onnxq.file_system import hint_for
 from onnxq.locations import require_file, spare
+from onnxq.measuring.decibels import sqnr_of
 from onnxq.measuring.probe import Probe, Role, Setting, parts_of
 from onnxq.measuring.sensitivities import Sensitivity, SensitivityRow
 from onnxq.notes.other_shapes import rows_depend
@@ -134,8 +134,8 @@ def _measured(probe: Probe, widths: tuple[int, ...], runs: int, reporter: Report
                 measured = probe.noise([Setting(part, width) for part in found])
                 done += 1
                 advance(done)
-                together[role][width] = _decibel(max(measured.values()))
-                added[role][width] = _decibel(_added(records, role, width))
+                together[role][width] = sqnr_of(max(measured.values()))
+                added[role][width] = sqnr_of(_added(records, role, width))
         local = local_noise(probe, widths) if by_role["weights"] else {}
     return Sensitivity(
         backend=probe.plan.backend,
@@ -199,9 +199,9 @@ def _row(record: Record, local: Mapping[str, Mapping[int, float]]) -> Sensitivit
         tensors=tuple(dict.fromkeys(name for part in parts for name in part.tensors)),
         members=len(parts),
         parameters=sum(part.elements for part in parts),
-        sqnr={bits: _decibel(record.worst(bits)) for bits in record.noise},
-        outputs={bits: {n: _decibel(v) for n, v in noise.items()} for bits, noise in record.noise.items()},
-        local={bits: _decibel(noise) for bits, noise in own.items()},
+        sqnr={bits: sqnr_of(record.worst(bits)) for bits in record.noise},
+        outputs={bits: {n: sqnr_of(v) for n, v in noise.items()} for bits, noise in record.noise.items()},
+        local={bits: sqnr_of(noise) for bits, noise in own.items()},
     )
 
 
@@ -213,9 +213,3 @@ def _added(records: Sequence[Record], role: Role, bits: int) -> float:
             for name, noise in record.noise[bits].items():
                 total[name] = total.get(name, 0.0) + noise
     return max(total.values())
-
-
-def _decibel(noise: float) -> float:
-    if noise <= 0.0:
-        return math.inf
-    return -10.0 * math.log10(noise) if math.isfinite(noise) else -math.inf

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from onnxq.calibration.statistics import KeptSample
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array
+from onnxq.measuring.decibels import sqnr_of
 from onnxq.plan import Plan
 from onnxq.qparams import QParams, fake_quantize
 
@@ -53,7 +54,7 @@ def coarse_weights(
         error = fake_quantize(weight, qp) - weight
         turned = node.attributes.get_int("transB", 0) == 1
         signal, noise = (_power(np.array(rows) @ (matrix.T if turned else matrix)) for matrix in (weight, error))
-        left = 10 * math.log10(signal / noise) if signal > 0 and noise > 0 else math.inf
+        left = sqnr_of(noise, signal) if signal > 0 else math.inf
         if left < _LEAST - _BIT * (_BITS - qp.spec.bits):
             why = f"{qp.spec.bits}-bit weights would leave {left:.0f} dB of its output"
             found[node.name or ""] = f"{why}: the values it reads differ widely in size"

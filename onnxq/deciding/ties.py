@@ -7,7 +7,6 @@ large, and no branch need be lost altogether: the outputs show what it costs.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -17,6 +16,7 @@ from onnxq.calibration.bin_error import Bins
 from onnxq.calibration.ranges import select_range
 from onnxq.calibration.statistics import Statistics, TensorStatistics
 from onnxq.graph.traverse import all_nodes
+from onnxq.measuring.decibels import sqnr_of
 from onnxq.plan import Edge, Plan, Site
 from onnxq.qparams import QParams, from_range
 from onnxq.spec import QuantSpec, Scheme
@@ -70,7 +70,7 @@ def sqnr_with(stats: TensorStatistics, qparams: QParams) -> float:
     """SQNR in dB of a tensor quantized so; infinite without noise."""
     flat = QParams(qparams.spec, qparams.scale.reshape(1), qparams.zero_point.reshape(1))
     noise = float(np.asarray(Bins(stats).exact(flat)).reshape(-1)[0])
-    return 10 * math.log10(stats.sum_squares / noise) if noise > 0 else math.inf
+    return sqnr_of(noise, stats.sum_squares)
 
 
 def _is_small(site: Site, shared: QParams, statistics: Statistics) -> bool:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from onnxq.calibration.histogram import SENTINEL
+from onnxq.measuring.decibels import sqnr_of
 from onnxq.measuring.moments import Moments, dot
 
 __all__ = [
@@ -34,13 +35,6 @@ _CONSTANT = 40.0
 """dB between the plain and the mean-removed SQNR, from which on a signal that varies so little counts as constant."""
 WRONG = 4.0
 """Noise over signal of a sample of another shape: what ``|r - g|² <= (|r| + |g|)²`` allows for ``|g| = |r|``."""
-
-
-def _decibel(signal: float, noise: float) -> float:
-    """10·log10(signal / noise); +inf without noise, -inf with noise but no signal."""
-    if noise == 0.0:
-        return math.inf
-    return 10.0 * (math.log10(signal) - math.log10(noise)) if signal > 0.0 else -math.inf
 
 
 @dataclass(frozen=True)
@@ -186,7 +180,7 @@ class ErrorMeter:
         self._broken += broken
         self._elements += compared + broken
         if compared or broken:
-            self._by_sample.append((sample, -math.inf if broken else _decibel(rr, ee), rr, ee))
+            self._by_sample.append((sample, -math.inf if broken else sqnr_of(ee, rr), rr, ee))
 
     def result(self) -> Errors:
         """The figures over all samples so far."""
@@ -208,8 +202,8 @@ class ErrorMeter:
         both_zero = self._rr == 0.0 and self._gg == 0.0
         return Errors(
             **counts,
-            sqnr=-math.inf if self._broken else _decibel(self._rr, self._ee),
-            sqnr_centred=-math.inf if self._broken else _decibel(self._signal.centred, self._noise.centred),
+            sqnr=-math.inf if self._broken else sqnr_of(self._ee, self._rr),
+            sqnr_centred=-math.inf if self._broken else sqnr_of(self._noise.centred, self._signal.centred),
             worst=worst,
             worst_sample=worst_sample,
             median=_median([value for _, value, _, _ in self._by_sample]),
@@ -229,7 +223,7 @@ class ErrorMeter:
             return -math.inf
         signal = self._rr + self._lost
         share = self._reshaped / self._samples
-        return _decibel(signal, self._ee + WRONG * share * signal) if signal or not share else -math.inf
+        return sqnr_of(self._ee + WRONG * share * signal, signal) if signal or not share else -math.inf
 
     def _uncertainty(self) -> float:
         """Standard error of the ratio of noise to signal (Cochran, Sampling Techniques, 1977, equation 2.39), in dB."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxq.measuring.decibels import sqnr_of
+
 __all__ = ["Score"]
 
 _LEAST_GAIN = 0.1
@@ -30,7 +32,7 @@ class Score:
     @property
     def sqnr(self) -> dict[str, float]:
         """SQNR in dB of each output over all samples."""
-        return {name: _decibel(float(ratios.mean())) for name, ratios in self.noise.items()}
+        return {name: sqnr_of(float(ratios.mean())) for name, ratios in self.noise.items()}
 
     @property
     def worst(self) -> float:
@@ -87,9 +89,3 @@ class Score:
         """With the samples of another one."""
         both = {n: np.concatenate([found, more.noise[n]]) for n, found in self.noise.items() if n in more.noise}
         return Score(both, self.reshaped or more.reshaped)
-
-
-def _decibel(noise: float) -> float:
-    if not math.isfinite(noise):
-        return -math.inf
-    return -10.0 * math.log10(noise) if noise > 0 else math.inf

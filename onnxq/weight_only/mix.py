@@ -25,6 +25,7 @@ from onnxq.console.terminal import plural
 from onnxq.errors import OptionError
 from onnxq.file_system import write_text
 from onnxq.locations import require_file
+from onnxq.measuring.decibels import sqnr_of
 from onnxq.options import Options, Override
 from onnxq.options.config import to_toml
 from onnxq.options.patterns import meaning_one, names_of
@@ -105,17 +106,13 @@ def mix(
     costs = [[float(size * bits) for bits in recipe.widths] for size in sizes]
     made = allocate(costs, losses, recipe.avg_bits * sum(sizes))
     chosen = {} if made is None else {free[k]: recipe.widths[i] for k, i in zip(known, made.chosen, strict=True)}
-    levels = {_reader(free[k]): _decibels(noise) for k, noise in zip(known, noises, strict=True)}
+    levels = {_reader(free[k]): sqnr_of(noise) for k, noise in zip(known, noises, strict=True)}
     average = made.cost / sum(sizes) if made is not None and sizes else 0.0
     return Mixture([replace(m, chosen=chosen.get(m)) for m in matrices], average, bool(feeds), levels)
 
 
 def _reader(matrix: Matrix) -> str:
     return matrix.nodes[0].name or ""
-
-
-def _decibels(noise: float) -> float:
-    return -10 * math.log10(noise) if noise > 0 else math.inf
 
 
 def _weight(matrix: Matrix) -> NDArray[np.float32]:

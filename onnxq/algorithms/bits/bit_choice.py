@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from onnxq.algorithms.bits.allocate import allocate
 from onnxq.algorithms.bits.budget import FLOAT, Costs
 from onnxq.errors import OptionError
+from onnxq.measuring.decibels import sqnr_of
 from onnxq.measuring.probe import Part, Probe, Setting
 from onnxq.notes.other_shapes import rows_depend
 from onnxq.plan import Plan
@@ -195,11 +196,11 @@ class Problem:
             choice = self.quietest()
             least = self.noise(choice.settings)
             if least > wanted:
-                hint = f"Activations alone leave {_decibel(base):.1f} dB: give act_bits=8/16, or more bits"
+                hint = f"Activations alone leave {sqnr_of(base):.1f} dB: give act_bits=8/16, or more bits"
                 if self.probe.reshaped:
                     hint = rows_depend(self.probe.reshaped, metric=False)
                 raise OptionError(
-                    f"{sqnr:g} dB cannot be reached, only {_decibel(least):.1f} dB", where="mixed_precision", hint=hint
+                    f"{sqnr:g} dB cannot be reached, only {sqnr_of(least):.1f} dB", where="mixed_precision", hint=hint
                 )
             best = choice
         return best
@@ -221,7 +222,7 @@ class Problem:
 
     def level(self, choice: BitChoice, probe: Probe | None = None) -> float:
         """SQNR at the worst output with a choice, dB."""
-        return _decibel(self.noise(choice.settings, probe))
+        return sqnr_of(self.noise(choice.settings, probe))
 
     def noise(self, settings: Sequence[Setting], probe: Probe | None = None) -> float:
         """Noise over signal at the worst output."""
@@ -232,7 +233,3 @@ class Problem:
         picked = list(zip(self.items, chosen, strict=True))
         settings = tuple(s for item, k in picked for s in item.options[k])
         return BitChoice(settings, math.fsum(item.costs[k] for item, k in picked))
-
-
-def _decibel(noise: float) -> float:
-    return -10 * math.log10(noise) if 0 < noise < math.inf else math.copysign(math.inf, 1 - noise)

@@ -1,0 +1,24 @@
+"""Powers of a signal and of its noise as decibels."""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["sqnr_of"]
+
+
+def sqnr_of(noise: float, signal: float = 1.0) -> float:
+    """SQNR in dB: 10·log10(signal / noise).
+
+    Args:
+        noise: power, or its share of the signal's.
+        signal: power in the same unit.
+
+    Returns:
+        Infinite without noise; minus infinite where the noise is infinite or NaN, or there is no signal.
+    """
+    if noise <= 0.0:
+        return math.inf
+    if not math.isfinite(noise) or signal <= 0.0:
+        return -math.inf
+    return 10.0 * (math.log10(signal) - math.log10(noise))
