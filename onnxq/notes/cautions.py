@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from onnxq.calibration.roles import few, samples_to_verify
-from onnxq.calibration.statistics import Statistics
+from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.console.terminal import bytes_text
 from onnxq.effort import learns
 from onnxq.measuring.joined import hidden
@@ -57,54 +57,89 @@ def cautions(
         packed: weights are stored as integers; else the artifact is as large as the float model by design.
         compare: the command that compares the artifact with the float model, see :mod:`onnxq.notes.commands`.
     """
-    samples = statistics.samples
-    if samples and not statistics.kept:
+    verified = samples_to_verify(statistics.kept, learns(options))
+    yield from _little_tried(verified, verification, statistics, compare)
+    yield from _little_quantized(plan, options)
+    yield from _slower_than_float(plan, verification)
+    if packed:
+        yield from _larger_than_given(verification)
+    yield from _next_to_nothing(verified, verification, statistics)
+    yield from other_shapes(verification.outputs)
+    yield from vague(verification, statistics.samples, compare)
+    yield from poor(verification, options, compare)
+
+
+def _little_tried(
+    verified: Sequence[KeptSample], verification: Verification, statistics: Statistics, compare: str
+) -> Iterator[str]:
+    """That no sample was compared, or only those by which something was decided."""
+    samples, kept = statistics.samples, statistics.kept
+    if samples and not kept:
         nan = any(tensor.nan for tensor in statistics.tensors.values())
         why = "a NaN turns up in every sample" if nan else "none of the samples could be held back"
         yield f"{why}: the result was not compared with the float model"
-    verified, decided = samples_to_verify(statistics.kept, learns(options)), few(statistics.kept)
-    if verification.samples and len(statistics.kept) < samples and any(sample in decided for sample in verified):
+    decided = few(kept)
+    if verification.samples and len(kept) < samples and any(sample in decided for sample in verified):
         yield (
             f"the figures are of {len(verified)} of {samples} samples, by which it was also decided what is quantized: "
             f"no more are held back, and what others give may be worse. {compare} runs them all"
         )
+
+
+def _little_quantized(plan: Plan, options: Options) -> Iterator[str]:
+    """That the model came quantized, or that nothing could be."""
     already = [kept.op for kept in plan.kept_float if kept.reason == ALREADY]
     if already:
         yield (
             f"the model given is quantized already, and {counts(already)} stay as they are. Give the float model; "
             "'onnxq deploy' writes a quantized one for a target, 'onnxq finetune' trains it"
         )
-    if not plan.quantized and not already:
+    elif not plan.quantized:
         stored = f", except for the weights of {counts(plan.stored.values())}" if plan.stored else ""
-        reasons = sorted(
-            by_reason(plan.kept_float),
-            key=lambda found: (not found[0].startswith(LOST), -sum(k.op in _HEAVY for k in found[1])),
-        )
-        why = f"; {counts(k.op for k in reasons[0][1])}: {reasons[0][0]}" if reasons else ""
-        if reasons and reasons[0][0].startswith("slower") and options.placement == "auto":
-            why += ". --placement all quantizes what can be all the same, for a processor where it is not"
-        yield f"nothing was quantized: the result is the float model{stored}{why}"
+        yield f"nothing was quantized: the result is the float model{stored}{_main_reason(plan, options)}"
+
+
+def _main_reason(plan: Plan, options: Options) -> str:
+    """Why nothing was quantized: what the data showed, or else what keeps most of the heavy nodes float."""
+    reasons = sorted(
+        by_reason(plan.kept_float),
+        key=lambda found: (not found[0].startswith(LOST), -sum(k.op in _HEAVY for k in found[1])),
+    )
+    if not reasons:
+        return ""
+    reason, nodes = reasons[0]
+    why = f"; {counts(k.op for k in nodes)}: {reason}"
+    if reason.startswith("slower") and options.placement == "auto":
+        why += ". --placement all quantizes what can be all the same, for a processor where it is not"
+    return why
+
+
+def _slower_than_float(plan: Plan, verification: Verification) -> Iterator[str]:
     if plan.quantized:
-        yield from slow(
-            verification,
-            f"conversions cost more than integers gain. {to_exclude(Counter(plan.quantized.values()))}",
-        )
+        ways_out = to_exclude(Counter(plan.quantized.values()))
+        yield from slow(verification, f"conversions cost more than integers gain. {ways_out}")
     elif "Gather" in plan.stored.values():
         unpacked = "rows of a table are unpacked as they are read. --exclude Gather leaves tables in float"
         yield from slow(verification, unpacked)
-    if packed and verification.quantized_bytes > verification.float_bytes >= _LARGE:
+
+
+def _larger_than_given(verification: Verification) -> Iterator[str]:
+    if verification.quantized_bytes > verification.float_bytes >= _LARGE:
         before, after = bytes_text(verification.float_bytes), bytes_text(verification.quantized_bytes)
         than = f"larger than the model given, {before} → {after}" if before != after else f"as large as before, {after}"
         yield f"the file is {than}: too little of it is stored in 8 bits"
-    unsure = {n for n, errors in verification.outputs.items() if errors.sqnr < _UNSURE}
+
+
+def _next_to_nothing(
+    verified: Sequence[KeptSample], verification: Verification, statistics: Statistics
+) -> Iterator[str]:
+    """Outputs whose SQNR is that of samples much quieter than the data."""
+    unsure = {name for name, errors in verification.outputs.items() if errors.sqnr < _UNSURE}
     louder = lifts(verified, statistics) if unsure else {}
     for name in verification.outputs:
         if name in unsure and louder.get(name, 0.0) >= _FAINT:
             below = f"{louder[name]:.0f} dB below all the data" if louder[name] < math.inf else "all zero"
             yield f"output {name!r} is next to nothing in the samples compared ({below}): its SQNR says little"
-    yield from other_shapes(verification.outputs)
-    yield from vague(verification, samples, compare)
-    yield from poor(verification, options, compare)
 
 
 def slow(verification: Verification, why: str) -> Iterator[str]:
