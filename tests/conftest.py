@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -29,6 +30,13 @@ def _as_long_as_it_takes() -> Iterator[None]:
         for limit in _LIMITS:
             patch.setattr(limit, math.inf)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _same_random_numbers() -> None:
+    """Of torch, whichever tests ran before."""
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
 
 
 def pytest_collection_finish() -> None:
