@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 import onnxq
+from onnxq.cli import main
 from onnxq.errors import ModelError, StatisticsError
 from onnxq.show import ModelView, show
 from tests import pairs
@@ -168,3 +169,31 @@ def test_what_is_no_model_or_statistics(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.zeros(3))
     with pytest.raises(StatisticsError):
         show(tmp_path / "data.npz")
+
+
+@pytest.mark.parametrize("form", ["qdq", "fake-quantize"])
+def test_a_tensor_that_is_an_output_and_is_read_says_both(
+    tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A Shape alone would be a strange reader of an activation; that it is the model's output as well is why."""
+    model = build(
+        """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] a, int64[4] s, float[1, 2, 4, 4] y) {
+            a = Conv (x, w)
+            s = Shape (a)
+            b = Conv (a, v)
+            y = Relu (b)
+        }""",
+        w=normal(4, 3, 3, 3),
+        v=normal(2, 4, 3, 3),
+    )
+    options = onnxq.Options(placement="all", format=form)
+    onnxq.quantize(model, images(1, 3, 8, 8), output=tmp_path / "m.onnx", options=options)
+    found = {q.tensor.removesuffix("_float"): q for q in view(onnx.load(tmp_path / "m.onnx"), tmp_path).quantized}
+    assert set(found["a"].readers) == {"Shape", "Conv"} and found["a"].output
+    assert not found["x"].output and found["x"].readers == ("Conv",)
+    assert found["y"].readers == () and found["y"].output
+    assert main(["show", str(tmp_path / "m.onnx")]) == 0
+    (row,) = (
+        line for line in capsys.readouterr().out.splitlines() if line.split()[:2] == [found["a"].tensor, "activation"]
+    )
+    assert row.endswith(("Shape, Conv, output", "Conv, Shape, output"))

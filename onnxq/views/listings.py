@@ -96,7 +96,8 @@ def _quantized_row(q: QuantizedTensor) -> tuple[str, ...]:
         scale += f" ({q.scales} on axis {q.axis})" if q.scales > 1 else ""
     if q.zero_point is not None:
         zero = str(q.zero_point[0]) if q.zero_point[0] == q.zero_point[1] else f"{q.zero_point[0]}..{q.zero_point[1]}"
-    return q.tensor, q.role, q.dtype, scale, zero, ", ".join(q.readers) or "output"
+    readers = [*q.readers, *(["output"] if q.output else [])]
+    return q.tensor, q.role, q.dtype, scale, zero, ", ".join(readers) or "-"
 
 
 def backends(screen: Screen, found: Sequence[Backend]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -24,6 +25,7 @@ __all__ = [
     "more_line",
     "note_lines",
     "of_kinds",
+    "shortened",
     "smaller",
     "warning_lines",
 ]
@@ -36,6 +38,12 @@ _LAST_BIT = 20 * math.log10(2**23)
 """dB: an error of the last bit of float32 at each value leaves at least as much."""
 _NAMES = 3
 _NAMES_WIDTH = 90
+_LONG_NAME = 60
+"""Columns of a name, above which it is told as a pattern."""
+_LONG_FOLDER = 16
+"""Columns of the part that names have in common, from which on it is left out."""
+_QUOTED = re.compile(rf"(?<=')[^' ]{{{_LONG_NAME + 1},}}(?=')")
+"""A long name in a reason."""
 
 
 def heading(screen: Screen, left: str, right: str = "") -> None:
@@ -44,13 +52,17 @@ def heading(screen: Screen, left: str, right: str = "") -> None:
 
 
 def kept_rows(kept: Sequence[Kept], verbose: bool) -> list[tuple[str, str]]:
-    """What stays float, by reason, most frequent first."""
+    """What stays float, by reason, most frequent first; long names as patterns, see :func:`shortened`."""
     rows: list[tuple[str, str]] = []
     label = "stays float"
+    every = [m.node for m in kept if m.node]
+    brief = {} if verbose else dict(zip(every, shortened(every), strict=True))
     for reason, members in by_reason(kept):
+        if not verbose:
+            reason = _QUOTED.sub(lambda found: shortened([found[0]])[0], reason)
         rows.append((label, f"{counts(m.op for m in members)}: {reason}"))
         label = ""
-        names = [m.node for m in members if m.node]
+        names = [brief.get(m.node, m.node) for m in members if m.node]
         shown = names if verbose else _some(names)
         more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
         if verbose:
@@ -58,6 +70,26 @@ def kept_rows(kept: Sequence[Kept], verbose: bool) -> list[tuple[str, str]]:
         elif shown:
             rows.append(("", f"    {', '.join(shown)}{more}"))
     return rows
+
+
+def shortened(names: Sequence[str]) -> list[str]:
+    """Names, of which long ones are patterns that match them: ``*`` for the folders all are in, and for a middle.
+
+    Args:
+        names: of nodes or tensors that are told together.
+    """
+    first, last = min(names, default=""), max(names, default="")
+    alike = next((k for k, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
+    folder = first[:alike].rpartition("/")[0]
+    if len(names) < 2 or len(folder) < _LONG_FOLDER:
+        folder = ""
+    found = []
+    for name in names:
+        text = f"*{name.removeprefix(folder)}" if folder else name
+        if len(text) > _LONG_NAME:
+            text = f"{text[: _LONG_NAME // 3]}*{text[-2 * _LONG_NAME // 3 :]}"
+        found.append(text if text == name else text.replace("[", "?").replace("]", "?"))
+    return found
 
 
 def _some(names: Sequence[str]) -> list[str]:

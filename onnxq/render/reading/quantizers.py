@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -80,6 +80,7 @@ class QuantizedTensor:
             logarithmic grid the clip value.
         zero_point: smallest and largest zero point, None if they are computed by the model, or where there is none.
         readers: operator types of the nodes that read it.
+        output: it is an output of the model, quantized.
     """
 
     tensor: str
@@ -90,6 +91,7 @@ class QuantizedTensor:
     scale: tuple[float, float] | None
     zero_point: tuple[int, int] | None
     readers: tuple[str, ...]
+    output: bool = False
 
 
 def quantizers(model: ir.Model) -> Iterator[QuantizedTensor]:
@@ -100,16 +102,19 @@ def quantizers(model: ir.Model) -> Iterator[QuantizedTensor]:
             continue
         if node.domain in (fake_quantize.DOMAIN, openvino.DOMAIN):
             if node.op_type in (fake_quantize.NAME, nnie_quantize.NAME):
-                yield _function(node, source)
+                yield replace(_function(node, source), output=node.outputs[0].is_graph_output())
         elif node.domain not in _DOMAINS:
             continue
         elif node.op_type == "QuantizeLinear":
             behind = [use.node for use in node.outputs[0].uses()]
             reads = [u.node for d in behind if d.op_type == "DequantizeLinear" for u in d.outputs[0].uses()]
             others = [d for d in behind if d.op_type != "DequantizeLinear"]
-            yield _quantizer(node, source, "weight" if is_constant(source) else "activation", [*reads, *others])
+            given = [node.outputs[0], *(d.outputs[0] for d in behind if d.op_type == "DequantizeLinear")]
+            found = _quantizer(node, source, "weight" if is_constant(source) else "activation", [*reads, *others])
+            yield replace(found, output=any(value.is_graph_output() for value in given))
         elif (stored := _stored(node)) is not None:
-            yield _quantizer(node, stored, "weight", [use.node for use in node.outputs[0].uses()])
+            found = _quantizer(node, stored, "weight", [use.node for use in node.outputs[0].uses()])
+            yield replace(found, output=node.outputs[0].is_graph_output())
         elif node.op_type in _WHILE_RUNNING or node.op_type in _HELD:
             yield from _held(node, source)
         elif (layout := LAYOUTS.get(node.op_type)) is not None and len(layout.data) > 1:

@@ -30,7 +30,7 @@ def test_scales_that_the_model_is_given_are_computed() -> None:
         "(float[1, 4] x, float s, uint8 z) => (float[1, 4] y) { q = QuantizeLinear (x, s, z)\n"
         " y = DequantizeLinear (q, s, z) }"
     )
-    assert found(model) == {"x": QuantizedTensor("x", "activation", "uint8", 0, None, None, None, ())}
+    assert found(model) == {"x": QuantizedTensor("x", "activation", "uint8", 0, None, None, None, (), output=True)}
 
 
 def test_biases_and_weights_that_a_cast_and_a_mul_unpack() -> None:
