@@ -15,6 +15,7 @@ from onnxq.console.deadline import TimeIsUpError
 from onnxq.errors import OnnxqError, OptionError
 from onnxq.numbers import fit_biases
 from onnxq.one_thread import one_blas_thread
+from onnxq.options.one_value import once
 from onnxq.plugins import OWN
 from onnxq.suggest import nearest
 
@@ -186,7 +187,9 @@ def _parse(text: str) -> Choice:
     name, _, rest = text.partition(":")
     algorithm = algorithm_named(name.strip().replace("-", "_"))
     parameters = dict(algorithm.PARAMETERS)
-    for part in filter(None, (p.strip() for p in rest.split(","))):
+    parts = [part for part in (p.strip() for p in rest.split(",")) if part]
+    once([part.partition("=")[0].strip() for part in parts], f"algorithm {text!r}")
+    for part in parts:
         key, equals, value = (piece.strip() for piece in part.partition("="))
         key = key.replace("-", "_")
         if not equals or key not in parameters:

@@ -13,6 +13,7 @@ from typing import Any
 
 from onnxq.errors import OptionError
 from onnxq.options import ImageOptions, Options
+from onnxq.options.one_value import once
 from onnxq.suggest import nearest
 
 __all__ = ["Config", "to_toml"]
@@ -63,18 +64,18 @@ class Config:
         options = {f.name for f in dataclasses.fields(Options)}
         images = {f.name for f in dataclasses.fields(ImageOptions)}
         config = cls()
-        for raw, value in document.items():
-            key = raw.replace("-", "_")
+        for key, raw in once(document, where).items():
+            value = document[raw]
             if key == "image" and (image or key in others) and isinstance(value, dict):
-                for raw_part, part in value.items():
-                    if (name := raw_part.replace("-", "_")) not in images:
+                for name, raw_part in once(value, f"{where}, image").items():
+                    if name not in images:
                         raise OptionError(
                             f"unknown key 'image.{raw_part}'",
                             where=where,
                             hint=nearest(name, images, title="image keys"),
                         )
                     if image:
-                        config.image[name] = part
+                        config.image[name] = value[raw_part]
             elif key in options:
                 config.options[key] = value
             elif key in run_keys:

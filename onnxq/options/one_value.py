@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
 from onnxq.errors import OptionError
 
-__all__ = ["check_amount", "check_bits", "check_choice", "check_flag", "check_int", "check_range", "is_number", "plain"]
+__all__ = [
+    "check_amount",
+    "check_bits",
+    "check_choice",
+    "check_flag",
+    "check_int",
+    "check_range",
+    "is_number",
+    "once",
+    "plain",
+]
 
 _RANGE = re.compile(r"^[A-Za-z][\w.-]*(:[-+.\deE]+)?$")
 _BITS = (2, 16)
@@ -25,6 +36,26 @@ def plain(value: Any) -> Any:
 def is_number(value: object) -> bool:
     """Whether something is a finite number of Python's own."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def once(given: Iterable[object], where: str) -> dict[str, Any]:
+    """Keys with underscores for dashes, each with what stands for it.
+
+    Args:
+        given: keys.
+        where: they are.
+
+    Raises:
+        OptionError: one is there twice.
+    """
+    found: dict[str, Any] = {}
+    for raw in given:
+        key = str(raw).replace("-", "_")
+        if key in found:
+            spelled = f", as {found[key]!r} and as {raw!r}" if found[key] != raw else ""
+            raise OptionError(f"{key!r} is there twice{spelled}", where=where, hint="Leave one of the two out")
+        found[key] = raw
+    return found
 
 
 def check_bits(name: str, bits: object) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from onnxq.errors import OptionError
-from onnxq.options.one_value import check_bits, check_flag, check_range
+from onnxq.options.one_value import check_bits, check_flag, check_range, once
 from onnxq.suggest import nearest
 
 __all__ = ["GivenOverrides", "Override", "parse_overrides"]
@@ -53,11 +53,12 @@ class Override:
         """
         if isinstance(text, str):
             pairs = [part.partition("=") for part in text.replace(";", ",").split(",") if part.strip()]
+            once([k.strip() for k, _, _ in pairs], f"override {text!r}")
             items: dict[str, object] = {
                 k.strip().replace("-", "_"): _literal(v.strip()) if eq else True for k, eq, v in pairs
             }
         elif isinstance(text, Mapping):
-            items = {str(k).replace("-", "_"): v for k, v in text.items()}
+            items = {key: text[raw] for key, raw in once(text, "override").items()}
         else:
             raise OptionError(f"{text!r} is not KEY=VALUE,KEY=VALUE", where="override")
         if not items:

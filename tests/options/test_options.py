@@ -13,6 +13,7 @@ import pytest
 
 import onnxq
 import onnxq.options as options_module
+from onnxq.algorithm_choice import chosen
 from onnxq.errors import OptionError
 from onnxq.options import ImageOptions, Options, Override
 from onnxq.options.config import Config
@@ -94,6 +95,30 @@ def test_overrides_are_read(text: Any, expected: Override) -> None:
 def test_wrong_overrides_are_refused(text: Any) -> None:
     with pytest.raises(OptionError, match="override"):
         Override.parse(text)
+
+
+@pytest.mark.parametrize(
+    "given", ["bits=4,bits=8", "float,float", "act-bits=4, act_bits=8", {"act-bits": 4, "act_bits": 8}]
+)
+def test_an_override_that_says_a_key_twice_is_refused(given: Any) -> None:
+    with pytest.raises(OptionError, match="is there twice"):
+        Override.parse(given)
+
+
+def test_an_algorithm_that_is_given_a_parameter_twice_is_refused() -> None:
+    with pytest.raises(OptionError, match="'alpha' is there twice") as error:
+        chosen(["smoothquant:alpha=0.5,alpha=0.8"])
+    assert error.value.where == "algorithm 'smoothquant:alpha=0.5,alpha=0.8'"
+
+
+@pytest.mark.parametrize("text", ["weight-bits = 4\nweight_bits = 8", "[image]\nmean = 0\n'me-an' = 1\n'me_an' = 2"])
+def test_a_file_that_says_a_key_twice_is_refused(tmp_path: Path, text: str) -> None:
+    """TOML itself refuses equal keys; with a dash and with an underscore they are the same to us alone."""
+    file = tmp_path / "c.toml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(OptionError, match=r"is there twice, as '.*-.*' and as") as error:
+        Config.read(file)
+    assert "c.toml" in str(error.value.where)
 
 
 def test_unknown_override_key_names_the_nearest() -> None:
