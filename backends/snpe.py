@@ -9,6 +9,9 @@ in front of them: what is between has no encoding. So have the insides of GELU a
 chains, which converters recognise. A Concat of which 8 bits would lose a branch (scores beside boxes) has 16, as what
 it joins: a tensor has one width for all that read it, and converters put a Convert in front of readers of another.
 
+What stands inside of an If, a Loop or a Scan stays float: aimet-onnx's parser refuses a file that names a tensor there.
+It also ends with an IndexError at a ReduceMin that has no second input, as below opset 18.
+
 Formats are the versions of the file:
 
 * ``encodings-1.0.0``, the default: what AIMET writes unless told otherwise; for ``qairt-converter`` and QNN converters.
@@ -106,6 +109,7 @@ BACKEND = Backend(
     unsigned=True,
     whole=frozenset({"gelu", "layernorm", "rmsnorm"}),
     mixes=False,
+    bodies=False,
     weight_bits=frozenset({4, 8, 16}),
     act_bits=frozenset({8, 16}),
     adjust=keep_to_limits,

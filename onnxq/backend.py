@@ -111,7 +111,8 @@ class Backend:
         by_cost: placement ``auto`` weighs the costs below; else it quantizes all that the table allows.
         mixes: float nodes may stand among integer ones, so that data may keep float what 8 bits would destroy; else
             only the table and the user decide.
-        bodies: nodes inside of If, Loop and Scan may be quantized; else the artifact names tensors of the main graph alone.
+        bodies: nodes inside of If, Loop and Scan may be quantized; else the artifact names tensors of the main graph
+            alone.
         float_tails: where it does not mix, what ends the model may stay float for the data's sake, as no
             multiply-accumulate comes behind: a processor beside the target computes it.
         all_integers: the vendor's tool makes integers of every tensor, those that the artifact has no numbers for too.

@@ -58,6 +58,8 @@ def _why_not(asked: Question, decided: Decisions, node: ir.Node, group: str | No
     known = rule is not None or (node.domain == "" and node.op_type in backend.absorbed)
     if known and node.op_type != "Cast" and any(value.dtype is ir.DataType.DOUBLE for value in touched):
         return "it computes in float64: export the model in float32 to quantize it"
+    if not backend.bodies and node.graph is not asked.model.graph:
+        return f"inside of an If, Loop or Scan, whose tensors the artifact of {backend.name} cannot name"
     if group is not None:
         return f"part of a {group}, kept whole"
     if rule is None and node.domain == "" and node.op_type in backend.absorbed:

@@ -17,7 +17,7 @@ from onnxq.backends.snpe import BACKEND
 from onnxq.errors import BackendError
 from onnxq.ort.session import Session
 from onnxq.qparams import QParams
-from tests.models import build, images, normal
+from tests.models import build, feeds_for, images, normal
 from tests.planning.test_planner import residual
 
 FORMATS = tuple(name for name, form in BACKEND.formats.items() if form.read is not None)
@@ -258,3 +258,64 @@ def test_an_operator_of_another_domain_does_not_say_where_channels_lie(tmp_path:
     for result in (q, read(path)):
         (weight,) = (result.qparams[s.name] for s in result.plan.sites if s.role == "weight")
         assert weight.spec.granularity.axis == 0  # type: ignore[union-attr]
+
+
+def _with_if() -> onnx.ModelProto:
+    return build(
+        """(float[3, 8] x) => (float[3, 8] y) {
+            [outside] a = MatMul (x, w)
+            s = ReduceSum <keepdims = 0> (x)
+            c = Less (s, limit)
+            y = If (c) <
+                then_branch = g () => (float[3, 8] b) { [inside] b = MatMul (a, w) },
+                else_branch = h () => (float[3, 8] d) { [too] e = Relu (a) [and] d = MatMul (e, v) }
+            >
+        }""",
+        limit=np.float32(0),
+        w=normal(8, 8),
+        v=normal(8, 8, seed=1),
+    )
+
+
+def _with_loop() -> onnx.ModelProto:
+    return build(
+        """(float[3, 8] x) => (float[3, 8] y) {
+            [outside] a = MatMul (x, w)
+            z = Loop (n, t, a) <
+                body = g (int64 i, bool c, float[3, 8] b) => (bool d, float[3, 8] e) {
+                    d = Identity (c)
+                    [inside] e = MatMul (b, v)
+                }
+            >
+            [behind] y = MatMul (z, w)
+        }""",
+        n=np.array(2),
+        t=np.array(True),
+        w=normal(8, 8),
+        v=normal(8, 8, seed=1),
+    )
+
+
+BODIES = {"If": _with_if, "Loop": _with_loop}
+
+
+@pytest.mark.parametrize("kind", sorted(BODIES))
+def test_what_stands_in_a_body_stays_float_with_the_reason(tmp_path: Path, kind: str) -> None:
+    model = BODIES[kind]()
+    q = onnxq.quantize(model, feeds_for(model), backend="snpe", output=tmp_path / "q.onnx")
+    assert "outside" in q.plan.quantized and not {"inside", "too", "and"} & set(q.plan.quantized)
+    assert ("behind" in q.plan.quantized) == (kind == "Loop")
+    (kept,) = [kept for kept in q.plan.kept_float if kept.node == "inside"]
+    assert "inside of an If, Loop or Scan" in kept.reason
+    document = json.loads((tmp_path / "q.encodings").read_text())
+    names = {e["name"] for key in ("activation_encodings", "param_encodings") for e in document[key]}
+    assert "a" in names and not names & {"b", "d", "e", "v"}
+
+
+def test_quantizers_in_a_body_of_a_model_given_are_left_out_and_told(tmp_path: Path) -> None:
+    given = _with_loop()
+    onnxq.quantize(given, feeds_for(given), backend="academic", output=tmp_path / "q.onnx",
+                   options=Options(format="qdq"))  # fmt: skip
+    made = onnxq.deploy(tmp_path / "q.onnx", backend="snpe", output=tmp_path / "d.onnx")
+    assert "outside" in made.plan.quantized and "inside" not in made.plan.quantized
+    assert any("snpe does not quantize 'b'" in str(note) for note in made.notes)

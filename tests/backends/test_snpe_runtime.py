@@ -15,7 +15,7 @@ from onnxq.ort.session import Session
 from onnxq.runtimes.child import examine, missing
 from onnxq.runtimes.snpe import RUNTIME
 from tests.backends.test_qnn import block
-from tests.backends.test_snpe import FEEDS, FORMATS, net
+from tests.backends.test_snpe import BODIES, FEEDS, FORMATS, net
 from tests.models import build, feeds_for, normal
 
 WHY = missing(RUNTIME)
@@ -77,3 +77,14 @@ def test_a_recurrent_layer_among_integers_is_counted_as_float(op: str, gates: in
     q = onnxq.quantize(model, feeds, backend="snpe", output=path, options=Options(format=form))
     seen = examine(RUNTIME, path, feeds)
     assert seen.floating == (f"{op} layer",) and len(seen.integer) == 3 == q.plan.done
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("kind", sorted(BODIES))
+def test_what_stands_in_a_body_has_no_encoding(tmp_path: Path, form: str, kind: str) -> None:
+    """The parser refuses names that are not in the main graph."""
+    path, feeds = tmp_path / "q.onnx", feeds_for(BODIES[kind](), samples=2)
+    q = onnxq.quantize(BODIES[kind](), feeds, backend="snpe", output=path, options=Options(format=form))
+    for feed, outputs in zip(feeds, examine(RUNTIME, path, feeds).outputs, strict=True):
+        expected = Session(q.rendered(), optimize=False).run(feed)["y"]
+        np.testing.assert_allclose(outputs["y"], expected, rtol=0, atol=1e-5)
