@@ -112,9 +112,11 @@ class Decider:
 
     def layers(self, plan: Plan) -> dict[str, float]:
         """The multiply-accumulates that are quantized, with their costs."""
-        costs = self.costs(plan)
-        compute = {node.name for node, rule in self._quantized(plan) if rule.kind is Kind.COMPUTE}
-        return {name: cost for name, cost in costs.items() if name in compute}
+        return self._costs_of(plan, Kind.COMPUTE)
+
+    def arithmetic(self, plan: Plan) -> dict[str, float]:
+        """What else computes in integers, products and sums of two tensors among it, with costs."""
+        return self._costs_of(plan, Kind.PRODUCT, Kind.ELEMENTWISE)
 
     def keep_float(self, reasons: Mapping[str, str], *, store: bool = False) -> None:
         """Keep nodes float from now on; ``store``: with their weights stored as integers."""
@@ -246,6 +248,10 @@ class Decider:
             node.name or "": rule.costs(node)[0] * self._sizes.get(node.outputs[0].name or "", 1)
             for node, rule in self._quantized(plan)
         }
+
+    def _costs_of(self, plan: Plan, *kinds: Kind) -> dict[str, float]:
+        costs = self.costs(plan)
+        return {node.name or "": costs[node.name or ""] for node, rule in self._quantized(plan) if rule.kind in kinds}
 
     def _quantized(self, plan: Plan) -> Iterator[tuple[ir.Node, OpRule]]:
         """Quantized nodes with their rows of the target's table."""

@@ -5,13 +5,14 @@ where a target has no table of costs, Concats whose one scale is far too large f
 (:mod:`onnxq.deciding.ties`), and arithmetic just before float arithmetic that amplifies its noise
 (:mod:`onnxq.deciding.tails`). Below 30 dB, weights that float layers store as integers take 16 bits where 8 cost as
 much. Where less than 12 dB are left of what varies in an output, whose mean may be far larger, it is the layers to
-blame (:mod:`onnxq.deciding.rescue`); where by the same measure the result stays of no use all the same, only weights
-are quantized, if that gains 3 dB: with less, most of the noise is that of weights, which those of float layers have as
-well, and all the speed would be given up for a hair. So are they where less than the 18 dB are left that blaming
-layers aims for, and the integers that remain save less than a fifth of the time (:mod:`onnxq.deciding.saving`), which
-is next to nothing once conversions are paid. An output's error is held against its signal over all the data
-(:mod:`onnxq.measuring.judging`), and the worst output decides. An output that has another shape than the float model's
-in some sample decides nothing: its rows depend on the numbers, and no layer is to blame.
+blame, and other arithmetic of a target without costs (:mod:`onnxq.deciding.rescue`); where by the same measure the
+result stays of no use all the same, only weights are quantized, if that gains 3 dB: with less, most of the noise is
+that of weights, which those of float layers have as well, and all the speed would be given up for a hair. So are they
+where less than the 18 dB are left that blaming layers aims for, and the integers that remain save less than a fifth of
+the time (:mod:`onnxq.deciding.saving`), which is next to nothing once conversions are paid. An output's error is held
+against its signal over all the data (:mod:`onnxq.measuring.judging`), and the worst output decides. An output that has
+another shape than the float model's in some sample decides nothing: its rows depend on the numbers, and no layer is to
+blame.
 """
 
 from __future__ import annotations

@@ -19,7 +19,19 @@ from onnxq.measuring.outputs import worst_sqnr
 from onnxq.measuring.simulation import simulation
 from onnxq.quantized import Quantized
 
-__all__ = ["FEW", "GROUPS", "POOR", "TARGET", "Blame", "blame", "extent", "groups", "output_sqnr", "to_keep_float"]
+__all__ = [
+    "FEW",
+    "GROUPS",
+    "POOR",
+    "TARGET",
+    "Blame",
+    "blame",
+    "extent",
+    "groups",
+    "groups_apart",
+    "output_sqnr",
+    "to_keep_float",
+]
 
 POOR = 12.0
 """dB: a result below this is worth a search."""
@@ -80,20 +92,20 @@ def output_sqnr(
 
 def blame(
     layers: Mapping[str, float],
+    together: Sequence[Sequence[str]],
     attempt: Callable[[Iterable[str]], float],
     advance: Callable[[int], None] = lambda steps: None,
     *,
     in_hope: bool = False,
-    most: int = GROUPS,
 ) -> tuple[list[Blame], float]:
     """Measure groups of layers one at a time.
 
     Args:
-        layers: layer → its float cost, in the order of the graph.
+        layers: layer → its float cost.
+        together: these layers, in the groups that are measured.
         attempt: layers kept float → SQNR in dB with the others quantized.
         advance: told how many groups are done.
         in_hope: measure them only where all of them in float would gain 3 dB.
-        most: groups, at most; neighbours share one where there are more layers.
 
     Returns:
         A record a group, and the noise of what is quantized besides them.
@@ -103,9 +115,9 @@ def blame(
     if not math.isfinite(rest) or (in_hope and not _gains(rest, 10 ** (-attempt(()) / 10))):
         return [], rest
     found = []
-    for group in groups(names, most):
+    for group in together:
         noise = 10 ** (-attempt(n for n in names if n not in group) / 10)
-        found.append(Blame(group, max(noise - rest, 0.0), sum(layers[n] for n in group)))
+        found.append(Blame(tuple(group), max(noise - rest, 0.0), sum(layers[n] for n in group)))
         advance(len(found))
     return found, rest
 
@@ -114,6 +126,13 @@ def groups(names: Sequence[str], most: int = GROUPS) -> list[tuple[str, ...]]:
     """Layers as they are measured: one at a time, or neighbours together where there are more than ``most``."""
     size = max(-(-len(names) // most), 1)
     return [tuple(names[start : start + size]) for start in range(0, len(names), size)]
+
+
+def groups_apart(sorts: Iterable[Sequence[str]], most: int = GROUPS) -> list[tuple[str, ...]]:
+    """:func:`groups` of each sort of nodes, of the ``most`` as many as its share of them all."""
+    sorts = [names for names in sorts if names]
+    count = sum(map(len, sorts))
+    return [group for names in sorts for group in groups(names, max(most * len(names) // count, 1))]
 
 
 def extent(macs: int, calibrated: int) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from onnxq.deciding.relief import (
     costly_in_integers,
     stored_together,
 )
-from onnxq.deciding.rescue import Blame, blame, groups, to_keep_float
+from onnxq.deciding.rescue import TARGET, Blame, blame, groups, groups_apart, to_keep_float
 from onnxq.deciding.tails import amplified_tails
 from onnxq.deciding.ties import crowded_concats
 from onnxq.errors import ExecutionError
@@ -53,6 +53,9 @@ def blame_layers(
     """What each layer does to what varies in the outputs when it alone is quantized, see
     :func:`onnxq.deciding.rescue.blame`.
 
+    A target without a table of costs takes integers wherever it has them, as in the Add of a residual block: where
+    with all layers in float less is left than is aimed for, this arithmetic is measured as well.
+
     Args:
         decider: what made it.
         quantized: the result.
@@ -61,18 +64,20 @@ def blame_layers(
         in_hope: see there.
     """
     layers, (most, samples) = decider.layers(quantized.plan), decider.extent()
-    if not layers or not samples:
+    if not layers or not any(values.dtype.kind == "f" for sample in samples for values in sample.outputs.values()):
         return [], 0.0
-    measure = _measure(decider, decider.without(layers), decider.without, samples, judges, of=kept_signal)
+    others = {} if decider.target.by_cost else decider.arithmetic(quantized.plan)
+    measure = _measure(decider, decider.without([*layers, *others]), decider.without, samples, judges, of=kept_signal)
 
     def attempt(kept: Iterable[str]) -> float:
         found = measure(kept)
         return min(found.values()) if found else -math.inf
 
-    if not any(values.dtype.kind == "f" for sample in samples for values in sample.outputs.values()):
-        return [], 0.0
-    with reporter.phase(SEARCH, total=len(groups(list(layers), most)), unit="groups") as advance:
-        return blame(layers, attempt, advance, in_hope=in_hope, most=most)
+    if others and attempt(layers) >= TARGET:
+        others = {}
+    together = groups_apart([list(layers), list(others)], most)
+    with reporter.phase(SEARCH, total=len(together), unit="groups") as advance:
+        return blame({**layers, **others}, together, attempt, advance, in_hope=in_hope)
 
 
 def to_relieve(decider: Decider, quantized: Quantized, judges: Collection[str], reporter: Reporter) -> dict[str, str]:

@@ -15,7 +15,7 @@ from onnxq import Kind, OpRule, Options
 from onnxq.calibration.collect import collect
 from onnxq.deciding.decide import decide
 from onnxq.deciding.decider import Decider
-from onnxq.deciding.rescue import Blame, blame, to_keep_float
+from onnxq.deciding.rescue import Blame, blame, groups, to_keep_float
 from onnxq.planning.planner import make_plan
 from onnxq.prepare import Prepared, backend_named
 from tests.models import build, f32, images, normal
@@ -122,7 +122,7 @@ def test_blame_is_measured_one_group_at_a_time() -> None:
         tried.append(set(kept))
         return -10 * math.log10(0.0005 + sum(v for k, v in noise.items() if k not in tried[-1]))
 
-    records, rest = blame({"a": 1.0, "b": 1.0, "c": 4.0}, attempt)
+    records, rest = blame({"a": 1.0, "b": 1.0, "c": 4.0}, groups(["a", "b", "c"]), attempt)
     assert [r.nodes for r in records] == [("a",), ("b",), ("c",)]
     assert [r.noise for r in records] == pytest.approx([0.001, 0.1, 0.002])
     assert rest == pytest.approx(0.0005)
@@ -137,7 +137,8 @@ def test_nothing_is_kept_where_it_would_not_help() -> None:
 
 
 def test_many_layers_are_measured_in_groups() -> None:
-    records, _ = blame({f"n{k}": 1.0 for k in range(100)}, lambda kept: 30.0)
+    layers = {f"n{k}": 1.0 for k in range(100)}
+    records, _ = blame(layers, groups(list(layers)), lambda kept: 30.0)
     assert len(records) <= 40
     assert [n for r in records for n in r.nodes] == [f"n{k}" for k in range(100)]
 

@@ -74,6 +74,26 @@ def test_a_layer_kept_float_has_its_weight_stored_where_its_input_is_to_blame() 
     assert onnxq.quantize(ruined(), DATA, backend="openvino").plan.stored == {}, "that target stores none"
 
 
+def test_sums_to_blame_stay_float_where_a_target_has_no_costs() -> None:
+    """What a residual Add hands on holds huge values of one channel, which no layer reads at that size."""
+    model = build(
+        """(float[1, 32, 24, 24] x) => (float[1, 32, 24, 24] y) {
+            n = Mul (x, small)
+            [first] a = Conv <pads = [1, 1, 1, 1]> (n, w)
+            [sum] s = Add (x, a)
+            m = Mul (s, small)
+            [second] y = Conv <pads = [1, 1, 1, 1]> (m, v)
+        }""",
+        w=normal(32, 32, 3, 3),
+        v=normal(32, 32, 3, 3, seed=1),
+        small=1 / HUGE,
+    )
+    assert worst(onnxq.quantize(model, DATA, backend="tensorrt", options=Options(effort="fast"))) < 12
+    result = onnxq.quantize(model, DATA, backend="tensorrt")
+    assert {"first", "second"} <= result.plan.quantized.keys() and worst(result) > 18
+    assert "quantized alone it leaves" in {k.node: k.reason for k in result.plan.kept_float}["sum"]
+
+
 def dark() -> tuple[onnx.ModelProto, list[dict[str, np.ndarray]]]:
     """Two branches; what the second reads is next to nothing in the samples that decide and those that verify."""
     model = build(

@@ -11,7 +11,7 @@ import pytest
 import onnxq
 from onnxq import Options
 from onnxq.calibration.statistics import KeptSample
-from onnxq.deciding.rescue import Blame, blame, output_sqnr, to_keep_float
+from onnxq.deciding.rescue import Blame, blame, groups, groups_apart, output_sqnr, to_keep_float
 from tests.models import build, images, normal
 
 
@@ -65,7 +65,8 @@ def test_blame_quantizes_one_group_alone() -> None:
         kept.append(set(floats))
         return 20.0 if kept[-1] != names else 30.0
 
-    found, rest = blame({f"n{k}": float(k) for k in range(81)}, attempt, steps.append)
+    layers = {f"n{k}": float(k) for k in range(81)}
+    found, rest = blame(layers, groups(list(layers)), attempt, steps.append)
     assert [len(r.nodes) for r in found] == [3] * 27 and steps == list(range(1, 28))
     assert kept.pop(0) == names and rest == pytest.approx(0.001)
     assert all(k | set(r.nodes) == names for k, r in zip(kept, found, strict=True))
@@ -83,11 +84,21 @@ def test_layers_are_not_to_blame_for_what_is_quantized_besides_them() -> None:
         return 12.0 - 0.1 * (4 - len(tried[-1]))
 
     layers = {f"n{k}": 1.0 for k in range(4)}
-    found, rest = blame(layers, attempt)
+    together = groups(list(layers))
+    found, rest = blame(layers, together, attempt)
     assert to_keep_float(found, rest) == [] and len(tried) == 5
     tried.clear()
-    assert blame(layers, attempt, in_hope=True)[0] == []
+    assert blame(layers, together, attempt, in_hope=True)[0] == []
     assert tried == [set(layers), set()]
+
+
+def test_sorts_share_the_measurements_by_their_numbers() -> None:
+    layers, sums = [f"layer{k}" for k in range(60)], [f"sum{k}" for k in range(20)]
+    found = groups_apart([layers, [], sums])
+    assert len(found) == 40 and [name for group in found for name in group] == [*layers, *sums]
+    assert all(len({name.rstrip("0123456789") for name in group}) == 1 for group in found)
+    assert groups_apart([layers, sums[:1]], 8)[-1] == ("sum0",), "every sort has one"
+    assert groups_apart([[], []]) == []
 
 
 def test_output_sqnr_is_that_of_the_worst_output() -> None:
