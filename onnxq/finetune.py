@@ -34,6 +34,7 @@ from onnxq.measuring.rescaled import rescaled_apart
 from onnxq.notes.aloud import say
 from onnxq.notes.reasons import counts
 from onnxq.options import ImageOptions, Options
+from onnxq.options.one_value import check_int, plain
 from onnxq.ort.session import Session, inputs_of
 from onnxq.prepare import Prepared, Source
 from onnxq.quantized import Quantized
@@ -125,8 +126,10 @@ def finetune(
     from onnxq.torch.student import Student
 
     reporter = reporter or Silent()
-    _check(steps=steps, minutes=minutes, batch=batch, lr=lr, scale_lr=scale_lr)
-    _check(bias_lr=bias_lr, vary=vary, features=features)
+    for name, value, least in (("steps", steps, 1), ("batch", batch, 1), ("seed", seed, 0)):
+        if value is not None:
+            check_int(name, plain(value), least)
+    _check(minutes=minutes, lr=lr, scale_lr=scale_lr, bias_lr=bias_lr, vary=vary, features=features)
     require_device(device)
     most = steps if steps is not None else _DEFAULT_STEPS if minutes is None else _MOST_STEPS
     require_output(output)
@@ -219,7 +222,7 @@ def _rate(given: Quantized) -> float:
 
 def _check(**numbers: float | None) -> None:
     for name, value in numbers.items():
-        low, high = {"steps": (1, math.inf), "batch": (1, math.inf), "vary": (0, 1)}.get(name, (0, math.inf))
+        low, high = (0, 1) if name == "vary" else (0, math.inf)
         endless = value == math.inf and name != "minutes"
         if value is not None and (endless or not low <= value <= high):
             bounds = f"from {low} to {high}" if high < math.inf else f"of at least {low}"

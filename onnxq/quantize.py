@@ -12,7 +12,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxq.algorithm_choice import chosen
+from onnxq.algorithm_choice import whole_model
 from onnxq.backend import Backend
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.console.deadline import after, end_of_share
@@ -65,7 +65,7 @@ def plan(
     """
     options = Options.of(options)
     target = backend_named(backend)
-    chosen(options.algorithms)
+    _require_a_plan(options)
     target.require(options)
     fitted = Prepared(model, options).for_target(target, options)[0]
     free = inputs_of_unknown_size(fitted, shapes or {}) if target.by_cost else []
@@ -77,6 +77,22 @@ def plan(
             UNKNOWN_DIM,
         )
     return plan_fitted(fitted, target, options, shapes)
+
+
+def _require_a_plan(options: Options) -> None:
+    """Refuse an algorithm that has no plan.
+
+    Raises:
+        OptionError: it decides while it works, or there is no such algorithm.
+    """
+    whole = whole_model(options.algorithms)
+    if whole is not None:
+        raise OptionError(
+            f"there is no plan of {whole.name!r}: it is a pipeline of its own, which decides while it works",
+            where="algorithm",
+            hint=f"'onnxq quantize MODEL --algorithm {whole.text} -o OUT.onnx' makes the result, and lists what is "
+            f"quantized and what stays float. In Python: {whole.called}",
+        )
 
 
 def plan_fitted(

@@ -39,8 +39,10 @@ from onnxq.render.formats import write_rendered
 from onnxq.runtimes.child import examine
 from onnxq.runtimes.runtime import Examination, Runtime
 
-__all__ = ["can_be_read", "verify"]
+__all__ = ["TIMEOUT", "can_be_read", "verify"]
 
+TIMEOUT = 900.0
+"""Seconds for a runtime, where nobody says."""
 _SAMPLES = 8
 
 
@@ -53,7 +55,7 @@ def verify(
     image: ImageOptions | None = None,
     simulation: bool = False,
     layers: bool = False,
-    timeout: float = 900.0,
+    timeout: float = TIMEOUT,
     reporter: Reporter | None = None,
 ) -> Agreement:
     """Load an artifact into the runtime it was made for and compare what it computes with onnxruntime.

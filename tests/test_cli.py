@@ -287,6 +287,7 @@ def test_a_floor_that_is_no_number(capsys: Captured) -> None:
     [
         (("verify", "q.onnx", "--max-steps", "1"), "--max-steps needs --layers"),
         (("verify", "q.onnx", "--samples", "8"), "--samples needs --data"),
+        (("verify", "q.onnx", "--simulation", "--timeout", "9"), "--timeout is for the runtime, which --simulation"),
         (("check", "m.onnx", "--image-mean", "0.5"), "--image-mean needs --data"),
         (("quantize", "m.onnx", "--data", "d", "-o", "q.onnx", "--metric", "m.py:f"), "--metric needs --max-drop"),
         (("quantize", "m.onnx", "--data", "d", "-o", "q.onnx", "--max-minutes", "5"), "--max-minutes needs --max-drop"),

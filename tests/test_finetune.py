@@ -241,8 +241,9 @@ def test_errors_come_before_the_work(quantized: onnxq.Quantized) -> None:
         onnxq.finetune(quantized, FEEDS, teacher=_renamed())
     with pytest.raises(DataError, match="too few"):
         onnxq.finetune(quantized, FEEDS[:1], teacher=residual())
-    with pytest.raises(OptionError, match="steps: 0 is not a number of at least 1"):
-        onnxq.finetune(quantized, FEEDS, teacher=residual(), steps=0)
+    for name, value, least in (("steps", 0, 1), ("steps", 2.5, 1), ("batch", 0, 1), ("seed", -1, 0)):
+        with pytest.raises(OptionError, match=f"{name}: {value} is not a whole number of at least {least}"):
+            onnxq.finetune(quantized, FEEDS, teacher=residual(), **{name: value})  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="lr: inf is not a number of at least 0"):
         onnxq.finetune(quantized, FEEDS, teacher=residual(), lr=float("inf"))
     with pytest.raises(OptionError, match="vary: 2 is not a number from 0 to 1"):

@@ -70,9 +70,14 @@ def test_in_python_the_error_names_what_to_call(name: str) -> None:
     message = rf"algorithm '{name}' is a pipeline of its own: .* In Python: {CALLS[name]}$"
     with pytest.raises(OptionError, match=message):
         onnxq.quantize(product(), feeds_for(product()), options=Options(algorithms=(name,)))
+    exec(CALLS[name], {})
+
+
+@WHOLE
+def test_a_plan_says_what_to_do_instead(name: str) -> None:
+    message = rf"no plan of '{name}': .* 'onnxq quantize MODEL --algorithm {name} -o OUT\.onnx' makes .*{CALLS[name]}$"
     with pytest.raises(OptionError, match=message):
         onnxq.plan(product(), options=Options(algorithms=(name,)))
-    exec(CALLS[name], {})
 
 
 def test_a_plan_refuses_an_algorithm_that_there_is_not() -> None:

@@ -144,7 +144,7 @@ def _verify(verb: argparse.ArgumentParser) -> None:
         help="exit code 3 below this (default 10 between a simulation and the float model, 30 between two runtimes "
         "unless no more is lost against float than in simulation)",
     )
-    verb.add_argument("--timeout", type=float, default=900.0, metavar="S", help="seconds for the runtime, default 900")
+    verb.add_argument("--timeout", type=float, metavar="S", help="seconds for the runtime, default 900")
 
 
 def _calibrate(verb: argparse.ArgumentParser) -> None:

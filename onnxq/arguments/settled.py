@@ -119,7 +119,7 @@ def _require_needed(args: argparse.Namespace, config: Config) -> None:
 
 
 def _require_partners(args: argparse.Namespace) -> None:
-    """Refuse a flag that says nothing without another.
+    """Refuse a flag that says nothing without another, or beside another.
 
     Raises:
         UsageError: it names the two.
@@ -135,6 +135,8 @@ def _require_partners(args: argparse.Namespace) -> None:
         if lone and (getattr(args, partner) is None or getattr(args, partner) is False):
             flags = (f"--{key.removeprefix('opt_').replace('_', '-')}" for key in (lone[0], partner))
             raise UsageError(" needs ".join(flags))
+    if args.verb == "verify" and args.simulation and args.timeout is not None:
+        raise UsageError("--timeout is for the runtime, which --simulation leaves out: leave one of the two out")
 
 
 def _config(args: argparse.Namespace, run_keys: Sequence[str]) -> Config:

@@ -118,7 +118,7 @@ def _require_installed() -> None:
     if importlib.util.find_spec("onnxscript") is None:
         raise OptionError(
             "dynamo=True needs onnxscript, which is not installed",
-            hint='pip install "onnxq[torch]" onnxscript, or leave dynamo=True out',
+            hint='pip install "onnxq[torch]", which brings it, or leave dynamo=True out',
         )
     if not hasattr(torch.onnx, "ops"):
         raise OptionError(

@@ -10,6 +10,7 @@ from onnxq import views
 from onnxq.console.exit_codes import ExitCode
 from onnxq.console.terminal import Screen
 from onnxq.verbs.answer import Answer, reporter, shows
+from onnxq.verify import TIMEOUT
 
 __all__ = ["deploy", "finetune", "verify"]
 
@@ -68,7 +69,7 @@ def verify(args: argparse.Namespace, screen: Screen) -> Answer:
         image=args.image,
         simulation=args.simulation,
         layers=args.layers,
-        timeout=args.timeout,
+        timeout=TIMEOUT if args.timeout is None else args.timeout,
         reporter=reporter(args),
     )
     floor = args.options.min_sqnr if args.min_sqnr is None and found.simulated else args.min_sqnr

@@ -185,5 +185,5 @@ def test_without_onnxscript_it_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     example = torch.randn(4, 6)
     model = qat.prepare(nn.Linear(6, 3), (example,), batches=[example])
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(OptionError, match="dynamo=True needs onnxscript, which is not installed"):
+    with pytest.raises(OptionError, match=r'not installed. pip install "onnxq\[torch\]", which brings it, or leave'):
         qat.export(model, tmp_path / "t.onnx", (example,), dynamo=True)
