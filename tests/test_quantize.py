@@ -179,7 +179,7 @@ def test_what_is_told_is_of_samples_that_nothing_was_decided_by(samples: int, de
     [
         (Options(), None, ""),
         (Options(algorithms=("bias_correction",)), None, ""),
-        (Options(algorithms=("gptq", "bias_correction"), weight_bits=4), None, "gptq, bias_correction would have up"),
+        (Options(algorithms=("gptq", "bias_correction")), None, "gptq, bias_correction would have up to 64"),
         (Options(effort="best"), None, "effort best would have up to 64"),
         (Options(effort="best"), 64, ""),
     ],
@@ -200,6 +200,23 @@ def test_statistics_that_hold_too_few_samples_for_what_learns_say_so(
     else:
         onnxq.quantize(conv_relu(), data, options=options, output=tmp_path / "d.onnx")
         assert (tmp_path / "d.onnx").read_bytes() == (tmp_path / "s.onnx").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        (Options(), 32),
+        (Options(weight_bits=4), 32),
+        (Options(effort="best"), 64),
+        (Options(effort="best", weight_bits=5), 64),
+        (Options(effort="best", weight_bits=4), 256),
+        (Options(algorithms=("gptq",), override={"*": onnxq.Override(weight_bits=3)}), 256),
+        (Options(algorithms=("gptq",), weight_bits=2, keep=128), 128),
+    ],
+)
+def test_more_samples_are_held_back_for_what_learns_weights_of_few_bits(options: Options, kept: int) -> None:
+    statistics = onnxq.calibrate(conv_relu(), images(1, 4, 6, 6, samples=256), options=options)
+    assert len(statistics.kept) == kept
 
 
 def test_statistics_of_few_samples_hold_all(tmp_path: Path) -> None:

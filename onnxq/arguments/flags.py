@@ -202,8 +202,8 @@ def add_runtime(parser: argparse.ArgumentParser, *, floats: bool = True) -> None
         dest="opt_keep",
         type=int,
         metavar="N",
-        help="samples to hold back for verification and algorithms (default 32; 64 with effort best or algorithms); "
-        "a statistics file contains them",
+        help="samples to hold back for verification and algorithms (default 32; 64 with effort best or algorithms, "
+        "256 of them where weights have 4 bits or fewer); a statistics file contains them",
     )
     group.add_argument("--simplify", dest="opt_simplify", action="store_const", const=True, help="run onnxsim first")
     group.add_argument("--seed", dest="opt_seed", type=int, metavar="N", help="random seed (default 0)")

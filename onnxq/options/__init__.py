@@ -59,7 +59,7 @@ class Options:
             they are better on samples held back).
         algorithms: ``NAME`` or ``NAME:key=value,key=value``, run in this order instead of what ``effort`` runs.
         keep: samples to hold back in the statistics, to verify with and for algorithms to learn from; None holds 32,
-            and 64 where the effort or the algorithms need them.
+            64 where the effort or the algorithms need them, and 256 of those where weights have 4 bits or fewer.
 
     Raises:
         OptionError: a value is of the wrong kind or out of range.
