@@ -67,6 +67,9 @@ Of five dimensions, those of a video or a scan, it has no MaxPool, GlobalMaxPool
 and none with dilations of ConvTranspose, MaxPool or AveragePool; ``onnxq check`` names them. A Gemm that adds a matrix,
 not a row, is right in float alone.
 
+Other operators that it has in no type run on the CPU, with what is around them in parts, on a device as well:
+``onnxq check`` names them (42; Celu, Softsign, ReduceL1, OneHot and CenterCropPad among them), and forms of others.
+
 Verified on the HTP emulator of onnxruntime-qnn 2.7.0 (x86-64 Linux): each row of the table, in 8 and 16 bits. Left out
 as the emulator rejects them: Erf, Celu, Selu, Softsign, ThresholdedRelu, ReduceProd, Trilu, ScatterND, GridSample,
 RMSNormalization; as it computes them wrongly: CumSum, ScatterElements, Round of halves, Reciprocal (becomes Div); as it

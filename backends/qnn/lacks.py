@@ -12,9 +12,10 @@ from onnxq.graph.traverse import all_nodes, describe
 from onnxq.graph.values import static_shape
 from onnxq.options import Options
 from onnxq.options.selection import Selection
+from onnxq.rows import plain_max_pool
 from onnxq.spec import QuantSpec
 
-__all__ = ["ACTIVATION", "COMPILED", "flat", "lacks", "refuse_free_sizes", "undilated"]
+__all__ = ["ACTIVATION", "COMPILED", "NOWHERE", "flat", "lacks", "refuse_free_sizes", "undilated"]
 
 ACTIVATION = QuantSpec(signed=False, symmetric=False)
 COMPILED = ("context", "dlc")
@@ -25,10 +26,13 @@ _FLAT = ("GlobalMaxPool", "InstanceNormalization", "MaxPool")
 """Operators that the HTP has for four dimensions at most, in no type for more."""
 _DENSE = ("AveragePool", "ConvTranspose", "MaxPool")
 """Operators that it has without dilations, in no type with them."""
-_NOWHERE = frozenset(
-    {"BitShift", "Compress", "Det", "Erf", "GlobalLpPool", "Hardmax", "If", "Loop", "MaxUnpool", "Mod"}
-    | {"NonMaxSuppression", "NonZero", "RNN", "ReverseSequence", "STFT", "Scan", "Shrink", "Sinh", "Unique"}
+_NAMES = (
+    "Acos Acosh Asinh Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Celu CenterCropPad Col2Im Compress "
+    "Cosh DFT DeformConv Det Erf EyeLike GlobalLpPool Hardmax If IsInf Loop MaxUnpool Mod NonMaxSuppression NonZero "
+    "OneHot RNN ReduceL1 ReduceLogSum ReduceProd ReduceSumSquare ReverseSequence STFT Scan Shrink Sinh Softsign Trilu "
+    "Unique"
 )
+NOWHERE = frozenset(_NAMES.split())
 """Operators that the HTP has in no type, each tried alone in float on onnxruntime-qnn's emulator."""
 
 
@@ -43,6 +47,19 @@ def flat(node: ir.Node) -> str | None:
     value = node.inputs[0] if node.op_type in _FLAT else None
     deep = value is not None and value.shape is not None and len(value.shape) > 4
     return f"the HTP has no {node.op_type} of five dimensions" if deep else None
+
+
+def _form(node: ir.Node) -> str | None:
+    """A form of an operator that the HTP has in others alone."""
+    get, op = node.attributes, node.op_type
+    if op == "MaxPool" and plain_max_pool(node) is not None:
+        return "the HTP has no MaxPool that gives indices"
+    if op == "Pad" and get.get_string("mode", "constant") == "wrap":
+        return "the HTP has no Pad that wraps around"
+    if op in ("ScatterElements", "ScatterND") and get.get_string("reduction", "none") in ("max", "min"):
+        return f"the HTP has no {op} that takes the larger or smaller"
+    trains = op == "BatchNormalization" and get.get_int("training_mode", 0) == 1
+    return "the HTP has no BatchNormalization in training mode" if trains else None
 
 
 def refuse_free_sizes(model: ir.Model) -> None:
@@ -93,10 +110,10 @@ def lacks(model: ir.Model, options: Options) -> list[Finding]:
             continue
         if node.op_type == "Softplus" and selection.activation(default, node, node.outputs[0]).bits > 8:
             found.append(_wide_softplus(node))
-        if node.op_type in _NOWHERE:
+        if node.op_type in NOWHERE:
             what = f"the HTP has no {node.op_type}: it runs on the CPU, what is around it in parts"
             found.append(Finding("warning", describe(node), what, "Cut the model before it, if it is at the end"))
-        if (none := flat(node) or undilated(node)) is not None:
+        if (none := flat(node) or undilated(node) or _form(node)) is not None:
             what = f"{none}: it runs on the CPU, what is around it in parts"
             found.append(Finding("warning", describe(node), what, "Cut the model there"))
         if node.op_type in ("LSTM", "GRU"):

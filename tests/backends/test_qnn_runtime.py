@@ -19,6 +19,7 @@ from onnxq.ort.session import Session
 from onnxq.runtimes.child import examine, missing
 from onnxq.runtimes.qnn import RUNTIME
 from tests.backends.test_qnn import block, mixed
+from tests.backends.test_qnn_lacks import FORMS, model_with
 from tests.contract import sqnr
 from tests.models import build, f32, feeds_for, images, normal
 from tests.planning.test_planner import residual
@@ -269,6 +270,15 @@ def test_what_the_htp_lacks_is_an_error_unless_the_cpu_may_help(tmp_path: Path) 
     with pytest.raises(VerificationError, match="the HTP does not take Erf"):
         examine(RUNTIME, path, feeds)
     assert len(examine(RUNTIME, path, feeds, fallback=True).outputs) == 2
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_check_says_that_the_htp_lacks(form: str, tmp_path: Path) -> None:
+    """In float, among operators that it has."""
+    model, path = model_with(form), tmp_path / "m.onnx"
+    onnx.save(model, path)
+    with pytest.raises(VerificationError, match="does not take"):
+        examine(RUNTIME, path, feeds_for(model, samples=1))
 
 
 def test_a_float_output_is_why_units_are_complete(tmp_path: Path) -> None:

@@ -1,0 +1,74 @@
+"""What check says of operators that the HTP has in no type; ``test_qnn_runtime.py`` sees that it has not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxq
+from onnxq.backends.qnn.lacks import NOWHERE
+from tests.models import build, f32, normal
+
+_AS_INTEGERS = "i = Cast <to = 6> (a) j = {} y = Cast <to = 1> (j)"
+_FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{op: (f"y = {op} (a)", {}) for op in ("Acos", "Acosh", "Asinh", "Atanh", "Celu", "Cosh", "Softsign", "Trilu")},
+    **{
+        f"Bitwise{op}": (_AS_INTEGERS.format(f"Bitwise{op} (i, three)"), {"three": np.array(3, np.int32)})
+        for op in ("And", "Or", "Xor")
+    },
+    "BitwiseNot": (_AS_INTEGERS.format("BitwiseNot (i)"), {}),
+    "IsInf": ("i = IsInf (a) y = Cast <to = 1> (i)", {}),
+    "OneHot": ("i = ArgMax <axis = 1, keepdims = 0> (a) y = OneHot <axis = 1> (i, four, ends)",
+               {"four": np.array(4), "ends": f32([0, 1])}),
+    "DeformConv": ("y = DeformConv <kernel_shape = [1, 1]> (a, w, o)",
+                   {"w": normal(4, 4, 1, 1), "o": normal(1, 2, 8, 8)}),
+    "Col2Im": ("r = Reshape (a, s) y = Col2Im (r, p, q)",
+               {"s": np.array([1, 4, 64]), "p": np.array([9, 9]), "q": np.array([2, 2])}),
+    "CenterCropPad": ("y = CenterCropPad (a, s)", {"s": np.array([1, 4, 6, 6])}),
+    "EyeLike": ("r = Reshape (a, s) e = EyeLike (r) y = Add (r, e)", {"s": np.array([16, 16])}),
+    "DFT": ("r = Reshape (a, s) y = DFT <axis = 1> (r)", {"s": np.array([1, 256, 1])}),
+    **{
+        f"Reduce{kind}": (f"b = Exp (a) y = Reduce{kind} (b, axes)", {"axes": np.array([3])})
+        for kind in ("L1", "LogSum", "Prod", "SumSquare")
+    },
+    "MaxPool that gives indices": ("y, i = MaxPool <kernel_shape = [2, 2]> (a) k = Cast <to = 1> (i)", {}),
+    "Pad that wraps around": ('y = Pad <mode = "wrap"> (a, p)', {"p": np.array([0, 0, 1, 1, 0, 0, 1, 1])}),
+    **{
+        f"{op} that takes the larger or smaller {reduction}": (
+            f'y = {op} <reduction = "{reduction}"> (a, i, u)',
+            {
+                "i": np.zeros((1, 4, 1, 1) if op == "ScatterElements" else (1, 1), np.int64),
+                "u": normal(1, 4, 1, 1) if op == "ScatterElements" else normal(1, 4, 8, 8),
+            },
+        )
+        for op in ("ScatterElements", "ScatterND")
+        for reduction in ("max", "min")
+    },
+}  # fmt: skip
+FORMS = tuple(_FORMS)
+_RANKS = {"EyeLike": 2, "DFT": 3}
+
+
+def model_with(form: str) -> onnx.ModelProto:
+    """A float model with one of these."""
+    text, constants = _FORMS[form]
+    sizes = ", ".join("bcde"[: _RANKS.get(form, 4)])
+    more = ", float[f, g, h, i] k" if "indices" in form else ""
+    return build(
+        f"(float[1, 4, 8, 8] x) => (float[{sizes}] y{more}) {{ a = Sigmoid (x) {text} }}", opset=19, **constants
+    )
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_the_htp_lacks_is_told(form: str) -> None:
+    name = form.rsplit(" ", 1)[0] if form.endswith((" max", " min")) else form
+    found = onnxq.check(model_with(form), backend="qnn")
+    (told,) = [f for f in found if f.level == "warning" and f.where.startswith("node")]
+    assert f"the HTP has no {name}" in told.what and "the CPU" in told.what
+
+
+def test_each_name_is_of_an_operator() -> None:
+    assert {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""} >= NOWHERE
