@@ -7,12 +7,12 @@ from typing import Any
 
 from onnxq.options import Options
 
-__all__ = ["SLOWER", "Attempt", "Candidate", "best", "faster", "fastest"]
+__all__ = ["NEARLY", "SLOWER", "Attempt", "Candidate", "best", "faster", "fastest", "hardly_faster"]
 
 SLOWER = 1.05
 """A model that takes up to this much of another's time counts as just as fast: what measuring varies by.
 So does a file of up to this much of another's size."""
-_NEARLY = 0.01
+NEARLY = 0.01
 """Shares of the work that differ by no more count as equal: which cheap nodes are quantized varies a little."""
 
 
@@ -91,7 +91,7 @@ class Attempt:
 
 
 def fastest(attempts: list[Attempt]) -> Attempt | None:
-    """The first one that meets the target and that no other such is clearly faster than."""
+    """One that meets the target and that no other such is clearly faster than; of those like it the one tried first."""
     chosen: Attempt | None = None
     for attempt in attempts:
         if attempt.meets and (chosen is None or faster(attempt, chosen)):
@@ -106,9 +106,16 @@ def faster(one: Attempt, other: Attempt) -> bool:
     """
     if one.quantized is None or other.quantized is None:
         return _time(one) * SLOWER < _time(other)
-    if abs(one.quantized - other.quantized) > _NEARLY:
+    if abs(one.quantized - other.quantized) > NEARLY:
         return one.quantized > other.quantized
     return one.bytes * SLOWER < other.bytes
+
+
+def hardly_faster(attempts: list[Attempt], chosen: Attempt) -> Attempt | None:
+    """The fastest that meets the target, where by its figure that is another one than was chosen."""
+    other = min((a for a in attempts if a.meets), key=lambda a: (_time(a), -(a.quantized or 0.0)), default=chosen)
+    one_time = _time(other) < _time(chosen)
+    return other if one_time or (other.quantized or 0.0) > (chosen.quantized or 0.0) else None
 
 
 def best(attempts: list[Attempt]) -> Attempt | None:

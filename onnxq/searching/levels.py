@@ -60,13 +60,16 @@ class Hunt:
     _made: dict[tuple[str, str], Attempt] = field(default_factory=dict)
 
     def run(self) -> Attempt | None:
-        """The winner: the fastest of the first level that meets the target, else the one of the highest metric."""
+        """The winner: the fastest that meets the target, else the one of the highest metric.
+
+        Of those that count as equally fast it is what the levels came to, with the fewest layers in float.
+        """
+        found = None
         try:
             found = self._levels()
         except TimeIsUpError:
             self.stopped = True
-            found = fastest(self.done)
-        return found or best(self.done)
+        return fastest([*([] if found is None else [found]), *self.done]) or best(self.done)
 
     def _levels(self) -> Attempt | None:
         first = self._attempt(candidates.default(self.options))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from onnxq.console.terminal import Screen, bytes_text, pace, plural
 from onnxq.notes.reasons import to_exclude
-from onnxq.searching.attempt import SLOWER
+from onnxq.searching.attempt import NEARLY, SLOWER, hardly_faster
 
 if TYPE_CHECKING:
     from onnxq.searching.attempt import Attempt
@@ -57,6 +57,13 @@ def searched(screen: Screen, source: str, output: str, found: Search, seconds: f
         screen.line(f"  {screen.style('warning', 'yellow')}  {said}")
     if found.best is not None and found.met:
         screen.line(f"  {screen.style('written', 'green')}  {found.best.name}, {_faster(found.best)}")
+        other = hardly_faster(list(found.attempts), found.best)
+        if other is not None:
+            within = f"{NEARLY:.0%} of the work" if found.best.quantized is not None else f"{SLOWER - 1:.0%}"
+            said = (
+                f"{other.name} is no more than {within} ahead of it, which counts as equal: the earlier one is written"
+            )
+            screen.line(f"  {screen.style('note', 'dim')}  {said}")
         if found.best.time is not None and found.best.time > SLOWER:
             said = f"it is slower than the float model. {to_exclude(found.report.get('quantized_ops', {}))}"
             screen.line(f"  {screen.style('warning', 'yellow')}  {said}")

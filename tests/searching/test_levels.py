@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from onnxq import Options
+from onnxq.console.deadline import Deadline
 from onnxq.deciding.rescue import Blame
 from onnxq.options.override import Override
 from onnxq.prepare import backend_named
@@ -206,6 +207,17 @@ def test_what_trains_comes_behind_a_few_layers_and_before_many() -> None:
         assert trains == (["algorithm adaround, bias_correction", "algorithm effort best"] if enough > 4 else [])
 
 
+def test_an_attempt_on_the_way_wins_only_where_it_is_clearly_faster() -> None:
+    """The fewest layers in float are what a climb settles on, but the fastest model is what was asked for."""
+    records = [Blame((f"n{k}",), 0.5, 1.0) for k in range(8)]
+    for time, winner in ((0.97, "3 worst: n0, n1 and 1 more"), (0.8, "4 worst: n0, n1 and 2 more")):
+        trials = Scripted(
+            {"float 4 worst: n0, n1 and 2 more": (True, time), "float 3 worst: n0, n1 and 1 more": (True, 1.0)}
+        )
+        found = Hunt(cast(Trials, trials), Options(), [], [], lambda: records, lambda attempt: None).run()
+        assert found is not None and trials.asked[found.number - 1] == f"float {winner}"
+
+
 def test_what_trains_is_tried_where_a_quick_algorithm_leads() -> None:
     class Gains(Scripted):
         def make(self, candidate: Candidate) -> Attempt:
@@ -236,7 +248,7 @@ def test_layers_are_tried_anew_on_what_training_gained() -> None:
 
 def test_time_runs_out_between_attempts() -> None:
     trials = Scripted({})
-    hunt = Hunt(cast(Trials, trials), Options(), ["minmax"], [], list, lambda attempt: None, deadline=0.0)
+    hunt = Hunt(cast(Trials, trials), Options(), ["minmax"], [], list, lambda attempt: None, deadline=Deadline(0.0))
     assert hunt.run() is hunt.done[0]
     assert hunt.stopped and trials.asked == ["default"]
 
