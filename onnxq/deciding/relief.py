@@ -52,6 +52,7 @@ def costly_in_integers(
     *,
     most: int = GROUPS,
     cause: str = CHEAP,
+    tied: bool = True,
 ) -> dict[str, str]:
     """The pieces that cost an output much of what it could have.
 
@@ -61,6 +62,8 @@ def costly_in_integers(
         advance: told how many measurements are done.
         most: groups to measure, at most; neighbours are measured together where there are more pieces.
         cause: the reason that is given, ``{}`` standing for the output and its dB.
+        tied: pieces may share a scale, so that either of two would do: where those that cost much by themselves are
+            not enough, others are looked for.
 
     Returns:
         Node name → reason to keep it float; empty where no output would gain 3 dB, or another lose 1 dB.
@@ -81,6 +84,8 @@ def costly_in_integers(
         advance(done)
     if not hurt or len(found) == len(names) or (found and _gaining(now, measure(found))):
         return found
+    if not tied:
+        return {}
     of_groups = [[name for first in group for name in by_first[first]] for group in together]
     return _one_of_several(now, best, of_groups, measure, cause)
 

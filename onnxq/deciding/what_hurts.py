@@ -117,7 +117,7 @@ def to_widen(
     wider = decider.at(model)
     measure = _measure(decider, wider.with_wide(()), wider.with_wide, samples, judges)
     with reporter.phase(SEARCH, total=len(groups([p[0] for p in pieces], most)), unit="groups") as advance:
-        return model, costly_in_integers(pieces, measure, advance, most=most, cause=NARROW)
+        return model, costly_in_integers(pieces, measure, advance, most=most, cause=NARROW, tied=False)
 
 
 def to_rescue(decider: Decider, quantized: Quantized, judges: Collection[str], reporter: Reporter) -> dict[str, str]:

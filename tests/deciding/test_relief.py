@@ -116,6 +116,16 @@ def test_of_two_that_share_a_scale_one_is_enough() -> None:
     assert asked[-1] == {"a"}, "the choice is measured"
 
 
+def test_pieces_that_share_no_scale_are_measured_once() -> None:
+    """Together they cost 6 dB, but none of them a tenth of the noise that stays."""
+    noise = {f"n{k}": {"y": 5e-5} for k in range(30)}
+    pieces, outputs = [(name,) for name in noise], Outputs(noise, {"y": 5e-4})
+    assert costly_in_integers(pieces, outputs, tied=False) == {}
+    assert len(outputs.asked) == 2 + 30
+    outputs.noise["n3"] = {"y": 5e-3}
+    assert costly_in_integers(pieces, outputs, tied=False).keys() == {"n3"}
+
+
 def test_an_output_may_be_helped_that_is_not_the_worst() -> None:
     outputs = Outputs({"a": {"y": 0.03}, "b": {"y": 0.0}}, {"y": 1e-3, "z": 0.1})
     found = costly_in_integers([("a",), ("b",)], outputs)
