@@ -119,6 +119,14 @@ def score(**noise: list[float]) -> Score:
     return Score({name: np.array(ratios) for name, ratios in noise.items()})
 
 
+def test_a_sample_of_which_only_rounding_is_left_tells_nothing() -> None:
+    """As of a Sigmoid far from its middle: one result happens to be exact there, another one off by a last bit."""
+    start = score(y=[0.1, 0.12, 0.09, 0.11] * 3 + [1e-16, 0.0])
+    better = score(y=[0.05, 0.06, 0.05, 0.05] * 3 + [0.0, 1e-15])
+    assert better.no_better_than(start) is None
+    assert start.no_better_than(better) == ""
+
+
 def test_of_what_is_undone_the_reason_is_said() -> None:
     start = score(y=[0.1, 0.1, 0.1, 0.1], z=[0.01] * 4)
     assert score(y=[0.05] * 4, z=[0.01] * 4).no_better_than(start) is None

@@ -15,6 +15,8 @@ __all__ = ["Score"]
 
 _LEAST_GAIN = 0.1
 """dB at the worst output that a step must gain; less is within what other samples would change."""
+_ROUNDING = float(np.finfo(np.float32).eps) ** 2
+"""Noise over the mean signal that rounding to float32 leaves: of samples with less, none is better than another."""
 _DEVIATIONS = 2.5
 """Standard errors by which the gain in dB, sample by sample, must differ from none."""
 
@@ -80,8 +82,8 @@ class Score:
     def _saved(self, other: Score) -> tuple[str, float, float]:
         """The other's worst output, and what is gained there: dB a sample, and their standard error."""
         worst = min(other.sqnr, key=other.sqnr.__getitem__)
-        floor = np.finfo(np.float64).tiny  # a sample without noise
-        saved = 10.0 * np.log10(np.maximum(other.noise[worst], floor) / np.maximum(self.noise[worst], floor))
+        before, after = (np.maximum(score.noise[worst], _ROUNDING) for score in (other, self))
+        saved = 10.0 * np.log10(before / after)
         chance = float(saved.std(ddof=1)) / math.sqrt(len(saved)) if len(saved) > 1 else 0.0
         return worst, float(saved.mean()), chance
 
