@@ -30,8 +30,8 @@ PARAMETERS: Mapping[str, object] = {
     "save": "",
 }
 HELP: Mapping[str, str] = {
-    "bits": "bits of a weight: 4 or 8, or with format=matmulnbits 2 (in blocks of 32, 64 or 128, for onnxruntime 1.26 "
-    "or later); tables that rows are picked from, of embeddings say, take 8, and weights whose "
+    "bits": "bits of a weight: 4, 8 or 2 (in blocks of 32, 64 or 128, for onnxruntime 1.26 or later; with format=qdq "
+    "of opset 25); tables that rows are picked from, of embeddings say, take 8, and weights whose "
     "product is picked from, of a router of experts say; --override 'PATTERN=weight_bits=8' gives others 8 as well",
     "block": "weights along the input axis that share a scale: 16, 32, 64, 128 or 256; fewer are more accurate and "
     "larger",
@@ -45,14 +45,14 @@ HELP: Mapping[str, str] = {
     "accuracy_level": "with format=matmulnbits: 4 lets onnxruntime round activations to 8 bits while it multiplies, 0 "
     "or 1 multiply in float32 (slower)",
     "avg_bits": "budget in place of bits, as in 4.5: bits on average of the weights that are multiplied with; each "
-    "takes 4 or 8 (below 4, with format=matmulnbits, 2 as well), the more the worse the outputs get by it alone in 4, "
-    "on samples of --data; without data, the more the worse it is rounded; 0: not used",
+    "takes 4 or 8 (below 4, in blocks of 32, 64 or 128, 2 as well), the more the worse the outputs get by it alone in "
+    "4, on samples of --data; without data, the more the worse it is rounded; 0: not used",
     "save": "configuration file (.toml) to write the choice of avg_bits to, for --config; empty: none",
 }
 CALLED = "from onnxq.weight_only import quantize_weights"
 _USED = ("include", "exclude", "override", "samples", "opset", "simplify", "providers", "custom_op_library")
 _HINTS = {
-    "weight_bits": "Write weight_only:bits={value}; it has 4 and 8, and with format=matmulnbits 2",
+    "weight_bits": "Write weight_only:bits={value}; it has 2, 4 and 8",
     "format": "Write weight_only:format=qdq or format=matmulnbits",
     "symmetric": "Of weights: weight_only:symmetric={value}",
 }

@@ -36,8 +36,6 @@ from onnxq.weight_only.tied import tie
 
 __all__ = ["quantize_weights", "rewrite_weights"]
 
-_OPSET = {"qdq": 21, "matmulnbits": 17}
-
 
 def quantize_weights(
     model_path: str | os.PathLike[str],
@@ -68,7 +66,7 @@ def quantize_weights(
         model_path: the float model; its files are only read.
         output_path: the ``.onnx`` file to write; tensors go to ``<name>.data`` beside it where the model has a data
             file too. Nothing half-written is left.
-        bits: 4 or 8, or with ``"matmulnbits"`` 2; tables that rows are picked from take 8, and what chooses experts.
+        bits: 4, 8 or 2; tables that rows are picked from take 8, and what chooses experts.
         block: 16, 32, 64, 128 or 256 weights along the input axis share a scale.
         symmetric: signed integers around 0, else with zero points.
         method: ``"rtn"``, ``"gptq"`` (needs data) or ``"hqq"``.
@@ -129,9 +127,10 @@ def rewrite_weights(
     if recipe.method == "gptq" and data is None:
         raise OptionError("gptq learns from data, and none was given", hint="Give data, or take method=hqq or rtn")
     prepared = Prepared(source, options, streamed=True)
-    model = prepared.at_opset(_OPSET[recipe.format], options.opset)
+    least = recipe.opset(change.weight_bits for _, change in options.override)
+    model = prepared.at_opset(least, options.opset)
     if recipe.format == "qdq":
-        prepared.notes += _with_blocks(model, options)
+        prepared.notes += _with_blocks(model, least, options)
     matrices, kept = find(model, options, recipe)
     matrices = tie(matrices, recipe)
     own = [matrix for matrix in matrices if not matrix.tied]
@@ -170,16 +169,22 @@ def rewrite_weights(
     return Rewritten(title(recipe), made, quantized, job.kept, notes, details, verification)
 
 
-def _with_blocks(model: ir.Model, options: Options) -> list[str]:
+def _with_blocks(model: ir.Model, least: int, options: Options) -> list[str]:
     """Bring a model to an opset whose DequantizeLinear has blocks and runs, in place, where it is newer; what was done.
+
+    Args:
+        model: changed in place.
+        least: the first opset that has what is needed.
+        options: the opset asked for.
 
     Raises:
         OptionError: it is older, or has operators that only a newer one has.
     """
     opset = model.opset_imports.get("", 0)
-    if opset < _OPSET["qdq"]:
+    if opset < least:
+        lacking = "DequantizeLinear with blocks" if opset < Recipe().opset() else "integers of 2 bits"
         raise OptionError(
-            f"opset {opset} has no DequantizeLinear with blocks, and it could not be raised",
+            f"opset {opset} has no {lacking}, and it could not be raised",
             hint="Use format=matmulnbits",
         )
     return lowered(model, "onnxruntime", NEWEST_OPSET, options)

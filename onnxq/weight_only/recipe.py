@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from onnxq.errors import OptionError
@@ -15,6 +16,10 @@ _BLOCKS = (16, 32, 64, 128, 256)
 _SCALE_BITS = 32
 _NARROW_BLOCKS = (32, 64, 128)
 """Those of 2 bits that onnxruntime 1.32 has a kernel for on a CPU; others it unpacks, 60 times slower."""
+_OPSETS = {"qdq": 21, "matmulnbits": 17}
+_NARROW_OPSET = 25
+"""The first with integers of 2 bits, which onnx has since 1.20."""
+_NARROW = ", ".join(map(str, _NARROW_BLOCKS))
 _LEAST_EXPERT_BITS = 4
 METHODS = ("rtn", "gptq", "hqq")
 FORMATS = ("qdq", "matmulnbits")
@@ -30,13 +35,13 @@ class Recipe:
     """How weights are quantized.
 
     Attributes:
-        bits: 4 or 8, or with ``"matmulnbits"`` 2; tables that rows are picked from take 8, and what chooses experts.
+        bits: 4, 8 or 2; tables that rows are picked from take 8, and what chooses experts.
         block: weights that share a scale: 16, 32, 64, 128 or 256 along the input axis.
         symmetric: signed integers around 0; else a zero point for each block.
         method: ``"rtn"`` (nearest), ``"gptq"`` (rounding that makes up for its own errors, from data) or ``"hqq"``
             (scales and zero points that ignore outliers, without data).
-        format: ``"qdq"`` (DequantizeLinear of opset 21 with blocks) or ``"matmulnbits"`` (onnxruntime's
-            com.microsoft::MatMulNBits, GatherBlockQuantized and QMoE).
+        format: ``"qdq"`` (DequantizeLinear of opset 21 with blocks, of opset 25 for 2 bits) or ``"matmulnbits"``
+            (onnxruntime's com.microsoft::MatMulNBits, GatherBlockQuantized and QMoE).
         accuracy_level: of MatMulNBits: 4 lets onnxruntime round the activations to 8 bits on the way, as it does with
             qdq; 0 or 1 multiplies in float32, which with 8 bits is about three times slower than the float model.
         avg_bits: a budget: bits on average of the weights that are multiplied with, each of which takes one of
@@ -73,15 +78,13 @@ class Recipe:
             raise OptionError(
                 f"{self.avg_bits:g} is not from {least} to {most}",
                 where="avg_bits",
-                hint="format=matmulnbits in blocks of 32, 64 or 128 has 2 bits as well"
-                if self.avg_bits < least
-                else None,
+                hint=f"Blocks of {_NARROW} have 2 bits as well" if self.avg_bits < least else None,
             )
 
     @property
     def widths(self) -> tuple[int, ...]:
         """Bits that a weight may take under a budget; 2 where it asks for fewer than 4: onnxruntime 1.23 lacks them."""
-        narrow = self.format == "matmulnbits" and self.block in _NARROW_BLOCKS
+        narrow = self.block in _NARROW_BLOCKS and (self.format == "matmulnbits" or _onnx_has_two_bits())
         return BITS if narrow and self.avg_bits < BITS[1] else BITS[1:]
 
     def require_kernel(self, bits: int | None, where: str) -> None:
@@ -92,21 +95,32 @@ class Recipe:
             where: they were asked for.
 
         Raises:
-            OptionError: they are 2 with another format or block than onnxruntime has a kernel for.
+            OptionError: they are 2 in another block than onnxruntime has a kernel for, or for an onnx without them.
         """
         if bits != BITS[0]:
             return
-        if self.format != "matmulnbits":
+        if self.format != "matmulnbits" and not _onnx_has_two_bits():
             raise OptionError(
-                "opset 21 has no integers of 2 bits", where=where, hint="Write weight_only:format=matmulnbits"
+                "the onnx installed has no integers of 2 bits",
+                where=where,
+                hint="Install onnx 1.20 or later, or write weight_only:format=matmulnbits",
             )
         if self.block not in _NARROW_BLOCKS:
-            known = ", ".join(map(str, _NARROW_BLOCKS))
             raise OptionError(
                 f"onnxruntime does not multiply with 2 bits in blocks of {self.block}",
                 where=where,
-                hint=f"It takes blocks of {known}",
+                hint=f"It takes blocks of {_NARROW}",
             )
+
+    def opset(self, asked: Iterable[int | None] = ()) -> int:
+        """The opset that the result needs.
+
+        Args:
+            asked: bits that overrides ask for.
+        """
+        fewest = min(self.widths if self.avg_bits else (self.bits,))
+        narrow = self.format == "qdq" and BITS[0] in (fewest, *asked)
+        return _NARROW_OPSET if narrow else _OPSETS[self.format]
 
     @property
     def quick_tables(self) -> bool:
@@ -156,6 +170,12 @@ class Recipe:
             block: other than the recipe's.
         """
         return QuantSpec(bits or self.bits, self.symmetric, self.symmetric, PerBlock(1, block or self.block))
+
+
+def _onnx_has_two_bits() -> bool:
+    import onnx
+
+    return hasattr(onnx.TensorProto, "INT2")
 
 
 def _check_number(name: str, value: object, known: tuple[int, ...]) -> None:

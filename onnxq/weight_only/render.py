@@ -3,7 +3,8 @@
 Layouts, from the operators' documentation:
 
 * DequantizeLinear (opset 21): ``y = (x - zero) * scale``, scale and zero point of the shape of ``x`` with the blocked
-  axis divided by ``block_size``, rounded up; 4-bit integers two a byte over the whole tensor, lower half first.
+  axis divided by ``block_size``, rounded up; 4-bit integers two a byte over the whole tensor, lower half first, and
+  2-bit ones (opset 25) four.
 * com.microsoft::MatMulNBits: ``B`` uint8 (N, blocks, block_size * bits / 8), each block filled up and packed for
   itself, lower half first; ``scales`` (N, blocks); ``zero_points`` uint8 (N, ceil(blocks * bits / 8)), packed alike,
   and ``2^(bits - 1)`` where there are none.

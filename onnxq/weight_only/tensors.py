@@ -12,7 +12,13 @@ from onnxq.graph.widened import Widened
 
 __all__ = ["in_memory", "pack", "packed_tensor", "read", "read_rows"]
 
-_FOURS = (ir.DataType.INT4, ir.DataType.UINT4)
+_PACKED = {
+    (2, True): ir.DataType.INT2,
+    (2, False): ir.DataType.UINT2,
+    (4, True): ir.DataType.INT4,
+    (4, False): ir.DataType.UINT4,
+}
+"""Bits and whether there is a sign → type."""
 
 
 def read(tensor: ir.TensorProtocol) -> AnyArray:
@@ -61,7 +67,7 @@ def in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     """The same tensor without a data file behind it."""
     if not isinstance(tensor, (ir.ExternalTensor, Widened)):
         return tensor
-    if isinstance(tensor, ir.ExternalTensor) and tensor.dtype in _FOURS:
+    if isinstance(tensor, ir.ExternalTensor) and tensor.dtype in _PACKED.values():
         with open(tensor.path, "rb") as file:
             file.seek(tensor.offset or 0)
             raw = np.fromfile(file, np.uint8, tensor.nbytes)
@@ -91,13 +97,13 @@ def pack(codes: NDArray[np.integer], bits: int = 4) -> NDArray[np.uint8]:
 
 
 def packed_tensor(codes: NDArray[np.int8] | NDArray[np.uint8], bits: int) -> ir.TensorProtocol:
-    """Integers as a tensor of type int4, uint4, int8 or uint8.
+    """Integers as a tensor of type int2, uint2, int4, uint4, int8 or uint8.
 
     Args:
         codes: int8 or uint8.
-        bits: 4 or 8.
+        bits: 2, 4 or 8.
     """
     if bits == 8:
         return ir.Tensor(np.ascontiguousarray(codes))
-    kind = ir.DataType.INT4 if codes.dtype == np.int8 else ir.DataType.UINT4
-    return ir.PackedTensor(pack(codes.reshape(-1)), kind, shape=ir.Shape(codes.shape))
+    kind = _PACKED[bits, codes.dtype == np.int8]
+    return ir.PackedTensor(pack(codes.reshape(-1), bits), kind, shape=ir.Shape(codes.shape))

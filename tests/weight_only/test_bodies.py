@@ -12,7 +12,7 @@ import pytest
 from onnxq.measuring.metrics import sqnr
 from onnxq.weight_only import quantize_weights
 from tests.models import build, normal
-from tests.weight_only.test_pipeline import LOSS, run, save
+from tests.weight_only.layers import LOSS, run, save
 
 
 def test_bodies_and_shared_weights(tmp_path: Path) -> None:

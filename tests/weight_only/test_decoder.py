@@ -12,7 +12,7 @@ import pytest
 from onnxq.measuring.metrics import sqnr
 from onnxq.weight_only import quantize_weights
 from tests.tool import load_tool
-from tests.weight_only.test_pipeline import run, save
+from tests.weight_only.layers import run, save
 
 
 @pytest.fixture(scope="module")

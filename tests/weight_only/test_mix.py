@@ -19,7 +19,7 @@ from onnxq.weight_only.recipe import Recipe
 from onnxq.weight_only.vary import output_noise
 from tests.installed import needs
 from tests.models import build, normal
-from tests.weight_only.test_pipeline import run, save
+from tests.weight_only.layers import run, save
 
 _NARROW = needs("onnxruntime", "1.26")
 
@@ -166,7 +166,11 @@ def test_weights_of_an_override_are_not_chosen_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "kind", "message"),
     [
-        ({"avg_bits": 3}, OptionError, "avg_bits: 3 is not from 4 to 8"),
+        (
+            {"avg_bits": 3, "block": 16},
+            OptionError,
+            "avg_bits: 3 is not from 4 to 8. Blocks of 32, 64, 128 have 2 bits as well",
+        ),
         ({"avg_bits": 1, "format": "matmulnbits"}, OptionError, "1 is not from 2 to 8"),
         ({"save": "bits.toml"}, OptionError, "no choice to write without avg_bits"),
         ({"avg_bits": 5, "save": "nowhere/bits.toml"}, OutputError, "the folder does not exist"),

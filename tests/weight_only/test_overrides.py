@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 
 from onnxq import OptionError
 from onnxq.cli import main
 from onnxq.measuring.metrics import sqnr
 from onnxq.weight_only import quantize_weights
+from tests.installed import needs
 from tests.models import build, normal
+from tests.weight_only.layers import run, save
 from tests.weight_only.test_experts import _FEEDS, _experts
-from tests.weight_only.test_pipeline import run, save
 
 
 def _layers() -> onnx.ModelProto:
@@ -58,6 +62,43 @@ def test_some_weights_take_other_bits(format: str, method: str, pattern: str, tm
     assert sqnr(want["y"], after["y"]) > sqnr(want["y"], before["y"]) + 1
 
 
+@needs("onnx", "1.20")
+@needs("onnxruntime", "1.26")
+@pytest.mark.parametrize("asked", [{"override": "head=weight_bits=2"}, {"bits": 2, "override": "body=weight_bits=4"}])
+def test_two_bits_of_the_standard_format_are_of_opset_25(asked: dict[str, Any], tmp_path: Path) -> None:
+    """onnxruntime multiplies with them as packed, as it does with those of 4 bits."""
+    model = build(
+        "(float[N, 64] x) => (float[N, 32] y) { [body] h = MatMul (x, a) \n [head] y = Gemm <transB = 1> (h, b, c) }",
+        a=normal(64, 64),
+        b=normal(32, 64, seed=1),
+        c=normal(32, seed=2),
+    )
+    source, output = save(model, tmp_path / "m.onnx"), tmp_path / "q.onnx"
+    quantize_weights(source, output, symmetric=False, **asked)
+    made = onnx.load(output)
+    assert made.opset_import[0].version == 25
+    kinds = {t.name: onnx.TensorProto.DataType.Name(t.data_type) for t in made.graph.initializer}
+    assert (kinds["a_quantized"], kinds["b_quantized"]) == ("UINT4", "UINT2")
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "fused.onnx")
+    ort.InferenceSession(str(output), options)
+    operators = Counter(node.op_type for node in onnx.load(tmp_path / "fused.onnx").graph.node)
+    assert operators["MatMulNBits"] == 2
+    x = {"x": normal(8, 64, seed=3, scale=1.0)}
+    assert sqnr(run(source, x)["y"], run(output, x)["y"]) > 5
+
+
+def test_an_onnx_without_two_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxq.weight_only.recipe._onnx_has_two_bits", lambda: False)
+    source = save(_layers(), tmp_path / "m.onnx")
+    refused: list[dict[str, Any]] = [{"bits": 2}, {"override": "head=weight_bits=2"}]
+    for asked in refused:
+        with pytest.raises(OptionError, match=r"the onnx installed has no integers of 2 bits. Install onnx 1.20"):
+            quantize_weights(source, tmp_path / "q.onnx", **asked)
+    with pytest.raises(OptionError, match="3 is not from 4 to 8"):
+        quantize_weights(source, tmp_path / "q.onnx", avg_bits=3)
+
+
 def test_a_weight_of_two_readers_in_different_bits(tmp_path: Path) -> None:
     model = build(
         "(float[N, 64] x) => (float[N, 32] y, float[N, 32] z) { [f] y = MatMul (x, w) [s] z = MatMul (x, w) }",
@@ -82,7 +123,6 @@ def test_experts_of_other_bits_stay_whole(tmp_path: Path) -> None:
     ("override", "message"),
     [
         ("head=weight_bits=3", "override 'head': 3 is not one of 2, 4, 8"),
-        ("head=weight_bits=2", "override 'head': opset 21 has no integers of 2 bits"),
         ("head=bits=8", "override 'head': act_bits has no effect"),
         ("head=range=minmax", "override 'head': range has no effect"),
         ("nothing=weight_bits=8", "'nothing' matches no"),

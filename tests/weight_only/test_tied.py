@@ -14,7 +14,7 @@ from onnxq.weight_only import quantize_weights
 from onnxq.weight_only.grid import decode, nearest
 from onnxq.weight_only.recipe import Recipe
 from tests.models import build, normal
-from tests.weight_only.test_pipeline import run, save
+from tests.weight_only.layers import run, save
 
 _ROWS, _WIDTH = 96, 64
 _HEADS = {

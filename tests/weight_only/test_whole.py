@@ -9,7 +9,7 @@ import pytest
 from onnxq.measuring.metrics import sqnr
 from onnxq.weight_only import quantize_weights
 from tests.models import build, embedded_attention
-from tests.weight_only.test_pipeline import LOSS, run, save
+from tests.weight_only.layers import LOSS, run, save
 
 
 @pytest.mark.parametrize("external", [False, True])

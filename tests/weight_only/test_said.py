@@ -1,0 +1,154 @@
+"""What is said of a result: reasons, remarks, warnings, figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxq import OptionError, dynamic
+from onnxq.cli import main
+from onnxq.weight_only import quantize_weights
+from onnxq.weight_only.recipe import Recipe
+from onnxq.weight_only.remarks import why_slow
+from tests.models import build, normal, renamed
+from tests.weight_only.layers import layers, save
+
+
+def test_what_stays_float_and_why(tmp_path: Path) -> None:
+    broken = normal(64, 32)
+    broken[3, 3] = np.nan
+    proto = build(
+        """(float[N, 64] x, float[1, 4, 8, 8] image) => (float[N, 32] y, float[?, ?, ?, ?] z, float[64, N] l) {
+            p = MatMul (x, a)
+            q = MatMul (x, broken)
+            t = Transpose <perm = [1, 0]> (x)
+            l = MatMul (left, t)
+            pq = Add (p, q)
+            u = MatMul (x, named)
+            y = Add (pq, u)
+            z = Conv (image, kernel)
+        }""",
+        a=normal(64, 32),
+        broken=broken,
+        left=normal(64, 64),
+        named=normal(64, 32, seed=7),
+        kernel=normal(16, 4, 3, 3),
+    )
+    proto = renamed(proto, {"u": "special"})
+    source = save(proto, tmp_path / "m.onnx")
+    result = quantize_weights(source, tmp_path / "q.onnx", exclude=["special"])
+    reasons = sorted(f"{k.op}: {k.reason}" for k in result.kept_float)
+    assert reasons == [
+        "Conv: only weights of MatMul, Gemm and Gather are stored in blocks",
+        "MatMul: excluded by 'special'",
+        "MatMul: its constant is the left operand",
+        "MatMul: its weight holds NaN or infinite values",
+    ]
+    assert len(result.quantized) == 1
+    assert result.report()["quantized_ops"] == {"MatMul": 1}
+    only = quantize_weights(source, tmp_path / "q.onnx", include=["special"])
+    assert len(only.quantized) == 1 and "not among what 'include' names" in [k.reason for k in only.kept_float]
+    with pytest.raises(OptionError, match="matches no"):
+        quantize_weights(source, tmp_path / "q.onnx", exclude=["nothing"])
+
+
+def test_bytes_are_multiplied_in_integers_and_a_slow_choice_is_told_of(tmp_path: Path) -> None:
+    proto = build("(float[N, 1024] x) => (float[N, 1024] y) { y = MatMul (x, w) }", w=normal(1024, 1024))
+    source = save(proto, tmp_path / "m.onnx")
+    feeds = [{"x": normal(128, 1024, seed=seed, scale=1.0)} for seed in range(4)]  # milliseconds: it has to be told of
+    quick = quantize_weights(source, tmp_path / "4.onnx", bits=8, format="matmulnbits", data=feeds)
+    exact = quantize_weights(source, tmp_path / "0.onnx", bits=8, format="matmulnbits", data=feeds, accuracy_level=0)
+    (node,) = onnx.load(tmp_path / "4.onnx").graph.node
+    assert {a.name: a.i for a in node.attribute}["accuracy_level"] == 4
+    assert (quick.verification.speedup or 0.0) > 2 * (exact.verification.speedup or 1.0)
+    assert any("accuracy_level=4 in integers" in text for text in exact.verification.warnings)
+    said = why_slow(Recipe(), exact.quantized)
+    assert "with one at a time, as decoders generate, it mostly gains" in said and "--exclude MatMul" in said
+
+
+def test_of_many_outputs_the_worst_are_shown_and_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A decoder gives its logits first, and then two caches a layer, which are often worse."""
+    caches = [f"c{k}" for k in range(20)]
+    lines = "logits = Add (x, h) \n" + "\n".join(f"{name} = MatMul (h, v)" for name in caches)
+    outputs = ", ".join(f"float[N, 64] {name}" for name in caches)
+    proto = build(
+        f"(float[N, 64] x) => (float[N, 64] logits, {outputs}) {{ h = MatMul (x, w) \n {lines} }}",
+        w=normal(64, 64, scale=0.01),
+        v=normal(64, 64, seed=1),
+    )
+    np.savez(tmp_path / "d.npz", x=normal(40, 64, scale=1.0))
+    argv = [
+        "quantize",
+        str(save(proto, tmp_path / "m.onnx")),
+        "-o",
+        str(tmp_path / "q.onnx"),
+        "--algorithm",
+        "weight_only",
+    ]
+    assert main([*argv, "--data", str(tmp_path / "d.npz")]) == 0
+    short = capsys.readouterr().out
+    assert "logits: " in short and sum(f"{name}: " in short for name in caches) == 7 and "13 more outputs" in short
+    assert main([*argv, "--data", str(tmp_path / "d.npz"), "-v"]) == 0
+    long = capsys.readouterr().out
+    assert all(f"{name}: " in long for name in caches) and "more output" not in long
+
+
+@pytest.mark.parametrize("algorithm", ["weight_only", "dynamic"])
+def test_integers_that_come_out_are_counted(algorithm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    proto = build(
+        "(float[N, 64] x) => (int64[N] y) { p = MatMul (x, w) \n y = ArgMax <axis = 1, keepdims = 0> (p) }",
+        w=normal(64, 64),
+    )
+    source = save(proto, tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=normal(40, 64, scale=1.0))
+    argv = ["quantize", str(source), "-o", str(tmp_path / "q.onnx"), "--algorithm", algorithm]
+    assert main([*argv, "--data", str(tmp_path / "d.npz")]) == 0
+    assert "agreement" in capsys.readouterr().out
+
+
+def test_a_model_of_which_nothing_is_quantized_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    proto = build("(float[1, 4, 8, 8] x) => (float[1, 16, 6, 6] y) { y = Conv (x, w) }", w=normal(16, 4, 3, 3))
+    source, output = str(save(proto, tmp_path / "m.onnx")), str(tmp_path / "q.onnx")
+    assert main(["quantize", source, "-o", output, "--algorithm", "weight_only"]) == 0
+    shown = capsys.readouterr()
+    assert "nothing was quantized: the result is the float model; 1 Conv: only weights" in " ".join(
+        (shown.out + shown.err).split()
+    )
+
+
+@pytest.mark.parametrize("pipeline", ["weight_only", "dynamic"])
+def test_what_has_no_weights_or_quantized_ones_is_told_apart(pipeline: str, tmp_path: Path) -> None:
+    """A table of cosines is no weight, and the DequantizeLinear of given integers is none of the layers."""
+    proto = build(
+        """(float[1, 4, 6, 32] x, int64[1, 6] ids) => (float[1, 4, 6, 64] y) {
+            [turn] r = com.microsoft.RotaryEmbedding (x, ids, cos, sin)
+            w = DequantizeLinear <axis = 1> (ints, scale)
+            [given] a = MatMul (r, w)
+            [mine] y = MatMul (a, v)
+        }""",
+        opset=21,
+        ir_version=10,
+        domains={"com.microsoft": 1},
+        cos=np.cos(normal(64, 16)),
+        sin=np.sin(normal(64, 16)),
+        ints=(normal(32, 64) * 100).astype(np.int8),
+        scale=np.full(64, 0.01, np.float32),
+        v=normal(64, 64),
+    )
+    source, output = save(proto, tmp_path / "m.onnx"), tmp_path / "q.onnx"
+    result = quantize_weights(source, output) if pipeline == "weight_only" else dynamic.rewrite(source, output=output)
+    assert list(result.quantized) == ["mine"]
+    assert {kept.node: kept.reason for kept in result.kept_float} == {
+        "turn": "it has no weights, but tables of cosines and sines",
+        "given": "already quantized in the input model",
+    }
+
+
+def test_what_onnxruntime_rounds_is_said(tmp_path: Path) -> None:
+    source = save(layers(), tmp_path / "m.onnx")
+    option = "session.qdq_matmulnbits_accuracy_level=0"
+    assert any(option in note for note in quantize_weights(source, tmp_path / "q.onnx", bits=8).notes)
+    assert not any(option in note for note in quantize_weights(source, tmp_path / "q.onnx").notes)
