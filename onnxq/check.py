@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -19,9 +19,11 @@ from onnxq.errors import ExecutionError, ModelError, OnnxqError, OptionError
 from onnxq.graph.files.load import ModelSource, load
 from onnxq.graph.files.onnx_checker import check as check_model
 from onnxq.graph.shapes import inputs_of_unknown_size
+from onnxq.graph.traverse import all_nodes
 from onnxq.integer_operators import quantizing
 from onnxq.notes.reasons import by_reason, counts
 from onnxq.options import ImageOptions, Options
+from onnxq.options.selection import Selection
 from onnxq.ort.messages import LOOK
 from onnxq.ort.session import Session
 from onnxq.planning.placement import UNKNOWN_DIM
@@ -153,8 +155,11 @@ def _alone(backend: str, options: Options) -> list[Finding]:
     """What an algorithm that is a pipeline of its own, if one is asked for, makes of the target and the options."""
     try:
         whole = whole_model(options.algorithms)
-        if whole is None:
-            return []
+    except OptionError:  # is told with other settings that there are not
+        return []
+    if whole is None:
+        return []
+    try:
         require_home(backend, whole)
         if (require := getattr(whole.algorithm, "require", None)) is not None:
             require(options)
@@ -173,12 +178,7 @@ def _for_target(
         target = backend_named(backend)
     except OnnxqError as error:
         return [of_error(error, where)]
-    found = []
-    try:
-        chosen(options.algorithms)
-        target.require(options)
-    except OnnxqError as error:
-        found.append(of_error(error, where))
+    found = _settings(prepared, target, options)
     try:
         if isinstance(prepared, OnnxqError):
             raise prepared
@@ -187,6 +187,28 @@ def _for_target(
         return found + (target.lacks(fitted, options) if target.lacks else [])
     except OnnxqError as error:
         return [*found, of_error(error, where)]
+
+
+def _settings(prepared: Prepared | OnnxqError, target: Backend, options: Options) -> list[Finding]:
+    """Settings that the target or the model has not, each by itself first: all that are wrong are told at once."""
+    default = Options()
+    given = {f.name: getattr(options, f.name) for f in fields(Options)}
+    single = [replace(default, **{n: value}) for n, value in given.items() if value != getattr(default, n)]
+    found = [_refused(prepared, target, asked) for asked in (*single, options)]
+    return [finding for finding in found if finding is not None]
+
+
+def _refused(prepared: Prepared | OnnxqError, target: Backend, options: Options) -> Finding | None:
+    """What some settings are refused for; None where they are not."""
+    try:
+        chosen(options.algorithms)
+        target.require(options)
+        if isinstance(prepared, Prepared) and (options.exclude or options.include or options.override):
+            model = prepared.for_target(target, options)[0]
+            Selection(model, list(all_nodes(model)), options)
+    except OnnxqError as error:
+        return of_error(error, f"backend {target.name!r}")
+    return None
 
 
 def _plan(fitted: ir.Model, target: Backend, options: Options, shapes: Mapping[str, Sequence[int]]) -> list[Finding]:

@@ -131,10 +131,10 @@ def calibrate(
         OnnxqError: anything that goes wrong, see :mod:`onnxq.errors`; nothing is written then.
     """
     options = Options.of(options)
-    if output is not None and Path(output).suffix.lower() == ".onnx":
-        raise OutputError("statistics are not a model", where=f"'{output}'", hint="Give a file that ends in .npz")
     if output is not None:
         require_file(output, "Give the path of the .npz file to write")
+        if Path(output).suffix.lower() != ".npz":
+            raise OutputError("statistics are an .npz file", where=f"'{output}'", hint="Give a file that ends in .npz")
     prepared = Prepared(model, options)
     if output is not None:
         spare(output, model=model, data=data)

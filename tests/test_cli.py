@@ -287,6 +287,7 @@ def test_a_floor_that_is_no_number(capsys: Captured) -> None:
     [
         (("verify", "q.onnx", "--max-steps", "1"), "--max-steps needs --layers"),
         (("verify", "q.onnx", "--samples", "8"), "--samples needs --data"),
+        (("verify", "q.onnx", "--layers", "--max-steps", "-1"), "--max-steps: -1 is not a whole number of at least 0"),
         (("verify", "q.onnx", "--simulation", "--timeout", "9"), "--timeout is for the runtime, which --simulation"),
         (("check", "m.onnx", "--image-mean", "0.5"), "--image-mean needs --data"),
         (("quantize", "m.onnx", "--data", "d", "-o", "q.onnx", "--metric", "m.py:f"), "--metric needs --max-drop"),
@@ -312,6 +313,41 @@ def test_a_size_is_that_of_the_files(tmp_path: Path, data: str, capsys: Captured
     assert run(*arguments[1:]) == 0
     said = f"115 KB → {bytes_text(size)}, in float: the target's own tools make integers of it"
     assert said in capsys.readouterr().out
+
+
+def test_check_tells_all_settings_that_are_wrong(capsys: Captured) -> None:
+    wrong = ("--algorithm", "gptk", "--range", "minmx", "--format", "qdk", "--exclude", "Convv", "--include", "frist*")
+    assert run("check", MODEL, *wrong) == 3
+    out = capsys.readouterr().out
+    for name in wrong[1::2]:
+        assert out.count(f"'{name}'") == 1, out
+    assert "5 errors" in out
+    assert run("check", MODEL, "--exclude", "third*", "--algorithm", "gptq", "--range", "minmax") == 0
+
+
+def test_an_artifact_that_is_none_says_why_once(tmp_path: Path, data: str, capsys: Captured) -> None:
+    assert run("verify", MODEL, "--data", data, "--backend", "snpe") == 1
+    err = capsys.readouterr().err
+    table = str(MODEL).replace(".onnx", ".encodings")
+    assert err.count(table) == 1 and "Errno" not in err
+    said = (
+        f"as encodings-1.0.0 or encodings-0.6.1 or encodings-2.0.0: '{table}': the table cannot be read: No such file"
+    )
+    assert said in err
+
+
+def test_statistics_are_an_npz_file(tmp_path: Path, data: str, capsys: Captured) -> None:
+    assert run("calibrate", MODEL, "--data", data, "-o", tmp_path / "stats") == 1
+    assert "stats': statistics are an .npz file. Give a file that ends in .npz" in capsys.readouterr().err
+    assert not list(tmp_path.glob("stats*"))
+    assert run("calibrate", MODEL, "--data", data) == 2
+    assert "-o STATS is missing" in capsys.readouterr().err
+
+
+def test_text_is_told_to_be_text(tmp_path: Path, capsys: Captured) -> None:
+    np.savez(tmp_path / "text.npz", image=np.array(["a", "b"]))
+    assert run("quantize", MODEL, "--data", tmp_path / "text.npz", "-o", tmp_path / "q.onnx") == 1
+    assert "input 'image': the data is str32, the model wants float32" in capsys.readouterr().err
 
 
 def test_best_says_what_it_had_no_time_for(tmp_path: Path, data: str, capsys: Captured) -> None:

@@ -65,7 +65,7 @@ def test_statistics_are_not_written_over_a_model(model: Path, data: Path, capsys
     assert main(["quantize", "--config", str(config), "-q"]) == 0
     before = output.read_bytes()
     assert main(["calibrate", "--config", str(config)]) == 1
-    assert f"{output}': statistics are not a model. Give a file that ends in .npz" in capsys.readouterr().err
+    assert f"{output}': statistics are an .npz file. Give a file that ends in .npz" in capsys.readouterr().err
     assert output.read_bytes() == before
 
 

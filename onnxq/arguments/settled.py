@@ -13,7 +13,7 @@ from onnxq.effort import improves
 from onnxq.errors import OptionError
 from onnxq.options import ImageOptions, Options
 from onnxq.options.config import Config
-from onnxq.options.one_value import check_amount
+from onnxq.options.one_value import check_amount, check_int
 
 __all__ = ["UsageError", "settle"]
 
@@ -60,6 +60,8 @@ def settle(args: argparse.Namespace) -> None:
         for key in _NUMBERS:
             if flags.get(key) is not None:
                 check_amount(f"--{key.replace('_', '-')}", flags[key])
+        if flags.get("max_steps") is not None:
+            check_int("--max-steps", flags["max_steps"], 0)
     except OptionError as error:
         raise UsageError(str(error)) from error
     for key, value in vars(args).items():
@@ -111,6 +113,8 @@ def _require_needed(args: argparse.Namespace, config: Config) -> None:
         optional |= {"quantize": {"data"}, "sensitivity": {"data"}}
     for key, flag in needed.items():
         if hasattr(args, key) and getattr(args, key) is None and key not in optional.get(args.verb, set()):
+            if key == "output" and args.verb == "calibrate":
+                flag = "-o STATS"
             raise UsageError(f"{flag} is missing{_INSTEAD.get((args.verb, key), '')} (onnxq {args.verb} --help)")
     if all(getattr(args, key, None) is not None for key in _EITHER):
         raise UsageError("give --data or --statistics, not both: statistics replace the data")

@@ -196,7 +196,8 @@ def _with_batch(info: InputInfo, array: np.ndarray, where: str) -> np.ndarray:
         array = array[np.newaxis]
     elif len(wanted) + 1 == array.ndim > 2 and wanted[0] == array.shape[0] > 1 == array.shape[1]:
         array = array[:, 0]  # samples of a batch of 1 each, put together
-    if not _fits(array.shape, wanted):
+    of_another_kind = _kind(array.dtype) not in "biuf" and _kind(info.dtype) in "biuf"  # which is told in place of it
+    if not _fits(array.shape, wanted) and not of_another_kind:
         wrong = f"the data has shape {shape_text(array.shape)}, the model wants {shape_text(wanted)}"
         raise DataError(wrong, where=where, hint=_shape_hint(array.shape, wanted))
     return array

@@ -89,7 +89,7 @@ class ImageReader:
     @staticmethod
     def _per_channel(name: str, values: tuple[float, ...], channels: int) -> np.ndarray:
         if len(values) not in (1, channels):
-            raise OptionError(f"{len(values)} numbers for {channels} channels", where=f"image {name}")
+            raise OptionError(f"{len(values)} numbers for {plural(channels, 'channel')}", where=f"image {name}")
         return np.asarray(values, np.float32)
 
     def read(self, path: Path) -> np.ndarray:

@@ -59,14 +59,15 @@ def read_artifact(path: Path, target: Backend) -> tuple[str, Quantized]:
     Raises:
         BackendError: none of the target's formats fits.
     """
-    complaints = []
+    reasons: dict[str, list[str]] = {}
     for name, form in target.formats.items():
         if form.read is None:
             continue
         try:
             return name, form.read(path)
         except OnnxqError as error:
-            complaints.append(f"as {name}: {error}")
+            reasons.setdefault(str(error), []).append(name)
+    complaints = [f"as {' or '.join(names)}: {reason}" for reason, names in reasons.items()]
     quantized = unfolded(read(path, backend=target.name))
     unread = [n for n, form in target.formats.items() if form.read is None and form.write is not write_rendered]
     if not quantized.qparams and unread and target.runtime is None:

@@ -105,7 +105,8 @@ def read_lines(path: Path) -> list[str]:
     try:
         return [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise BackendError(f"the table cannot be read: {error}", where=f"'{path}'") from error
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise BackendError(f"the table cannot be read: {why}", where=f"'{path}'") from error
 
 
 def read_json(path: Path, keys: Iterable[str]) -> dict[str, Any]:
