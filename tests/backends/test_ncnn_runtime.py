@@ -15,6 +15,7 @@ from onnxq import Options
 from onnxq.errors import VerificationError
 from onnxq.runtimes.child import examine, missing
 from onnxq.runtimes.ncnn import RUNTIME
+from tests.backends.test_ncnn_lacks import ABSENT_FORMS, ONE_AXIS, WRONG_FORMS, model_with, reduction
 from tests.contract import infer
 from tests.models import build, f32, feeds_for, normal
 from tests.targets import GRAPHS
@@ -195,3 +196,58 @@ def test_a_step_off_would_be_seen(tmp_path: Path) -> None:
     table.write_text("\n".join(lines) + "\n")
     (after,) = examine(RUNTIME, tmp_path / "q.onnx", feeds).outputs
     assert np.abs(before["y"] - after["y"]).max() > 1e-3
+
+
+@pytest.mark.parametrize("form", ABSENT_FORMS)
+def test_what_check_says_that_ncnn_lacks(form: str, tmp_path: Path) -> None:
+    with pytest.raises(VerificationError, match="ncnn"):
+        in_float(model_with(form), tmp_path)
+
+
+@pytest.mark.parametrize("form", WRONG_FORMS)
+def test_what_check_says_that_pnnx_converts_wrongly(form: str, tmp_path: Path) -> None:
+    """Without a word; another version may do better."""
+    model = model_with(form)
+    want, got = infer(model, feeds_for(model, samples=1), optimize=False)["y"][0], in_float(model, tmp_path)
+    assert want.shape != got.shape or not np.allclose(want, got, atol=1e-2)
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("axis", [1, -1])
+@pytest.mark.parametrize("op", ONE_AXIS)
+def test_reductions_of_one_axis_are_right_as_they_are_written(
+    op: str, axis: int, keepdims: int, tmp_path: Path
+) -> None:
+    model = reduction(op, axis, keepdims)
+    feeds = feeds_for(model, samples=1)
+    onnxq.quantize(model, feeds, backend="ncnn", output=tmp_path / "m.onnx", options=Options(exclude=("Conv",)))
+    (seen,) = examine(RUNTIME, tmp_path / "m.onnx", feeds).outputs
+    np.testing.assert_allclose(seen["y"], infer(model, feeds, optimize=False)["y"][0], rtol=1e-4, atol=1e-4)
+    if op == "ReduceMean":
+        assert in_float(model, tmp_path).shape != seen["y"].shape, "pnnx sees a single axis by now"
+
+
+@pytest.mark.parametrize(
+    "text", ["y = LayerNormalization (a, s)", "y = Pad (a, p)"], ids=["LayerNormalization without a bias", "Pad"]
+)
+def test_what_pnnx_wants_written_out(text: str, tmp_path: Path) -> None:
+    model = build(
+        f"(float[1, 3, 8, 8] x) => (float[b, c, d, e] y) {{ a = Conv (x, w) {text} }}",
+        w=normal(4, 3, 1, 1),
+        s=normal(8),
+        p=np.array([0, 0, 1, 1, 0, 0, 1, 2]),
+    )
+    feeds = feeds_for(model, samples=1)
+    with pytest.raises(VerificationError, match="needs layers that ncnn lacks"):
+        in_float(model, tmp_path)
+    onnxq.quantize(model, feeds, backend="ncnn", output=tmp_path / "m.onnx", options=Options(exclude=("Conv",)))
+    (seen,) = examine(RUNTIME, tmp_path / "m.onnx", feeds).outputs
+    np.testing.assert_allclose(seen["y"], infer(model, feeds, optimize=False)["y"][0], rtol=1e-4, atol=1e-4)
+
+
+def in_float(model: onnx.ModelProto, folder: Path) -> Any:
+    """The first output of a float model in ncnn, of the first sample."""
+    onnx.save(model, folder / "float.onnx")
+    (folder / "float.table").write_text("")
+    (seen,) = examine(RUNTIME, folder / "float.onnx", feeds_for(model, samples=1)).outputs
+    return seen["y"]

@@ -15,6 +15,12 @@ and each layer gets the lines of its node whatever pnnx calls it. Both programs 
 installed (``pip install ncnn pnnx``; pnnx names torch as well, and does without it here: ``--no-deps``). Free sizes of
 inputs become 1 then.
 
+**Operators that ncnn lacks** end the conversion of a whole model, float or not, and some forms of others pnnx converts
+wrongly without a word (a Gather of a constant list, a Slice that steps backwards): ``onnxq check`` names both, and
+inputs of other types than int32 and float, as they were tried with pnnx, each alone. What can be said otherwise is:
+reductions of a single axis that is an input, of which pnnx sees none, a LayerNormalization without a bias, a Pad
+without a mode. ``onnx2ncnn`` may have others.
+
 **What is quantized** is what has scales of its own in ncnn: convolutions over two axes, and products with a constant
 matrix of one row of numbers for each sample, an InnerProduct. Of several rows pnnx makes a Gemm, whose int8 form takes
 its scales from the data of each run: ``ncnn2int8`` makes one of each, and of each LSTM, GRU, RNN, Embed and
@@ -40,6 +46,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Format, Kind, OpRule
+from onnxq.backends.ncnn.lacks import lacks
+from onnxq.backends.ncnn.rewrites import for_pnnx
 from onnxq.errors import BackendError
 from onnxq.file_system import write_text
 from onnxq.graph.files.load_named import load_named
@@ -94,7 +102,7 @@ def _rewrite(model: ir.Model) -> list[Note]:
     ]
     if turned:
         notes.append(Note("ncnn", "", f"the weights of {turned} Gemm were transposed: InnerProduct has (N, K)"))
-    return notes
+    return [*notes, *for_pnnx(model)]
 
 
 def _adjust(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:
@@ -262,6 +270,7 @@ BACKEND = Backend(
     weight_bits=frozenset({8}),
     act_bits=frozenset({8}),
     rewrite=_rewrite,
+    lacks=lacks,
     refuses=_refuse,
     adjust=_adjust,
     runtime="ncnn",

@@ -1,0 +1,119 @@
+"""What ncnn lacks, or computes otherwise, of what pnnx converts: operators, forms of them, types of inputs."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxq.checks.findings import Finding
+from onnxq.checks.nodes import warn_of_nodes
+from onnxq.graph.values import constant_array
+from onnxq.options import Options
+from onnxq.rows import plain_max_pool
+
+__all__ = ["ABSENT", "lacks"]
+
+_NAMES = (
+    "AffineGrid And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor BlackmanWindow Cast "
+    "CenterCropPad Col2Im Compress ConvInteger CumSum DFT DeformConv DequantizeLinear Det DynamicQuantizeLinear Equal "
+    "GatherElements GatherND GlobalLpPool Greater GreaterOrEqual HammingWindow HannWindow Hardmax If IsInf IsNaN Less "
+    "LessOrEqual Loop LpNormalization LpPool MatMulInteger MaxUnpool Mean MelWeightMatrix NegativeLogLikelihoodLoss "
+    "NonMaxSuppression NonZero Not OneHot OptionalGetElement Or QLinearConv QLinearMatMul QuantizeLinear "
+    "ReverseSequence STFT Scan ScatterElements ScatterND SoftmaxCrossEntropyLoss Softsign SpaceToDepth SplitToSequence "
+    "TensorScatter TfIdfVectorizer ThresholdedRelu Tile TopK Trilu Unique Where Xor"
+)
+ABSENT = frozenset(_NAMES.split())
+"""Operators of which pnnx 20261020 makes what ncnn 1.0.20261020 does not load or computes wrongly, each tried alone."""
+_BY_INPUT = ("ReduceLogSum", "ReduceMax", "ReduceMin", "ReduceSumSquare")
+"""Reductions that pnnx does not convert where their axes are an input, as from opset 18 on."""
+_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64})
+"""Types of inputs that pnnx can be told."""
+_CUT = "Cut the model before it or after it"
+
+
+def lacks(model: ir.Model, options: Options) -> list[Finding]:
+    """Inputs of other types, and what ncnn does not load or computes otherwise once pnnx has converted it."""
+    inputs = [
+        Finding(
+            "warning", f"input {value.name!r}", f"pnnx has no {value.dtype.name.lower()} inputs", "Give it as int32"
+        )
+        for value in model.graph.inputs
+        if value.dtype is not None and value.dtype not in _TYPES
+    ]
+    return inputs + warn_of_nodes(model, _said)
+
+
+def _said(node: ir.Node) -> tuple[str, str] | None:
+    if node.domain != "":
+        return None
+    if node.op_type in ABSENT:
+        return f"ncnn has no {node.op_type}: it does not load what pnnx makes of the model", _CUT
+    if node.op_type in _BY_INPUT:
+        return _extreme(node)
+    if (form := _absent_form(node)) is not None:
+        return f"ncnn has no {form}: it does not load what pnnx makes of the model", _CUT
+    if (form := _wrong_form(node)) is not None:
+        return f"pnnx converts a {form} wrongly, without a word", "Write it otherwise, or cut the model there"
+    return None
+
+
+def _extreme(node: ir.Node) -> tuple[str, str] | None:
+    """A reduction that pnnx converts where one axis, or for some several, is an attribute."""
+    several = node.op_type in ("ReduceMax", "ReduceMin") and len(node.attributes.get_ints("axes", ())) > 1
+    if not several and len(node.inputs) < 2:
+        return None
+    how = "of several axes" if several else "whose axes are an input"
+    hint = _CUT if several else "Export the model with opset 17"
+    return f"ncnn has no {node.op_type} {how}: it does not load what pnnx makes of the model", hint
+
+
+def _absent_form(node: ir.Node) -> str | None:
+    """A form of an operator that ncnn does not load, though it has others."""
+    get, op = node.attributes, node.op_type
+    automatic, pads = get.get_string("auto_pad", "NOTSET"), get.get_ints("pads", ())
+    uneven = pads[: len(pads) // 2] != pads[len(pads) // 2 :]
+    if op == "MaxPool" and (plain_max_pool(node) or any(step != 1 for step in get.get_ints("dilations", ()))):
+        return "MaxPool that gives indices" if plain_max_pool(node) else "MaxPool with dilations"
+    if op in ("AveragePool", "ConvTranspose") and uneven:
+        return f"{op} with other padding at the end than at the beginning"
+    if (op == "Conv" and automatic == "SAME_LOWER") or (op == "ConvTranspose" and automatic.startswith("SAME")):
+        return f"{op} with auto_pad {automatic}"
+    if op == "DepthToSpace" and get.get_string("mode", "DCR") == "DCR":
+        return "DepthToSpace of mode DCR"
+    if op == "Slice" and any(step > 1 for step in _steps(node)):
+        return "Slice that steps"
+    trains = op == "BatchNormalization" and get.get_int("training_mode", 0) == 1
+    return "BatchNormalization in training mode" if trains else None
+
+
+def _wrong_form(node: ir.Node) -> str | None:
+    """A form of an operator that ncnn computes otherwise than it is defined."""
+    get, op = node.attributes, node.op_type
+    if op in ("AveragePool", "MaxPool") and get.get_string("auto_pad", "NOTSET").startswith("SAME"):
+        return f"{op} with auto_pad" if any(step != 1 for step in get.get_ints("strides", ())) else None
+    if op == "Gather" and (found := constant_array(node.inputs[1])) is not None and found.ndim == 1:
+        return "Gather of a constant list of indices"
+    if op == "Slice" and any(step < 0 for step in _steps(node)):
+        return "Slice that steps backwards"
+    if op == "LayerNormalization" and not _is_last(node):
+        return "LayerNormalization over several axes"
+    if op == "Pad" and get.get_string("mode", "constant") == "wrap":
+        return "Pad that wraps around"
+    if op == "Resize":
+        nearest = get.get_string("mode", "nearest") == "nearest"
+        unasked = get.get_string("coordinate_transformation_mode", "half_pixel") == "asymmetric"
+        if nearest and get.get_string("nearest_mode", "round_prefer_floor") == "floor" and not unasked:
+            return "Resize to the nearest element below, by other coordinates than asymmetric ones"
+        return "Resize that interpolates by asymmetric coordinates" if unasked and not nearest else None
+    return None
+
+
+def _is_last(node: ir.Node) -> bool:
+    """Whether a LayerNormalization is one over the last axis, as far as is known."""
+    axis, data = node.attributes.get_int("axis", -1), node.inputs[0]
+    return axis == -1 or data is None or data.shape is None or axis == len(data.shape) - 1
+
+
+def _steps(node: ir.Node) -> tuple[int, ...]:
+    """Of a Slice, where they are known."""
+    found = constant_array(node.inputs[4]) if len(node.inputs) > 4 else None
+    return () if found is None else tuple(int(step) for step in found.reshape(-1))
