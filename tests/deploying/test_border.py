@@ -196,3 +196,28 @@ def test_sums_of_32_bits_are_no_activations() -> None:
     made = onnxq.deploy(source)
     assert "gemm" in made.plan.quantized and "relu" not in made.plan.quantized
     assert not [site for site in made.plan.sites if site.tensor in ("f", "i")]
+
+
+def test_a_scale_that_is_given_at_each_run_quantizes_nothing() -> None:
+    source = build(
+        """(uint8[1, 3, 8, 8] x, float s) => (float[1, 4, 8, 8] y, float[1, 3, 8, 8] r) {
+            f = DequantizeLinear (x, s, z)
+            [relu] r = Relu (f)
+            q = QuantizeLinear (r, t, z)
+            d = DequantizeLinear (q, t, z)
+            wf = DequantizeLinear (w, t, n)
+            [conv] y = Conv <pads = [1, 1, 1, 1]> (d, wf)
+        }""",
+        w=codes(4, 3, 3, 3),
+        t=np.float32(1 / 64),
+        n=INT8(0),
+        z=UINT8(0),
+        opset=17,
+    )
+    made = onnxq.deploy(source)
+    assert set(made.plan.quantized) == {"conv"}
+    assert not [site for site in made.plan.sites if site.tensor == "f"]
+    feeds = [{"x": np.arange(192, dtype=UINT8).reshape(1, 3, 8, 8), "s": np.array(1 / 64, np.float32)}]
+    want, got = (infer(m, feeds, optimize=False) for m in (source, ir.serde.serialize_model(made.rendered())))
+    for name in ("y", "r"):
+        assert sqnr(want[name], got[name]) > 100, name

@@ -82,3 +82,14 @@ def test_an_edge_has_one_quantizer() -> None:
     numbers = {**source.qparams, "again": source.qparams[activation.name]}
     found = with_float_readers(source, plan, numbers)
     assert [site.readers for site in found.sites] == [(conv, add), (Edge("another", 0),)]
+
+
+@pytest.mark.parametrize(("produced", "read"), [(True, True), (False, False)])
+def test_where_no_quantizer_stands_none_is_added(produced: bool, read: bool) -> None:
+    """What the operator before gives quantized all read so anyway; what nothing reads quantized needs no quantizer."""
+    source = onnxq.read(residual("d", np.uint8(128)))
+    (activation,) = (site for site in source.plan.sites if site.role == "activation")
+    conv, add = sorted(activation.readers, key=lambda edge: edge.index)
+    mine = replace(activation, readers=(conv,) if read else (), produced=produced)
+    plan = replace(source.plan, sites=(mine,), kept_float=(Kept(add.node, "Add", "a reason"),))
+    assert with_float_readers(source, plan, source.qparams).sites == (mine,)
