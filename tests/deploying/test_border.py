@@ -217,7 +217,9 @@ def test_a_scale_that_is_given_at_each_run_quantizes_nothing() -> None:
     made = onnxq.deploy(source)
     assert set(made.plan.quantized) == {"conv"}
     assert not [site for site in made.plan.sites if site.tensor == "f"]
-    feeds = [{"x": np.arange(192, dtype=UINT8).reshape(1, 3, 8, 8), "s": np.array(1 / 64, np.float32)}]
+    feeds: list[dict[str, np.ndarray]] = [
+        {"x": np.arange(192, dtype=UINT8).reshape(1, 3, 8, 8), "s": np.array(1 / 64, np.float32)}
+    ]
     want, got = (infer(m, feeds, optimize=False) for m in (source, ir.serde.serialize_model(made.rendered())))
     for name in ("y", "r"):
         assert sqnr(want[name], got[name]) > 100, name
