@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
@@ -119,13 +120,19 @@ def require_one(
         image: how pictures are read.
 
     Raises:
-        OptionError: neither data nor statistics were given, or both; statistics, and how to read data.
+        OptionError: neither data nor statistics were given, or both, or what is none; statistics, and how to read data.
     """
     if data is None and statistics is None:
         raise OptionError("neither data nor statistics were given", hint="Give one of the two")
     if data is not None and statistics is not None:
         raise OptionError("both data and statistics were given", hint="Give one: statistics replace the data")
     if statistics is not None:
+        if not isinstance(statistics, (Statistics, str, os.PathLike)):
+            raise OptionError(
+                f"an object of type {type(statistics).__name__} is not statistics",
+                where="statistics",
+                hint="Give what onnxq.calibrate gave, or the path of its file",
+            )
         if options is not None and options.samples is not None:
             what = "has no effect on statistics, whose samples were taken when they were made"
             raise OptionError(what, where="samples", hint="Leave it out, or calibrate with it")

@@ -28,6 +28,7 @@ from onnxq.observe import observe, require_one, too_few_kept
 from onnxq.options import ImageOptions, Options
 from onnxq.options.one_value import check_amount
 from onnxq.plan import Plan
+from onnxq.planning.given_shapes import check_shapes
 from onnxq.planning.one_way import require_one_way
 from onnxq.planning.placement import UNKNOWN_DIM
 from onnxq.planning.planner import make_plan
@@ -60,14 +61,17 @@ def plan(
             counts as 1, and others as 16, which a warning says.
 
     Raises:
-        OptionError: the target or an option is unknown, or the target has not what the options ask for.
+        OptionError: the target or an option is unknown, or the target has not what the options ask for; or a shape is
+            none of an input.
         ModelError: the model is unreadable, invalid, or not for the target.
     """
     options = Options.of(options)
     target = backend_named(backend)
     _require_a_plan(options)
     target.require(options)
-    fitted = Prepared(model, options).for_target(target, options)[0]
+    prepared = Prepared(model, options)
+    check_shapes(prepared.model, shapes or {})
+    fitted = prepared.for_target(target, options)[0]
     free = inputs_of_unknown_size(fitted, shapes or {}) if target.by_cost else []
     if free:
         _log.warning(

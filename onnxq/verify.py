@@ -83,7 +83,7 @@ def verify(
         BackendError: it is no artifact of the target: it cannot be read back, nothing in it is quantized, or another
             target's table lies beside it.
     """
-    if not timeout > 0:
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
         raise OptionError(f"{timeout!r} is not a number of seconds above 0", where="timeout")
     if isinstance(artifact, Quantized):
         backend, artifact = artifact.backend.name, written_file(artifact)

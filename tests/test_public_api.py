@@ -6,16 +6,19 @@ import inspect
 import subprocess
 import sys
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module, metadata
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 import onnxq
+from onnxq.demo.data import MODEL, load_digits
 from tests.models import feeds_for
 from tests.targets import residual
 
+DATA = load_digits().calibration[:2]
 HEAVY = ("ml_dtypes", "numpy", "onnx", "onnx_ir", "onnxruntime", "rich", "torch")
 
 
@@ -163,3 +166,32 @@ def test_the_target_is_onnxruntime_unless_another_is_named() -> None:
 
 def _has_target(function: typing.Any) -> bool:
     return "backend" in inspect.signature(function).parameters
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: onnxq.quantize(MODEL, DATA, image={"mean": 0}), "image: .* is not an onnxq.ImageOptions"),  # type: ignore[arg-type]
+        (lambda: onnxq.compare(MODEL, MODEL, DATA, image=3), "image: 3 is not an onnxq.ImageOptions"),  # type: ignore[arg-type]
+        (lambda: onnxq.quantize(MODEL, statistics=5), "statistics: an object of type int is not statistics"),  # type: ignore[arg-type]
+        (lambda: onnxq.sensitivity(MODEL, statistics=[]), "statistics: an object of type list is not"),  # type: ignore[arg-type]
+        (lambda: onnxq.verify(MODEL, DATA, timeout="5"), "timeout: '5' is not a number of seconds"),  # type: ignore[arg-type]
+        (
+            lambda: onnxq.plan(MODEL, shapes={"picture": (1, 1, 24, 24)}),
+            "no input 'picture'. The model's inputs: 'image'",
+        ),
+        (
+            lambda: onnxq.plan(MODEL, shapes={"image": (1, 24, 24)}),
+            r"\(1, 24, 24\) is no shape of input 'image' \(Nx1x24x24",
+        ),
+        (lambda: onnxq.plan(MODEL, shapes={"image": (1, 3, 24, 24)}), "is no shape of input 'image'"),
+        (lambda: onnxq.plan(MODEL, shapes={"image": 5}), "5 is no shape of input 'image'"),  # type: ignore[dict-item]
+    ],
+)
+def test_what_is_of_the_wrong_kind_is_named(call: Callable[[], object], said: str) -> None:
+    with pytest.raises(onnxq.OptionError, match=said):
+        call()
+
+
+def test_a_plan_takes_the_shape_of_a_batch() -> None:
+    assert onnxq.plan(MODEL, shapes={"image": [np.int64(8), 1, 24, 24]}).quantized

@@ -67,6 +67,7 @@ def open_data(
         DataError: there is no such data, it is empty, or it cannot be opened.
         OptionError: it is said how pictures are read, and the data is no folder of pictures.
     """
+    image = ImageOptions.of(image)
     opened = _open(source, inputs, image, samples)
     if opened.kind != _PICTURES:
         ImageOptions.refuse(image, f"this data, which is not a folder of pictures ({opened.kind})")
@@ -81,7 +82,7 @@ def of_pictures(source: Any) -> bool:
     return os.path.isdir(path) and bool(_kinds(path)["picture"])
 
 
-def _open(source: Any, inputs: Sequence[InputInfo], image: ImageOptions | None, samples: int | None) -> Samples:
+def _open(source: Any, inputs: Sequence[InputInfo], image: ImageOptions, samples: int | None) -> Samples:
     for info in inputs:
         if info.container:
             raise DataError(
@@ -108,7 +109,7 @@ def _open(source: Any, inputs: Sequence[InputInfo], image: ImageOptions | None, 
 
 
 def _from_path(
-    path: Path, inputs: tuple[InputInfo, ...], fitter: Fitter, image: ImageOptions | None, samples: int | None
+    path: Path, inputs: tuple[InputInfo, ...], fitter: Fitter, image: ImageOptions, samples: int | None
 ) -> Samples:
     if not is_there(path, DataError):
         raise DataError("does not exist", where=f"calibration data {str(path)!r}", hint=nearest_file(path))
@@ -132,7 +133,7 @@ def _from_path(
 
 
 def _from_folder(
-    folder: Path, inputs: tuple[InputInfo, ...], fitter: Fitter, image: ImageOptions | None, samples: int | None
+    folder: Path, inputs: tuple[InputInfo, ...], fitter: Fitter, image: ImageOptions, samples: int | None
 ) -> Samples:
     where = f"calibration data {str(folder)!r}"
     if not os.access(folder, os.R_OK | os.X_OK):
@@ -147,7 +148,7 @@ def _from_folder(
     found = kinds[present[0]]
     read: Callable[[Path], Any] = load_feed
     if present[0] == "picture":
-        read = ImageReader(inputs, image or ImageOptions()).read
+        read = ImageReader(inputs, image).read
 
     def items(indices: Sequence[int] | None) -> Iterator[Any]:
         for index in range(len(found)) if indices is None else indices:

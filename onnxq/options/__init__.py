@@ -222,6 +222,20 @@ class ImageOptions:
         if self.channels is not None:
             check_choice("image channels", self.channels, ("rgb", "bgr", "gray"))
 
+    @classmethod
+    def of(cls, given: ImageOptions | None) -> ImageOptions:
+        """The options given to a function, or the defaults.
+
+        Raises:
+            OptionError: they are something else.
+        """
+        if given is None:
+            return cls()
+        if not isinstance(given, ImageOptions):
+            hint = "Write onnxq.ImageOptions(mean=0.5), say"
+            raise OptionError(f"{given!r} is not an onnxq.ImageOptions", where="image", hint=hint)
+        return given
+
     @staticmethod
     def refuse(given: ImageOptions | None, what: str) -> None:
         """Refuse options where no picture is read.
@@ -233,8 +247,8 @@ class ImageOptions:
         Raises:
             OptionError: one of them has another value than its default.
         """
-        default = ImageOptions()
-        names = [f.name for f in fields(default) if getattr(given or default, f.name) != getattr(default, f.name)]
+        default, given = ImageOptions(), ImageOptions.of(given)
+        names = [f.name for f in fields(default) if getattr(given, f.name) != getattr(default, f.name)]
         if names:
             raise OptionError(
                 f"{'has' if len(names) == 1 else 'have'} no effect on {what}",
