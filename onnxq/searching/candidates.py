@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx_ir as ir
 
+from onnxq import plugins
 from onnxq.algorithm_choice import whole_model
 from onnxq.backend import Backend
+from onnxq.catalog import installed_algorithms
 from onnxq.errors import OptionError
 from onnxq.options import Options
 from onnxq.planning.planner import make_plan
@@ -17,7 +19,7 @@ from onnxq.prepare import Prepared, needed_opset
 from onnxq.rewritten import HOME
 from onnxq.searching.attempt import Candidate
 
-__all__ = ["algorithms", "can_hold", "default", "functions", "ranges", "trained", "whole"]
+__all__ = ["Ways", "algorithms", "can_hold", "default", "functions", "ranges", "trained", "whole"]
 
 _RANGES = ("minmax", "percentile:99.99", "percentile:99.9", "entropy", "lsq")
 _OTHER_RANGES = ("mse", "std", "ema")
@@ -44,6 +46,39 @@ _TRAINED = (
 
 _WHOLE = ("dynamic",)
 """Pipelines of their own, as quick as the default, that run in integers what it may leave float."""
+
+
+_STAGES = ("float", "numbers")
+"""Of the algorithms tried: others make something else than a model with the same nodes in integers."""
+
+
+@dataclass(frozen=True)
+class Ways:
+    """What may be tried for a model on a target.
+
+    Attributes:
+        ranges: range methods that are installed.
+        algorithms: algorithms that are installed.
+        whole: those that are pipelines of their own, see :func:`whole`.
+        gains: these run in integers what the default leaves float.
+    """
+
+    ranges: Sequence[str]
+    algorithms: Sequence[str]
+    whole: Sequence[Candidate]
+    gains: bool
+
+    @classmethod
+    def of(cls, options: Options, prepared: Prepared, target: Backend) -> Ways:
+        """Those of this installation."""
+        stages = {found.NAME: found.STAGE for found in installed_algorithms()}
+        algorithms = [name for name, stage in stages.items() if stage in _STAGES]
+        return cls(plugins.names("onnxq.ranges"), algorithms, *whole(options, stages, prepared, target))
+
+    @property
+    def installed(self) -> tuple[list[str], list[str], list[str]]:
+        """Names, by which a search tells whether it would try the same again."""
+        return list(self.ranges), list(self.algorithms), [found.what for found in self.whole]
 
 
 def default(options: Options) -> Candidate:

@@ -11,12 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from onnxq import plugins
 from onnxq.algorithm_choice import chosen
 from onnxq.calibration.data import open_data
 from onnxq.calibration.ranges import check_range
 from onnxq.calibration.statistics import Statistics, model_digest
-from onnxq.catalog import installed_algorithms
 from onnxq.console.deadline import Deadline, after
 from onnxq.console.progress import Reporter, Silent
 from onnxq.console.records import IN_REPORT
@@ -45,8 +43,6 @@ from onnxq.searching.user_metric import Run, load_metric
 
 __all__ = ["search"]
 
-_STAGES = ("float", "numbers")
-"""Of the algorithms tried: others make something else than a model with the same nodes in integers."""
 _KEEP = 64
 """Samples held back, where the options do not say: algorithms learn from one half, the other half judges."""
 
@@ -126,25 +122,19 @@ def search(
     spare(place, beside=beside, model=prepared.model)
     if isinstance(eval_data, (str, os.PathLike)):
         open_data(eval_data, inputs_of(prepared.model), image=eval_image)  # or it is missed after hours of work
-    if isinstance(statistics, (str, os.PathLike)):
-        statistics = Statistics.load(statistics)
     digest = model_digest(prepared.model)
-    if statistics is not None:
-        statistics.require_of(digest)
-    ranges = plugins.names("onnxq.ranges")
-    installed = {found.NAME: found.STAGE for found in installed_algorithms()}
-    algorithms = [name for name, stage in installed.items() if stage in _STAGES]
-    whole, gains = candidates.whole(options, installed, prepared, target)
+    given = _loaded(statistics, digest)
+    ways = candidates.Ways.of(options, prepared, target)
     state = State(
         place.with_name(f"{place.name}.search") if folder is None else folder,
         {
             "model": digest,
-            "data": digest_of_data(statistics if statistics is not None else data),
+            "data": digest_of_data(given if given is not None else data),
             "evaluation data": digest_of_data(eval_data),
             "metric": f"{judge.name} {judge.digest}" if judge else "agreement",
             "target": f"{backend}, max_drop {max_drop:g}",
             "options": text_digest(options, image or eval_image),
-            "installed range methods or algorithms": text_digest(ranges, algorithms, [found.what for found in whole]),
+            "installed range methods or algorithms": text_digest(*ways.installed),
             "name of the output": place.name,
             **({} if target.at_home else {"way of judging": "simulated as written"}),
         },
@@ -154,7 +144,7 @@ def search(
         state.baseline = judge(run_of(source, options), "float model")
         state.save()
     if state.statistics is None:
-        made = statistics or calibrate(model, data, options=options, image=image, reporter=reporter)
+        made = given or calibrate(model, data, options=options, image=image, reporter=reporter)
         made.save(state.statistics_file())
         state.keep_statistics()
     known = Statistics.load(state.statistics_file())
@@ -163,16 +153,19 @@ def search(
         state.baseline = judge.baseline
     assert state.baseline is not None  # set above, or read
     trials = Trials(source, backend, known, judge, state.baseline, max_drop, state, place.name, reporter)
-
-    def blame() -> list[Blame]:
-        if state.blame is None:
-            state.blame = harmful_layers.measure(prepared, target, options, known, reporter)
-            state.save()
-        return state.blame
-
-    holds = partial(candidates.can_hold, target)
-    together = candidates.functions(options, prepared, target)
-    hunt = Hunt(trials, options, ranges, algorithms, blame, tell or _nobody, whole, gains, deadline, holds, together)
+    hunt = Hunt(
+        trials,
+        options,
+        ways.ranges,
+        ways.algorithms,
+        partial(_blame, state, partial(harmful_layers.measure, prepared, target, options, known, reporter)),
+        tell or _nobody,
+        ways.whole,
+        ways.gains,
+        deadline,
+        partial(candidates.can_hold, target),
+        candidates.functions(options, prepared, target),
+    )
     with unsaid():
         winner = hunt.run()
     files, report = ((), {}) if winner is None else _written(state, winner, place, prepared)
@@ -195,6 +188,27 @@ def search(
 
 def _nobody(attempt: Attempt) -> None:
     """Nobody listens."""
+
+
+def _loaded(statistics: Statistics | str | os.PathLike[str] | None, digest: str) -> Statistics | None:
+    """Statistics that were given, of the model with this digest.
+
+    Raises:
+        StatisticsError: they cannot be read, or are of another model.
+    """
+    if isinstance(statistics, (str, os.PathLike)):
+        statistics = Statistics.load(statistics)
+    if statistics is not None:
+        statistics.require_of(digest)
+    return statistics
+
+
+def _blame(state: State, measure: Callable[[], list[Blame]]) -> list[Blame]:
+    """What layers do to the outputs, measured once in a search."""
+    if state.blame is None:
+        state.blame = measure()
+        state.save()
+    return state.blame
 
 
 def _checked(

@@ -21,8 +21,7 @@ import onnxq
 from onnxq import DataError, MetricError, OptionError, Options, Search
 from onnxq.cli import main
 from onnxq.measuring.metrics import sqnr
-from onnxq.searching import search as search_run
-from onnxq.searching import trials
+from onnxq.searching import candidates, trials
 from onnxq.searching.user_metric import Run
 from tests.models import build, images, normal, untouched
 
@@ -50,7 +49,7 @@ def small_model() -> onnx.ModelProto:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two algorithms, and no real measuring of time: float layers cost, 16 bits cost more."""
     monkeypatch.setattr(
-        search_run,
+        candidates,
         "installed_algorithms",
         lambda: [a for a in onnxq.installed_algorithms() if a.NAME in ("bias_correction", "equalize")],
     )
@@ -169,7 +168,7 @@ def recurrent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     onnx.save(proto, tmp_path / "m.onnx")
     names = ("bias_correction", "dynamic")
     monkeypatch.setattr(
-        search_run, "installed_algorithms", lambda: [a for a in onnxq.installed_algorithms() if a.NAME in names]
+        candidates, "installed_algorithms", lambda: [a for a in onnxq.installed_algorithms() if a.NAME in names]
     )
 
     def time(self: trials.Trials, model: Path, options: Options) -> float:

@@ -15,8 +15,7 @@ import onnxq
 from onnxq import OptionError, Options, Search
 from onnxq.ort.session import Session
 from onnxq.quantized import Quantized
-from onnxq.searching import search as search_run
-from onnxq.searching import trials
+from onnxq.searching import candidates, trials
 from onnxq.searching.user_metric import Run
 from tests.models import build, images, normal
 
@@ -62,7 +61,7 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_run, "installed_algorithms", list)
+    monkeypatch.setattr(candidates, "installed_algorithms", list)
     monkeypatch.setattr(trials.Trials, "_time", lambda *_: 0.5)
 
 
