@@ -19,17 +19,18 @@ it builds. It hangs where a quantized Transpose of a model input of three axes s
 Transpose stays float. A Conv that moves by 8 or more and has a bias or a side above 31, or moves by more than 31 (a
 ConvTranspose: by more than 8 with a bias), it builds in a float model alone: quantized it crashes there, and float
 among quantized operators it ends with a KeyError; ``onnxq check`` names such nodes, and inputs of uint8 and what
-selects (NonMaxSuppression, NonZero, Compress), which it takes in no model. It ends with one too at a ReduceL2 that
-reads a float tensor among quantized operators, the output of a Gelu say, and builds one that is quantized. Multi-head
-attention may crash it: in a small vision transformer it crashed where any two of these were quantized together, its
-Softmax and products, and the Adds behind a MatMul that stays float, residuals among them. All stay float here, and it
-builds that one and a MobileViT, but no EdgeNeXt: there ``--placement compute`` is left, which has Conv and Gemm alone
-in integers. A LayerNormalization it builds where epsilon is written out, a HardSigmoid where alpha and beta are, and a
-model output that the model reads itself where that has a DequantizeLinear of its own, as all three are here. A Where
-that puts a mask in the place of scores crashes it between quantizers: the mask is added to them instead. A
+selects (NonMaxSuppression, NonZero, Compress, Unique), which it takes in no model. It ends with one too at a ReduceL2
+that reads a float tensor among quantized operators, the output of a Gelu say, and builds one that is quantized.
+Multi-head attention may crash it: in a small vision transformer it crashed where any two of these were quantized
+together, its Softmax and products, and the Adds behind a MatMul that stays float, residuals among them. All stay float
+here, and it builds that one and a MobileViT, but no EdgeNeXt: there ``--placement compute`` is left, which has Conv and
+Gemm alone in integers. A LayerNormalization it builds where epsilon is written out, a HardSigmoid where alpha and beta
+are, and a model output that the model reads itself where that has a DequantizeLinear of its own, as all three are here.
+A Where that puts a mask in the place of scores crashes it between quantizers: the mask is added to them instead. A
 ConvTranspose has explicit padding here, without which it crashes in float too. So it does on a cubic Resize, a MaxPool
 of five dimensions, a BatchNormalization in training mode, inputs without axes, If, Loop and Scan: ``onnxq check`` names
-those. Not verified: the NPU itself.
+those, bits of a constant, a LayerNormalization over several axes, and a Gather of one index behind a Conv. Not
+verified: the NPU itself.
 """
 
 from __future__ import annotations
@@ -66,8 +67,10 @@ _DEFAULTS = {"HardSigmoid": {"alpha": 0.2, "beta": 0.5}, "LayerNormalization": {
 """What ONNX gives to operators that do not say, and the builder does not."""
 _LONGEST = 31
 """Strides and sides of a Conv without a bias, beside other strides of 8 or more."""
-_SELECT = ("Compress", "NonMaxSuppression", "NonZero")
+_SELECT = ("Compress", "NonMaxSuppression", "NonZero", "Unique")
 """Operators whose results have sizes that depend on the numbers."""
+_BITS = ("BitwiseAnd", "BitwiseOr", "BitwiseXor")
+"""Operators whose constant operands it makes int64, whatever they are."""
 
 
 def _rows(node: ir.Node) -> str | None:
@@ -154,8 +157,25 @@ def _nowhere(node: ir.Node) -> str | None:
         return "MaxPool of five dimensions"
     if node.op_type == "Resize" and get.get_string("mode", "nearest") == "cubic":
         return "cubic Resize"
+    if node.op_type in _BITS and any(is_constant(operand) for operand in node.inputs):
+        return f"{node.op_type} with a constant"
+    if node.op_type == "LayerNormalization" and get.get_int("axis", -1) not in (-1, _last_axis(value)):
+        return "LayerNormalization over several axes"
+    maker = value.producer() if node.op_type == "Gather" and value is not None else None
+    if maker is not None and maker.op_type == "Conv" and maker.domain == "" and _is_scalar(node.inputs[1]):
+        return "Gather of a single index, without an axis, behind a Conv"
     trains = node.op_type == "BatchNormalization" and get.get_int("training_mode", 0) == 1
     return "BatchNormalization in training mode" if trains else None
+
+
+def _last_axis(value: ir.Value | None) -> int:
+    """The last axis of a tensor, from the front; -1 where its rank is not known."""
+    return len(value.shape) - 1 if value is not None and value.shape is not None else -1
+
+
+def _is_scalar(value: ir.Value | None) -> bool:
+    array = constant_array(value)
+    return array is not None and array.ndim == 0
 
 
 def _lacks(model: ir.Model, options: Options) -> list[Finding]:

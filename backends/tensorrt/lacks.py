@@ -83,6 +83,10 @@ def _refused(node: ir.Node) -> str | None:
         return "LayerNormalization that gives its mean or deviation"
     if op == "LpPool" and get.get_int("p", 2) not in (1, 2):
         return "LpPool of a norm other than 1 and 2"
+    if op == "LpPool" and len(get.get_ints("kernel_shape", ())) == 1:
+        return "LpPool over one axis"
+    if op == "ConvTranspose" and all(max(get.get_ints(name, ()), default=1) > 1 for name in ("strides", "dilations")):
+        return "ConvTranspose with both strides and dilations"
     if op in ("ScatterElements", "ScatterND") and get.get_string("reduction", "none") != "none":
         return f"{op} that reduces"
     if op == "Loop" and node.inputs[1] is None:

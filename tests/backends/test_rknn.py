@@ -307,27 +307,60 @@ def test_masks_are_added_and_padding_is_explicit(tmp_path: Path) -> None:
         assert made.verification.worst[1].sqnr > 30
 
 
-@pytest.mark.parametrize(
-    ("node", "what"),
-    [
-        ('y = Resize <mode = "cubic"> (x, , scales)', "cubic Resize"),
-        ("c = Unsqueeze (x, two) y = MaxPool <kernel_shape = [1, 2, 2]> (c)", "MaxPool of five"),
-        ("y, a, b = BatchNormalization <training_mode = 1> (x, one, zero, zero, one)", "training mode"),
-        ("y = Mul (x, s)", "input without axes"),
-        ("n = NonZero (x) y = Cast <to = 1> (n)", "NonZero"),
-    ],
+IN_NO_MODEL = (
+    ('y = Resize <mode = "cubic"> (x, , scales)', "cubic Resize"),
+    ("c = Unsqueeze (x, two) y = MaxPool <kernel_shape = [1, 2, 2]> (c)", "MaxPool of five"),
+    ("y, a, b = BatchNormalization <training_mode = 1> (x, one, zero, zero, one)", "training mode"),
+    ("y = Mul (x, s)", "input without axes"),
+    ("n = NonZero (x) y = Cast <to = 1> (n)", "NonZero"),
+    ("y = Unique <axis = 1> (x)", "a Unique"),
+    ("i = Cast <to = 6> (x) j = BitwiseOr (i, three) y = Cast <to = 1> (j)", "BitwiseOr with a constant"),
+    ("y = LayerNormalization <axis = 1, epsilon = 0.00001> (x, block)", "LayerNormalization over several axes"),
+    ("c = Conv (x, square) g = Gather <axis = 1> (c, first) y = Unsqueeze (g, one_axis)", "Gather of a single index"),
 )
-def test_check_names_what_it_builds_in_no_model(node: str, what: str) -> None:
+
+
+def in_no_model(node: str) -> onnx.ModelProto:
+    """A float model with one of these."""
     inputs = "float[1, 4, 8, 8] x" + (", float s" if "(x, s)" in node else "")
-    model = build(
+    return build(
         f"({inputs}) => (float[a, b, c, d] y) {{ {node} }}",
+        opset=18,
         scales=np.asarray([1, 1, 2, 2], np.float32),
         two=np.array([2]),
         one=np.ones(4, np.float32),
         zero=np.zeros(4, np.float32),
+        three=np.array(3, np.int32),
+        block=normal(4, 8, 8),
+        square=normal(4, 4, 1, 1),
+        first=np.array(1),
+        one_axis=np.array([1]),
     )
-    told = [f for f in onnxq.check(model, backend="rknn") if f.level == "warning" and "RKNN" in f.what]
+
+
+@pytest.mark.parametrize(("node", "what"), IN_NO_MODEL)
+def test_check_names_what_it_builds_in_no_model(node: str, what: str) -> None:
+    told = [f for f in onnxq.check(in_no_model(node), backend="rknn") if f.level == "warning" and "RKNN" in f.what]
     assert [what in f.what for f in told] == [True] and "in float neither" in told[0].what
+
+
+def test_bits_of_two_tensors_and_an_index_with_an_axis_are_not_told() -> None:
+    model = build(
+        """(float[1, 4, 8, 8] x) => (float[1, 1, 8, 8] y, float[1, 4, 8, 8] z) {
+            c = Conv (x, w)
+            y = Gather <axis = 1> (c, i)
+            a = Cast <to = 6> (c)
+            b = Cast <to = 6> (x)
+            d = BitwiseAnd (a, b)
+            e = Cast <to = 1> (d)
+            z = LayerNormalization (e, s)
+        }""",
+        opset=18,
+        w=normal(4, 4, 1, 1),
+        i=np.array([1]),
+        s=normal(8),
+    )
+    assert not [f for f in onnxq.check(model, backend="rknn") if f.level == "warning" and "RKNN" in f.what]
 
 
 def gate() -> onnx.ModelProto:

@@ -10,9 +10,10 @@ import pytest
 
 import onnxq
 from onnxq import Options
-from onnxq.runtimes.child import missing
+from onnxq.errors import VerificationError
+from onnxq.runtimes.child import examine, missing
 from onnxq.runtimes.rknn import RUNTIME
-from tests.backends.test_rknn import expected, gate, heads, masked, normed, transposed
+from tests.backends.test_rknn import IN_NO_MODEL, expected, gate, heads, in_no_model, masked, normed, transposed
 from tests.models import build, feeds_for, images, normal
 from tests.targets import branches, upsampling
 
@@ -138,3 +139,23 @@ def test_the_simulator_agrees(graph: object, shape: tuple[int, ...], tmp_path: P
     assert found.runtime is not None and found.runtime.startswith("RKNN")
     assert found.worst is not None and found.worst[1].sqnr > 25, found.outputs
     assert any("model.rknn" in remark for remark in found.remarks)
+
+
+@pytest.mark.parametrize("node", [node for node, _ in IN_NO_MODEL])
+def test_what_check_says_that_it_builds_in_no_model(node: str, tmp_path: Path) -> None:
+    model, path = in_no_model(node), tmp_path / "m.onnx"
+    model.ir_version = 9  # the newest that the toolkit's own onnx knows
+    onnx.save(model, path)
+    with pytest.raises(VerificationError, match="RKNN"):
+        examine(RUNTIME, path, feeds_for(model, samples=1), timeout=120)
+
+
+def test_an_input_that_nothing_reads_is_left_out(tmp_path: Path) -> None:
+    """The toolkit refuses its name."""
+    model = build(
+        "(float[1, 3, 8, 8] x, float[1, 4] z) => (float[1, 4, 8, 8] y) { y = Conv (x, w) }", w=normal(4, 3, 1, 1)
+    )
+    feeds = feeds_for(model, samples=2)
+    made = onnxq.quantize(model, feeds, backend="rknn", output=tmp_path / "q.onnx")
+    agreement = onnxq.verify(made, feeds)
+    assert agreement.worst is not None and agreement.worst[1].sqnr > 35

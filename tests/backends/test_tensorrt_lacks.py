@@ -84,6 +84,19 @@ FORMS = (
     Form("y = LayerNormalization (a, s)", constants={"s": normal(8)}),
     Form("y = LpPool <kernel_shape = [2, 2], p = 3> (a)", "LpPool of a norm other"),
     Form("y = LpPool <kernel_shape = [2, 2], p = 1> (a)"),
+    Form(
+        "f = Reshape (a, s) l = LpPool <kernel_shape = [2]> (f) y = Unsqueeze (l, o)",
+        "LpPool over one axis",
+        constants={"s": np.array([1, 4, 64]), "o": np.array([0])},
+    ),
+    *(
+        Form(
+            f"y = ConvTranspose <strides = [1, {step}], dilations = [2, 1]> (a, w)",
+            said,
+            constants={"w": normal(4, 4, 2, 2)},
+        )
+        for step, said in ((2, "ConvTranspose with both strides and dilations"), (1, ""))
+    ),
     *(_scatter(op, "add", f"{op} that reduces") for op in ("ScatterElements", "ScatterND")),
     *(_scatter(op, "none") for op in ("ScatterElements", "ScatterND")),
     _resize('coordinate_transformation_mode = "tf_crop_and_resize"', "Resize by tf_crop_and_resize"),

@@ -35,8 +35,8 @@ def run(request: Request) -> dict[str, Any]:
             sys.exit(1)
 
     demand("config", toolkit.config(target_platform=request.options["target_platform"]) or 0)
-    shapes = [list(array.shape) for array in samples[0].values()] if samples else None
-    names = list(samples[0]) if samples else None
+    names = [name for name in samples[0] if name in read(model.graph)] if samples else None
+    shapes = [list(samples[0][name].shape) for name in names] if names is not None else None
     demand("load_onnx", toolkit.load_onnx(str(request.model), inputs=names, input_size_list=shapes))
     demand("build", toolkit.build(do_quantization=False))
     exported = request.results / "model.rknn"
@@ -44,7 +44,7 @@ def run(request: Request) -> dict[str, Any]:
     if samples:
         demand("init_runtime", toolkit.init_runtime())
     for index, feeds in enumerate(samples):
-        arrays = list(feeds.values())
+        arrays = [feeds[name] for name in names or ()]
         if any(list(array.shape) != shape for array, shape in zip(arrays, shapes or (), strict=False)):
             print("RKNN-Toolkit2 builds for one shape: give samples of equal shapes", file=sys.stderr)
             sys.exit(1)
@@ -58,6 +58,12 @@ def run(request: Request) -> dict[str, Any]:
     size = exported.stat().st_size
     toolkit.release()
     return {"outputs": outputs, "remarks": [f"model.rknn for {request.options['target_platform']}: {size} bytes"]}
+
+
+def read(graph: Any) -> set[str]:
+    """Names that the nodes of a graph read: the toolkit takes no input that none does."""
+    inner = [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]
+    return {name for node in graph.node for name in node.input}.union(*map(read, inner))
 
 
 def with_data(model: Any) -> list[str]:
