@@ -79,7 +79,9 @@ def round_blocks(blocks: Floats, scale: Floats, zero: Floats, spec: QuantSpec) -
     """
     result = blocks / scale[..., None]
     np.rint(result, out=result)
-    return np.clip(result, (spec.qmin - zero)[..., None], (spec.qmax - zero)[..., None], out=result)
+    np.maximum(result, (spec.qmin - zero)[..., None], out=result)  # half the time of one clip by arrays
+    np.minimum(result, (spec.qmax - zero)[..., None], out=result)
+    return result
 
 
 def choose(blocks: Floats, spec: QuantSpec, *, either_sign: bool = False) -> tuple[Floats, Floats]:
@@ -94,7 +96,7 @@ def choose(blocks: Floats, spec: QuantSpec, *, either_sign: bool = False) -> tup
     Returns:
         Scale and zero point, float32, (outputs, blocks).
     """
-    low, high = blocks.min(axis=2), blocks.max(axis=2)
+    low, high = _ends(blocks, np.minimum), _ends(blocks, np.maximum)
     found = _numbers(low, high, spec)
     if spec.bits >= _SEARCH_BELOW:
         return found
@@ -109,6 +111,13 @@ def choose(blocks: Floats, spec: QuantSpec, *, either_sign: bool = False) -> tup
         for kept, new in zip((scale, zero, least), (*tried, squared), strict=True):
             np.copyto(kept, new, where=better)
     return scale, zero
+
+
+def _ends(blocks: Floats, which: np.ufunc) -> Floats:
+    """The least or the largest number of each block, by halves: NumPy goes through short rows one number at a time."""
+    while (size := blocks.shape[2]) > 1 and size % 2 == 0:
+        blocks = which(blocks[..., : size // 2], blocks[..., size // 2 :])
+    return np.asarray(which.reduce(blocks, axis=2), np.float32)
 
 
 def _tries(low: Floats, high: Floats, spec: QuantSpec, *, either_sign: bool) -> Iterator[tuple[Floats, Floats]]:

@@ -13,7 +13,7 @@ from onnxq.calibration.chance import one_of_each_pair
 from onnxq.calibration.data import open_data
 from onnxq.calibration.roles import spread
 from onnxq.console.progress import Reporter
-from onnxq.memory import give_back
+from onnxq.memory import trim
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.session import inputs_of
 from onnxq.plan import Kept
@@ -154,7 +154,7 @@ class Job:
         self.made.append((matrix, {key: self.files.keep(tensor) for key, tensor in parts.items()}))
         if self.files.external:
             del coded, parts
-            give_back()
+            trim()
 
 
 def _data_of(matrix: Matrix, among: Collection[ir.Node]) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ from onnxq.options import Options, Override
 from onnxq.options.config import to_toml
 from onnxq.options.patterns import meaning_one, names_of
 from onnxq.weight_only.find import Matrix
-from onnxq.weight_only.grid import chunks, decode, nearest
+from onnxq.weight_only.grid import Coded, chunks, decode, nearest
 from onnxq.weight_only.recipe import Recipe
 from onnxq.weight_only.tensors import read
 from onnxq.weight_only.vary import output_noise
@@ -92,10 +92,25 @@ def mix(
         runtime: ``providers`` and ``custom_op_library`` of onnxruntime.
     """
     free = [m for m in matrices if m.multiplied and m.asked is None and not m.chooses]
-    errors = [[_rounding(matrix, recipe, bits) for bits in recipe.widths] for matrix in free]
     probed = recipe.widths.index(_PROBED)
+    seen: dict[Matrix, list[float]] = {}
+
+    def looked_at(matrix: Matrix) -> Coded:
+        weight = _weight(matrix)
+        made = [_coded(weight, matrix, recipe, bits) for bits in recipe.widths]
+        seen[matrix] = [_error(weight, coded) for coded in made]
+        return made[probed]
+
+    def rounded(matrix: Matrix) -> NDArray[np.float32]:
+        decoded = decode(looked_at(matrix))
+        return decoded.T if matrix.axis == 0 else decoded
+
+    found = output_noise(model, free, rounded, feeds, advance=advance, **runtime) if feeds else []
+    for matrix in free:
+        if matrix not in seen:
+            looked_at(matrix)
+    errors = [seen[matrix] for matrix in free]
     if feeds:
-        found = output_noise(model, free, lambda m: _rounded(m, recipe, _PROBED), feeds, advance=advance, **runtime)
         known = [k for k, noise in enumerate(found) if noise is not None and math.isfinite(sum(errors[k]))]
         noises = [found[k] or 0.0 for k in known]
     else:
@@ -116,30 +131,27 @@ def _reader(matrix: Matrix) -> str:
 
 
 def _weight(matrix: Matrix) -> NDArray[np.float32]:
-    """(outputs, inputs)."""
+    """(outputs, inputs), one output after another."""
     assert matrix.value.const_value is not None
-    array = np.asarray(read(matrix.value.const_value), np.float32)
-    return array.T if matrix.axis == 0 else array
+    array = read(matrix.value.const_value)
+    return np.ascontiguousarray(array.T if matrix.axis == 0 else array, np.float32)
 
 
-def _rounding(matrix: Matrix, recipe: Recipe, bits: int) -> float:
-    """Power of what rounding a weight to nearest changes, relative to that of the weight."""
-    weight = _weight(matrix)
+def _coded(weight: NDArray[np.float32], matrix: Matrix, recipe: Recipe, bits: int) -> Coded:
+    """What rounding a weight to nearest makes of it."""
     spec = recipe.spec(bits, replace(matrix, chosen=bits).block(recipe))
+    return nearest(weight, spec, either_sign=recipe.either_sign)
+
+
+def _error(weight: NDArray[np.float32], made: Coded) -> float:
+    """Power of what rounding a weight changes, relative to that of the weight."""
     noise = signal = 0.0
     for part in chunks(*weight.shape):
-        rows = np.ascontiguousarray(weight[part])
-        difference = decode(nearest(rows, spec, either_sign=recipe.either_sign)) - rows
+        rows = weight[part]
+        difference = decode(made, part) - rows
         noise += float(np.einsum("oi,oi->", difference, difference, dtype=np.float64))
         signal += float(np.einsum("oi,oi->", rows, rows, dtype=np.float64))
     return noise / signal if signal else 0.0
-
-
-def _rounded(matrix: Matrix, recipe: Recipe, bits: int) -> NDArray[np.float32]:
-    """A weight rounded to nearest, of the shape of its constant."""
-    spec = recipe.spec(bits, replace(matrix, chosen=bits).block(recipe))
-    made = decode(nearest(_weight(matrix), spec, either_sign=recipe.either_sign))
-    return made.T if matrix.axis == 0 else made
 
 
 def require_folder(path: str | os.PathLike[str], recipe: Recipe) -> None:
