@@ -9,7 +9,8 @@ TVM cannot read its functions.
 A model with an operator that TVM's importer has not (LSTM, GRU and Loop among them) it refuses as a whole, float or
 quantized: ``onnxq check --backend tvm`` names them. What it reads it may still not compile: of a detector with free
 sizes the arithmetic that makes its anchors ("CodeGenVM cannot emit ... R.subtract"), in float too. With the sizes of
-its inputs fixed it compiles: onnxq folds that then.
+its inputs fixed it compiles: onnxq folds that then. A Resize it computes by the ratio of the sizes: where a scale that
+is given leads to no whole size, the numbers are others, which ``onnxq check`` tells.
 
 Verified on TVM 0.27.0.post1 (LLVM, x86-64), opsets 17 to 24: equal to onnxruntime without optimizations to the order in
 which a convolution adds up. That moves a code by one where it is at a tie to the last bits of a float32: of an
@@ -44,6 +45,8 @@ __all__ = ["ABSENT", "BACKEND"]
 _CUTS = ("Clip", "Relu")
 
 
+_WHOLE = 1e-4
+"""How far a size times a scale may be from a whole number for rounding in float32."""
 _NAMES = (
     "Bernoulli BitCast BlackmanWindow CausalConvWithState Celu CenterCropPad Col2Im ConvInteger CumProd DFT "
     "DeformConv Det GRU HammingWindow HannWindow ImageDecoder LSTM LinearAttention Loop LpNormalization "
@@ -93,9 +96,34 @@ def _refused(node: ir.Node) -> tuple[str, str] | None:
         return "TVM gives other running means and variances", "Export the model in inference mode"
     if node.op_type == "ConvTranspose" and "output_shape" in node.attributes:
         return "TVM ignores its output_shape, and gives another size", "Fix the sizes of the inputs"
+    if node.op_type == "Resize" and (what := _resized_otherwise(node)) is not None:
+        return what, "Export it with sizes that are whole multiples, or cut the model there"
     if node.op_type == "NonMaxSuppression" and node.outputs[0].uses():
         what = "what reads it gets a row for every box of every class in TVM, chosen or not, or cannot be compiled"
         return what, "Cut the model before it, or let it compute an output"
+    return None
+
+
+def _resized_otherwise(node: ir.Node) -> str | None:
+    """What TVM makes of a Resize: its scales are the ratios of the sizes, whatever it is given."""
+    data, scales = node.inputs[0], constant_array(node.inputs[2]) if len(node.inputs) > 2 else None
+    if data is None or data.shape is None:
+        return None
+    axes = node.attributes.get_ints("axes", ()) or range(len(data.shape))
+    sizes = constant_array(node.inputs[3]) if len(node.inputs) > 3 else None
+    if node.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "align_corners":
+        pairs = zip(axes, sizes, strict=True) if sizes is not None else ()
+        alone = any(size == 1 != data.shape[axis] for axis, size in pairs)
+        return "TVM divides by zero where it aligns the corners of a single element" if alone else None
+    if scales is None or not scales.size:
+        return None
+    for axis, scale in zip(axes, map(float, scales), strict=True):
+        size = data.shape[axis]
+        ends = scale * size if isinstance(size, int) else scale
+        if abs(ends - round(ends)) > _WHOLE:
+            known = isinstance(size, int)
+            given, other = (f"{scale:g} of {size}", "other") if known else (f"{scale:g} of a free size", "maybe other")
+            return f"TVM resizes by the ratio of the sizes, not by the scale that is given ({given}): {other} numbers"
     return None
 
 

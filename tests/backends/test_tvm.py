@@ -187,3 +187,41 @@ def test_a_transposed_convolution_names_its_padding(size: str, tmp_path: Path) -
     assert "pads" in {a.name for a in node.attribute} and not {"output_shape", "auto_pad"} & {
         a.name for a in node.attribute
     }
+
+
+def resizing(mode: str, shape: str = "8, 8", **given: Any) -> onnx.ModelProto:
+    """A Resize by ``scales`` or to ``sizes``."""
+    arguments = "x, , scales" if "scales" in given else "x, , , sizes"
+    return build(f"(float[1, 3, {shape}] x) => (float[a, b, c, d] y) {{ y = Resize <{mode}> ({arguments}) }}", **given)
+
+
+_CORNERS = 'mode = "linear", coordinate_transformation_mode = "align_corners"'
+RESIZED_OTHERWISE = (
+    ('mode = "linear"', {"scales": f32([1, 1, 1.3, 0.6])}, "1.3 of 8"),
+    ('mode = "nearest"', {"scales": f32([1, 1, 1, 0.6])}, "0.6 of 8"),
+)
+RESIZED_ALIKE = (
+    ('mode = "linear"', {"scales": f32([1, 1, 1.5, 0.25])}),
+    ('mode = "nearest"', {"scales": f32([1, 1, 2, 2])}),
+    ('mode = "linear"', {"sizes": np.array([1, 3, 11, 5])}),
+    (_CORNERS, {"sizes": np.array([1, 3, 11, 5])}),
+)
+
+
+@pytest.mark.parametrize(("mode", "given", "what"), RESIZED_OTHERWISE)
+def test_scales_that_lead_to_no_whole_size_are_said_before(mode: str, given: dict[str, Any], what: str) -> None:
+    (told,) = [f.what for f in onnxq.check(resizing(mode, **given), backend="tvm") if "Resize" in f.where]
+    assert what in told and told.endswith(": other numbers")
+    (told,) = [f.what for f in onnxq.check(resizing(mode, "H, W", **given), backend="tvm") if "Resize" in f.where]
+    assert "of a free size" in told and "maybe" in told
+
+
+@pytest.mark.parametrize(("mode", "given"), RESIZED_ALIKE)
+def test_other_resizes_are_not_told(mode: str, given: dict[str, Any]) -> None:
+    assert not [f for f in onnxq.check(resizing(mode, **given), backend="tvm") if "Resize" in f.where]
+
+
+def test_corners_of_a_single_element_are_said_before() -> None:
+    model = resizing(_CORNERS, sizes=np.array([1, 3, 1, 5]))
+    (told,) = [f.what for f in onnxq.check(model, backend="tvm") if "Resize" in f.where]
+    assert "divides by zero" in told

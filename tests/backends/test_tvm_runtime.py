@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,8 +18,8 @@ from onnxq.errors import VerificationError
 from onnxq.runtimes.child import examine, interpreter, missing
 from onnxq.runtimes.tvm import RUNTIME
 from tests.backends.layers import all_but_ties_agree
-from tests.backends.test_tvm import refused
-from tests.contract import infer
+from tests.backends.test_tvm import RESIZED_ALIKE, RESIZED_OTHERWISE, refused, resizing
+from tests.contract import infer, sqnr
 from tests.models import build, feeds_for, images, normal
 from tests.targets import GRAPHS
 
@@ -114,3 +115,29 @@ def test_what_reads_an_nms_gets_a_row_for_every_box(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "m.onnx")
     (got,) = examine(RUNTIME, tmp_path / "m.onnx", feeds_for(model, samples=1)).outputs
     assert got["y"].tolist() == [40, 3]
+
+
+@pytest.mark.parametrize(("mode", "given", "what"), RESIZED_OTHERWISE)
+def test_scales_that_lead_to_no_whole_size_give_other_numbers(
+    mode: str, given: dict[str, Any], what: str, tmp_path: Path
+) -> None:
+    assert sqnr(*in_both(resizing(mode, **given), tmp_path)) < 20
+
+
+@pytest.mark.parametrize(("mode", "given"), RESIZED_ALIKE)
+def test_other_resizes_agree(mode: str, given: dict[str, Any], tmp_path: Path) -> None:
+    assert sqnr(*in_both(resizing(mode, **given), tmp_path)) > 80
+
+
+def test_corners_of_a_single_element_cannot_be_compiled(tmp_path: Path) -> None:
+    mode = 'mode = "linear", coordinate_transformation_mode = "align_corners"'
+    with pytest.raises(VerificationError, match="Divide by zero"):
+        in_both(resizing(mode, sizes=np.array([1, 3, 1, 5])), tmp_path)
+
+
+def in_both(model: onnx.ModelProto, folder: Path) -> tuple[list[Any], list[Any]]:
+    """The output of a float model in onnxruntime and in TVM, of one sample."""
+    onnx.save(model, folder / "m.onnx")
+    feeds = feeds_for(model, samples=1)
+    seen = examine(RUNTIME, folder / "m.onnx", feeds).outputs
+    return infer(model, feeds, optimize=False)["y"], [outputs["y"] for outputs in seen]
