@@ -34,6 +34,7 @@ from onnxq.quantize import calibrate
 from onnxq.searching import candidates, harmful_layers
 from onnxq.searching.attempt import Attempt
 from onnxq.searching.builtin import agreement
+from onnxq.searching.claim import claiming
 from onnxq.searching.levels import Hunt
 from onnxq.searching.result import Search
 from onnxq.searching.sources import digest_of_data, images_for, text_digest
@@ -50,6 +51,7 @@ _log = logging.getLogger("onnxq")
 Tell = Callable[[Attempt], None]
 
 
+@claiming
 def search(
     model: Source,
     data: Any = None,
@@ -103,7 +105,7 @@ def search(
 
     Raises:
         MetricError: the metric is missing, raises or gives no number; for the float model before any other work.
-        OptionError: an option is wrong, or the folder is of another search.
+        OptionError: an option is wrong, or the folder is of another search, or one that is at work.
         OnnxqError: anything else that goes wrong; attempts made stay in the folder.
     """
     options, reporter = Options.of(options), reporter or Silent()

@@ -18,6 +18,7 @@ from onnxq.deciding.rescue import Blame
 from onnxq.errors import OptionError, OutputError
 from onnxq.file_system import is_there
 from onnxq.searching.attempt import Attempt
+from onnxq.searching.claim import LOCK, claim, release
 
 __all__ = ["State", "file_digest"]
 
@@ -41,7 +42,8 @@ class State:
         resumed: attempts that were there already.
 
     Raises:
-        OptionError: the folder is of another search that has tried something, or holds something else.
+        OptionError: the folder is of another search that has tried something, or that is at work, or holds something
+            else.
         OutputError: it cannot be written.
     """
 
@@ -51,13 +53,19 @@ class State:
         self.blame: list[Blame] | None = None
         self.attempts: dict[tuple[str, str], Attempt] = {}
         self._of, self._statistics = dict(of), ""
-        if is_there(self.folder, OptionError) and (self.folder / _NAME).exists():
-            self._read()
-        elif self.folder.exists() and not self._is_a_start():
+        started = is_there(self.folder, OptionError) and (self.folder / _NAME).exists()
+        if not started and self.folder.exists() and not self._is_a_start():
             raise OptionError("does not hold a search", where=str(self.folder), hint=_START)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            claim(self.folder)
+        except OSError as error:
+            raise _unwritable(self.folder, error) from error
+        if started:
+            self._read()
         self.resumed = len(self.attempts)
         try:
-            (self.folder / _ATTEMPTS).mkdir(parents=True, exist_ok=True)
+            (self.folder / _ATTEMPTS).mkdir(exist_ok=True)
             self.save()
             self._tidy()
         except OSError as error:
@@ -139,6 +147,8 @@ class State:
     def remove(self) -> None:
         """Remove what the search wrote, and the folder where it made that."""
         self._remove_files()
+        release()
+        (self.folder / LOCK).unlink(missing_ok=True)
         if not any(self.folder.iterdir()):
             self.folder.rmdir()
 
@@ -185,7 +195,11 @@ class State:
 
     def _is_a_start(self) -> bool:
         """Whether the folder holds no more than a search leaves that was stopped in its first moment."""
-        return self.folder.is_dir() and {p.name for p in self.folder.iterdir()} <= {_ATTEMPTS, f".{_NAME}.tmp"}
+        return self.folder.is_dir() and {p.name for p in self.folder.iterdir()} <= {
+            _ATTEMPTS,
+            LOCK,
+            f".{_NAME}.tmp",
+        }
 
     def _tidy(self) -> None:
         """Throw away what an interrupted step left."""

@@ -89,6 +89,23 @@ def names(found: Search) -> list[str]:
     return [attempt.level for attempt in found.attempts]
 
 
+def test_another_search_into_the_same_output_is_refused(model: Path) -> None:
+    """And disturbs nothing, whatever it asks for; a third is welcome when the first has ended."""
+    refused: list[str] = []
+
+    def nested(run: Run) -> float:
+        if not refused:
+            for options in (Options(placement="all"), Options(weight_bits=4)):
+                with pytest.raises(OptionError, match="another search is at work there") as error:
+                    find(model, 80.0, options=options)
+                refused.append(str(error.value.where))
+        return 1.0
+
+    assert find(model, 80.0, metric=nested).met
+    assert refused == [str(model.with_name("q.onnx.search").absolute())] * 2
+    assert find(model, 80.0).met
+
+
 def test_the_default_wins_where_it_meets_the_target(model: Path) -> None:
     found = find(model, 80.0)
     assert found.met and found.best is not None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 from onnxq import OptionError, OutputError
 from onnxq.deciding.rescue import Blame
 from onnxq.searching.attempt import Attempt
+from onnxq.searching.claim import claiming
 from onnxq.searching.sources import digest_of_data
 from onnxq.searching.state import State, file_digest
 
@@ -141,3 +144,30 @@ def test_digests_of_data(tmp_path: Path) -> None:
     assert digest_of_data(tmp_path) != in_folder
     (tmp_path / "f.py").write_text("def f(): ...\ndef g(): ...")
     assert digest_of_data(f"{tmp_path / 'f.py'}:f") != digest_of_data(f"{tmp_path / 'f.py'}:g")
+
+
+def test_a_folder_has_one_search_at_a_time(tmp_path: Path) -> None:
+    """Of this process or another; and however it ends, the next one is let in."""
+    folder = tmp_path / "s"
+    other = (
+        f"import onnxq.searching.state as s, onnxq.searching.claim as c; c.claiming(s.State)({str(folder)!r}, {OF!r})"
+    )
+
+    def elsewhere() -> str:
+        return subprocess.run([sys.executable, "-c", other], check=False, capture_output=True, text=True).stderr
+
+    @claiming
+    def search(fails: bool) -> None:
+        State(folder, OF)
+        with pytest.raises(OptionError, match=r"is at work there\. Wait until it has ended, or give another output"):
+            claiming(State)(folder, OF)
+        assert "another search is at work there" in elsewhere()
+        if fails:
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        search(fails=True)
+    search(fails=False)
+    assert elsewhere() == ""
+    claiming(lambda: State(folder, OF).remove())()
+    assert not folder.exists()
