@@ -364,3 +364,16 @@ def test_inputs_and_outputs_of_types_that_numpy_lacks(kind: str, tmp_path: Path)
     feeds = [{"x": normal(4, 64, seed=k).astype(dtype), "z": normal(4, 64, seed=9 + k, scale=1.0)} for k in range(3)]
     found = onnxq.verify(tmp_path / "q.onnx", feeds)
     assert found.outputs["y"].sqnr > 15
+
+
+@pytest.mark.parametrize("algorithm", ["weight_only", "dynamic"])
+def test_weights_in_blocks_are_not_said_to_be_no_scales(
+    algorithm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, output = str(tmp_path / "m.onnx"), str(tmp_path / "q.onnx")
+    onnx.save(build("(float[4, 64] x) => (float[4, 64] y) { y = MatMul (x, w) }", w=normal(64, 64)), source)
+    assert main(["quantize", source, "-o", output, "--algorithm", algorithm]) == 0
+    capsys.readouterr()
+    assert main(["verify", output]) == 0
+    shown = capsys.readouterr().out
+    assert "weights in blocks and ranges taken at run time" in shown and "0 tensors" not in shown

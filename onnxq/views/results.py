@@ -242,7 +242,10 @@ def agreement(screen: Screen, found: Agreement, faults: Sequence[str], *, verbos
     """The summary of ``onnxq verify``; ``faults`` are those by the floors asked for."""
     heading(screen, str(found.artifact), found.runtime or "in no runtime of its own")
     kind = "quantizers in the graph" if found.format == "onnx" else f"format {found.format}, read back"
-    rows = [("artifact", f"{kind}: {plural(found.tensors, 'tensor')} with a scale")]
+    held = f"{kind}: {plural(found.tensors, 'tensor')} with a scale"
+    if found.format == "onnx" and not found.tensors:
+        held = f"no {kind} (weights in blocks and ranges taken at run time are not among them)"
+    rows = [("artifact", held)]
     if found.integer or found.floating:  # not every runtime tells
         rows.append(("integer", f"{plural(len(found.integer), 'operator')}{_kinds(found.integer)}"))
         rows.append(("float", f"{plural(len(found.floating), 'operator')}{_kinds(found.floating)}"))
