@@ -18,11 +18,11 @@ _NAMES = (
     "GatherElements GatherND GlobalLpPool Greater GreaterOrEqual HammingWindow HannWindow Hardmax If IsInf IsNaN Less "
     "LessOrEqual Loop LpNormalization LpPool MatMulInteger MaxUnpool Mean MelWeightMatrix NegativeLogLikelihoodLoss "
     "NonMaxSuppression NonZero Not OneHot OptionalGetElement Or QLinearConv QLinearMatMul QuantizeLinear "
-    "ReverseSequence STFT Scan ScatterElements ScatterND SoftmaxCrossEntropyLoss Softsign SpaceToDepth SplitToSequence "
+    "ReverseSequence STFT Scan ScatterElements ScatterND SoftmaxCrossEntropyLoss Softsign SplitToSequence "
     "TensorScatter TfIdfVectorizer ThresholdedRelu Tile TopK Trilu Unique Where Xor"
 )
 ABSENT = frozenset(_NAMES.split())
-"""Operators of which pnnx 20261020 makes what ncnn 1.0.20261020 does not load or computes wrongly, each tried alone."""
+"""Operators of which pnnx 20261020 makes what ncnn 1.0.20261020 does not load, each tried alone."""
 _BY_INPUT = ("ReduceLogSum", "ReduceMax", "ReduceMin", "ReduceSumSquare")
 """Reductions that pnnx does not convert where their axes are an input, as from opset 18 on."""
 _TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64})
@@ -79,6 +79,8 @@ def _absent_form(node: ir.Node) -> str | None:
         return f"{op} with auto_pad {automatic}"
     if op == "DepthToSpace" and get.get_string("mode", "DCR") == "DCR":
         return "DepthToSpace of mode DCR"
+    if op == "Selu" and {"alpha", "gamma"} & set(get):
+        return "Selu with constants of its own"
     if op == "Slice" and any(step > 1 for step in _steps(node)):
         return "Slice that steps"
     trains = op == "BatchNormalization" and get.get_int("training_mode", 0) == 1
@@ -96,6 +98,8 @@ def _wrong_form(node: ir.Node) -> str | None:
         return "Slice that steps backwards"
     if op == "LayerNormalization" and not _is_last(node):
         return "LayerNormalization over several axes"
+    if op == "SpaceToDepth":
+        return op
     if op == "Pad" and get.get_string("mode", "constant") == "wrap":
         return "Pad that wraps around"
     if op == "Resize":
