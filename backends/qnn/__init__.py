@@ -68,7 +68,7 @@ and none with dilations of ConvTranspose, MaxPool or AveragePool; ``onnxq check`
 not a row, is right in float alone.
 
 Other operators that it has in no type run on the CPU, with what is around them in parts, on a device as well:
-``onnxq check`` names them (42; Celu, Softsign, ReduceL1, OneHot and CenterCropPad among them), and forms of others.
+``onnxq check`` names them (41; Celu, Softsign, ReduceL1, OneHot and CenterCropPad among them), and forms of others.
 
 Verified on the HTP emulator of onnxruntime-qnn 2.7.0 (x86-64 Linux): each row of the table, in 8 and 16 bits. Left out
 as the emulator rejects them: Erf, Celu, Selu, Softsign, ThresholdedRelu, ReduceProd, Trilu, ScatterND, GridSample,

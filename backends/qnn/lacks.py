@@ -29,7 +29,7 @@ _DENSE = ("AveragePool", "ConvTranspose", "MaxPool")
 _NAMES = (
     "Acos Acosh Asinh Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Celu CenterCropPad Col2Im Compress "
     "Cosh DFT DeformConv Det Erf EyeLike GlobalLpPool Hardmax If IsInf Loop MaxUnpool Mod NonMaxSuppression NonZero "
-    "OneHot RNN ReduceL1 ReduceLogSum ReduceProd ReduceSumSquare ReverseSequence STFT Scan Shrink Sinh Softsign Trilu "
+    "OneHot RNN ReduceL1 ReduceLogSum ReduceProd ReduceSumSquare ReverseSequence Scan Shrink Sinh Softsign Trilu "
     "Unique"
 )
 NOWHERE = frozenset(_NAMES.split())

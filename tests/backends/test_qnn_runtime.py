@@ -20,7 +20,7 @@ from onnxq.runtimes.child import examine, missing
 from onnxq.runtimes.qnn import RUNTIME
 from tests.backends.test_qnn import block, mixed
 from tests.backends.test_qnn_lacks import FORMS, model_with
-from tests.contract import sqnr
+from tests.contract import infer, sqnr
 from tests.models import build, f32, feeds_for, images, normal
 from tests.planning.test_planner import residual
 
@@ -279,6 +279,20 @@ def test_what_check_says_that_the_htp_lacks(form: str, tmp_path: Path) -> None:
     onnx.save(model, path)
     with pytest.raises(VerificationError, match="does not take"):
         examine(RUNTIME, path, feeds_for(model, samples=1))
+
+
+def test_an_stft_is_computed_in_float(tmp_path: Path) -> None:
+    model = build(
+        "(float[1, 256, 1] x) => (float[1, 31, 9, 2] y) { a = Relu (x) y = STFT (a, step, window) }",
+        step=np.array(8),
+        window=np.hanning(16).astype(np.float32),
+    )
+    feeds = feeds_for(model, samples=1)
+    onnx.save(model, tmp_path / "m.onnx")
+    seen = examine(RUNTIME, tmp_path / "m.onnx", feeds)
+    assert any("Stft" in entry for entry in seen.floating)
+    assert sqnr(infer(model, feeds, optimize=False)["y"], [seen.outputs[0]["y"]]) > 50
+    assert not [f for f in onnxq.check(model, backend="qnn") if "the HTP has no" in f.what]
 
 
 def test_a_float_output_is_why_units_are_complete(tmp_path: Path) -> None:
