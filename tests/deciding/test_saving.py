@@ -31,3 +31,21 @@ def test_it_is_what_the_table_says_of_the_layers_in_integers() -> None:
     assert 0.2 < expected == pytest.approx(most_saved(model, plan, target, sizes))
     none = onnxq.plan(model, options=onnxq.Options(exclude=("Conv",)))
     assert most_saved(model, none, target, sizes) == 0.0
+
+
+def test_operators_that_the_table_does_not_know_count_as_taking_no_time() -> None:
+    text = "(float[1, 4, 6, 6] x) => (float[1, 4, 6, 6] y) {{ [first] a = Conv (x, w) {more} }}"
+    plain, longer, without = (
+        ir.from_proto(build(body, w=normal(4, 4, 1, 1)))
+        for body in (
+            text.format(more="y = Identity (a)"),
+            text.format(more="b = Erf (a) y = Identity (b)"),
+            "(float[1, 4, 6, 6] x) => (float[1, 4, 6, 6] y) { y = Erf (x) }",
+        )
+    )
+    target, plan = backend_named("onnxruntime"), onnxq.plan(plain, options=onnxq.Options(placement="compute"))
+    erf = next(node for node in all_nodes(longer) if node.op_type == "Erf")
+    assert set(plan.quantized) == {"first"} and row(target, erf) is None
+    saved = most_saved(plain, plan, target, {"a": 144})
+    assert saved != 0 and most_saved(longer, plan, target, {"a": 144, "b": 10**9}) == pytest.approx(saved)
+    assert most_saved(without, plan, target, {}) == 0.0
