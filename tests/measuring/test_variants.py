@@ -154,7 +154,8 @@ def test_blame_is_that_of_whole_models(backend: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(mend, "FINE", 1000.0)
     monkeypatch.setattr("onnxq.deciding.rescue._LEAST_GAIN", -1000.0)  # measure in any case
     onnxq.quantize(build(text, **constants), images(1, 8, 6, 6), backend=backend, options=Options())
-    assert len(found) == 8, "with none of the layers quantized, with all, and with each"
+    others = 0 if backend == "openvino" else 1  # of targets without costs, whether sums are to blame as well
+    assert len(found) == 8 + others, "with none of the layers quantized, with all, and with each"
     for got, exact in found:
         assert got == pytest.approx(exact, abs=0.05)
-    assert f32([g for g, _ in found[2:]]).std() > 0.1, "the layers differ"
+    assert f32([g for g, _ in found[2 + others :]]).std() > 0.1, "the layers differ"
