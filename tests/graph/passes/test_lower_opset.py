@@ -64,7 +64,11 @@ def test_gelu_is_written_out(form: str) -> None:
 @pytest.mark.parametrize(
     ("text", "opset"),
     [
-        ("(float[2, 8, 4] x, float[2, 1, 4] u) => (float[2, 8, 4] y) { [far] y = TensorScatter (x, u) }", 24),
+        pytest.param(
+            "(float[2, 8, 4] x, float[2, 1, 4] u) => (float[2, 8, 4] y) { [far] y = TensorScatter (x, u) }",
+            24,
+            marks=needs("onnx", "1.19"),
+        ),
         ("(float[2, 8] x, int4[2, 8] z) => (int4[8, 2] y) { [far] y = Transpose <perm = [1, 0]> (z) }", 21),
         ("(float[2, 8] x, int8[2, 8] z) => (float[2, 8] y) { [far] y = DequantizeLinear <block_size = 4> (z, x) }", 21),
         ("(float[2, 8] x) => (float[2, 8] y) { h = Cast <to = 10> (x) g = Gelu (h) y = Cast <to = 1> (g) }", 20),
