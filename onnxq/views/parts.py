@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from fnmatch import translate
 
 from onnxq.compare import TensorErrors
 from onnxq.console.terminal import Screen, bytes_text, decibels, plural
@@ -56,14 +57,13 @@ def kept_rows(kept: Sequence[Kept], verbose: bool) -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
     label = "stays float"
     every = [m.node for m in kept if m.node]
-    brief = {} if verbose else dict(zip(every, shortened(every), strict=True))
     for reason, members in by_reason(kept):
+        names = [m.node for m in members if m.node]
         if not verbose:
-            reason = _QUOTED.sub(lambda found: shortened([found[0]])[0], reason)
+            reason = _QUOTED.sub(lambda found: shortened([found[0]], every)[0], reason)
         rows.append((label, f"{counts(m.op for m in members)}: {reason}"))
         label = ""
-        names = [brief.get(m.node, m.node) for m in members if m.node]
-        shown = names if verbose else _some(names)
+        shown = names if verbose else _some(shortened(names[:_NAMES], every))
         more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
         if verbose:
             rows += [("", f"    {name}") for name in shown]
@@ -72,24 +72,40 @@ def kept_rows(kept: Sequence[Kept], verbose: bool) -> list[tuple[str, str]]:
     return rows
 
 
-def shortened(names: Sequence[str]) -> list[str]:
-    """Names, of which long ones are patterns that match them: ``*`` for the folders all are in, and for a middle.
+def shortened(names: Sequence[str], among: Sequence[str] = ()) -> list[str]:
+    """Names, of which long ones are patterns that match them alone: ``*`` for the folders all are in, and for a middle.
 
     Args:
-        names: of nodes or tensors that are told together.
+        names: of nodes or tensors.
+        among: further ones that these are told with.
     """
-    first, last = min(names, default=""), max(names, default="")
+    every = list(dict.fromkeys([*names, *among]))
+    first, last = min(every, default=""), max(every, default="")
     alike = next((k for k, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
     folder = first[:alike].rpartition("/")[0]
-    if len(names) < 2 or len(folder) < _LONG_FOLDER:
+    if len(every) < 2 or len(folder) < _LONG_FOLDER:
         folder = ""
-    found = []
-    for name in names:
-        text = f"*{name.removeprefix(folder)}" if folder else name
-        if len(text) > _LONG_NAME:
-            text = f"{text[: _LONG_NAME // 3]}*{text[-2 * _LONG_NAME // 3 :]}"
-        found.append(text if text == name else text.replace("[", "?").replace("]", "?"))
-    return found
+    return [next(text for text in _ways_to_tell(name, folder) if _is_alone(text, name, every)) for name in names]
+
+
+def _ways_to_tell(name: str, folder: str) -> Iterator[str]:
+    """Patterns for a name, the shortest first, and itself."""
+    text = f"*{name.removeprefix(folder)}" if folder else name
+    for shorter in (
+        f"{text[: _LONG_NAME // 3]}*{text[-2 * _LONG_NAME // 3 :]}" if len(text) > _LONG_NAME else text,
+        text,
+    ):
+        if shorter != name:
+            yield shorter.replace("[", "?").replace("]", "?")
+    yield name
+
+
+def _is_alone(pattern: str, name: str, every: Sequence[str]) -> bool:
+    """Whether a pattern, or a name itself, matches none but that name."""
+    if pattern == name:
+        return True
+    matches = re.compile(translate(pattern)).match
+    return not any(other != name and matches(other) for other in every)
 
 
 def _some(names: Sequence[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from onnxq.measuring.metrics import ErrorMeter
 from onnxq.options.patterns import Names, match
@@ -46,6 +47,22 @@ def test_long_names_are_told_as_patterns_that_match_them_alone() -> None:
     for name, text in zip(named, brief, strict=True):
         (found,) = match([text], names)
         assert found.nodes == {name} and not found.tensors
+
+
+TOWER = "/model/vision_tower/"
+LAYERS = [f"{TOWER}transformer/layers.{k}/attention/self_attention/query_projection_with_norm/MatMul" for k in range(4)]
+
+
+@pytest.mark.parametrize("named", [[f"{TOWER}stem", *LAYERS], [f"{TOWER}head/a", f"{TOWER}head/b/head/a"], LAYERS])
+def test_no_pattern_matches_two_names(named: list[str]) -> None:
+    names = Names(dict.fromkeys(named, "Conv"), [])
+    for name, text in zip(named, shortened(named), strict=True):
+        assert match([text], names)[0].nodes == {name}
+
+
+def test_a_long_name_is_told_apart_from_those_it_is_told_with() -> None:
+    (text,) = shortened(LAYERS[1:2], LAYERS)
+    assert match([text], Names(dict.fromkeys(LAYERS, "MatMul"), []))[0].nodes == {LAYERS[1]}
 
 
 def test_names_that_are_short_or_have_nothing_in_common_stay_whole() -> None:
