@@ -31,6 +31,7 @@ from onnxq.measuring.loss import Loss, losses
 from onnxq.measuring.run_in_float import run_in_float
 from onnxq.measuring.side_by_side import errors_between, plain_outputs, steps_of
 from onnxq.options import ImageOptions
+from onnxq.options.one_value import plain
 from onnxq.ort.session import inputs_of
 from onnxq.prepare import backend_named
 from onnxq.quantized import Quantized
@@ -83,6 +84,7 @@ def verify(
         BackendError: it is no artifact of the target: it cannot be read back, nothing in it is quantized, or another
             target's table lies beside it.
     """
+    timeout = plain(timeout)
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
         raise OptionError(f"{timeout!r} is not a number of seconds above 0", where="timeout")
     if isinstance(artifact, Quantized):

@@ -8,7 +8,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -248,6 +248,11 @@ def test_a_runtime_may_take_as_long_as_it_likes(
 def test_a_timeout_that_is_over_before_it_began(seconds: float, artifact: Path) -> None:
     with pytest.raises(OptionError, match=r"timeout: .* is not a number of seconds above 0"):
         onnxq.verify(artifact, feeds_for(residual()), timeout=seconds)
+
+
+def test_a_timeout_may_be_a_number_of_numpys(artifact: Path) -> None:
+    found = onnxq.verify(artifact, feeds_for(residual()), timeout=cast(float, np.float32(300)))
+    assert found.outputs
 
 
 def test_a_runtime_that_writes_what_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

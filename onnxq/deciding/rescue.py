@@ -129,7 +129,7 @@ def groups(names: Sequence[str], most: int = GROUPS) -> list[tuple[str, ...]]:
 
 
 def groups_apart(sorts: Iterable[Sequence[str]], most: int = GROUPS) -> list[tuple[str, ...]]:
-    """:func:`groups` of each sort of nodes, of the ``most`` as many as its share of them all."""
+    """:func:`groups` of each sort of nodes, of the ``most`` as many as its share of them all, and one at least."""
     sorts = [names for names in sorts if names]
     count = sum(map(len, sorts))
     return [group for names in sorts for group in groups(names, max(most * len(names) // count, 1))]

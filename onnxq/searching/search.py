@@ -19,7 +19,7 @@ from onnxq.console.deadline import Deadline, after
 from onnxq.console.progress import Reporter, Silent
 from onnxq.console.records import IN_REPORT
 from onnxq.deciding.rescue import Blame
-from onnxq.effort import algorithms_of
+from onnxq.effort import algorithms_of, samples_to_keep
 from onnxq.errors import OptionError, OutputError
 from onnxq.graph.files.load import load
 from onnxq.graph.files.save import save
@@ -43,9 +43,6 @@ from onnxq.searching.trials import Trials, report_of, run_of
 from onnxq.searching.user_metric import Run, load_metric
 
 __all__ = ["search"]
-
-_KEEP = 64
-"""Samples held back, where the options do not say: algorithms learn from one half, the other half judges."""
 
 _log = logging.getLogger("onnxq")
 Tell = Callable[[Attempt], None]
@@ -109,7 +106,7 @@ def search(
         OnnxqError: anything else that goes wrong; attempts made stay in the folder.
     """
     options, reporter = Options.of(options), reporter or Silent()
-    options = replace(options, keep=options.keep or _KEEP)
+    options = replace(options, keep=samples_to_keep(replace(options, effort="best")))  # some attempts learn
     target, place = backend_named(backend), _checked(output, model, backend, max_drop, max_minutes, options)
     deadline = Deadline(after(max_minutes))
     image, eval_image = images_for(data, eval_data, image)
