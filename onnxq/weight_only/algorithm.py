@@ -31,8 +31,9 @@ PARAMETERS: Mapping[str, object] = {
 }
 HELP: Mapping[str, str] = {
     "bits": "bits of a weight: 4, 8 or 2 (in blocks of 32, 64 or 128, for onnxruntime 1.26 or later; with format=qdq "
-    "of opset 25); tables that rows are picked from, of embeddings say, take 8, and weights whose "
-    "product is picked from, of a router of experts say; --override 'PATTERN=weight_bits=8' gives others 8 as well",
+    "of opset 25, and only where the outputs are a multiple of 4, others take 4); tables that rows are picked from, of "
+    "embeddings say, take 8, and weights whose product is picked from, of a router of experts say; --override "
+    "'PATTERN=weight_bits=8' gives others 8 as well",
     "block": "weights along the input axis that share a scale: 16, 32, 64, 128 or 256; fewer are more accurate and "
     "larger",
     "symmetric": "true: integers around 0; false: a zero point for each block, mostly more accurate, a little larger",

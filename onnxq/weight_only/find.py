@@ -70,13 +70,18 @@ class Matrix:
         return not (self.gathered or self.whole or self.experts)
 
     def bits(self, recipe: Recipe) -> int:
-        """Bits that it takes: 8 where no sum evens out what rounding does, and where 4 could not be unpacked."""
+        """Bits that it takes: 8 where no sum evens out what rounding does, and where 4 could not be unpacked.
+
+        Where it is multiplied with, others than those asked for or chosen if they do not fit, see
+        :meth:`onnxq.weight_only.recipe.Recipe.fitting_bits`.
+        """
         too_old = self.whole and recipe.format != "qdq"  # its opset has no Cast of 4 bits
         if self.gathered or self.tied or too_old:
             return TABLE_BITS
         if self.experts:
             return recipe.expert_bits
-        return self.asked or self.chosen or (TABLE_BITS if self.chooses else recipe.bits)
+        bits = self.asked or self.chosen or (TABLE_BITS if self.chooses else recipe.bits)
+        return recipe.fitting_bits(self.shape[0], bits) if self.multiplied else bits
 
     @property
     def shape(self) -> tuple[int, int]:

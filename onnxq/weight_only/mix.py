@@ -48,6 +48,7 @@ class Mixture:
     Attributes:
         matrices: all of a model, those that were chosen for with their bits.
         average: bits of the weights that were chosen for.
+        budget: what it was to be at most; it is more where some weights have no bits as few.
         measured: whether their noise was measured at the outputs.
         decibels: first reader of each that was chosen for: outputs against float when it alone takes 4 bits, or without
             data the weight against its rounding.
@@ -55,6 +56,7 @@ class Mixture:
 
     matrices: Sequence[Matrix]
     average: float
+    budget: float
     measured: bool
     decibels: Mapping[str, float]
 
@@ -63,7 +65,8 @@ class Mixture:
         counts = Counter(matrix.chosen for matrix in self.matrices if matrix.chosen)
         said = ", ".join(f"{counts[bits]} in {bits} bits" for bits in sorted(counts))
         why = "what each does to the outputs" if self.measured else "their own rounding error: data would tell more"
-        return f"{plural(sum(counts.values()), 'weight')}, {said}: {self.average:.2f} on average, by {why}"
+        over = f" and not {self.budget:g}, since they have no fewer" if self.average > self.budget * (1 + 1e-6) else ""
+        return f"{plural(sum(counts.values()), 'weight')}, {said}: {self.average:.2f} on average{over}, by {why}"
 
     def details(self) -> list[str]:
         """A line for each weight, the most sensitive first."""
@@ -86,20 +89,20 @@ def mix(
     Args:
         model: the float model; not modified.
         matrices: of it.
-        recipe: its ``avg_bits`` is the budget, its ``widths`` what can be chosen.
+        recipe: its ``avg_bits`` is the budget, its ``widths`` what can be chosen, those that fit a weight.
         feeds: samples to measure with; none: by the weights alone.
         advance: told how many weights were measured.
         runtime: ``providers`` and ``custom_op_library`` of onnxruntime.
     """
     free = [m for m in matrices if m.multiplied and m.asked is None and not m.chooses]
-    probed = recipe.widths.index(_PROBED)
-    seen: dict[Matrix, list[float]] = {}
+    seen: dict[Matrix, dict[int, float]] = {}
 
     def looked_at(matrix: Matrix) -> Coded:
         weight = _weight(matrix)
-        made = [_coded(weight, matrix, recipe, bits) for bits in recipe.widths]
-        seen[matrix] = [_error(weight, coded) for coded in made]
-        return made[probed]
+        fitting = sorted({recipe.fitting_bits(matrix.shape[0], bits) for bits in recipe.widths})
+        made = {bits: _coded(weight, matrix, recipe, bits) for bits in fitting}
+        seen[matrix] = {bits: _error(weight, coded) for bits, coded in made.items()}
+        return made[_PROBED]
 
     def rounded(matrix: Matrix) -> NDArray[np.float32]:
         decoded = decode(looked_at(matrix))
@@ -111,19 +114,23 @@ def mix(
             looked_at(matrix)
     errors = [seen[matrix] for matrix in free]
     if feeds:
-        known = [k for k, noise in enumerate(found) if noise is not None and math.isfinite(sum(errors[k]))]
+        known = [k for k, noise in enumerate(found) if noise is not None and math.isfinite(sum(errors[k].values()))]
         noises = [found[k] or 0.0 for k in known]
     else:
-        known = [k for k in range(len(free)) if math.isfinite(sum(errors[k]))]
-        noises = [errors[k][probed] for k in known]
-    losses = [[e / max(errors[k][probed], 1e-30) * n for e in errors[k]] for k, n in zip(known, noises, strict=True)]
+        known = [k for k in range(len(free)) if math.isfinite(sum(errors[k].values()))]
+        noises = [errors[k][_PROBED] for k in known]
+    losses = [
+        [error / max(errors[k][_PROBED], 1e-30) * noise for error in errors[k].values()]
+        for k, noise in zip(known, noises, strict=True)
+    ]
     sizes = [math.prod(free[k].shape) for k in known]
-    costs = [[float(size * bits) for bits in recipe.widths] for size in sizes]
-    made = allocate(costs, losses, recipe.avg_bits * sum(sizes))
-    chosen = {} if made is None else {free[k]: recipe.widths[i] for k, i in zip(known, made.chosen, strict=True)}
+    costs = [[float(size * bits) for bits in errors[k]] for k, size in zip(known, sizes, strict=True)]
+    made = allocate(costs, losses, max(recipe.avg_bits * sum(sizes), math.fsum(map(min, costs))))
+    chosen = {} if made is None else {free[k]: list(errors[k])[i] for k, i in zip(known, made.chosen, strict=True)}
     levels = {_reader(free[k]): sqnr_of(noise) for k, noise in zip(known, noises, strict=True)}
     average = made.cost / sum(sizes) if made is not None and sizes else 0.0
-    return Mixture([replace(m, chosen=chosen.get(m)) for m in matrices], average, bool(feeds), levels)
+    mixed = [replace(m, chosen=chosen.get(m)) for m in matrices]
+    return Mixture(mixed, average, recipe.avg_bits, bool(feeds), levels)
 
 
 def _reader(matrix: Matrix) -> str:

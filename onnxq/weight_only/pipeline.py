@@ -66,7 +66,8 @@ def quantize_weights(
         model_path: the float model; its files are only read.
         output_path: the ``.onnx`` file to write; tensors go to ``<name>.data`` beside it where the model has a data
             file too. Nothing half-written is left.
-        bits: 4, 8 or 2; tables that rows are picked from take 8, and what chooses experts.
+        bits: 4, 8 or 2; tables that rows are picked from take 8, and what chooses experts; some products take 4 in
+            place of 2, see :class:`onnxq.weight_only.recipe.Recipe`.
         block: 16, 32, 64, 128 or 256 weights along the input axis share a scale.
         symmetric: signed integers around 0, else with zero points.
         method: ``"rtn"``, ``"gptq"`` (needs data) or ``"hqq"``.
@@ -183,6 +184,12 @@ def _with_blocks(model: ir.Model, least: int, options: Options) -> list[str]:
     opset = model.opset_imports.get("", 0)
     if opset < least:
         lacking = "DequantizeLinear with blocks" if opset < Recipe().opset() else "integers of 2 bits"
+        if options.opset is not None and options.opset < least:
+            raise OptionError(
+                f"{options.opset} has no {lacking}: at least {least} is needed",
+                where="opset",
+                hint="Leave --opset out, or write weight_only:format=matmulnbits",
+            )
         raise OptionError(
             f"opset {opset} has no {lacking}, and it could not be raised",
             hint="Use format=matmulnbits",

@@ -20,6 +20,10 @@ _OPSETS = {"qdq": 21, "matmulnbits": 17}
 _NARROW_OPSET = 25
 """The first with integers of 2 bits, which onnx has since 1.20."""
 _NARROW = ", ".join(map(str, _NARROW_BLOCKS))
+_NARROW_OUTPUTS = 4
+"""onnxruntime (1.26 to 1.32) makes a DequantizeLinear of 2 bits and its MatMul one MatMulNBits of wrong numbers where
+the outputs, four of which share a byte, are no multiple of this."""
+_NEWER_ONNX = "Install onnx 1.20 or later, or write weight_only:format=matmulnbits"
 _LEAST_EXPERT_BITS = 4
 METHODS = ("rtn", "gptq", "hqq")
 FORMATS = ("qdq", "matmulnbits")
@@ -35,7 +39,8 @@ class Recipe:
     """How weights are quantized.
 
     Attributes:
-        bits: 4, 8 or 2; tables that rows are picked from take 8, and what chooses experts.
+        bits: 4, 8 or 2; tables that rows are picked from take 8, and what chooses experts; some products take 4 in
+            place of 2, see :meth:`fitting_bits`.
         block: weights that share a scale: 16, 32, 64, 128 or 256 along the input axis.
         symmetric: signed integers around 0; else a zero point for each block.
         method: ``"rtn"`` (nearest), ``"gptq"`` (rounding that makes up for its own errors, from data) or ``"hqq"``
@@ -78,13 +83,13 @@ class Recipe:
             raise OptionError(
                 f"{self.avg_bits:g} is not from {least} to {most}",
                 where="avg_bits",
-                hint=f"Blocks of {_NARROW} have 2 bits as well" if self.avg_bits < least else None,
+                hint=self._way_to_two_bits() if BITS[0] <= self.avg_bits < least else None,
             )
 
     @property
     def widths(self) -> tuple[int, ...]:
         """Bits that a weight may take under a budget; 2 where it asks for fewer than 4: onnxruntime 1.23 lacks them."""
-        narrow = self.block in _NARROW_BLOCKS and (self.format == "matmulnbits" or _onnx_has_two_bits())
+        narrow = self.block in _NARROW_BLOCKS and not self._lacks_two_bits
         return BITS if narrow and self.avg_bits < BITS[1] else BITS[1:]
 
     def require_kernel(self, bits: int | None, where: str) -> None:
@@ -99,11 +104,11 @@ class Recipe:
         """
         if bits != BITS[0]:
             return
-        if self.format != "matmulnbits" and not _onnx_has_two_bits():
+        if self._lacks_two_bits:
             raise OptionError(
                 "the onnx installed has no integers of 2 bits",
                 where=where,
-                hint="Install onnx 1.20 or later, or write weight_only:format=matmulnbits",
+                hint=_NEWER_ONNX,
             )
         if self.block not in _NARROW_BLOCKS:
             raise OptionError(
@@ -111,6 +116,14 @@ class Recipe:
                 where=where,
                 hint=f"It takes blocks of {_NARROW}",
             )
+
+    @property
+    def _lacks_two_bits(self) -> bool:
+        return self.format != "matmulnbits" and not _onnx_has_two_bits()
+
+    def _way_to_two_bits(self) -> str:
+        blocks = [] if self.block in _NARROW_BLOCKS else [f"Blocks of {_NARROW} have 2 bits as well"]
+        return ". ".join([*blocks, *([_NEWER_ONNX] if self._lacks_two_bits else [])])
 
     def opset(self, asked: Iterable[int | None] = ()) -> int:
         """The opset that the result needs.
@@ -146,11 +159,24 @@ class Recipe:
         """Whether scales may lie below 0: MatMulNBits takes them, not every runtime's DequantizeLinear does."""
         return self.symmetric and self.format == "matmulnbits"
 
+    def fitting_bits(self, outputs: int, bits: int) -> int:
+        """The bits of a product's weight: those asked for, or 4 in place of 2 where onnxruntime gets 2 wrong.
+
+        It does so in the format qdq where the outputs are no multiple of 4; MatMulNBits as written by us is right.
+
+        Args:
+            outputs: of the weight.
+            bits: asked for.
+        """
+        wrong = bits == BITS[0] and self.format != "matmulnbits" and outputs % _NARROW_OUTPUTS
+        return BITS[1] if wrong else bits
+
     def fitting_block(self, inputs: int, bits: int) -> int:
         """The block of a product's weight: that asked for, or a smaller one where its last block would not be full.
 
         MatMulNBits fills such a block up: what takes the fewest bytes is taken. Not every runtime reads it of
-        DequantizeLinear (OpenVINO 2026.4 does not): the largest one that divides the inputs is taken, if any does.
+        DequantizeLinear (OpenVINO 2026.4, which takes 4 and 8 bits, does not): the largest one that divides the inputs
+        is taken, if any does.
 
         Args:
             inputs: of the weight.

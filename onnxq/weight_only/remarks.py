@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from onnxq.console.terminal import plural
+from onnxq.console.terminal import listed, plural
 from onnxq.notes.reasons import to_exclude
 from onnxq.weight_only.find import Matrix
 from onnxq.weight_only.recipe import FASTEST, TABLE_BITS, Recipe
 
 __all__ = ["remarks", "title", "why_slow"]
+
+_NAMED = 4
+"""Layers that a remark names."""
 
 
 def why_slow(recipe: Recipe, quantized: Mapping[str, str]) -> str:
@@ -80,6 +83,7 @@ def remarks(matrices: Sequence[Matrix], recipe: Recipe, *, in_file: bool, halves
             f"the same numbers, in {TABLE_BITS} bits; --override '{tied[0].nodes[0].name}=weight_bits=4' stores it "
             "apart: a larger file, and where one row at a time is multiplied a faster product"
         )
+    notes += _about_widened([matrix for matrix in matrices if _is_widened(matrix, recipe)])
     asked = [matrix.asked for matrix in matrices if matrix.asked == matrix.bits(recipe) != recipe.bits]
     if asked:
         notes.append(
@@ -107,3 +111,21 @@ def remarks(matrices: Sequence[Matrix], recipe: Recipe, *, in_file: bool, halves
             f"{'it' if shared == 1 else 'them'} as packed"
         )
     return notes
+
+
+def _is_widened(matrix: Matrix, recipe: Recipe) -> bool:
+    """Whether it takes 4 bits since 2, asked for or among those to choose from, do not fit."""
+    free = min(recipe.widths) if matrix.chosen else TABLE_BITS if matrix.chooses else recipe.bits
+    wanted = matrix.asked or free
+    return matrix.multiplied and matrix.bits(recipe) == recipe.fitting_bits(matrix.shape[0], wanted) != wanted
+
+
+def _about_widened(matrices: Sequence[Matrix]) -> list[str]:
+    if not matrices:
+        return []
+    takes = "takes" if len(matrices) == 1 else "take"
+    readers = [f"{node.name} ({matrix.shape[0]})" for matrix in matrices for node in matrix.nodes]
+    return [
+        f"{plural(len(matrices), 'weight')} {takes} 4 bits and not 2, which onnxruntime multiplies with wrongly in the "
+        f"format qdq where outputs are no multiple of 4: {listed(readers, _NAMED)}. format=matmulnbits has 2 bits there"
+    ]

@@ -171,7 +171,7 @@ def test_weights_of_an_override_are_not_chosen_for(tmp_path: Path) -> None:
             OptionError,
             "avg_bits: 3 is not from 4 to 8. Blocks of 32, 64, 128 have 2 bits as well",
         ),
-        ({"avg_bits": 1, "format": "matmulnbits"}, OptionError, "1 is not from 2 to 8"),
+        ({"avg_bits": 1, "format": "matmulnbits"}, OptionError, "1 is not from 2 to 8$"),
         ({"save": "bits.toml"}, OptionError, "no choice to write without avg_bits"),
         ({"avg_bits": 5, "save": "nowhere/bits.toml"}, OutputError, "the folder does not exist"),
     ],

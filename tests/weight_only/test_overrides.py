@@ -95,8 +95,10 @@ def test_an_onnx_without_two_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for asked in refused:
         with pytest.raises(OptionError, match=r"the onnx installed has no integers of 2 bits. Install onnx 1.20"):
             quantize_weights(source, tmp_path / "q.onnx", **asked)
-    with pytest.raises(OptionError, match="3 is not from 4 to 8"):
+    with pytest.raises(OptionError, match=r"3 is not from 4 to 8. Install onnx 1.20 or later, or write .*=matmulnbits"):
         quantize_weights(source, tmp_path / "q.onnx", avg_bits=3)
+    with pytest.raises(OptionError, match=r"Blocks of 32, 64, 128 have 2 bits as well. Install onnx 1.20"):
+        quantize_weights(source, tmp_path / "q.onnx", avg_bits=3, block=16)
 
 
 def test_a_weight_of_two_readers_in_different_bits(tmp_path: Path) -> None:
