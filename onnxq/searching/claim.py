@@ -1,21 +1,38 @@
-"""One search at a time in a folder: a lock on a file in it, which ends with the process however that ends."""
+"""One search at a time in a folder: a lock on a file in it.
+
+It ends with the search, or with a killed process and the workers that this forked.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
 from typing import IO, ParamSpec, TypeVar
 
 from onnxq.errors import OptionError
 
-__all__ = ["LOCK", "claim", "claiming", "release"]
+__all__ = ["LOCK", "claim", "claiming", "remove_lock"]
 
 LOCK = ".lock"
-_held: ContextVar[list[IO[bytes]] | None] = ContextVar("held", default=None)
+_TRIES = 10
+
+
+@dataclass
+class _Held:
+    """What a search has claimed: open files, and the process that it runs in."""
+
+    files: list[IO[bytes]] = field(default_factory=list)
+    process: int = field(default_factory=os.getpid)
+
+
+_held: ContextVar[_Held | None] = ContextVar("held", default=None)
 
 _Given = ParamSpec("_Given")
 _Found = TypeVar("_Found")
@@ -33,45 +50,69 @@ def claiming(search: Callable[_Given, _Found]) -> Callable[_Given, _Found]:
 
 
 def claim(folder: Path) -> None:
-    """Have a folder alone until the search ends that asks for it; of no effect outside of one.
+    """Have a folder alone until the search ends that asks for it; outside of one, it is only made.
 
     Where the file system knows no locks, nobody is kept out.
 
     Args:
-        folder: is there.
+        folder: made if it is missing.
 
     Raises:
         OptionError: another search is at work there, of this process or another one.
         OSError: nothing can be written there.
     """
+    held, path = _held.get(), folder / LOCK
+    for _ in range(_TRIES):
+        with suppress(FileNotFoundError):  # another search has just ended, and removed the file or the folder
+            folder.mkdir(parents=True, exist_ok=True)
+            if held is None:
+                return
+            file = open(path, "ab")  # noqa: SIM115  # closed by _release
+            held.files.append(file)
+            if not _lock(file):
+                raise OptionError(
+                    "another search is at work there",
+                    where=str(folder),
+                    hint="Wait until it has ended, or give another output or --resume-dir",
+                )
+            if sys.platform == "win32" or os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                return
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+
+
+def remove_lock(folder: Path) -> None:
+    """Give back what is claimed, a folder without its lock: nobody can hold one on a file that is gone.
+
+    Raises:
+        OSError: it cannot be removed, as on Windows while another search looks at it.
+    """
     held = _held.get()
-    if held is None:
-        return
-    file = open(folder / LOCK, "ab")  # noqa: SIM115  # closed by _claims
-    held.append(file)
-    if not _lock(file):
-        raise OptionError(
-            "another search is at work there",
-            where=str(folder),
-            hint="Wait until it has ended, or give another output or --resume-dir",
-        )
+    if sys.platform == "win32":  # what is open cannot be removed there
+        _release(held)
+    try:
+        (folder / LOCK).unlink(missing_ok=True)
+    finally:
+        _release(held)
 
 
 @contextmanager
 def _claims() -> Iterator[None]:
     """What is claimed within is given back at the end."""
-    held: list[IO[bytes]] = []
+    held = _Held()
     token = _held.set(held)
     try:
         yield
     finally:
         _held.reset(token)
-        release(held)
+        _release(held)
 
 
-def release(held: list[IO[bytes]] | None = None) -> None:
-    """Give back what is claimed: a folder is removed without its lock."""
-    for file in held if held is not None else _held.get() or []:
+def _release(held: _Held | None) -> None:
+    """Give back what is claimed; a forked worker, which shares the locks, closes its files only."""
+    while held is not None and held.files:
+        file = held.files.pop()
+        if held.process == os.getpid():
+            _unlock(file)
         file.close()
 
 
@@ -82,8 +123,8 @@ def _lock(file: IO[bytes]) -> bool:
 
         try:
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
+        except OSError as error:  # of other numbers: no locks here
+            return error.errno not in (errno.EACCES, errno.EDEADLK)
         return True
     import fcntl
 
@@ -94,3 +135,12 @@ def _lock(file: IO[bytes]) -> bool:
     except OSError:  # no locks here
         return True
     return True
+
+
+def _unlock(file: IO[bytes]) -> None:
+    """Unlock a file that forked workers may have open as well; on Windows there are none, and closing does it."""
+    if sys.platform != "win32":
+        import fcntl
+
+        with suppress(OSError):  # no locks here
+            fcntl.flock(file, fcntl.LOCK_UN)

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from onnxq.deciding.rescue import Blame
 from onnxq.errors import OptionError, OutputError
 from onnxq.file_system import is_there
 from onnxq.searching.attempt import Attempt
-from onnxq.searching.claim import LOCK, claim, release
+from onnxq.searching.claim import LOCK, claim, remove_lock
 
 __all__ = ["State", "file_digest"]
 
@@ -53,15 +54,12 @@ class State:
         self.blame: list[Blame] | None = None
         self.attempts: dict[tuple[str, str], Attempt] = {}
         self._of, self._statistics = dict(of), ""
-        started = is_there(self.folder, OptionError) and (self.folder / _NAME).exists()
-        if not started and self.folder.exists() and not self._is_a_start():
-            raise OptionError("does not hold a search", where=str(self.folder), hint=_START)
+        self._has_begun()  # nothing is written to a folder of something else
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
             claim(self.folder)
         except OSError as error:
             raise _unwritable(self.folder, error) from error
-        if started:
+        if self._has_begun():  # before it was claimed, another search may have
             self._read()
         self.resumed = len(self.attempts)
         try:
@@ -145,11 +143,12 @@ class State:
             raise _unwritable(self.folder, error) from error
 
     def remove(self) -> None:
-        """Remove what the search wrote, and the folder where it made that."""
-        self._remove_files()
-        release()
-        (self.folder / LOCK).unlink(missing_ok=True)
-        if not any(self.folder.iterdir()):
+        """Remove what the search wrote, and the folder where nothing else is in it; what cannot be removed stays."""
+        with suppress(OSError):
+            self._remove_files()
+        with suppress(OSError):
+            remove_lock(self.folder)
+        with suppress(OSError):  # another search may have begun in it
             self.folder.rmdir()
 
     def _read(self) -> None:
@@ -192,6 +191,20 @@ class State:
         shutil.rmtree(self.folder / _ATTEMPTS, ignore_errors=True)
         for name in (_STATISTICS, "float.onnx", "float.onnx.data", _NAME):
             (self.folder / name).unlink(missing_ok=True)
+
+    def _has_begun(self) -> bool:
+        """Whether a search has noted something in the folder.
+
+        Raises:
+            OptionError: it holds something else, or cannot be looked at.
+        """
+        if not is_there(self.folder, OptionError):
+            return False
+        if (self.folder / _NAME).exists():
+            return True
+        if not self._is_a_start():
+            raise OptionError("does not hold a search", where=str(self.folder), hint=_START)
+        return False
 
     def _is_a_start(self) -> bool:
         """Whether the folder holds no more than a search leaves that was stopped in its first moment."""
