@@ -91,12 +91,19 @@ class Attempt:
 
 
 def fastest(attempts: list[Attempt]) -> Attempt | None:
-    """One that meets the target and that no other such is clearly faster than; of those like it the one tried first."""
-    chosen: Attempt | None = None
-    for attempt in attempts:
-        if attempt.meets and (chosen is None or faster(attempt, chosen)):
-            chosen = attempt
-    return chosen
+    """Of those that meet the target and are as fast as the fastest of them, see :func:`faster`, the one tried first.
+
+    On a target whose time is not known: the first of the smallest of those with about the largest share quantized.
+    """
+    enough = [attempt for attempt in attempts if attempt.meets]
+    shares = [attempt.quantized for attempt in enough if attempt.quantized is not None]
+    if enough and len(shares) == len(enough):
+        most = max(shares)
+        enough = [a for a, share in zip(enough, shares, strict=True) if most - share <= NEARLY]
+        least = min(attempt.bytes for attempt in enough)
+        return next(attempt for attempt in enough if attempt.bytes <= least * SLOWER)
+    time = min(map(_time, enough), default=0.0)
+    return next((attempt for attempt in enough if _time(attempt) <= time * SLOWER), None)
 
 
 def faster(one: Attempt, other: Attempt) -> bool:
@@ -112,10 +119,11 @@ def faster(one: Attempt, other: Attempt) -> bool:
 
 
 def hardly_faster(attempts: list[Attempt], chosen: Attempt) -> Attempt | None:
-    """The fastest that meets the target, where by its figure that is another one than was chosen."""
+    """The fastest that meets the target, where by its figure alone that is another one than was chosen."""
     other = min((a for a in attempts if a.meets), key=lambda a: (_time(a), -(a.quantized or 0.0)), default=chosen)
     one_time = _time(other) < _time(chosen)
-    return other if one_time or (other.quantized or 0.0) > (chosen.quantized or 0.0) else None
+    ahead = one_time or (other.quantized or 0.0) > (chosen.quantized or 0.0)
+    return other if ahead and not faster(other, chosen) else None
 
 
 def best(attempts: list[Attempt]) -> Attempt | None:

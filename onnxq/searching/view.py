@@ -60,9 +60,7 @@ def searched(screen: Screen, source: str, output: str, found: Search, seconds: f
         other = hardly_faster(list(found.attempts), found.best)
         if other is not None:
             within = f"{NEARLY:.0%} of the work" if found.best.quantized is not None else f"{SLOWER - 1:.0%}"
-            said = (
-                f"{other.name} is no more than {within} ahead of it, which counts as equal: the earlier one is written"
-            )
+            said = f"{other.name} is no more than {within} ahead of it, which counts as equally fast"
             screen.line(f"  {screen.style('note', 'dim')}  {said}")
         if found.best.time is not None and found.best.time > SLOWER:
             said = f"it is slower than the float model. {to_exclude(found.report.get('quantized_ops', {}))}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import cast
 
 import pytest
@@ -40,6 +41,18 @@ def test_without_a_time_more_quantized_work_wins_then_the_smaller_file() -> None
     assert fastest([simulated(1, 1.0), second := simulated(2, 0.995, 50)]) is second
     assert fastest([simulated(1, 1.0, meets=False), second := simulated(2, 0.2)]) is second
     assert not faster(simulated(1, 1.0), simulated(2, 1.0)) and faster(simulated(1, 1.0), simulated(2, 0.5))
+
+
+def test_no_chain_of_small_steps_leads_away_from_the_fastest() -> None:
+    """Each is like the one before it, but the last is not like the first: what counts is the best figure of all."""
+    steps = [simulated(1, 0.909, 100), simulated(2, 0.900, 90), simulated(3, 0.891, 80)]
+    for order in itertools.permutations(steps):
+        assert fastest(list(order)) is steps[1], "the smallest of those that quantize nearly as much as the first"
+    times = [made(number, time=time) for number, time in enumerate((0.95, 0.99, 1.03))]
+    for timed in itertools.permutations(times):
+        assert fastest(list(timed)) is next(a for a in timed if a is not times[2]), (
+            "the first of those like the fastest"
+        )
 
 
 def test_attempts_of_before_shares_were_noted_are_read() -> None:
