@@ -26,6 +26,7 @@ from onnxq.deciding.tails import amplified_tails
 from onnxq.deciding.ties import crowded_concats
 from onnxq.errors import ExecutionError
 from onnxq.measuring.chosen_rows import chosen_rows
+from onnxq.measuring.decibels import sqnr_of
 from onnxq.measuring.judging import judged, lifts
 from onnxq.measuring.metrics import Errors, kept_signal
 from onnxq.measuring.outputs import errors_of
@@ -128,7 +129,7 @@ def to_rescue(decider: Decider, quantized: Quantized, judges: Collection[str], r
     for name in to_keep_float(records, rest):
         record = by_node[name]
         alone = "quantized alone" if len(record.nodes) == 1 else "quantized alone with the layers around it,"
-        left = -10 * math.log10(record.noise) if record.noise > 0 else math.inf
+        left = sqnr_of(record.noise)
         reasons[name] = f"{alone} it leaves {left:.0f} dB at the outputs"
     return reasons
 

@@ -121,8 +121,7 @@ def faster(one: Attempt, other: Attempt) -> bool:
 def hardly_faster(attempts: list[Attempt], chosen: Attempt) -> Attempt | None:
     """The fastest that meets the target, where by its figure alone that is another one than was chosen."""
     other = min((a for a in attempts if a.meets), key=lambda a: (_time(a), -(a.quantized or 0.0)), default=chosen)
-    one_time = _time(other) < _time(chosen)
-    ahead = one_time or (other.quantized or 0.0) > (chosen.quantized or 0.0)
+    ahead = _time(other) < _time(chosen) or (other.quantized or 0.0) > (chosen.quantized or 0.0)
     return other if ahead and not faster(other, chosen) else None
 
 
