@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from onnxq.options import Options
+from onnxq.spec import FEW_BITS
 
 __all__ = ["TRIED", "UNTRIED", "algorithms_of", "improves", "learns", "samples_to_keep"]
 
@@ -12,9 +13,8 @@ UNTRIED = "best, the time was up before: "
 """How the note begins that says what it has not."""
 _VERIFIED = 32
 _LEARNED_FROM = 64
-_OF_FEW_BITS = 4, 256
-"""Bits of weights up to which so many samples are held back instead: learning gains up to 1 dB from them, at 8 bits
-next to nothing."""
+_LEARNED_FROM_IN_FEW_BITS = 256
+"""Weights of few bits gain up to 1 dB from so many, those of 8 next to nothing."""
 
 
 def algorithms_of(options: Options) -> tuple[str, ...]:
@@ -40,6 +40,6 @@ def samples_to_keep(options: Options) -> int:
         return options.keep
     if not learns(options):
         return _VERIFIED
-    few, samples = _OF_FEW_BITS
     asked = (options.weight_bits, *(change.weight_bits for _, change in options.override))
-    return samples if any(bits is not None and bits <= few for bits in asked) else _LEARNED_FROM
+    few = any(bits is not None and bits <= FEW_BITS for bits in asked)
+    return _LEARNED_FROM_IN_FEW_BITS if few else _LEARNED_FROM

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass, field
 
 __all__ = [
+    "FEW_BITS",
     "NEWEST_OPSET",
     "WIDE",
     "WIDE_OPSET",
@@ -17,6 +18,8 @@ __all__ = [
     "Scheme",
 ]
 
+FEW_BITS = 4
+"""Bits of weights up to which learning them gains much; at 8, next to nothing."""
 WIDE = 16
 """Bits of what 8 would spoil."""
 WIDE_OPSET = 21

@@ -80,13 +80,13 @@ def test_the_same_seed_gives_the_same_numbers(quantized: onnxq.Quantized) -> Non
 
 def test_features_of_a_file_without_its_relus_are_what_is_read(tmp_path: Path) -> None:
     """A quantizer stands for the Relu in front of it, whose output it is that the float model shows."""
-    from onnxq.finetune import _features
+    from onnxq.finetuning.teacher import features_of
     from onnxq.torch.executor import Executor
     from onnxq.torch.student import Student
 
     onnxq.quantize(residual(), FEEDS, options=Options(placement="all"), output=tmp_path / "q.onnx")
     given, reference = onnxq.read(tmp_path / "q.onnx"), ir.from_proto(residual())
-    names = _features(given, reference)
+    names = features_of(given, reference)
     assert "Relu" not in {node.op_type for node in given.model.graph}
     made = {value.name: node.op_type for node in reference.graph for value in node.outputs}
     assert "Relu" in {made[name] for name in names}
@@ -100,7 +100,7 @@ def test_features_of_a_file_without_its_relus_are_what_is_read(tmp_path: Path) -
 
 def test_features_are_not_tensors_that_an_algorithm_rescaled(tmp_path: Path) -> None:
     """The float model's of the same name hold other numbers, which would teach what is wrong."""
-    from onnxq.finetune import _features
+    from onnxq.finetuning.teacher import features_of
 
     factors = np.geomspace(1, 1000, 16, dtype=np.float32)
     model = build(
@@ -119,7 +119,7 @@ def test_features_are_not_tensors_that_an_algorithm_rescaled(tmp_path: Path) -> 
     for algorithms in (("bias_correction",), ("equalize",)):
         options = Options(placement="all", per_channel=False, algorithms=algorithms)
         onnxq.quantize(model, feeds, options=options, output=tmp_path / "q.onnx")
-        found.append(set(_features(onnxq.read(tmp_path / "q.onnx"), ir.from_proto(model))))
+        found.append(set(features_of(onnxq.read(tmp_path / "q.onnx"), ir.from_proto(model))))
     assert found[0] - found[1] == {"r"} and found[1]
 
 

@@ -20,6 +20,7 @@ from onnxq.calibration.capture import capture
 from onnxq.calibration.statistics import KeptSample
 from onnxq.plan import Edge
 from onnxq.qparams import fake_quantize
+from onnxq.spec import FEW_BITS
 
 __all__ = ["LARGEST", "Seen", "batches", "moments_of"]
 
@@ -27,9 +28,6 @@ Array = NDArray[Any]
 
 LARGEST = 6144
 """Largest number of inputs of a group: its second moments take 302 MB."""
-_FEW_BITS = 4
-"""Bits of weights up to which so much is gained that more samples are worth more than guards that taught nothing. Of 8
-bits gains are a matter of chance without such guards: with a classifier of pages a loss of 4 dB was told as 9 more."""
 _BUDGET = 1 << 30
 """Bytes of moments held at a time."""
 _MOST = 64
@@ -121,8 +119,12 @@ def moments_of(draft: Draft, layers: Sequence[QuantizedLayer], *, prefix: bool =
 
 
 def _is_taught_by_all(draft: Draft, layer: QuantizedLayer) -> bool:
-    """Whether a layer is learned from the samples that guard as well, once these have told."""
-    return draft.guards_teach and draft.numbers[layer.site].spec.bits <= _FEW_BITS
+    """Whether a layer is learned from the samples that guard as well, once these have told.
+
+    In few bits so much is gained that more samples are worth more than guards that taught nothing. In 8, gains are a
+    matter of chance without such guards: with a classifier of pages a loss of 4 dB was told as 9 more.
+    """
+    return draft.guards_teach and draft.numbers[layer.site].spec.bits <= FEW_BITS
 
 
 def _accumulate(

@@ -1,0 +1,1 @@
+"""What ``finetune`` learns from, and how it judges what it has learned."""

@@ -1,0 +1,62 @@
+"""The float model that a quantized one learns from."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxq.errors import ModelError
+from onnxq.integer_operators import quantizing
+from onnxq.measuring.rescaled import rescaled_apart
+from onnxq.notes.reasons import counts
+from onnxq.options import Options
+from onnxq.ort.session import inputs_of
+from onnxq.prepare import Prepared
+from onnxq.quantized import Quantized
+
+__all__ = ["features_of", "not_the_model_quantized", "teacher_of"]
+
+_MOST_FEATURES = 16
+
+
+def teacher_of(given: Quantized, prepared: Prepared) -> ir.Model:
+    """The float model as the target of a quantized one wants it.
+
+    Raises:
+        ModelError: it is quantized, or another model than the one that was, or the one to train is not quantized.
+    """
+    if not given.qparams:
+        raise ModelError("the model carries no quantizers", hint="Quantize it first, with 'onnxq quantize'")
+    if carried := quantizing(prepared.model):
+        raise not_the_model_quantized(f"it is quantized itself: {counts(carried)}")
+    teacher, _ = prepared.for_target(given.backend, Options())
+    _require_same_names(given.model, teacher)
+    return teacher
+
+
+def features_of(given: Quantized, teacher: ir.Model) -> list[str]:
+    """Tensors that both graphs make alike and a quantizer stands behind, evenly spaced over the depth."""
+    there = {v.name for node in teacher.graph for v in node.outputs} - rescaled_apart(given.model, teacher)
+    sites = {s.tensor for s in given.plan.sites if s.role == "activation"}
+    outputs = {v.name for v in given.model.graph.outputs}
+    made = [v.name or "" for node in given.model.graph for v in node.outputs if v.dtype in (None, ir.DataType.FLOAT)]
+    found = [name for name in made if name in sites and name in there and name not in outputs]
+    count = min(_MOST_FEATURES, len(found))
+    return [found[round(k * (len(found) - 1) / max(count - 1, 1))] for k in range(count)]
+
+
+def not_the_model_quantized(what: str) -> ModelError:
+    """The error of a teacher that cannot be the model that was quantized."""
+    return ModelError(what, where="the float model", hint="Give the float model that was quantized")
+
+
+def _require_same_names(model: ir.Model, teacher: ir.Model) -> None:
+    """Of inputs and outputs."""
+    pairs = {
+        "inputs": ([i.name for i in inputs_of(model)], [i.name for i in inputs_of(teacher)]),
+        "outputs": ([v.name or "" for v in model.graph.outputs], [v.name or "" for v in teacher.graph.outputs]),
+    }
+    for word, (names, wanted) in pairs.items():
+        if names != wanted:
+            raise not_the_model_quantized(
+                f"its {word} are {', '.join(wanted)}, those of the quantized model {', '.join(names)}"
+            )
