@@ -9,7 +9,8 @@ what the runtime loses no more than the simulation is no fault of it.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from onnxq.graph.shapes import forget_shapes
 from onnxq.locations import find_artifact
 from onnxq.measuring.layerwise import LayerAgreement, compare_layers, require_layers
 from onnxq.measuring.loss import Loss, losses
+from onnxq.measuring.metrics import Errors
 from onnxq.measuring.run_in_float import run_in_float
 from onnxq.measuring.side_by_side import errors_between, plain_outputs, steps_of
 from onnxq.options import ImageOptions
@@ -41,6 +43,8 @@ from onnxq.runtimes.child import examine
 from onnxq.runtimes.runtime import Examination, Runtime
 
 __all__ = ["TIMEOUT", "can_be_read", "verify"]
+
+Arrays = Mapping[str, NDArray[Any]]
 
 TIMEOUT = 900.0
 """Seconds for a runtime, where nobody says."""
@@ -84,9 +88,7 @@ def verify(
         BackendError: it is no artifact of the target: it cannot be read back, nothing in it is quantized, or another
             target's table lies beside it.
     """
-    timeout = plain(timeout)
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
-        raise OptionError(f"{timeout!r} is not a number of seconds above 0", where="timeout")
+    timeout = _seconds(timeout)
     if isinstance(artifact, Quantized):
         backend, artifact = artifact.backend.name, written_file(artifact)
     target, reporter = backend_named(backend), reporter or Silent()
@@ -103,32 +105,24 @@ def verify(
     asked = None if runtime is None else _Asked(runtime, feeds, timeout, reporter)
     seen = Examination("", "") if asked is None else asked.whole(path)
     by_layer, missing = asked.by_layer(model) if asked is not None and layers else ((), None)
-    simulated = model if form == "onnx" else quantized.rendered()
-    if form != "onnx":
-        forget_shapes(simulated)
     with reporter.phase("run in onnxruntime", total=len(feeds)) as advance:
-        reference = plain_outputs(simulated, feeds, advance)
-    inside = plain_outputs(quantized.model, feeds, lambda _: None)
-    lost: dict[str, Loss] = {}
+        simulated = plain_outputs(model if form == "onnx" else _rendered(quantized), feeds, advance)
+    floats = plain_outputs(quantized.model, feeds, lambda _: None)
     if runtime is not None and runtime.runs:
-        compared = f"{runtime.title} against onnxruntime without optimizations"
-        errors, lsb = errors_between(list(zip(reference, seen.outputs, strict=True)), steps_of(quantized))
-        lost = losses(inside, reference, seen.outputs)
+        figures = _against_simulation(runtime, seen.outputs, simulated, floats, steps_of(quantized))
     else:
-        what = f"{runtime.title} compiled it, without running it; " if runtime is not None else ""
-        compared = f"{what}simulated in onnxruntime, against the float model inside{rewritten_before(target)}"
-        errors, lsb = errors_between(list(zip(inside, reference, strict=True)), {})
+        figures = _against_float(target, runtime, simulated, floats)
     in_float = run_in_float(quantized.plan, runtime.title, seen.integer, seen.floating) if runtime is not None else []
     return Agreement(
         backend=backend,
         artifact=path,
         format=form,
         runtime=f"{runtime.title} {seen.version}" if runtime is not None else None,
-        compared=compared,
+        compared=figures.compared,
         simulated=runtime is None or not runtime.runs,
-        outputs=errors,
-        lsb=lsb,
-        against_float=lost,
+        outputs=figures.outputs,
+        lsb=figures.lsb,
+        against_float=figures.against_float,
         integer=seen.integer,
         floating=seen.floating,
         remarks=(*seen.remarks, *in_float, *no_quantizers(quantized, model)),
@@ -137,6 +131,58 @@ def verify(
         layers_missing=missing,
         steps=runtime.steps if runtime is not None else 0,
     )
+
+
+def _seconds(timeout: float) -> float:
+    """A limit as a Python number.
+
+    Raises:
+        OptionError: it is not above 0.
+    """
+    timeout = plain(timeout)
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
+        raise OptionError(f"{timeout!r} is not a number of seconds above 0", where="timeout")
+    return timeout
+
+
+def _rendered(quantized: Quantized) -> ir.Model:
+    """The simulation of a float model with a table beside it."""
+    model = quantized.rendered()
+    forget_shapes(model)
+    return model
+
+
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """What was compared with what, and what that showed, as :class:`onnxq.agreement.Agreement` tells it."""
+
+    compared: str
+    outputs: Mapping[str, Errors]
+    lsb: Mapping[str, float] = field(default_factory=dict)
+    against_float: Mapping[str, Loss] = field(default_factory=dict)
+
+
+def _against_simulation(
+    runtime: Runtime,
+    computed: Sequence[Arrays],
+    simulated: Sequence[Arrays],
+    floats: Sequence[Arrays],
+    steps: Mapping[str, float],
+) -> _Figures:
+    """What a runtime computed: against the simulation, and how much more it loses to the float model than that."""
+    outputs, lsb = errors_between(list(zip(simulated, computed, strict=True)), steps)
+    compared = f"{runtime.title} against onnxruntime without optimizations"
+    return _Figures(compared, outputs, lsb, losses(floats, simulated, computed))
+
+
+def _against_float(
+    target: Backend, runtime: Runtime | None, simulated: Sequence[Arrays], floats: Sequence[Arrays]
+) -> _Figures:
+    """The simulation against the float model inside, where no runtime computes."""
+    outputs, _ = errors_between(list(zip(floats, simulated, strict=True)), {})
+    what = f"{runtime.title} compiled it, without running it; " if runtime is not None else ""
+    compared = f"{what}simulated in onnxruntime, against the float model inside{rewritten_before(target)}"
+    return _Figures(compared, outputs)
 
 
 def _runtime_of(target: Backend, *, simulation: bool, layers: bool) -> Runtime | None:
