@@ -26,6 +26,7 @@ class Activations:
         self._arrays: dict[tuple[str, int], NDArray[Any]] = {}
         self._files: dict[tuple[str, int], Path] = {}
         self._shapes: dict[tuple[str, int], tuple[int, ...]] = {}
+        self._defaults: dict[str, NDArray[Any]] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._count = 0
 
@@ -43,9 +44,15 @@ class Activations:
         np.save(path, array)
         self._files[name, sample] = path
 
+    def put_default(self, name: str, array: NDArray[Any]) -> None:
+        """Give samples an array for which none is put; it is not copied."""
+        self._defaults[name] = array
+
     def get(self, name: str, sample: int) -> NDArray[Any]:
-        """An array that was put there."""
+        """An array that was put there, or else the default."""
         key = (name, sample)
+        if key not in self._shapes and name in self._defaults:
+            return self._defaults[name]
         return self._arrays[key] if key in self._arrays else np.load(self._files[key])
 
     def has(self, name: str, sample: int) -> bool:
@@ -54,8 +61,12 @@ class Activations:
 
     def common_shape(self, name: str, samples: int) -> list[int | None]:
         """The sizes of a tensor's axes, None where samples differ."""
-        first, *rest = (self._shapes[name, sample] for sample in range(samples))
+        first, *rest = (self._shape(name, sample) for sample in range(samples))
         return [n if all(other[axis : axis + 1] == (n,) for other in rest) else None for axis, n in enumerate(first)]
+
+    def _shape(self, name: str, sample: int) -> tuple[int, ...]:
+        key = (name, sample)
+        return self._shapes[key] if key in self._shapes else self._defaults[name].shape
 
     def names(self) -> list[str]:
         """Tensors that are there."""
@@ -63,6 +74,7 @@ class Activations:
 
     def drop(self, name: str, samples: int) -> None:
         """Forget a tensor."""
+        self._defaults.pop(name, None)
         for sample in range(samples):
             self._shapes.pop((name, sample), None)
             held = self._arrays.pop((name, sample), None)
@@ -77,6 +89,7 @@ class Activations:
         self._arrays.clear()
         self._files.clear()
         self._shapes.clear()
+        self._defaults.clear()
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None

@@ -23,7 +23,7 @@ from onnxq.ort.session import Session
 from onnxq.weight_only.activations import Activations
 from onnxq.weight_only.tensors import in_memory
 
-__all__ = ["Segment", "SegmentedModel", "model_of", "within"]
+__all__ = ["Segment", "SegmentedModel", "fill", "model_of", "within"]
 
 _BYTES = 64 << 20
 """Weights of a segment."""
@@ -93,12 +93,7 @@ class SegmentedModel:
         Yields:
             Each segment once it has run, with the number of samples.
         """
-        samples = 0
-        names = [value.name or "" for value in self._model.graph.inputs]
-        for samples, feed in enumerate(feeds, 1):
-            for name in names:
-                if name in feed:
-                    kept.put(name, samples - 1, np.asarray(feed[name]))
+        samples = fill(kept, self._model, feeds)
         outputs = {value.name for value in self._model.graph.outputs}
         for segment in self.segments:
             if segment.writes or segment.inner:
@@ -125,6 +120,29 @@ class SegmentedModel:
                 kept.put(shown.get(name, name), sample, array)
         del session, model
         give_back()
+
+
+def fill(kept: Activations, model: ir.Model, feeds: Iterable[Mapping[str, NDArray[Any]]]) -> int:
+    """Put what samples give to the inputs of a model, and what the model itself has for those that are left out.
+
+    Args:
+        kept: where to.
+        model: whose inputs; a sample may hold other arrays as well.
+        feeds: the samples, read once.
+
+    Returns:
+        The number of samples.
+    """
+    inputs = {value.name or "": value.const_value for value in model.graph.inputs}
+    for name, tensor in inputs.items():
+        if tensor is not None:
+            kept.put_default(name, tensor.numpy())
+    samples = 0
+    for samples, feed in enumerate(feeds, 1):
+        for name in inputs:
+            if name in feed:
+                kept.put(name, samples - 1, np.asarray(feed[name]))
+    return samples
 
 
 def within(node: ir.Node) -> Iterator[ir.Node]:

@@ -19,7 +19,7 @@ from onnxq.memory import give_back
 from onnxq.ort.session import Session
 from onnxq.weight_only.activations import Activations
 from onnxq.weight_only.find import Matrix
-from onnxq.weight_only.segments import Segment, SegmentedModel, model_of
+from onnxq.weight_only.segments import Segment, SegmentedModel, fill, model_of
 from onnxq.weight_only.tensors import read
 
 __all__ = ["output_noise"]
@@ -57,9 +57,7 @@ def output_noise(
     kept, samples = Activations(), len(feeds)
     begun: set[int] = set()
     try:
-        for sample, feed in enumerate(feeds):
-            for name, array in feed.items():
-                kept.put(name, sample, np.asarray(array))
+        fill(kept, model, feeds)
         for segment in parts:
             if segment.writes:
                 _run(model, segment, matrices, changed, kept, samples, begun, runtime)

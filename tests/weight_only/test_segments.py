@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 
 from onnxq.graph.files.load import load
 from onnxq.ort.session import Session
-from onnxq.weight_only import segments
+from onnxq.weight_only import quantize_weights, segments
 from onnxq.weight_only.activations import Activations
 from onnxq.weight_only.segments import SegmentedModel
 from tests.models import build, feeds_for, normal
@@ -98,6 +100,30 @@ def test_an_attention_whose_sizes_come_from_outside() -> None:
     whole = Session(proto.SerializeToString())
     for sample, feed in enumerate(feeds):
         np.testing.assert_allclose(kept.get("y", sample), whole.run(feed)["y"], rtol=1e-5, atol=1e-5)
+
+
+def test_an_input_that_a_sample_leaves_out_has_the_model_s_own_value(tmp_path: Path) -> None:
+    proto = build(
+        """(float[N, 64] x, float[64] scale) => (float[N, 64] y) {
+            a = MatMul (x, w)
+            b = Mul (a, scale)
+            y = MatMul (b, v)
+        }""",
+        w=normal(64, 64),
+        v=normal(64, 64, seed=1),
+        scale=normal(64, seed=2, scale=1.0),
+    )
+    feeds = [{"x": normal(4, 64, seed=seed, scale=1.0)} for seed in range(4)]
+    feeds[1]["scale"] = normal(64, seed=9, scale=1.0)
+    kept = Activations()
+    list(SegmentedModel(load(proto), limit=0).run(feeds, kept))
+    whole = Session(proto.SerializeToString())
+    for sample, feed in enumerate(feeds):
+        np.testing.assert_allclose(kept.get("y", sample), whole.run(feed)["y"], rtol=1e-5, atol=1e-5)
+    source, output = tmp_path / "m.onnx", tmp_path / "q.onnx"
+    onnx.save(proto, source)
+    made = quantize_weights(source, output, format="matmulnbits", avg_bits=8, data=feeds)
+    assert made.verification is not None and made.verification.outputs["y"].sqnr > 35
 
 
 def test_activations_on_the_disk() -> None:
