@@ -11,8 +11,8 @@ kernel with those.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,12 @@ import onnx_ir as ir
 from onnxq.backend import Backend, Kind
 from onnxq.calibration.weights import weight_range
 from onnxq.console.progress import Reporter, Silent
+from onnxq.dynamic_layers import layers_to_quantize
 from onnxq.errors import OutputError
 from onnxq.graph.files.save import save
-from onnxq.graph.recognition.region import ELEMENTWISE
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_constants, all_nodes
-from onnxq.graph.values import constant_array, is_constant
-from onnxq.integer_operators import QUANTIZERS
+from onnxq.graph.values import constant_array
 from onnxq.locations import spare
 from onnxq.measuring.final_check import final_check
 from onnxq.measuring.samples_to_judge import samples_to_judge
@@ -36,15 +35,13 @@ from onnxq.notes.aloud import say
 from onnxq.notes.cautions import poor, vague
 from onnxq.numbers import unusable_constants
 from onnxq.options import ImageOptions, Options
-from onnxq.options.selection import Selection
 from onnxq.plan import Kept, Plan
 from onnxq.planning.placement import elements
 from onnxq.planning.planner import settled_plan
-from onnxq.planning.weightless import ALREADY, reads_quantized, why_no_weights
 from onnxq.prepare import Prepared, backend_named
 from onnxq.qparams import QParams, from_range
 from onnxq.quantized import Quantized
-from onnxq.render.ranges_at_run import take_ranges_at_run, unsaid
+from onnxq.render.ranges_at_run import take_ranges_at_run
 from onnxq.rewritten import HOME, Rewritten, nothing_done, refuse_unused
 
 __all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "require", "rewrite", "runs_in_integers"]
@@ -60,16 +57,11 @@ HELP: Mapping[str, str] = {
 
 _USED = ("include", "exclude", "samples", "opset", "simplify", "providers", "custom_op_library")
 _HINTS = {"per_channel": "Write dynamic:per_channel={value}"}
-_OPS = ("MatMul", "Gemm", "LSTM", "Attention")
-"""What is faster so. Conv can be asked for by ``include``; its integer kernel is slower than the float one."""
 _LEAST_STORED = 1024
 """Elements from which the weight of a layer that stays float is stored as integers."""
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 _UNCORRECTED = "rounded weights of a convolution need its bias corrected on data"
 _NOTHING = "no node that onnxruntime can quantize at run time reads a constant float32 weight"
-_LEAST = 2
-_ATTENTION_INPUTS = 5
-"""Inputs of an Attention that QAttention has as well: data, weight, bias, mask, past."""
 
 
 def require(options: Options) -> None:
@@ -123,46 +115,70 @@ def rewrite(
     spare(output, model=prepared.model)
     float_model = prepared.at_opset(prepared.model.opset_imports.get("", 14), options.opset)
     kept, there = samples_to_judge(prepared.model, data, options, image, reporter)
-    chosen, refused = _choose(float_model, options)
     table = _table(per_channel=per_channel, reduce_range=reduce_range)
-    plan, lacking = _plan(float_model, table, options, chosen)
-    numbers = _numbers(float_model, plan, reporter)
-    result = Quantized(float_model, plan, numbers, table, version=metadata.version("onnxq")).qdq()
-    done = take_ranges_at_run(result, chosen.keys() & plan.stored.keys())
-    finish = backend_named(HOME).finish
-    if finish is not None:
-        finish(result, plan)
-    refused += [
-        Kept(name, op, lacking.get(name) or "its weights are computed at run time, or not float32")
-        for name, op in chosen.items()
-        if name not in done
-    ]
-    forget_shapes(result)
+    made = _made(float_model, table, options, reporter)
     with reporter.phase("check", total=1, unit="models") as advance:
         checked = final_check(
             prepared.model,
-            result,
+            made.model,
             kept,
             float_bytes=prepared.bytes,
             providers=options.providers,
             custom_op_library=options.custom_op_library,
         )
         advance(1)
-    quantized = {name: op for name, op in chosen.items() if name in done}
-    stored = {name: op for name, op in plan.stored.items() if name not in done}
     told = (
         *prepared.warnings,
-        *([] if quantized or stored else [nothing_done(refused, _NOTHING)]),
+        *([] if made.quantized or made.stored else [nothing_done(made.refused, _NOTHING)]),
         *checked.warnings,
         *vague(checked, there),
         *poor(checked, options),
     )
     checked = replace(checked, warnings=told)
     say(checked)
-    files = save(result, output)
-    notes = ["nothing runs in integers: weights are stored as integers alone"] if stored and not done else []
+    files = save(made.model, output)
+    only_stored = made.stored and not made.quantized
+    notes = ["nothing runs in integers: weights are stored as integers alone"] if only_stored else []
     title = f"dynamic: int8 weights per {'channel' if per_channel else 'tensor'}{', 7 bits' if reduce_range else ''}"
-    return Rewritten(title, files, quantized, refused, notes, prepared.notes, checked, stored)
+    return Rewritten(title, files, made.quantized, made.refused, notes, prepared.notes, checked, made.stored)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A model quantized dynamically.
+
+    Attributes:
+        model: as it is written.
+        quantized: node name → operator, of what runs in integers.
+        stored: of what computes in float, with its weights stored as integers.
+        refused: what could have run in integers, and why it does not.
+    """
+
+    model: ir.Model
+    quantized: Mapping[str, str]
+    stored: Mapping[str, str]
+    refused: Sequence[Kept]
+
+
+def _made(model: ir.Model, table: Backend, options: Options, reporter: Reporter) -> _Made:
+    """Store the weights of a float model, and make what can run in integers take its ranges at each run."""
+    chosen, refused = layers_to_quantize(model, options)
+    plan, lacking = _plan(model, table, options, chosen)
+    numbers = _numbers(model, plan, reporter)
+    result = Quantized(model, plan, numbers, table, version=metadata.version("onnxq")).qdq()
+    done = take_ranges_at_run(result, chosen.keys() & plan.stored.keys())
+    finish = backend_named(HOME).finish
+    if finish is not None:
+        finish(result, plan)
+    forget_shapes(result)
+    left = [
+        Kept(name, op, lacking.get(name) or "its weights are computed at run time, or not float32")
+        for name, op in chosen.items()
+        if name not in done
+    ]
+    quantized = {name: op for name, op in chosen.items() if name in done}
+    stored = {name: op for name, op in plan.stored.items() if name not in done}
+    return _Made(result, quantized, stored, [*refused, *left])
 
 
 def runs_in_integers(model: ir.Model, options: Options) -> dict[str, str]:
@@ -172,7 +188,7 @@ def runs_in_integers(model: ir.Model, options: Options) -> dict[str, str]:
         model: a normalized model.
         options: ``include`` and ``exclude`` count.
     """
-    return _choose(model, options)[0]
+    return layers_to_quantize(model, options)[0]
 
 
 def _table(*, per_channel: bool, reduce_range: bool) -> Backend:
@@ -189,13 +205,6 @@ def _table(*, per_channel: bool, reduce_range: bool) -> Backend:
         stored_because={},
         finish=None,
     )
-
-
-def _attention(node: ir.Node) -> str | None:
-    """An Attention that QAttention can stand for."""
-    if any(value is not None for value in node.inputs[_ATTENTION_INPUTS:]):
-        return "onnxruntime's QAttention does not have all of its inputs"
-    return unsaid(node)
 
 
 def _plan(model: ir.Model, table: Backend, options: Options, chosen: Mapping[str, str]) -> tuple[Plan, dict[str, str]]:
@@ -238,47 +247,3 @@ def _require_target(output: str | os.PathLike[str]) -> None:
     path = Path(output)
     if not path.absolute().parent.is_dir():
         raise OutputError("the folder does not exist", where=str(path.parent), hint="Create it first")
-
-
-def _choose(model: ir.Model, options: Options) -> tuple[dict[str, str], list[Kept]]:
-    """Node name → operator of what is to be quantized, and what is not, with the reason."""
-    nodes = list(all_nodes(model))
-    selection = Selection(model, nodes, Options(exclude=options.exclude, include=options.include))
-    chosen: dict[str, str] = {}
-    refused: list[Kept] = []
-    for node in nodes:
-        weights = any(_is_weight(value) for value in node.inputs)
-        product = node.op_type in ("MatMul", "Gemm")
-        if node.op_type in ELEMENTWISE | QUANTIZERS or not (weights or product):
-            continue
-        reason = _refusal(node, selection)
-        if reason is None:
-            chosen[node.name or ""] = node.op_type
-        else:
-            refused.append(Kept(node.name or "", node.op_type, reason))
-    return chosen, refused
-
-
-def _refusal(node: ir.Node, selection: Selection) -> str | None:
-    if (out := selection.why_out(node)) is not None:
-        return out
-    if node.op_type == "Conv" and not selection.forced(node):
-        return "slower with ranges taken at run time than in float (--include quantizes it all the same)"
-    if why := why_no_weights(node) if node.op_type not in _OPS else None:
-        return why
-    if node.op_type not in (*_OPS, "Conv") or (node.domain == "") == (node.op_type == "Attention"):
-        return "onnxruntime has no kernel for it that takes ranges at run time"
-    if node.op_type in ("MatMul", "Gemm") and not is_constant(node.inputs[1]):
-        if reads_quantized(node, slice(1, 2)):
-            return ALREADY
-        return "it has no constant weight on the right"
-    factors = (node.attributes.get_float("alpha", 1.0), node.attributes.get_float("beta", 1.0))
-    if node.op_type == "Gemm" and (factors != (1.0, 1.0) or node.attributes.get_int("transA", 0) == 1):
-        return "its alpha, beta or transA is set"
-    return _attention(node) if node.op_type == "Attention" else unsaid(node)
-
-
-def _is_weight(value: ir.Value | None) -> bool:
-    if value is None or value.const_value is None or value.const_value.dtype != ir.DataType.FLOAT:
-        return False
-    return sum(n > 1 for n in value.const_value.shape.numpy()) >= _LEAST

@@ -13,6 +13,7 @@ import onnxq
 from onnxq import OptionError, Options, OutputError, VerificationError, dynamic
 from onnxq.calibration.chance import drawn
 from onnxq.cli import main
+from onnxq.console.progress import Silent
 from onnxq.measuring.metrics import sqnr
 from onnxq.prepare import Prepared
 from tests.models import build, feeds_for, normal, renamed
@@ -267,20 +268,11 @@ def test_what_cannot_be_stored_stays_float_with_the_reason(tmp_path: Path) -> No
     )
     source = tmp_path / "m.onnx"
     onnx.save(proto, source)
-    result = _planned(source)
-    assert not result[0] and "holds NaN or infinite" in result[1]["broken"]
-    assert "no attribute 'layout'" in result[1]["recurrent"]
-
-
-def _planned(source: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """What runs in integers, and the reasons of the rest, without running a model that onnxruntime cannot run."""
-    prepared = Prepared(source, Options())
-    chosen, refused = dynamic._choose(prepared.model, Options())
-    plan, lacking = dynamic._plan(
-        prepared.model, dynamic._table(per_channel=True, reduce_range=False), Options(), chosen
-    )
-    reasons = {**{k.node: k.reason for k in refused}, **{n: lacking[n] for n in chosen if n in lacking}}
-    return {n: op for n, op in chosen.items() if n in plan.stored}, reasons
+    table = dynamic._table(per_channel=True, reduce_range=False)
+    made = dynamic._made(Prepared(source, Options()).model, table, Options(), Silent())  # onnxruntime cannot run it
+    reasons = {kept.node: kept.reason for kept in made.refused}
+    assert not made.quantized and "holds NaN or infinite" in reasons["broken"]
+    assert "no attribute 'layout'" in reasons["recurrent"]
 
 
 def test_a_poor_result_is_warned_of_and_its_layers_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
