@@ -39,12 +39,22 @@ _Found = TypeVar("_Found")
 
 
 def claiming(search: Callable[_Given, _Found]) -> Callable[_Given, _Found]:
-    """A function that gives back at its end, however it ends, the folders that it has claimed."""
+    """A function that gives back at its end, however it ends, the folders that it has claimed.
+
+    After Ctrl-C, the `KeyboardInterrupt` that it raises says what folder the search goes on from.
+    """
 
     @wraps(search)
     def alone(*args: _Given.args, **kwargs: _Given.kwargs) -> _Found:
-        with _claims():
-            return search(*args, **kwargs)
+        with _claims() as held:
+            try:
+                return search(*args, **kwargs)
+            except KeyboardInterrupt as error:
+                if not held.files:
+                    raise
+                folder = os.path.dirname(held.files[0].name)
+                told = f"what was found is in '{folder}': the same command goes on from it"
+                raise KeyboardInterrupt(told) from error
 
     return alone
 
@@ -96,12 +106,12 @@ def remove_lock(folder: Path) -> None:
 
 
 @contextmanager
-def _claims() -> Iterator[None]:
+def _claims() -> Iterator[_Held]:
     """What is claimed within is given back at the end."""
     held = _Held()
     token = _held.set(held)
     try:
-        yield
+        yield held
     finally:
         _held.reset(token)
         _release(held)

@@ -242,7 +242,7 @@ def test_an_interrupted_search_goes_on_and_ends_the_same(model: Path) -> None:
     for stop in (1, 2, 3, count + 1):
         model.with_name("q.onnx").unlink()
         left[0] = stop
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt, match=r"is in '.*q\.onnx\.search': the same command goes on from it"):
             find(model, 45.0, metric=stopping, options=options)
         assert not model.with_name("q.onnx").exists()
         found = find(model, 45.0, metric=stopping, options=options)
