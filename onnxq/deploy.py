@@ -119,23 +119,40 @@ def deploy(
         recipe=("the scales of the model given", *_but_for(adopted.moved, target)),
         hints=hints(source.model, plan, target, {}),
     )
-    result = made.rendered()
+    made = _verified(made, model, given, options, bounds, [*warnings, *adopted.warnings])
+    say(made.verification)
+    return made if path is None else made.written(path)
+
+
+def _verified(
+    made: Quantized, model: Source, given: Quantized, options: Options, bounds: Bounds, warnings: Sequence[str]
+) -> Quantized:
+    """A result that was run, alone and beside the model that was given.
+
+    Args:
+        made: the result.
+        model: what was given.
+        given: the same as it was read.
+        options: as they were asked for.
+        bounds: of the quantizers that the target has no use for.
+        warnings: what else there is to warn of.
+    """
+    result, target = made.rendered(), made.backend
     forget_shapes(result)
     checked = final_check(
-        source.model,
+        made.model,
         result,
         (),
-        float_bytes=file_size(source.model),
+        float_bytes=file_size(made.model),
         providers=options.providers,
         custom_op_library=options.custom_op_library,
         at_home=target.at_home,
     )
     agreed = against_source(load(model), given, result, options)
-    told = (*checked.warnings, *warnings, *adopted.warnings, *agreed.warnings, *_left_out(bounds, target.name, agreed))
-    checked = replace(checked, warnings=told, plain_sqnr=agreed.plain_sqnr, against_source=agreed)
-    made = replace(made, verification=checked)
-    say(made.verification)
-    return made if path is None else made.written(path)
+    told = (*checked.warnings, *warnings, *agreed.warnings, *_left_out(bounds, target.name, agreed))
+    return replace(
+        made, verification=replace(checked, warnings=told, plain_sqnr=agreed.plain_sqnr, against_source=agreed)
+    )
 
 
 def _left_out(bounds: Bounds, backend: str, agreed: SourceAgreement) -> list[str]:
