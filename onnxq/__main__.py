@@ -1,4 +1,4 @@
-"""``python -m onnxq`` and the console script: the command line, and Ctrl-C while it is still being imported."""
+"""``python -m onnxq`` and the console script: the command line, and signals before it has begun and after its end."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ def program() -> int:
     """
     try:
         from onnxq.cli import main
+        from onnxq.console.signals import ignore_signals
 
-        return main()
+        code = main()
+        ignore_signals()  # all is done and told; libraries take a second or more to end
+        return code
     except KeyboardInterrupt:  # before the command line could begin
         return 130
 

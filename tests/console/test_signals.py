@@ -80,3 +80,17 @@ def test_a_signal_that_is_ignored_stays_so(tmp_path: Path) -> None:
     process.terminate()
     process.communicate(timeout=600)
     assert process.returncode == 143
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_that_comes_when_all_is_told_changes_nothing(name: str) -> None:
+    late = (
+        "import atexit, os, signal, sys\n"
+        "from onnxq.__main__ import program\n"
+        f"atexit.register(lambda: os.kill(os.getpid(), signal.{name}))\n"
+        "sys.exit(program())\n"
+    )
+    command = [sys.executable, "-c", late, "show", str(MODEL), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["kind"] == "model"
