@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import onnx_ir as ir
@@ -19,7 +20,7 @@ from onnxq.prepare import Prepared, needed_opset
 from onnxq.rewritten import HOME
 from onnxq.searching.attempt import Candidate
 
-__all__ = ["Ways", "algorithms", "can_hold", "default", "functions", "ranges", "trained", "whole"]
+__all__ = ["Ways", "algorithms", "can_hold", "default", "ranges", "trained"]
 
 _RANGES = ("minmax", "percentile:99.99", "percentile:99.9", "entropy", "lsq")
 _OTHER_RANGES = ("mse", "std", "ema")
@@ -52,6 +53,11 @@ _STAGES = ("float", "numbers")
 """Of the algorithms tried: others make something else than a model with the same nodes in integers."""
 
 
+def _anything(options: Options) -> bool:
+    """Whatever options ask for."""
+    return True
+
+
 @dataclass(frozen=True)
 class Ways:
     """What may be tried for a model on a target.
@@ -59,21 +65,35 @@ class Ways:
     Attributes:
         ranges: range methods that are installed.
         algorithms: algorithms that are installed.
-        whole: those that are pipelines of their own, see :func:`whole`.
-        gains: these run in integers what the default leaves float.
+        whole: those that are pipelines of their own, which run in integers what the default may leave float.
+        gains: these run in integers what the default leaves float: they may be faster than it even where it is accurate
+            enough.
+        functions: activation function → the layer that the target computes it together with.
+        holds: whether the target can hold what options ask for; what it cannot is not tried.
     """
 
     ranges: Sequence[str]
     algorithms: Sequence[str]
-    whole: Sequence[Candidate]
-    gains: bool
+    whole: Sequence[Candidate] = ()
+    gains: bool = False
+    functions: Mapping[str, str] = field(default_factory=dict)
+    holds: Callable[[Options], bool] = _anything
 
     @classmethod
     def of(cls, options: Options, prepared: Prepared, target: Backend) -> Ways:
         """Those of this installation."""
         stages = {found.NAME: found.STAGE for found in installed_algorithms()}
-        algorithms = [name for name, stage in stages.items() if stage in _STAGES]
-        return cls(plugins.names("onnxq.ranges"), algorithms, *whole(options, stages, prepared, target))
+        plan = make_plan(prepared.for_target(target, options)[0], target, options)
+        runs = _whole(options, stages, prepared.model) if target.name == HOME else []
+        left_float = {kept.node for kept in plan.kept_float}
+        return cls(
+            plugins.names("onnxq.ranges"),
+            [name for name, stage in stages.items() if stage in _STAGES],
+            [candidate for candidate, _ in runs],
+            any(not nodes.isdisjoint(left_float) for _, nodes in runs),
+            plan.absorbed,
+            partial(can_hold, target),
+        )
 
     @property
     def installed(self) -> tuple[list[str], list[str], list[str]]:
@@ -94,11 +114,6 @@ def can_hold(target: Backend, options: Options) -> bool:
     except OptionError:
         return False
     return True
-
-
-def functions(options: Options, prepared: Prepared, target: Backend) -> Mapping[str, str]:
-    """Activation functions that a target computes together with the layer before them: name → that layer."""
-    return make_plan(prepared.for_target(target, options)[0], target, options).absorbed
 
 
 def ranges(options: Options, installed: Collection[str]) -> list[Candidate]:
@@ -144,36 +159,25 @@ def _algorithms(options: Options, listed: Iterable[tuple[str, ...]], installed: 
     return [Candidate("algorithm", ", ".join(texts), replace(options, algorithms=texts)) for texts in wanted]
 
 
-def whole(
-    options: Options, installed: Collection[str], prepared: Prepared, target: Backend
-) -> tuple[list[Candidate], bool]:
-    """Algorithms that are pipelines of their own, where they quantize anything of the model.
+def _whole(options: Options, installed: Collection[str], model: ir.Model) -> list[tuple[Candidate, Set[str]]]:
+    """Algorithms that are pipelines of their own, where they quantize anything of the model, and the nodes of that.
 
-    None where the user named algorithms, or an option that has no effect on them, or the target is not theirs.
+    None where the user named algorithms, or an option that has no effect on them.
 
     Args:
         options: what the user asked for.
         installed: names of algorithms.
-        prepared: the model.
-        target: what the default plans for.
-
-    Returns:
-        The candidates, and whether one of them runs in integers what the default's plan leaves float: it may be faster
-        then even where the default is accurate enough.
+        model: normalized.
     """
-    found, gains = list[Candidate](), False
-    for name in _WHOLE if target.name == HOME and not options.algorithms else ():
+    found = []
+    for name in () if options.algorithms else _WHOLE:
         plain = replace(options, algorithms=(name,), keep=None, samples=None, effort=Options().effort)
         choice = whole_model(plain.algorithms) if name in installed else None
         if choice is None or not _heeds(choice.algorithm, plain):
             continue
-        runs = choice.algorithm.runs_in_integers(prepared.model, plain)
-        if runs:
-            found.append(Candidate("algorithm", name, plain))
-            gains = gains or not runs.keys().isdisjoint(
-                _left_float(prepared.for_target(target, options)[0], target, options)
-            )
-    return found, gains
+        if runs := choice.algorithm.runs_in_integers(model, plain):
+            found.append((Candidate("algorithm", name, plain), runs.keys()))
+    return found
 
 
 def _heeds(algorithm: Any, options: Options) -> bool:
@@ -183,7 +187,3 @@ def _heeds(algorithm: Any, options: Options) -> bool:
     except OptionError:
         return False
     return True
-
-
-def _left_float(model: ir.Model, target: Backend, options: Options) -> set[str]:
-    return {kept.node for kept in make_plan(model, target, options).kept_float}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from onnxq.console.deadline import Deadline, TimeIsUpError
@@ -30,30 +30,20 @@ class Hunt:
     Attributes:
         trials: makes attempts, and knows those of an earlier run.
         options: what is tried first.
-        ranges: range methods that are installed.
-        algorithms: algorithms that are installed.
+        ways: what may be tried.
         blame: measures what layers do to the outputs.
         tell: called with each attempt.
-        whole: algorithms that are pipelines of their own.
-        gains: these run in integers what the default leaves float.
         deadline: after it nothing is begun.
-        functions: activation function → the layer that the target computes it together with.
-        holds: whether the target can hold what options ask for; what it cannot is not tried.
         done: the attempts, in order.
         stopped: the deadline was met.
     """
 
     trials: Trials
     options: Options
-    ranges: Sequence[str]
-    algorithms: Sequence[str]
+    ways: candidates.Ways
     blame: Callable[[], list[Blame]]
     tell: Callable[[Attempt], None]
-    whole: Sequence[Candidate] = ()
-    gains: bool = False
     deadline: Deadline = field(default_factory=Deadline)
-    holds: Callable[[Options], bool] = lambda options: True
-    functions: Mapping[str, str] = field(default_factory=dict)
     done: list[Attempt] = field(default_factory=list)
     stopped: bool = False
     _options: dict[int, Options] = field(default_factory=dict)
@@ -73,17 +63,20 @@ class Hunt:
 
     def _levels(self) -> Attempt | None:
         first = self._attempt(candidates.default(self.options))
-        tried = [self._attempt(c) for c in self.whole] if self.gains or not first.meets else []
+        tried = [self._attempt(c) for c in self.ways.whole] if self.ways.gains or not first.meets else []
         enough = [made for made in (first, *tried) if made.meets]
         if first.meets or any(not faster(first, made) for made in enough):
             return fastest(enough)
-        for list_of, installed in ((candidates.ranges, self.ranges), (candidates.algorithms, self.algorithms)):
+        for list_of, installed in (
+            (candidates.ranges, self.ways.ranges),
+            (candidates.algorithms, self.ways.algorithms),
+        ):
             if (found := self._level(list_of(self._base(), installed), first)) is not None:
                 return fastest([*enough, found])
         before = self._top()
         if (found := self._climbs(_FEW)) is not None:
             return fastest([*enough, found])
-        if (found := self._level(candidates.trained(self._base(), self.algorithms), first)) is not None:
+        if (found := self._level(candidates.trained(self._base(), self.ways.algorithms), first)) is not None:
             return fastest([*enough, found])
         top = self._top()
         found = self._climbs(None, "" if top is before or top is None else top.name)
@@ -106,9 +99,9 @@ class Hunt:
         found = []
         for count, rung in (
             harmful_layers.wide(base, records, basis),
-            harmful_layers.in_float(base, records, basis, self.functions),
+            harmful_layers.in_float(base, records, basis, self.ways.functions),
         ):
-            if count and not self.holds(rung(1).options):
+            if count and not self.ways.holds(rung(1).options):
                 continue
             found.append(harmful_layers.climb(count if most is None else min(most, count), rung, self._attempt))
         return fastest([made for made in found if made is not None])
@@ -117,7 +110,7 @@ class Hunt:
         """The fastest attempt of a level that meets the target; the first such as fast as the default ends it."""
         found: list[Attempt] = []
         for candidate in level:
-            if not self.holds(candidate.options):
+            if not self.ways.holds(candidate.options):
                 continue
             made = self._attempt(candidate)
             if made.meets:
@@ -136,7 +129,7 @@ class Hunt:
             made = self.trials.make(candidate)
         self.done.append(made)
         self._made[candidate.level, candidate.what] = made
-        if candidate not in self.whole and candidate.level not in harmful_layers.LEVELS:
+        if candidate not in self.ways.whole and candidate.level not in harmful_layers.LEVELS:
             self._options[made.number] = candidate.options
         self.tell(made)
         return made

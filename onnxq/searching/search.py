@@ -124,47 +124,30 @@ def search(
     digest = model_digest(prepared.model)
     given = _loaded(statistics, digest)
     ways = candidates.Ways.of(options, prepared, target)
-    state = State(
-        place.with_name(f"{place.name}.search") if folder is None else folder,
-        {
-            "model": digest,
-            "data": digest_of_data(given if given is not None else data),
-            "evaluation data": digest_of_data(eval_data),
-            "metric": f"{judge.name} {judge.digest}" if judge else "agreement",
-            "target": f"{backend}, max_drop {max_drop:g}",
-            "options": text_digest(options, image or eval_image),
-            "installed range methods or algorithms": text_digest(*ways.installed),
-            "name of the output": place.name,
-            **({} if target.at_home else {"way of judging": "simulated as written"}),
-        },
-    )
+    depends_on = {
+        "model": digest,
+        "data": digest_of_data(given if given is not None else data),
+        "evaluation data": digest_of_data(eval_data),
+        "metric": f"{judge.name} {judge.digest}" if judge else "agreement",
+        "target": f"{backend}, max_drop {max_drop:g}",
+        "options": text_digest(options, image or eval_image),
+        "installed range methods or algorithms": text_digest(*ways.installed),
+        "name of the output": place.name,
+        **({} if target.at_home else {"way of judging": "simulated as written"}),
+    }
+    state = State(place.with_name(f"{place.name}.search") if folder is None else folder, depends_on)
     source = _file_of(model, state)
     if judge is not None and state.baseline is None:  # before hours of work
         state.baseline = judge(run_of(source, options), "float model")
         state.save()
-    if state.statistics is None:
-        made = given or calibrate(model, data, options=options, image=image, reporter=reporter)
-        made.save(state.statistics_file())
-        state.keep_statistics()
-    known = Statistics.load(state.statistics_file())
+    known = _kept(state, lambda: given or calibrate(model, data, options=options, image=image, reporter=reporter))
     if judge is None:
         judge = agreement(model, prepared, known, eval_data, eval_image, options)
         state.baseline = judge.baseline
     assert state.baseline is not None  # set above, or read
     trials = Trials(source, backend, known, judge, state.baseline, max_drop, state, place.name, reporter)
-    hunt = Hunt(
-        trials,
-        options,
-        ways.ranges,
-        ways.algorithms,
-        partial(_blame, state, partial(harmful_layers.measure, prepared, target, options, known, reporter)),
-        tell or _nobody,
-        ways.whole,
-        ways.gains,
-        deadline,
-        partial(candidates.can_hold, target),
-        candidates.functions(options, prepared, target),
-    )
+    blame = partial(_blame, state, partial(harmful_layers.measure, prepared, target, options, known, reporter))
+    hunt = Hunt(trials, options, ways, blame, tell or _nobody, deadline)
     with unsaid():
         winner = hunt.run()
     files, report = ((), {}) if winner is None else _written(state, winner, place, prepared)
@@ -200,6 +183,14 @@ def _loaded(statistics: Statistics | str | os.PathLike[str] | None, digest: str)
     if statistics is not None:
         statistics.require_of(digest)
     return statistics
+
+
+def _kept(state: State, make: Callable[[], Statistics]) -> Statistics:
+    """The statistics, made once in a search."""
+    if state.statistics is None:
+        make().save(state.statistics_file())
+        state.keep_statistics()
+    return Statistics.load(state.statistics_file())
 
 
 def _blame(state: State, measure: Callable[[], list[Blame]]) -> list[Blame]:

@@ -15,6 +15,7 @@ from onnxq.options.override import Override
 from onnxq.prepare import backend_named
 from onnxq.searching import candidates
 from onnxq.searching.attempt import Attempt, Candidate, best, faster, fastest
+from onnxq.searching.candidates import Ways
 from onnxq.searching.harmful_layers import climb, in_float, wide
 from onnxq.searching.levels import Hunt
 from onnxq.searching.trials import Trials
@@ -85,7 +86,7 @@ def test_what_cannot_be_held_is_not_tried() -> None:
     def holds(options: Options) -> bool:
         return options.range != "entropy" and all(o.act_bits is None for _, o in options.override)
 
-    Hunt(cast(Trials, trials), Options(), *names, lambda: records, told.append, holds=holds).run()
+    Hunt(cast(Trials, trials), Options(), Ways(*names, holds=holds), lambda: records, told.append).run()
     assert trials.asked == ["default", "range minmax", "float 1 worst: a", "algorithm effort best"]
 
 
@@ -201,7 +202,7 @@ def test_what_is_asked_and_who_wins(results: dict[str, tuple[bool, float]], aske
     trials, told = Scripted(results), list[Attempt]()
     records = [Blame(("a",), 0.5, 1.0), Blame(("b",), 0.1, 3.0)]
     names = ["minmax", "entropy"], ["bias_correction", "gptq"]
-    found = Hunt(cast(Trials, trials), Options(), *names, lambda: records, told.append).run()
+    found = Hunt(cast(Trials, trials), Options(), Ways(*names), lambda: records, told.append).run()
     assert len(trials.asked) == len(told) == asked, trials.asked
     assert found is told[winner]
 
@@ -213,7 +214,7 @@ def test_what_trains_comes_behind_a_few_layers_and_before_many() -> None:
     for enough, winner in ((4, "float 4 worst: n0, n1 and 2 more"), (6, "float 6 worst: n0, n1 and 4 more")):
         meets = {f"float {k} worst: n0, n1 and {k - 2} more": (True, 1.0) for k in range(enough, 9)}
         trials, told = Scripted(meets), list[Attempt]()
-        found = Hunt(cast(Trials, trials), Options(), [], installed, lambda: records, told.append).run()
+        found = Hunt(cast(Trials, trials), Options(), Ways([], installed), lambda: records, told.append).run()
         assert found is not None and trials.asked[found.number - 1] == winner
         assert len(set(trials.asked)) == len(trials.asked) == len(told)
         trains = [text for text in trials.asked if text.startswith("algorithm")]
@@ -227,7 +228,7 @@ def test_an_attempt_on_the_way_wins_only_where_it_is_clearly_faster() -> None:
         trials = Scripted(
             {"float 4 worst: n0, n1 and 2 more": (True, time), "float 3 worst: n0, n1 and 1 more": (True, 1.0)}
         )
-        found = Hunt(cast(Trials, trials), Options(), [], [], lambda: records, lambda attempt: None).run()
+        found = Hunt(cast(Trials, trials), Options(), Ways([], []), lambda: records, lambda attempt: None).run()
         assert found is not None and trials.asked[found.number - 1] == f"float {winner}"
 
 
@@ -238,7 +239,7 @@ def test_what_trains_is_tried_where_a_quick_algorithm_leads() -> None:
             return dataclasses.replace(super().make(candidate), metric=metric)
 
     trials, installed = Gains({}), ["adaround", "bias_correction", "gptq"]
-    Hunt(cast(Trials, trials), Options(), [], installed, list, lambda attempt: None).run()
+    Hunt(cast(Trials, trials), Options(), Ways([], installed), list, lambda attempt: None).run()
     trains = trials.asked[trials.asked.index("algorithm gptq, bias_correction") + 1 :]
     assert trains == ["algorithm adaround, bias_correction", "algorithm effort best"]
 
@@ -254,14 +255,16 @@ def test_layers_are_tried_anew_on_what_training_gained() -> None:
 
     trials = Gains({"float 1 worst: a, on algorithm adaround, bias_correction": (True, 1.0)})
     records, installed = [Blame(("a",), 0.5, 1.0), Blame(("b",), 0.1, 1.0)], ["adaround", "bias_correction"]
-    found = Hunt(cast(Trials, trials), Options(), [], installed, lambda: records, lambda attempt: None).run()
+    found = Hunt(cast(Trials, trials), Options(), Ways([], installed), lambda: records, lambda attempt: None).run()
     assert found is not None and trials.asked[found.number - 1].endswith("a, on algorithm adaround, bias_correction")
     assert trials.asked.count("float 1 worst: a") == 1
 
 
 def test_time_runs_out_between_attempts() -> None:
     trials = Scripted({})
-    hunt = Hunt(cast(Trials, trials), Options(), ["minmax"], [], list, lambda attempt: None, deadline=Deadline(0.0))
+    hunt = Hunt(
+        cast(Trials, trials), Options(), Ways(["minmax"], []), list, lambda attempt: None, deadline=Deadline(0.0)
+    )
     assert hunt.run() is hunt.done[0]
     assert hunt.stopped and trials.asked == ["default"]
 
@@ -298,7 +301,7 @@ def test_a_pipeline_of_its_own_is_tried_second(
     trials, told = Scripted(results), list[Attempt]()
     records = [Blame(("a",), 0.5, 1.0)]
     installed = ["minmax"], list[str]()
-    hunt = Hunt(cast(Trials, trials), Options(), *installed, lambda: records, told.append, WHOLE, gains)
+    hunt = Hunt(cast(Trials, trials), Options(), Ways(*installed, WHOLE, gains), lambda: records, told.append)
     found = hunt.run()
     short = [text.removeprefix("algorithm ").removeprefix("range ") for text in trials.asked]
     assert [text.removeprefix("16 bits ").removeprefix("float ") for text in short][: len(asked)] == asked
@@ -315,6 +318,6 @@ def test_numbers_are_searched_on_a_plan_not_on_a_pipeline_of_its_own() -> None:
             return dataclasses.replace(attempt, metric=0.9 if candidate in WHOLE else 0.5)
 
     trials = Better({})
-    hunt = Hunt(cast(Trials, trials), Options(), ["minmax"], ["gptq"], list, lambda attempt: None, WHOLE)
+    hunt = Hunt(cast(Trials, trials), Options(), Ways(["minmax"], ["gptq"], WHOLE), list, lambda attempt: None)
     found = hunt.run()
     assert found is not None and found.number == 2, "nothing meets the target: the best is written"
