@@ -29,9 +29,8 @@ def require_one_way(plan: Plan, target: Backend, options: Options) -> None:
         return
     ways: dict[str, list[Site]] = {}
     for site in plan.sites:
-        others = ways.setdefault(site.tensor, []) if site.role == "activation" else []
-        if all(site.spec != other.spec for other in others):
-            others.append(site)
+        if site.role == "activation":
+            ways.setdefault(site.tensor, []).append(site)
     for tensor, sites in ways.items():
         if len(sites) == 1:
             continue

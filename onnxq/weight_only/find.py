@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -16,15 +17,11 @@ from onnxq.integer_operators import QUANTIZERS
 from onnxq.options import Options
 from onnxq.options.selection import Selection
 from onnxq.plan import Kept
-from onnxq.planning.weightless import ALREADY, reads_quantized, why_no_weights
 from onnxq.weight_only.recipe import BITS, TABLE_BITS, Recipe
+from onnxq.weight_only.why_float import LEAST, is_given, is_weight, shape_of, why_float
 
 __all__ = ["EXPERTS", "Matrix", "check_overrides", "find"]
 
-_LEAST = 1024
-"""Numbers of a weight that is worth a node of its own."""
-_LEAST_INPUTS = 16
-_STORED = ("MatMul", "Gemm", "Gather")
 _EMBEDS = ("EmbedLayerNormalization",)
 _WHOLE = {"Attention": {1: 0}, "EmbedLayerNormalization": {2: 1, 3: 1, 4: 1}, "MoE": {2: 1, 4: 1, 6: 1}}
 """Operators of onnxruntime's own → positions of weights → axis of inputs: 0 for the first, 1 for the last one."""
@@ -33,7 +30,7 @@ EXPERTS = (2, 4)
 _MOST_CHOICES = 1024
 """Outputs of a product that chooses experts; a vocabulary has more."""
 _PASSING = frozenset({"Add", "Cast", "Div", "Flatten", "Identity", "Mul", "Reshape", "Sigmoid", "Softmax"})
-_UNFIT = f"its weights have fewer than {_LEAST} numbers, or are no float32 constants of whole blocks of {{block}}"
+_UNFIT = f"its weights have fewer than {LEAST} numbers, or are no float32 constants of whole blocks of {{block}}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,13 +83,13 @@ class Matrix:
     @property
     def shape(self) -> tuple[int, int]:
         """(outputs, inputs)."""
-        *rows, columns = _shape(self.value)
+        *rows, columns = shape_of(self.value)
         return (columns, math.prod(rows)) if self.axis == 0 else (math.prod(rows), columns)
 
     @property
     def rows(self) -> tuple[int, ...]:
         """Sizes of all axes but the last."""
-        return _shape(self.value)[:-1]
+        return shape_of(self.value)[:-1]
 
     def block(self, recipe: Recipe) -> int:
         """Inputs that share a scale."""
@@ -117,44 +114,61 @@ def find(model: ir.Model, options: Options, recipe: Recipe) -> tuple[list[Matrix
         recipe.require_kernel(change.weight_bits, f"override {pattern!r}")
     asked = Options(exclude=options.exclude, include=options.include, override=options.override)
     selection = Selection(model, nodes, asked)
-    block, on_cpu = recipe.block, all(name.lower().startswith("cpu") for name in options.providers)
-    found: dict[tuple[ir.Value, int, bool, bool, bool, bool, int | None], list[ir.Node]] = {}
+    on_cpu = all(name.lower().startswith("cpu") for name in options.providers)
+    found: dict[_Use, list[ir.Node]] = {}
     kept: list[Kept] = []
     for node in nodes:
-        if node.op_type in ELEMENTWISE | QUANTIZERS:
+        if node.op_type in ELEMENTWISE | QUANTIZERS or not (is_given(node) or any(map(is_weight, node.inputs))):
             continue
-        if not (_is_given(node) or any(_is_weight(v) for v in node.inputs)):
+        of_microsoft = node.domain == "com.microsoft" and node.op_type in _WHOLE
+        uses = (
+            _unpacked(node, selection, recipe, on_cpu=on_cpu) if of_microsoft else _multiplied(node, selection, recipe)
+        )
+        if isinstance(uses, str):
+            kept.append(Kept(node.name or "", node.op_type, uses))
             continue
-        if node.domain == "com.microsoft" and node.op_type in _WHOLE:
-            fit = {p: axis for p, axis in _WHOLE[node.op_type].items() if _fits(node, p, axis, block)}
-            reason = selection.why_out(node) or (None if fit else _UNFIT.format(block=block))
-            wanted = {p: selection.weight_bits(node, value) for p in fit if (value := node.inputs[p]) is not None}
-            experts = recipe.packed_experts and on_cpu and _fits_qmoe(node) and fit.keys() >= set(EXPERTS)
-            experts = experts and all(wanted[p] in (None, recipe.expert_bits) for p in EXPERTS)
-            for position, axis in fit.items() if reason is None else ():
-                value = node.inputs[position]
-                assert value is not None
-                key = (value, axis, node.op_type in _EMBEDS, not experts, experts, False, wanted[position])
-                readers = found.setdefault(key, [])
-                readers += [] if node in readers else [node]
-            kept += [] if reason is None else [Kept(node.name or "", node.op_type, reason)]
-            continue
-        reason = _refusal(node, selection, deep=recipe.quick_tables)
-        if reason:
-            kept.append(Kept(node.name or "", node.op_type, reason))
-            continue
-        gathered = node.op_type == "Gather"
-        value = node.inputs[0 if gathered else 1]
-        assert value is not None
-        axis = 1 if gathered else int(node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1)
-        chooses = not gathered and _is_picked_from(node, value, axis)
-        bits_asked = selection.weight_bits(node, value)
-        found.setdefault((value, axis, gathered, False, False, chooses, bits_asked), []).append(node)
-    _require_weights(model, [(node, key[0]) for key, group in found.items() for node in group], options)
-    return [
-        Matrix(value, axis, group, gathered, whole, experts, chooses, bits)
-        for (value, axis, gathered, whole, experts, chooses, bits), group in found.items()
-    ], kept
+        for use in uses:
+            readers = found.setdefault(use, [])
+            readers += [] if node in readers else [node]
+    _require_weights(model, [(node, use.value) for use, group in found.items() for node in group], options)
+    return [Matrix(nodes=group, **use._asdict()) for use, group in found.items()], kept
+
+
+class _Use(NamedTuple):
+    """A constant and how it is read, see :class:`Matrix`: nodes that read it alike share what is stored."""
+
+    value: ir.Value
+    axis: int
+    gathered: bool = False
+    whole: bool = False
+    experts: bool = False
+    chooses: bool = False
+    asked: int | None = None
+
+
+def _unpacked(node: ir.Node, selection: Selection, recipe: Recipe, *, on_cpu: bool) -> list[_Use] | str:
+    """What an operator of onnxruntime's own reads, which takes floats or packed experts, or why it stays float."""
+    fit = {p: axis for p, axis in _WHOLE[node.op_type].items() if _fits(node, p, axis, recipe.block)}
+    if reason := selection.why_out(node) or (None if fit else _UNFIT.format(block=recipe.block)):
+        return reason
+    values = {position: value for position in fit if (value := node.inputs[position]) is not None}
+    asked = {position: selection.weight_bits(node, value) for position, value in values.items()}
+    experts = recipe.packed_experts and on_cpu and _fits_qmoe(node) and fit.keys() >= set(EXPERTS)
+    experts = experts and all(asked[position] in (None, recipe.expert_bits) for position in EXPERTS)
+    gathered = node.op_type in _EMBEDS
+    return [_Use(v, fit[p], gathered, whole=not experts, experts=experts, asked=asked[p]) for p, v in values.items()]
+
+
+def _multiplied(node: ir.Node, selection: Selection, recipe: Recipe) -> list[_Use] | str:
+    """The weight that a product or a Gather reads, or why it stays float."""
+    if reason := why_float(node, selection, deep=recipe.quick_tables):
+        return reason
+    gathered = node.op_type == "Gather"
+    value = node.inputs[0 if gathered else 1]
+    assert value is not None
+    axis = 1 if gathered else int(node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1)
+    chooses = not gathered and _is_picked_from(node, value, axis)
+    return [_Use(value, axis, gathered, chooses=chooses, asked=selection.weight_bits(node, value))]
 
 
 def check_overrides(options: Options) -> None:
@@ -192,7 +206,7 @@ def _fits_qmoe(node: ir.Node) -> bool:
 
 def _is_picked_from(node: ir.Node, weight: ir.Value, axis: int) -> bool:
     """Whether the largest results of a product choose what is computed: TopK picks them, or a MoE its experts."""
-    if _shape(weight)[1 - axis] > _MOST_CHOICES:
+    if shape_of(weight)[1 - axis] > _MOST_CHOICES:
         return False
     waiting = list(node.outputs)
     for value in waiting:
@@ -208,74 +222,8 @@ def _is_picked_from(node: ir.Node, weight: ir.Value, axis: int) -> bool:
 def _fits(node: ir.Node, position: int, axis: int, block: int) -> bool:
     """Whether a weight of an operator of onnxruntime's is a constant of whole blocks, and worth it."""
     value = node.inputs[position] if position < len(node.inputs) else None
-    if value is None or not _is_weight(value) or not is_constant(value) or value.is_graph_output():
+    if value is None or not is_weight(value) or not is_constant(value) or value.is_graph_output():
         return False
-    shape = _shape(value)
+    shape = shape_of(value)
     single = value.const_value is not None and value.const_value.dtype == ir.DataType.FLOAT
-    return single and math.prod(shape) >= _LEAST and shape[0 if axis == 0 else -1] % block == 0
-
-
-def _is_weight(value: ir.Value | None) -> bool:
-    """Whether a value is a float constant of two axes or more; vectors and scalars are not worth a word."""
-    if value is None or value.const_value is None or not value.is_initializer():
-        return False
-    floats = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
-    return value.const_value.dtype in floats and sum(n > 1 for n in _shape(value)) > 1
-
-
-def _is_given(node: ir.Node) -> bool:
-    """Whether the weight of a product, or a table, is quantized in the model given."""
-    position = 0 if node.op_type == "Gather" else 1
-    return node.op_type in _STORED and reads_quantized(node, slice(position, position + 1))
-
-
-def _refusal(node: ir.Node, selection: Selection, *, deep: bool) -> str | None:
-    if (why := selection.why_out(node)) is not None:
-        return why
-    if why := why_no_weights(node) if node.op_type not in _STORED else None:
-        return why
-    if node.op_type not in _STORED or node.domain != "":
-        return "only weights of MatMul, Gemm and Gather are stored in blocks"
-    value = node.inputs[0 if node.op_type == "Gather" else 1]
-    if _is_given(node):
-        return ALREADY
-    if not _is_weight(value) or value is None or value.const_value is None:
-        return "its constant is the left operand"
-    if not is_constant(value):
-        return "its weight is an input that may be overridden"
-    if value.is_graph_output():
-        return "its weight is an output of the model"
-    if value.const_value.dtype != ir.DataType.FLOAT:
-        return f"its weight is {value.const_value.dtype.name.lower()}"
-    shape = _shape(value)
-    if node.op_type == "Gather" and len(shape) > 2 and not deep:
-        return (
-            f"its table has {len(shape)} axes: unpacking blocks of matrices would take longer than all else. "
-            "weight_only:format=matmulnbits stores them, and so does --algorithm dynamic"
-        )
-    if len(shape) != 2 and node.op_type != "Gather":
-        return f"its weight has {len(shape)} axes, not 2"
-    if math.prod(shape) < _LEAST:
-        return f"its weight has fewer than {_LEAST} numbers"
-    attributes = node.attributes
-    if node.op_type == "Gather":
-        inputs = shape[-1]
-        if attributes.get_int("axis", 0) not in (0, -len(shape)):
-            return "it picks columns"
-    else:
-        inputs = shape[1] if node.op_type == "Gemm" and attributes.get_int("transB", 0) == 1 else shape[0]
-        data = node.inputs[0]
-        if data is None or is_constant(data) or (data.shape is not None and len(data.shape) < 2):
-            return "its data has fewer than 2 axes, or is constant"
-    if inputs < _LEAST_INPUTS:
-        return f"its weight has {inputs} inputs, fewer than the smallest block"
-    if node.op_type == "Gemm" and attributes.get_int("transA", 0) == 1:
-        return "it transposes its data"
-    if node.op_type == "Gemm" and (attributes.get_float("alpha", 1.0), attributes.get_float("beta", 1.0)) != (1, 1):
-        return "its alpha or beta is not 1"
-    return None
-
-
-def _shape(value: ir.Value) -> tuple[int, ...]:
-    assert value.const_value is not None
-    return tuple(value.const_value.shape.numpy())
+    return single and math.prod(shape) >= LEAST and shape[0 if axis == 0 else -1] % block == 0
