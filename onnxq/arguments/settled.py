@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onnxq.arguments.flags import SEARCH
@@ -13,13 +13,17 @@ from onnxq.effort import improves
 from onnxq.errors import OptionError
 from onnxq.options import ImageOptions, Options
 from onnxq.options.config import Config
-from onnxq.options.one_value import check_amount, check_int
+from onnxq.options.one_value import check_amount, check_bits, check_int
 
 __all__ = ["UsageError", "settle"]
 
 _RUN_KEYS = ("model", "data", "output", "statistics", "backend", *SEARCH)
 """What a configuration file may say besides options."""
 _NUMBERS = ("max_drop", "max_minutes")
+_AMOUNTS = (*_NUMBERS, "minutes", "lr")
+"""Flags that take a number of at least 0."""
+_LEAST = {"steps": 1, "batch": 1, "runs": 1, "max_steps": 0, "seed": 0}
+"""The least that flags take, which take whole numbers."""
 _EITHER = ("data", "statistics")
 _SEVERAL = ("quantize", "deploy")
 """Verbs that take several targets."""
@@ -45,7 +49,7 @@ def settle(args: argparse.Namespace) -> None:
     Raises:
         UsageError: a flag has a wrong value, or one that is needed is missing.
     """
-    flags = dict(vars(args))
+    _require_numbers(vars(args))
     run_keys = [key for key in _RUN_KEYS if hasattr(args, key)]
     config = _config(args, run_keys)
     _take_run(args, config, run_keys)
@@ -57,20 +61,39 @@ def settle(args: argparse.Namespace) -> None:
     given, image = _fields(args, "opt_"), _fields(args, "image_")
     try:
         Options(**given), ImageOptions(**image)
-        for key in _NUMBERS:
-            if flags.get(key) is not None:
-                check_amount(f"--{key.replace('_', '-')}", flags[key])
-        if flags.get("max_steps") is not None:
-            check_int("--max-steps", flags["max_steps"], 0)
     except OptionError as error:
         raise UsageError(str(error)) from error
-    for key, value in vars(args).items():
-        if isinstance(value, float) and math.isnan(value):
-            raise UsageError(f"--{key.removeprefix('opt_').replace('_', '-')} is not a number")
     args.options = Options(**{**config.options, **given})
     args.image = ImageOptions(**{**config.image, **image})
     if getattr(args, "max_minutes", None) is not None and args.max_drop is None and not improves(args.options):
         raise UsageError("--max-minutes needs --max-drop, or --effort best without --algorithm")
+
+
+def _require_numbers(flags: Mapping[str, Any]) -> None:
+    """Refuse numbers of the flags that are no field of the options and that no run could take.
+
+    Raises:
+        UsageError: one is too small or not finite.
+    """
+    given = {key: value for key, value in flags.items() if value is not None}
+    try:
+        for key, value in given.items():
+            if key in _AMOUNTS:
+                check_amount(_flag(key), value)
+            if key in _LEAST:
+                check_int(_flag(key), value, _LEAST[key])
+        for bits in given.get("bits", ()):
+            check_bits("--bits", bits)
+    except OptionError as error:
+        raise UsageError(str(error)) from error
+    if not given.get("timeout", 1.0) > 0:
+        raise UsageError(f"--timeout: {given['timeout']:g} is not a number of seconds above 0")
+    if math.isnan(given.get("min_sqnr", 0.0)):
+        raise UsageError("--min-sqnr is not a number")
+
+
+def _flag(key: str) -> str:
+    return f"--{key.removeprefix('opt_').replace('_', '-')}"
 
 
 def _fields(args: argparse.Namespace, prefix: str) -> dict[str, Any]:
@@ -118,8 +141,9 @@ def _require_needed(args: argparse.Namespace, config: Config) -> None:
             raise UsageError(f"{flag} is missing{_INSTEAD.get((args.verb, key), '')} (onnxq {args.verb} --help)")
     if all(getattr(args, key, None) is not None for key in _EITHER):
         raise UsageError("give --data or --statistics, not both: statistics replace the data")
-    if getattr(args, "output", None) == "":
-        raise UsageError("-o is empty; give a file or a folder ('.' is the current one)")
+    if (output := getattr(args, "output", None)) in ("", "-"):
+        what = "nothing is written to stdout" if output else "-o is empty"
+        raise UsageError(f"{what}; give a file or a folder ('.' is the current one)")
 
 
 def _require_partners(args: argparse.Namespace) -> None:
@@ -137,8 +161,7 @@ def _require_partners(args: argparse.Namespace) -> None:
     for partner, keys in partners.get(args.verb, {}).items():
         lone = [key for key in keys if getattr(args, key) is not None]
         if lone and (getattr(args, partner) is None or getattr(args, partner) is False):
-            flags = (f"--{key.removeprefix('opt_').replace('_', '-')}" for key in (lone[0], partner))
-            raise UsageError(" needs ".join(flags))
+            raise UsageError(f"{_flag(lone[0])} needs {_flag(partner)}")
     if args.verb == "verify" and args.simulation and args.timeout is not None:
         raise UsageError("--timeout is for the runtime, which --simulation leaves out: leave one of the two out")
 
