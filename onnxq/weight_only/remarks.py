@@ -14,6 +14,14 @@ __all__ = ["remarks", "title", "why_slow"]
 
 _NAMED = 4
 """Layers that a remark names."""
+_HALVES = (
+    "the model came in half precision and computes in float32 now, as a CPU does; its inputs and outputs are "
+    "cast. A GPU, which multiplies halves, is slower so"
+)
+_ROUNDED = (
+    "onnxruntime rounds activations to 8 bits where it multiplies; the session option "
+    "session.qdq_matmulnbits_accuracy_level=0 keeps them float: more accurate, and slower"
+)
 
 
 def why_slow(recipe: Recipe, quantized: Mapping[str, str]) -> str:
@@ -42,18 +50,28 @@ def remarks(matrices: Sequence[Matrix], recipe: Recipe, *, in_file: bool, halves
         in_file: whether weights lie in the model file itself.
         halves: whether the model came in half precision.
     """
+    shared = _about_shared(matrices) if in_file and recipe.format == "qdq" else []
+    return [
+        *([_HALVES] if halves else []),
+        *([_ROUNDED] if recipe.format == "qdq" and any(_is_rounded(matrix, recipe) for matrix in matrices) else []),
+        *_about_wider([matrix for matrix in matrices if matrix.bits(recipe) > recipe.bits], recipe),
+        *_about_tied([matrix for matrix in matrices if matrix.tied]),
+        *_about_widened([matrix for matrix in matrices if _is_widened(matrix, recipe)]),
+        *_about_asked([m.asked for m in matrices if m.asked == m.bits(recipe) != recipe.bits]),
+        *_about_blocks(sum(matrix.block(recipe) < recipe.block for matrix in matrices), recipe),
+        *_about_experts(matrices, recipe),
+        *shared,
+    ]
+
+
+def _is_rounded(matrix: Matrix, recipe: Recipe) -> bool:
+    """Whether onnxruntime rounds what it is multiplied with, as it does where weights have 8 bits in the format qdq."""
+    return matrix.multiplied and matrix.bits(recipe) == TABLE_BITS and not matrix.chooses
+
+
+def _about_wider(wider: Sequence[Matrix], recipe: Recipe) -> list[str]:
+    """What takes more bits than were asked for, by the reason."""
     notes = []
-    if halves:
-        notes.append(
-            "the model came in half precision and computes in float32 now, as a CPU does; its inputs and outputs are "
-            "cast. A GPU, which multiplies halves, is slower so"
-        )
-    if recipe.format == "qdq" and any(m.multiplied and m.bits(recipe) == TABLE_BITS for m in matrices if not m.chooses):
-        notes.append(
-            "onnxruntime rounds activations to 8 bits where it multiplies; the session option "
-            "session.qdq_matmulnbits_accuracy_level=0 keeps them float: more accurate, and slower"
-        )
-    wider = [matrix for matrix in matrices if matrix.bits(recipe) > recipe.bits]
     for count, one, many, why in (
         (
             sum(matrix.gathered for matrix in wider),
@@ -76,35 +94,51 @@ def remarks(matrices: Sequence[Matrix], recipe: Recipe, *, in_file: bool, halves
     ):
         if count:
             notes.append(f"{count} {one if count == 1 else many} {TABLE_BITS} bits: {why}")
-    tied = [matrix for matrix in matrices if matrix.tied]
-    if tied:
-        notes.append(
-            f"{plural(len(tied), 'weight')} {'is' if len(tied) == 1 else 'are'} stored once with the table that holds "
-            f"the same numbers, in {TABLE_BITS} bits; --override '{tied[0].nodes[0].name}=weight_bits=4' stores it "
-            "apart: a larger file, and where one row at a time is multiplied a faster product"
-        )
-    notes += _about_widened([matrix for matrix in matrices if _is_widened(matrix, recipe)])
-    asked = [matrix.asked for matrix in matrices if matrix.asked == matrix.bits(recipe) != recipe.bits]
-    if asked:
-        notes.append(
-            f"{plural(len(asked), 'weight')} {'takes' if len(asked) == 1 else 'take'} {asked[0]} bits, as asked"
-        )
-    smaller = sum(matrix.block(recipe) < recipe.block for matrix in matrices)
-    if smaller:
-        take = "takes smaller blocks" if smaller == 1 else "take smaller blocks"
-        notes.append(f"{plural(smaller, 'weight')} {take}, for the last one of {recipe.block} would not be full")
+    return notes
+
+
+def _about_tied(tied: Sequence[Matrix]) -> list[str]:
+    if not tied:
+        return []
+    return [
+        f"{plural(len(tied), 'weight')} {'is' if len(tied) == 1 else 'are'} stored once with the table that holds "
+        f"the same numbers, in {TABLE_BITS} bits; --override '{tied[0].nodes[0].name}=weight_bits=4' stores it "
+        "apart: a larger file, and where one row at a time is multiplied a faster product"
+    ]
+
+
+def _about_asked(asked: Sequence[int | None]) -> list[str]:
+    """Of the bits that overrides ask for, where they are not those of the others."""
+    if not asked:
+        return []
+    return [f"{plural(len(asked), 'weight')} {'takes' if len(asked) == 1 else 'take'} {asked[0]} bits, as asked"]
+
+
+def _about_blocks(smaller: int, recipe: Recipe) -> list[str]:
+    if not smaller:
+        return []
+    take = "takes smaller blocks" if smaller == 1 else "take smaller blocks"
+    return [f"{plural(smaller, 'weight')} {take}, for the last one of {recipe.block} would not be full"]
+
+
+def _about_experts(matrices: Sequence[Matrix], recipe: Recipe) -> list[str]:
     experts = {node for matrix in matrices if matrix.experts for node in matrix.nodes}
-    if experts:
-        least = f" in {recipe.expert_bits} bits, the fewest it has" if recipe.expert_bits > recipe.bits else ""
-        notes.append(f"{len(experts)} MoE became QMoE, with weights{least} as onnxruntime's CPU lays them out")
-    several = sum(m.multiplied and len({node.graph for node in m.nodes}) > 1 for m in matrices)
-    if several and in_file and recipe.format == "qdq":
+    if not experts:
+        return []
+    least = f" in {recipe.expert_bits} bits, the fewest it has" if recipe.expert_bits > recipe.bits else ""
+    return [f"{len(experts)} MoE became QMoE, with weights{least} as onnxruntime's CPU lays them out"]
+
+
+def _about_shared(matrices: Sequence[Matrix]) -> list[str]:
+    """Weights with several readers, which onnxruntime fuses with in its own format alone."""
+    notes = []
+    graphs = [Counter(node.graph for node in matrix.nodes) for matrix in matrices if matrix.multiplied]
+    if several := sum(len(readers) > 1 for readers in graphs):
         notes.append(
             f"{plural(several, 'weight')} read in several branches or bodies {'is' if several == 1 else 'are'} written "
             "once for each graph that reads: onnxruntime fuses within one alone (format=matmulnbits writes once)"
         )
-    shared = sum(m.multiplied and max(Counter(node.graph for node in m.nodes).values()) > 1 for m in matrices)
-    if shared and in_file and recipe.format == "qdq":
+    if shared := sum(max(readers.values()) > 1 for readers in graphs):
         notes.append(
             f"{plural(shared, 'weight')} that several nodes multiply with {'is' if shared == 1 else 'are'} unpacked at "
             "each run, which takes long: onnxruntime fuses with one reader alone. format=matmulnbits multiplies with "
