@@ -60,7 +60,7 @@ def hint_for(error: OSError) -> str:
 
 
 def cause_outside(error: BaseException | None) -> OnnxqError | None:
-    """The error to tell of in place of one whose cause is the machine: a full disk, no right to a file, no memory.
+    """The error to tell of in place of one that the machine causes: a full disk, no right, no memory, no folder.
 
     Args:
         error: what was raised, by onnxq itself or by a library.
@@ -71,12 +71,23 @@ def cause_outside(error: BaseException | None) -> OnnxqError | None:
     while error is not None:
         if isinstance(error, MemoryError):
             return ExecutionError("there is not enough memory", hint="Use fewer samples, or a machine with more of it")
+        if isinstance(error, FileNotFoundError) and error.filename is None and _without_folder():
+            return OutputError("the current folder is gone", hint="Change to another one")
         if isinstance(error, OSError):
             full = is_full(error) or (error.errno is None and _SHORT in str(error))
             if full or error.errno in _REFUSED or "usable temporary directory" in str(error):
                 return _outside(error, full=full)
         error = error.__cause__ or error.__context__
     return None
+
+
+def _without_folder() -> bool:
+    """Whether the folder that the process works in was removed."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _outside(error: OSError, *, full: bool) -> OutputError:

@@ -52,6 +52,19 @@ def test_a_name_that_no_file_can_have(what: str, name: str, tmp_path: Path, monk
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.skipif(os.name != "posix", reason="Windows keeps a folder that a process works in")
+def test_a_current_folder_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    np.savez(tmp_path / "d.npz", image=np.ones((4, 1, 24, 24), np.float32))
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert main(["quantize", str(MODEL), "--data", str(tmp_path / "d.npz"), "-o", "q.onnx"]) == 1
+    assert capsys.readouterr().err == "onnxq: error: the current folder is gone. Change to another one\n"
+
+
 def test_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert is_there(tmp_path, onnxq.DataError) and is_there(tmp_path / "file", onnxq.DataError)

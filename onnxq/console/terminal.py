@@ -33,12 +33,15 @@ class Screen:
         self._unicode = encoding.lower().replace("-", "").startswith("utf")
 
     def line(self, text: str = "") -> None:
-        """One line."""
+        """One line; what the stream cannot say, as parts of names of files that are no text, is spelled out."""
         if not self._unicode:
             text = text.replace("→", "->").replace("…", "~").replace("─", "-")
+        text = text.rstrip() + "\n"
+        try:
+            self._stream.write(text)
+        except UnicodeEncodeError:
             encoding = getattr(self._stream, "encoding", None) or "ascii"
-            text = text.encode(encoding, "backslashreplace").decode(encoding)
-        self._stream.write(text.rstrip() + "\n")
+            self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
     def style(self, text: str, *names: str) -> str:
         """Text in a style: bold, dim, red, green, yellow, cyan."""

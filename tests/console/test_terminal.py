@@ -66,15 +66,6 @@ def test_colour_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch
     assert Screen(Terminal()).style("x", "bold") == "x"
 
 
-def test_a_stream_without_unicode_gets_ascii() -> None:
-    class Ascii(io.StringIO):
-        encoding = "ascii"
-
-    stream = Ascii()
-    Screen(stream).line("a → b ü")
-    assert stream.getvalue() == "a -> b \\xfc\n"
-
-
 @pytest.mark.parametrize(
     ("count", "text"),
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 KB"), (96_500, "96.5 KB"), (2_100_000_000, "2.1 GB"), (123_456, "123 KB")],
@@ -102,3 +93,12 @@ def test_numbers() -> None:
 )
 def test_what_is_slower_than_float_is_called_slower(speedup: float, text: str) -> None:
     assert pace(speedup) == text
+
+
+@pytest.mark.parametrize(("encoding", "told"), [("utf-8", "m\\udcff → é.onnx"), ("ascii", "m\\udcff -> \\xe9.onnx")])
+def test_a_name_that_is_no_text_is_spelled_out(encoding: str, told: str) -> None:
+    """As a file's from a system of another encoding."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="strict")
+    Screen(stream).line("m\udcff → é.onnx")
+    stream.seek(0)
+    assert stream.read() == f"{told}\n"
