@@ -191,6 +191,20 @@ def test_a_quantized_model_that_the_optimizations_of_onnxruntime_break() -> None
     assert found.outputs["y"].sqnr == pytest.approx(sqnr(x[..., 1:4].astype(np.float64), rounded[..., 1:4]), abs=1e-3)
 
 
+def test_models_whose_declared_inner_shapes_are_wrong() -> None:
+    """onnxruntime puts a tensor where another of the same declared shape was; builders of decoders declare such."""
+    shapes = "<float[b, s, 4] k, float[b, s, 4] all, float[b, s, 4] u>"
+    model = build(
+        f"""(float[b, s, 4] x, float[b, p, 4] past) => (float[b, t, 4] y) {shapes}
+        {{ k = Exp (x)  all = Concat <axis = 1> (past, k)  u = MatMul (all, w)  y = Tanh (u) }}""",
+        w=normal(4, 4),
+    )
+    feeds = [{"x": np.ones((1, 1, 4), np.float32), "past": np.ones((1, size, 4), np.float32)} for size in (0, 5)]
+    with pytest.raises(ExecutionError, match="re-use buffer"):
+        Session(model.SerializeToString()).run(feeds[1])
+    assert compare(model, model, feeds).outputs["y"].sqnr == math.inf
+
+
 def test_models_that_look_swapped(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     given, made = pairs.float_model(), pairs.quantized_model()
     (said,) = compare(made, given, pairs.data()).warnings

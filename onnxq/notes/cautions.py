@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from onnxq.calibration.roles import few, samples_to_verify
 from onnxq.calibration.statistics import KeptSample, Statistics
-from onnxq.console.terminal import bytes_text
+from onnxq.console.terminal import bytes_text, listed
 from onnxq.effort import learns
 from onnxq.measuring.joined import hidden
 from onnxq.measuring.judging import lifts
@@ -34,6 +34,8 @@ _EXACT = 100.0
 _FAINT, _UNSURE = 10.0, 20.0
 """dB that an output is louder over all the data than in the samples compared, from which on an SQNR below 20 dB may be
 that of nothing."""
+_SHOWN = 3
+"""Outputs that a warning names."""
 _LARGE = 1 << 20
 """Bytes from which on a result larger than the model is worth a warning: quantizers take some of a small one."""
 
@@ -162,13 +164,15 @@ def vague(verification: Verification, samples: int | None, compare: str = COMPAR
         samples: how many there are; None where nobody knows.
         compare: as for :func:`cautions`.
     """
-    for name, errors in verification.outputs.items():
-        if errors.uncertainty > _VAGUE and errors.sqnr < _EXACT and (samples is None or verification.samples < samples):
-            some = f"{verification.samples} samples" if samples is None else f"{verification.samples} of {samples}"
-            yield (
-                f"output {name!r} differs much from sample to sample, and these figures are of {some}: {compare} "
-                "runs them all"
-            )
+    if samples is not None and verification.samples >= samples:
+        return
+    figures = verification.outputs.items()
+    unsure = [name for name, errors in figures if errors.uncertainty > _VAGUE and errors.sqnr < _EXACT]
+    if unsure:
+        some = f"{verification.samples} samples" if samples is None else f"{verification.samples} of {samples}"
+        named = listed([repr(name) for name in unsure], _SHOWN)
+        which = f"output {named} differs" if len(unsure) == 1 else f"outputs {named} differ"
+        yield f"{which} much from sample to sample, and these figures are of {some}: {compare} runs them all"
 
 
 def poor(verification: Verification, options: Options, compare: str = COMPARE) -> Iterator[str]:
@@ -179,13 +183,16 @@ def poor(verification: Verification, options: Options, compare: str = COMPARE) -
             f"output {worst[0]!r} has {worst[1].sqnr:.1f} dB, below the floor of {floor:g} dB: "
             f"{compare} shows where it is lost"
         )
-    for name, errors in verification.outputs.items():
-        if kept_signal(errors) < floor <= errors.sqnr:
-            yield (
-                f"output {name!r} has {errors.sqnr:.1f} dB, but {errors.sqnr_centred:.1f} dB with its mean removed, "
-                f"below the floor of {floor:g} dB: a constant part hides what is lost of the rest, and {compare} "
-                "shows where"
-            )
+    figures = verification.outputs.items()
+    hiding = {name: errors for name, errors in figures if kept_signal(errors) < floor <= errors.sqnr}
+    if hiding:
+        name, errors = min(hiding.items(), key=lambda item: kept_signal(item[1]))
+        more = f" ({len(hiding) - 1} more outputs alike)" if len(hiding) > 1 else ""
+        yield (
+            f"output {name!r} has {errors.sqnr:.1f} dB, but {errors.sqnr_centred:.1f} dB with its mean removed, below "
+            f"the floor of {floor:g} dB{more}: a constant part hides what is lost of the rest, and {compare} shows "
+            "where"
+        )
     for name, branches in verification.branches.items():
         worst_branch = hidden(verification.outputs[name], branches)
         if worst_branch is not None and worst_branch[1].sqnr < floor <= verification.outputs[name].sqnr:

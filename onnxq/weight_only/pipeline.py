@@ -164,7 +164,8 @@ def rewrite_weights(
     said = remarks([m for m, _ in job.made], recipe, in_file=not files.external, halves=prepared.halves)
     notes, details = [*job.learner.notes(), *said], list(prepared.notes)
     if job.mixture is not None:
-        notes, details = [job.mixture.note(), *notes], [*details, *job.mixture.details()]
+        chosen = [job.mixture.note()] if any(matrix.chosen for matrix in job.mixture.matrices) else []
+        notes, details = [*chosen, *notes], [*details, *job.mixture.details()]
         if save:
             write_choice(Path(save), job.mixture, model, recipe, options)
     return Rewritten(title(recipe), made, quantized, job.kept, notes, details, verification)

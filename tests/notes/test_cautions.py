@@ -12,7 +12,7 @@ from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.demo.data import MODEL, load_digits
 from onnxq.measuring.metrics import Errors
 from onnxq.measuring.verification import Verification
-from onnxq.notes.cautions import cautions, vague
+from onnxq.notes.cautions import cautions, poor, vague
 from onnxq.options import Options
 from onnxq.plan import Plan
 from tests.models import build, feeds_for, normal
@@ -90,6 +90,25 @@ def test_few_samples_that_differ_much(uncertainty: float, samples: int, said: bo
     found = list(cautions(Plan("onnxruntime", (), {"c": "Conv"}), run, Options(), seen))
     expected = "output 'y' differs much from sample to sample, and these figures are of 8 of 128: "
     assert found == ([expected + "onnxq compare runs them all"] if said else [])
+
+
+def test_outputs_that_differ_are_told_in_one_warning() -> None:
+    """A language model gives back two caches a layer."""
+    errors = Errors(samples=3, elements=8, sqnr=15.0, worst=5.8, worst_sample=0, median=28.9, uncertainty=4.3)
+    names = [f"present.{layer}.{half}" for layer in range(24) for half in ("key", "value")]
+    (said,) = vague(Verification(dict.fromkeys(["logits", *names], errors), samples=3), None)
+    shown = "'logits', 'present.0.key', 'present.0.value' and 46 more"
+    assert said.startswith(f"outputs {shown} differ much from sample to sample, and these figures are of 3 samples: ")
+
+
+def test_outputs_whose_mean_hides_the_rest_are_told_in_one_warning() -> None:
+    first, second = (
+        Errors(samples=3, elements=8, sqnr=30.0, sqnr_centred=centred, worst=20.0, worst_sample=0, median=29.0)
+        for centred in (6.0, 4.0)
+    )
+    (said,) = poor(Verification({"a": first, "b": second, "c": first}, samples=3), Options())
+    assert said.startswith("output 'b' has 30.0 dB, but 4.0 dB with its mean removed, ")
+    assert "(2 more outputs alike)" in said
 
 
 def test_rounding_in_float_differs_from_sample_to_sample_as_well() -> None:

@@ -119,6 +119,8 @@ def test_a_model_of_which_nothing_is_quantized_is_warned_of(tmp_path: Path, caps
     source, output = str(save(proto, tmp_path / "m.onnx")), str(tmp_path / "q.onnx")
     assert main(["quantize", source, "-o", output, "--algorithm", "weight_only"]) == 0
     shown = capsys.readouterr()
+    asked = quantize_weights(source, output, avg_bits=3.5)
+    assert asked.notes == [], "no bits were chosen"
     assert "nothing was quantized: the result is the float model; 1 Conv: only weights" in " ".join(
         (shown.out + shown.err).split()
     )
