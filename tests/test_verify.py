@@ -60,6 +60,21 @@ def test_differences_in_steps_of_the_outputs_quantizer(tmp_path: Path) -> None:
     assert max(found.lsb.values()) <= 2.01
 
 
+def test_text_goes_into_the_runtime_and_comes_back(tmp_path: Path) -> None:
+    model = build(
+        """(float[N, 8] x, string[N] text) => (float[N, 6] y, string[N] same) {
+            y = MatMul (x, w)
+            same = Identity (text)
+        }""",
+        w=normal(8, 6),
+    )
+    feeds = [{"x": normal(2, 8, seed=i), "text": np.array([f"ä{i}", ""], object)} for i in range(4)]
+    onnxq.quantize(model, feeds, output=tmp_path, options=ALL)
+    found = onnxq.verify(tmp_path, feeds, backend="onnxruntime")
+    assert found.outputs["same"].agreement == 1 and found.outputs["same"].elements == 8
+    assert found.outputs["y"].sqnr > 35
+
+
 def test_a_simulation_is_said_to_be_one(artifact: Path) -> None:
     found = onnxq.verify(artifact, feeds_for(residual()), backend="onnxruntime", simulation=True)
     assert found.runtime is None and found.simulated and "against the float model inside" in found.compared

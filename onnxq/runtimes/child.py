@@ -138,7 +138,9 @@ def examine(
 
 
 def _plain(array: NDArray[Any]) -> NDArray[Any]:
-    """bfloat16 and 8-bit floats, which files of NumPy's lose, as float32, which holds them exactly."""
+    """What files of NumPy's lose: bfloat16 and 8-bit floats as float32, which holds them exactly; objects as text."""
+    if array.dtype == object:
+        return array.astype(str)
     return array.astype(np.float32) if array.dtype.name.startswith(("bfloat16", "float8")) else array
 
 

@@ -47,8 +47,8 @@ class Request:
 
     def write(self, index: int, outputs: Sequence[Any]) -> None:
         """The outputs of a sample, in the order of the report's names; sequences and maps are left out."""
-        tensors = {k: array for k, array in enumerate(outputs) if not isinstance(array, (list, dict))}
-        arrays: dict[str, Any] = {str(k): np.asarray(array) for k, array in tensors.items()}
+        tensors = {k: np.asarray(array) for k, array in enumerate(outputs) if not isinstance(array, (list, dict))}
+        arrays: dict[str, Any] = {str(k): a.astype(str) if a.dtype == object else a for k, a in tensors.items()}
         np.savez(self.results / f"{index}.npz", **arrays)
 
 
