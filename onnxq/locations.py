@@ -35,7 +35,7 @@ _SLASHES = tuple(filter(None, ("/", os.sep, os.altsep)))
 _PLURAL = ("data", "statistics")
 
 
-def is_folder(output: str | os.PathLike[str], *, several: bool = False) -> bool:
+def is_folder(output: str | os.PathLike[str], *, several: bool) -> bool:
     """Whether an output names a folder: it is one, or its name has no ending, or a slash at its end.
 
     Args:

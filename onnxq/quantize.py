@@ -100,7 +100,7 @@ def _require_a_plan(options: Options) -> None:
 
 
 def plan_fitted(
-    fitted: ir.Model, target: Backend, options: Options, shapes: Mapping[str, Sequence[int]] | None = None
+    fitted: ir.Model, target: Backend, options: Options, shapes: Mapping[str, Sequence[int]] | None
 ) -> Plan:
     """:func:`plan` of a model as :meth:`onnxq.prepare.Prepared.for_target` gives it, for settings that it can have."""
     sizes = sizes_at(fitted, {**shapes_of_one(fitted), **(shapes or {})})

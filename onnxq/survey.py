@@ -98,7 +98,7 @@ def survey(
     parts: Sequence[Part],
     widths: Sequence[int],
     limit: int,
-    advance: Callable[[int], None] = lambda done: None,
+    advance: Callable[[int], None],
 ) -> list[Record]:
     """Measure each part alone at each width.
 

@@ -26,7 +26,7 @@ def capture(
     samples: Sequence[KeptSample],
     *,
     options: Options,
-    sizes: Mapping[str, int] | None = None,
+    sizes: Mapping[str, int],
     budget: int = _BUDGET,
 ) -> Iterator[tuple[list[str], Iterator[dict[str, NDArray[Any]]]]]:
     """Run a model over samples and give its tensors, in groups of which one sample stays below a budget.
@@ -43,7 +43,7 @@ def capture(
         The names of a group, and an iterator over the samples: tensor name → array. Each must be exhausted (or
         dropped) before the next group is asked for.
     """
-    known = {name: 4 * count for name, count in (sizes or {}).items()}
+    known = {name: 4 * count for name, count in sizes.items()}
     wanted = list(dict.fromkeys(tensors))
     for group in share_out(wanted, {name: known.get(name, _UNKNOWN) for name in wanted}, budget):
         tapped = tap(model, group, keep_outputs=False)

@@ -15,7 +15,7 @@ __all__ = ["bound_behind"]
 
 
 def bound_behind(
-    value: ir.Value, low: float, high: float | None, namer: Namer, *, readers: Container[Edge] | None = None
+    value: ir.Value, low: float, high: float | None, namer: Namer, *, readers: Container[Edge] | None
 ) -> ir.Node:
     """A Clip behind a tensor that a node makes; a Relu where it ends at 0 below alone.
 

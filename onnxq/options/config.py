@@ -86,14 +86,14 @@ class Config:
         return config
 
 
-def to_toml(options: Options, comment: str = "") -> str:
+def to_toml(options: Options, comment: str) -> str:
     """Options as a configuration file: what differs from the defaults, overrides as a table.
 
     Args:
         options: to be written.
         comment: a line for the top.
     """
-    lines = [f"# {comment}"] if comment else []
+    lines = [f"# {comment}"]
     defaults = Options()
     for field_ in dataclasses.fields(Options):
         value = getattr(options, field_.name)

@@ -73,7 +73,7 @@ def branched(op: str, added: str) -> tuple[onnx.ModelProto, Feeds]:
 
 def read_from(draft: Draft, model: ir.Model, tensor: str, grids: bool) -> list[NDArray[Any]]:
     """A tensor of a model on the samples held back, as it is read from the quantized one."""
-    ((_, runs),) = capture(model, [tensor], draft.held, options=draft.options)
+    ((_, runs),) = capture(model, [tensor], draft.held, options=draft.options, sizes=draft.sizes)
     (site,) = {s.name for s in draft.plan.sites if s.tensor == tensor}
     return [fake_quantize(run[tensor], draft.numbers[site]) if grids else run[tensor] for run in runs]
 

@@ -43,5 +43,5 @@ def test_what_cannot_be_observed_is_left_out() -> None:
     ours = ir.serde.deserialize_model(model)
     for value in ours.graph.node(0).outputs:
         value.type = ir.TensorType(ir.DataType.INT64)
-    groups = list(capture(ours, ["s"], [], options=Options()))
+    groups = list(capture(ours, ["s"], [], options=Options(), sizes={}))
     assert groups == []

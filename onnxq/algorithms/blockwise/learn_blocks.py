@@ -93,18 +93,16 @@ def check_learning(**parameters: float) -> None:
     require_torch()
 
 
-def adaround_on_data(draft: Draft, *, iterations: int = 500, batch: int = 16, **rest: Any) -> None:
+def adaround_on_data(draft: Draft, *, iterations: int, batch: int = 16) -> None:
     """AdaRound layer by layer, by gradient on samples (Nagel et al., 2020).
 
     Args:
         draft: changed in place; a note says what was done.
         iterations: steps for each layer.
         batch: samples in a step.
-        **rest: other fields of :class:`Learning`.
     """
     check_learning(iterations=iterations, batch=batch)
-    known = {"name": "adaround", "unit": "layer", "weights": "round", "lr": 3e-2, **rest}
-    learn_blocks(draft, Learning(iterations=iterations, batch=batch, **known))
+    learn_blocks(draft, Learning("adaround", "layer", "round", iterations, batch, lr=3e-2))
 
 
 def learn_blocks(draft: Draft, learning: Learning) -> None:

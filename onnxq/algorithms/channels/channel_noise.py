@@ -85,7 +85,7 @@ def measure_channels(
     samples: Sequence[KeptSample],
     *,
     options: Options,
-    sizes: Mapping[str, int] | None = None,
+    sizes: Mapping[str, int],
 ) -> dict[str, ChannelStats]:
     """Run a model over samples and take the statistics of channels.
 

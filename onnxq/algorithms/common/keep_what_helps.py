@@ -18,6 +18,7 @@ from onnxq.calibration.statistics import KeptSample
 from onnxq.deciding.decide import decide
 from onnxq.deciding.decider import Decider
 from onnxq.effort import algorithms_of
+from onnxq.measuring.decibels import sqnr_of
 from onnxq.measuring.noise import output_noise
 from onnxq.quantized import Quantized
 
@@ -183,7 +184,7 @@ def _noise(draft: FloatDraft, quantized: Quantized) -> Noise | None:
 
 def _sqnr(noise: Noise | None) -> float:
     """The mean over the outputs, dB."""
-    return float(np.mean([-10.0 * np.log10(row.mean()) for row in noise.values()])) if noise else -math.inf
+    return float(np.mean([sqnr_of(float(row.mean())) for row in noise.values()])) if noise else -math.inf
 
 
 def _better(noise: Noise | None, than: Noise | None) -> bool:
