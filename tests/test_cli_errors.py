@@ -77,7 +77,7 @@ def test_text_is_told_to_be_text(tmp_path: Path, capsys: Captured) -> None:
         (("plan", MODEL, "--config", "none.toml"), "none.toml"),
         (("show", "none.npz"), "none.npz"),
         (("quantize", MODEL, "--data", "none.npz", "-o", "q.onnx"), "none.npz"),
-        (("compare", MODEL, MODEL, "--data", "none.npz"), "none.npz"),
+        (("compare", MODEL, MODEL, "--data", "none.npz"), "error: data 'none.npz': does not exist"),
     ],
 )
 def test_errors_are_code_1_in_one_line(arguments: tuple[object, ...], words: str, capsys: Captured) -> None:

@@ -87,7 +87,7 @@ def collect(
         if progress is not None:
             progress(result.samples)
     if runner is None:
-        raise DataError("no samples", where="calibration data", hint="Give at least one, better a hundred")
+        raise DataError("no samples", where="data", hint="Give at least one, better a hundred")
     if runner.usable.error is not None:
         raise runner.usable.error
     result.kept = keeper.kept
@@ -104,9 +104,7 @@ def _samples(data: Iterable[Feeds]) -> Iterator[Feeds]:
     except OnnxqError:
         raise
     except Exception as error:
-        raise DataError(
-            f"the calibration data failed ({type(error).__name__}: {error})", where=f"sample {index}"
-        ) from error
+        raise DataError(f"the data failed ({type(error).__name__}: {error})", where=f"sample {index}") from error
 
 
 @dataclass(slots=True)

@@ -86,7 +86,7 @@ def _open(source: Any, inputs: Sequence[InputInfo], image: ImageOptions, samples
     for info in inputs:
         if info.container:
             raise DataError(
-                f"it is a {info.container}, and calibration data are tensors",
+                f"it is a {info.container}, and samples are tensors",
                 where=f"input {info.name!r}",
                 hint="Quantize the part of the model that has tensors as its inputs",
             )
@@ -101,7 +101,7 @@ def _open(source: Any, inputs: Sequence[InputInfo], image: ImageOptions, samples
             raise DataError("the name of the data is empty", hint="Give a file or a folder; '.' is the current one.")
         path, name = split_name(text)
         if name is not None:
-            where = f"calibration data {f'{path}:{name}'!r}"
+            where = f"data {f'{path}:{name}'!r}"
             found = function_of(path, name, where=where, error=DataError)
             return _from_object(found, f"function {name}", fitter, samples)
         return _from_path(path, tuple(inputs), fitter, image, samples)
@@ -112,7 +112,7 @@ def _from_path(
     path: Path, inputs: tuple[InputInfo, ...], fitter: Fitter, image: ImageOptions, samples: int | None
 ) -> Samples:
     if not is_there(path, DataError):
-        raise DataError("does not exist", where=f"calibration data {str(path)!r}", hint=nearest_file(path))
+        raise DataError("does not exist", where=f"data {str(path)!r}", hint=nearest_file(path))
     if path.is_dir():
         return _from_folder(path, inputs, fitter, image, samples)
     if path.suffix == ".npz":
@@ -120,22 +120,22 @@ def _from_path(
         if arrays.keys() >= _STATISTICS:
             hint = "Give it as statistics, not as data: --statistics FILE."
             raise DataError("is a statistics file, as onnxq calibrate writes it", where=f"{str(path)!r}", hint=hint)
-        return _from_rows("npz file", arrays, _length(arrays, path), fitter, samples, f"calibration data {str(path)!r}")
+        return _from_rows("npz file", arrays, _length(arrays, path), fitter, samples, f"data {str(path)!r}")
     if path.suffix == ".npy":
         array = open_npy(path)
         length = _length({path.name: array}, path)
-        return _from_rows("npy file", array, length, fitter, samples, f"calibration data {str(path)!r}")
+        return _from_rows("npy file", array, length, fitter, samples, f"data {str(path)!r}")
     if path.suffix == ".py":
         hint = f"Write {path}:FUNCTION."
-        raise DataError("names no function in the Python file", where=f"calibration data {str(path)!r}", hint=hint)
+        raise DataError("names no function in the Python file", where=f"data {str(path)!r}", hint=hint)
     hint = "Use .npz, .npy, a folder of either or of pictures, or FILE.py:FUNCTION."
-    raise DataError("is not a kind of data that onnxq reads", where=f"calibration data {str(path)!r}", hint=hint)
+    raise DataError("is not a kind of data that onnxq reads", where=f"data {str(path)!r}", hint=hint)
 
 
 def _from_folder(
     folder: Path, inputs: tuple[InputInfo, ...], fitter: Fitter, image: ImageOptions, samples: int | None
 ) -> Samples:
-    where = f"calibration data {str(folder)!r}"
+    where = f"data {str(folder)!r}"
     if not os.access(folder, os.R_OK | os.X_OK):
         raise DataError("the folder cannot be read: permission denied", where=where)
     kinds = _kinds(folder)
@@ -169,7 +169,7 @@ def _kinds(folder: Path) -> dict[str, list[Path]]:
 
 def _from_object(source: Any, kind: str, fitter: Fitter, samples: int | None) -> Samples:
     if source is None:
-        raise DataError("no calibration data", hint="Give a file, a folder, an iterable or FILE.py:FUNCTION.")
+        raise DataError("no data", hint="Give a file, a folder, an iterable or FILE.py:FUNCTION.")
     if isinstance(source, Mapping):
         arrays = {str(name): np.asarray(value) for name, value in source.items()}
         return _from_rows("arrays", arrays, _length(arrays, None), fitter, samples)
@@ -192,12 +192,12 @@ def _from_object(source: Any, kind: str, fitter: Fitter, samples: int | None) ->
             made = source()
             if isinstance(made, (str, bytes)) or not isinstance(made, Iterable):
                 wrong = f"the function returned {type(made).__name__}, not an iterable of samples"
-                raise DataError(wrong, where=f"calibration data ({kind})", hint="Yield or return a list of feeds.")
+                raise DataError(wrong, where=f"data ({kind})", hint="Yield or return a list of feeds.")
             return [made] if isinstance(made, Mapping) else made
 
         return Samples(kind, called, None, fitter, samples=samples, seekable=False)
     raise DataError(
-        f"{type(source).__name__} is not calibration data",
+        f"{type(source).__name__} is not a kind of data that onnxq reads",
         hint="Give a file, a folder, an iterable or FILE.py:FUNCTION.",
     )
 
@@ -213,7 +213,7 @@ def _from_rows(
     length: int,
     fitter: Fitter,
     samples: int | None,
-    where: str = "calibration data",
+    where: str = "data",
 ) -> Samples:
     items, total = of_rows(arrays, length, fitter, where)
     return Samples(kind, items, total, fitter, samples=samples)
@@ -222,7 +222,7 @@ def _from_rows(
 def _length(arrays: Mapping[str, RowArray] | Mapping[str, np.ndarray], path: Path | None) -> int:
     """The common length of the first axes."""
     lengths = {name: array.shape[0] for name, array in arrays.items() if array.shape}
-    where = f"calibration data {str(path)!r}" if path else "calibration data"
+    where = f"data {str(path)!r}" if path else "data"
     if not arrays:
         raise DataError("no samples", where=where, hint="It holds no arrays.")
     if not lengths:

@@ -71,7 +71,7 @@ class Fitter:
             return 1
         found: set[int] = set()
         axes = 0
-        for name, array in self._named(arrays, "calibration data").items():
+        for name, array in self._named(arrays, "data").items():
             info = self._known.get(name)
             if info is None or not array.shape:
                 continue

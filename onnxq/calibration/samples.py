@@ -52,7 +52,7 @@ class Samples:
         self._warned = False
         self.length = total if samples is None or total is None else min(samples, total)
         if self.length == 0:
-            raise DataError("no samples", where=f"calibration data ({kind})", hint="Give at least one sample.")
+            raise DataError("no samples", where=f"data ({kind})", hint="Give at least one sample.")
 
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
         """The feeds.
@@ -64,7 +64,7 @@ class Samples:
         for count, item in enumerate(self._guarded(), 1):
             yield self._fitter.fit(item, self._where(count - 1))
         if not count:
-            raise DataError("no samples", where=f"calibration data ({self.kind})", hint="Give at least one sample.")
+            raise DataError("no samples", where=f"data ({self.kind})", hint="Give at least one sample.")
 
     def index_of(self, position: int) -> int:
         """Index in the source of the sample that comes at ``position``."""
@@ -106,7 +106,7 @@ class Samples:
         except OnnxqError:
             raise
         except (Exception, SystemExit) as error:
-            where = f"calibration data ({self.kind}), sample {self.index_of(at) if self.seekable else at}"
+            where = f"data ({self.kind}), sample {self.index_of(at) if self.seekable else at}"
             raise DataError(f"the data raised {type(error).__name__}: {error}", where=where) from error
 
     def _warn_of_more(self, rest: Iterator[Any]) -> None:
@@ -118,7 +118,7 @@ class Samples:
         if more and not self._warned:
             self._warned = True
             _log.warning(
-                "calibration data (%s): how many samples there are is not known, so the first %d are used, not some "
+                "data (%s): how many samples there are is not known, so the first %d are used, not some "
                 "of all: if they are sorted, shuffle them, or give a list or a data loader with a length",
                 self.kind,
                 self._limit,

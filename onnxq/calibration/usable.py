@@ -46,7 +46,7 @@ class Usable:
         elif self.error is None:
             self.error = DataError(
                 "no sample can be used: each holds NaN or infinity, and the model makes nothing but NaN of them",
-                where=f"calibration data, input {bad[0]!r}, first in sample {index}",
+                where=f"data, input {bad[0]!r}, first in sample {index}",
                 hint="Look at where the data is made for divisions by zero and missing values",
             )
 

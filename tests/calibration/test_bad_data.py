@@ -99,7 +99,7 @@ def test_missing_and_unknown_kinds(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not a kind of data that onnxq reads"):
         feeds(tmp_path / "d.csv")
     for nothing in (None, 5):
-        with pytest.raises(DataError, match=r"not? calibration data"):
+        with pytest.raises(DataError, match=r"no data|not a kind of data that onnxq reads"):
             feeds(nothing)
     np.savez(tmp_path / "d.npz", x=IMAGES)
     with pytest.raises(DataError, match=r"mixes 1 npz file, 1 npy file"):

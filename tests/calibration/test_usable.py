@@ -28,4 +28,4 @@ def test_one_usable_sample_is_enough(samples: list[tuple[np.ndarray, np.ndarray]
         looked.look({"x": x}, {"y": y}, 10 + index)
     assert (looked.error is None) == usable
     if looked.error is not None:
-        assert looked.error.where == "calibration data, input 'x', first in sample 10"
+        assert looked.error.where == "data, input 'x', first in sample 10"
