@@ -25,7 +25,8 @@ Multi-head attention may crash it: in a small vision transformer it crashed wher
 together, its Softmax and products, and the Adds behind a MatMul that stays float, residuals among them. All stay float
 here, and it builds that one and a MobileViT, but no EdgeNeXt: there ``--placement compute`` is left, which has Conv and
 Gemm alone in integers. A LayerNormalization it builds where epsilon is written out, a HardSigmoid where alpha and beta
-are, and a model output that the model reads itself where that has a DequantizeLinear of its own, as all three are here.
+are, a recurrent layer where its layout is not, and a model output that the model reads itself where that has a
+DequantizeLinear of its own, as all four are here.
 A Where that puts a mask in the place of scores crashes it between quantizers: the mask is added to them instead. A
 ConvTranspose has explicit padding here, without which it crashes in float too. So it does on a cubic Resize, a MaxPool
 of five dimensions, a BatchNormalization in training mode, inputs without axes, If, Loop and Scan: ``onnxq check`` names
@@ -71,6 +72,8 @@ _SELECT = ("Compress", "NonMaxSuppression", "NonZero", "Unique")
 """Operators whose results have sizes that depend on the numbers."""
 _BITS = ("BitwiseAnd", "BitwiseOr", "BitwiseXor")
 """Operators whose constant operands it makes int64, whatever they are."""
+_RECURRENT = ("GRU", "LSTM", "RNN")
+"""Operators that it runs as those of an opset without a layout: one that is written out ends it, the default too."""
 
 
 def _rows(node: ir.Node) -> str | None:
@@ -220,8 +223,12 @@ def _finish(model: ir.Model, plan: Plan) -> None:
     """Write out attributes that the builder wants to see, and keep outputs apart: it fails on others."""
     own_outputs(model)
     for node in all_nodes(model):
-        for name, number in _DEFAULTS.get(node.op_type, {}).items() if node.domain == "" else ():
+        if node.domain != "":
+            continue
+        for name, number in _DEFAULTS.get(node.op_type, {}).items():
             node.attributes.setdefault(name, ir.AttrFloat32(name, number))
+        if node.op_type in _RECURRENT and node.attributes.get_int("layout", 0) == 0:
+            node.attributes.pop("layout", None)
 
 
 _RULES = (

@@ -103,6 +103,22 @@ def test_rows_of_a_kernel_are_copied_at_once(kernel: tuple[int, ...], dilation: 
     assert ("first" in onnxq.plan(model).quantized) == integers
 
 
+@pytest.mark.parametrize("channels", [1, 2])
+def test_from_one_channel_to_one_floats_are_faster(channels: int) -> None:
+    """A line of 127 taps takes onnxruntime 1.32 eight times as long in integers: it follows a pointer for each tap."""
+    model = build(
+        """(float[1, 64, 2048] x) => (float[1, 64, 2048] y) {
+            [before] b = Conv (x, u)
+            [line] a = Conv <pads = [127, 127]> (b, w)
+            y = Conv (a, v)
+        }""",
+        u=normal(channels, 64, 1),
+        w=normal(channels, channels, 255, seed=1),
+        v=normal(64, channels, 1, seed=2),
+    )
+    assert ("line" in onnxq.plan(model).quantized) == (channels == 2)
+
+
 @pytest.mark.parametrize("multiplier", [1, 2])
 def test_depthwise_convolutions_with_more_outputs_than_inputs_stay_float(multiplier: int) -> None:
     """onnxruntime has a kernel in integers for those with as many: 35 times slower than float is the other one."""

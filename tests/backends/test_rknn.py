@@ -192,6 +192,34 @@ def test_a_layer_normalization_says_its_epsilon(tmp_path: Path) -> None:
     assert {a.name: a.f for a in node.attribute if a.name == "epsilon"} == {"epsilon": pytest.approx(1e-5)}
 
 
+def recurrent() -> onnx.ModelProto:
+    """A recurrent layer of each kind as torch writes them: the layout said, though it is that of none said."""
+    return build(
+        """(float[6, 1, 8] x) => (float[6, 1, 8] y) {
+            r = Relu (x)
+            a = LSTM <hidden_size = 8, layout = 0> (r, w4, w4)
+            b = GRU <hidden_size = 8, layout = 0> (r, w3, w3)
+            c = RNN <hidden_size = 8, layout = 0> (r, w1, w1)
+            d = Squeeze (a, one)
+            e = Squeeze (b, one)
+            f = Squeeze (c, one)
+            y = Sum (d, e, f)
+        }""",
+        w4=normal(1, 32, 8, scale=0.3),
+        w3=normal(1, 24, 8, seed=1, scale=0.3),
+        w1=normal(1, 8, 8, seed=2, scale=0.3),
+        one=np.array([1]),
+        opset=18,
+    )
+
+
+def test_recurrent_layers_have_no_layout(tmp_path: Path) -> None:
+    """The builder runs them as of an opset that has none: it ends at one that is written out, the default too."""
+    made = onnxq.quantize(recurrent(), images(6, 1, 8), backend="rknn", output=tmp_path)
+    nodes = [n for n in onnx.load(made.files[0]).graph.node if n.op_type in ("LSTM", "GRU", "RNN")]
+    assert len(nodes) == 3 and not [a.name for n in nodes for a in n.attribute if a.name == "layout"]
+
+
 def heads() -> onnx.ModelProto:
     """Attention of two heads over what convolutions make, a residual behind a MatMul and one behind a convolution."""
     return build(

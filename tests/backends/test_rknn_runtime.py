@@ -13,7 +13,17 @@ from onnxq import Options
 from onnxq.errors import VerificationError
 from onnxq.runtimes.child import examine, missing
 from onnxq.runtimes.rknn import RUNTIME
-from tests.backends.test_rknn import IN_NO_MODEL, expected, gate, heads, in_no_model, masked, normed, transposed
+from tests.backends.test_rknn import (
+    IN_NO_MODEL,
+    expected,
+    gate,
+    heads,
+    in_no_model,
+    masked,
+    normed,
+    recurrent,
+    transposed,
+)
 from tests.models import build, feeds_for, images, normal
 from tests.targets import branches, upsampling
 
@@ -129,6 +139,7 @@ def test_layers_agree_from_equal_integers(tmp_path: Path) -> None:
         (masked, (1, 6, 16)),
         (normed, (1, 6, 6, 16)),
         (transposed, (1, 4, 8, 8)),
+        (recurrent, (6, 1, 8)),
     ],
 )
 def test_the_simulator_agrees(graph: object, shape: tuple[int, ...], tmp_path: Path) -> None:
