@@ -16,7 +16,7 @@ from onnxq.errors import ModelError
 from onnxq.torch.dynamo import Axes, write_by_dynamo
 from onnxq.torch.nodes import DOMAIN
 
-__all__ = ["in_float32", "to_onnx"]
+__all__ = ["in_evaluation", "in_float32", "to_onnx"]
 
 _LAST_OPSET = 20
 """That torch's TorchScript exporter knows."""
@@ -49,28 +49,23 @@ def to_onnx(
         ModelError: torch cannot export it.
         OptionError: what the exporter needs is not installed, or an axis is of an input that there is not.
     """
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            warnings.catch_warnings(),
-            in_float32(),
-            _inputs_alone(module, example_inputs) as tensors,
-        ):
-            warnings.simplefilter("ignore")
-            names = {"input_names": input_names, "output_names": output_names}
-            given: dict[str, Any] = {key: list(value) for key, value in names.items() if value is not None}
-            path = Path(folder) / "model.onnx"
-            if dynamo:
-                write_by_dynamo(module, tensors, path, opset=opset, of=of, axes=dynamic_axes or {}, names=given)
-            else:
-                axes = {} if dynamic_axes is None else {"dynamic_axes": dynamic_axes}
-                _write_by_torchscript(module, tensors, path, opset=opset, of=of, **axes, **given)
-            return onnx.load(path)
-    finally:
-        for part, training in modes:
-            part.training = training
+    with (
+        in_evaluation(module),
+        tempfile.TemporaryDirectory() as folder,
+        warnings.catch_warnings(),
+        in_float32(),
+        _inputs_alone(module, example_inputs) as tensors,
+    ):
+        warnings.simplefilter("ignore")
+        names = {"input_names": input_names, "output_names": output_names}
+        given: dict[str, Any] = {key: list(value) for key, value in names.items() if value is not None}
+        path = Path(folder) / "model.onnx"
+        if dynamo:
+            write_by_dynamo(module, tensors, path, opset=opset, of=of, axes=dynamic_axes or {}, names=given)
+        else:
+            axes = {} if dynamic_axes is None else {"dynamic_axes": dynamic_axes}
+            _write_by_torchscript(module, tensors, path, opset=opset, of=of, **axes, **given)
+        return onnx.load(path)
 
 
 def _write_by_torchscript(
@@ -90,6 +85,18 @@ def _write_by_torchscript(
             hint="torch.onnx.export(module, example_inputs, path, dynamo=False) must work on the float module; "
             "dynamo=True takes torch's other exporter",
         ) from error
+
+
+@contextmanager
+def in_evaluation(module: torch.nn.Module) -> Iterator[None]:
+    """A module in evaluation mode; each part of it gets its own mode back."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from onnxq.backend import Backend
 from onnxq.errors import DataError, OptionError
 from onnxq.options import Options
 from onnxq.prepare import backend_named
-from onnxq.torch.exporter import in_float32, to_onnx
+from onnxq.torch.exporter import in_evaluation, in_float32, to_onnx
 from onnxq.torch.feeding import example_of, fed
 from onnxq.torch.insertion import Insertion, ModulePath, map_tensors
 from onnxq.torch.maker import Maker
@@ -169,14 +169,8 @@ def _tell_of_weights(mapped: Sequence[Mapped], target: Backend) -> None:
 
 def _look(marking: torch.nn.Module, example: Args) -> None:
     """Run a module in evaluation mode, for what is noted on the way: torch.export's tensors have no values."""
-    modes = [(part, part.training) for part in marking.modules()]
-    marking.eval()
-    try:
-        with in_float32():
-            marking(*map_tensors(list(example), lambda _, x: x.clone(), ""))
-    finally:
-        for part, training in modes:
-            part.training = training
+    with in_evaluation(marking), in_float32():
+        marking(*map_tensors(list(example), lambda _, x: x.clone(), ""))
 
 
 class _Marking(torch.nn.Module):
@@ -207,25 +201,22 @@ def calibrate(module: torch.nn.Module, batches: Iterable[Any], *, most: int | No
     prepared = require_prepared(module)
     device = next((p.device for p in prepared.parameters()), torch.device("cpu"))
     quantizers = prepared.observing()
-    modes = [(part, part.training) for part in prepared.modules()]
-    prepared.eval()
     for _, quantizer in quantizers:
         quantizer.begin()
     count = 0
     try:
-        with torch.no_grad():
-            for batch in batches:
-                if most is not None and count >= most:
-                    break
-                args, named = fed(batch, prepared.example, device)
-                prepared(*args, **named)
-                count += 1
-        if not count:
-            raise DataError("there are no batches", where="calibrate")
-        for name, quantizer in quantizers:
-            quantizer.settle(f"quantizer {name!r}")
+        with in_evaluation(prepared):
+            with torch.no_grad():
+                for batch in batches:
+                    if most is not None and count >= most:
+                        break
+                    args, named = fed(batch, prepared.example, device)
+                    prepared(*args, **named)
+                    count += 1
+            if not count:
+                raise DataError("there are no batches", where="calibrate")
+            for name, quantizer in quantizers:
+                quantizer.settle(f"quantizer {name!r}")
     finally:
         for _, quantizer in quantizers:
             quantizer.end()
-        for part, training in modes:
-            part.training = training

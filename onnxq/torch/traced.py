@@ -13,7 +13,7 @@ import torch
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.spec import Scheme
 from onnxq.torch.agreement import CALL
-from onnxq.torch.exporter import in_float32, to_onnx
+from onnxq.torch.exporter import in_evaluation, in_float32, to_onnx
 from onnxq.torch.insertion import map_tensors
 from onnxq.torch.module import QuantizedModule
 from onnxq.torch.nodes import own_node
@@ -87,12 +87,10 @@ def traced(
         :data:`CALL`.
     """
     quantizers = dict(prepared.observing())
-    training = {part: part.training for part in prepared.modules()}
-    prepared.eval()
     calls = _Calls()
     hook = prepared.register_forward_pre_hook(calls.begin)
     try:
-        with prepared.set(round_biases=False), in_float32():
+        with in_evaluation(prepared), prepared.set(round_biases=False), in_float32():
             wanted, between = _run(prepared, example, calls)
             for name, quantizer in quantizers.items():
                 prepared.quantizers[name] = _Exported(name, quantizer, calls)
@@ -102,8 +100,6 @@ def traced(
         hook.remove()
         for name, quantizer in quantizers.items():
             prepared.quantizers[name] = quantizer
-        for part, mode in training.items():
-            part.training = mode
 
 
 def _run(prepared: QuantizedModule, example: tuple[Any, ...], calls: _Calls) -> tuple[list[Tensor], dict[str, Tensor]]:
