@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -66,6 +67,25 @@ def test_factors_that_are_computed_stay() -> None:
         y = GroupNormalization <num_groups = 3> (x, s, s) }"""
     model, notes = apply(written, build(text, opset=21, ir_version=10), {"x": random(2, 6, 5), "s": random(6)})
     assert ops(model) == ["GroupNormalization"] and notes == []
+
+
+def test_channels_that_are_not_known_stay() -> None:
+    """Factors of each channel are brought into the shape of the groups, which needs the number of channels."""
+    text = """g (float[2, C, 5] x) => (float[2, C, 5] y) {
+        y = GroupNormalization <num_groups = 3> (x, s, b) }"""
+    model = ir.from_proto(build(text, opset=21, ir_version=10, s=random(6), b=random(6, seed=1)))
+    assert written(model) == [] and ops(model) == ["GroupNormalization"]
+
+
+@needs("onnx", "1.19")
+def test_operators_that_targets_have_kernels_of_stay() -> None:
+    """A Gelu, and what another domain calls Swish."""
+    text = """<ir_version: 11, opset_import: ["" : 24, "own" : 1]>
+    g (float[4, 8] x) => (float[4, 8] y, float[4, 8] z) { y = Gelu (x) s = Swish (x) z = own.Swish (s) }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    (note,) = written(model)
+    assert [f"{node.domain}.{node.op_type}" for node in model.graph] == [".Gelu", ".Sigmoid", ".Mul", "own.Swish"]
+    assert note.message == "written out: 1 Swish"
 
 
 @needs("onnx", "1.19")
