@@ -36,10 +36,10 @@ def depth(more: str = "", outputs: str = "") -> onnx.ModelProto:
     )
 
 
-def tails(model: onnx.ModelProto, backend: str = "rknn") -> list[tuple[str, ...]]:
-    loaded, target = ir.serde.deserialize_model(model), backend_named(backend)
+def tails(model: onnx.ModelProto, *exclude: str) -> list[tuple[str, ...]]:
+    loaded, target = ir.serde.deserialize_model(model), backend_named("rknn")
     normalize(loaded)
-    return amplified_tails(loaded, make_plan(loaded, target, Options(placement="all")), target)
+    return amplified_tails(loaded, make_plan(loaded, target, Options(placement="all", exclude=exclude)), target)
 
 
 def test_a_tail_ends_at_the_layer_in_front() -> None:
@@ -48,6 +48,10 @@ def test_a_tail_ends_at_the_layer_in_front() -> None:
 
 def test_what_another_integer_operator_reads_is_no_tail() -> None:
     assert tails(depth("z = Mul (disp, disp)", ", float[1, 1, 16, 16] z")) == [("scaled", "shifted")]
+
+
+def test_a_tail_ends_at_what_is_float_already() -> None:
+    assert tails(depth(), "scaled") == [("shifted",)]
 
 
 def test_without_an_amplifier_there_is_none() -> None:
