@@ -141,12 +141,7 @@ def rewrite_weights(
         reference = job.without_data(own) if data is None else job.with_data(own, data, image)
         job.share([matrix for matrix in matrices if matrix.tied])
         job.made = complete(job.made)
-        result = model.clone()
-        made_there = [(_same(matrix, result), parts) for matrix, parts in job.made]
-        rewrite(result, made_there, recipe, in_file=not files.external)
-        store_in_half(result, among=model.graph.initializers)
-        forget_shapes(result)
-        written = files.write(result)
+        written = files.write(_result(model, job, in_file=not files.external))
         verification = examine(written, model, reference, options, float_bytes=prepared.bytes)
         made = files.finish()
     reference.close()
@@ -169,6 +164,22 @@ def rewrite_weights(
         if save:
             write_choice(Path(save), job.mixture, model, recipe, options)
     return Rewritten(title(recipe), made, quantized, job.kept, notes, details, verification)
+
+
+def _result(model: ir.Model, job: Job, *, in_file: bool) -> ir.Model:
+    """The model with its weights as integers; what is not is stored in half precision where that loses nothing.
+
+    Args:
+        model: normalized; left as it is.
+        job: done.
+        in_file: whether weights lie in the model file itself.
+    """
+    result = model.clone()
+    made = [(_same(matrix, result), parts) for matrix, parts in job.made]
+    rewrite(result, made, job.recipe, in_file=in_file)
+    store_in_half(result, among=model.graph.initializers)
+    forget_shapes(result)
+    return result
 
 
 def _with_blocks(model: ir.Model, least: int, options: Options) -> list[str]:
