@@ -180,8 +180,8 @@ def add_search(parser: argparse.ArgumentParser) -> None:
         "--max-minutes",
         type=float,
         metavar="M",
-        help="start no new attempt after M minutes; with --effort best in place of --max-drop: end it then, with the "
-        "best so far",
+        help="end after M minutes with the best so far, the first attempt at least; also of --effort best without "
+        "--max-drop",
     )
 
 

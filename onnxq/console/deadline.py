@@ -6,9 +6,9 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from onnxq.console.progress import Advance
+from onnxq.console.progress import Advance, Reporter, Silent
 
 __all__ = ["Deadline", "TimeIsUpError", "after", "end_of_share"]
 
@@ -30,13 +30,15 @@ def end_of_share(until: float, sharers: int) -> float:
 
 @dataclass(frozen=True)
 class Deadline:
-    """A reporter that shows nothing, and ends the work that reports to it when its time is up.
+    """A reporter that ends the work that reports to it when its time is up.
 
     Attributes:
         until: by ``time.monotonic``.
+        shown: shows the progress until then.
     """
 
     until: float = math.inf
+    shown: Reporter = field(default_factory=Silent)
 
     @contextmanager
     def phase(self, title: str, total: int | None = None, unit: str = "samples") -> Iterator[Advance]:
@@ -46,7 +48,18 @@ class Deadline:
             TimeIsUpError: the work begins, or goes a step on, after the time.
         """
         self.check()
-        yield lambda done: self.check()
+        with self.shown.phase(title, total, unit) as show:
+
+            def advance(done: int) -> None:
+                show(done)
+                self.check()
+
+            yield advance
+
+    @property
+    def minutes(self) -> float | None:
+        """What is left of the time, at least 0; None where it does not end."""
+        return None if math.isinf(self.until) else max(0.0, self.until - time.monotonic()) / 60.0
 
     def check(self) -> None:
         """Go on.

@@ -96,7 +96,8 @@ def search(
         options: what is tried first. A range method or algorithms named there are not replaced by others.
         image: how to read pictures, where the data is a folder of them.
         folder: where the search keeps what it knows; None takes ``<output>.search``.
-        max_minutes: no attempt is begun after so many minutes of this call.
+        max_minutes: of this call, after which no attempt is begun, and one that still makes its model ends without one.
+            The first is always made, with effort ``best`` as far as the time goes.
         reporter: shows progress.
         tell: called with each attempt, those of an earlier run included.
 
@@ -108,7 +109,7 @@ def search(
     options, reporter = Options.of(options), reporter or Silent()
     options = replace(options, keep=samples_to_keep(replace(options, effort="best")))  # some attempts learn
     target, place = backend_named(backend), _checked(output, model, backend, max_drop, max_minutes, options)
-    deadline = Deadline(after(max_minutes))
+    deadline = Deadline(after(max_minutes), reporter)
     image, eval_image = images_for(data, eval_data, image)
     require_one(data, statistics, options, image)
     if metric is not None and eval_data is not None:
@@ -145,8 +146,8 @@ def search(
         judge = agreement(model, prepared, known, eval_data, eval_image, options)
         state.baseline = judge.baseline
     assert state.baseline is not None  # set above, or read
-    trials = Trials(source, backend, known, judge, state.baseline, max_drop, state, place.name, reporter)
-    blame = partial(_blame, state, partial(harmful_layers.measure, prepared, target, options, known, reporter))
+    trials = Trials(source, backend, known, judge, state.baseline, max_drop, state, place.name, deadline)
+    blame = partial(_blame, state, partial(harmful_layers.measure, prepared, target, options, known, deadline))
     hunt = Hunt(trials, options, ways, blame, tell or _nobody, deadline)
     with unsaid():
         winner = hunt.run()

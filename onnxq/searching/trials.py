@@ -16,7 +16,8 @@ from onnxq.algorithm_choice import whole_model
 from onnxq.calibration.feeds import shape_text
 from onnxq.calibration.sizes import typical
 from onnxq.calibration.statistics import KeptSample, Statistics
-from onnxq.console.progress import Reporter
+from onnxq.console.deadline import Deadline, TimeIsUpError
+from onnxq.effort import improves
 from onnxq.errors import OnnxqError, OutputError
 from onnxq.graph.files.load import ModelSource, load
 from onnxq.graph.files.save import save
@@ -78,7 +79,7 @@ class Trials:
         max_drop: how much less is allowed.
         state: where attempts are kept.
         name: of the artifact's main file.
-        reporter: shows progress.
+        deadline: shows progress, and ends an attempt that there can be a result without: all but the first.
     """
 
     model: ModelSource
@@ -89,7 +90,7 @@ class Trials:
     max_drop: float
     state: State
     name: str
-    reporter: Reporter
+    deadline: Deadline
     _float: Session | None = field(default=None, repr=False)
 
     def known(self, candidate: Candidate) -> Attempt | None:
@@ -102,6 +103,7 @@ class Trials:
         Raises:
             OnnxqError: the default cannot be made; of others it is noted that they failed.
             MetricError: the metric fails.
+            TimeIsUpError: the model was not made in time.
         """
         start = time.perf_counter()
         number = len(self.state.attempts) + 1
@@ -109,8 +111,8 @@ class Trials:
         attempt = Attempt(number, candidate.level, candidate.what)
         try:
             made = self._model_of(candidate, folder)
-        except OutputError:
-            raise  # a full disk is no property of the candidate
+        except (OutputError, TimeIsUpError):
+            raise  # a full disk is no property of the candidate, nor is the time
         except Exception as error:  # of another's plugin, too: one bad candidate must not end hours of work
             if candidate.level == "default":
                 raise
@@ -130,15 +132,22 @@ class Trials:
         options = replace(candidate.options, samples=None)  # that has been heeded
         path = folder / self.name
         choice = whole_model(options.algorithms)
+        first = not self.state.attempts
+        reporter = self.deadline.shown if first else self.deadline
         if choice is not None:
             feeds = [sample.feeds for sample in self.statistics.kept]
             done: Rewritten = choice.algorithm.rewrite(
-                self.model, feeds, output=path, options=options, reporter=self.reporter, **choice.parameters
+                self.model, feeds, output=path, options=options, reporter=reporter, **choice.parameters
             )
             size = sum(path.stat().st_size for path in done.files)
             return _Made(list(done.files), size, done.report(), load(done.files[0]))
         quantized = quantize(
-            self.model, backend=self.backend, statistics=self.statistics, options=options, reporter=self.reporter
+            self.model,
+            backend=self.backend,
+            statistics=self.statistics,
+            options=options,
+            max_minutes=self.deadline.minutes if first and improves(options) else None,
+            reporter=reporter,
         )
         quantized = quantized.written(path)
         files, home = list(quantized.files), quantized.backend.at_home

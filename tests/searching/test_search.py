@@ -8,7 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from numpy.typing import NDArray
 import onnxq
 from onnxq import DataError, MetricError, OptionError, Options, Search
 from onnxq.cli import main
+from onnxq.console import deadline
+from onnxq.effort import UNTRIED
 from onnxq.measuring.metrics import sqnr
 from onnxq.searching import candidates, trials
 from onnxq.searching.user_metric import Run
@@ -309,6 +312,48 @@ def test_time_runs_out_and_the_search_goes_on_later(model: Path) -> None:
     more = find(model, 1.0, metric=measure)
     assert not more.stopped and more.resumed == 1
     assert len(more.attempts) > 5
+
+
+class Late:
+    """Time that is up once so many phases of a title have made a step."""
+
+    def __init__(self, title: str, phases: int = 1) -> None:
+        self.title, self.left, self.seen, self.now = title, phases, list[str](), 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    @contextmanager
+    def phase(self, title: str, total: int | None = None, unit: str = "samples") -> Iterator[Callable[[int], None]]:
+        self.seen.append(title)
+        self.left -= title == self.title
+
+        def advance(done: int) -> None:
+            self.now = 1e6 if self.left <= 0 else 0.0
+
+        yield advance
+
+
+def test_an_attempt_that_trains_ends_when_the_time_is_up(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = [a for a in onnxq.installed_algorithms() if a.NAME in ("adaround", "bias_correction")]
+    monkeypatch.setattr(candidates, "installed_algorithms", lambda: installed)
+    measure, late = decibels(model), Late("adaround")
+    monkeypatch.setattr(deadline, "time", late)
+    found = find(model, 1.0, metric=measure, max_minutes=5.0, reporter=late)
+    assert late.seen[-1] == "adaround" and late.seen.count("adaround") == 1
+    assert found.stopped and len(found.attempts) > 2 and not any("adaround" in a.name for a in found.attempts)
+    assert model.with_name("q.onnx").exists()
+    more = find(model, 1.0, metric=measure)
+    assert more.resumed == len(found.attempts) and any("adaround" in a.name for a in more.attempts)
+
+
+def test_a_first_attempt_of_effort_best_ends_with_what_it_has(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    late = Late("find the best")
+    monkeypatch.setattr(deadline, "time", late)
+    found = find(model, 1.0, options=Options(placement="all", effort="best"), max_minutes=5.0, reporter=late)
+    assert found.stopped and names(found) == ["default"]
+    (untried,) = (note for note in found.report["notes"] if note.startswith(UNTRIED))
+    assert "minmax" in untried
 
 
 def test_the_metric_is_asked_for_the_float_model_before_any_work(model: Path) -> None:
