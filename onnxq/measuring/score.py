@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from onnxq.measuring.decibels import sqnr_of
 
-__all__ = ["Score"]
+__all__ = ["Score", "standard_error"]
 
 _LEAST_GAIN = 0.1
 """dB at the worst output that a step must gain; less is within what other samples would change."""
@@ -84,10 +84,14 @@ class Score:
         worst = min(other.sqnr, key=other.sqnr.__getitem__)
         before, after = (np.maximum(score.noise[worst], _ROUNDING) for score in (other, self))
         saved = 10.0 * np.log10(before / after)
-        chance = float(saved.std(ddof=1)) / math.sqrt(len(saved)) if len(saved) > 1 else 0.0
-        return worst, float(saved.mean()), chance
+        return worst, float(saved.mean()), standard_error(saved)
 
     def joined(self, more: Score) -> Score:
         """With the samples of another one."""
         both = {n: np.concatenate([found, more.noise[n]]) for n, found in self.noise.items() if n in more.noise}
         return Score(both, self.reshaped or more.reshaped)
+
+
+def standard_error(gains: NDArray[np.float64]) -> float:
+    """Of the mean of a number a sample, (samples,): how far off it may be by chance; 0 of a single one."""
+    return float(gains.std(ddof=1)) / math.sqrt(len(gains)) if len(gains) > 1 else 0.0

@@ -20,6 +20,7 @@ from onnxq.deciding.decider import Decider
 from onnxq.effort import algorithms_of
 from onnxq.measuring.decibels import sqnr_of
 from onnxq.measuring.noise import output_noise
+from onnxq.measuring.score import standard_error
 from onnxq.quantized import Quantized
 
 __all__ = ["Change", "Outcome", "fitting", "held", "keep_what_helps"]
@@ -204,5 +205,4 @@ def _better(noise: Noise | None, than: Noise | None) -> bool:
 
 
 def _beyond_chance(gains: Ratios) -> bool:
-    error = float(gains.std(ddof=1)) / math.sqrt(len(gains)) if len(gains) > 1 else 0.0
-    return float(gains.mean()) > _DEVIATIONS * error
+    return float(gains.mean()) > _DEVIATIONS * standard_error(gains)
