@@ -18,16 +18,15 @@ from numpy.typing import NDArray
 from onnxq.algorithm import Draft
 from onnxq.algorithms.biases.empirical import correct_empirically
 from onnxq.algorithms.biases.fitted import fitted_biases, set_computed
-from onnxq.calibration.collect import channel_means
+from onnxq.algorithms.biases.means import means_of
+from onnxq.algorithms.biases.shift import expected_shift
 from onnxq.calibration.measured import Measured
-from onnxq.calibration.roles import few, spread
+from onnxq.calibration.roles import few
 from onnxq.calibration.statistics import KeptSample
-from onnxq.calibration.taps import tap
 from onnxq.errors import OptionError
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array, is_constant
 from onnxq.numbers import fit_biases
-from onnxq.ort.session import Session, open_anyhow
 from onnxq.plan import Plan
 from onnxq.qparams import QParams, fake_quantize
 
@@ -42,12 +41,6 @@ HELP: Mapping[str, str] = {
     "model)",
     "runs": "runs of the quantized model at most, 1 or more; with method=empirical",
 }
-
-_BATCH_BYTES = 256 << 20
-"""Tensors are measured together as long as one sample of them stays below this."""
-_SAMPLES = 3
-"""Samples that means are measured on where calibration has not; each has many positions."""
-_UNKNOWN_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,22 +145,14 @@ def correct_biases(
     layers = [layer for layer in _layers(model, plan, numbers) if layer.bias.name not in leave]
     if not layers or not samples:
         return 0
-    inputs = list(dict.fromkeys(layer.data.name or "" for layer in layers))
-    ranks = {layer.data.name or "": len(layer.weight.shape or ()) for layer in layers}
-    means = _known_means(samples, inputs)
     source, shared = reference or model, measured or Measured()
     if reference is None or not _unchanged(model, reference, shared):
         shared = Measured()
     known, biases = shared.means.setdefault(source, {}), shared.biases.setdefault(source, {})
-    means |= {name: known[name] for name in inputs if name in known}
-    missing = [name for name in inputs if name not in means]
-    if missing:
-        tapped = tap(source, missing)
-        names = tapped.outputs
-        session = open_anyhow(tapped.model, providers=providers, custom_op_library=custom_op_library)
-        for batch in _batches([t for t in missing if t in names], sizes or {}):
-            means.update(_means(session, {t: names[t] for t in batch}, ranks, samples))
-        known |= {name: means[name] for name in missing if name in means}
+    ranks = {layer.data.name or "": len(layer.weight.shape or ()) for layer in layers}
+    means = means_of(
+        source, ranks, samples, known, sizes=sizes or {}, providers=providers, custom_op_library=custom_op_library
+    )
     done = 0
     original = _constants(reference, layers) if reference is not None else {}
     for layer in layers:
@@ -192,7 +177,7 @@ def _corrected(
     exact, start = original.get(layer.weight.name or "", weight), original.get(layer.bias.name or "", bias)
     error = fake_quantize(weight, layer.qparams)
     error -= exact
-    shift = _shift(layer.node, error, mean)
+    shift = expected_shift(layer.node, error, mean)
     if bias.size != shift.size or bias.shape[-1:] != shift.shape:
         return None
     corrected = (start.astype(np.float64) - shift.reshape(bias.shape)).astype(np.float32)
@@ -230,75 +215,3 @@ def _constants(model: ir.Model, layers: Sequence[_Layer]) -> dict[str, NDArray[n
     values = (v for graph in all_graphs(model) for name, v in graph.initializers.items() if name in names)
     found = {value.name or "": constant_array(value) for value in values}
     return {name: np.asarray(array, np.float32) for name, array in found.items() if array is not None}
-
-
-def _batches(tensors: Sequence[str], sizes: Mapping[str, int]) -> list[list[str]]:
-    batches: list[list[str]] = []
-    room = 0
-    for tensor in tensors:
-        need = 4 * sizes[tensor] if tensor in sizes else _UNKNOWN_BYTES
-        if not batches or need > room:
-            batches.append([])
-            room = _BATCH_BYTES
-        batches[-1].append(tensor)
-        room -= need
-    return batches
-
-
-def _known_means(samples: Sequence[KeptSample], tensors: Sequence[str]) -> dict[str, NDArray[np.float64]]:
-    """Means of the channels that calibration took, averaged over the samples that have them."""
-    found = {}
-    for name in tensors:
-        means = [sample.means[name] for sample in samples if name in sample.means]
-        if means and len({mean.shape for mean in means}) == 1:
-            found[name] = np.mean(means, axis=0)
-    return found
-
-
-def _means(
-    session: Session, names: Mapping[str, str], ranks: Mapping[str, int], samples: Sequence[KeptSample]
-) -> dict[str, NDArray[np.float64]]:
-    """Mean of each channel (axis 1) of each tensor of a rank, over samples and positions."""
-    found: dict[str, list[NDArray[np.float64]]] = {}
-    for sample in spread(samples, _SAMPLES):
-        got = session.run(sample.feeds, list(names.values()))
-        for tensor, output in names.items():
-            values = got[output]
-            if values.size and values.ndim >= ranks[tensor] > 1:
-                found.setdefault(tensor, []).append(channel_means(values, ranks[tensor]))
-    return {name: np.mean(means, axis=0) for name, means in found.items() if len({m.shape for m in means}) == 1}
-
-
-def _shift(node: ir.Node, error: NDArray[np.float32], mean: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Expected error of each output channel."""
-    if node.op_type == "Gemm":
-        matrix = error if node.attributes.get_int("transB", 0) else error.T
-        return np.asarray(np.einsum("oi,i->o", matrix, mean, dtype=np.float64))
-    group = node.attributes.get_int("group", 1)
-    rows = error.reshape(group, error.shape[0] // group, -1)
-    taps = _inside(node, error.shape[2:])
-    channels = (mean.reshape(group, -1, 1) * taps.reshape(1, 1, -1)).reshape(group, -1)
-    return np.asarray(np.einsum("goi,gi->go", rows, channels, dtype=np.float64).reshape(-1))
-
-
-def _inside(node: ir.Node, kernel: Sequence[int]) -> NDArray[np.float64]:
-    """Share of the output positions at which each tap of a Conv's kernel lies on its input, not on the padding.
-
-    Ones where the size of the input is free, or the padding is left to ``auto_pad``.
-    """
-    data, rank, get = node.inputs[0], len(kernel), node.attributes
-    sizes = list(data.shape)[2:] if data is not None and data.shape is not None else []
-    pads = get.get_ints("pads", (0,) * (2 * rank))
-    strides, dilations = get.get_ints("strides", (1,) * rank), get.get_ints("dilations", (1,) * rank)
-    shares = np.ones(())
-    for axis, taps in enumerate(kernel):
-        size = sizes[axis] if len(sizes) == rank else None
-        share = np.ones(taps)
-        if isinstance(size, int) and size > 0 and get.get_string("auto_pad", "NOTSET") == "NOTSET" and any(pads):
-            reach = dilations[axis] * (taps - 1) + 1
-            count = (size + pads[axis] + pads[axis + rank] - reach) // strides[axis] + 1
-            starts = np.arange(max(count, 1)) * strides[axis] - pads[axis]
-            read = starts[:, None] + dilations[axis] * np.arange(taps)
-            share = ((read >= 0) & (read < size)).mean(axis=0)
-        shares = shares[..., None] * share
-    return shares

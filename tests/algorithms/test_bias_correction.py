@@ -192,7 +192,7 @@ def test_several_targets_with_one_model_measure_once(monkeypatch: pytest.MonkeyP
         measured.append(list(tensors))
         return tap(of, tensors)
 
-    monkeypatch.setattr("onnxq.algorithms.bias_correction.tap", counted)
+    monkeypatch.setattr("onnxq.algorithms.biases.means.tap", counted)
     together = onnxq.quantize_all(model, feeds, backends=names)
     assert measured == [["f"]], "its size is not known when the model is calibrated"
     for name in names:
