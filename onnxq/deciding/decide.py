@@ -9,16 +9,15 @@ from itertools import count
 from onnxq.deciding.amplifiers import noise_amplifiers
 from onnxq.deciding.branches import LostBranch, lost_branches, remedy, to_keep_float, with_wide_concats
 from onnxq.deciding.coarse import coarse_weights
-from onnxq.deciding.decider import Decider, Made
+from onnxq.deciding.decider import SEARCH, Decider, Made
 from onnxq.deciding.least_float import least_float
+from onnxq.deciding.what_hurts import may_store
 from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.variants import Variants
 from onnxq.quantized import Quantized
 
-__all__ = ["SEARCH", "decide"]
+__all__ = ["decide"]
 
-SEARCH = "find what hurts"
-"""Title of the progress of searches."""
 _ROUNDS = 3
 """How often noise is looked for again after nodes were kept float."""
 _LARGEST_SHARE = 0.5
@@ -83,8 +82,12 @@ def _lost(decider: Decider, made: Made) -> list[LostBranch]:
 
 
 def _without_amplifiers(decider: Decider, made: Made) -> Made:
-    """What comes before float arithmetic that amplifies its noise stays float, unless that is most of the work."""
+    """What comes before float arithmetic that amplifies its noise stays float, unless that is most of the work.
+
+    Its weights are stored as integers where these alone do no harm.
+    """
     forced = decider.options.placement == "all"
+    kept: dict[str, str] = {}
     for _ in range(_ROUNDS):
         quantized = made[0]
         if not decider.target.mixes or not quantized.plan.quantized:
@@ -111,6 +114,10 @@ def _without_amplifiers(decider: Decider, made: Made) -> Made:
                 break
             noisy = {name: noisy[name] for name in part}
         decider.keep_float(noisy)
+        kept.update(noisy)
+        made = decider.quick()
+    if kept and may_store(decider, kept):
+        decider.keep_float(kept, store=True)
         made = decider.quick()
     return made
 

@@ -32,8 +32,10 @@ from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 
-__all__ = ["Decider", "Made", "Runtime", "Stages"]
+__all__ = ["SEARCH", "Decider", "Made", "Runtime", "Stages"]
 
+SEARCH = "find what hurts"
+"""Title of the progress of searches."""
 Made = tuple[Quantized, list[str]]
 """A quantized model, and what the algorithms say of it."""
 Stages = dict[tuple[str, ...], tuple[ir.Model, Plan, dict[str, QParams], list[str]]]
@@ -137,9 +139,10 @@ class Decider:
         others = f" and of {plural(len(reasons) - 1, 'more float layer')}" if len(reasons) > 1 else ""
         self.notes.append(f"16 bits for the stored weights of {name!r}{others}: {why}")
 
-    def without(self, kept: Iterable[str]) -> Quantized:
-        """The model with more nodes float, by the algorithms that are quick."""
-        return self._attempt({**self._keep, **dict.fromkeys(kept, "")})[0]
+    def without(self, kept: Iterable[str], *, store: bool = False) -> Quantized:
+        """The model with more nodes float, by the algorithms that are quick; ``store``: with their weights stored."""
+        more = dict.fromkeys(kept, "")
+        return self._attempt({**self._keep, **more}, store={*self._store, *(more if store else ())})[0]
 
     def with_wide(self, nodes: Iterable[str]) -> Quantized:
         """The model with weights of more float layers stored in 16 bits, by the algorithms that are quick."""

@@ -11,8 +11,7 @@ import onnx_ir as ir
 from onnxq.calibration.statistics import KeptSample
 from onnxq.console.progress import Reporter
 from onnxq.deciding.cheap_pieces import cheap_in_float
-from onnxq.deciding.decide import SEARCH
-from onnxq.deciding.decider import Decider
+from onnxq.deciding.decider import SEARCH, Decider
 from onnxq.deciding.relief import (
     AMPLIFIED,
     CHEAP,
@@ -134,23 +133,32 @@ def to_rescue(decider: Decider, quantized: Quantized, judges: Collection[str], r
     return reasons
 
 
-def may_store(decider: Decider, reasons: Mapping[str, str], judges: Collection[str]) -> bool:
-    """Whether layers to keep float may have their weights stored as integers: it was their inputs that hurt."""
+def may_store(decider: Decider, kept: Collection[str], judges: Collection[str] | None = None) -> bool:
+    """Whether layers to keep float may have their weights stored as integers: it was their inputs that hurt.
+
+    Args:
+        decider: what plans the model.
+        kept: the layers.
+        judges: names of the outputs that count; None: all.
+    """
     if not decider.target.stores_weights:
+        return False
+    plain, stored = (decider.without(kept, store=store) for store in (False, True))
+    if stored.plan.stored == plain.plan.stored:
         return False
     samples = decider.extent()[1]
     louder = lifts(samples, decider.statistics)
 
-    def score(store: bool) -> float:
+    def score(made: Quantized) -> float:
         try:
-            session = simulation(decider.again(reasons, store=store)[0], **decider.runtime)
+            session = simulation(made, **decider.runtime)
             pairs = ((sample.feeds, sample.outputs) for sample in samples)
             errors = errors_of(session.run, pairs, chosen_rows(decider.model))
         except ExecutionError:
             return -math.inf
-        return worst_kept(errors, louder, judges)
+        return worst_kept(errors, louder, errors if judges is None else judges)
 
-    return score(True) > score(False) - _WORTH
+    return score(stored) > score(plain) - _WORTH
 
 
 def _measure(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 import onnxq
@@ -45,14 +46,52 @@ def spectrum() -> onnx.ModelProto:
     )
 
 
+def worst(q: onnxq.Quantized) -> float:
+    assert q.verification is not None and q.verification.worst is not None
+    return q.verification.worst[1].sqnr
+
+
 def test_what_stands_before_a_noise_amplifier_stays_float() -> None:
     q = onnxq.quantize(spectrum(), images(1, 16, 32, 32))
     reasons = {k.node: k.reason for k in q.plan.kept_float}
     first = next(n.name for n in q.model.graph if n.op_type == "Conv")
     assert first in reasons and "amplifies" in reasons[first] and "Log" in reasons[first]
     assert "Conv" in q.plan.quantized.values(), "what stands behind it is quantized"
-    assert q.verification is not None and q.verification.worst is not None
-    assert q.verification.worst[1].sqnr > 25
+    assert worst(q) > 25
+
+
+def powers() -> onnx.ModelProto:
+    """Filters of powers, their logarithm, then layers: no power is made of large ones that cancel out."""
+    model = spectrum()
+    for tensor in model.graph.initializer:
+        if tensor.name == "bank":
+            bank = np.abs(onnx.numpy_helper.to_array(tensor))
+            tensor.CopyFrom(onnx.numpy_helper.from_array(bank, "bank"))
+    return model
+
+
+def loud_and_quiet() -> Feeds:
+    rng = np.random.default_rng(0)
+    level = np.geomspace(1, 1e-4, 32).astype(np.float32)
+    return [{"x": np.square(rng.standard_normal((1, 16, 32, 32))).astype(np.float32) * level} for _ in range(6)]
+
+
+def stored(q: onnxq.Quantized) -> list[str]:
+    """Operators of the layers that noise amplifiers keep float and whose weights are stored as integers."""
+    return [q.plan.stored[k.node] for k in q.plan.kept_float if k.node in q.plan.stored and "amplifies" in k.reason]
+
+
+@pytest.mark.parametrize("effort", ["fast", "default"])
+def test_what_stays_float_before_a_noise_amplifier_stores_its_weights(effort: Literal["fast", "default"]) -> None:
+    q = onnxq.quantize(powers(), loud_and_quiet(), options=Options(effort=effort))
+    assert stored(q) == ["Conv"] and worst(q) > 25
+    weights = [v.const_value for v in q.rendered().graph.initializers.values() if v.const_value is not None]
+    assert [w.dtype for w in weights if w.size == 64 * 16 * 9] == [ir.DataType.INT8]
+
+
+def test_weights_before_a_noise_amplifier_that_it_would_spoil_are_not_stored_in_8_bits() -> None:
+    q = onnxq.quantize(spectrum(), images(1, 16, 32, 32), options=Options(weight_bits=8))
+    assert stored(q) == [] and worst(q) > 35
 
 
 def test_placement_all_leaves_float_what_would_give_infinite_values() -> None:
@@ -60,8 +99,7 @@ def test_placement_all_leaves_float_what_would_give_infinite_values() -> None:
     reasons = {k.node: k.reason for k in q.plan.kept_float}
     first = next(n.name or "" for n in q.model.graph if n.op_type == "Conv")
     assert "infinite" in reasons[first] and "Log" in reasons[first]
-    assert q.verification is not None and q.verification.worst is not None
-    assert q.verification.worst[1].sqnr > 25
+    assert worst(q) > 25
 
 
 def far_apart(ratio: float) -> onnx.ModelProto:
