@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.algorithms.common.windows import kernel_windows
 from onnxq.graph.traverse import all_nodes, subgraphs, with_subgraphs
 from onnxq.graph.values import constant_array, is_constant
 from onnxq.plan import Plan
@@ -123,8 +124,8 @@ class QuantizedLayer:
             if most is not None and len(rows) > most:
                 rows = rows[_spaced(len(rows), most, phase)]
             return np.ascontiguousarray(rows.T)[None]
-        windows, spatial = self._windows(array)
-        kernel = windows.shape[2 + spatial :]
+        kernel = self.array().shape[2:]
+        windows, spatial = kernel_windows(self.node, array, kernel), len(kernel)
         # (N, C, *positions, *kernel) -> (groups, C/g * kernel, N * positions)
         inputs = windows.shape[1] // self.groups * int(np.prod(kernel, dtype=np.int64))
         places = (windows.shape[0], *windows.shape[2 : 2 + spatial])
@@ -156,27 +157,14 @@ class QuantizedLayer:
                 return None
             columns = np.asarray(y, np.float32).reshape(-1, outputs).T
         else:
-            windows, spatial = self._windows(array)
-            if y.shape != (windows.shape[0], outputs, *windows.shape[2 : 2 + spatial]):
+            kernel = self.array().shape[2:]
+            windows = kernel_windows(self.node, array, kernel)
+            if y.shape != (windows.shape[0], outputs, *windows.shape[2 : 2 + len(kernel)]):
                 return None
             columns = np.moveaxis(np.asarray(y, np.float32), 1, 0).reshape(outputs, -1)
         if most is not None and columns.shape[1] > most:
             columns = columns[:, _spaced(columns.shape[1], most, phase)]
         return np.ascontiguousarray(columns).reshape(self.groups, -1, columns.shape[1])
-
-    def _windows(self, array: Floats) -> tuple[Floats, int]:
-        """What a convolution's kernel lies over, (N, C, *positions, *kernel), and the number of spatial axes."""
-        kernel = self.array().shape[2:]
-        spatial = len(kernel)
-        array = array.reshape(-1, *array.shape[array.ndim - spatial - 1 :])
-        attributes = self.node.attributes
-        strides = _ints(attributes.get_ints("strides", None), spatial)
-        dilations = _ints(attributes.get_ints("dilations", None), spatial)
-        reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-        array = np.pad(array, [(0, 0), (0, 0), *_pads(self.node, array.shape[2:], strides, reach)])
-        windows = np.lib.stride_tricks.sliding_window_view(array, reach, axis=tuple(range(2, array.ndim)))
-        step = (slice(None), slice(None), *(slice(None, None, s) for s in strides))
-        return windows[step + tuple(slice(None, None, d) for d in dilations)], spatial
 
 
 def quantized_layers(model: ir.Model, plan: Plan, *, stored: bool = False) -> list[QuantizedLayer]:
@@ -272,27 +260,6 @@ def _set(value: ir.Value, array: NDArray[np.floating]) -> None:
 def _spaced(count: int, most: int, phase: float) -> NDArray[np.int64]:
     """``most`` of ``count`` indices, evenly spaced, without repeats."""
     return np.minimum(((np.arange(most) + phase) * (count / most)).astype(np.int64), count - 1)
-
-
-def _ints(given: Sequence[int] | None, count: int) -> list[int]:
-    return list(given) if given else [1] * count
-
-
-def _pads(node: ir.Node, shape: Sequence[int], strides: Sequence[int], reach: Sequence[int]) -> list[tuple[int, int]]:
-    """Padding in front of and behind each spatial axis."""
-    auto = node.attributes.get_string("auto_pad", "NOTSET")
-    if auto in ("SAME_UPPER", "SAME_LOWER"):
-        pads = []
-        for size, stride, span in zip(shape, strides, reach, strict=True):
-            total = max((-(-size // stride) - 1) * stride + span - size, 0)
-            less, more = total // 2, total - total // 2
-            pads.append((less, more) if auto == "SAME_UPPER" else (more, less))
-        return pads
-    given = node.attributes.get_ints("pads", None)
-    if not given or auto == "VALID":
-        return [(0, 0)] * len(shape)
-    half = len(given) // 2
-    return list(zip(given[:half], given[half:], strict=True))
 
 
 def why_not_alone(layer: QuantizedLayer, plan: Plan) -> str | None:
