@@ -31,6 +31,8 @@ _WEIGHTED = (
 def check_weights(model: ir.Model) -> list[Finding]:
     """A warning for every constant that holds a NaN, and for every weight that holds an infinity.
 
+    None for NaN alone that a Where puts in the place of some elements.
+
     Args:
         model: left unchanged.
     """
@@ -45,6 +47,8 @@ def check_weights(model: ir.Model) -> list[Finding]:
             if array is None or not (array.dtype.kind == "f" or "float" in array.dtype.name):
                 continue
             nans = int(np.count_nonzero(np.isnan(array)))
+            if node.op_type == "Where" and nans == array.size:
+                continue  # what stands for numbers that are left out: means and medians of the others skip it
             infinite = int(np.count_nonzero(np.isinf(array))) if node.op_type in _WEIGHTED else 0
             if nans or infinite:
                 found[value] = _finding(node, value, nans, infinite)

@@ -110,6 +110,24 @@ def test_infinity_in_a_mask_is_on_purpose() -> None:
     assert not any("constant" in f.what for f in onnxq.check(net(1.0, -np.inf)))
 
 
+@pytest.mark.parametrize(("constant", "told"), [([np.nan], False), ([np.nan, 1.0], True)])
+def test_nan_alone_that_stands_for_elements_left_out_is_on_purpose(constant: list[float], told: bool) -> None:
+    """What torch's nanmean and nanmedian read: a Where puts it in, and a later one takes it out."""
+    model = build(
+        """(float[2, 2] x) => (float[2, 2] y) {
+            positive = Greater (x, zero)
+            [put] some = Where (positive, x, nan)
+            none = IsNaN (some)
+            r = Where (none, zero, some)
+            y = MatMul (r, w)
+        }""",
+        zero=np.zeros(1, np.float32),
+        nan=np.array(constant, np.float32),
+        w=normal(2, 2),
+    )
+    assert [f.where for f in onnxq.check(model) if "NaN" in f.what] == (["node 'put' (Where)"] if told else [])
+
+
 def test_nan_in_some_samples_is_a_warning() -> None:
     data = X.copy()
     data[:8] = np.nan
