@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 __all__ = [
     "FEW_BITS",
     "NEWEST_OPSET",
+    "USUAL_BITS",
     "WIDE",
     "WIDE_OPSET",
     "Granularity",
@@ -20,6 +21,8 @@ __all__ = [
 
 FEW_BITS = 4
 """Bits of weights up to which learning them gains much; at 8, next to nothing."""
+USUAL_BITS = 8
+"""Bits that every target has; weights of fewer lose much of what learning which way they are rounded wins back."""
 WIDE = 16
 """Bits of what 8 would spoil."""
 WIDE_OPSET = 21

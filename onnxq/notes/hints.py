@@ -19,6 +19,7 @@ from onnxq.plan import Plan
 from onnxq.planning.macs import multiply_accumulates
 from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams
+from onnxq.spec import USUAL_BITS
 
 __all__ = ["few_bits", "hints", "low"]
 
@@ -28,7 +29,6 @@ _LEARNERS = ("gptq", "adaround", "adaquant", "reconstruct")
 _SMOOTHING = "--algorithm smoothquant --algorithm bias_correction"
 _MIXED = "mixed_precision"
 """Algorithm that gives layers more bits."""
-_USUAL_BITS = 8
 _LOW = 20.0
 """dB of the worst output, below which a user is told what may give more."""
 _PRODUCTS = frozenset({"Gemm", "MatMul"})
@@ -97,7 +97,7 @@ def low(
     sampled &= not _PRODUCTS.isdisjoint(plan.quantized.values()) and (options.weight_bits or 8) >= 8
     sampled &= target.at_home
     if (poor or sampled) and not options.algorithms and _products(model, plan, target, sizes):
-        if options.effort != "best" and (options.weight_bits or _USUAL_BITS) >= _USUAL_BITS:
+        if options.effort != "best" and (options.weight_bits or USUAL_BITS) >= USUAL_BITS:
             ways.append(f"{_SMOOTHING} moves outliers of what matrix products read into their weights")
         if target.at_home:
             ways.append("--algorithm dynamic takes the ranges of what they read at each run")
@@ -113,12 +113,12 @@ def _beyond_rounding(target: Backend, options: Options) -> str:
     """What may give more where weights have few bits and their rounding is learned already; empty elsewhere."""
     names = {text.partition(":")[0].replace("-", "_") for text in options.algorithms}
     learned = bool(names.intersection(_LEARNERS)) or (options.effort == "best" and not names)
-    few = options.weight_bits is not None and options.weight_bits < _USUAL_BITS in target.weight_bits
+    few = options.weight_bits is not None and options.weight_bits < USUAL_BITS in target.weight_bits
     if not (learned and few) or _MIXED in names:
         return ""
     others = "" if names else " --algorithm gptq:prefix=true --algorithm bias_correction"
     flags = f"--algorithm {_MIXED}:budget=size:0.7{others}"
-    return f"{flags} gives the layers that hurt most {_USUAL_BITS} bits; onnxq finetune trains all of them"
+    return f"{flags} gives the layers that hurt most {USUAL_BITS} bits; onnxq finetune trains all of them"
 
 
 def _products(model: ir.Model, plan: Plan, target: Backend, sizes: Mapping[str, int]) -> bool:
@@ -160,7 +160,7 @@ def few_bits(plan: Plan, qparams: Mapping[str, QParams], recipe: Sequence[str]) 
     if any(step.partition(":")[0] in _LEARNERS for step in recipe):
         return ()
     few = [qparams[site.name].spec.bits for site in plan.sites if site.role == "weight" and site.name in qparams]
-    few = [bits for bits in few if bits < 8]
+    few = [bits for bits in few if bits < USUAL_BITS]
     if not few:
         return ()
     bits = " or ".join(str(bits) for bits in sorted(set(few)))
