@@ -20,6 +20,7 @@ from onnxq.graph.passes.fold_batchnorm import Unfit, fold_batchnorm
 from onnxq.graph.passes.fold_pad import fold_pad
 from onnxq.graph.passes.fuse_hardswish import fuse_hardswish
 from onnxq.graph.passes.fuse_prelu import fuse_prelu
+from onnxq.graph.passes.gather_rows import gather_rows
 from onnxq.graph.passes.gemm import fold_gemm
 from onnxq.graph.passes.global_pools import global_pools
 from onnxq.graph.passes.hoist import hoist
@@ -50,11 +51,11 @@ def normalize(
 
     Afterwards there are no functions (but those in ``keep``), no Constant nodes (but those that make a graph output),
     what depends on constants alone is computed, what onnxruntime's optimizer fused with a convolution or a product with
-    constants stands for itself, Swish and GroupNormalization are the chains that they stand for, batch normalizations
-    and per-channel affine operators are folded into the layers beside them, tensor names are unique over the whole
-    model with its subgraphs, and every node has a unique name. Graph inputs and outputs keep names, order, types and
-    shapes, but for constants that the file form forced onto the inputs. The model computes what it computed before, but
-    for float32 rounding. Normalizing twice gives the same as once.
+    constants stands for itself, Swish and GroupNormalization are the chains that they stand for, what picks whole rows
+    is a Gather, batch normalizations and per-channel affine operators are folded into the layers beside them, tensor
+    names are unique over the whole model with its subgraphs, and every node has a unique name. Graph inputs and outputs
+    keep names, order, types and shapes, but for constants that the file form forced onto the inputs. The model computes
+    what it computed before, but for float32 rounding. Normalizing twice gives the same as once.
 
     Args:
         model: changed in place; take it from ``graph.load.load``.
@@ -87,6 +88,7 @@ def normalize(
         *remove_dead(model),
         *scalar_ranges(model),
         *einsum_products(model),
+        *gather_rows(model),
         *fuse_prelu(model),
         *fuse_hardswish(model),
         *unfuse(model),
