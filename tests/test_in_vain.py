@@ -123,7 +123,7 @@ def test_a_flag_for_statistics_puts_the_files_data_out_of_use(model: Path, data:
     config.write_text(f"data = '{data}'\nsamples = 3\neffort = 'fast'\n[image]\nresize = 8\n")
     command = ["quantize", str(model), "--config", str(config), "-o", str(model.with_name("q.onnx")), "-q"]
     assert main([*command, "--statistics", str(statistics)]) == 0
-    assert main([*command, "--statistics", str(statistics), "--samples", "3"]) == 1
+    assert main([*command, "--statistics", str(statistics), "--samples", "3"]) == 2
     config.write_text(f"statistics = '{statistics}'\nsamples = 3\n")
     assert main(command) == 1, "the file contradicts itself"
 

@@ -154,14 +154,22 @@ def _require_partners(args: argparse.Namespace) -> None:
     """
     of_data = ("opt_samples", *(key for key in vars(args) if key.startswith("image_")))
     partners: dict[str, dict[str, Sequence[str]]] = {
-        "quantize": {"max_drop": [key for key in SEARCH if key != "max_minutes"]},
+        "quantize": {"max_drop": [key for key in SEARCH if key != "max_minutes"], "data": of_data},
+        "sensitivity": {"data": of_data},
         "verify": {"layers": ("max_steps",), "data": of_data},
         "check": {"data": of_data},
     }
     for partner, keys in partners.get(args.verb, {}).items():
         lone = [key for key in keys if getattr(args, key) is not None]
         if lone and (getattr(args, partner) is None or getattr(args, partner) is False):
-            raise UsageError(f"{_flag(lone[0])} needs {_flag(partner)}")
+            statistics = partner == "data" and args.__dict__.get("statistics")
+            more = ", and does nothing to statistics" if statistics else ""
+            raise UsageError(f"{_flag(lone[0])} needs {_flag(partner)}{more}")
+    if args.verb == "quantize" and args.max_drop is not None:
+        if len(args.backends) > 1:
+            raise UsageError("--max-drop takes one --backend")
+        if args.metric is not None and args.eval_data is not None:
+            raise UsageError("--eval-data is for the agreement, not for a --metric: leave one of the two out")
     if args.verb == "verify" and args.simulation and args.timeout is not None:
         raise UsageError("--timeout is for the runtime, which --simulation leaves out: leave one of the two out")
 

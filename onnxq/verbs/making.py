@@ -59,8 +59,8 @@ def quantize(args: argparse.Namespace, screen: Screen) -> Answer:
 
 def _several(args: argparse.Namespace, screen: Screen) -> Answer:
     """``onnxq quantize`` for several targets."""
-    if args.max_drop is not None or whole_model(args.options.algorithms) is not None:
-        raise OptionError("takes one --backend", where="quantize --max-drop, or an algorithm of the whole model")
+    if (whole := whole_model(args.options.algorithms)) is not None:
+        raise OptionError("takes one --backend", where=f"--algorithm {whole.name}")
     start = time.perf_counter()
     results = onnxq.quantize_all(
         args.model,

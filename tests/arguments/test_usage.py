@@ -115,6 +115,23 @@ def test_a_floor_that_is_no_number(capsys: Captured) -> None:
         (("verify", "q.onnx", "--layers", "--max-steps", "-1"), "--max-steps: -1 is not a whole number of at least 0"),
         (("verify", "q.onnx", "--simulation", "--timeout", "9"), "--timeout is for the runtime, which --simulation"),
         (("check", "m.onnx", "--image-mean", "0.5"), "--image-mean needs --data"),
+        (("quantize", "m.onnx", "--algorithm", "weight_only", "-o=q.onnx", "--samples=4"), "--samples needs --data"),
+        (
+            ("quantize", "m.onnx", "--statistics", "s.npz", "-o", "q.onnx", "--samples", "4"),
+            "--samples needs --data, and does nothing to statistics",
+        ),
+        (
+            ("sensitivity", "m.onnx", "--statistics", "s.npz", "--image-layout", "nhwc"),
+            "--image-layout needs --data, and does nothing to statistics",
+        ),
+        (
+            ("quantize", "m.onnx", "--data=d", "-o=q", "--max-drop=0", "--backend=qnn", "--backend=tvm"),
+            "--max-drop takes one --backend",
+        ),
+        (
+            ("quantize", "m.onnx", "--data=d", "-o=q", "--max-drop=0", "--metric=m.py:f", "--eval-data=e.npz"),
+            "--eval-data is for the agreement, not for a --metric",
+        ),
         (("quantize", "m.onnx", "--data", "d", "-o", "q.onnx", "--metric", "m.py:f"), "--metric needs --max-drop"),
         (("quantize", "m.onnx", "--data", "d", "-o", "q.onnx", "--max-minutes", "5"), "--max-minutes needs --max-drop"),
         (
