@@ -100,7 +100,7 @@ class _Trainer:
             scales += [
                 w.stretch for w in unit.weights.values() if isinstance(w, FreeWeight) and w.stretch.requires_grad
             ]
-        biases = list(unit._moves.values()) if settings.bias_lr else []
+        biases = list(unit.moves.values()) if settings.bias_lr else []
         weights = [p for w in unit.weights.values() for p in w.learned]
         given = ((weights, settings.lr), (scales, settings.scale_lr), (biases, settings.bias_lr))
         self.groups = [(part, lr) for part, lr in given if part]

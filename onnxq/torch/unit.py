@@ -57,6 +57,7 @@ class Unit:
         present: constants as they are now, on their grids.
         fitting: samples to learn from.
         held: samples to judge by.
+        moves: how far biases have moved, in their units, by name; learned.
     """
 
     executor: Executor
@@ -66,10 +67,10 @@ class Unit:
     present: Mapping[str, Tensor]
     fitting: Samples
     held: Samples
-    _moves: dict[str, Tensor] = field(default_factory=dict)
+    moves: Mapping[str, Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._moves = {name: torch.zeros_like(b, requires_grad=True) for name, (b, _) in self.biases.items()}
+        self.moves = {name: torch.zeros_like(b, requires_grad=True) for name, (b, _) in self.biases.items()}
 
     @property
     def distinct_grids(self) -> list[ActivationGrid]:
@@ -79,7 +80,7 @@ class Unit:
     def bias(self, name: str) -> Tensor:
         """A bias as learned so far."""
         start, unit = self.biases[name]
-        return start + self._moves[name] * unit
+        return start + self.moves[name] * unit
 
     def soft(self) -> dict[str, Tensor]:
         """Constants to learn with."""
