@@ -67,6 +67,15 @@ def test_a_tie_is_crowded_where_a_scale_of_its_own_has_four_times_finer_steps(si
     assert crowded_concats(q.model, q.plan, q.qparams, known) == (names if size > 4 else [])
 
 
+def test_a_tensor_read_in_two_layouts_ties_no_concat() -> None:
+    """Both have one scale, as they hold the same numbers."""
+    text = "(float[8, 8] x) => (float[8, 8] y) { a = MatMul (x, w)\n t = Transpose (a)\n y = Add (a, t) }"
+    model = build(text, w=normal(8, 8))
+    q = onnxq.quantize(model, [{"x": normal(8, 8)}], backend="qnn", options=Options(effort="fast", placement="all"))
+    assert {"Add", "Transpose"} <= set(q.plan.quantized.values())
+    assert concats_by_tie(q.model, q.plan) == {}
+
+
 def test_what_is_not_crowded_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onnxq.deciding.what_hurts.costly_in_integers", None)
     assert {"images", "features"} <= onnxq.quantize(pair(), feeds(2.0), backend="openvino").plan.quantized.keys()
