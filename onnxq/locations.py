@@ -93,7 +93,7 @@ def find_artifact(output: str | os.PathLike[str], backend: str) -> Path:
 
 @contextlib.contextmanager
 def made_folder(path: Path) -> Iterator[None]:
-    """Make the folder of a file where it is missing, and what it lies in; it goes again where the work fails.
+    """Make the folder of a file where it is missing, and what it lies in; all of it goes again where the work fails.
 
     Args:
         path: the file to be.
@@ -101,7 +101,7 @@ def made_folder(path: Path) -> Iterator[None]:
     Raises:
         OutputError: it cannot be made.
     """
-    there = path.parent.exists()
+    made = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -109,9 +109,9 @@ def made_folder(path: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if not there:
-            with contextlib.suppress(OSError):  # something lies in it, so it is to stay
-                path.parent.rmdir()
+        with contextlib.suppress(OSError):  # something lies in it, so it is to stay
+            for folder in made:
+                folder.rmdir()
         raise
 
 

@@ -17,7 +17,7 @@ from onnxq.console.terminal import plural
 from onnxq.errors import OutputError
 from onnxq.file_system import is_there
 from onnxq.graph.files.origin import spare_files
-from onnxq.locations import require_onnx
+from onnxq.locations import made_folder, require_onnx
 from onnxq.measuring.verification import Verification
 from onnxq.plan import Plan
 from onnxq.qparams import QParams
@@ -154,11 +154,8 @@ class Quantized:
         Raises:
             OutputError: see :meth:`save`.
         """
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(f"cannot be made: {error.strerror or error}", where=f"'{path.parent}'") from error
-        files = tuple(path.parent / file.name for file in self.save(path))
+        with made_folder(path):
+            files = tuple(path.parent / file.name for file in self.save(path))
         checked = self.verification
         if checked is not None:
             checked = replace(checked, quantized_bytes=self._format.size(files))

@@ -77,6 +77,22 @@ def test_the_folder_of_one_result_is_made_with_what_it_lies_in(tmp_path: Path) -
     assert made.files == (tmp_path / "new" / "out" / "model_onnxruntime.onnx",) and made.files[0].is_file()
 
 
+@pytest.mark.parametrize("backends", [["onnxruntime"], ["onnxruntime", "qnn"]])
+def test_folders_made_for_a_result_that_cannot_be_written_go_again(
+    backends: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "there").mkdir()
+    monkeypatch.setattr("onnxq.graph.files.save.os.replace", full)
+    with pytest.raises(OutputError, match="No space left"):
+        onnxq.quantize_all(
+            residual(), feeds_for(residual()), backends=backends, output=tmp_path / "there" / "new" / "out"
+        )
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
+
+
 def test_what_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "v0.1").touch()

@@ -8,9 +8,10 @@ import onnx
 import pytest
 
 import onnxq
-from onnxq import OptionError, Options, OutputError
+from onnxq import ImageOptions, OptionError, Options, OutputError
 from onnxq.cli import main
 from onnxq.locations import made_folder
+from onnxq.rewritten import samples_of
 from tests.models import build, feeds_for, normal
 
 WHOLE = pytest.mark.parametrize("name", ["weight_only", "dynamic"])
@@ -119,9 +120,16 @@ def test_a_hint_has_the_value_asked_for(
 def test_pictures_are_not_read_where_there_is_no_data(
     name: str, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    onnxq.calibrate(product(), feeds_for(product()), output=model.with_name("s.npz"))
-    command = ["quantize", str(model), "--algorithm", name, "--image-mean", "0.5", "-o", str(model.with_name("q.onnx"))]
-    for given, what in (([], "a run without data"), (["--statistics", str(model.with_name("s.npz"))], "statistics")):
-        assert main([*command, *given]) == 1
-        assert f"image mean: has no effect on {what}" in capsys.readouterr().err
+    statistics = model.with_name("s.npz")
+    onnxq.calibrate(product(), feeds_for(product()), output=statistics)
+    command = ["quantize", str(model), "--algorithm", name, "-o", str(model.with_name("q.onnx"))]
+    for given in ([], ["--statistics", str(statistics)]):
+        assert main([*command, *given, "--image-mean", "0.5"]) == 2
+        assert "--image-mean needs --data" in capsys.readouterr().err
+    config = model.with_name("c.toml")
+    config.write_text("[image]\nmean = [0.5]\n")
+    assert main([*command, "--config", str(config)]) == 1
+    assert "image mean: has no effect on a run without data" in capsys.readouterr().err
+    with pytest.raises(OptionError, match="image mean: has no effect on statistics"):
+        samples_of(None, str(statistics), ImageOptions(mean=(0.5,)))
     assert not model.with_name("q.onnx").exists()
