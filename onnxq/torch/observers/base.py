@@ -81,7 +81,8 @@ class Observer(ABC):
             DataError: nothing was watched.
         """
         if self.low is None or self.high is None:
-            raise DataError("calibration never reached it", where=where, hint="Give batches that run this part")
+            hint = "Give batches that run this part: transformers add their masks, say, only where a batch has padding"
+            raise DataError("calibration never reached it", where=where, hint=hint)
         return self.low, self.high
 
     def forget(self) -> None:
