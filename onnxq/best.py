@@ -16,10 +16,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import onnx_ir as ir
 
 from onnxq import plugins
 from onnxq.algorithm import FloatDraft
 from onnxq.algorithm_choice import chosen, run
+from onnxq.algorithms.channels.streams import find_streams
 from onnxq.calibration.roles import exchanged, spread
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.console.deadline import Deadline, TimeIsUpError
@@ -32,7 +34,7 @@ from onnxq.measuring.noise import output_noise
 from onnxq.measuring.score import Score
 from onnxq.plan import Plan
 from onnxq.quantized import Quantized
-from onnxq.spec import PerTensor
+from onnxq.spec import USUAL_BITS, PerTensor
 
 __all__ = ["improve"]
 
@@ -68,7 +70,7 @@ def improve(
     """
     bench = _Bench(decider, Deadline(until))
     state = bench.of(decider.options.range, algorithms_of(decider.options), first)
-    steps = _steps(first.plan, state)
+    steps = _steps(first.plan, decider.model, state)
     wrong = ", samples of another shape counted as wrong" if state.score.reshaped else ""
     notes = [f"{TRIED}default {state.score.worst:.1f} dB{wrong}"] if math.isfinite(state.score.worst) else []
     with reporter.phase("find the best", total=len(steps), unit="steps") as advance:
@@ -191,17 +193,19 @@ def _cut_off(before: Quantized, after: Quantized, decider: Decider) -> str | Non
     return f"tensor {tensor!r} loses {lost:.1f} dB on all the data, which holds larger values than the samples compared"
 
 
-def _steps(plan: Plan, start: _State) -> list[tuple[str, Callable[[_State], _State]]]:
+def _steps(plan: Plan, model: ir.Model, start: _State) -> list[tuple[str, Callable[[_State], _State]]]:
     """Names of steps and what they change, from those that the others build on to the last."""
     weights = [site.spec.bits for site in plan.sites if site.role == "weight"]
     installed = set(plugins.names("onnxq.algorithms"))
     ops = set(plan.quantized.values())
     in_front, rounding = [], []
+    if any(not plan.quantized.keys().isdisjoint((*stream.writers, *stream.readers)) for stream in find_streams(model)):
+        in_front.append("rotate")
     if ops & {"MatMul", "Gemm"}:
         in_front.append("smoothquant")
     if any(site.role == "weight" and isinstance(site.spec.granularity, PerTensor) for site in plan.sites):
         in_front.append("equalize")
-    few = min(weights, default=8) < 8
+    few = min(weights, default=USUAL_BITS) < USUAL_BITS
     rounding.append("gptq:prefix=true" if few else "gptq")
     if few:
         rounding.append("adaround")

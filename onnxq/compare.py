@@ -184,14 +184,14 @@ def _swapped(first: ir.Model, second: ir.Model) -> tuple[str, ...]:
 
 
 def _left_out(rescaled: Sequence[str]) -> tuple[str, ...]:
-    """What to say of tensors that an algorithm has scaled."""
+    """What to say of tensors that an algorithm has scaled or turned."""
     if not rescaled:
         return ()
     shown = listed(list(map(repr, rescaled)), _SHOWN)
     them = "it" if len(rescaled) == 1 else "them"
     return (
-        f"{plural(len(rescaled), 'tensor')} in between not compared, since an algorithm rescaled {them} "
-        f"(equalize or smoothquant, say): {shown}",
+        f"{plural(len(rescaled), 'tensor')} in between not compared, since an algorithm rescaled or turned {them} "
+        f"(equalize, rotate or smoothquant, say): {shown}",
     )
 
 

@@ -30,7 +30,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Move:
-    """What became of a tensor, channel by channel: ``max(source / divisor - shift, least)``.
+    """What became of a tensor, channel by channel: ``max(rotation @ source / divisor - shift, least)``.
 
     Attributes:
         source: name of the tensor before.
@@ -38,6 +38,7 @@ class Move:
         divisor: (C,) positive.
         shift: (C,), or 0.0.
         least: smallest value left.
+        rotation: (C, C) orthogonal; None for none.
     """
 
     source: str
@@ -45,6 +46,7 @@ class Move:
     divisor: Floats
     shift: Floats | float = 0.0
     least: float = -math.inf
+    rotation: Floats | None = None
 
 
 def over_all(after: TensorStatistics, before: TensorStatistics, every: TensorStatistics) -> TensorStatistics:

@@ -1,8 +1,8 @@
 """Tensors that algorithms have rescaled: a model carries their names, since they no longer compare with the float ones.
 
-Equalization, SmoothQuant and absorbed biases leave what a model computes as it is, but not its tensors inside. The mark
-is metadata of the model, so that it is there whatever file it is written to and read from: name → a digest of what was
-done. Two models that have the same of both can be compared.
+Equalization, SmoothQuant, rotation and absorbed biases leave what a model computes as it is, but not its tensors
+inside. The mark is metadata of the model, so that it is there whatever file it is written to and read from: name → a
+digest of what was done. Two models that have the same of both can be compared.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ def mark_rescaled(model: ir.Model, tensors: Sequence[str] | Mapping[str, Move]) 
         if move is not None:
             for number in (move.divisor, move.shift, move.least):
                 digest.update(np.asarray(number, np.float64).tobytes())
+            if move.rotation is not None:
+                digest.update(move.rotation.tobytes())
         marks[name] = digest.hexdigest()[:_DIGITS]
     if marks:
         model.metadata_props[_KEY] = json.dumps(marks, sort_keys=True, ensure_ascii=False)

@@ -19,6 +19,7 @@ from onnxq.planning.planner import make_plan
 from onnxq.prepare import Prepared, needed_opset
 from onnxq.rewritten import HOME
 from onnxq.searching.attempt import Candidate
+from onnxq.spec import USUAL_BITS
 
 __all__ = ["Ways", "algorithms", "can_hold", "default", "ranges", "trained"]
 
@@ -29,15 +30,16 @@ _OTHER_RANGES = ("mse", "std", "ema")
 # Numbers first, which cost no speed; then what may add operators.
 _QUICK = (
     ("equalize", "bias_correction"),
+    ("rotate", "bias_correction"),
     ("seqmse", "bias_correction"),
     ("gptq", "bias_correction"),
     ("equalize", "gptq", "bias_correction"),
+    ("rotate", "gptq", "bias_correction"),
     ("smoothquant", "bias_correction"),
     ("outliers", "bias_correction"),
 )
 _FEW_BITS = (("gptq:prefix=true", "bias_correction"),)
 """Of more use the fewer bits weights have: each layer makes up for what those before it lose."""
-_USUAL_BITS = 8
 _TRAINED = (
     ("adaround", "bias_correction"),
     ("adaquant",),
@@ -138,7 +140,7 @@ def algorithms(options: Options, installed: Collection[str]) -> list[Candidate]:
         options: the best so far.
         installed: names of algorithms; the others are left out.
     """
-    few = (options.weight_bits or _USUAL_BITS) < _USUAL_BITS
+    few = (options.weight_bits or USUAL_BITS) < USUAL_BITS
     return _algorithms(options, (*_QUICK, *_FEW_BITS) if few else _QUICK, installed)
 
 

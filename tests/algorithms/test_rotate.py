@@ -1,0 +1,144 @@
+"""Rotation: weights and channels that stand out between linear layers no longer make grids coarse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from numpy.typing import NDArray
+
+from onnxq import OptionError, Options
+from onnxq.algorithm import FloatDraft
+from onnxq.algorithms.rotate import apply, rotation
+from onnxq.calibration.collect import collect
+from onnxq.compare import compare
+from onnxq.graph.files.load import load
+from onnxq.graph.passes.normalize import normalize
+from onnxq.observe import observable
+from onnxq.prepare import backend_named
+from tests.contract import infer, quantize_checked
+from tests.models import build, images, normal
+
+Feeds = list[dict[str, NDArray[Any]]]
+PLAIN = Options(placement="all", algorithms=("bias_correction",))
+ROTATED = Options(placement="all", algorithms=("rotate", "bias_correction"))
+WIDTH = 32
+
+
+def bottlenecks(*, outliers: bool, blocks: int = 3) -> onnx.ModelProto:
+    """Inverted residuals: 1x1 to more channels, ReLU, 1x1 back, added; a few weights and a channel stand out."""
+    random = np.random.default_rng(3)
+    constants: dict[str, Any] = {"u": normal(WIDTH, 3, 3, 3), "ub": normal(WIDTH)}
+    if outliers:
+        constants["u"][5] *= 12.0
+    lines, before = ["s0 = Conv <pads = [1, 1, 1, 1]> (x, u, ub)"], "s0"
+    for block in range(blocks):
+        e, p = normal(3 * WIDTH, WIDTH, 1, 1, seed=block), normal(WIDTH, 3 * WIDTH, 1, 1, seed=50 + block)
+        if outliers:
+            e = np.where(random.random(e.shape) < 0.02, 8.0 * e, e)
+            e[:, 5] /= 12.0
+        constants |= {f"e{block}": e.astype(np.float32), f"p{block}": (0.3 * p).astype(np.float32)}
+        lines += [
+            f"a{block} = Conv ({before}, e{block})",
+            f"r{block} = Relu (a{block})",
+            f"b{block} = Conv (r{block}, p{block})",
+            f"s{block + 1} = Add ({before}, b{block})",
+        ]
+        before = f"s{block + 1}"
+    constants |= {"w": normal(10, WIDTH, 1, 1, seed=99)}
+    lines += [f"h = Conv ({before}, w)", "y = GlobalAveragePool (h)"]
+    return build("(float[1, 3, 8, 8] x) => (float[1, 10, 1, 1] y) {" + "\n".join(lines) + "}", **constants)
+
+
+def drafted(model: onnx.ModelProto, feeds: Feeds, options: Options = ROTATED) -> FloatDraft:
+    """A float draft that was rotated."""
+    made = load(model)
+    normalize(made, min_opset=14)
+    statistics = collect(made, observable(made, options), feeds, keep=len(feeds))
+    draft = FloatDraft(made, backend_named("onnxruntime"), options, statistics)
+    apply(draft)
+    return draft
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_outliers_are_no_longer_in_the_way(bits: int) -> None:
+    model, feeds = bottlenecks(outliers=True), images(1, 3, 8, 8, samples=24)
+    plain, rotated = (
+        quantize_checked(
+            model, feeds, Options(placement="all", weight_bits=bits, algorithms=names), least=None, agree=15.0
+        ).worst
+        for names in (("bias_correction",), ("rotate", "bias_correction"))
+    )
+    assert rotated >= plain + 2.0
+
+
+def test_the_float_model_stays_what_it_is() -> None:
+    model, feeds = bottlenecks(outliers=True), images(1, 3, 8, 8, samples=16)
+    draft = drafted(model, feeds)
+    assert "rotate: 1 of 1 places turned (8 layers)" in draft.notes[0], draft.notes
+    fresh = images(1, 3, 8, 8, samples=4, seed=77)
+    before, after = (infer(m, fresh, optimize=False)["y"] for m in (model, ir.to_proto(draft.model)))
+    for want, got in zip(before, after, strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5 * float(np.abs(want).max()), rtol=0)
+
+
+def test_without_outliers_nothing_is_lost() -> None:
+    model, feeds = bottlenecks(outliers=False), images(1, 3, 8, 8, samples=24)
+    plain, rotated = (quantize_checked(model, feeds, options, least=None).worst for options in (PLAIN, ROTATED))
+    assert rotated >= plain - 0.5
+
+
+def test_statistics_are_those_of_the_turned_tensors() -> None:
+    model, feeds = bottlenecks(outliers=True), images(1, 3, 8, 8, samples=16)
+    draft = drafted(model, feeds)
+    seen = onnx.ModelProto()
+    seen.CopyFrom(ir.to_proto(draft.model))
+    seen.graph.output.append(onnx.helper.make_empty_tensor_value_info("s2"))
+    true = np.stack(infer(seen, feeds, optimize=False)["s2"])
+    stats = draft.statistics.tensors["s2"]
+    assert stats.min == pytest.approx(float(true.min()), rel=1e-4)
+    assert stats.max == pytest.approx(float(true.max()), rel=1e-4)
+
+
+def test_a_seed_gives_the_same_model_and_another_seed_another() -> None:
+    model, feeds = bottlenecks(outliers=True), images(1, 3, 8, 8, samples=16)
+    found = [
+        ir.to_proto(drafted(model, feeds, Options(placement="all", algorithms=("rotate",), seed=seed)).model)
+        for seed in (0, 0, 1)
+    ]
+    assert found[0].SerializeToString() == found[1].SerializeToString()
+    assert found[0].SerializeToString() != found[2].SerializeToString()
+
+
+def test_a_model_without_a_place_says_so() -> None:
+    model = build(
+        "(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { a = Conv (x, u)\n r = Relu (a)\n y = Conv (r, w) }",
+        u=normal(8, 3, 3, 3),
+        w=normal(4, 8, 1, 1),
+    )
+    notes = drafted(model, images(1, 3, 8, 8, samples=8)).notes
+    assert notes == ["rotate: nothing done, no quantized layers with only linear operators between them"]
+
+
+def test_turned_tensors_are_not_compared_with_float_ones(tmp_path: Any) -> None:
+    model, feeds = bottlenecks(outliers=True), images(1, 3, 8, 8, samples=16)
+    source, target = tmp_path / "m.onnx", tmp_path / "q.onnx"
+    onnx.save(model, source)
+    quantize_checked(source, feeds, ROTATED, output=target, least=None)
+    report = compare(source, target, feeds)
+    assert any("tensors in between not compared" in line for line in report.warnings), report.warnings
+
+
+def test_tries_below_one_are_refused() -> None:
+    model, feeds = bottlenecks(outliers=False, blocks=1), images(1, 3, 8, 8, samples=4)
+    with pytest.raises(OptionError, match="0 is below 1"):
+        quantize_checked(model, feeds, Options(algorithms=("rotate:tries=0",)), least=None)
+
+
+@pytest.mark.parametrize("size", [1, 2, 48])
+def test_rotations_are_orthogonal(size: int) -> None:
+    made = rotation(size, np.random.default_rng(5))
+    np.testing.assert_allclose(made @ made.T, np.eye(size), atol=1e-12)
