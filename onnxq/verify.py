@@ -31,7 +31,7 @@ from onnxq.measuring.layerwise import LayerAgreement, compare_layers, require_la
 from onnxq.measuring.loss import Loss, losses
 from onnxq.measuring.metrics import Errors
 from onnxq.measuring.run_in_float import run_in_float
-from onnxq.measuring.side_by_side import errors_between, plain_outputs, steps_of
+from onnxq.measuring.side_by_side import errors_between, plain_outputs, steps_between, steps_of
 from onnxq.options import ImageOptions
 from onnxq.options.one_value import plain
 from onnxq.ort.session import inputs_of
@@ -170,8 +170,8 @@ def _against_simulation(
     steps: Mapping[str, float],
 ) -> _Figures:
     """What a runtime computed: against the simulation, and how much more it loses to the float model than that."""
-    outputs, lsb = errors_between(list(zip(simulated, computed, strict=True)), steps)
     compared = f"{runtime.title} against onnxruntime without optimizations"
+    outputs, lsb = errors_between(simulated, computed), steps_between(simulated, computed, steps)
     return _Figures(compared, outputs, lsb, losses(floats, simulated, computed))
 
 
@@ -179,10 +179,9 @@ def _against_float(
     target: Backend, runtime: Runtime | None, simulated: Sequence[Arrays], floats: Sequence[Arrays]
 ) -> _Figures:
     """The simulation against the float model inside, where no runtime computes."""
-    outputs, _ = errors_between(list(zip(floats, simulated, strict=True)), {})
     what = f"{runtime.title} compiled it, without running it; " if runtime is not None else ""
     compared = f"{what}simulated in onnxruntime, against the float model inside{rewritten_before(target)}"
-    return _Figures(compared, outputs)
+    return _Figures(compared, errors_between(floats, simulated))
 
 
 def _runtime_of(target: Backend, *, simulation: bool, layers: bool) -> Runtime | None:

@@ -56,8 +56,7 @@ def losses(floats: Sequence[Arrays], simulated: Sequence[Arrays], computed: Sequ
         simulated: what the simulation of the artifact gives.
         computed: what its runtime gives.
     """
-    simulation, _ = errors_between(list(zip(floats, simulated, strict=True)), {})
-    runtime, _ = errors_between(list(zip(floats, computed, strict=True)), {})
+    simulation, runtime = errors_between(floats, simulated), errors_between(floats, computed)
     return {
         name: Loss(runtime[name].sqnr, errors.sqnr)
         for name, errors in simulation.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from onnxq.ort.session import Session
 from onnxq.quantized import Quantized
 from onnxq.spec import Scheme
 
-__all__ = ["errors_between", "in_shape_of", "plain_outputs", "steps_of"]
+__all__ = ["errors_between", "in_shape_of", "plain_outputs", "steps_between", "steps_of"]
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -37,28 +37,42 @@ def steps_of(quantized: Quantized) -> dict[str, float]:
     return {s.tensor: float(quantized.qparams[s.name].scale.max()) for s in sites}
 
 
-def errors_between(
-    pairs: Sequence[tuple[Arrays, Arrays]], steps: Mapping[str, float]
-) -> tuple[dict[str, Errors], dict[str, float]]:
-    """The errors of every output, and the largest difference in steps for those that have steps.
-
-    The difference is infinite where one of the two is no finite number and they are not equal.
+def errors_between(wanted: Sequence[Arrays], got: Sequence[Arrays]) -> dict[str, Errors]:
+    """The errors of every output that both have. One of other sizes is counted as of another shape.
 
     Args:
-        pairs: for each sample what should be, and what is. An output of other sizes is counted as of another shape.
-        steps: output → step of its quantizer.
+        wanted: for each sample what should be.
+        got: for each sample what is.
     """
     meters: dict[str, ErrorMeter] = {}
-    lsb: dict[str, float] = {}
-    for index, (reference, got) in enumerate(pairs):
-        for name, values in reference.items():
-            if name not in got:
-                continue
-            found = in_shape_of(values, got[name])
-            meters.setdefault(name, ErrorMeter()).update(values, found, index)
-            if name in steps and values.size and found.shape == values.shape:
-                lsb[name] = max(lsb.get(name, 0.0), _largest_difference(values, found) / steps[name])
-    return {name: meter.result() for name, meter in meters.items()}, lsb
+    for index, name, reference, found in _pairs(wanted, got):
+        meters.setdefault(name, ErrorMeter()).update(reference, found, index)
+    return {name: meter.result() for name, meter in meters.items()}
+
+
+def steps_between(wanted: Sequence[Arrays], got: Sequence[Arrays], steps: Mapping[str, float]) -> dict[str, float]:
+    """The largest difference of outputs in steps of their quantizers, for those of the same sizes.
+
+    It is infinite where one of the two is no finite number and they are not equal.
+
+    Args:
+        wanted: as for :func:`errors_between`.
+        got: the same.
+        steps: output → step of its quantizer.
+    """
+    largest: dict[str, float] = {}
+    for _, name, reference, found in _pairs(wanted, got):
+        if name in steps and reference.size and found.shape == reference.shape:
+            largest[name] = max(largest.get(name, 0.0), _largest_difference(reference, found) / steps[name])
+    return largest
+
+
+def _pairs(wanted: Sequence[Arrays], got: Sequence[Arrays]) -> Iterator[tuple[int, str, NDArray[Any], NDArray[Any]]]:
+    """Sample, output, what it should be, and what it is."""
+    for index, (references, results) in enumerate(zip(wanted, got, strict=True)):
+        for name, values in references.items():
+            if name in results:
+                yield index, name, values, in_shape_of(values, results[name])
 
 
 def _largest_difference(reference: NDArray[Any], got: NDArray[Any]) -> float:
