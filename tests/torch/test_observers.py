@@ -221,7 +221,7 @@ def test_every_observer_begins_anew_and_says_what_it_cannot(name: str) -> None:
     data = batches()
     observer.watch(torch.from_numpy(data[1] * 5), UNSIGNED)
     observer.forget()
-    with pytest.raises(DataError, match="never reached it. Give batches .* padding"):
+    with pytest.raises(DataError, match=r"never reached it\. Give batches .* padding"):
         observer.range("x")
     observer.watch(torch.zeros(0, 3), UNSIGNED)
     observer.watch(torch.from_numpy(data[0]), UNSIGNED)
