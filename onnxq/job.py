@@ -94,7 +94,7 @@ class Job:
             opset = _opset_of_wide_weights(self.target, options)
             return prepared.raised(model, opset)[0] if opset is not None else None
 
-        quantized = decide(decider)
+        quantized = decide(decider, raised if self._mends(options) else None)
         verification = verify(quantized)
         if self._mends(options):
             quantized, verification = mend(decider, quantized, verification, verify, raised, reporter)

@@ -11,7 +11,7 @@ from onnxq.deciding.branches import LostBranch, lost_branches, remedy, to_keep_f
 from onnxq.deciding.coarse import coarse_weights
 from onnxq.deciding.decider import SEARCH, Decider, Made
 from onnxq.deciding.least_float import least_float
-from onnxq.deciding.what_hurts import may_store
+from onnxq.deciding.what_hurts import Raised, storable
 from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.variants import Variants
 from onnxq.quantized import Quantized
@@ -24,17 +24,21 @@ _LARGEST_SHARE = 0.5
 """Largest share of the quantized nodes' cost that may be kept float because of amplified noise."""
 
 
-def decide(decider: Decider) -> Quantized:
+def decide(decider: Decider, raised: Raised | None = None) -> Quantized:
     """The quantized model, not yet verified: made anew as often as the data shows what is better float.
 
     Beyond what the decider itself rules out, these stay float: layers whose weights a grid is too coarse for, branches
     that a Concat's one scale loses, and nodes whose noise float arithmetic behind them amplifies; where that is most of
     the model, as few of them as leave a signal.
+
+    Args:
+        decider: what makes it.
+        raised: the float model at an opset that has 16-bit weights; None where the result is to hold none.
     """
     made = decider.quick()
     made = _without_coarse_weights(decider, made)
     made = _without_lost_branches(decider, made)
-    made = _without_amplifiers(decider, made)
+    made = _without_amplifiers(decider, made, raised)
     if not all(choice.quick for choice in decider.choices):
         made = decider.again()
     quantized, said = made
@@ -81,11 +85,8 @@ def _lost(decider: Decider, made: Made) -> list[LostBranch]:
     return lost_branches(decider.model, made[0].plan, made[0].qparams, decider.statistics)
 
 
-def _without_amplifiers(decider: Decider, made: Made) -> Made:
-    """What comes before float arithmetic that amplifies its noise stays float, unless that is most of the work.
-
-    Its weights are stored as integers where these alone do no harm.
-    """
+def _without_amplifiers(decider: Decider, made: Made, raised: Raised | None) -> Made:
+    """What comes before float arithmetic that amplifies its noise stays float, unless that is most of the work."""
     forced = decider.options.placement == "all"
     kept: dict[str, str] = {}
     for _ in range(_ROUNDS):
@@ -116,10 +117,18 @@ def _without_amplifiers(decider: Decider, made: Made) -> Made:
         decider.keep_float(noisy)
         kept.update(noisy)
         made = decider.quick()
-    if kept and may_store(decider, kept):
-        decider.keep_float(kept, store=True)
-        made = decider.quick()
-    return made
+    return _stored(decider, made, kept, raised) if kept else made
+
+
+def _stored(decider: Decider, made: Made, kept: Mapping[str, str], raised: Raised | None) -> Made:
+    """The weights of nodes kept float are stored in 8 bits, or else in 16, where these alone do no harm."""
+    found, model = storable(decider, kept, None, raised)
+    if not found:
+        return made
+    decider.keep_float(kept, store=True)
+    if model is not None:
+        decider.store_wide(model, {name: why for name, why in kept.items() if name in found})
+    return decider.quick()
 
 
 def _least_float(decider: Decider, quantized: Quantized, nodes: Sequence[str], costs: Mapping[str, float]) -> list[str]:

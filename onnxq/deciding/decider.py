@@ -139,10 +139,17 @@ class Decider:
         others = f" and of {plural(len(reasons) - 1, 'more float layer')}" if len(reasons) > 1 else ""
         self.notes.append(f"16 bits for the stored weights of {name!r}{others}: {why}")
 
-    def without(self, kept: Iterable[str], *, store: bool = False) -> Quantized:
-        """The model with more nodes float, by the algorithms that are quick; ``store``: with their weights stored."""
+    def without(self, kept: Iterable[str], *, store: bool = False, wide: bool = False) -> Quantized:
+        """The model with more nodes float, by the algorithms that are quick.
+
+        Args:
+            kept: the nodes.
+            store: with their weights stored.
+            wide: in 16 bits.
+        """
         more = dict.fromkeys(kept, "")
-        return self._attempt({**self._keep, **more}, store={*self._store, *(more if store else ())})[0]
+        store_too, wide_too = more if store else (), more if wide else ()
+        return self._attempt({**self._keep, **more}, store={*self._store, *store_too}, wide={*self._wide, *wide_too})[0]
 
     def with_wide(self, nodes: Iterable[str]) -> Quantized:
         """The model with weights of more float layers stored in 16 bits, by the algorithms that are quick."""

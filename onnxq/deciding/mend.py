@@ -26,7 +26,7 @@ from onnxq.deciding.decider import Decider
 from onnxq.deciding.relief import FINE
 from onnxq.deciding.rescue import POOR, TARGET
 from onnxq.deciding.saving import most_saved
-from onnxq.deciding.what_hurts import Raised, may_store, to_relieve, to_rescue, to_widen, worst_kept, worst_level
+from onnxq.deciding.what_hurts import Raised, storable, to_relieve, to_rescue, to_widen, worst_kept, worst_level
 from onnxq.effort import learns
 from onnxq.measuring.chosen_rows import chosen_rows, rows_said
 from onnxq.measuring.judging import judged, lifts
@@ -134,7 +134,7 @@ class _Mending:
         reasons = to_rescue(decider, self.quantized, self._judges, self._reporter)
         if not reasons:
             return
-        store = may_store(decider, reasons, self._judges)
+        store = bool(storable(decider, reasons, self._judges)[0])
         rescued = decider.again(reasons, store=store)[0]
         better = self._verify(rescued)
         if self._kept(better) > self._kept(self.verification):

@@ -33,7 +33,7 @@ from onnxq.measuring.simulation import simulation
 from onnxq.measuring.variants import Variants
 from onnxq.quantized import Quantized
 
-__all__ = ["Raised", "blame_layers", "may_store", "to_relieve", "to_rescue", "to_widen", "worst_kept", "worst_level"]
+__all__ = ["Raised", "blame_layers", "storable", "to_relieve", "to_rescue", "to_widen", "worst_kept", "worst_level"]
 
 _WORTH = 1.0
 """dB that weights left in float must gain over weights stored as integers."""
@@ -133,19 +133,26 @@ def to_rescue(decider: Decider, quantized: Quantized, judges: Collection[str], r
     return reasons
 
 
-def may_store(decider: Decider, kept: Collection[str], judges: Collection[str] | None = None) -> bool:
-    """Whether layers to keep float may have their weights stored as integers: it was their inputs that hurt.
+def storable(
+    decider: Decider, kept: Collection[str], judges: Collection[str] | None, raised: Raised | None = None
+) -> tuple[set[str], ir.Model | None]:
+    """Those of layers to keep float whose weights may be stored as integers, since it was their inputs that hurt.
 
     Args:
         decider: what plans the model.
         kept: the layers.
         judges: names of the outputs that count; None: all.
+        raised: the float model at an opset that has 16-bit weights; None: they take 8 bits or none.
+
+    Returns:
+        All that have weights to store, or none; and the model that they have 16 bits in, where 8 would hurt.
     """
     if not decider.target.stores_weights:
-        return False
-    plain, stored = (decider.without(kept, store=store) for store in (False, True))
-    if stored.plan.stored == plain.plan.stored:
-        return False
+        return set(), None
+    plain, stored = decider.without(kept), decider.without(kept, store=True)
+    more = stored.plan.stored.keys() - plain.plan.stored.keys()
+    if not more:
+        return set(), None
     samples = decider.extent()[1]
     louder = lifts(samples, decider.statistics)
 
@@ -158,7 +165,13 @@ def may_store(decider: Decider, kept: Collection[str], judges: Collection[str] |
             return -math.inf
         return worst_kept(errors, louder, errors if judges is None else judges)
 
-    return score(stored) > score(plain) - _WORTH
+    least = score(plain) - _WORTH
+    if score(stored) > least:
+        return more, None
+    model = raised(decider.model) if raised is not None else None
+    if model is None or not score(decider.at(model).without(kept, store=True, wide=True)) > least:
+        return set(), None
+    return more, model
 
 
 def _measure(

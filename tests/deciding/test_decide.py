@@ -81,17 +81,25 @@ def stored(q: onnxq.Quantized) -> list[str]:
     return [q.plan.stored[k.node] for k in q.plan.kept_float if k.node in q.plan.stored and "amplifies" in k.reason]
 
 
+def bank_of(q: onnxq.Quantized) -> list[ir.DataType]:
+    """The type that the filters are written in."""
+    weights = [v.const_value for v in q.rendered().graph.initializers.values() if v.const_value is not None]
+    return [weight.dtype for weight in weights if weight.size == 64 * 16 * 9]
+
+
 @pytest.mark.parametrize("effort", ["fast", "default"])
 def test_what_stays_float_before_a_noise_amplifier_stores_its_weights(effort: Literal["fast", "default"]) -> None:
     q = onnxq.quantize(powers(), loud_and_quiet(), options=Options(effort=effort))
     assert stored(q) == ["Conv"] and worst(q) > 25
-    weights = [v.const_value for v in q.rendered().graph.initializers.values() if v.const_value is not None]
-    assert [w.dtype for w in weights if w.size == 64 * 16 * 9] == [ir.DataType.INT8]
+    assert bank_of(q) == [ir.DataType.INT8]
 
 
-def test_weights_before_a_noise_amplifier_that_it_would_spoil_are_not_stored_in_8_bits() -> None:
-    q = onnxq.quantize(spectrum(), images(1, 16, 32, 32), options=Options(weight_bits=8))
-    assert stored(q) == [] and worst(q) > 35
+def test_weights_before_a_noise_amplifier_take_16_bits_where_8_would_spoil_it() -> None:
+    q = onnxq.quantize(spectrum(), images(1, 16, 32, 32))
+    assert stored(q) == ["Conv"] and bank_of(q) == [ir.DataType.INT16] and worst(q) > 35
+    assert any(note.startswith("16 bits for the stored weights of 'Conv': Log 'Log' after it") for note in q.notes)
+    narrow = onnxq.quantize(spectrum(), images(1, 16, 32, 32), options=Options(weight_bits=8))
+    assert stored(narrow) == [] and bank_of(narrow) == [ir.DataType.FLOAT] and worst(narrow) > 35
 
 
 def test_placement_all_leaves_float_what_would_give_infinite_values() -> None:
