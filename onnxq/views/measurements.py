@@ -22,6 +22,7 @@ from onnxq.views.parts import (
     more_line,
     of_kinds,
     warning_lines,
+    worst_outputs,
 )
 
 if TYPE_CHECKING:
@@ -86,7 +87,12 @@ def comparison(screen: Screen, made: Comparison, *, everything: bool) -> None:
     """Outputs, the largest drops, and every tensor if asked for."""
     read = f", read as {made.backend} does" if made.backend is not None else ""
     heading(screen, "outputs", plural(made.samples, "sample") + read)
-    _errors_table(screen, "output", made.outputs)
+    scored = {name: errors for name, errors in made.outputs.items() if not is_counted(errors)}
+    shown = worst_outputs(scored, everything=everything)
+    left = len(scored) - len(shown)
+    counted = {name: errors for name, errors in made.outputs.items() if is_counted(errors)}
+    _errors_table(screen, "output", {**shown, **counted} if left else made.outputs)
+    more_line(screen, left)
     drops = made.largest_drops(8)
     if drops:
         screen.line()

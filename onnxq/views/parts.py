@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import translate
 
@@ -29,8 +29,11 @@ __all__ = [
     "shortened",
     "smaller",
     "warning_lines",
+    "worst_outputs",
 ]
 
+_OUTPUTS = 8
+"""Outputs that are listed unless everything is asked for."""
 ROWS = 20
 """Rows of a table that is cut short unless everything is asked for."""
 _HIDDEN = 6.0
@@ -137,6 +140,21 @@ def accuracy_text(errors: Errors) -> str:
         text += f", worst sample {decibels(errors.worst)} (sample {errors.worst_sample})"
         text += f", median {decibels(errors.median)}"
     return text
+
+
+def worst_outputs(outputs: Mapping[str, Errors], *, everything: bool) -> dict[str, Errors]:
+    """Some of many outputs, the worst first, among them the model's first one: a decoder's logits beside its caches.
+
+    Args:
+        outputs: name → errors, none of them only counted (:func:`is_counted`), in the order of the model.
+        everything: all of them.
+    """
+    ranked = sorted(outputs.items(), key=lambda pair: math.inf if math.isnan(pair[1].level) else pair[1].level)
+    shown = ranked if everything else ranked[:_OUTPUTS]
+    first = next(iter(outputs.items()), None)
+    if first is not None and first not in shown:
+        shown = [*shown[:-1], first]
+    return dict(shown)
 
 
 def is_counted(errors: Errors) -> bool:

@@ -26,6 +26,7 @@ from onnxq.views.parts import (
     of_kinds,
     smaller,
     warning_lines,
+    worst_outputs,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = ["agreement", "below_floor", "quantized", "rewritten", "several"]
 
-_MANY_OUTPUTS = 8
 _MOST_NAMED = 3
 """Targets named before a remark about them; of more, their number is."""
 _SLOWER = 0.95
@@ -88,15 +88,12 @@ def _size(result: Quantized, before: int, after: int) -> str:
 
 
 def _sqnr_rows(check: Verification, verbose: bool) -> list[tuple[str, str]]:
-    """The accuracy of float outputs, the worst first; of many some, and the model's first one: a decoder's logits."""
+    """The accuracy of float outputs, of many some: see :func:`onnxq.views.parts.worst_outputs`."""
     floats = [(name, errors) for name, errors in check.outputs.items() if not math.isnan(errors.score)]
-    scored = [(name, errors) for name, errors in floats if errors.reshaped or not math.isnan(errors.sqnr)]
-    scored.sort(key=lambda pair: pair[1].level)
-    shown = scored if verbose else scored[:_MANY_OUTPUTS]
-    first = next((pair for name in check.outputs for pair in scored if pair[0] == name), None)
-    if first is not None and first not in shown:
-        shown = [*shown[:-1], first]
-    texts = [f"{name}: {accuracy_text(errors)}" if len(scored) > 1 else accuracy_text(errors) for name, errors in shown]
+    scored = {name: errors for name, errors in floats if errors.reshaped or not math.isnan(errors.sqnr)}
+    shown = worst_outputs(scored, everything=verbose)
+    told = {name: accuracy_text(errors) for name, errors in shown.items()}
+    texts = [f"{name}: {text}" if len(scored) > 1 else text for name, text in told.items()]
     rows = labelled("SQNR", [*texts, *_hidden_texts(check)])
     if more := len(scored) - len(shown):
         rows.append(("", f"{plural(more, 'more output')} (-v lists all)"))
@@ -251,9 +248,11 @@ def agreement(screen: Screen, found: Agreement, faults: Sequence[str], *, verbos
         rows.append(("float", f"{plural(len(found.floating), 'operator')}{_kinds(found.floating)}"))
     scored = {name: errors for name, errors in found.outputs.items() if not is_counted(errors)}
     texts = []
-    for name, errors in sorted(scored.items(), key=lambda pair: pair[1].sqnr):
+    for name, errors in worst_outputs(scored, everything=verbose).items():
         steps = f", at most {found.lsb[name]:.2g} steps of its quantizer" if name in found.lsb else ""
         texts.append(f"{name}: {accuracy_text(errors)}{steps}")
+    if more := len(scored) - len(texts):
+        texts.append(f"{plural(more, 'more output')} (-v lists all)")
     counted = [f"{name}: {accuracy_text(errors)}" for name, errors in found.outputs.items() if is_counted(errors)]
     if found.simulated:
         rows += [*labelled("SQNR", texts), *labelled("agreement", counted)]

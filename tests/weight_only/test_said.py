@@ -99,6 +99,16 @@ def test_of_many_outputs_the_worst_are_shown_and_the_first(tmp_path: Path, capsy
     assert main([*argv, "--data", str(tmp_path / "d.npz"), "-v"]) == 0
     long = capsys.readouterr().out
     assert all(f"{name}: " in long for name in caches) and "more output" not in long
+    argv = ["compare", str(tmp_path / "m.onnx"), str(tmp_path / "q.onnx"), "--data", str(tmp_path / "d.npz")]
+    assert main(argv) == main([*argv, "--all"]) == 0
+    short, long = capsys.readouterr().out.split("outputs  ")[1:]
+    assert "logits " in short and sum(f"{name} " in short for name in caches) == 7 and "and 13 more (--all)" in short
+    assert all(f"  {name} " in long for name in caches) and "more (--all)" not in long
+    argv = ["verify", str(tmp_path / "q.onnx"), "--data", str(tmp_path / "d.npz")]
+    assert main(argv) == main([*argv, "-v"]) == 0
+    short, long = capsys.readouterr().out.split("agreement ")[1:]
+    assert "logits: " in short and "13 more outputs (-v lists all)" in short
+    assert all(f"{name}: " in long for name in caches)
 
 
 @pytest.mark.parametrize("algorithm", ["weight_only", "dynamic"])
