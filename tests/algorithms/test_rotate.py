@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from numpy.typing import NDArray
 
-from onnxq import OptionError, Options
+from onnxq import OptionError, Options, quantize
 from onnxq.algorithm import FloatDraft
 from onnxq.algorithms.rotate import apply, rotation
 from onnxq.calibration.collect import collect
@@ -63,6 +63,15 @@ def drafted(model: onnx.ModelProto, feeds: Feeds, options: Options = ROTATED) ->
     return draft
 
 
+def _no_place() -> onnx.ModelProto:
+    """Two layers with an activation between them."""
+    return build(
+        "(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { a = Conv (x, u)\n r = Relu (a)\n y = Conv (r, w) }",
+        u=normal(8, 3, 3, 3),
+        w=normal(4, 8, 1, 1),
+    )
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 def test_outliers_are_no_longer_in_the_way(bits: int) -> None:
     model, feeds = bottlenecks(outliers=True), images(1, 3, 8, 8, samples=24)
@@ -103,6 +112,14 @@ def test_statistics_are_those_of_the_turned_tensors() -> None:
     assert stats.max == pytest.approx(float(true.max()), rel=1e-4)
 
 
+def test_effort_best_takes_it_where_there_is_a_place() -> None:
+    feeds = images(1, 3, 8, 8, samples=48)
+    made = quantize(bottlenecks(outliers=True), feeds, options=Options(placement="all", effort="best"))
+    assert "rotate" in made.recipe, made.notes
+    plain = quantize(_no_place(), feeds, options=Options(placement="all", effort="best"))
+    assert not [note for note in plain.notes if "rotate" in note]
+
+
 def test_a_seed_gives_the_same_model_and_another_seed_another() -> None:
     model, feeds = bottlenecks(outliers=True), images(1, 3, 8, 8, samples=16)
     found = [
@@ -114,12 +131,7 @@ def test_a_seed_gives_the_same_model_and_another_seed_another() -> None:
 
 
 def test_a_model_without_a_place_says_so() -> None:
-    model = build(
-        "(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { a = Conv (x, u)\n r = Relu (a)\n y = Conv (r, w) }",
-        u=normal(8, 3, 3, 3),
-        w=normal(4, 8, 1, 1),
-    )
-    notes = drafted(model, images(1, 3, 8, 8, samples=8)).notes
+    notes = drafted(_no_place(), images(1, 3, 8, 8, samples=8)).notes
     assert notes == ["rotate: nothing done, no quantized layers with only linear operators between them"]
 
 

@@ -18,8 +18,8 @@ from tests.contract import infer
 from tests.models import build, images, normal
 
 C = 8
-CONV = {"u": normal(C, 3, 3, 3), "ub": normal(C), "w": normal(4, C, 3, 3, seed=1), "wb": normal(4)}
-MATRICES = {"u": normal(3, C), "ub": normal(C), "w": normal(C, 4, seed=1), "wb": normal(4)}
+CONV: dict[str, Any] = {"u": normal(C, 3, 3, 3), "ub": normal(C), "w": normal(4, C, 3, 3, seed=1), "wb": normal(4)}
+MATRICES: dict[str, Any] = {"u": normal(3, C), "ub": normal(C), "w": normal(C, 4, seed=1), "wb": normal(4)}
 IMAGE = "(float[1, 3, 9, 9] x) => (float[1, 4, M, N] y)"
 FIRST, LAST = "a = Conv (x, u, ub)", "y = Conv <pads = [1, 1, 1, 1]> (s, w, wb)"
 
