@@ -1,4 +1,4 @@
-"""The file system: whether a file is there, text written as a whole, and what to say where that could not be done."""
+"""The file system: whether a file is there, files written as a whole, and what to say where that could not be done."""
 
 from __future__ import annotations
 
@@ -7,11 +7,21 @@ import errno
 import os
 import secrets
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from onnxq.errors import ExecutionError, OnnxqError, OutputError
 
-__all__ = ["cause_outside", "hint_for", "is_full", "is_there", "write_text"]
+__all__ = [
+    "cause_outside",
+    "hint_for",
+    "is_full",
+    "is_there",
+    "keep_mode",
+    "temporary_beside",
+    "whole_file",
+    "write_text",
+]
 
 _FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))  # Windows knows no quota
 _REFUSED = (
@@ -106,19 +116,50 @@ def _temporary() -> str:
         return os.environ.get("TMPDIR", "/tmp")
 
 
-def write_text(path: Path, text: str) -> Path:
-    """Write a file of text: all of it or nothing.
+def temporary_beside(path: Path) -> Path:
+    """A name for what will take the place of a file, in its folder: hidden, free, and no longer than any allowed."""
+    return path.with_name(f".onnxq-{os.getpid()}-{secrets.token_hex(4)}.tmp")
+
+
+def keep_mode(existing: Path, temporary: Path) -> None:
+    """Give a new file the permissions of the one that it will replace."""
+    with contextlib.suppress(OSError):
+        os.chmod(temporary, existing.stat().st_mode & 0o7777)
+
+
+@contextlib.contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A file that appears complete or not at all, behind links; what was there stays until then, its permissions on.
+
+    Args:
+        path: of the file.
+
+    Yields:
+        Where to write it.
 
     Raises:
         OutputError: it cannot be written.
     """
-    temporary = path.parent / f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    target = Path(path).resolve()
+    temporary = temporary_beside(target)
     try:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
-        os.replace(temporary, path)
+        yield temporary
+        keep_mode(target, temporary)
+        os.replace(temporary, target)
     except OSError as error:
-        raise OutputError(f"cannot be written: {error.strerror or error}", where=f"'{path}'") from error
+        what = f"cannot be written: {error.strerror or error}"
+        raise OutputError(what, where=f"'{os.fspath(path)}'", hint=hint_for(error)) from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-    return path
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> Path:
+    """Write a file of text, see :func:`whole_file`.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    with whole_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+    return Path(path)

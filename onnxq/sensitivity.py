@@ -13,7 +13,7 @@ from onnxq.calibration.roles import spread
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import OptionError, OutputError, StatisticsError
-from onnxq.file_system import hint_for
+from onnxq.file_system import write_text
 from onnxq.locations import require_file, spare
 from onnxq.measuring.decibels import sqnr_of
 from onnxq.measuring.probe import Probe, Role, Setting, parts_of
@@ -96,7 +96,7 @@ def sensitivity(
     probe = make_probe(prepared.base(target), target, options, statistics, spread(statistics.kept, samples))
     made = replace(_measured(probe, widths, runs, reporter), seconds=time.perf_counter() - start)
     if plot is not None:
-        _draw(made, plot)
+        write_text(plot, made.to_svg())
     return made
 
 
@@ -148,19 +148,6 @@ def _measured(probe: Probe, widths: tuple[int, ...], runs: int, reporter: Report
         seconds=0.0,
         warnings=(rows_depend(probe.reshaped),) if probe.reshaped else (),
     )
-
-
-def _draw(made: Sensitivity, plot: str | os.PathLike[str]) -> None:
-    """Write the picture.
-
-    Raises:
-        OutputError: it cannot be written.
-    """
-    try:
-        Path(plot).write_text(made.to_svg(), encoding="utf-8")
-    except OSError as error:
-        what = f"cannot be written: {error.strerror or error}"
-        raise OutputError(what, where=f"'{plot}'", hint=hint_for(error)) from error
 
 
 def _require_picture(plot: str | os.PathLike[str] | None) -> None:

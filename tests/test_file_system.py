@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import onnxq
 from onnxq.cli import main
 from onnxq.demo.data import MODEL
-from onnxq.file_system import is_there
+from onnxq.file_system import is_there, whole_file, write_text
 from tests.models import feeds_for
 from tests.targets import residual
 
@@ -50,6 +51,56 @@ def test_a_name_that_no_file_can_have(what: str, name: str, tmp_path: Path, monk
     with pytest.raises(onnxq.OnnxqError):
         ASKED[what](name)
     assert not list(tmp_path.iterdir())
+
+
+WRITTEN: dict[str, Callable[[Path], Any]] = {
+    "model": lambda path: quantized().save(path.with_name(f"{path.name}.onnx")),
+    "statistics": lambda path: onnxq.calibrate(
+        residual(), feeds_for(residual()), output=path.with_name(f"{path.name}.npz")
+    ),
+    "text": lambda path: write_text(path.with_name(f"{path.name}.txt"), "text"),
+    "search": lambda path: onnxq.search(
+        residual(),
+        feeds_for(residual()),
+        output=path.with_name(f"{path.name}.onnx"),
+        max_drop=9,
+        folder=path.parent / "s",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRITTEN)
+def test_a_name_may_be_as_long_as_a_file_system_allows(what: str, tmp_path: Path) -> None:
+    """255 bytes mostly: 83 letters of Chinese."""
+    (tmp_path / "out").mkdir()
+    WRITTEN[what](tmp_path / "out" / f"{'模' * 83}")
+    (written,) = (path for path in (tmp_path / "out").iterdir() if path.is_file())
+    assert len(written.name.encode()) in (253, 254) and written.stat().st_size
+
+
+@pytest.mark.parametrize("what", ["model", "statistics", "text"])
+def test_a_link_stays_and_what_it_leads_to_is_written(what: str, tmp_path: Path) -> None:
+    ending = {"model": ".onnx", "statistics": ".npz", "text": ".txt"}[what]
+    link, target = tmp_path / f"link{ending}", tmp_path / f"target{ending}"
+    target.write_text("before")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    WRITTEN[what](tmp_path / "link")
+    assert link.is_symlink() and target.read_bytes() != b"before"
+    assert target.stat().st_mode & 0o777 == 0o640
+    assert {path.name for path in tmp_path.iterdir()} == {link.name, target.name}
+
+
+def test_a_file_is_written_whole_or_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("before")
+    with pytest.raises(onnxq.OutputError, match=r"a\.txt': cannot be written: No space left"), whole_file(path) as part:
+        part.write_text("hal")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with pytest.raises(KeyboardInterrupt), whole_file(path) as part:
+        part.write_text("hal")
+        raise KeyboardInterrupt
+    assert path.read_text() == "before" and list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="Windows keeps a folder that a process works in")

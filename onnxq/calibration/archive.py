@@ -6,10 +6,8 @@ Members: ``header`` (JSON as UTF-8 bytes), ``integers`` and ``reals`` (a row a t
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import uuid
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,8 @@ from numpy.typing import NDArray
 from onnxq.calibration.histogram import KEYS
 from onnxq.calibration.numpy_files import BROKEN
 from onnxq.calibration.statistics import KeptSample, Statistics, TensorStatistics
-from onnxq.errors import OutputError, StatisticsError
+from onnxq.errors import StatisticsError
+from onnxq.file_system import whole_file
 
 __all__ = ["load", "save"]
 
@@ -41,22 +40,9 @@ def save(statistics: Statistics, path: str | os.PathLike[str]) -> None:
     Raises:
         OutputError: it cannot be written.
     """
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.{uuid.uuid4().hex}.tmp")
-    try:
-        with zipfile.ZipFile(temporary, "w") as file:
-            for name, array, compress in _members(statistics):
-                _write(file, name, array, compress)
-        os.replace(temporary, target)
-    except OSError as error:
-        raise OutputError(
-            f"the statistics cannot be written ({error.strerror or error})",
-            where=str(target),
-            hint="Check that the folder exists, is writable and has space",
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+    with whole_file(path) as temporary, zipfile.ZipFile(temporary, "w") as file:
+        for name, array, compress in _members(statistics):
+            _write(file, name, array, compress)
 
 
 def load(path: str | os.PathLike[str]) -> Statistics:

@@ -21,9 +21,10 @@ from onnxq.console.records import IN_REPORT
 from onnxq.deciding.rescue import Blame
 from onnxq.effort import algorithms_of, samples_to_keep
 from onnxq.errors import OptionError, OutputError
+from onnxq.file_system import whole_file
 from onnxq.graph.files.load import load
 from onnxq.graph.files.save import save
-from onnxq.locations import artifact_path, require_output, spare
+from onnxq.locations import artifact_path, made_folder, require_output, spare
 from onnxq.notes.aloud import unsaid
 from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
@@ -242,15 +243,8 @@ def _written(state: State, winner: Attempt, place: Path, prepared: Prepared) -> 
 
 def _copy(source: Path, target: Path) -> Path:
     """Copy a file; what was there stays until all is written."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+    with made_folder(target), whole_file(target) as temporary:
         shutil.copyfile(source, temporary)
-        os.replace(temporary, target)
-    except OSError as error:
-        raise OutputError(f"cannot be written ({error.strerror or error})", where=str(target)) from error
-    finally:
-        temporary.unlink(missing_ok=True)
     if file_digest([source]) != file_digest([target]):
         raise OutputError("was not written as it should be", where=str(target))
     return target

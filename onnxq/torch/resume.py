@@ -14,6 +14,7 @@ import torch
 
 from onnxq.calibration.numpy_files import BROKEN
 from onnxq.errors import OptionError
+from onnxq.file_system import whole_file
 from onnxq.torch.distill import Settings
 from onnxq.torch.student import Student
 
@@ -26,19 +27,18 @@ Where = str | os.PathLike[str] | None
 
 
 def save(student: Student, path: Where, step: int, settings: Settings) -> None:
-    """Write the state as an .npz file, whole or not at all; nothing where there is no path."""
+    """Write the state as an .npz file, whole or not at all; nothing where there is no path.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
     if path is None:
         return
     arrays: dict[str, Any] = {}
     for name, part in student.learned.items():
         arrays |= {f"{name}/{k}": p.detach().cpu().numpy() for k, p in enumerate(part)}
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp.npz")
-    try:
-        np.savez(temporary, step=np.array(step), settings=np.array(repr(settings)), **arrays)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(path) as temporary, open(temporary, "wb") as file:
+        np.savez(file, step=np.array(step), settings=np.array(repr(settings)), **arrays)
 
 
 def resumed(student: Student, path: Where, settings: Settings) -> int:

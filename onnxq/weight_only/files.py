@@ -70,7 +70,7 @@ class Output:
                     "this file belongs to the model that is read", where=f"'{file}'", hint="Give another name"
                 )
         try:
-            self._folder = Path(tempfile.mkdtemp(prefix=f".{self.target.name}.", suffix=".tmp", dir=target.parent))
+            self._folder = Path(tempfile.mkdtemp(prefix=".onnxq-", suffix=".tmp", dir=target.parent))
         except OSError as error:
             raise OutputError(f"cannot be written: {error.strerror}", where=f"'{path}'") from error
         self.model_file = self._folder / self.target.name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxq.errors import OutputError
-from onnxq.file_system import hint_for, is_full
+from onnxq.file_system import hint_for, is_full, keep_mode, temporary_beside
 from onnxq.graph.files.origin import spare_files
 from onnxq.graph.traverse import with_subgraphs
 
@@ -190,10 +189,8 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, external_data: bool |
         raise OutputError(f"the folder '{folder}' does not exist", where=f"'{path}'", hint="Create it first")
     if external_data is None:
         external_data = size > MAX_PROTO_BYTES
-    suffix = f".{os.getpid()}-{secrets.token_hex(4)}.tmp"
-    temporary = folder / f".{target.name}{suffix}"
     data = folder / f"{target.name}.data"
-    temporary_data = folder / f".{data.name}{suffix}"
+    temporary, temporary_data = temporary_beside(target), temporary_beside(data)
     moves = [(temporary_data, data), (temporary, target)] if external_data else [(temporary, target)]
     spare_files(model, *(final for _, final in moves))
     try:
@@ -208,7 +205,7 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, external_data: bool |
             file.flush()
             os.fsync(file.fileno())
         for source, final in moves:
-            _keep_mode(final, source)
+            keep_mode(final, source)
             os.replace(source, final)
     except OSError as error:
         needed = f"; about {size} bytes are needed" if is_full(error) else ""
@@ -228,12 +225,6 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, external_data: bool |
     given = Path(path)
     beside = data if given.is_symlink() else given.with_name(data.name)
     return [given, beside] if external_data else [given]
-
-
-def _keep_mode(existing: Path, temporary: Path) -> None:
-    """Gives the new file the permissions of the one it replaces."""
-    with contextlib.suppress(OSError):
-        os.chmod(temporary, existing.stat().st_mode & 0o7777)
 
 
 def _write_data(model: ir.Model, temporary: Path, location: str) -> dict[ir.Value, ir.TensorProtocol]:
