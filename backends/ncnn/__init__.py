@@ -16,10 +16,10 @@ installed (``pip install ncnn pnnx``; pnnx names torch as well, and does without
 inputs become 1 then.
 
 **Operators that ncnn lacks** end the conversion of a whole model, float or not, and some forms of others pnnx converts
-wrongly without a word (a Gather of a constant list, a Slice that steps backwards): ``onnxq check`` names both, and
-inputs of other types than int32 and float, as they were tried with pnnx, each alone. What can be said otherwise is:
-reductions of a single axis that is an input, of which pnnx sees none, a LayerNormalization without a bias, a Pad
-without a mode. ``onnx2ncnn`` may have others.
+wrongly without a word (a Gather of a constant list, a GRU without linear_before_reset, a recurrent layer behind
+convolutions of several frames): ``onnxq check`` names both, and inputs of other types than int32 and float, as they
+were tried with pnnx, each alone. What can be said otherwise is: reductions of a single axis that is an input, of which
+pnnx sees none, a LayerNormalization without a bias, a Pad without a mode. ``onnx2ncnn`` may have others.
 
 **What is quantized** is what has scales of its own in ncnn: convolutions over two axes, and products with a constant
 matrix of one row of numbers for each sample, an InnerProduct. Of several rows pnnx makes a Gemm, whose int8 form takes

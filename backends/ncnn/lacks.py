@@ -27,6 +27,9 @@ _BY_INPUT = ("ReduceLogSum", "ReduceMax", "ReduceMin", "ReduceSumSquare")
 """Reductions that pnnx does not convert where their axes are an input, as from opset 18 on."""
 _TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64})
 """Types of inputs that pnnx can be told."""
+_RECURRENT = ("GRU", "LSTM", "RNN")
+_WINDOWED = ("AveragePool", "Conv", "ConvTranspose", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
+"""Operators whose first axis pnnx takes for the batch, of which ncnn has none."""
 _CUT = "Cut the model before it or after it"
 
 
@@ -96,6 +99,10 @@ def _wrong_form(node: ir.Node) -> str | None:
         return "Gather of a constant list of indices"
     if op == "Slice" and any(step < 0 for step in _steps(node)):
         return "Slice that steps backwards"
+    if op == "GRU" and get.get_int("linear_before_reset", 0) == 0:
+        return "GRU without linear_before_reset"
+    if op in _RECURRENT and (maker := _of_several(node)) is not None:
+        return f"{op} behind a {maker.op_type} of several samples, frames for example,"
     if op == "LayerNormalization" and not _is_last(node):
         return "LayerNormalization over several axes"
     if op == "SpaceToDepth":
@@ -108,6 +115,26 @@ def _wrong_form(node: ir.Node) -> str | None:
         if nearest and get.get_string("nearest_mode", "round_prefer_floor") == "floor" and not unasked:
             return "Resize to the nearest element below, by other coordinates than asymmetric ones"
         return "Resize that interpolates by asymmetric coordinates" if unasked and not nearest else None
+    return None
+
+
+def _of_several(recurrent: ir.Node) -> ir.Node | None:
+    """A convolution or pooling of more than one sample that a recurrent layer depends on: their axis becomes its steps.
+
+    pnnx keeps that axis for the batch, and the layer runs over other axes then. Without one ncnn is right.
+    """
+    pending, seen = [recurrent.inputs[0]], set[ir.Value]()
+    while pending:
+        value = pending.pop()
+        maker = value.producer() if value is not None and value not in seen else None
+        if maker is None or value is None:
+            continue
+        seen.add(value)
+        data = maker.inputs[0] if maker.inputs else None
+        samples = data.shape[0] if data is not None and data.shape else None
+        if maker.domain == "" and maker.op_type in _WINDOWED and isinstance(samples, int) and samples > 1:
+            return maker
+        pending += maker.inputs
     return None
 
 

@@ -57,6 +57,7 @@ ABSENT_FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "Slice that steps": ("y = Slice (a, s, e, k, t)", {"s": _i(0), "e": _i(8), "k": _i(3), "t": _i(2)}),
 }  # fmt: skip
 """Operators and forms that ncnn does not load."""
+_GRU: dict[str, Any] = {"w": normal(1, 9, 8), "r": normal(1, 9, 3), "v": normal(3, 3), "zero": _i(0), "one": _i(1)}
 WRONG_FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "SpaceToDepth": ("y = SpaceToDepth <blocksize = 2> (a)", {}),
     "Gather of a constant list": ("y = Gather <axis = 1> (a, i)", {"i": _i(0, 2, 3)}),
@@ -72,6 +73,17 @@ WRONG_FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "nearest element below": (
         'y = Resize <mode = "nearest", nearest_mode = "floor"> (a, , t)', {"t": f32([1, 1, 2, 2])}
+    ),
+    "behind a Conv of several samples": (
+        """f = Reshape (a, frames) c = Conv (f, k) d = Flatten (c) t = Unsqueeze (d, one)
+        h = GRU <hidden_size = 3, linear_before_reset = 1> (t, w, r)
+        s = Squeeze (h, one) m = MatMul (s, v) y = Unsqueeze (m, zero)""",
+        {"frames": _i(4, 1, 8, 8), "k": normal(2, 1, 7, 7), **_GRU},
+    ),
+    "GRU without linear_before_reset": (
+        """t = Squeeze (a, zero) b = Slice (t, zero, one, zero) d = Squeeze (b, zero) e = Unsqueeze (d, one)
+        h = GRU <hidden_size = 3> (e, w, r) s = Squeeze (h, one) m = MatMul (s, v) y = Unsqueeze (m, zero)""",
+        _GRU,
     ),
 }  # fmt: skip
 """Operators and forms that it computes otherwise."""
@@ -93,6 +105,28 @@ def test_what_ncnn_lacks_or_makes_otherwise_is_told(form: str) -> None:
     found = onnxq.check(model_with(form), backend="ncnn")
     told = [f.what for f in found if f.level == "warning" and f.where.startswith("node") and form in f.what]
     assert told and all(("wrongly" in what) == (form in WRONG_FORMS) for what in told)
+
+
+def steps_of_a_line() -> onnx.ModelProto:
+    """A recurrent layer behind a Conv of one sample, whose columns are the steps."""
+    return build(
+        """(float[1, 1, 8, 8] x) => (float[1, 8, 1, 3] y) {
+            c = Conv (x, k)
+            d = Squeeze (c, two)
+            t = Transpose <perm = [2, 0, 1]> (d)
+            h = GRU <hidden_size = 3, linear_before_reset = 1> (t, w, r)
+            s = Squeeze (h, one)
+            m = MatMul (s, v)
+            y = Unsqueeze (m, zero)
+        }""",
+        k=normal(8, 1, 8, 1),
+        two=_i(2),
+        **_GRU,
+    )
+
+
+def test_a_recurrent_layer_behind_one_sample_is_not_told() -> None:
+    assert not [f for f in onnxq.check(steps_of_a_line(), backend="ncnn") if f.where.startswith("node")]
 
 
 def test_what_it_has_is_not_told() -> None:

@@ -15,7 +15,7 @@ from onnxq import Options
 from onnxq.errors import VerificationError
 from onnxq.runtimes.child import examine, missing
 from onnxq.runtimes.ncnn import RUNTIME
-from tests.backends.test_ncnn_lacks import ABSENT_FORMS, ONE_AXIS, WRONG_FORMS, model_with, reduction
+from tests.backends.test_ncnn_lacks import ABSENT_FORMS, ONE_AXIS, WRONG_FORMS, model_with, reduction, steps_of_a_line
 from tests.contract import infer
 from tests.models import build, f32, feeds_for, normal
 from tests.targets import GRAPHS
@@ -210,6 +210,12 @@ def test_what_check_says_that_pnnx_converts_wrongly(form: str, tmp_path: Path) -
     model = model_with(form)
     want, got = infer(model, feeds_for(model, samples=1), optimize=False)["y"][0], in_float(model, tmp_path)
     assert want.shape != got.shape or not np.allclose(want, got, atol=1e-2)
+
+
+def test_a_recurrent_layer_behind_one_sample_is_right(tmp_path: Path) -> None:
+    model = steps_of_a_line()
+    want = infer(model, feeds_for(model, samples=1), optimize=False)["y"][0]
+    np.testing.assert_allclose(want, in_float(model, tmp_path), atol=1e-4)
 
 
 @pytest.mark.parametrize("keepdims", [0, 1])
