@@ -56,6 +56,15 @@ def test_a_known_number_of_samples_changes_nothing_but_what_is_held_in_vain(tota
     assert [sample.index for sample in keeper.kept] == _indices(total, 8) and asked == len(keeper.kept)
 
 
+@pytest.mark.parametrize("total", [8, 9, 65, 100, 777])
+def test_a_known_number_of_large_samples_changes_nothing(total: int) -> None:
+    keeper = Keeper(8, 100, total)
+    for index in range(total):
+        if keeper.wants(index):
+            keeper.offer(index, {"x": np.zeros(10, np.float32)}, {"y": np.zeros(10, np.float32)})
+    assert [sample.index for sample in keeper.kept] == _indices(total, 8, most_bytes=100)
+
+
 def test_unsound_samples_are_replaced_by_the_next() -> None:
     assert _indices(4, 8, skip=(0, 2)) == [1, 3]
 
