@@ -62,19 +62,20 @@ def load(path: str | os.PathLike[str]) -> Statistics:
         with zipfile.ZipFile(source) as file:
             return _read(_Reader(file))
     except FileNotFoundError as error:
-        raise StatisticsError("no such file", where=str(source), hint="Make it with `onnxq calibrate`") from error
+        raise StatisticsError("no such file", where=f"'{source}'", hint="Make it with `onnxq calibrate`") from error
     except (OSError, MemoryError) as error:
-        raise StatisticsError(f"cannot be read ({error})", where=str(source)) from error
+        what = getattr(error, "strerror", None) or error
+        raise StatisticsError(f"cannot be read: {what}", where=f"'{source}'") from error
     except (*BROKEN, AttributeError) as error:
         if _is_data(source):
             raise StatisticsError(
                 "holds arrays, not statistics",
-                where=str(source),
+                where=f"'{source}'",
                 hint="Give it as data, or make statistics from it with `onnxq calibrate`",
             ) from error
         raise StatisticsError(
             f"not a sound statistics file ({error or type(error).__name__})",
-            where=str(source),
+            where=f"'{source}'",
             hint="Make it again with `onnxq calibrate`",
         ) from error
 

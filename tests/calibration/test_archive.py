@@ -103,7 +103,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def test_missing_file_and_folder(tmp_path: Path) -> None:
     with pytest.raises(StatisticsError, match=r"no such file.*onnxq calibrate"):
         Statistics.load(tmp_path / "none.npz")
-    with pytest.raises(StatisticsError, match="cannot be read"):
+    with pytest.raises(StatisticsError, match=r"^'.*': cannot be read: [A-Z][a-z ]+$"):
         Statistics.load(tmp_path)
 
 
