@@ -330,7 +330,8 @@ def test_tensors_that_an_algorithm_rescaled_are_left_out_and_counted(tmp_path: P
     found = compare(model, tmp_path / "q.onnx", feeds)
     assert [t.tensor for t in found.tensors] == ["x", "y"] and found.unmatched == ("a",)
     assert found.warnings == (
-        "1 tensor in between not compared, since an algorithm rescaled or turned it (equalize, rotate or smoothquant, say): 'r'",
+        "1 tensor in between not compared, since an algorithm rescaled or turned it "
+        "(equalize, rotate or smoothquant, say): 'r'",
     )
     alike = compare(made.model, tmp_path / "q.onnx", feeds)
     assert alike.warnings == () and min(t.errors.sqnr for t in alike.tensors if t.tensor == "r") > 25
