@@ -32,7 +32,7 @@ from onnxq.locations import spare
 from onnxq.measuring.final_check import final_check
 from onnxq.measuring.samples_to_judge import samples_to_judge
 from onnxq.notes.aloud import say
-from onnxq.notes.cautions import poor, vague
+from onnxq.notes.cautions import poor, slower_than_float, vague
 from onnxq.numbers import unusable_constants
 from onnxq.options import ImageOptions, Options
 from onnxq.plan import Kept, Plan
@@ -131,6 +131,7 @@ def rewrite(
         *prepared.warnings,
         *([] if made.quantized or made.stored else [nothing_done(made.refused, _NOTHING)]),
         *checked.warnings,
+        *slower_than_float(made.quantized, made.stored, checked),
         *vague(checked, there),
         *poor(checked, options),
     )

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,6 +16,7 @@ from onnxq import OptionError, Options, OutputError, VerificationError, dynamic
 from onnxq.calibration.chance import drawn
 from onnxq.cli import main
 from onnxq.console.progress import Silent
+from onnxq.measuring.final_check import final_check
 from onnxq.measuring.metrics import sqnr
 from onnxq.prepare import Prepared
 from tests.models import build, feeds_for, normal, renamed
@@ -82,6 +85,20 @@ def test_figures_of_few_samples_that_differ_much(tmp_path: Path, monkeypatch: py
     result = dynamic.rewrite(source, data, output=output)
     (told,) = [text for text in result.verification.warnings if "differs much from sample to sample" in text]
     assert "these figures are of 8 of 128: onnxq compare runs them all" in told
+
+
+@pytest.mark.parametrize(("speedup", "slow"), [(0.6, True), (1.3, False)])
+def test_a_result_slower_than_the_float_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speedup: float, slow: bool
+) -> None:
+    def measured(*given: Any, **options: Any) -> Any:
+        return replace(final_check(*given, **options), speedup=speedup, float_seconds=1e-3)
+
+    monkeypatch.setattr("onnxq.dynamic.final_check", measured)
+    proto = build("(float[1, 64] x) => (float[1, 64] y) { y = MatMul (x, w) }", w=normal(64, 64))
+    result = dynamic.rewrite(proto, output=tmp_path / "q.onnx")
+    told = [text for text in result.verification.warnings if text.startswith("it runs at 0.60 of the float model's")]
+    assert len(told) == slow and all("--exclude MatMul" in text for text in told)
 
 
 def test_why_nothing_is_quantized(tmp_path: Path) -> None:

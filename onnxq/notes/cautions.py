@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from onnxq.calibration.roles import few, samples_to_verify
 from onnxq.calibration.statistics import KeptSample, Statistics
@@ -21,7 +21,7 @@ from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.planning.weightless import ALREADY
 
-__all__ = ["cautions", "poor", "slow", "vague"]
+__all__ = ["cautions", "poor", "slow", "slower_than_float", "vague"]
 
 _HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """What people quantize a model for."""
@@ -62,7 +62,7 @@ def cautions(
     verified = samples_to_verify(statistics.kept, learns(options))
     yield from _little_tried(verified, verification, statistics, compare)
     yield from _little_quantized(plan, options)
-    yield from _slower_than_float(plan, verification)
+    yield from slower_than_float(plan.quantized, plan.stored, verification)
     if packed:
         yield from _larger_than_given(verification)
     yield from _next_to_nothing(verified, verification, statistics)
@@ -116,15 +116,6 @@ def _main_reason(plan: Plan, options: Options) -> str:
     return why
 
 
-def _slower_than_float(plan: Plan, verification: Verification) -> Iterator[str]:
-    if plan.quantized:
-        ways_out = to_exclude(Counter(plan.quantized.values()))
-        yield from slow(verification, f"conversions cost more than integers gain. {ways_out}")
-    elif "Gather" in plan.stored.values():
-        unpacked = "rows of a table are unpacked as they are read. --exclude Gather leaves tables in float"
-        yield from slow(verification, unpacked)
-
-
 def _larger_than_given(verification: Verification) -> Iterator[str]:
     if verification.quantized_bytes > verification.float_bytes >= _LARGE:
         before, after = bytes_text(verification.float_bytes), bytes_text(verification.quantized_bytes)
@@ -142,6 +133,27 @@ def _next_to_nothing(
         if name in unsure and louder.get(name, 0.0) >= _FAINT:
             below = f"{louder[name]:.0f} dB below all the data" if louder[name] < math.inf else "all zero"
             yield f"output {name!r} is next to nothing in the samples compared ({below}): its SQNR says little"
+
+
+def slower_than_float(
+    quantized: Mapping[str, str], stored: Mapping[str, str], verification: Verification
+) -> Iterator[str]:
+    """A warning where a result was measured slower than the float model, by what may cost that.
+
+    Args:
+        quantized: node → operator of what runs in integers.
+        stored: node → operator of what computes in float with weights stored as integers.
+        verification: what running a result showed.
+    """
+    causes, ways_out = [], []
+    if quantized:
+        causes.append("conversions cost more than integers gain")
+        ways_out.append(to_exclude(Counter(quantized.values())))
+    if "Gather" in stored.values():
+        causes.append("rows of a table are unpacked as they are read")
+        ways_out.append("--exclude Gather leaves tables in float")
+    if causes:
+        yield from slow(verification, f"{', and '.join(causes)}. {', '.join(ways_out)}")
 
 
 def slow(verification: Verification, why: str) -> Iterator[str]:

@@ -136,6 +136,16 @@ def test_rows_that_are_unpacked_at_every_run(op: str, said: bool) -> None:
     assert all("--exclude Gather" in text for text in slow)
 
 
+def test_tables_beside_what_runs_in_integers_may_be_what_is_slow() -> None:
+    """The experts of a mixture, of which a Gather picks whole matrices."""
+    run = Verification(samples=8, speedup=0.6, float_seconds=2e-4)
+    for stored, tables in ({"t": "Gather"}, True), ({"t": "GRU"}, False):
+        plan = Plan("onnxruntime", (), {"m": "MatMul"}, stored=stored)
+        (said,) = [t for t in cautions(plan, run, Options(), Statistics("", samples=8)) if t.startswith("it runs at")]
+        assert "--exclude MatMul, say, leaves operators in float" in said
+        assert ("--exclude Gather leaves tables in float" in said) == tables
+
+
 def test_what_was_compared_with_merged_statistics_is_compared() -> None:
     """A part of the data that holds nothing back says nothing of a result from all of it."""
     model = parser.parse_model(
