@@ -27,7 +27,8 @@ What OpenVINO 2026.4 computes wrongly in integers, and the float model rightly, 
   a product of a vector.
 
 Of ReduceL1, ReduceLogSum and ReduceLogSumExp of opset 13 to 17 OpenVINO reads no axes, in float too, and reduces all of
-them: a model that has one is raised to opset 18.
+them: a model that has one is raised to opset 18. What it makes of a DFT that is onesided has an axis more, in float
+too: half of a whole one is taken.
 
 Scales are rounded to 16 significant bits (relative change 1e-5 at most): then both ends of a FakeQuantize's range are
 float32 numbers exactly, in both formats, and the scale can be read back.
@@ -77,6 +78,7 @@ from onnxq.errors import OptionError
 from onnxq.graph.note import Note
 from onnxq.graph.passes.own_biases import own_biases
 from onnxq.graph.passes.strides_in_front import strides_in_front
+from onnxq.graph.passes.whole_spectra import whole_spectra
 from onnxq.graph.passes.write_out import COMPOSITE
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import is_constant
@@ -118,8 +120,8 @@ def _refuse(options: Options) -> None:
 
 
 def _rewrite(model: ir.Model) -> list[Note]:
-    """Strides in front of the quantizers, and a bias of its own for each convolution; see the top of this file."""
-    return [*strides_in_front(model), *own_biases(model), *zero_biases(model)]
+    """Strides in front of the quantizers, own biases, and whole spectra; see the top of this file."""
+    return [*strides_in_front(model), *own_biases(model), *zero_biases(model), *whole_spectra(model)]
 
 
 def _rewrite_opset(model: ir.Model) -> int:

@@ -152,6 +152,20 @@ def _sums_along_an_axis() -> onnx.ModelProto:
     )
 
 
+def _half_a_spectrum() -> onnx.ModelProto:
+    """Of a DFT that is onesided OpenVINO makes one axis too many, in float too."""
+    return build(
+        """(float[4, 8] x) => (float[4, 5, 2] y) {
+            m = MatMul (x, w)
+            r = Unsqueeze (m, last)
+            y = DFT <axis = 1, onesided = 1> (r)
+        }""",
+        w=normal(8, 8),
+        last=np.array([2]),
+        opset=17,
+    )
+
+
 CASES: dict[str, Callable[[], onnx.ModelProto]] = {
     "two readers": _two_readers,
     "two readers of a multiple": _two_readers_of_a_multiple,
@@ -166,4 +180,5 @@ CASES: dict[str, Callable[[], onnx.ModelProto]] = {
     "tokens": _tokens,
     "rows into channels": _rows_into_channels,
     "sums along an axis": _sums_along_an_axis,
+    "half a spectrum": _half_a_spectrum,
 }

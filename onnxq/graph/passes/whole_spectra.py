@@ -1,0 +1,76 @@
+"""Spectra of real signals, of which a DFT leaves out the half that mirrors the other, cut from whole ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.graph.namer import Namer
+from onnxq.graph.note import Note
+from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import constant_array, remove_nodes, rename_output, set_constant
+
+__all__ = ["whole_spectra"]
+
+_AXIS_OPSET = 20
+"""From here on DFT has its axis as an input, the one before the last if none is given; before, the second."""
+
+
+def whole_spectra(model: ir.Model) -> list[Note]:
+    """Write each DFT that is ``onesided`` as one that is not, and a Slice of its first half and one.
+
+    That changes no number: the rest of a real signal's spectrum is the mirror image. Left are inverse transforms, and
+    those whose length or axis is not known.
+
+    Args:
+        model: changed in place. The node keeps its name, the Slice has its output.
+
+    Returns:
+        One note with the number of transforms, if any.
+    """
+    namer, opset = Namer(model), model.opset_imports.get("", 0)
+    count = 0
+    for node in list(all_nodes(model)):
+        get, graph = node.attributes, node.graph
+        if node.op_type != "DFT" or node.domain != "":
+            continue
+        if get.get_int("onesided", 0) == 0 or get.get_int("inverse", 0) == 1:
+            continue
+        axis = get.get_int("axis", 1) if opset < _AXIS_OPSET else _scalar(node, 2, default=-2)
+        length = None if axis is None else _length(node, axis)
+        if axis is None or length is None or not isinstance(graph, ir.Graph):
+            continue
+        _cut(node, graph, namer, axis, length)
+        count += 1
+    return [Note("whole_spectra", "", f"{count} spectra are cut from whole ones")] if count else []
+
+
+def _scalar(node: ir.Node, position: int, *, default: int | None) -> int | None:
+    """The number of an input: ``default`` where there is none, None where it is computed."""
+    value = node.inputs[position] if len(node.inputs) > position else None
+    if value is None:
+        return default
+    array = constant_array(value)
+    return int(array.reshape(-1)[0]) if array is not None and array.size else None
+
+
+def _length(node: ir.Node, axis: int) -> int | None:
+    """How many elements are transformed; None where that is not known."""
+    signal = node.inputs[0]
+    shape = signal.shape if signal is not None else None
+    known = shape is not None and -len(shape) <= axis < len(shape) and isinstance(shape[axis], int)
+    return _scalar(node, 1, default=int(shape[axis]) if known else None)  # type: ignore[index, arg-type]
+
+
+def _cut(node: ir.Node, graph: ir.Graph, namer: Namer, axis: int, length: int) -> None:
+    old = node.outputs[0]
+    others = [a for a in node.attributes.values() if a.name != "onesided"]
+    made = ir.node("DFT", node.inputs, {a.name: a for a in others}, name=node.name)
+    spectrum = made.outputs[0]
+    spectrum.name, spectrum.type = namer.fresh(f"{old.name}_whole"), old.type
+    numbers = (("start", 0), ("end", length // 2 + 1), ("axis", axis))
+    where = [set_constant(graph, namer, f"{old.name}_{what}", np.asarray([number])) for what, number in numbers]
+    half = ir.node("Slice", [spectrum, *where], name=namer.node(f"{node.name}_Slice"))
+    graph.insert_before(node, [made, half])
+    rename_output(half.outputs[0], old)
+    remove_nodes([node])
