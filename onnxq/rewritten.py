@@ -15,6 +15,7 @@ from onnxq.notes.reasons import by_reason, counts
 from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
 from onnxq.plan import Kept
+from onnxq.planning.weightless import ALREADY
 from onnxq.prepare import backend_named
 
 __all__ = ["HOME", "Rewritten", "nothing_done", "refuse_unused", "require_home", "samples_of"]
@@ -73,9 +74,9 @@ def nothing_done(kept: Sequence[Kept], otherwise: str) -> str:
     """
     found = by_reason(kept)
     why = f"{counts(k.op for k in found[0][1])}: {found[0][0]}" if found else otherwise
-    return (
-        f"nothing was quantized: the result is the float model; {why}. Without --algorithm, all operators are looked at"
-    )
+    given = found and found[0][0] == ALREADY
+    hint = "Give the float model" if given else "Without --algorithm, all operators are looked at"
+    return f"nothing was quantized: the result is the float model; {why}. {hint}"
 
 
 def require_home(backend: str, choice: Choice) -> None:

@@ -74,6 +74,15 @@ def test_bytes_are_multiplied_in_integers_and_a_slow_choice_is_told_of(
     assert "with one at a time, as decoders generate, it mostly gains" in said and "--exclude MatMul" in said
 
 
+def test_a_model_that_is_quantized_already(tmp_path: Path) -> None:
+    proto = build("(float[N, 64] x) => (float[N, 64] y) { y = MatMul (x, w) }", w=normal(64, 64))
+    given, output = tmp_path / "q.onnx", tmp_path / "r.onnx"
+    quantize_weights(save(proto, tmp_path / "m.onnx"), given, format="matmulnbits")
+    for result in (quantize_weights(given, output), dynamic.rewrite(given, output=output)):
+        (told,) = result.verification.warnings
+        assert told.endswith("1 MatMulNBits: already quantized in the input model. Give the float model")
+
+
 def test_of_many_outputs_the_worst_are_shown_and_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A decoder gives its logits first, and then two caches a layer, which are often worse."""
     caches = [f"c{k}" for k in range(20)]
