@@ -138,11 +138,12 @@ def search(
         **({} if target.at_home else {"way of judging": "simulated as written"}),
     }
     state = State(place.with_name(f"{place.name}.search") if folder is None else folder, depends_on)
-    source = _file_of(model, state)
-    if judge is not None and state.baseline is None:  # before hours of work
-        state.baseline = judge(run_of(source, options), "float model")
-        state.save()
-    known = _kept(state, lambda: given or calibrate(model, data, options=options, image=image, reporter=reporter))
+    with state.beginning():
+        source = _file_of(model, state)
+        if judge is not None and state.baseline is None:  # before hours of work
+            state.baseline = judge(run_of(source, options), "float model")
+            state.save()
+        known = _kept(state, lambda: given or calibrate(model, data, options=options, image=image, reporter=reporter))
     if judge is None:
         judge = agreement(model, prepared, known, eval_data, eval_image, options)
         state.baseline = judge.baseline

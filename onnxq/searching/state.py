@@ -10,8 +10,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,7 @@ class State:
         self.attempts: dict[tuple[str, str], Attempt] = {}
         self._of, self._statistics = dict(of), ""
         self._has_begun()  # nothing is written to a folder of something else
+        self._made = not self.folder.exists()
         try:
             claim(self.folder)
         except OSError as error:
@@ -68,6 +69,21 @@ class State:
             self._tidy()
         except OSError as error:
             raise _unwritable(self.folder, error) from error
+
+    @contextmanager
+    def beginning(self) -> Iterator[None]:
+        """What comes before the first attempt: where it fails, a folder made for it goes again.
+
+        It stays after Ctrl-C where something was noted, and with statistics or attempts of an earlier run.
+        """
+        try:
+            yield
+        except BaseException as error:
+            noted = bool(self.attempts or self._statistics)
+            stopped = not isinstance(error, Exception)
+            if self._made and not noted and not (stopped and self.baseline is not None):
+                self.remove()
+            raise
 
     @property
     def statistics(self) -> Path | None:

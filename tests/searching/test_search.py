@@ -245,8 +245,10 @@ def test_an_interrupted_search_goes_on_and_ends_the_same(model: Path) -> None:
     for stop in (1, 2, 3, count + 1):
         model.with_name("q.onnx").unlink()
         left[0] = stop
-        with pytest.raises(KeyboardInterrupt, match=r"is in '.*q\.onnx\.search': the same command goes on from it"):
+        told = r"is in '.*q\.onnx\.search': the same command goes on from it$" if stop > 1 else "^$"
+        with pytest.raises(KeyboardInterrupt, match=told):
             find(model, 45.0, metric=stopping, options=options)
+        assert model.with_name("q.onnx.search").exists() == (stop > 1), "nothing was known yet"
         assert not model.with_name("q.onnx").exists()
         found = find(model, 45.0, metric=stopping, options=options)
         assert model.with_name("q.onnx").read_bytes() == expected
@@ -365,6 +367,23 @@ def test_the_metric_is_asked_for_the_float_model_before_any_work(model: Path) ->
 
     with pytest.raises(MetricError, match=r"broken.*float model.*nan"):
         onnxq.search(model, data, output=model.with_name("q.onnx"), max_drop=0.1, metric=broken)
+
+
+def test_a_search_that_cannot_begin_leaves_no_folder(model: Path, tmp_path: Path) -> None:
+    def broken(run: Run) -> float:
+        raise ValueError("no labels")
+
+    more: dict[str, Any] = {"output": tmp_path / "q.onnx", "max_drop": 1.0}
+    for data, metric, error in (("none.npz", None, DataError), ("none.npz", decibels(model), DataError)):
+        with pytest.raises(error):
+            onnxq.search(model, data, metric=metric, **more)
+    with pytest.raises(MetricError):
+        find(model, 1.0, metric=broken)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(DataError):
+        onnxq.search(model, "none.npz", folder=tmp_path / "mine", **more)
+    assert (tmp_path / "mine").is_dir()
 
 
 def test_a_metric_that_fails_later_says_where(model: Path) -> None:
