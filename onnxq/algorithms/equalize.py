@@ -75,7 +75,7 @@ class _Chain:
         for name, scale in self.scales.items():
             pair = pair_at(lookup.nodes[name])
             names = [value.name or "" for value in (*_inside(pair.first), *pair.path)]
-            changed.update({name: Move(name, _axis(pair.first), scale) for name in names})
+            changed.update({name: Move(name, scale) for name in names})
             scale_pair(pair, scale, lookup.namer)
         return changed
 

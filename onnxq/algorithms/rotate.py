@@ -46,7 +46,7 @@ class _Turning:
         """Do it."""
         turn(draft.lookup(), self.stream, self.matrix)
         same = np.ones(self.stream.size)
-        return {name: Move(name, axis, same, rotation=self.matrix) for name, axis in self.stream.tensors.items()}
+        return {name: Move(name, same, rotation=self.matrix) for name in self.stream.tensors}
 
 
 def check(tries: int) -> None:

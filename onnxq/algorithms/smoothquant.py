@@ -109,7 +109,7 @@ class _Smoothing:
             layer = as_layer(node)
             assert layer is not None
             scale_input(layer, self.scale, namer)
-        return {name: Move(source, self.axis, self.scale) for name, source in changed.items()}
+        return {name: Move(source, self.scale) for name, source in changed.items()}
 
 
 def check(alpha: float = 0.0, insert: float = 1.0) -> None:

@@ -34,7 +34,6 @@ class Move:
 
     Attributes:
         source: name of the tensor before.
-        axis: of the channels, 1 or -1.
         divisor: (C,) positive.
         shift: (C,), or 0.0.
         least: smallest value left.
@@ -42,7 +41,6 @@ class Move:
     """
 
     source: str
-    axis: int
     divisor: Floats
     shift: Floats | float = 0.0
     least: float = -math.inf

@@ -13,7 +13,7 @@ from onnxq.graph.files.save import save
 from onnxq.measuring.rescaled import mark_rescaled, rescaled_apart
 from tests.models import build
 
-DOUBLE, HALF = (Move("r", 1, np.full(4, factor)) for factor in (2.0, 0.5))
+DOUBLE, HALF = (Move("r", np.full(4, factor)) for factor in (2.0, 0.5))
 
 
 def model() -> ir.Model:

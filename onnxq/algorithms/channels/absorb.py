@@ -54,9 +54,9 @@ class Absorption:
         behind = second.bias_array()
         raised = raised if behind is None else behind + raised
         replace_constant(second.node, 2, raised, namer, f"{second.node.name}_bias", _FLOAT)
-        axis, same = 1 if first.is_conv else -1, np.ones_like(self.shift)
+        same = np.ones_like(self.shift)
         made, relu = (value.name or "" for value in pair.path)
-        return {name: Move(name, axis, same, self.shift, least) for name, least in ((made, -math.inf), (relu, 0.0))}
+        return {name: Move(name, same, self.shift, least) for name, least in ((made, -math.inf), (relu, 0.0))}
 
 
 _FLOAT = ir.DataType.FLOAT

@@ -32,26 +32,21 @@ class Stream:
 
     Attributes:
         size: how many channels.
-        tensors: name → axis of the channels, negative from the end.
+        tensors: their names.
         writers: nodes of the layers that make some of the tensors, in the order of the graph.
         readers: nodes of the layers that read some.
         constants: node, index of its input, and axis of the channels, of constants that are added.
     """
 
     size: int
-    tensors: dict[str, int]
+    tensors: tuple[str, ...]
     writers: tuple[str, ...]
     readers: tuple[str, ...]
     constants: tuple[tuple[str, int, int], ...]
 
-    @property
-    def name(self) -> str:
-        """Name of the node that makes its first tensor; no other stream has it."""
-        return self.writers[0]
-
 
 def find_streams(model: ir.Model) -> list[Stream]:
-    """The streams of a model, in the order of the graph.
+    """The streams of a model that have several channels, in the order of the graph.
 
     Args:
         model: normalized; left as it is.
@@ -65,7 +60,7 @@ def find_streams(model: ir.Model) -> list[Stream]:
         growth = _Growth(layer.out_channels())
         growth.spread((node.outputs[0], _axis(layer)))
         seen |= growth.axes.keys()
-        if growth.closed and growth.writers and growth.readers:
+        if growth.closed and growth.size > 1 and growth.readers:
             found.append(growth.stream())
     return found
 
@@ -101,7 +96,7 @@ class _Growth:
         """What was found."""
         return Stream(
             self.size,
-            {value.name or "": axis for value, axis in self.axes.items()},
+            tuple(value.name or "" for value in self.axes),
             tuple(node.name or "" for node in self.writers),
             tuple(node.name or "" for node in self.readers),
             tuple((node.name or "", index, axis) for (node, index), axis in self.constants.items()),
@@ -234,7 +229,7 @@ def _passing_inputs(node: ir.Node, axis: int) -> tuple[int, ...] | None:
     match node.op_type:
         case "Add" | "Sub":
             return (0, 1)
-        case "Identity" | "Dropout":
+        case "Identity":
             return (0,)
         case "AveragePool" | "GlobalAveragePool":
             value = node.inputs[0]

@@ -129,6 +129,10 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
         {"pads": np.array([0, 1, 0, 0, 0, 1, 0, 0]), "v": normal(C - 2, 3, 3, 3)},
     ),
     "edges repeated": ('s = Pad <mode = "edge"> (a, pads)', {"pads": np.array([0, 0, 1, 1, 0, 0, 1, 1])}),
+    "some dropped, as in training": (
+        "s = Dropout (a, half, yes)",
+        {"half": np.float32(0.5), "yes": np.array(True)},
+    ),
     "its weight is computed with": ("k = Conv (x, u)\n s = Add (a, k)", {}),
 }
 
@@ -158,6 +162,13 @@ def test_a_shape_is_asked() -> None:
     count, after = turned(model)
     assert count == 1
     assert_same(model, after, images(1, 3, 9, 9))
+
+
+def test_a_single_channel_is_left() -> None:
+    model = build(
+        "(float[5, 3] x) => (float[5, 4] y) { a = MatMul (x, u)\n y = MatMul (a, w) }", u=normal(3, 1), w=normal(1, 4)
+    )
+    assert turned(model)[0] == 0
 
 
 def test_what_is_an_output_of_the_model_is_left() -> None:

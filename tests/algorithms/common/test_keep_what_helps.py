@@ -32,7 +32,7 @@ class Drown:
         factors = np.ones(8)
         factors[0] = 1e-4
         scale_pair(pair, factors, Namer(draft.model))
-        return {name: Move(name, 1, factors) for name in ("a", "r")}
+        return {name: Move(name, factors) for name in ("a", "r")}
 
 
 def depths() -> FloatDraft:
