@@ -101,7 +101,7 @@ def made_folder(path: Path) -> Iterator[None]:
     Raises:
         OutputError: it cannot be made.
     """
-    made = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
+    made = [folder for folder in (path.parent, *path.parent.parents) if not is_there(folder, OutputError)]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import onnxq
+from onnxq import dynamic
 from onnxq.cli import main
 from onnxq.demo.data import MODEL
 from onnxq.file_system import is_there, whole_file, write_text
-from tests.models import feeds_for
+from onnxq.weight_only import quantize_weights
+from tests.models import build, feeds_for, normal
 from tests.targets import residual
 
 LONG = "n" * 300
@@ -66,7 +69,13 @@ WRITTEN: dict[str, Callable[[Path], Any]] = {
         max_drop=9,
         folder=path.parent / "s",
     ),
+    "dynamic": lambda path: dynamic.rewrite(wide(), output=path.with_name(f"{path.name}.onnx")),
+    "weight_only": lambda path: quantize_weights(wide(), path.with_name(f"{path.name}.onnx")),
 }
+
+
+def wide() -> onnx.ModelProto:
+    return build("(float[1, 64] x) => (float[1, 64] y) { y = MatMul (x, w) }", w=normal(64, 64))
 
 
 @pytest.mark.parametrize("what", WRITTEN)
@@ -78,17 +87,32 @@ def test_a_name_may_be_as_long_as_a_file_system_allows(what: str, tmp_path: Path
     assert len(written.name.encode()) in (253, 254) and written.stat().st_size
 
 
-@pytest.mark.parametrize("what", ["model", "statistics", "text"])
-def test_a_link_stays_and_what_it_leads_to_is_written(what: str, tmp_path: Path) -> None:
-    ending = {"model": ".onnx", "statistics": ".npz", "text": ".txt"}[what]
-    link, target = tmp_path / f"link{ending}", tmp_path / f"target{ending}"
+@pytest.mark.parametrize("what", WRITTEN)
+def test_a_link_stays_and_what_it_leads_to_is_written(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In another file system, too, where a file cannot be moved to: each folder here stands for one."""
+    replace = os.replace
+
+    def within_one(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+        here, there = (Path(path).relative_to(tmp_path).parts[0] for path in (source, target))
+        if here != there:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", within_one)
+    ending = {"statistics": ".npz", "text": ".txt"}.get(what, ".onnx")
+    link, target = tmp_path / "here" / f"link{ending}", tmp_path / "there" / f"target{ending}"
+    for folder in (link.parent, target.parent):
+        folder.mkdir()
     target.write_text("before")
     target.chmod(0o640)
     link.symlink_to(target)
-    WRITTEN[what](tmp_path / "link")
+    WRITTEN[what](link.with_suffix(""))
     assert link.is_symlink() and target.read_bytes() != b"before"
     assert target.stat().st_mode & 0o777 == 0o640
-    assert {path.name for path in tmp_path.iterdir()} == {link.name, target.name}
+    assert [path.name for path in target.parent.iterdir()] == [target.name]
+    assert {path.name for path in link.parent.iterdir()} <= {link.name, "s"}, "a search keeps its folder"
 
 
 def test_a_file_is_written_whole_or_stays_as_it_is(tmp_path: Path) -> None:

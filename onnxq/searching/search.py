@@ -137,8 +137,8 @@ def search(
         "name of the output": place.name,
         **({} if target.at_home else {"way of judging": "simulated as written"}),
     }
-    state = State(place.with_name(f"{place.name}.search") if folder is None else folder, depends_on)
-    with state.beginning():
+    home = place.with_name(f"{place.name}.search") if folder is None else Path(folder)
+    with made_folder(home), (state := State(home, depends_on)).beginning():
         source = _file_of(model, state)
         if judge is not None and state.baseline is None:  # before hours of work
             state.baseline = judge(run_of(source, options), "float model")

@@ -5,7 +5,6 @@ Where the model keeps its tensors in a data file, each result goes to the new da
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tempfile
@@ -17,7 +16,7 @@ from typing import BinaryIO
 import onnx_ir as ir
 
 from onnxq.errors import OutputError
-from onnxq.file_system import hint_for
+from onnxq.file_system import hint_for, keep_mode
 from onnxq.graph.files.save import MAX_PROTO_BYTES, save, serialized_size
 from onnxq.graph.traverse import with_subgraphs
 from onnxq.graph.widened import Widened
@@ -58,9 +57,10 @@ class Output:
         target = Path(path).absolute()
         if target.is_dir():
             raise OutputError("this is a folder", where=f"'{path}'", hint="Give the path of the file to write")
-        if not target.parent.is_dir():
-            raise OutputError("the folder does not exist", where=str(target.parent), hint="Create it first")
         self.target = target.resolve()
+        folder = self.target.parent
+        if not folder.is_dir():
+            raise OutputError("the folder does not exist", where=str(folder), hint="Create it first")
         inputs = _external_files(model)
         self.external = bool(inputs) or serialized_size(model) > MAX_PROTO_BYTES
         taken = inputs | ({source.resolve()} if source is not None else set())
@@ -70,7 +70,7 @@ class Output:
                     "this file belongs to the model that is read", where=f"'{file}'", hint="Give another name"
                 )
         try:
-            self._folder = Path(tempfile.mkdtemp(prefix=".onnxq-", suffix=".tmp", dir=target.parent))
+            self._folder = Path(tempfile.mkdtemp(prefix=".onnxq-", suffix=".tmp", dir=folder))
         except OSError as error:
             raise OutputError(f"cannot be written: {error.strerror}", where=f"'{path}'") from error
         self.model_file = self._folder / self.target.name
@@ -188,13 +188,6 @@ class Output:
             moves.insert(0, (self._data_file, self._data_target))
             made.append(self._data_target)
         for source, final in moves:
-            with contextlib.suppress(OSError):
-                os.chmod(source, final.stat().st_mode & 0o7777 if final.exists() else 0o666 & ~_umask())
+            keep_mode(final, source)
             os.replace(source, final)
         return made
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

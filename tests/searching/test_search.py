@@ -379,6 +379,8 @@ def test_a_search_that_cannot_begin_leaves_no_folder(model: Path, tmp_path: Path
             onnxq.search(model, data, metric=metric, **more)
     with pytest.raises(MetricError):
         find(model, 1.0, metric=broken)
+    with pytest.raises(DataError):
+        onnxq.search(model, "none.npz", output=tmp_path / "new" / "out", max_drop=1.0)
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
     (tmp_path / "mine").mkdir()
     with pytest.raises(DataError):
