@@ -97,10 +97,10 @@ def _interrupted(complaints: Screen, error: BaseException, *, program: bool, as_
     if program:
         ignore_signals()
     ended = _behind(error, Terminated)
-    kept = f"; {error}" if isinstance(error, KeyboardInterrupt) and str(error) else ""
+    kept = str(error) if isinstance(error, KeyboardInterrupt) else ""
     what = "interrupted" if ended is None else "terminated"
-    complaints.line(f"\nonnxq: {what}; nothing half-written is left{kept}")
-    _document(as_json, KeyboardInterrupt(str(error) if kept else what))
+    complaints.line(f"\nonnxq: {what}; nothing half-written is left{kept and f'; {kept}'}")
+    _document(as_json, KeyboardInterrupt(what), hint=kept or None)
     return ExitCode.INTERRUPTED if ended is None else ended.code
 
 
@@ -111,12 +111,12 @@ def _behind(error: BaseException | None, kind: type[Stop]) -> Stop | None:
     return error
 
 
-def _document(wanted: bool, error: BaseException) -> None:
+def _document(wanted: bool, error: BaseException, hint: str | None = None) -> None:
     """Print what went wrong where ``--json`` asks for it; the message for people is on stderr as always."""
     if not wanted:
         return
     kind, what = type(error).__name__, str(error)
-    said: dict[str, str | None] = {"kind": kind, "what": what, "where": None, "hint": None}
+    said: dict[str, str | None] = {"kind": kind, "what": what, "where": None, "hint": hint}
     if isinstance(error, OnnxqError):
         said |= {"what": error.what, "where": error.where, "hint": error.hint}
     with suppress(OSError):

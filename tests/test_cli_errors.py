@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from onnxq.console.signals import Terminated
 from onnxq.demo.data import MODEL, load_digits
 from tests.cli import Captured, digits, document, run
 
@@ -108,6 +109,28 @@ def test_an_interrupt_is_code_130(monkeypatch: pytest.MonkeyPatch, capsys: Captu
     monkeypatch.setattr("onnxq.verbs.backends", stopped)
     assert run("backends") == 130
     assert "interrupted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kept", ["", "the same command goes on from it"])
+@pytest.mark.parametrize(("number", "what"), [(None, "interrupted"), (15, "terminated")])
+def test_json_of_an_interrupt_says_what_and_how_to_go_on(
+    kept: str, number: int | None, what: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    """As a search and a training tell it."""
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt(kept) from (None if number is None else Terminated(number))
+
+    monkeypatch.setattr("onnxq.verbs.backends", stopped)
+    assert run("backends", "--json") == (130 if number is None else 128 + number)
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["error"] == {
+        "kind": "KeyboardInterrupt",
+        "what": what,
+        "where": None,
+        "hint": kept or None,
+    }
+    assert captured.err == f"\nonnxq: {what}; nothing half-written is left{'; ' if kept else ''}{kept}\n"
 
 
 def test_warnings_are_lines_on_stderr(tmp_path: Path, capsys: Captured) -> None:
