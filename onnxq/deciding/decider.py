@@ -133,6 +133,9 @@ class Decider:
 
     def store_wide(self, model: ir.Model, reasons: Mapping[str, str]) -> None:
         """Store weights of float layers in 16 bits; ``model``: the float model at an opset that has such integers."""
+        before, after = (form.opset_imports.get("", 0) for form in (self.model, model))
+        if after != before:
+            self.notes.append(f"opset: raised from {before} to {after}, which has integers of 16 bits for weights")
         self.model = model
         self._wide.update(reasons)
         name, why = next(iter(reasons.items()))

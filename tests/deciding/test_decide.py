@@ -98,8 +98,14 @@ def test_weights_before_a_noise_amplifier_take_16_bits_where_8_would_spoil_it() 
     q = onnxq.quantize(spectrum(), images(1, 16, 32, 32))
     assert stored(q) == ["Conv"] and bank_of(q) == [ir.DataType.INT16] and worst(q) > 35
     assert any(note.startswith("16 bits for the stored weights of 'Conv': Log 'Log' after it") for note in q.notes)
-    narrow = onnxq.quantize(spectrum(), images(1, 16, 32, 32), options=Options(weight_bits=8))
-    assert stored(narrow) == [] and bank_of(narrow) == [ir.DataType.FLOAT] and worst(narrow) > 35
+    assert "opset: raised from 17 to 21, which has integers of 16 bits for weights" in q.notes
+
+
+@pytest.mark.parametrize("options", [Options(weight_bits=8), Options(opset=17)])
+def test_weights_before_a_noise_amplifier_stay_float_where_16_bits_are_ruled_out(options: Options) -> None:
+    q = onnxq.quantize(spectrum(), images(1, 16, 32, 32), options=options)
+    assert stored(q) == [] and bank_of(q) == [ir.DataType.FLOAT] and worst(q) > 35
+    assert q.rendered().opset_imports[""] == 17
 
 
 def test_placement_all_leaves_float_what_would_give_infinite_values() -> None:
