@@ -155,7 +155,7 @@ def _alike(first: ir.Model, second: ir.Model, library: str | None) -> ir.Model:
     """
     for model in (first, second):
         unique_names(model)
-    infer_shapes(first)
+        infer_shapes(model)
     made = _tensors(second)
     shared = made & _tensors(first)
     if shared == made:

@@ -205,6 +205,19 @@ def test_models_whose_declared_inner_shapes_are_wrong() -> None:
     assert compare(model, model, feeds).outputs["y"].sqnr == math.inf
 
 
+@pytest.mark.parametrize("declared", [True, False])
+def test_models_in_half_precision_are_compared_as_they_are(declared: bool) -> None:
+    """Not the float32 that quantizing makes of the first, whose tensors the second has not."""
+    inner = "<float16[4, 64] a, float16[4, 64] b>" if declared else ""
+    model = build(
+        f"""(float16[4, 64] x) => (float16[4, 64] y) {inner}
+        {{ a = MatMul (x, w)  b = Relu (a)  y = MatMul (b, w) }}""",
+        w=normal(64, 64).astype(np.float16),
+    )
+    found = compare(model, model, [{"x": normal(4, 64).astype(np.float16)}])
+    assert found.outputs["y"].sqnr == math.inf and found.unmatched == ()
+
+
 def test_models_that_look_swapped(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     given, made = pairs.float_model(), pairs.quantized_model()
     (said,) = compare(made, given, pairs.data()).warnings
