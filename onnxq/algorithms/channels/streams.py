@@ -88,7 +88,7 @@ class _Growth:
             node = value.producer()
             self.closed &= node is not None and not value.is_graph_output()
             if node is not None:
-                waiting += self._made(node, value, axis)
+                waiting += self._made(node, axis)
             for use in value.uses():
                 waiting += self._read(use.node, use.idx, value, axis)
 
@@ -102,14 +102,14 @@ class _Growth:
             tuple((node.name or "", index, axis) for (node, index), axis in self.constants.items()),
         )
 
-    def _made(self, node: ir.Node, value: ir.Value, axis: int) -> list[_Place]:
+    def _made(self, node: ir.Node, axis: int) -> list[_Place]:
         """What else is of the stream, since a node makes one of its tensors."""
         layer = _mixing(node)
         if layer is not None:
             self.closed &= layer.out_channels() == self.size and _axis(layer) == axis
             self.writers[node] = None
             return []
-        return self._passed(node, axis) if value is node.outputs[0] else self._open()
+        return self._passed(node, axis)
 
     def _read(self, node: ir.Node, index: int, value: ir.Value, axis: int) -> list[_Place]:
         """What else is of the stream, since a node reads one of its tensors."""
@@ -127,7 +127,7 @@ class _Growth:
     def _passed(self, node: ir.Node, axis: int) -> list[_Place]:
         """Inputs and output of a node that treats all channels alike, and no value otherwise than linearly."""
         passing = _passing_inputs(node, axis)
-        if passing is None or any(output.uses() for output in node.outputs[1:]):
+        if passing is None:
             return self._open()
         places = [(node.outputs[0], axis)]
         for index in passing:
