@@ -180,8 +180,8 @@ def add_search(parser: argparse.ArgumentParser) -> None:
         "--max-minutes",
         type=float,
         metavar="M",
-        help="end after M minutes with the best so far, the first attempt at least; also of --effort best without "
-        "--max-drop",
+        help="with --max-drop or --effort best: end after M minutes with the best so far; a search makes its first "
+        "attempt all the same",
     )
 
 
