@@ -137,7 +137,8 @@ class _Growth:
             if array is None:
                 places.append((value, axis))
                 continue
-            self.closed &= array.ndim < -axis or array.shape[axis] in (1, self.size)
+            each = array.ndim >= -axis and array.shape[axis] == self.size
+            self.closed &= each or array.size == 1  # what differs by position alone would grow with the channels
             self.constants[node, index] = axis
         return places
 

@@ -37,7 +37,7 @@ TURNED: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "one number a channel": (IMAGE, "s = Add (a, c)", CONV | {"c": normal(C, 1, 1, seed=6)}),
     "one number for all": (IMAGE, "s = Add (c, a)", CONV | {"c": np.float32(0.7)}),
-    "one number a position": (IMAGE, "s = Sub (c, a)", CONV | {"c": normal(1, 1, 7, 7, seed=6)}),
+    "a number of its own for each": (IMAGE, "s = Sub (c, a)", CONV | {"c": normal(C, 7, 7, seed=6)}),
     "an average pool": (IMAGE, "s = AveragePool <kernel_shape = [2, 2], pads = [1, 1, 1, 1]> (a)", CONV),
     "zeros around it": (IMAGE, "s = Pad (a, pads)", CONV | {"pads": np.array([0, 0, 1, 2, 0, 0, 0, 1])}),
     "one dimension": (
@@ -129,6 +129,11 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
         {"pads": np.array([0, 1, 0, 0, 0, 1, 0, 0]), "v": normal(C - 2, 3, 3, 3)},
     ),
     "edges repeated": ('s = Pad <mode = "edge"> (a, pads)', {"pads": np.array([0, 0, 1, 1, 0, 0, 1, 1])}),
+    "one number a position, which would become one a channel too": (
+        "s = Sub (a, c)",
+        {"c": normal(1, 1, 7, 7, seed=6)},
+    ),
+    "one number a column": ("s = Sub (a, c)", {"c": normal(7, seed=6)}),
     "some dropped, as in training": (
         "s = Dropout (a, half, yes)",
         {"half": np.float32(0.5), "yes": np.array(True)},
