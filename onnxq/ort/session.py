@@ -127,6 +127,7 @@ class Session:
             source, where = model, "model"
         else:
             source = where = os.fspath(model)
+            _require_text(source)
         try:
             self._session = ort.InferenceSession(source, options, providers=chosen)
         except Exception as error:  # the boundary to onnxruntime, whose exceptions share no base
@@ -183,6 +184,20 @@ class Session:
     def end_profiling(self) -> Path:
         """Stop profiling and give the path of the profile, a JSON file in Chrome's trace format."""
         return Path(self._session.end_profiling())
+
+
+def _require_text(path: str) -> None:
+    """Refuse a file that onnxruntime cannot open.
+
+    Raises:
+        ExecutionError: its name, or a folder's on the way, is no text in UTF-8.
+    """
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise ExecutionError(
+            "onnxruntime opens no file whose path is not UTF-8", where=f"'{path}'", hint="Rename the file or its folder"
+        ) from error
 
 
 def open_anyhow(model: ir.Model, *, optimize: bool = True, **options: Any) -> Session:

@@ -168,3 +168,9 @@ def test_quantizers_computed_as_they_are_written() -> None:
     x = {"x": np.random.default_rng(0).standard_normal(64).astype(np.float32)}
     plain = Session(model, optimize=False).run(x)["y"]
     assert np.array_equal(Session(model, fuse_quantizers=False).run(x)["y"], plain)
+
+
+def test_a_path_that_is_no_text_is_told_of(tmp_path: Path) -> None:
+    """onnxruntime's own words are the signature of its constructor."""
+    with pytest.raises(ExecutionError, match=r"whose path is not UTF-8\. Rename the file or its folder"):
+        Session(tmp_path / "m\udcff.onnx")
