@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from onnxq import plugins
 from onnxq.algorithm_choice import whole_model
+from onnxq.algorithms.channels.streams import find_streams
 from onnxq.backend import Backend
 from onnxq.catalog import installed_algorithms
 from onnxq.errors import OptionError
@@ -66,7 +67,7 @@ class Ways:
 
     Attributes:
         ranges: range methods that are installed.
-        algorithms: algorithms that are installed.
+        algorithms: algorithms that are installed, without those that find nothing to do in the model.
         whole: those that are pipelines of their own, which run in integers what the default may leave float.
         gains: these run in integers what the default leaves float: they may be faster than it even where it is accurate
             enough.
@@ -85,12 +86,14 @@ class Ways:
     def of(cls, options: Options, prepared: Prepared, target: Backend) -> Ways:
         """Those of this installation."""
         stages = {found.NAME: found.STAGE for found in installed_algorithms()}
-        plan = make_plan(prepared.for_target(target, options)[0], target, options)
+        model = prepared.for_target(target, options)[0]
+        plan = make_plan(model, target, options)
+        in_vain = set() if find_streams(model) else {"rotate"}
         runs = _whole(options, stages, prepared.model) if target.name == HOME else []
         left_float = {kept.node for kept in plan.kept_float}
         return cls(
             plugins.names("onnxq.ranges"),
-            [name for name, stage in stages.items() if stage in _STAGES],
+            [name for name, stage in stages.items() if stage in _STAGES and name not in in_vain],
             [candidate for candidate, _ in runs],
             any(not nodes.isdisjoint(left_float) for _, nodes in runs),
             plan.absorbed,
