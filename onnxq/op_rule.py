@@ -55,9 +55,8 @@ class OpRule:
         fixed: the output's real range where the operator's definition gives it (sigmoid: 0 to 1).
         cost: cost per output element as (float kernel, integer kernel), in units of one QuantizeLinear, or a function
             of the node that gives it.
-        cost_behind: cost per output element of quantizing directly behind this node while it runs float, and of
-            dequantizing directly before it. Where it is not zero, the node's integer kernel is only good where all that
-            it depends on runs in integers.
+        cost_behind: cost per output element of quantizing directly behind this node while it runs float. Where it is
+            not zero, the node's integer kernel is only good where all that it depends on runs in integers.
         when: node → why this node cannot be quantized, ``None`` where it can. The first line of its docstring says on
             the target's page which nodes can; :class:`onnxq.rows.Never` says that none can.
     """

@@ -208,8 +208,7 @@ _RULES = (
     OpRule("LeakyRelu", Kind.ELEMENTWISE, cost=(0.95, 1.05)),
     OpRule("Sigmoid", Kind.ELEMENTWISE, fixed=(0.0, 1.0), cost=_sigmoid_cost),
     OpRule("Softmax", Kind.ELEMENTWISE, fixed=(0.0, 1.0), cost=(2.4, 9.6), when=several),
-    # A quantizer behind a float MaxPool is moved in front of it, a DequantizeLinear in front of it behind it: but for
-    # the layout of convolutions, a kernel of integers takes 4 to 11 ns an element, one of floats 0.3.
+    # Quantizers behind a float MaxPool are moved in front of it, where only convolutions' layout has a fast kernel.
     OpRule("MaxPool", Kind.MOVEMENT, cost=(1.0, 0.5), cost_behind=85.0, when=plain_max_pool),
     OpRule("Resize", Kind.MOVEMENT, cost=(0.86, 0.2), when=nearest),
     _movement("Transpose"),

@@ -109,9 +109,6 @@ class _Costs:
         if rule.cost_behind and node not in self.forced and node.inputs[0] is not None:
             for source in _sources(node.inputs[0], self.rules, self.absorbed):
                 cut.edge(node, source if source is not None else _FLOAT, _FOREVER)
-            maker = _producer(node.inputs[0], self.absorbed)
-            if maker is not None and maker in self.rules and self.rules[maker].needs_output(maker):
-                cut.edge(maker, node, _units(rule.cost_behind * self.size(behind)))  # paid behind a DequantizeLinear
         after = only_reader(behind)
         if after is not None and after not in self.rules and _float_fusion(backend, after) is node:
             fused = backend.fused_float[node.op_type, after.op_type] * self.size(behind)

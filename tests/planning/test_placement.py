@@ -179,17 +179,6 @@ def test_a_kernel_for_channels_last_follows_what_feeds_it_but_where_it_is_asked_
     assert cheapest(BACKEND, rules, lambda n: n.outputs[0], set(), {pool}) == {pool, last}
 
 
-@pytest.mark.parametrize(("behind", "integer"), [(4.65, True), (4.7, False)])
-def test_what_a_float_kernel_loses_behind_integers_counts_against_them(behind: float, integer: bool) -> None:
-    """818 in float; in integers 350 with the conversions, and what a DequantizeLinear before the other one costs."""
-    graph, (conv, pool) = _chain("Conv", "MaxPool")
-    rules = {
-        conv: OpRule("Conv", Kind.COMPUTE, cost=(9.0, 1.0)),
-        pool: OpRule("MaxPool", Kind.MOVEMENT, cost=(1.0, 100.0), cost_behind=behind),
-    }
-    assert (conv in cheapest(BACKEND, rules, lambda n: n.outputs[0], set(), set())) is integer and graph
-
-
 def test_unknown_dimensions_count_sixteen_but_the_first() -> None:
     assert elements(ir.Value(shape=ir.Shape(("N", 3, "H", "W")))) == 3 * 16 * 16
     assert elements(ir.Value(shape=ir.Shape(()))) == 1
