@@ -21,7 +21,7 @@ import onnx_ir as ir
 from onnxq import plugins
 from onnxq.algorithm import FloatDraft
 from onnxq.algorithm_choice import chosen, run
-from onnxq.algorithms.channels.streams import find_streams
+from onnxq.algorithms.channels.streams import quantized_streams
 from onnxq.calibration.roles import exchanged, spread
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.console.deadline import Deadline, TimeIsUpError
@@ -199,7 +199,7 @@ def _steps(plan: Plan, model: ir.Model, start: _State) -> list[tuple[str, Callab
     installed = set(plugins.names("onnxq.algorithms"))
     ops = set(plan.quantized.values())
     in_front, rounding = [], []
-    if any(not plan.quantized.keys().isdisjoint((*stream.writers, *stream.readers)) for stream in find_streams(model)):
+    if quantized_streams(model, plan):
         in_front.append("rotate")
     if ops & {"MatMul", "Gemm"}:
         in_front.append("smoothquant")

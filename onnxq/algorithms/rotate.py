@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from onnxq.algorithm import FloatDraft
 from onnxq.algorithms.channels.channel_noise import Specs, weight_error
-from onnxq.algorithms.channels.streams import Matrix, Stream, find_streams, turn, turned_weights
+from onnxq.algorithms.channels.streams import Matrix, Stream, quantized_streams, turn, turned_weights
 from onnxq.algorithms.common.keep_what_helps import keep_what_helps
 from onnxq.calibration.moved import Move
 from onnxq.errors import OptionError
@@ -45,8 +45,7 @@ class _Turning:
     def apply(self, draft: FloatDraft) -> dict[str, Move]:
         """Do it."""
         turn(draft.lookup(), self.stream, self.matrix)
-        same = np.ones(self.stream.size)
-        return {name: Move(name, same, rotation=self.matrix) for name in self.stream.tensors}
+        return {name: Move(name, rotation=self.matrix) for name in self.stream.tensors}
 
 
 def check(tries: int) -> None:
@@ -70,11 +69,12 @@ def apply(draft: FloatDraft, tries: int = 4) -> None:
     if not draft.statistics.kept:
         draft.notes.append(f"{NAME}: nothing done, the statistics hold no samples")
         return
-    specs, nodes = Specs(draft.plan()), draft.lookup().nodes
-    streams = [stream for stream in find_streams(draft.model) if _is_quantized(nodes, stream, specs)]
+    plan = draft.plan()
+    streams = quantized_streams(draft.model, plan)
     if not streams:
         draft.notes.append(f"{NAME}: nothing done, no quantized layers with only linear operators between them")
         return
+    specs, nodes = Specs(plan), draft.lookup().nodes
     turnings = []
     for number, stream in enumerate(streams):
         random = np.random.default_rng((draft.options.seed, number))
@@ -100,11 +100,6 @@ def rotation(size: int, random: np.random.Generator) -> Matrix:
     """
     made, triangle = np.linalg.qr(random.standard_normal((size, size)))
     return np.asarray(made * np.sign(np.diag(triangle)))
-
-
-def _is_quantized(nodes: Mapping[str, ir.Node], stream: Stream, specs: Specs) -> bool:
-    names = (*stream.writers, *stream.readers)
-    return any(specs.of(nodes[name], index) is not None for name in names for index in (0, 1))
 
 
 def _error(nodes: Mapping[str, ir.Node], stream: Stream, matrix: Matrix, specs: Specs) -> float:

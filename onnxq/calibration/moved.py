@@ -34,14 +34,14 @@ class Move:
 
     Attributes:
         source: name of the tensor before.
-        divisor: (C,) positive.
+        divisor: (C,) positive, or 1.0.
         shift: (C,), or 0.0.
         least: smallest value left.
         rotation: (C, C) orthogonal; None for none.
     """
 
     source: str
-    divisor: Floats
+    divisor: Floats | float = 1.0
     shift: Floats | float = 0.0
     least: float = -math.inf
     rotation: Floats | None = None

@@ -111,6 +111,18 @@ class Layer:
             case _:
                 return len(self.array_shape()) - 1
 
+    def in_axis(self) -> int:
+        """The axis of the weight that its input channels are on; those of one group for Conv."""
+        match self.node.op_type:
+            case "Conv":
+                return 1
+            case "ConvTranspose":
+                return 0
+            case "Gemm":
+                return 1 if self.node.attributes.get_int("transB", 0) else 0
+            case _:
+                return len(self.array_shape()) - 2
+
     def in_channels(self) -> int:
         """How many channels the input has."""
         shape = self.array_shape()

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from onnxq import plugins
 from onnxq.algorithm_choice import whole_model
-from onnxq.algorithms.channels.streams import find_streams
+from onnxq.algorithms.channels.streams import quantized_streams
 from onnxq.backend import Backend
 from onnxq.catalog import installed_algorithms
 from onnxq.errors import OptionError
@@ -88,7 +88,7 @@ class Ways:
         stages = {found.NAME: found.STAGE for found in installed_algorithms()}
         model = prepared.for_target(target, options)[0]
         plan = make_plan(model, target, options)
-        in_vain = set() if find_streams(model) else {"rotate"}
+        in_vain = set() if quantized_streams(model, plan) else {"rotate"}
         runs = _whole(options, stages, prepared.model) if target.name == HOME else []
         left_float = {kept.node for kept in plan.kept_float}
         return cls(

@@ -54,9 +54,9 @@ class Absorption:
         behind = second.bias_array()
         raised = raised if behind is None else behind + raised
         replace_constant(second.node, 2, raised, namer, f"{second.node.name}_bias", _FLOAT)
-        same = np.ones_like(self.shift)
         made, relu = (value.name or "" for value in pair.path)
-        return {name: Move(name, same, self.shift, least) for name, least in ((made, -math.inf), (relu, 0.0))}
+        ends = ((made, -math.inf), (relu, 0.0))
+        return {name: Move(name, shift=self.shift, least=least) for name, least in ends}
 
 
 _FLOAT = ir.DataType.FLOAT

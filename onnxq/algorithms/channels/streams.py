@@ -18,8 +18,9 @@ from onnxq.graph.layer import Layer, Refusal, as_layer, replace_constant
 from onnxq.graph.lookup import Lookup
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array
+from onnxq.plan import Plan
 
-__all__ = ["Matrix", "Stream", "find_streams", "turn", "turned_weights"]
+__all__ = ["Matrix", "Stream", "find_streams", "quantized_streams", "turn", "turned_weights"]
 
 Matrix = NDArray[np.float64]
 _Place = tuple[ir.Value, int]
@@ -63,6 +64,17 @@ def find_streams(model: ir.Model) -> list[Stream]:
         if growth.closed and growth.size > 1 and growth.readers:
             found.append(growth.stream())
     return found
+
+
+def quantized_streams(model: ir.Model, plan: Plan) -> list[Stream]:
+    """The streams of a model with a layer that a plan quantizes, or whose weight it stores as integers.
+
+    Args:
+        model: normalized; left as it is.
+        plan: of the model.
+    """
+    quantized = {edge.node for site in plan.sites for edge in site.readers}
+    return [stream for stream in find_streams(model) if not quantized.isdisjoint((*stream.writers, *stream.readers))]
 
 
 @dataclass(slots=True)
@@ -161,7 +173,7 @@ def turned_weights(nodes: Mapping[str, ir.Node], stream: Stream, matrix: Matrix)
         for name in names:
             layer = _mixing(nodes[name])
             assert layer is not None
-            yield layer.node, _along(matrix, layer.array(), layer.out_axis() if writes else _in_axis(layer))
+            yield layer.node, _along(matrix, layer.array(), layer.out_axis() if writes else layer.in_axis())
 
 
 def turn(lookup: Lookup, stream: Stream, matrix: Matrix) -> None:
@@ -210,17 +222,6 @@ def _mixing(node: ir.Node) -> Layer | None:
 def _axis(layer: Layer) -> int:
     """Of the channels of what a layer reads and makes, from the end."""
     return 1 - len(layer.array_shape()) if layer.is_conv else -1
-
-
-def _in_axis(layer: Layer) -> int:
-    """The axis of the weight that the input channels are on."""
-    match layer.node.op_type:
-        case "Conv":
-            return 1
-        case "Gemm" if layer.node.attributes.get_int("transB", 0):
-            return 1
-        case _:
-            return 0
 
 
 def _passing_inputs(node: ir.Node, axis: int) -> tuple[int, ...] | None:
