@@ -66,6 +66,11 @@ class Matrix:
         """Whether its readers are MatMul and Gemm, which multiply with it as it is stored."""
         return not (self.gathered or self.whole or self.experts)
 
+    @property
+    def free(self) -> bool:
+        """Whether a budget gives it bits: it is multiplied with, no override asks for some, and it chooses nothing."""
+        return self.multiplied and self.asked is None and not self.chooses
+
     def bits(self, recipe: Recipe) -> int:
         """Bits that it takes: 8 where no sum evens out what rounding does, and where 4 could not be unpacked.
 
@@ -79,6 +84,12 @@ class Matrix:
             return recipe.expert_bits
         bits = self.asked or self.chosen or (TABLE_BITS if self.chooses else recipe.bits)
         return recipe.fitting_bits(self.shape[0], bits) if self.multiplied else bits
+
+    def fewest_bits(self, recipe: Recipe) -> int:
+        """Bits that it takes, or under a budget the fewest that it may be given."""
+        if not (recipe.avg_bits and self.free):
+            return self.bits(recipe)
+        return recipe.fitting_bits(self.shape[0], min(recipe.widths))
 
     @property
     def shape(self) -> tuple[int, int]:

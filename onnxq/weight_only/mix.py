@@ -94,7 +94,7 @@ def mix(
         advance: told how many weights were measured.
         runtime: ``providers`` and ``custom_op_library`` of onnxruntime.
     """
-    free = [m for m in matrices if m.multiplied and m.asked is None and not m.chooses]
+    free = [m for m in matrices if m.free]
     seen: dict[Matrix, dict[int, float]] = {}
 
     def looked_at(matrix: Matrix) -> Coded:

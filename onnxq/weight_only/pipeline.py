@@ -19,6 +19,7 @@ from onnxq.notes.aloud import say
 from onnxq.notes.cautions import poor, slow, vague
 from onnxq.options import ImageOptions, Options
 from onnxq.options.override import GivenOverrides
+from onnxq.plan import Kept
 from onnxq.prepare import Prepared, lowered
 from onnxq.rewritten import Rewritten, nothing_done
 from onnxq.spec import NEWEST_OPSET
@@ -128,11 +129,7 @@ def rewrite_weights(
     if recipe.method == "gptq" and data is None:
         raise OptionError("gptq learns from data, and none was given", hint="Give data, or take method=hqq or rtn")
     prepared = Prepared(source, options, streamed=True)
-    least = recipe.opset(change.weight_bits for _, change in options.override)
-    model = prepared.at_opset(least, options.opset)
-    if recipe.format == "qdq":
-        prepared.notes += _with_blocks(model, least, options)
-    matrices, kept = find(model, options, recipe)
+    model, matrices, kept = _found(prepared, options, recipe)
     matrices = tie(matrices, recipe)
     own = [matrix for matrix in matrices if not matrix.tied]
     path = Path(source) if isinstance(source, (str, os.PathLike)) else None
@@ -164,6 +161,24 @@ def rewrite_weights(
         if save:
             write_choice(Path(save), job.mixture, model, recipe, options)
     return Rewritten(title(recipe), made, quantized, job.kept, notes, details, verification)
+
+
+def _found(prepared: Prepared, options: Options, recipe: Recipe) -> tuple[ir.Model, list[Matrix], list[Kept]]:
+    """The model at the opset that its matrices need, these, and the nodes whose weights stay float.
+
+    Raises:
+        OptionError: an opset is asked for that has not what is needed, or as :func:`find` says.
+    """
+    least = recipe.opset()
+    model, notes = prepared.raised(prepared.model, least, options.opset)
+    matrices, kept = find(model, options, recipe)
+    needed = recipe.opset(matrix.fewest_bits(recipe) for matrix in matrices)
+    if needed > least:
+        least = needed
+        model, notes = prepared.raised(prepared.model, least, options.opset)
+        matrices, kept = find(model, options, recipe)
+    prepared.notes += [*notes, *(_with_blocks(model, least, options) if recipe.format == "qdq" else [])]
+    return model, matrices, kept
 
 
 def _result(model: ir.Model, job: Job, *, in_file: bool) -> ir.Model:

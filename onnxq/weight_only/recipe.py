@@ -125,15 +125,13 @@ class Recipe:
         blocks = [] if self.block in _NARROW_BLOCKS else [f"Blocks of {_NARROW} have 2 bits as well"]
         return ". ".join([*blocks, *([_NEWER_ONNX] if self._lacks_two_bits else [])])
 
-    def opset(self, asked: Iterable[int | None] = ()) -> int:
+    def opset(self, bits: Iterable[int] = ()) -> int:
         """The opset that the result needs.
 
         Args:
-            asked: bits that overrides ask for.
+            bits: that weights take, or may be given.
         """
-        fewest = min(self.widths if self.avg_bits else (self.bits,))
-        narrow = self.format == "qdq" and BITS[0] in (fewest, *asked)
-        return _NARROW_OPSET if narrow else _OPSETS[self.format]
+        return _NARROW_OPSET if self.format == "qdq" and BITS[0] in bits else _OPSETS[self.format]
 
     @property
     def quick_tables(self) -> bool:

@@ -83,6 +83,23 @@ def test_outputs_that_do_not_fill_bytes_take_4_bits(asked: dict[str, Any], symme
         assert f"2 weights, 1 in 2 bits, 1 in 4 bits: 2.14 on average{over}, by" in result.notes[0]
 
 
+@_STANDARD
+@pytest.mark.parametrize("asked", [{"bits": 2}, {"override": "head=weight_bits=2"}, {"avg_bits": 2}], ids=str)
+@pytest.mark.parametrize(("outputs", "opset"), [(10, 21), (12, 25)])
+def test_the_opset_is_raised_for_what_is_stored_in_2_bits(
+    outputs: int, opset: int, asked: dict[str, Any], tmp_path: Path
+) -> None:
+    """Runtimes that know opset 21 alone read a result whose weights all take 4 bits."""
+    model = build(
+        f"(float[N, 128] x) => (float[N, {outputs}] y) {{ [head] y = MatMul (x, b) }}", b=normal(128, outputs)
+    )
+    result = quantize_weights(save(model, tmp_path / "m.onnx"), tmp_path / "q.onnx", **asked)
+    made = onnx.load(tmp_path / "q.onnx")
+    assert made.opset_import[0].version == opset
+    assert _kinds(made) == {"b": "INT4" if opset == 21 else "INT2"}
+    assert any("and not 2, which onnxruntime multiplies with wrongly" in note for note in result.notes) == (opset == 21)
+
+
 @_RUNS
 @pytest.mark.parametrize(
     ("outputs", "options"),
