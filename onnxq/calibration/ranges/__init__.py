@@ -22,9 +22,10 @@ _GROUP = "onnxq.ranges"
 
 
 class _Method(Protocol):
-    """A module that is a range method. A function ``check(parameter)`` beside it may refuse a parameter early.
+    """A module that is a range method.
 
-    ``UNIFORM = True`` says that it only knows uniform grids.
+    A function ``check(parameter)`` beside ``select`` may refuse a parameter before any work; ``PARAMETER = False`` says
+    that there is none, ``UNIFORM = True`` that the method only knows uniform grids.
     """
 
     def select(self, stats: TensorStatistics, spec: QuantSpec, parameter: float | None) -> tuple[float, float]: ...
@@ -73,12 +74,9 @@ def check_range(text: str, spec: QuantSpec | None = None) -> None:
         OptionError: no such method, a parameter that is not a number or not allowed by the method, or a method that
             does not know the grid.
     """
-    method, parameter = _parse(text)
+    method, _ = _parse(text)
     if spec is not None:
         _require_known(method, replace(spec, range=text))
-    check = getattr(method, "check", None)
-    if check is not None:
-        check(parameter)
 
 
 def _require_known(method: _Method, spec: QuantSpec) -> None:
@@ -103,4 +101,8 @@ def _parse(text: str) -> tuple[_Method, float | None]:
         parameter = math.nan
     if not math.isfinite(parameter):
         raise OptionError(f"the parameter of range {text!r} is not a number", hint="Write for example percentile:99.9")
+    if not getattr(method, "PARAMETER", True):
+        raise OptionError(f"range method {name!r} takes no parameter")
+    if (check := getattr(method, "check", None)) is not None:
+        check(parameter)
     return method, parameter

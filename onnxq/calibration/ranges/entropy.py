@@ -20,12 +20,12 @@ import numpy as np
 
 from onnxq.calibration.bin_error import Floats
 from onnxq.calibration.statistics import TensorStatistics
-from onnxq.errors import OptionError
 from onnxq.spec import QuantSpec
 
-__all__ = ["NAME", "UNIFORM", "check", "select"]
+__all__ = ["NAME", "PARAMETER", "UNIFORM", "select"]
 
 NAME = "entropy"
+PARAMETER = False
 UNIFORM = True
 """Its steps are those of a uniform grid."""
 
@@ -38,24 +38,17 @@ _EMPTY = 1e-4  # what an empty last bin of Q counts as, in values
 _CROWDED = 0.99  # of the values in the first bin
 
 
-def check(parameter: float | None) -> None:
-    """Refuse a parameter: there is none."""
-    if parameter is not None:
-        raise OptionError(f"range method {NAME!r} takes no parameter")
-
-
 def select(stats: TensorStatistics, spec: QuantSpec, parameter: float | None = None) -> tuple[float, float]:
     """The range of least Kullback-Leibler divergence.
 
     Args:
         stats: statistics of a tensor with at least one value.
         spec: how the tensor is quantized.
-        parameter: None.
+        parameter: None, there is none.
 
     Returns:
         ``(lo, hi)``, within the values seen.
     """
-    check(parameter)
     low, high = min(stats.min, 0.0), max(stats.max, 0.0)
     end = max(-low, high)
     if spec.bits > _MOST_BITS or end < np.finfo(np.float32).tiny:

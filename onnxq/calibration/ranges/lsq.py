@@ -12,20 +12,14 @@ from __future__ import annotations
 import math
 
 from onnxq.calibration.statistics import TensorStatistics
-from onnxq.errors import OptionError
 from onnxq.spec import QuantSpec
 
-__all__ = ["NAME", "UNIFORM", "check", "select"]
+__all__ = ["NAME", "PARAMETER", "UNIFORM", "select"]
 
 NAME = "lsq"
+PARAMETER = False
 UNIFORM = True
 """Its steps are those of a uniform grid."""
-
-
-def check(parameter: float | None) -> None:
-    """Refuse a parameter: there is none."""
-    if parameter is not None:
-        raise OptionError(f"range method {NAME!r} takes no parameter")
 
 
 def select(stats: TensorStatistics, spec: QuantSpec, parameter: float | None = None) -> tuple[float, float]:
@@ -34,12 +28,11 @@ def select(stats: TensorStatistics, spec: QuantSpec, parameter: float | None = N
     Args:
         stats: statistics of a tensor with at least one value.
         spec: how the tensor is quantized.
-        parameter: None.
+        parameter: None, there is none.
 
     Returns:
         ``(lo, hi)``, within the values seen.
     """
-    check(parameter)
     steps = spec.qmax - spec.qmin
     one_sided = not spec.symmetric and (stats.min >= 0.0 or stats.max <= 0.0)
     larger = steps if one_sided else max(steps // 2, 1)

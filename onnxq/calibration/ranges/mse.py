@@ -18,13 +18,13 @@ import numpy as np
 
 from onnxq.calibration.bin_error import Bins, Floats
 from onnxq.calibration.statistics import TensorStatistics
-from onnxq.errors import OptionError
 from onnxq.qparams import from_range
 from onnxq.spec import QuantSpec, Scheme
 
-__all__ = ["NAME", "check", "select"]
+__all__ = ["NAME", "PARAMETER", "select"]
 
 NAME = "mse"
+PARAMETER = False
 
 _COARSE = 2.0 ** -np.concatenate([np.arange(0.0, 3.0, 0.125), np.arange(3.0, 14.5, 0.5)])  # clips, of the extreme
 _COARSE_2D = 2.0 ** -np.concatenate([np.arange(0.0, 2.0, 0.25), np.arange(2.0, 8.5, 0.5), [10.0, 12.0, 14.0]])
@@ -35,25 +35,18 @@ _RECHECKED = 8
 _WORTH = 0.01  # share of the error that clipping must save: a smaller gain is below what the bins can tell
 
 
-def check(parameter: float | None) -> None:
-    """Refuse a parameter: there is none."""
-    if parameter is not None:
-        raise OptionError(f"range method {NAME!r} takes no parameter")
-
-
 def select(stats: TensorStatistics, spec: QuantSpec, parameter: float | None = None) -> tuple[float, float]:
     """The range of least squared error.
 
     Args:
         stats: statistics of a tensor with at least one value.
         spec: how the tensor is quantized; its true grid is what is judged, power-of-two scales included.
-        parameter: None.
+        parameter: None, there is none.
 
     Returns:
         ``(lo, hi)``; ``lo`` is 0 where no value is negative, ``hi`` is 0 where none is positive, and ``lo == -hi``
         where the spec is symmetric and its grid uniform.
     """
-    check(parameter)
     low, high = min(stats.min, 0.0), max(stats.max, 0.0)
     if low == high or spec.scheme is not Scheme.UNIFORM:
         return low, high

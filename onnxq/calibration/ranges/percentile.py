@@ -37,7 +37,6 @@ def select(stats: TensorStatistics, spec: QuantSpec, parameter: float | None = N
     Returns:
         ``(lo, hi)``; ``lo == -hi`` where the spec is symmetric.
     """
-    check(parameter)
     cut = 1.0 - (_DEFAULT if parameter is None else parameter) / 100.0
     lower, upper, counts = stats.edges()
     if spec.symmetric:

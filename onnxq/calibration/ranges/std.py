@@ -32,7 +32,6 @@ def select(stats: TensorStatistics, spec: QuantSpec, parameter: float | None = N
     Returns:
         ``(lo, hi)``, within the values seen.
     """
-    check(parameter)
     reach = (_DEFAULT if parameter is None else parameter) * stats.std
     lo = min(max(stats.mean - reach, stats.min), stats.max)
     hi = max(min(stats.mean + reach, stats.max), stats.min)
