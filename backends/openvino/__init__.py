@@ -17,14 +17,14 @@ copied: shared, OpenVINO adds it in a float kernel of its own, with the function
 
 What OpenVINO 2026.4 computes wrongly in integers, and the float model rightly, has another form or stays float:
 
-* A convolution without a bias that several operators read, where sizes are free: its scale is applied once for each.
-  It is given a bias of zeros. Products of two activations and ConvTranspose stay float there.
+* A convolution without a bias that several operators read, where sizes are free or a Loop is among them: its scale is
+  applied once for each. It is given a bias of zeros. Products of two activations and ConvTranspose stay float there.
 * A ReduceMax, ReduceMin or GlobalMaxPool in float in front of a quantizer: it takes the largest of rounded numbers. The
   quantizer stands in front of it, with the same numbers.
 * A Concat along another axis than channels, of which it makes a vector of zero points: with a matrix product behind it
   it refuses the model, a convolution runs in float. What is multiplied by a matrix has no zero point there.
 * A ConvTranspose that moves by 3 along its last axis, or farther than its kernel reaches, or cuts off more than that;
-  a product of a vector.
+  a product of a vector, and one of matrices without a bias to which an axis is added behind the last.
 
 Of ReduceL1, ReduceLogSum and ReduceLogSumExp of opset 13 to 17 OpenVINO reads no axes, in float too, and reduces all of
 them: a model that has one is raised to opset 18. What it makes of a DFT that is onesided has an axis more, in float

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.backends.openvino.multiplied import fans_out
+from onnxq.backends.openvino.multiplied import scaled_twice
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, set_constant, static_shape
+from onnxq.graph.values import constant_array, set_constant
 
 __all__ = ["zero_biases"]
 
 
 def zero_biases(model: ir.Model) -> list[Note]:
-    """Give a convolution of free sizes that several operators read a bias of zeros, if it has none.
+    """Give a convolution whose scale would be applied for each of several readers a bias of zeros, if it has none.
 
     OpenVINO multiplies by the scale of data and weights behind an integer convolution, in front of each operator that
     reads it, and then makes each of these products a part of the convolution, which all of them read. A bias is added
@@ -32,7 +32,7 @@ def zero_biases(model: ir.Model) -> list[Note]:
         if node.op_type != "Conv" or node.domain != "" or (len(node.inputs) > 2 and node.inputs[2] is not None):
             continue
         output, weight = node.outputs[0], constant_array(node.inputs[1])
-        if static_shape(output) is not None or not fans_out(output) or weight is None:
+        if weight is None or not scaled_twice(output):
             continue
         if isinstance(node.graph, ir.Graph):
             zeros = np.zeros(weight.shape[0], weight.dtype)

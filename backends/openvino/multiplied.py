@@ -8,7 +8,7 @@ from onnxq.backends.openvino.passed_on import LARGEST, MOVES, joined_elsewhere, 
 from onnxq.graph.values import constant_array, is_constant, static_shape
 
 __all__ = [
-    "fans_out",
+    "scaled_twice",
     "why_no_product",
     "why_not_convolved",
     "why_not_matmul",
@@ -19,6 +19,8 @@ __all__ = [
 _WRONG_STRIDE = 3
 """Along the last axis; of ConvTranspose, for some sizes of the output."""
 _SCALED = ("Div", "Mul")
+_MATRICES = 3
+"""Axes of what is a batch of matrices at least."""
 
 
 def why_not_multiplied(node: ir.Node) -> str | None:
@@ -50,11 +52,32 @@ def why_not_matmul(node: ir.Node) -> str | None:
     """One of matrices: of a vector in integers OpenVINO gives a matrix of one row."""
     if any(value is not None and value.shape is not None and len(value.shape) == 1 for value in node.inputs[:1]):
         return "OpenVINO gives a quantized product of a vector another shape"
+    if any(is_constant(value) for value in node.inputs) and _has_axis_behind(node.outputs[0]):
+        return "OpenVINO applies its scales along another axis where one is added behind the last"
     return why_not_multiplied(node)
 
 
+def _has_axis_behind(value: ir.Value) -> bool:
+    """Whether nothing but factors stands between matrices and an axis of one element that is added behind their last.
+
+    OpenVINO moves the scales behind what gives them the axis, and does not move them along: a square matrix has the
+    scales of its columns at its rows, and other shapes do not fit.
+    """
+    if value.shape is None or len(value.shape) < _MATRICES or value.shape[-1] == 1:
+        return False
+    for use in value.uses():
+        result = use.node.outputs[0]
+        if use.node.op_type in ("Neg", *_SCALED) and _has_axis_behind(result):
+            return True
+        if use.node.op_type in ("Reshape", "Unsqueeze") and result.shape is not None:
+            rank = len(value.shape)
+            if result.shape[:rank] == value.shape[:] and set(result.shape[rank:]) == {1}:
+                return True
+    return False
+
+
 def why_no_product(node: ir.Node) -> str | None:
-    """One that one operator reads, or of sizes that are known; and of matrices."""
+    """One that one operator reads, or of sizes that are known and none of them a Loop; and of matrices."""
     return why_not_matmul(node) or _scaled_twice(node)
 
 
@@ -83,18 +106,28 @@ def _why_no_kernel(node: ir.Node) -> str | None:
 
 
 def _scaled_twice(node: ir.Node) -> str | None:
-    output = node.outputs[0]
-    if static_shape(output) is not None or not fans_out(output):
+    if not scaled_twice(node.outputs[0]):
         return None
-    return "OpenVINO applies its scale once for each operator that reads it, where sizes are free"
+    return "OpenVINO applies its scale once for each operator that reads it, where sizes are free or a Loop reads it"
 
 
-def fans_out(value: ir.Value) -> bool:
+def scaled_twice(value: ir.Value) -> bool:
+    """Whether the scale of what an operator without a bias multiplies is applied for each of its readers.
+
+    It is where there are several, and sizes are free, or a Loop is one of them or has one in its body.
+    """
+    maker = value.producer()
+    home = maker.graph if maker is not None else None
+    looped = any(use.node.op_type == "Loop" or use.node.graph is not home for use in value.uses())
+    return (looped or static_shape(value) is None) and _fans_out(value)
+
+
+def _fans_out(value: ir.Value) -> bool:
     """Whether several operators read a tensor, or its multiple by a constant; a model output counts as one."""
     readers = value.uses()
     if len(readers) + value.is_graph_output() > 1:
         return True
     for use in readers:
         if use.node.op_type in _SCALED and is_constant(use.node.inputs[1 - use.idx]):
-            return fans_out(use.node.outputs[0])
+            return _fans_out(use.node.outputs[0])
     return False

@@ -166,6 +166,37 @@ def _half_a_spectrum() -> onnx.ModelProto:
     )
 
 
+def _read_by_a_loop() -> onnx.ModelProto:
+    """Of known sizes, and yet 0 dB without the bias of zeros."""
+    return build(
+        """(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y, float[1, 4, 8, 8] z) {
+            c = Conv <pads = [1, 1, 1, 1]> (x, w)
+            z = Relu (c)
+            y = Loop (trips, go, c) <body = g (int64 i, bool a, float[1, 4, 8, 8] b) => (bool d, float[1, 4, 8, 8] e) {
+                d = Identity (a)
+                e = Tanh (b)
+            }>
+        }""",
+        w=normal(4, 4, 3, 3),
+        trips=np.array(2),
+        go=np.array(True),
+    )
+
+
+def _an_axis_behind() -> onnx.ModelProto:
+    """A linear layer without a bias, for a product with another: -9 dB, and refused where it is not square."""
+    return build(
+        """(float[2, 8, 8] x) => (float[2, 8, 8, 1] y) {
+            m = MatMul (x, w)
+            h = Mul (m, half)
+            y = Unsqueeze (h, last)
+        }""",
+        w=normal(8, 8),
+        half=np.float32(0.5),
+        last=np.array([3]),
+    )
+
+
 CASES: dict[str, Callable[[], onnx.ModelProto]] = {
     "two readers": _two_readers,
     "two readers of a multiple": _two_readers_of_a_multiple,
@@ -181,4 +212,6 @@ CASES: dict[str, Callable[[], onnx.ModelProto]] = {
     "rows into channels": _rows_into_channels,
     "sums along an axis": _sums_along_an_axis,
     "half a spectrum": _half_a_spectrum,
+    "read by a loop": _read_by_a_loop,
+    "an axis behind": _an_axis_behind,
 }

@@ -103,6 +103,29 @@ def test_a_product_of_a_vector_stays_float() -> None:
     assert "another shape" in reasons(model)["m"]
 
 
+@pytest.mark.parametrize(
+    ("shape", "function", "behind", "kept"),
+    [
+        ("2, 8", "", "[2, 8, 1]", False),
+        ("2, 4, 8", "", "[2, 4, 8, 1]", True),
+        ("2, 4, 8", "Neg", "[2, 4, 8, 1, 1]", True),
+        ("2, 4, 8", "Relu", "[2, 4, 8, 1]", False),
+        ("2, 4, 8", "", "[2, 4, 1, 8]", False),
+    ],
+)
+def test_matrices_with_an_axis_behind_their_last_stay_float(shape: str, function: str, behind: str, kept: bool) -> None:
+    between, last = (f"n = {function} (m)", "n") if function else ("", "m")
+    text = f"(float[{shape}] x) => (float{behind} y) {{ [m] m = MatMul (x, w) {between} y = Reshape ({last}, s) }}"
+    model = build(text, w=normal(8, 8), s=np.array([int(size) for size in behind.strip("[]").split(",")]))
+    assert ("along another axis" in reasons(model).get("m", "")) == kept
+
+
+def test_a_convolution_that_a_loop_reads_has_a_bias() -> None:
+    model = CASES["read by a loop"]()
+    q = onnxq.quantize(model, feeds_for(model), backend="openvino", options=Options(effort="fast", placement="all"))
+    assert [len(node.inputs) for node in q.model.graph if node.op_type == "Conv"] == [3]
+
+
 @pytest.mark.parametrize(("axis", "kind"), [(1, "int8"), (2, "uint8")])
 def test_a_product_behind_a_concat_has_no_zero_point_but_along_the_last_axis(axis: int, kind: str) -> None:
     """Tokens joined with others; the Concat itself is in integers where its zero points can be taken."""
