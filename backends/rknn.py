@@ -25,8 +25,8 @@ Multi-head attention may crash it: in a small vision transformer it crashed wher
 together, its Softmax and products, and the Adds behind a MatMul that stays float, residuals among them. All stay float
 here, and it builds that one and a MobileViT, but no EdgeNeXt: there ``--placement compute`` is left, which has Conv and
 Gemm alone in integers. A LayerNormalization it builds where epsilon is written out, a HardSigmoid where alpha and beta
-are, a recurrent layer where its layout is not, and a model output that the model reads itself where that has a
-DequantizeLinear of its own, as all four are here.
+are, a recurrent layer where its layout is not, and integers that several operators read, of which one is float or a
+model output, where each has a DequantizeLinear of its own, as all four are here.
 A Where that puts a mask in the place of scores crashes it between quantizers: the mask is added to them instead. A
 ConvTranspose has explicit padding here, without which it crashes in float too. So it does on a cubic Resize, a MaxPool
 of five dimensions, a BatchNormalization in training mode, inputs without axes, If, Loop and Scan: ``onnxq check`` names
@@ -49,7 +49,7 @@ from onnxq.graph.values import constant_array, is_constant, static_shape
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
-from onnxq.render.own_outputs import own_outputs
+from onnxq.render.own_dequantizers import own_dequantizers
 from onnxq.rows import (
     conv_axis,
     conv_transpose_axis,
@@ -220,8 +220,8 @@ def _cuts_nothing(node: ir.Node) -> str | None:
 
 
 def _finish(model: ir.Model, plan: Plan) -> None:
-    """Write out attributes that the builder wants to see, and keep outputs apart: it fails on others."""
-    own_outputs(model)
+    """Write out attributes that the builder wants to see, and let nobody share integers: it fails on others."""
+    own_dequantizers(model)
     for node in all_nodes(model):
         if node.domain != "":
             continue

@@ -282,6 +282,8 @@ def test_outputs_that_the_model_reads_have_a_dequantizer_of_their_own(tmp_path: 
     read = {name for node in model.graph.node for name in node.input}
     assert [o.name for o in model.graph.output] == ["a", "b", "y"]
     assert not read & {"a", "b", "y"}
+    dequantized = [out for node in model.graph.node if node.op_type == "DequantizeLinear" for out in node.output]
+    assert all(sum(name in node.input for node in model.graph.node) <= 1 for name in dequantized)
     again = onnxq.deploy(made.files[0], backend="rknn", output=tmp_path / "again")
     assert {s.tensor: again.qparams[s.name] for s in again.plan.sites} == {
         s.tensor: made.qparams[s.name] for s in made.plan.sites

@@ -152,6 +152,25 @@ def test_the_simulator_agrees(graph: object, shape: tuple[int, ...], tmp_path: P
     assert any("model.rknn" in remark for remark in found.remarks)
 
 
+def test_integers_that_float_operators_read_too(tmp_path: Path) -> None:
+    """The builder makes floats of what they share with a convolution: "Conv bias scale is empty"."""
+    model = build(
+        """(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) {
+            a = Conv (x, w1)
+            b = Conv (a, w2)
+            y = Add (a, b)
+        }""",
+        w1=normal(4, 4, 1, 1),
+        w2=normal(4, 4, 1, 1, seed=1),
+    )
+    samples = images(1, 4, 8, 8, samples=2)
+    options = Options(placement="compute")
+    made = onnxq.quantize(model, samples, backend="rknn", output=tmp_path, options=options)
+    assert len(made.plan.quantized) == 2
+    found = onnxq.verify(made.files[0], samples, backend="rknn", timeout=120)
+    assert found.worst is not None and found.worst[1].sqnr > 25, found.outputs
+
+
 @pytest.mark.parametrize("node", [node for node, _ in IN_NO_MODEL])
 def test_what_check_says_that_it_builds_in_no_model(node: str, tmp_path: Path) -> None:
     model, path = in_no_model(node), tmp_path / "m.onnx"
