@@ -89,15 +89,11 @@ def normalize(
         *scalar_ranges(model),
         *einsum_products(model),
         *gather_rows(model),
-        *fuse_prelu(model),
-        *fuse_hardswish(model),
         *unfuse(model),
         *write_out(model),
         *fold_gemm(model),
         *vector_products(model),
-        *hoist(model),
-        *cancel_squeezes(model),
-        *cancel_transposes(model),
+        *_bring_together(model),
         *global_pools(model),
         *fold_pad(model),
         *_fold_layers(model, unfit),
@@ -119,6 +115,17 @@ def _compute_constants(model: ir.Model, stays: Callable[[ir.Node], bool]) -> lis
         done += [note for note in folded if note not in done]
         if not any(note.pass_name != "shapes" for note in folded):
             return done + [note for note in notes if note.node]
+
+
+def _bring_together(model: ir.Model) -> list[Note]:
+    """Chains, and what stands between their parts, in turns: a converter may have put a Transpose into each branch."""
+    done: list[Note] = []
+    while True:
+        notes = [*fuse_prelu(model), *fuse_hardswish(model), *cancel_squeezes(model), *cancel_transposes(model)]
+        notes = notes or hoist(model)  # of whole chains, which reach as far as a layer
+        if not notes:
+            return done
+        done += notes
 
 
 def _fold_layers(model: ir.Model, unfit: Unfit | None) -> list[Note]:

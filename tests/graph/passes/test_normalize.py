@@ -114,6 +114,19 @@ def test_a_bias_behind_a_product_by_a_vector_computes_in_front_of_its_squeeze_at
     assert normalize(model) == []
 
 
+def test_a_prelu_of_channels_last_is_one_node_beside_its_layer_at_once() -> None:
+    # as tf2onnx writes a Keras PReLU, with a slope for each place, behind a one-dimensional convolution
+    text = """g (float[n, 1, 9] x) => (float[n, 1, 4, 6] y) {
+        u = Unsqueeze(x, two) \n c = Conv(u, w) \n s = Squeeze(c, two)
+        r = Relu(s) \n tr = Transpose <perm = [0, 2, 1]> (r)
+        n = Neg(s) \n rn = Relu(n) \n tn = Transpose <perm = [0, 2, 1]> (rn) \n m = Mul(tn, slope)
+        a = Add(tr, m) \n v = Unsqueeze(a, two) \n y = Transpose <perm = [0, 2, 3, 1]> (v) }"""
+    proto = build(text, w=random(4, 1, 1, 4), slope=random(6, 4), two=np.array([2]))
+    model, _ = apply(normalize, proto, {"x": random(2, 1, 9)})
+    assert ops(model)[:3] == ["Unsqueeze", "Conv", "PRelu"]
+    assert [note for note in normalize(model) if not note.node] == []
+
+
 def chain(length: int) -> onnx.ModelProto:
     constants: dict[str, Array] = {"w": random(4, 4, 1, 1), **{name: array[:4] for name, array in BN.items()}}
     lines, last = [], "x"
