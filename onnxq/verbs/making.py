@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from dataclasses import replace
+from typing import Any
 
 import onnxq
 from onnxq import views
@@ -35,17 +36,7 @@ def quantize(args: argparse.Namespace, screen: Screen) -> Answer:
     if whole is not None:
         return _rewrite(args, screen, whole)
     start = time.perf_counter()
-    result = onnxq.quantize(
-        args.model,
-        args.data,
-        backend=args.backend,
-        output=args.output,
-        statistics=args.statistics,
-        options=args.options,
-        image=args.image,
-        max_minutes=args.max_minutes,
-        reporter=reporter(args),
-    )
+    result = onnxq.quantize(args.model, args.data, backend=args.backend, **_asked(args))
     seconds = time.perf_counter() - start
     below = shortfall(args, result)
     if shows(args):
@@ -53,8 +44,7 @@ def quantize(args: argparse.Namespace, screen: Screen) -> Answer:
         if below is not None:
             tries = ["what the hint above says"] if result.hints else []
             views.below_floor(screen, replace(below, tries=(*tries, *below.tries)))
-    document = {"model": args.model, "output": args.output, "seconds": round(seconds, 3), **result.report()}
-    return (ExitCode.BELOW if below else ExitCode.OK), {**document, **fields(below)}
+    return (ExitCode.BELOW if below else ExitCode.OK), _document(args, seconds, **result.report(), **fields(below))
 
 
 def _several(args: argparse.Namespace, screen: Screen) -> Answer:
@@ -62,17 +52,7 @@ def _several(args: argparse.Namespace, screen: Screen) -> Answer:
     if (whole := whole_model(args.options.algorithms)) is not None:
         raise OptionError("takes one --backend", where=f"--algorithm {whole.name}")
     start = time.perf_counter()
-    results = onnxq.quantize_all(
-        args.model,
-        args.data,
-        backends=args.backends,
-        output=args.output,
-        statistics=args.statistics,
-        options=args.options,
-        image=args.image,
-        max_minutes=args.max_minutes,
-        reporter=reporter(args),
-    )
+    results = onnxq.quantize_all(args.model, args.data, backends=args.backends, **_asked(args))
     seconds = time.perf_counter() - start
     if shows(args):
         views.several(screen, args.model, args.output, results, seconds, verbose=args.verbose)
@@ -82,9 +62,8 @@ def _several(args: argparse.Namespace, screen: Screen) -> Answer:
         if below is not None and shows(args):
             views.below_floor(screen, below, of=name)
     bad = any(found.values())
-    document = {"model": args.model, "output": args.output, "seconds": round(seconds, 3), "below_floor": bad}
     targets = [{**result.report(), **fields(found[name])} for name, result in results.items()]
-    return (ExitCode.BELOW if bad else ExitCode.OK), {**document, "targets": targets}
+    return (ExitCode.BELOW if bad else ExitCode.OK), _document(args, seconds, below_floor=bad, targets=targets)
 
 
 def _rewrite(args: argparse.Namespace, screen: Screen, whole: Choice) -> Answer:
@@ -109,8 +88,7 @@ def _rewrite(args: argparse.Namespace, screen: Screen, whole: Choice) -> Answer:
         views.rewritten(screen, args.model, args.output, result, seconds, verbose=args.verbose)
         if below is not None:
             views.below_floor(screen, below)
-    document = {"model": args.model, "output": args.output, "seconds": round(seconds, 3), **result.report()}
-    return (ExitCode.BELOW if below else ExitCode.OK), {**document, **fields(below)}
+    return (ExitCode.BELOW if below else ExitCode.OK), _document(args, seconds, **result.report(), **fields(below))
 
 
 def _search(args: argparse.Namespace, screen: Screen) -> Answer:
@@ -120,21 +98,26 @@ def _search(args: argparse.Namespace, screen: Screen) -> Answer:
     found = onnxq.search(
         args.model,
         args.data,
-        output=args.output,
         max_drop=args.max_drop,
         metric=args.metric,
         eval_data=args.eval_data,
         backend=args.backend,
-        statistics=args.statistics,
-        options=args.options,
-        image=args.image,
         folder=args.resume_dir,
-        max_minutes=args.max_minutes,
-        reporter=reporter(args),
         tell=None if args.quiet else lambda attempt: search_view.attempt(errors, attempt),
+        **_asked(args),
     )
     seconds = time.perf_counter() - start
     if shows(args):
         search_view.searched(screen, args.model, args.output, found, seconds)
-    document = {"model": args.model, "output": args.output, "seconds": round(seconds, 3), **found.to_dict()}
-    return (ExitCode.OK if found.met else ExitCode.UNMET), document
+    return (ExitCode.OK if found.met else ExitCode.UNMET), _document(args, seconds, **found.to_dict())
+
+
+def _asked(args: argparse.Namespace) -> dict[str, Any]:
+    """The arguments that making a model takes for one target, for several and in a search."""
+    names = ("output", "statistics", "options", "image", "max_minutes")
+    return {name: getattr(args, name) for name in names} | {"reporter": reporter(args)}
+
+
+def _document(args: argparse.Namespace, seconds: float, **more: Any) -> dict[str, Any]:
+    """What ``--json`` prints."""
+    return {"model": args.model, "output": args.output, "seconds": round(seconds, 3), **more}
