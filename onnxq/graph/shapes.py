@@ -132,13 +132,13 @@ def infer(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 def _forget(graph: onnx.GraphProto) -> None:
     """Drops what the protobuf says about the shapes of what standard operators make."""
-    made = {name for node in graph.node if node.domain in STANDARD for name in node.output}
-    for info in graph.output:
-        if info.name in made and info.type.HasField("tensor_type"):
-            info.type.tensor_type.ClearField("shape")
     stack = [graph]
     while stack:
         current = stack.pop()
+        made = {name for node in current.node if node.domain in STANDARD for name in node.output}
+        for info in current.output:
+            if info.name in made and info.type.HasField("tensor_type"):
+                info.type.tensor_type.ClearField("shape")
         foreign = {name for node in current.node if node.domain not in STANDARD for name in node.output}
         kept = [info for info in current.value_info if info.name in foreign]
         del current.value_info[:]

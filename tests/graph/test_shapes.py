@@ -52,6 +52,17 @@ def test_inside_subgraphs() -> None:
     assert static_shape(branch[0].outputs[0]) == (2, 3)
 
 
+def test_what_a_branch_declares_of_its_output_is_not_believed() -> None:
+    """Exporters write the sizes of a branch that was not traced; onnxruntime runs such a model, the checker refuses."""
+    text = """g (float[2,3] x, bool c) => (float[n,2] y) {
+        y = If (c) <then_branch = a () => (float[4,2] p) { p = Transpose(x) },
+                    else_branch = b () => (float[3,2] q) { q = Transpose(x) }> }"""
+    model = load(build(text))
+    infer_shapes(model)
+    assert static_shape(model.graph[0].attributes["then_branch"].as_graph().outputs[0]) == (3, 2)
+    check(model)
+
+
 def test_output_without_a_shape_gets_one_and_a_declared_one_stays() -> None:
     proto = build("g (float[2,3] x) => (float[3,2] y, float[a,b] z) { y = Transpose(x) \n z = Neg(x) }")
     proto.graph.output[0].type.tensor_type.ClearField("shape")
