@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
@@ -34,6 +34,11 @@ from onnxq.prepare import Prepared, Source
 from onnxq.quantized import Quantized
 from onnxq.read import read
 from onnxq.spec import FEW_BITS
+
+if TYPE_CHECKING:
+    from onnxq.torch.distill import Loss, Settings
+    from onnxq.torch.executor import Executor
+    from onnxq.torch.student import Student
 
 __all__ = ["finetune"]
 
@@ -108,12 +113,10 @@ def finetune(
         OutputError: there is no place for the result or the state.
     """
     from onnxq.torch.devices import require_device
-    from onnxq.torch.distill import Settings, distill
+    from onnxq.torch.distill import Settings
     from onnxq.torch.executor import Executor
-    from onnxq.torch.resume import resumed, save, told_of_state
     from onnxq.torch.student import Student
 
-    reporter = reporter or Silent()
     _check_counts(steps=(steps, 1), batch=(batch, 1), seed=(seed, 0))
     _check_amounts(minutes=minutes, lr=lr, scale_lr=scale_lr, bias_lr=bias_lr, vary=vary, features=features)
     require_device(device)
@@ -136,23 +139,8 @@ def finetune(
     length = _Length(steps, minutes)
     rate, checks = _rate(given) if lr is None else lr, max(min(20, length.most // 10), 1)
     settings = Settings(length.most, batch, rate, scale_lr, bias_lr, vary, features, checks=checks, seed=seed)
-    start = resumed(student, resume, settings)
-    with (
-        told_of_state(resume, start),
-        reporter.phase("finetune", total=length.known, unit="steps") as advance,
-    ):
-        before, after, done = distill(
-            student,
-            master,
-            fitting,
-            choosing,
-            settings,
-            loss=loss,
-            start=start,
-            advance=advance,
-            spent=length.clock(),
-            save=lambda step, error: save(student, resume, step, settings),
-        )
+    parts = fitting, choosing
+    before, after, done = _trained(student, master, parts, settings, loss, resume, length, reporter or Silent())
     note = f"finetune: {plural(done, 'step')}, relative error on {plural(len(choosing), 'sample')} held back "
     note += f"{before:.3g} to {after:.3g}; in onnxruntime, on {plural(len(judging), 'other')}, "
     made = judge.better_of(student.result(), note, any_gain=loss is not None and after < before)
@@ -184,6 +172,35 @@ class _Length:
             return lambda: 0.0
         began, seconds = time.monotonic(), max(60 * self.minutes, 1e-9)
         return lambda: (time.monotonic() - began) / seconds
+
+
+def _trained(
+    student: Student,
+    teacher: Executor,
+    parts: tuple[Sequence[Feeds], Sequence[Feeds]],
+    settings: Settings,
+    loss: Loss | None,
+    resume: str | os.PathLike[str] | None,
+    length: _Length,
+    reporter: Reporter,
+) -> tuple[float, float, int]:
+    """Train the student, from where the file of the state left it; see :func:`onnxq.torch.distill.distill`."""
+    from onnxq.torch.distill import distill
+    from onnxq.torch.resume import resumed, save, told_of_state
+
+    start = resumed(student, resume, settings)
+    with told_of_state(resume, start), reporter.phase("finetune", total=length.known, unit="steps") as advance:
+        return distill(
+            student,
+            teacher,
+            *parts,
+            settings,
+            loss=loss,
+            start=start,
+            advance=advance,
+            spent=length.clock(),
+            save=lambda step, error: save(student, resume, step, settings),
+        )
 
 
 def _spare(place: Path | None, given: Quantized, **files: Any) -> None:

@@ -41,7 +41,7 @@ from onnxq.searching.result import Search
 from onnxq.searching.sources import digest_of_data, images_for, text_digest
 from onnxq.searching.state import State, file_digest
 from onnxq.searching.trials import Trials, report_of, run_of
-from onnxq.searching.user_metric import Run, load_metric
+from onnxq.searching.user_metric import Metric, Run, load_metric
 
 __all__ = ["search"]
 
@@ -113,12 +113,10 @@ def search(
     deadline = Deadline(after(max_minutes), reporter)
     image, eval_image = images_for(data, eval_data, image)
     require_one(data, statistics, options, image)
-    if metric is not None and eval_data is not None:
-        raise OptionError("a metric brings its own data", where="eval_data", hint="Leave one of the two out")
     beside = target.format_named(options.format).sidecars(place)
     others = {"evaluation data": eval_data, "metric": metric}
     spare(place, beside=beside, model=model, data=data, statistics=statistics, **others)
-    judge = None if metric is None else load_metric(metric)
+    judge = _own_metric(metric, eval_data)
     prepared = Prepared(model, options)
     spare(place, beside=beside, model=prepared.model)
     if isinstance(eval_data, (str, os.PathLike)):
@@ -140,9 +138,8 @@ def search(
     home = place.with_name(f"{place.name}.search") if folder is None else Path(folder)
     with made_folder(home), (state := State(home, depends_on)).beginning():
         source = _file_of(model, state)
-        if judge is not None and state.baseline is None:  # before hours of work
-            state.baseline = judge(run_of(source, options), "float model")
-            state.save()
+        if judge is not None:
+            _keep_baseline(state, judge, run_of(source, options))  # before hours of work
         known = _kept(state, lambda: given or calibrate(model, data, options=options, image=image, reporter=reporter))
     if judge is None:
         judge = agreement(model, prepared, known, eval_data, eval_image, options)
@@ -156,15 +153,35 @@ def search(
     files, report = ((), {}) if winner is None else _written(state, winner, place, prepared)
     if folder is None and not hunt.stopped:
         state.remove()
+    return _result(hunt, winner, files, report)
+
+
+def _own_metric(metric: str | Callable[[Run], object] | None, eval_data: Any) -> Metric | None:
+    """The user's metric, where there is one."""
+    if metric is not None and eval_data is not None:
+        raise OptionError("a metric brings its own data", where="eval_data", hint="Leave one of the two out")
+    return None if metric is None else load_metric(metric)
+
+
+def _keep_baseline(state: State, judge: Metric, run: Run) -> None:
+    """Measure the float model, once in a search."""
+    if state.baseline is None:
+        state.baseline = judge(run, "float model")
+        state.save()
+
+
+def _result(hunt: Hunt, winner: Attempt | None, files: tuple[Path, ...], report: dict[str, Any]) -> Search:
+    """What was found and written."""
+    trials = hunt.trials
     return Search(
-        metric=judge.name,
-        about=judge.about,
-        baseline=state.baseline,
-        max_drop=max_drop,
+        metric=trials.metric.name,
+        about=trials.metric.about,
+        baseline=trials.baseline,
+        max_drop=trials.max_drop,
         attempts=tuple(hunt.done),
         best=winner,
         stopped=hunt.stopped,
-        resumed=state.resumed,
+        resumed=trials.state.resumed,
         files=files,
         report=report,
         timed_on=trials.timed_on,
