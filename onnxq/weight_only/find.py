@@ -74,12 +74,16 @@ class Matrix:
     def bits(self, recipe: Recipe) -> int:
         """Bits that it takes: 8 where no sum evens out what rounding does, and where 4 could not be unpacked.
 
-        Where it is multiplied with, others than those asked for or chosen if they do not fit, see
-        :meth:`onnxq.weight_only.recipe.Recipe.fitting_bits`.
+        Others than those asked for or chosen if they do not fit, see
+        :meth:`onnxq.weight_only.recipe.Recipe.fitting_bits` and
+        :meth:`onnxq.weight_only.recipe.Recipe.fitting_table_bits`.
         """
         too_old = self.whole and recipe.format != "qdq"  # its opset has no Cast of 4 bits
-        if self.gathered or self.tied or too_old:
+        if too_old:
             return TABLE_BITS
+        if self.gathered or self.tied:
+            wanted = self.asked or TABLE_BITS
+            return wanted if self.whole else recipe.fitting_table_bits(self.shape[1], wanted)
         if self.experts:
             return recipe.expert_bits
         bits = self.asked or self.chosen or (TABLE_BITS if self.chooses else recipe.bits)

@@ -14,7 +14,7 @@ from onnxq.weight_only import gptq
 from onnxq.weight_only.find import Matrix
 from onnxq.weight_only.grid import Coded, block_size, chunks, decode, empty, nearest
 from onnxq.weight_only.hqq import hqq
-from onnxq.weight_only.recipe import Recipe
+from onnxq.weight_only.recipe import TABLE_BITS, Recipe
 from onnxq.weight_only.tensors import read
 
 __all__ = ["Learner", "Rows"]
@@ -63,8 +63,8 @@ class Learner:
         if not all(np.isfinite(array[part]).all() for part in chunks(*array.shape)):
             return None
         spec = self.recipe.spec(matrix.bits(self.recipe), matrix.block(self.recipe))
-        quick = matrix.gathered or (self.recipe.method == "gptq" and not matrix.multiplied)
-        if self.recipe.method == "rtn" or quick:  # 8 bits of a table leave outliers nothing to spoil
+        bytes_of_table = matrix.gathered and spec.bits == TABLE_BITS  # which leave outliers nothing to spoil
+        if self.recipe.method == "rtn" or bytes_of_table or (self.recipe.method == "gptq" and not matrix.multiplied):
             return self._nearest(weight, spec)
         if self.recipe.method == "hqq":
             made: Coded | None = hqq(weight, spec, either_sign=self.recipe.either_sign)

@@ -55,9 +55,10 @@ def remarks(matrices: Sequence[Matrix], recipe: Recipe, *, in_file: bool, halves
         *([_HALVES] if halves else []),
         *([_ROUNDED] if recipe.format == "qdq" and any(_is_rounded(matrix, recipe) for matrix in matrices) else []),
         *_about_wider([matrix for matrix in matrices if matrix.bits(recipe) > recipe.bits], recipe),
+        *_about_refused([matrix for matrix in matrices if matrix.gathered], recipe),
         *_about_tied([matrix for matrix in matrices if matrix.tied]),
         *_about_widened([matrix for matrix in matrices if _is_widened(matrix, recipe)]),
-        *_about_asked([m.asked for m in matrices if m.asked == m.bits(recipe) != recipe.bits]),
+        *_about_asked([m.asked for m in matrices if m.asked == m.bits(recipe) != recipe.bits and not m.tied]),
         *_about_blocks(sum(matrix.block(recipe) < recipe.block for matrix in matrices), recipe),
         *_about_experts(matrices, recipe),
         *shared,
@@ -74,10 +75,16 @@ def _about_wider(wider: Sequence[Matrix], recipe: Recipe) -> list[str]:
     notes = []
     for count, one, many, why in (
         (
-            sum(matrix.gathered for matrix in wider),
+            sum(matrix.gathered and not matrix.asked and not _is_deep(matrix) for matrix in wider),
             "table that rows are picked from takes",
             "tables that rows are picked from take",
             "no sum evens out the rounding of a row",
+        ),
+        (
+            sum(_is_deep(matrix) and not matrix.asked for matrix in wider),
+            "table that matrices are picked from takes",
+            "tables that matrices are picked from take",
+            "onnxruntime unpacks those of 4 half as fast (--override 'Gather=weight_bits=4' for the smaller file)",
         ),
         (
             sum(matrix.chooses and not matrix.asked for matrix in wider),
@@ -97,13 +104,36 @@ def _about_wider(wider: Sequence[Matrix], recipe: Recipe) -> list[str]:
     return notes
 
 
+def _is_deep(matrix: Matrix) -> bool:
+    """Whether whole matrices of a table are picked."""
+    return matrix.gathered and len(matrix.rows) > 1
+
+
+def _about_refused(tables: Sequence[Matrix], recipe: Recipe) -> list[str]:
+    """Of tables that cannot have the bits that an override asks for."""
+    refused = [table for table in tables if table.asked not in (None, table.bits(recipe))]
+    if not refused:
+        return []
+    has = "format=matmulnbits has 4 as well" if recipe.format == "qdq" else "4 they may have, in rows of even length"
+    takes = f"{plural(len(refused), 'table')} {'takes' if len(refused) == 1 else 'take'} {TABLE_BITS} bits"
+    return [f"{takes} and not the {refused[0].asked} asked for, which no operator picks rows of; {has}"]
+
+
 def _about_tied(tied: Sequence[Matrix]) -> list[str]:
+    """Of products that multiply with a table's integers, those whose bits nobody asked for."""
+    plain = [matrix for matrix in tied if matrix.asked is None]
     if not tied:
         return []
-    return [
+    stored = (
         f"{plural(len(tied), 'weight')} {'is' if len(tied) == 1 else 'are'} stored once with the table that holds "
-        f"the same numbers, in {TABLE_BITS} bits; --override '{tied[0].nodes[0].name}=weight_bits=4' stores it "
-        "apart: a larger file, and where one row at a time is multiplied a faster product"
+        "the same numbers"
+    )
+    if not plain:
+        return [f"{stored}, in {tied[0].asked} bits"]
+    return [
+        f"{stored}, in {TABLE_BITS} bits; --override '{plain[0].nodes[0].name}=weight_bits=4' stores it apart: a "
+        "larger file, and where one row at a time is multiplied a faster product. --override 'Gather=weight_bits=4' "
+        "stores both in 4: the smallest file, and less accurate"
     ]
 
 

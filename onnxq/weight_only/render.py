@@ -8,7 +8,8 @@ Layouts, from the operators' documentation:
 * com.microsoft::MatMulNBits: ``B`` uint8 (N, blocks, block_size * bits / 8), each block filled up and packed for
   itself, lower half first; ``scales`` (N, blocks); ``zero_points`` uint8 (N, ceil(blocks * bits / 8)), packed alike,
   and ``2^(bits - 1)`` where there are none.
-* com.microsoft::GatherBlockQuantized: uint8 in (V, ..., D), zero point 128 where there is none.
+* com.microsoft::GatherBlockQuantized: uint8 (V, ..., D * bits / 8), lower half first; zero points uint8
+  (V, ..., ceil(blocks * bits / 8)), packed alike, and ``2^(bits - 1)`` where there are none.
 
 A table dequantized as a whole would be so at every run: in the format qdq the integers and the scales of the rows are
 gathered, then dequantized.
@@ -31,7 +32,7 @@ from onnxq.graph.namer import Namer
 from onnxq.weight_only.experts import as_qmoe, expert_tensors
 from onnxq.weight_only.find import EXPERTS, Matrix
 from onnxq.weight_only.grid import Coded, block_size
-from onnxq.weight_only.recipe import TABLE_BITS, Recipe
+from onnxq.weight_only.recipe import Recipe
 from onnxq.weight_only.tensors import pack, packed_tensor
 from onnxq.weight_only.tied import constants_of_both
 from onnxq.weight_only.whole import unpack, whole_tensors
@@ -66,9 +67,12 @@ def tensors_of(coded: Coded, recipe: Recipe, matrix: Matrix) -> dict[str, ir.Ten
         return parts
     if gathered:
         codes, shape = _unsigned(coded.codes, bits), (*matrix.rows, -1)
-        parts = {"codes": packed_tensor(codes.reshape(shape), bits), "scale": ir.Tensor(coded.scale.reshape(shape))}
+        parts = {
+            "codes": ir.Tensor(pack(codes.reshape(shape), bits)),
+            "scale": ir.Tensor(coded.scale.reshape(shape)),
+        }
         if asymmetric:
-            parts["zero"] = packed_tensor(coded.zero.reshape(shape), bits)
+            parts["zero"] = ir.Tensor(pack(coded.zero.reshape(shape), bits))
         return parts
     size, (outputs, inputs) = block_size(coded.spec), coded.codes.shape
     codes = _unsigned(coded.codes, bits)
@@ -117,7 +121,7 @@ def rewrite(model: ir.Model, made: Sequence[tuple[Matrix, Parts]], recipe: Recip
                 held[owner] = (
                     _constants(graph, namer, base, parts)
                     if both is None
-                    else constants_of_both(both, parts["codes"], matrix.shape, namer)
+                    else constants_of_both(both, parts["codes"], namer)
                 )
             if matrix.experts:
                 positions = [p for p in EXPERTS if node.inputs[p] is matrix.value]
@@ -125,7 +129,7 @@ def rewrite(model: ir.Model, made: Sequence[tuple[Matrix, Parts]], recipe: Recip
                 continue
             if matrix.gathered:
                 tables[base] = held[owner]
-                _gather(node, held[owner], namer, recipe, len(matrix.rows))
+                _gather(node, held[owner], namer, recipe, matrix)
                 continue
             if apart and owner not in weights:
                 weights[owner] = _dequantize(node, namer, held[owner], f"{base}_dequantized", matrix.block(recipe))
@@ -217,12 +221,13 @@ def _product(
     _replace(node, [product, ir.node("Add", [out, bias], name=namer.node(f"{name}_bias"))])
 
 
-def _gather(node: ir.Node, inputs: Sequence[ir.Value], namer: Namer, recipe: Recipe, axis: int) -> None:
-    """Rows are picked as integers and unpacked, blocks lying along an axis of the table."""
+def _gather(node: ir.Node, inputs: Sequence[ir.Value], namer: Namer, recipe: Recipe, matrix: Matrix) -> None:
+    """Rows are picked as integers and unpacked, blocks lying along the last axis of the table."""
     indices = node.inputs[1]
     name, node.name = node.name, None
     if recipe.format == "matmulnbits":
-        attributes = {"bits": TABLE_BITS, "block_size": recipe.block, "gather_axis": 0, "quantize_axis": axis}
+        attributes = {"bits": matrix.bits(recipe), "block_size": recipe.block, "gather_axis": 0}
+        attributes["quantize_axis"] = len(matrix.rows)
         operands = [inputs[0], indices, *inputs[1:]]
         _replace(node, [ir.node("GatherBlockQuantized", operands, attributes, domain=MICROSOFT, name=name)])
         return

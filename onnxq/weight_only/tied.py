@@ -1,7 +1,7 @@
 """Tables whose rows are picked and that a product multiplies with as well: a language model's embedding, and its head.
 
-Such a table is stored once where the product can read it as it is: MatMulNBits of 8 bits lays integers, scales and zero
-points out as GatherBlockQuantized does, but for the shape of the integers.
+Such a table is stored once where the product can read it as it is: MatMulNBits lays integers, scales and zero points of
+as many bits out as GatherBlockQuantized does, but for the shape of the integers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.values import set_constant
 from onnxq.weight_only.find import Matrix
 from onnxq.weight_only.grid import chunks
-from onnxq.weight_only.recipe import TABLE_BITS, Recipe
+from onnxq.weight_only.recipe import Recipe
 from onnxq.weight_only.tensors import read, read_rows
 
 __all__ = ["constants_of_both", "for_product", "tie"]
@@ -33,17 +33,21 @@ def tie(matrices: Sequence[Matrix], recipe: Recipe) -> list[Matrix]:
     if recipe.format != "matmulnbits":
         return list(matrices)
     tables = [m for m in matrices if m.gathered and not m.whole and len(m.rows) == 1]
-    return [replace(m, tied=_table_of(m, tables, recipe)) for m in matrices]
+    found = ((m, _table_of(m, tables, recipe)) for m in matrices)
+    return [m if t is None else replace(m, tied=t.value.name or "", asked=t.asked and t.bits(recipe)) for m, t in found]
 
 
-def _table_of(matrix: Matrix, tables: Sequence[Matrix], recipe: Recipe) -> str:
-    if not matrix.multiplied or matrix.asked not in (None, TABLE_BITS):
-        return ""
-    whole = matrix.shape[1] % recipe.block == 0
-    if not whole or recipe.fitting_block(matrix.shape[1], TABLE_BITS) != recipe.block:
-        return ""
-    found = (t for t in tables if t.shape == matrix.shape and t.value.graph is matrix.value.graph)
-    return next((t.value.name or "" for t in found if _equal(matrix, t)), "")
+def _table_of(matrix: Matrix, tables: Sequence[Matrix], recipe: Recipe) -> Matrix | None:
+    """The table of the numbers, bits and blocks of a product's weight, if there is one."""
+    if not matrix.multiplied or matrix.shape[1] % recipe.block:
+        return None
+    for table in tables:
+        bits = table.bits(recipe)
+        alike = table.shape == matrix.shape and table.value.graph is matrix.value.graph
+        fits = matrix.asked in (None, bits) and recipe.fitting_block(matrix.shape[1], bits) == recipe.block
+        if alike and fits and _equal(matrix, table):
+            return table
+    return None
 
 
 def _equal(matrix: Matrix, table: Matrix) -> bool:
@@ -63,12 +67,11 @@ def for_product(codes: ir.TensorProtocol, matrix: Matrix, recipe: Recipe) -> ir.
     """The integers of a table in the shape that MatMulNBits reads, the same bytes of a file where they lie in one.
 
     Args:
-        codes: uint8, (outputs, inputs).
+        codes: uint8, (outputs, inputs * bits / 8).
         matrix: that is tied to the table.
         recipe: how it is stored.
     """
-    outputs, inputs = matrix.shape
-    shape = (outputs, inputs // recipe.block, recipe.block)
+    shape = (matrix.shape[0], matrix.shape[1] // recipe.block, recipe.block * matrix.bits(recipe) // 8)
     if isinstance(codes, ir.ExternalTensor):
         return ir.ExternalTensor(
             codes.location, codes.offset, codes.length, codes.dtype, shape=ir.Shape(shape), name=codes.name or ""
@@ -76,20 +79,18 @@ def for_product(codes: ir.TensorProtocol, matrix: Matrix, recipe: Recipe) -> ir.
     return ir.Tensor(codes.numpy().reshape(shape))
 
 
-def constants_of_both(
-    table: Sequence[ir.Value], codes: ir.TensorProtocol, shape: tuple[int, int], namer: Namer
-) -> list[ir.Value]:
+def constants_of_both(table: Sequence[ir.Value], codes: ir.TensorProtocol, namer: Namer) -> list[ir.Value]:
     """Integers, scales and zero points for a product, of which the table's integers become a Reshape.
 
     Args:
         table: its constants, initializers of a graph; the first, the integers, is one no longer.
         codes: the same integers in the shape of the product.
-        shape: of the table.
         namer: of the model.
     """
     old, *others = table
     home, name = old.graph, old.name or ""
-    assert isinstance(home, ir.Graph)
+    assert isinstance(home, ir.Graph) and old.const_value is not None
+    shape = old.const_value.shape.numpy()
     del home.initializers[name]
     codes.name = name
     held = ir.Value(name=name, shape=ir.Shape(codes.shape.numpy()), type=old.type, const_value=codes)

@@ -98,6 +98,66 @@ def test_who_asks_for_bits_gets_them(kind: str, tmp_path: Path) -> None:
     assert {a.name: a.i for a in node.attribute}["bits"] == 4
 
 
+@pytest.mark.parametrize("method", ["rtn", "hqq", "gptq"])
+@pytest.mark.parametrize("external", [False, True])
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("kind", _HEADS)
+def test_a_table_takes_the_4_bits_asked_for_and_so_does_what_is_tied_to_it(
+    kind: str, symmetric: bool, external: bool, method: str, tmp_path: Path
+) -> None:
+    """Integers, scales and zero points unpacked in exact arithmetic by the operators' documentation."""
+    width = 96  # three blocks: the last byte of zero points is half full
+    table = normal(_ROWS, width, scale=1.0)
+    proto = _model(kind, table=table, w=normal(width, width, seed=1), copy=table.T.copy())
+    source, output = save(proto, tmp_path / "m.onnx", external=external), tmp_path / "q.onnx"
+    made = {"format": "matmulnbits", "symmetric": symmetric, "accuracy_level": 0, "method": method}
+    result = quantize_weights(source, output, data=_feeds(), override="embed=weight_bits=4", **made)  # type: ignore[arg-type]
+    assert "1 weight is stored once with the table that holds the same numbers, in 4 bits" in result.notes
+    assert not any("8 bits" in note or "no data" in note for note in result.notes)
+    blocks = (_ROWS + width) * width // 32
+    zeros = 0 if symmetric else 2 * (_ROWS + width)
+    others = 256  # sizes of Reshape, and numbers too few for a data file, which are there twice
+    assert 0 <= sum(_places(output).values()) - ((_ROWS + width) * width // 2 + blocks * 4 + zeros) <= others
+    onnx.checker.check_model(str(output), full_check=True)
+    model = onnx.load(output)
+    held = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+
+    def halves(packed: np.ndarray) -> np.ndarray:
+        return np.stack([packed & 15, packed >> 4], -1).reshape(len(packed), -1)
+
+    def unpacked(node: onnx.NodeProto, place: int) -> np.ndarray:
+        codes, scale, *zero = (held[name] for name in node.input[place:] if name in held)
+        offset = halves(zero[0])[:, : width // 32] if zero else np.full(scale.shape, 8)
+        ints = halves(codes.reshape(len(codes), -1)).reshape(len(codes), -1, 32) - offset[..., None].astype(int)
+        return np.asarray((ints * scale[..., None]).reshape(len(codes), -1))
+
+    head = unpacked(next(node for node in model.graph.node if node.name == "head"), 1)
+    body = unpacked(next(node for node in model.graph.node if node.name == "body"), 1)
+    assert 15 < sqnr(table, head) < 25
+    for optimize in (False, True):
+        for feeds in _feeds(2):
+            want = head[feeds["tokens"]] @ body.T @ head.T
+            np.testing.assert_allclose(run(output, feeds, optimize=optimize)["y"], want, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("bits", "format", "has"),
+    [
+        (4, "qdq", "format=matmulnbits has 4 as well"),
+        (2, "qdq", "format=matmulnbits has 4 as well"),
+        (2, "matmulnbits", "4 they may have, in rows of even length"),
+    ],
+)
+def test_bits_that_a_table_cannot_have_are_told_of(bits: int, format: str, has: str, tmp_path: Path) -> None:
+    source, output = save(_model("copied"), tmp_path / "m.onnx"), tmp_path / "q.onnx"
+    result = quantize_weights(source, output, format=format, override=f"embed=weight_bits={bits}")
+    said = [note for note in result.notes if note.startswith("1 table")]
+    assert said == [f"1 table takes 8 bits and not the {bits} asked for, which no operator picks rows of; {has}"]
+    (table,) = (t for t in onnx.load(output).graph.initializer if t.name == "table_quantized")
+    assert table.data_type in (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)
+    assert numpy_helper.to_array(table).size == _ROWS * _WIDTH
+
+
 @pytest.mark.parametrize("options", [{"format": "qdq"}, {"format": "matmulnbits", "block": 128}])
 def test_where_the_layouts_differ_both_are_stored(options: dict[str, object], tmp_path: Path) -> None:
     """A row of 64 fills no block of 128: the product takes smaller ones."""
