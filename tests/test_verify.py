@@ -307,6 +307,17 @@ def test_another_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         examine(runtime, tmp_path / "m.onnx")
 
 
+def test_what_a_runtime_leaves_in_its_working_folder_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RKNN-Toolkit2 writes constants there. A Python named from where onnxq was called is found all the same."""
+    runtime = _runtime(tmp_path, monkeypatch, "import sys\nopen('left.npy', 'w').close()\nsys.exit('left')")
+    (tmp_path / "python").symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ONNXQ_MADE_UP_PYTHON", "./python")
+    with pytest.raises(VerificationError, match="does not take the artifact: left"):
+        examine(runtime, tmp_path / "m.onnx")
+    assert not (tmp_path / "left.npy").exists()
+
+
 def test_an_interpreter_without_what_the_script_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment is at fault then, not the artifact."""
     runtime = _runtime(tmp_path, monkeypatch, "import sys\nsys.modules['numpy'] = None\nimport common")

@@ -121,7 +121,7 @@ def examine(
         }
         (folder / "request.json").write_text(json.dumps(request))
         try:
-            done = _call(runtime, [str(folder / "request.json")], timeout)
+            done = _call(runtime, [str(folder / "request.json")], timeout, folder)
         except subprocess.TimeoutExpired as error:
             raise VerificationError(f"{runtime.title} took more than {timeout:g} s", where=f"'{model}'") from error
         except OSError as error:
@@ -144,11 +144,16 @@ def _plain(array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(np.float32) if array.dtype.name.startswith(("bfloat16", "float8")) else array
 
 
-def _call(runtime: Runtime, arguments: list[str], timeout: float) -> subprocess.CompletedProcess[str]:
-    command = [interpreter(runtime), str(runtime.worker), *arguments]
+def _call(
+    runtime: Runtime, arguments: list[str], timeout: float, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the script of a runtime in a folder: some leave files in the working folder."""
+    python = interpreter(runtime)
+    command = [os.path.abspath(python) if os.sep in python else python, str(runtime.worker), *arguments]
     here = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}  # scripts share a module
     return subprocess.run(
         command,
+        cwd=folder,
         env=here,
         capture_output=True,
         encoding="utf-8",
