@@ -119,7 +119,7 @@ def decibel(value: float) -> str:
         return "-"
     if math.isinf(value):
         return "exact" if value > 0 else "-inf"
-    return f"{value:.1f}"
+    return f"{round(value, 1) + 0.0:.1f}"  # without the sign of a zero
 
 
 def decibels(value: float) -> str:

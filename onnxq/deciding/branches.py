@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind
 from onnxq.calibration.statistics import Statistics, TensorStatistics
+from onnxq.console.terminal import decibels
 from onnxq.deciding.ties import concats_by_tie, own_qparams, sqnr_with
 from onnxq.graph.traverse import all_nodes
 from onnxq.options import Options, Override
@@ -50,8 +51,8 @@ class LostBranch:
 
     def __str__(self) -> str:
         return (
-            f"branch {self.branch!r} of Concat {self.concat!r} keeps {self.sqnr:.0f} dB with one scale for the whole "
-            f"tensor, {self.own:.0f} dB with its own"
+            f"branch {self.branch!r} of Concat {self.concat!r} keeps {decibels(self.sqnr)} with one scale for the "
+            f"whole tensor, {decibels(self.own)} with its own"
         )
 
 

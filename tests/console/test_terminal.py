@@ -76,6 +76,7 @@ def test_sizes(count: int, text: str) -> None:
 
 def test_numbers() -> None:
     assert [decibel(v) for v in (12.34, math.inf, -math.inf, math.nan)] == ["12.3", "exact", "-inf", "-"]
+    assert [decibel(v) for v in (-0.04, 0.05, -0.06)] == ["0.0", "0.1", "-0.1"]
     assert [decibels(v) for v in (12.34, math.inf, -math.inf, math.nan)] == ["12.3 dB", "exact", "-inf dB", "-"]
     assert [number(v) for v in (0.000123456, 1e9, math.nan)] == ["0.0001235", "1e+09", "-"]
     assert [plural(n, "node") for n in (0, 1, 1200)] == ["0 nodes", "1 node", "1,200 nodes"]
