@@ -84,7 +84,8 @@ def verify(
         OutputError: there is no artifact.
         VerificationError: the runtime is not installed, or does not take the artifact.
         OptionError: layers are to be compared where no runtime computes, without data, or without quantizers; or the
-            result was not written; or the timeout is not above 0.
+            result was not written; or the timeout is not above 0; or samples differ in size, for a runtime that
+            compiles for one.
         BackendError: it is no artifact of the target: it cannot be read back, nothing in it is quantized, or another
             target's table lies beside it.
     """
@@ -102,6 +103,8 @@ def verify(
     if data is not None:
         wanted = _SAMPLES if samples is None else samples
         feeds = [dict(f) for f in open_data(data, inputs_of(model), image=image, samples=wanted)]
+    if runtime is not None and runtime.one_shape:
+        _require_one_shape(runtime, feeds)
     asked = None if runtime is None else _Asked(runtime, feeds, timeout, reporter)
     seen = Examination("", "") if asked is None else asked.whole(path)
     by_layer, missing = asked.by_layer(model) if asked is not None and layers else ((), None)
@@ -131,6 +134,20 @@ def verify(
         layers_missing=missing,
         steps=runtime.steps if runtime is not None else 0,
     )
+
+
+def _require_one_shape(runtime: Runtime, feeds: Sequence[Arrays]) -> None:
+    """Refuse samples of several sizes before minutes of compiling.
+
+    Raises:
+        OptionError: they differ.
+    """
+    for feed in feeds[1:]:
+        for name, array in feed.items():
+            if array.shape != (first := feeds[0][name].shape):
+                sizes = " and ".join("x".join(map(str, shape)) for shape in (first, array.shape))
+                what = f"{runtime.title} compiles for one size, and samples of input {name!r} have {sizes}"
+                raise OptionError(what, where="data", hint="Give samples of one size, or take one (--samples 1)")
 
 
 def _seconds(timeout: float) -> float:
@@ -206,9 +223,15 @@ class _Asked:
 
     def whole(self, path: Path) -> Examination:
         """The whole model in the runtime."""
-        with self.reporter.phase(f"load in {self.runtime.title}", total=1, unit="models") as advance:
-            seen = examine(self.runtime, path, self.feeds, timeout=self.timeout)
-            advance(1)
+        title, count = self.runtime.title, len(self.feeds)
+        if not (count and self.runtime.runs):
+            with self.reporter.phase(f"load in {title}", total=1, unit="models") as advance:
+                seen = examine(self.runtime, path, self.feeds, timeout=self.timeout, advance=lambda done: advance(0))
+                advance(1)
+            return seen
+        with self.reporter.phase(f"load and run in {title}", total=count) as advance:
+            seen = examine(self.runtime, path, self.feeds, timeout=self.timeout, advance=advance)
+            advance(count)
         return seen
 
     def by_layer(self, model: ir.Model) -> tuple[tuple[LayerAgreement, ...], str | None]:

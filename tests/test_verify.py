@@ -259,6 +259,34 @@ def test_a_runtime_may_take_as_long_as_it_likes(
         examine(done, tmp_path / "m.onnx", timeout=seconds)
 
 
+def test_how_far_a_runtime_is_can_be_seen_while_it_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script ends only once somebody has seen that the first sample is done."""
+    script = f"""import json, pathlib, sys, time
+request = json.loads(pathlib.Path(sys.argv[1]).read_text())
+(pathlib.Path(request["results"]) / "0.npz").touch()
+while not pathlib.Path({str(tmp_path / "seen")!r}).exists():
+    time.sleep(0.01)
+sys.exit("that is all")"""
+    runtime = _runtime(tmp_path, monkeypatch, script)
+
+    def advance(done: int) -> None:
+        if done == 1:
+            (tmp_path / "seen").touch()
+
+    with pytest.raises(VerificationError, match="that is all"):
+        examine(runtime, tmp_path / "m.onnx", [{"x": np.zeros(2)}] * 2, advance=advance, timeout=300)
+
+
+@pytest.mark.parametrize("backend", ["qnn", "rknn"])
+def test_samples_of_several_sizes_where_a_runtime_compiles_for_one(backend: str, tmp_path: Path) -> None:
+    model = build("(float[1, 3, H, 8] x) => (float[1, 4, H, 8] y) { y = Conv (x, w) }", w=normal(4, 3, 1, 1))
+    feeds = [{"x": normal(1, 3, size, 8)} for size in (6, 8)]
+    made = onnxq.quantize(model, feeds, backend=backend, output=tmp_path / "m.onnx")
+    with pytest.raises(OptionError, match=r"for one size, and samples of input 'x' have 1x3x6x8 and 1x3x8x8") as caught:
+        onnxq.verify(made, feeds)
+    assert "--samples 1" in str(caught.value)
+
+
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
 def test_a_timeout_that_is_over_before_it_began(seconds: float, artifact: Path) -> None:
     with pytest.raises(OptionError, match=r"timeout: .* is not a number of seconds above 0"):

@@ -19,9 +19,9 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from threading import TIMEOUT_MAX
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,8 @@ MISSING = 3
 """Exit code of a script whose runtime is not installed."""
 REFUSED = 4
 """Exit code of a script whose runtime does not take the model."""
+_BEAT = 1.0
+"""Seconds between two looks at how far a script is."""
 _SAID = 8
 """Lines of what a runtime wrote that a message holds."""
 _NO_MODULE = ("ImportError: ", "ModuleNotFoundError: ")
@@ -88,6 +90,7 @@ def examine(
     samples: Sequence[Mapping[str, NDArray[Any]]] = (),
     *,
     timeout: float = 900.0,
+    advance: Callable[[int], None] = lambda done: None,
     **options: Any,
 ) -> Examination:
     """Load an artifact in its runtime, and run it where the runtime can.
@@ -97,6 +100,7 @@ def examine(
         model: path of the artifact's ONNX model.
         samples: feeds.
         timeout: seconds for all of it; more than the system can wait for are no limit.
+        advance: called about every second, while the runtime works, with the number of samples that it has computed.
         **options: see ``Runtime.options``.
 
     Raises:
@@ -121,7 +125,8 @@ def examine(
         }
         (folder / "request.json").write_text(json.dumps(request))
         try:
-            done = _call(runtime, [str(folder / "request.json")], timeout, folder)
+            arguments = [str(folder / "request.json")]
+            done = _call(runtime, arguments, timeout, folder, lambda: advance(len(list(results.glob("*.npz")))))
         except subprocess.TimeoutExpired as error:
             raise VerificationError(f"{runtime.title} took more than {timeout:g} s", where=f"'{model}'") from error
         except OSError as error:
@@ -145,22 +150,45 @@ def _plain(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _call(
-    runtime: Runtime, arguments: list[str], timeout: float, folder: Path | None = None
+    runtime: Runtime,
+    arguments: list[str],
+    timeout: float,
+    folder: Path | None = None,
+    look: Callable[[], None] = lambda: None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the script of a runtime in a folder: some leave files in the working folder."""
+    """Run the script of a runtime in a folder, some leave files in it; and look how far it is, now and then.
+
+    Raises:
+        TimeoutExpired: it took longer, and was killed.
+        OSError: there is no such Python.
+    """
     python = interpreter(runtime)
     command = [os.path.abspath(python) if os.sep in python else python, str(runtime.worker), *arguments]
     here = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}  # scripts share a module
-    return subprocess.run(
+    process = subprocess.Popen(
         command,
         cwd=folder,
         env=here,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         encoding="utf-8",
         errors="replace",  # a runtime written in C++ says what it wants
-        timeout=timeout if timeout < TIMEOUT_MAX else None,
-        check=False,
     )
+    end = time.monotonic() + timeout
+    with process:
+        try:
+            while True:
+                left = end - time.monotonic()
+                try:
+                    said, complained = process.communicate(timeout=max(0.0, min(left, _BEAT)))
+                    return subprocess.CompletedProcess(command, process.returncode, said, complained)
+                except subprocess.TimeoutExpired:
+                    if left <= _BEAT:
+                        raise
+                    look()
+        except BaseException:
+            process.kill()
+            raise
 
 
 def _read(runtime: Runtime, results: Path, samples: int) -> Examination:

@@ -23,5 +23,6 @@ RUNTIME = Runtime(
     "onnxruntime-qnn (HTP)",
     ("onnxruntime-qnn", "onnxruntime", "onnx"),
     options={"fallback": False, "arch": "73", "soc": "43", "context": "", "dlc": ""},
+    one_shape=True,
     in_parts={"fallback": True},  # a part may be one DequantizeLinear, which no HTP graph begins and ends with
 )

@@ -7,6 +7,7 @@ RUNTIME = Runtime(
     "RKNN-Toolkit2 simulator",
     ("rknn-toolkit2", "setuptools<81"),
     options={"target_platform": "rk3588"},
+    one_shape=True,
     steps=4,  # of convolutions, an offset for each channel
     reads_codes=False,  # behind an int8 input, HardSigmoid, Sigmoid and Tanh are off by up to 79 steps
 )

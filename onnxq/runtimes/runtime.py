@@ -27,6 +27,7 @@ class Runtime:
         options: what the script takes, name → default.
         in_parts: options for a model taken apart at its quantizers, see :mod:`onnxq.measuring.layerwise`.
         reads_codes: it takes integers from graph inputs as they are; else the parts quantize floats.
+        one_shape: it compiles for the sizes of the first sample, and takes no others.
         steps: by how many steps of its quantizer its integer of a layer is known to differ from onnxruntime's.
     """
 
@@ -37,6 +38,7 @@ class Runtime:
     options: Mapping[str, Any] = field(default_factory=dict)
     in_parts: Mapping[str, Any] = field(default_factory=dict)
     reads_codes: bool = True
+    one_shape: bool = False
     steps: int = 1
 
     @property
