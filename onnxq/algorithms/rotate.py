@@ -6,7 +6,8 @@ become finer (Chee et al., QuIP: 2-Bit Quantization of Large Language Models Wit
 et al., QuaRot: Outlier-Free 4-Bit Inference in Rotated LLMs, 2024, section 4). Nothing is left of it at run time.
 
 It takes tensors that only linear layers and residual Adds touch (see :mod:`onnxq.algorithms.channels.streams`), as the
-bottlenecks of MobileNetV2 and EfficientNet are; an activation in between lets no rotation pass.
+bottlenecks of MobileNetV2 and EfficientNet are, and what the blocks of a transformer add to where they normalize what
+they read. No rotation passes an activation, nor a normalization whose result is added to, as in BERT.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def apply(draft: FloatDraft, tries: int = 4) -> None:
     turnings = []
     for number, stream in enumerate(streams):
         random = np.random.default_rng((draft.options.seed, number))
-        found = (rotation(stream.size, random) for _ in range(tries))
+        found = (rotation(stream.size, random, keeps_mean=stream.centred) for _ in range(tries))
         turnings.append(_Turning(stream, min(found, key=lambda matrix: _error(nodes, stream, matrix, specs))))
     outcome = keep_what_helps(draft, turnings)
     kept = [streams[index] for index in outcome.kept]
@@ -91,15 +92,20 @@ def apply(draft: FloatDraft, tries: int = 4) -> None:
     draft.notes.append(said)
 
 
-def rotation(size: int, random: np.random.Generator) -> Matrix:
+def rotation(size: int, random: np.random.Generator, *, keeps_mean: bool = False) -> Matrix:
     """An orthogonal matrix, (size, size), any as likely as any other.
 
     Args:
         size: 1 or more.
         random: where it comes from.
+        keeps_mean: of those that leave the mean of a vector, and so a vector of ones, as it is.
     """
-    made, triangle = np.linalg.qr(random.standard_normal((size, size)))
-    return np.asarray(made * np.sign(np.diag(triangle)))
+    if not keeps_mean:
+        made, triangle = np.linalg.qr(random.standard_normal((size, size)))
+        return np.asarray(made * np.sign(np.diag(triangle)))
+    ones = np.full((size, 1), size**-0.5)
+    rest = np.linalg.qr(np.hstack([ones, random.standard_normal((size, size - 1))]))[0][:, 1:]
+    return np.asarray(ones @ ones.T + rest @ rotation(size - 1, random) @ rest.T)
 
 
 def _error(nodes: Mapping[str, ir.Node], stream: Stream, matrix: Matrix, specs: Specs) -> float:

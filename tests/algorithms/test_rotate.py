@@ -53,6 +53,25 @@ def bottlenecks(*, outliers: bool, blocks: int = 3) -> onnx.ModelProto:
     return build("(float[1, 3, 8, 8] x) => (float[1, 10, 1, 1] y) {" + "\n".join(lines) + "}", **constants)
 
 
+def blocks(outlier: float, count: int = 2) -> onnx.ModelProto:
+    """Blocks that add to what they read normalized; the normalizations make one channel stand out."""
+    lines = ["s0 = MatMul (x, first)"]
+    constants: dict[str, Any] = {"first": normal(12, WIDTH), "last": normal(WIDTH, 10)}
+    for i in range(count + 1):
+        constants |= {f"g{i}": 1.0 + 0.2 * normal(WIDTH, seed=i), f"b{i}": 0.2 * normal(WIDTH, seed=9 + i)}
+        constants[f"g{i}"][3] *= outlier
+        lines.append(f"n{i} = LayerNormalization (s{i}, g{i}, b{i})")
+        if i < count:
+            up, down = normal(WIDTH, 2 * WIDTH, seed=20 + i), normal(2 * WIDTH, WIDTH, seed=30 + i)
+            up[3] /= outlier
+            constants |= {f"u{i}": up, f"d{i}": down}
+            lines += [f"h{i} = MatMul (n{i}, u{i})", f"r{i} = Relu (h{i})", f"d_{i} = MatMul (r{i}, d{i})"]
+            lines.append(f"s{i + 1} = Add (s{i}, d_{i})")
+    constants["last"][3] /= outlier
+    lines.append(f"y = MatMul (n{count}, last)")
+    return build("(float[1, 16, 12] x) => (float[1, 16, 10] y) {" + "\n".join(lines) + "}", **constants)
+
+
 def drafted(model: onnx.ModelProto, feeds: Feeds, options: Options = ROTATED) -> FloatDraft:
     """A float draft that was rotated."""
     made = load(model)
@@ -82,6 +101,12 @@ def test_outliers_are_no_longer_in_the_way(bits: int) -> None:
         for names in (("bias_correction",), ("rotate", "bias_correction"))
     )
     assert rotated >= plain + 2.0
+
+
+def test_channels_that_stand_out_behind_normalizations() -> None:
+    model, feeds = blocks(outlier=40.0), images(1, 16, 12, samples=24)
+    plain, rotated = (quantize_checked(model, feeds, options, least=None).worst for options in (PLAIN, ROTATED))
+    assert rotated >= plain + 6.0
 
 
 def test_the_float_model_stays_what_it_is() -> None:

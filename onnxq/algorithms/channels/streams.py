@@ -2,29 +2,51 @@
 
 What a stream holds may be multiplied by an orthogonal matrix along its channels, if the weights and biases of the
 layers that make it are multiplied by it as well, and those of the layers that read it by its transpose. The bottlenecks
-of MobileNetV2 and EfficientNet with their residual Adds are such, or two linear layers in a row.
+of MobileNetV2 and EfficientNet with their residual Adds are such, or two linear layers in a row, and what the blocks of
+a transformer add to where each normalizes what it reads: a normalization lets through what keeps lengths and the mean,
+once its factors are those of the layers behind it (Ashkboos et al., SliceGPT: Compress Large Language Models by
+Deleting Rows and Columns, 2024, section 3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.graph.layer import Layer, Refusal, as_layer, replace_constant
+from onnxq.algorithms.channels.growth import Growth, mixing_layer
+from onnxq.algorithms.channels.norms import Norm, find_norms
+from onnxq.graph.layer import Layer, replace_constant
 from onnxq.graph.lookup import Lookup
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.plan import Plan
 
-__all__ = ["Matrix", "Stream", "find_streams", "quantized_streams", "turn", "turned_weights"]
+__all__ = ["Matrix", "Scaling", "Stream", "find_streams", "quantized_streams", "turn", "turned_weights"]
 
 Matrix = NDArray[np.float64]
-_Place = tuple[ir.Value, int]
-"""A tensor, and the axis of its channels, negative from the end."""
+
+
+_Place = tuple[str, int]
+"""The name of a node and the index of an input, which is constant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """What a normalization in a stream multiplies by and adds at its end.
+
+    Attributes:
+        factors: where they are, None for none.
+        offsets: where they are, None for none.
+        readers: nodes of the layers that read what it makes.
+    """
+
+    factors: _Place | None
+    offsets: _Place | None
+    readers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +58,9 @@ class Stream:
         tensors: their names.
         writers: nodes of the layers that make some of the tensors, in the order of the graph.
         readers: nodes of the layers that read some.
-        constants: node, index of its input, and axis of the channels, of constants that are added.
+        constants: node, index of its input, and axis of the channels, of constants that are added or picked from.
+        scalings: of the normalizations in between.
+        centred: whether one of them takes the mean over the channels away.
     """
 
     size: int
@@ -44,6 +68,8 @@ class Stream:
     writers: tuple[str, ...]
     readers: tuple[str, ...]
     constants: tuple[tuple[str, int, int], ...]
+    scalings: tuple[Scaling, ...]
+    centred: bool
 
 
 def find_streams(model: ir.Model) -> list[Stream]:
@@ -54,15 +80,15 @@ def find_streams(model: ir.Model) -> list[Stream]:
     """
     found: list[Stream] = []
     seen: set[ir.Value] = set()
+    norms = {node: norm for norm in find_norms(model) for node in norm.nodes}
     for node in all_nodes(model):
-        layer = _mixing(node)
+        layer = mixing_layer(node)
         if layer is None or node.outputs[0] in seen:
             continue
-        growth = _Growth(layer.out_channels())
-        growth.spread((node.outputs[0], _axis(layer)))
+        growth = Growth.of(layer, norms)
         seen |= growth.axes.keys()
         if growth.closed and growth.size > 1 and growth.readers:
-            found.append(growth.stream())
+            found.append(_stream(growth))
     return found
 
 
@@ -77,88 +103,6 @@ def quantized_streams(model: ir.Model, plan: Plan) -> list[Stream]:
     return [stream for stream in find_streams(model) if not quantized.isdisjoint((*stream.writers, *stream.readers))]
 
 
-@dataclass(slots=True)
-class _Growth:
-    """A stream that grows from one of its tensors until it holds all that must change together."""
-
-    size: int
-    axes: dict[ir.Value, int] = field(default_factory=dict)
-    writers: dict[ir.Node, None] = field(default_factory=dict)
-    readers: dict[ir.Node, None] = field(default_factory=dict)
-    constants: dict[tuple[ir.Node, int], int] = field(default_factory=dict)
-    closed: bool = True
-
-    def spread(self, start: _Place) -> None:
-        """Find all the tensors; ``closed`` tells whether everything that touches them can take part."""
-        waiting = [start]
-        while waiting:
-            value, axis = waiting.pop()
-            if value in self.axes:
-                self.closed &= self.axes[value] == axis
-                continue
-            self.axes[value] = axis
-            node = value.producer()
-            self.closed &= node is not None and not value.is_graph_output()
-            if node is not None:
-                waiting += self._made(node, axis)
-            for use in value.uses():
-                waiting += self._read(use.node, use.idx, value, axis)
-
-    def stream(self) -> Stream:
-        """What was found."""
-        return Stream(
-            self.size,
-            tuple(value.name or "" for value in self.axes),
-            tuple(node.name or "" for node in self.writers),
-            tuple(node.name or "" for node in self.readers),
-            tuple((node.name or "", index, axis) for (node, index), axis in self.constants.items()),
-        )
-
-    def _made(self, node: ir.Node, axis: int) -> list[_Place]:
-        """What else is of the stream, since a node makes one of its tensors."""
-        layer = _mixing(node)
-        if layer is not None:
-            self.closed &= layer.out_channels() == self.size and _axis(layer) == axis
-            self.writers[node] = None
-            return []
-        return self._passed(node, axis)
-
-    def _read(self, node: ir.Node, index: int, value: ir.Value, axis: int) -> list[_Place]:
-        """What else is of the stream, since a node reads one of its tensors."""
-        if node.domain == "" and node.op_type in ("Shape", "Size"):
-            return []
-        if node.graph is not value.graph:
-            return self._open()
-        layer = _mixing(node)
-        if layer is not None:
-            self.closed &= index == 0 and layer.in_channels() == self.size and _axis(layer) == axis
-            self.readers[node] = None
-            return []
-        return self._passed(node, axis)
-
-    def _passed(self, node: ir.Node, axis: int) -> list[_Place]:
-        """Inputs and output of a node that treats all channels alike, and no value otherwise than linearly."""
-        passing = _passing_inputs(node, axis)
-        if passing is None:
-            return self._open()
-        places = [(node.outputs[0], axis)]
-        for index in passing:
-            value = node.inputs[index]
-            assert value is not None
-            array = constant_array(value)
-            if array is None:
-                places.append((value, axis))
-                continue
-            each = array.ndim >= -axis and array.shape[axis] == self.size
-            self.closed &= each or array.size == 1  # what differs by position alone would grow with the channels
-            self.constants[node, index] = axis
-        return places
-
-    def _open(self) -> list[_Place]:
-        self.closed = False
-        return []
-
-
 def turned_weights(nodes: Mapping[str, ir.Node], stream: Stream, matrix: Matrix) -> Iterator[tuple[ir.Node, Matrix]]:
     """The layers of a stream with the weights, float64, that they have where it is multiplied by an orthogonal matrix.
 
@@ -167,13 +111,22 @@ def turned_weights(nodes: Mapping[str, ir.Node], stream: Stream, matrix: Matrix)
     Args:
         nodes: of the model, by name.
         stream: one of its streams.
-        matrix: (C, C) orthogonal; channel i becomes the sum over j of ``matrix[i, j]`` times channel j.
+        matrix: (C, C) orthogonal; channel i becomes the sum over j of ``matrix[i, j]`` times channel j. Where the
+            stream is centred, each of its rows has the sum 1.
     """
-    for names, writes in ((stream.writers, True), (stream.readers, False)):
-        for name in names:
-            layer = _mixing(nodes[name])
-            assert layer is not None
-            yield layer.node, _along(matrix, layer.array(), layer.out_axis() if writes else layer.in_axis())
+    for name in stream.writers:
+        layer = _layer(nodes, name)
+        yield layer.node, _along(matrix, layer.array(), layer.out_axis())
+    factors = {
+        reader: _numbers(nodes, scaling.factors).reshape(-1)
+        for scaling in stream.scalings
+        if scaling.factors
+        for reader in scaling.readers
+    }
+    for name in stream.readers:
+        layer = _layer(nodes, name)
+        weight = layer.scaled_inputs(factors[name]) if name in factors else layer.array()
+        yield layer.node, _along(matrix, weight, layer.in_axis())
 
 
 def turn(lookup: Lookup, stream: Stream, matrix: Matrix) -> None:
@@ -188,72 +141,52 @@ def turn(lookup: Lookup, stream: Stream, matrix: Matrix) -> None:
     for node, weight in turned_weights(nodes, stream, matrix):
         _replace(lookup, node, 1, weight)
     for name in stream.writers:
-        layer = _mixing(nodes[name])
-        assert layer is not None
+        layer = _layer(nodes, name)
         bias = layer.bias_array()
         if bias is not None:
             if layer.node.op_type == "Gemm":
                 layer.node.attributes["beta"] = ir.AttrFloat32("beta", 1.0)
             _replace(lookup, layer.node, 2, _along(matrix, _whole(bias, -1, stream.size), -1))
     for name, index, axis in stream.constants:
-        node = nodes[name]
-        array = constant_array(node.inputs[index])
-        assert array is not None
-        _replace(lookup, node, index, _along(matrix, _whole(array.astype(np.float64), axis, stream.size), axis))
+        array = _numbers(nodes, (name, index))
+        _replace(lookup, nodes[name], index, _along(matrix, _whole(array, axis, stream.size), axis))
+    for scaling in stream.scalings:
+        factors = _numbers(nodes, scaling.factors) if scaling.factors else np.ones(1)
+        if scaling.offsets:
+            node, index = nodes[scaling.offsets[0]], scaling.offsets[1]
+            _replace(lookup, node, index, _along(matrix, _numbers(nodes, scaling.offsets) / factors, -1))
+        if scaling.factors:
+            _replace(lookup, nodes[scaling.factors[0]], scaling.factors[1], np.ones_like(factors))
 
 
-def _mixing(node: ir.Node) -> Layer | None:
-    """A node as a layer that reads and makes all channels alike, with a weight of its own; None when it is none."""
-    try:
-        layer = as_layer(node)
-    except Refusal:
-        return None
-    if layer is None or layer.groups != 1 or layer.weight.dtype != ir.DataType.FLOAT:
-        return None
-    if len(layer.weight.uses()) != 1 or layer.weight.is_graph_output():
-        return None
-    if node.op_type == "MatMul" and len(layer.array_shape()) != 2:
-        return None
-    if node.op_type == "Gemm" and node.attributes.get_int("transA", 0) == 1:
-        return None
+def _stream(growth: Growth) -> Stream:
+    return Stream(
+        growth.size,
+        tuple(value.name or "" for value in growth.tensors()),
+        tuple(node.name or "" for node in growth.writers),
+        tuple(node.name or "" for node in growth.readers),
+        tuple((node.name or "", index, axis) for (node, index), axis in growth.constants.items()),
+        tuple(_scaling(norm, readers) for norm, readers in growth.norms.items()),
+        any(norm.centred for norm in growth.norms),
+    )
+
+
+def _scaling(norm: Norm, readers: Sequence[ir.Node]) -> Scaling:
+    factors, offsets = ((p[0].name or "", p[1]) if p else None for p in (norm.factors, norm.offsets))
+    return Scaling(factors, offsets, tuple(node.name or "" for node in readers))
+
+
+def _layer(nodes: Mapping[str, ir.Node], name: str) -> Layer:
+    layer = mixing_layer(nodes[name])
+    assert layer is not None
     return layer
 
 
-def _axis(layer: Layer) -> int:
-    """Of the channels of what a layer reads and makes, from the end."""
-    return 1 - len(layer.array_shape()) if layer.is_conv else -1
-
-
-def _passing_inputs(node: ir.Node, axis: int) -> tuple[int, ...] | None:
-    """Inputs whose channels are those of the output; None where mixing channels does not pass through the node."""
-    if node.domain != "":
-        return None
-    match node.op_type:
-        case "Add" | "Sub":
-            return (0, 1)
-        case "Identity":
-            return (0,)
-        case "AveragePool" | "GlobalAveragePool":
-            value = node.inputs[0]
-            on_second = value is not None and value.shape is not None and len(value.shape) == 1 - axis
-            return (0,) if on_second else None
-        case "Pad":
-            return (0,) if _pads_with_zeros(node, axis) else None
-    return None
-
-
-def _pads_with_zeros(node: ir.Node, axis: int) -> bool:
-    """Whether a Pad puts zeros on other axes than that of the channels."""
-    if node.attributes.get_string("mode", "constant") != "constant":
-        return False
-    inputs = [*node.inputs, None, None, None]
-    pads, filling = constant_array(inputs[1]), inputs[2]
-    if pads is None or inputs[3] is not None:
-        return False
-    rank = pads.size // 2
-    number = constant_array(filling)
-    zeros = filling is None or (number is not None and not number.any())
-    return zeros and not pads.reshape(2, rank)[:, axis].any()
+def _numbers(nodes: Mapping[str, ir.Node], place: _Place) -> Matrix:
+    """A constant that a node reads."""
+    array = constant_array(nodes[place[0]].inputs[place[1]])
+    assert array is not None
+    return array.astype(np.float64)
 
 
 def _whole(array: Matrix, axis: int, size: int) -> Matrix:

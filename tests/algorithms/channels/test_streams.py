@@ -56,7 +56,7 @@ def turned(model: onnx.ModelProto, seed: int = 0) -> tuple[int, onnx.ModelProto]
     random = np.random.default_rng(seed)
     lookup = Lookup(made)
     for stream in streams:
-        turn(lookup, stream, rotation(stream.size, random))
+        turn(lookup, stream, rotation(stream.size, random, keeps_mean=stream.centred))
     return len(streams), ir.to_proto(made)
 
 
