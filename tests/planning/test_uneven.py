@@ -65,11 +65,14 @@ def test_what_is_folded_is_what_rounds_as_well(spread: float, largest: float, ga
         assert any(f"{wider:.0f} dB coarser" in str(note) for note in prepared.notes)
 
 
-def test_a_layer_of_a_channel_each_has_a_scale_for_each() -> None:
+@pytest.mark.parametrize("groups", [2, 4])
+def test_groups_of_channels_have_scales_of_their_own(groups: int) -> None:
     text = (
         "g (float[1,4,3,3] x) => (float[1,4,3,3] y) "
-        "{ r = Relu(x) \n n = BatchNormalization(r, one, zero, zero, var) \n y = Conv <group = 4> (n, w) }"
+        f"{{ r = Relu(x) \n n = BatchNormalization(r, one, zero, zero, var) \n y = Conv <group = {groups}> (n, w) }}"
     )
     one, zero = np.ones(4, np.float32), np.zeros(4, np.float32)
-    prepared = Prepared(build(text, w=random(4, 1, 1, 1), one=one, zero=zero, var=f32([1e-6, 1, 1, 1e6])), Options())
+    variance = f32([1e-6, 1, 1, 1e6])
+    model = build(text, w=random(4, 4 // groups, 1, 1), one=one, zero=zero, var=variance)
+    prepared = Prepared(model, Options())
     assert ops(prepared.model) == ["Relu", "Conv"]
