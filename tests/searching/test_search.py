@@ -1,15 +1,9 @@
-"""The search on a small model: what it tries, what it writes, its exit codes, and going on after a kill."""
+"""The search on a small model: what it tries, what wins, and what is refused."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,77 +13,15 @@ import pytest
 from numpy.typing import NDArray
 
 import onnxq
-from onnxq import DataError, MetricError, OptionError, Options, Search
-from onnxq.cli import main
-from onnxq.console import deadline
-from onnxq.effort import UNTRIED
-from onnxq.measuring.metrics import sqnr
+from onnxq import DataError, MetricError, OptionError, Options
 from onnxq.searching import candidates, trials
 from onnxq.searching.user_metric import Run
 from tests.models import build, images, normal, untouched
+from tests.searching.hunting import decibels, find, names, small_model
 
 Array = NDArray[Any]
-HELD = images(2, 8, 6, 6, samples=3, seed=77)
 
-
-def small_model() -> onnx.ModelProto:
-    """Three convolutions; the weights of the first are of very different sizes."""
-    return build(
-        """(float[2, 8, 6, 6] x) => (float[2, 4, 6, 6] y) {
-            [one] a = Conv <pads = [1, 1, 1, 1]> (x, u)
-            r = Relu (a)
-            [two] b = Conv <pads = [1, 1, 1, 1]> (r, v)
-            s = Relu (b)
-            [three] y = Conv (s, w)
-        }""",
-        u=normal(16, 8, 3, 3, seed=1) ** 3,
-        v=normal(16, 16, 3, 3, seed=2),
-        w=normal(4, 16, 1, 1, seed=3),
-    )
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two algorithms, and no real measuring of time: float layers cost, 16 bits cost more."""
-    monkeypatch.setattr(
-        candidates,
-        "installed_algorithms",
-        lambda: [a for a in onnxq.installed_algorithms() if a.NAME in ("bias_correction", "equalize")],
-    )
-    monkeypatch.setattr(trials.Trials, "_time", by_operators)
-
-
-def by_operators(self: trials.Trials, model: Path, options: Options) -> float:
-    types = {i.data_type for i in onnx.load(model).graph.initializer}
-    return 0.5 + 0.1 * len(options.exclude) + (1.0 if onnx.TensorProto.UINT16 in types else 0.0)
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    onnx.save(small_model(), tmp_path / "m.onnx")
-    return tmp_path / "m.onnx"
-
-
-def decibels(model: Path) -> Callable[[Run], float]:
-    """SQNR against the float model on samples that calibration has not seen, at most 100 dB."""
-    float_run = Run(model)
-    expected = [float_run(feed)["y"] for feed in HELD]
-
-    def closeness(run: Run) -> float:
-        got = [run(feed)["y"] for feed in HELD]
-        return min(100.0, sqnr(np.stack(expected), np.stack(got)))
-
-    return closeness
-
-
-def find(model: Path, max_drop: float, **more: Any) -> Search:
-    more = {"metric": decibels(model), "options": Options(placement="all"), **more}
-    data = images(2, 8, 6, 6, samples=8)
-    return onnxq.search(model, data, output=model.with_name("q.onnx"), max_drop=max_drop, **more)
-
-
-def names(found: Search) -> list[str]:
-    return [attempt.level for attempt in found.attempts]
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def test_another_search_into_the_same_output_is_refused(model: Path) -> None:
@@ -227,65 +159,6 @@ def test_ranges_at_each_run_are_not_what_was_asked_for(recurrent: Path, options:
     assert [a.name for a in found.attempts] == ["default"]
 
 
-def test_an_interrupted_search_goes_on_and_ends_the_same(model: Path) -> None:
-    options = Options(placement="all", algorithms=("bias_correction",))
-    whole = find(model, 45.0, options=options)
-    expected = model.with_name("q.onnx").read_bytes()
-    count = len({a.digest for a in whole.attempts})
-    assert count > 3
-    measure, left = decibels(model), [0]
-
-    def stopping(run: Run) -> float:
-        left[0] -= 1
-        if left[0] == 0:
-            raise KeyboardInterrupt
-        return measure(run)
-
-    resumed = []
-    for stop in (1, 2, 3, count + 1):
-        model.with_name("q.onnx").unlink()
-        left[0] = stop
-        told = r"is in '.*q\.onnx\.search': the same command goes on from it$" if stop > 1 else "^$"
-        with pytest.raises(KeyboardInterrupt, match=told):
-            find(model, 45.0, metric=stopping, options=options)
-        assert model.with_name("q.onnx.search").exists() == (stop > 1), "nothing was known yet"
-        assert not model.with_name("q.onnx").exists()
-        found = find(model, 45.0, metric=stopping, options=options)
-        assert model.with_name("q.onnx").read_bytes() == expected
-        assert [a.name for a in found.attempts] == [a.name for a in whole.attempts]
-        resumed.append(found.resumed)
-    assert resumed[:2] == [0, 0] and resumed[2] >= 1 and resumed[3] == len(whole.attempts) - 1
-
-
-def test_a_write_of_the_state_may_be_cut_anywhere(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    find(model, 80.0)
-    expected = model.with_name("q.onnx").read_bytes()
-    measure = decibels(model)
-    real, left = os.replace, {"before": 0, "after": 0}
-
-    def cut(source: Any, target: Any) -> None:
-        for when in left:
-            if when == "after":
-                real(source, target)
-            left[when] -= 1
-            if left[when] == 0:
-                raise KeyboardInterrupt
-
-    cuts = 0
-    monkeypatch.setattr(os, "replace", cut)
-    for stop in range(1, 12):
-        for when in left:
-            left[when] = stop
-            try:
-                find(model, 80.0, metric=measure)
-            except KeyboardInterrupt:
-                cuts += 1
-                find(model, 80.0, metric=measure)
-            assert model.with_name("q.onnx").read_bytes() == expected
-            left[when] = 0
-    assert cuts >= 10
-
-
 def test_what_changed_is_refused(model: Path) -> None:
     folder = model.with_name("memory")
     measure = decibels(model)
@@ -303,59 +176,6 @@ def test_what_changed_is_refused(model: Path) -> None:
     onnx.save(build("(float[2, 8, 6, 6] x) => (float[2, 8, 6, 6] y) { y = Relu (x) }"), model)
     with pytest.raises(OptionError, match="different model"):
         find(model, 80.0, metric=measure, folder=folder)
-
-
-def test_time_runs_out_and_the_search_goes_on_later(model: Path) -> None:
-    measure = decibels(model)
-    found = find(model, 1.0, metric=measure, max_minutes=0.0)
-    assert found.stopped and not found.met
-    assert names(found) == ["default"]
-    assert model.with_name("q.onnx").exists()
-    more = find(model, 1.0, metric=measure)
-    assert not more.stopped and more.resumed == 1
-    assert len(more.attempts) > 5
-
-
-class Late:
-    """Time that is up once so many phases of a title have made a step."""
-
-    def __init__(self, title: str, phases: int = 1) -> None:
-        self.title, self.left, self.seen, self.now = title, phases, list[str](), 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    @contextmanager
-    def phase(self, title: str, total: int | None = None, unit: str = "samples") -> Iterator[Callable[[int], None]]:
-        self.seen.append(title)
-        self.left -= title == self.title
-
-        def advance(done: int) -> None:
-            self.now = 1e6 if self.left <= 0 else 0.0
-
-        yield advance
-
-
-def test_an_attempt_that_trains_ends_when_the_time_is_up(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed = [a for a in onnxq.installed_algorithms() if a.NAME in ("adaround", "bias_correction")]
-    monkeypatch.setattr(candidates, "installed_algorithms", lambda: installed)
-    measure, late = decibels(model), Late("adaround")
-    monkeypatch.setattr(deadline, "time", late)
-    found = find(model, 1.0, metric=measure, max_minutes=5.0, reporter=late)
-    assert late.seen[-1] == "adaround" and late.seen.count("adaround") == 1
-    assert found.stopped and len(found.attempts) > 2 and not any("adaround" in a.name for a in found.attempts)
-    assert model.with_name("q.onnx").exists()
-    more = find(model, 1.0, metric=measure)
-    assert more.resumed == len(found.attempts) and any("adaround" in a.name for a in more.attempts)
-
-
-def test_a_first_attempt_of_effort_best_ends_with_what_it_has(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    late = Late("find the best")
-    monkeypatch.setattr(deadline, "time", late)
-    found = find(model, 1.0, options=Options(placement="all", effort="best"), max_minutes=5.0, reporter=late)
-    assert found.stopped and names(found) == ["default"]
-    (untried,) = (note for note in found.report["notes"] if note.startswith(UNTRIED))
-    assert "minmax" in untried
 
 
 def test_the_metric_is_asked_for_the_float_model_before_any_work(model: Path) -> None:
@@ -466,100 +286,3 @@ def test_a_wrong_drop(model: Path, value: Any) -> None:
 
 
 # -- the command line
-
-
-@pytest.fixture
-def arguments(model: Path) -> list[str]:
-    """Of a run whose metric is that of `decibels`; ``kill`` beside the metric's file says at which call to die."""
-    folder = model.parent
-    np.savez(folder / "d.npz", x=np.stack([feed["x"] for feed in images(2, 8, 6, 6, samples=8)]))
-    (folder / "score.py").write_text(
-        """
-import os, pathlib, signal
-from tests.searching.test_search import decibels
-HERE = pathlib.Path(__file__).parent
-
-def score(run):
-    kill = HERE / "kill"
-    if kill.exists():
-        left = int(kill.read_text()) - 1
-        kill.write_text(str(left))
-        if not left:
-            kill.unlink()
-            os.kill(os.getpid(), signal.SIGKILL)
-    return decibels(HERE / "m.onnx")(run)
-"""
-    )
-    metric = ["--metric", str(folder / "score.py") + ":score"]
-    return ["quantize", str(model), "--data", str(folder / "d.npz"), "--placement", "all", *metric]
-
-
-def test_exit_codes_and_the_table(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = ["-o", str(tmp_path / "q.onnx")]
-    assert main([*arguments, *out, "--max-drop", "80"]) == 0
-    shown = capsys.readouterr()
-    for word in ("float", "tried", "drop", "speed", "default", "meets"):
-        assert word in shown.out
-    assert "1. default: metric" in shown.err
-    assert main([*arguments, *out, "--max-drop", "1"]) == 4
-    shown = capsys.readouterr()
-    assert "TARGET NOT MET" in shown.out
-    assert (tmp_path / "q.onnx").exists()
-    assert main([*arguments, *out, "--max-drop", "1", "--max-minutes", "0", "--json"]) == 4
-    document = json.loads(capsys.readouterr().out)
-    assert (document["met"], document["stopped"], len(document["attempts"])) == (False, True, 1)
-    assert document["report"]["quantized_nodes"] == 3
-
-
-def test_flags_of_the_search_need_a_target(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*arguments, "-o", str(tmp_path / "q.onnx")]) == 2
-    for flag, value in (("--max-drop", "-1"), ("--max-drop", "nan"), ("--max-minutes", "-1")):
-        assert main([*arguments, "-o", str(tmp_path / "q.onnx"), "--max-drop", "1", flag, value]) == 2
-        assert f"{flag}: {float(value)} is not a number of at least 0" in capsys.readouterr().err
-
-
-def test_a_metric_mended_after_its_first_call_is_measured(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    score = tmp_path / "mine.py"
-    score.write_text("def f(run):\n    return run(None)['logit']\n")
-    command = [*arguments[:-1], f"{score}:f", "-o", str(tmp_path / "q.onnx"), "--max-drop", "1", "-q"]
-    assert main(command) == 1
-    assert "float model: it raised" in capsys.readouterr().err
-    score.write_text("def f(run):\n    return 1.0\n")
-    assert main(command) == 0
-    assert not (tmp_path / "q.onnx.search").exists()
-
-
-def test_a_folder_takes_the_result(arguments: list[str], tmp_path: Path) -> None:
-    assert main([*arguments, "-o", str(tmp_path / "out"), "--max-drop", "100", "-q"]) == 0
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["m_onnxruntime.onnx"]
-
-
-def test_a_config_file_may_hold_them(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = tmp_path / "c.toml"
-    config.write_text(f'max-drop = 80\nmetric = "{arguments[-1]}"\n')
-    assert main([*arguments[:-2], "-o", str(tmp_path / "q.onnx"), "--config", str(config), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["max_drop"] == 80
-    config.write_text('max-drop = "80"\n')
-    assert main([*arguments, "-o", str(tmp_path / "q.onnx"), "--config", str(config)]) == 1
-
-
-def test_killed_half_way_and_started_again_it_gives_the_same_bytes(arguments: list[str], tmp_path: Path) -> None:
-    """In processes of their own, with time really measured; killed in the metric of the third model."""
-
-    def run(name: str) -> int:
-        command = [sys.executable, "-m", "onnxq", *arguments, "-q", "-o", str(tmp_path / name / "q.onnx")]
-        (tmp_path / name).mkdir(exist_ok=True)
-        return subprocess.run([*command, "--max-drop", "61", "--algorithm", "bias_correction"], check=False).returncode
-
-    whole = run("a")
-    (tmp_path / "kill").write_text("4")
-    assert run("b") == -signal.SIGKILL
-    assert not (tmp_path / "b" / "q.onnx").exists()
-    state = json.loads((tmp_path / "b" / "q.onnx.search" / "state.json").read_text())
-    assert len({attempt["digest"] for attempt in state["attempts"]}) == 2
-    assert run("b") == whole
-    assert (tmp_path / "a" / "q.onnx").read_bytes() == (tmp_path / "b" / "q.onnx").read_bytes()
