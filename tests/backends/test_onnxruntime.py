@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 
 import onnxq
 from onnxq import Options
+from onnxq.graph.files.save import to_proto
 from onnxq.ort.session import Session
-from tests.models import build, images, normal
+from tests.graph.helpers import run
+from tests.models import build, f32, feeds_for, images, normal
 from tests.planning.test_planner import recurrent, residual, transformer
 
 ALL = Options(placement="all")
@@ -339,3 +342,32 @@ def test_a_silu_between_convolutions_runs_in_integers(tmp_path: Path) -> None:
     assert ops.count("QLinearConv") == 2 and {"QLinearSigmoid", "QLinearMul"} <= set(ops)
     assert not {"Sigmoid", "Mul", "QuickGelu"} & set(ops)
     assert q.verification is not None and q.verification.worst is not None and q.verification.worst[1].sqnr > 30
+
+
+@pytest.mark.parametrize(
+    ("slopes", "written"),
+    [
+        ((0.25, -1.5), {"Mul": 1, "Max": 1}),
+        ((0.25, 1.5), {"Relu": 1, "Min": 1, "Mul": 1, "Add": 1}),
+        ((0.25, 0.0), {"Relu": 1, "Min": 1, "Mul": 1, "Add": 1}),  # an infinite number times 0 is none
+    ],
+)
+def test_a_prelu_of_a_feature_map_does_not_branch_on_each_element(
+    slopes: tuple[float, float], written: dict[str, int]
+) -> None:
+    text = "(float[2, 16, n] x) => (float[2, 16, n] y) { y = PRelu (x, slope) }"
+    model = build(text, slope=f32(slopes).reshape(2, 1, 1))
+    feeds = feeds_for(model, n=16)
+    made = onnxq.quantize(model, feeds, options=Options(exclude=("*",)))
+    result = to_proto(made.rendered())
+    assert Counter(node.op_type for node in result.graph.node) == written
+    special = f32([0, np.inf, -np.inf, np.nan, 3e38, -3e38, 1e-45])[np.newaxis, np.newaxis].repeat(16, 1).repeat(2, 0)
+    for feed in (*feeds, {"x": special}):
+        np.testing.assert_array_equal(run(result, feed)[0], run(model, feed)[0])
+    assert [kept.op for kept in onnxq.plan(result).kept_float] == ["PRelu"], "what reads it finds the operator"
+
+
+def test_a_small_prelu_stays_one_node() -> None:
+    model = build("(float[1, 64] x) => (float[1, 64] y) { y = PRelu (x, slope) }", slope=normal(64))
+    made = onnxq.quantize(model, feeds_for(model), options=Options(exclude=("*",)))
+    assert [node.op_type for node in made.rendered().graph] == ["PRelu"]

@@ -24,7 +24,8 @@ __all__ = ["fuse_prelu"]
 def fuse_prelu(model: ir.Model) -> list[Note]:
     """Replace ``Relu(x) + a (x - |x|) / 2``, ``Relu(x) - a Relu(-x)`` and ``Relu(x) + a Min(x, 0)`` by PRelu.
 
-    One slope for all is a LeakyRelu. The same numbers, but for the rounding of products of constants.
+    ``Max(x, a x)`` is one too, where no slope is above 1. One slope for all is a LeakyRelu. The same numbers, but for
+    the rounding of products of constants.
 
     Args:
         model: changed in place; constants must be folded and shapes known.
@@ -38,34 +39,51 @@ def fuse_prelu(model: ir.Model) -> list[Note]:
 
 
 def _fuse(node: ir.Node, namer: Namer) -> bool:
-    if node.domain != "" or node.op_type not in ("Add", "Sub") or not isinstance(node.graph, ir.Graph):
+    if node.domain != "" or len(node.inputs) != 2 or not isinstance(node.graph, ir.Graph):
         return False
-    for index in (0, 1) if node.op_type == "Add" else (0,):
-        relu, rest = _made_by(node.inputs[index], "Relu"), node.inputs[1 - index]
-        source = relu.inputs[0] if relu is not None else None
-        if relu is None or source is None or source.dtype is not ir.DataType.FLOAT:
+    for index in (0, 1):
+        read, rest = node.inputs[index], node.inputs[1 - index]
+        found = _as_maximum(read, rest) if node.op_type == "Max" else _as_sum(node.op_type, index, read, rest)
+        if found is None or found[0].dtype is not ir.DataType.FLOAT or not _fits(found[1], found[0]):
             continue
-        found = _negative_part(rest, source)
-        if found is None:
-            continue
-        slope, chain = found
-        slope = -slope if node.op_type == "Sub" else slope
-        if not _fits(slope, source):
-            continue
-        former = [relu, *chain, node]
+        source, slope, chain = found
         if slope.size == 1:
             made = ir.node("LeakyRelu", [source], {"alpha": float(slope.item())}, name=node.name)
         else:
             constant = set_constant(node.graph, namer, f"{node.name}_slope", slope.astype(np.float32))
             made = ir.node("PRelu", [source, constant], name=node.name)
-        stand_for(made, former)
+        stand_for(made, [*chain, node])
         node.graph.insert_before(node, [made])
         rename_output(made.outputs[0], node.outputs[0])
         remove_nodes([node])
-        for left in (relu, *reversed(chain)):  # from the last on: nobody else reads them
+        for left in reversed(chain):  # from the last on: nobody else reads them
             remove_nodes([left])
         return True
     return False
+
+
+def _as_sum(
+    op: str, index: int, positive: ir.Value | None, negative: ir.Value | None
+) -> tuple[ir.Value, AnyArray, list[ir.Node]] | None:
+    """What a sum or difference is a PRelu of, its slope, and the nodes that go, where its operands are both halves."""
+    if op != "Add" and (op != "Sub" or index != 0):
+        return None
+    relu = _made_by(positive, "Relu")
+    source = relu.inputs[0] if relu is not None else None
+    found = _negative_part(negative, source) if source is not None else None
+    if relu is None or source is None or found is None:
+        return None
+    slope, chain = found
+    return source, -slope if op == "Sub" else slope, [relu, *chain]
+
+
+def _as_maximum(source: ir.Value | None, scaled: ir.Value | None) -> tuple[ir.Value, AnyArray, list[ir.Node]] | None:
+    """The same of the larger of a tensor and a multiple of it."""
+    product = _made_by(scaled, "Mul")
+    if source is None or product is None or source not in product.inputs:
+        return None
+    slope = constant_array(product.inputs[1 - list(product.inputs).index(source)])
+    return (source, slope, [product]) if slope is not None and slope.size and (slope <= 1).all() else None
 
 
 def _negative_part(value: ir.Value | None, source: ir.Value) -> tuple[AnyArray, list[ir.Node]] | None:

@@ -12,7 +12,8 @@ from tests.graph.helpers import apply, build, f32, ops, random
 
 FEEDS = {"u": random(2, 8, 3)}
 CONSTANTS = {
-    "slope": random(3, seed=1),
+    "slope": 0.3 * random(3, seed=1),
+    "steep": f32([0.2, 1.5, 0.3]),
     "half": f32(0.5),
     "zero": f32(0),
     "few": f32([0.2]),
@@ -37,6 +38,10 @@ OTHERS = [
     "n = Min(x, half) \n m = Mul(slope, n) \n t = Add(p, m)",  # bends elsewhere
     "n = Neg(x) \n r = Relu(n) \n m = Mul(r, slope) \n t = Sub(m, p)",  # falls
     "n = Neg(x) \n r = Relu(n) \n m = Mul(r, slope) \n a = Add(p, m) \n t = Mul(a, m)",  # read elsewhere
+    "m = Mul(x, slope) \n t = Max(p, m)",
+    "m = Mul(x, steep) \n t = Max(x, m)",  # above 1 it is the other half that has the slope
+    "m = Mul(x, slope) \n t = Max(x, m, u)",
+    "m = Mul(x, slope) \n t = Min(x, m)",
 ]
 
 
@@ -54,6 +59,12 @@ def test_the_operator_takes_the_place_of_the_chain(body: str) -> None:
     model, notes = apply(fuse, build(text(body), **CONSTANTS), FEEDS)
     assert ops(model) == ["Tanh", "PRelu", "Sin"]
     assert notes == [Note("fuse_prelu", "", "1 chains replaced by PRelu")]
+
+
+@pytest.mark.parametrize("body", ["m = Mul(slope, x) \n t = Max(x, m)", "m = Mul(x, slope) \n t = Max(m, x)"])
+def test_the_larger_of_a_tensor_and_a_multiple_of_it_is_one(body: str) -> None:
+    model, _ = apply(fuse, build(text(body).replace("p = Relu(x)", ""), **CONSTANTS), FEEDS)
+    assert ops(model) == ["Tanh", "PRelu", "Sin"]
 
 
 def test_one_slope_for_all_is_a_leaky_relu() -> None:
