@@ -19,7 +19,7 @@ from onnxq.options.one_value import once
 from onnxq.plugins import OWN
 from onnxq.suggest import nearest
 
-__all__ = ["Choice", "algorithm_named", "chosen", "run", "whole_model"]
+__all__ = ["Choice", "algorithm_named", "chosen", "require_a_plan", "run", "whole_model"]
 
 _GROUP = "onnxq.algorithms"
 STAGES = ("float", "options", "numbers")
@@ -99,6 +99,22 @@ def whole_model(texts: Sequence[str]) -> Choice | None:
         return choice if choice.stage == WHOLE else None
     chosen(texts)
     return None
+
+
+def require_a_plan(texts: Sequence[str]) -> None:
+    """Refuse an algorithm that has no plan.
+
+    Raises:
+        OptionError: it decides while it works, or there is no such algorithm.
+    """
+    whole = whole_model(texts)
+    if whole is not None:
+        raise OptionError(
+            f"there is no plan of {whole.name!r}: it is a pipeline of its own, which decides while it works",
+            where="algorithm",
+            hint=f"'onnxq quantize MODEL --algorithm {whole.text} -o OUT.onnx' makes the result, and lists what is "
+            f"quantized and what stays float. In Python: {whole.called}",
+        )
 
 
 def run(choices: Sequence[Choice], draft: FloatDraft | Draft) -> None:

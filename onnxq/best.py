@@ -27,7 +27,8 @@ from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.console.deadline import Deadline, TimeIsUpError
 from onnxq.console.progress import Reporter
 from onnxq.deciding.cut_off import cut_off
-from onnxq.deciding.decider import Decider, Stages
+from onnxq.deciding.decider import Decider
+from onnxq.deciding.stages import Stages
 from onnxq.effort import TRIED, UNTRIED, algorithms_of
 from onnxq.errors import OnnxqError
 from onnxq.measuring.noise import output_noise

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
+from onnxq.console.deadline import after
+from onnxq.errors import OptionError
 from onnxq.options import Options
+from onnxq.options.one_value import check_amount
 from onnxq.spec import FEW_BITS
 
-__all__ = ["TRIED", "UNTRIED", "algorithms_of", "improves", "learns", "samples_to_keep"]
+__all__ = ["TRIED", "UNTRIED", "algorithms_of", "end_of", "improves", "learns", "samples_to_keep"]
 
 TRIED = "best: "
 """How notes begin that say what effort ``best`` has tried."""
@@ -43,3 +48,21 @@ def samples_to_keep(options: Options) -> int:
     asked = (options.weight_bits, *(change.weight_bits for _, change in options.override))
     few = any(bits is not None and bits <= FEW_BITS for bits in asked)
     return _LEARNED_FROM_IN_FEW_BITS if few else _LEARNED_FROM
+
+
+def end_of(max_minutes: float | None, options: Options) -> float:
+    """The time of ``time.monotonic`` at which what takes long ends.
+
+    Raises:
+        OptionError: the minutes are no number of at least 0, or nothing here takes long.
+    """
+    if max_minutes is None:
+        return math.inf
+    check_amount("max_minutes", max_minutes)
+    if not improves(options):
+        raise OptionError(
+            "has an effect on effort 'best' only, without algorithms of your own choice",
+            where="max_minutes",
+            hint="Leave it out, or ask for effort 'best'",
+        )
+    return after(max_minutes)

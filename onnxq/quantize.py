@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,21 +11,20 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxq.algorithm_choice import whole_model
+from onnxq.algorithm_choice import require_a_plan
 from onnxq.backend import Backend
 from onnxq.calibration.statistics import Statistics, model_digest
-from onnxq.console.deadline import after, end_of_share
+from onnxq.console.deadline import end_of_share
 from onnxq.console.progress import Reporter, Silent
 from onnxq.console.terminal import listed
-from onnxq.effort import improves
-from onnxq.errors import OptionError, OutputError
+from onnxq.effort import end_of
+from onnxq.errors import OutputError
 from onnxq.graph.shapes import inputs_of_unknown_size, shapes_of_one, sizes_at
 from onnxq.job import Job
 from onnxq.locations import artifact_path, require_file, require_output, require_several, spare
 from onnxq.notes.aloud import say
 from onnxq.observe import observe, require_one, too_few_kept
 from onnxq.options import ImageOptions, Options
-from onnxq.options.one_value import check_amount
 from onnxq.plan import Plan
 from onnxq.planning.given_shapes import check_shapes
 from onnxq.planning.one_way import require_one_way
@@ -67,7 +65,7 @@ def plan(
     """
     options = Options.of(options)
     target = backend_named(backend)
-    _require_a_plan(options)
+    require_a_plan(options.algorithms)
     target.require(options)
     prepared = Prepared(model, options)
     check_shapes(prepared.model, shapes or {})
@@ -81,22 +79,6 @@ def plan(
             UNKNOWN_DIM,
         )
     return plan_fitted(fitted, target, options, shapes)
-
-
-def _require_a_plan(options: Options) -> None:
-    """Refuse an algorithm that has no plan.
-
-    Raises:
-        OptionError: it decides while it works, or there is no such algorithm.
-    """
-    whole = whole_model(options.algorithms)
-    if whole is not None:
-        raise OptionError(
-            f"there is no plan of {whole.name!r}: it is a pipeline of its own, which decides while it works",
-            where="algorithm",
-            hint=f"'onnxq quantize MODEL --algorithm {whole.text} -o OUT.onnx' makes the result, and lists what is "
-            f"quantized and what stays float. In Python: {whole.called}",
-        )
 
 
 def plan_fitted(
@@ -183,7 +165,7 @@ def quantize(
         OnnxqError: anything that goes wrong, see :mod:`onnxq.errors`; nothing is written then.
     """
     options, reporter = Options.of(options), reporter or Silent()
-    until = _until(max_minutes, options)
+    until = end_of(max_minutes, options)
     job = Job(backend, options)
     require_output(output)
     paths = [] if output is None else [artifact_path(output, model, backend)]
@@ -224,7 +206,7 @@ def quantize_all(
         OnnxqError: anything that goes wrong, see :mod:`onnxq.errors`; nothing is written then.
     """
     options, reporter = Options.of(options), reporter or Silent()
-    until = _until(max_minutes, options)
+    until = end_of(max_minutes, options)
     names = names_of(backends)
     require_several(output)
     jobs = for_each_target(names, names, lambda name: Job(name, options))
@@ -268,24 +250,6 @@ def _run(
         share = end_of_share(until, len(jobs) - len(results))
         results.append(_warned(job.run(prepared, fit, statistics, reporter, share), said))
     return results
-
-
-def _until(max_minutes: float | None, options: Options) -> float:
-    """The time of ``time.monotonic`` at which what takes long ends.
-
-    Raises:
-        OptionError: the minutes are no number of at least 0, or nothing here takes long.
-    """
-    if max_minutes is None:
-        return math.inf
-    check_amount("max_minutes", max_minutes)
-    if not improves(options):
-        raise OptionError(
-            "has an effect on effort 'best' only, without algorithms of your own choice",
-            where="max_minutes",
-            hint="Leave it out, or ask for effort 'best'",
-        )
-    return after(max_minutes)
 
 
 def _warned(result: Quantized, said: Sequence[str]) -> Quantized:

@@ -9,7 +9,7 @@ from typing import TypedDict
 import onnx_ir as ir
 
 from onnxq.algorithm import Draft
-from onnxq.algorithm_choice import Choice, run
+from onnxq.algorithm_choice import Choice
 from onnxq.algorithms.layerwise.round_kernels import round_kernels
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.calibration.roles import few
@@ -20,6 +20,7 @@ from onnxq.console.terminal import plural
 from onnxq.deciding.idle import idle_bodies
 from onnxq.deciding.masks import find_masks
 from onnxq.deciding.rescue import extent
+from onnxq.deciding.stages import Stages, run_on
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import MADE
 from onnxq.measuring.judging import telling
@@ -32,14 +33,12 @@ from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 
-__all__ = ["SEARCH", "Decider", "Made", "Runtime", "Stages"]
+__all__ = ["SEARCH", "Decider", "Made", "Runtime"]
 
 SEARCH = "find what hurts"
 """Title of the progress of searches."""
 Made = tuple[Quantized, list[str]]
 """A quantized model, and what the algorithms say of it."""
-Stages = dict[tuple[str, ...], tuple[ir.Model, Plan, dict[str, QParams], list[str]]]
-"""Algorithms, as they were written → the model, plan, numbers and notes that they leave, one after the other."""
 
 
 class Runtime(TypedDict):
@@ -242,7 +241,7 @@ class Decider:
         draft = Draft(model.clone(), model, plan, numbers, self.target, options, statistics, self._sizes, reporter)
         if self._rounds:
             round_kernels(draft.model, plan, numbers, statistics.measured.kernels.setdefault(model, {}))
-        _run_on(choices, draft, stages)
+        run_on(choices, draft, stages)
         said += [note for note in self._adjusted(draft.model, draft.plan, draft.numbers) if note not in said]
         return self._made(draft.model, draft.plan, draft.numbers), [*draft.notes, *said]
 
@@ -271,22 +270,6 @@ class Decider:
         for node in self.model.graph.all_nodes():
             if node.name and node.name in plan.quantized and (rule := row(self.target, node)) is not None:
                 yield node, rule
-
-
-def _run_on(choices: Sequence[Choice], draft: Draft, stages: Stages | None) -> None:
-    """Apply algorithms to a draft, from where ``stages`` knows them on; what those leave that take long is added."""
-    if stages is None:
-        run(choices, draft)
-        return
-    texts = tuple(choice.text for choice in choices)
-    known = next((done for done in range(len(choices), 0, -1) if texts[:done] in stages), 0)
-    if known:
-        model, draft.plan, numbers, notes = stages[texts[:known]]
-        draft.model, draft.numbers, draft.notes = model.clone(), dict(numbers), list(notes)
-    for done, choice in enumerate(choices[known:], start=known + 1):
-        run([choice], draft)
-        if not choice.quick:
-            stages[texts[:done]] = draft.model.clone(), draft.plan, dict(draft.numbers), list(draft.notes)
 
 
 def _nodes_touching(model: ir.Model, plan: Plan, bad: Mapping[str, str]) -> dict[str, str]:
