@@ -37,6 +37,8 @@ class Rewritten:
         details: what the passes did, in order.
         verification: what running the result showed.
         stored: node name → operator, of the nodes that compute in float and whose weights are stored as integers.
+        wider: node name → flag that gives its weight 8 bits, of the nodes whose weights take fewer.
+        all_wider: the flag that gives all of them 8 bits; empty where there are none.
     """
 
     algorithm: str
@@ -47,6 +49,8 @@ class Rewritten:
     details: Sequence[str]
     verification: Verification
     stored: Mapping[str, str] = field(default_factory=dict)
+    wider: Mapping[str, str] = field(default_factory=dict)
+    all_wider: str = ""
 
     def report(self) -> dict[str, Any]:
         """JSON-ready data: counts, every node that stayed float and why, and the verification."""

@@ -70,8 +70,9 @@ def shortfall_of_whole(args: argparse.Namespace, result: Rewritten, whole: Choic
         suspects = _suspects(
             args, result.files[0], lambda t: t.node if t.node in integer else t.tensor if t.quantized else None
         )
-    first = f"--exclude '{next(iter(suspects))}'" if suspects else "'onnxq compare' to see where"
-    tries = (first, f"--algorithm {whole.name} left out")
+    worst_node = next(iter(suspects), None)
+    first = "'onnxq compare' to see where" if worst_node is None else f"--exclude '{worst_node}'"
+    tries = (result.wider.get(worst_node or "", first), result.all_wider or f"--algorithm {whole.name} left out")
     return Shortfall(worst[0], worst[1].sqnr, args.options.min_sqnr, suspects, tries)
 
 

@@ -31,7 +31,7 @@ from onnxq.weight_only.job import Job
 from onnxq.weight_only.learn import Learner
 from onnxq.weight_only.mix import require_folder, write_choice
 from onnxq.weight_only.recipe import FASTEST, Recipe
-from onnxq.weight_only.remarks import remarks, title, why_slow
+from onnxq.weight_only.remarks import more_bits, remarks, title, why_slow
 from onnxq.weight_only.render import rewrite
 from onnxq.weight_only.tied import tie
 
@@ -160,7 +160,11 @@ def rewrite_weights(
         notes, details = [*chosen, *notes], [*details, *job.mixture.details()]
         if save:
             write_choice(Path(save), job.mixture, model, recipe, options)
-    return Rewritten(title(recipe), made, quantized, job.kept, notes, details, verification)
+    wider = more_bits([matrix for matrix, _ in job.made], recipe)
+    everywhere = "--algorithm weight_only:bits=8" if wider else ""
+    return Rewritten(
+        title(recipe), made, quantized, job.kept, notes, details, verification, wider=wider, all_wider=everywhere
+    )
 
 
 def _found(prepared: Prepared, options: Options, recipe: Recipe) -> tuple[ir.Model, list[Matrix], list[Kept]]:

@@ -10,7 +10,7 @@ from onnxq.notes.reasons import to_exclude
 from onnxq.weight_only.find import Matrix
 from onnxq.weight_only.recipe import FASTEST, TABLE_BITS, Recipe
 
-__all__ = ["remarks", "title", "why_slow"]
+__all__ = ["more_bits", "remarks", "title", "why_slow"]
 
 _NAMED = 4
 """Layers that a remark names."""
@@ -32,6 +32,12 @@ def why_slow(recipe: Recipe, quantized: Mapping[str, str]) -> str:
         "unpacking weights costs more than it gains with the rows of these samples; with one at a time, as decoders "
         f"generate, it mostly gains. {to_exclude(Counter(quantized.values()))}"
     )
+
+
+def more_bits(matrices: Sequence[Matrix], recipe: Recipe) -> dict[str, str]:
+    """Reader → the flag that gives its weight 8 bits, of weights that take fewer."""
+    names = (node.name or "" for matrix in matrices if matrix.bits(recipe) < TABLE_BITS for node in matrix.nodes)
+    return {name: f"--override '{name}=weight_bits={TABLE_BITS}'" for name in names}
 
 
 def title(recipe: Recipe) -> str:
@@ -132,8 +138,8 @@ def _about_tied(tied: Sequence[Matrix]) -> list[str]:
         return [f"{stored}, in {tied[0].asked} bits"]
     return [
         f"{stored}, in {TABLE_BITS} bits; --override '{plain[0].nodes[0].name}=weight_bits=4' stores it apart: a "
-        "larger file, and where one row at a time is multiplied a faster product. --override 'Gather=weight_bits=4' "
-        "stores both in 4: the smallest file, and less accurate"
+        "larger file, and one row at a time is multiplied faster. --override 'Gather=weight_bits=4' stores both in 4: "
+        "the smallest file, and less accurate"
     ]
 
 

@@ -83,6 +83,37 @@ def test_a_model_that_is_quantized_already(tmp_path: Path) -> None:
         assert told.endswith("1 MatMulNBits: already quantized in the input model. Give the float model")
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_result_below_the_floor_is_told_what_gives_it_more_bits(
+    bits: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is told can be done and is better; where weights have 8 bits, they are left float."""
+    proto = build(
+        "(float[N, 64] x) => (float[N, 48] y) { [first] h = MatMul (x, a)\n r = Relu (h)\n [last] y = MatMul (r, b) }",
+        a=normal(64, 64),
+        b=normal(64, 48, seed=1),
+    )
+    np.savez(tmp_path / "d.npz", x=normal(32, 64, seed=2, scale=1.0))
+    argv = ["quantize", str(save(proto, tmp_path / "m.onnx")), "--data", str(tmp_path / "d.npz"), "--min-sqnr", "90"]
+    argv += ["-o", str(tmp_path / "q.onnx")]
+    said, found = [], []
+    for flags in (
+        [f"weight_only:bits={bits}"],
+        ["weight_only", "--override", "first=weight_bits=8"],
+        ["weight_only:bits=8"],
+    ):
+        assert main([*argv, "--algorithm", *flags]) == 3
+        out = capsys.readouterr().out
+        said.append(next(line for line in out.splitlines() if line.startswith("Try ")))
+        found.append(float(out.split("SQNR ")[1].split()[0]))
+    if bits == 8:
+        assert said[0].startswith("Try --exclude '") and said[0].endswith("' or --algorithm weight_only left out.")
+        return
+    assert said[0] == "Try --override 'first=weight_bits=8' or --algorithm weight_only:bits=8."
+    assert said[1] == "Try --override 'last=weight_bits=8' or --algorithm weight_only:bits=8."
+    assert found[0] + 1 < found[1] < found[2] - 10
+
+
 def test_of_many_outputs_the_worst_are_shown_and_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A decoder gives its logits first, and then two caches a layer, which are often worse."""
     caches = [f"c{k}" for k in range(20)]
