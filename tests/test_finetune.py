@@ -334,7 +334,7 @@ def test_weights_are_computed_once_a_step_however_many_samples(monkeypatch: pyte
     assert not trainer.joined
     samples = [{"ids": torch.from_numpy(f["ids"])} for f in feeds]
     sum(trainer._loss(f, student.constants()) / len(samples) for f in samples).backward()  # type: ignore[union-attr]
-    wanted = [p.grad.clone() for p in trainer.learned if p.grad is not None]
+    wanted = [p.grad.clone() for p in trainer.annealed.learned if p.grad is not None]
     calls: list[FreeWeight] = []
     value = FreeWeight.value
 
@@ -345,7 +345,7 @@ def test_weights_are_computed_once_a_step_however_many_samples(monkeypatch: pyte
     monkeypatch.setattr(FreeWeight, "value", counted)
     trainer.step(0.0)
     assert len(calls) == len(student.weights)
-    for grad, want in zip([p.grad for p in trainer.learned if p.grad is not None], wanted, strict=True):
+    for grad, want in zip([p.grad for p in trainer.annealed.learned if p.grad is not None], wanted, strict=True):
         torch.testing.assert_close(grad, want, rtol=1e-4, atol=1e-7)
 
 

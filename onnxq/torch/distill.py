@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from onnxq.errors import ModelError, OptionError
+from onnxq.errors import OptionError
 from onnxq.torch.executor import Executor
 from onnxq.torch.student import Student
+from onnxq.torch.training import Annealed, may_be_joined
 from onnxq.torch.vary import vary
 
 __all__ = ["Loss", "Settings", "distill"]
@@ -86,7 +87,7 @@ def distill(
     """
     trainer = _Trainer(student, teacher, fitting, held, settings, loss)
     before = best = trainer.error()
-    best_state = trainer.state()
+    best_state = trainer.annealed.state()
     share = start / settings.steps
     looks, done = int(share * settings.checks), start
     for step in range(start, settings.steps):
@@ -98,14 +99,14 @@ def distill(
             looks = int(share * settings.checks)
             now = trainer.error()
             if now < best:
-                best, best_state = now, trainer.state()
-            current = trainer.state()
-            trainer.restore(best_state)
+                best, best_state = now, trainer.annealed.state()
+            current = trainer.annealed.state()
+            trainer.annealed.restore(best_state)
             save(done, best)
             if share >= 1:
                 break
-            trainer.restore(current)
-    trainer.restore(best_state)
+            trainer.annealed.restore(current)
+    trainer.annealed.restore(best_state)
     return before, best, done
 
 
@@ -123,21 +124,15 @@ class _Trainer:
         self.fitting = [_tensors(sample, student.device) for sample in fitting]
         self.generator = torch.Generator().manual_seed(settings.seed)
         rates = {"weights": settings.lr, "scales": settings.scale_lr, "biases": settings.bias_lr}
-        self.groups = [(part, rates[name]) for name, part in student.learned.items() if part and rates[name]]
-        self.learned = [p for part, _ in self.groups for p in part]
-        if not self.learned:
-            raise ModelError("there is nothing to train", hint="No weight or scale of this model can be learned")
-        self.adam = torch.optim.Adam([{"params": part, "lr": lr} for part, lr in self.groups])
-        self.joined = self._joins()
+        self.annealed = Annealed((part, rates[name], True) for name, part in student.learned.items())
+        self.joined = may_be_joined(self.fitting, teacher.run)
         self.held = [_tensors(sample, student.device) for sample in held]
         with torch.no_grad():
             self.exact = [self._outputs(teacher.run(feeds)) for feeds in self.held]
 
     def step(self, share: float) -> None:
         """One step, with the learning rates of a share of the training."""
-        for group, (_, lr) in zip(self.adam.param_groups, self.groups, strict=True):
-            group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * share))
-        self.adam.zero_grad(set_to_none=True)
+        self.annealed.begin(share)
         order = torch.randperm(len(self.fitting), generator=self.generator)[: self.settings.batch].tolist()
         batch = [vary(self.fitting, index, self.settings.vary, self.generator) for index in order]
         if self.joined:
@@ -149,7 +144,7 @@ class _Trainer:
         reached = [(constants[name], end.grad) for name, end in ends.items() if end.grad is not None]
         if reached:
             torch.autograd.backward([c for c, _ in reached], [grad for _, grad in reached])
-        self.adam.step()
+        self.annealed.end()
 
     def error(self) -> float:
         """Squared distance of the outputs over their squared size, on the samples held back; of the worst output."""
@@ -170,14 +165,6 @@ class _Trainer:
         if self.loss is not None:
             return custom / max(len(self.held), 1)
         return max((noise[n] / max(signal[n], 1e-30) for n in noise), default=math.inf)
-
-    def state(self) -> list[Tensor]:
-        return [p.detach().clone() for p in self.learned]
-
-    def restore(self, state: Sequence[Tensor]) -> None:
-        with torch.no_grad():
-            for p, saved in zip(self.learned, state, strict=True):
-                p.copy_(saved)
 
     def _outputs(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: found[name] for name in self.student.outputs}
@@ -214,28 +201,6 @@ class _Trainer:
             hint = "Guard divisions and logarithms in it, or train with a smaller learning rate"
             raise OptionError(f"gave {float(found)}", where="loss", hint=hint)
         return found.reshape(())
-
-    def _joins(self) -> bool:
-        """Whether samples may be run together, joined along the first axis."""
-        if len(self.fitting) < 2:
-            return False
-        first, second = self.fitting[:2]
-        shapes = [{n: tuple(x.shape) for n, x in sample.items()} for sample in self.fitting]
-        if any(s != shapes[0] for s in shapes) or not all(shapes[0].values()):
-            return False
-        try:
-            with torch.no_grad():
-                both = self.teacher.run({n: torch.cat([first[n], second[n]]) for n in first})
-                apart = [self.teacher.run(sample) for sample in (first, second)]
-        except (ModelError, RuntimeError):  # a shape written into the graph: samples are run one by one
-            return False
-        for name, x in both.items():
-            if apart[0][name].ndim == 0:
-                return False
-            alone = torch.cat([a[name] for a in apart])
-            if x.shape != alone.shape or not torch.allclose(x, alone, rtol=1e-3, atol=1e-4 * float(alone.abs().max())):
-                return False
-        return True
 
 
 def _tensors(sample: Feeds, device: str) -> dict[str, Tensor]:

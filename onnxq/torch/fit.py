@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
-from onnxq.errors import ModelError
+from onnxq.torch.training import Annealed, may_be_joined
 from onnxq.torch.unit import Samples, Unit
 from onnxq.torch.weights import FreeWeight, RoundedWeight
 
@@ -76,7 +75,7 @@ def learn(unit: Unit, settings: Settings, advance: Callable[[int], None] = lambd
     generator = torch.Generator().manual_seed(settings.seed)
     trainer = _Trainer(unit, settings, generator)
     before = unit.error(unit.held, unit.present)
-    best, best_state = unit.error(unit.held, unit.hard()), trainer.state()
+    best, best_state = unit.error(unit.held, unit.hard()), trainer.annealed.state()
     every = max(settings.iterations // _CHECKS, 1)
     for step in range(settings.iterations):
         trainer.step(step)
@@ -85,9 +84,9 @@ def learn(unit: Unit, settings: Settings, advance: Callable[[int], None] = lambd
             trainer.dropping(0.0)
             now = unit.error(unit.held, unit.hard())
             if now < best:
-                best, best_state = now, trainer.state()
+                best, best_state = now, trainer.annealed.state()
     trainer.dropping(0.0)
-    trainer.restore(best_state)
+    trainer.annealed.restore(best_state)
     return Fit(before, best)
 
 
@@ -102,15 +101,12 @@ class _Trainer:
             ]
         biases = list(unit.moves.values()) if settings.bias_lr else []
         weights = [p for w in unit.weights.values() for p in w.learned]
-        given = ((weights, settings.lr), (scales, settings.scale_lr), (biases, settings.bias_lr))
-        self.groups = [(part, lr) for part, lr in given if part]
-        self.learned = [p for part, _ in self.groups for p in part]
-        self.adam = torch.optim.Adam([{"params": part, "lr": lr} for part, lr in self.groups])
+        of_weights = (weights, settings.lr, not self.rounded)
+        self.annealed = Annealed((of_weights, (scales, settings.scale_lr, True), (biases, settings.bias_lr, True)))
         for grid in unit.distinct_grids:
             grid.generator = generator
         self.joined = _joins(unit)
         self.pull = [0.0] * len(self.rounded)
-        self.weights = weights
         self.unit_of_error = _power(unit.fitting.targets)
 
     def dropping(self, share: float) -> None:
@@ -120,22 +116,11 @@ class _Trainer:
     def step(self, step: int) -> None:
         settings = self.settings
         share = step / settings.iterations
-        for group, (part, lr) in zip(self.adam.param_groups, self.groups, strict=True):
-            constant = bool(self.rounded) and part is self.weights
-            group["lr"] = lr if constant else lr * 0.5 * (1 + float(np.cos(np.pi * share)))
-        self.adam.zero_grad(set_to_none=True)
+        self.annealed.begin(share)
         self.dropping(settings.drop)
         self._error().backward()  # type: ignore[no-untyped-call]
         self._regularize(share)
-        self.adam.step()
-
-    def state(self) -> list[Tensor]:
-        return [p.detach().clone() for p in self.learned]
-
-    def restore(self, state: Sequence[Tensor]) -> None:
-        with torch.no_grad():
-            for p, saved in zip(self.learned, state, strict=True):
-                p.copy_(saved)
+        self.annealed.end()
 
     def _error(self) -> Tensor:
         samples, settings = self.unit.fitting, self.settings
@@ -200,21 +185,6 @@ def _power(targets: Sequence[Tensor]) -> float:
 def _joins(unit: Unit) -> bool:
     """Whether samples may be run together, joined along the first axis."""
     samples = unit.fitting
-    if len(samples) < 2:
-        return False
-    shapes = [{n: tuple(x.shape) for n, x in row.items()} for row in samples.inputs]
-    targets = [tuple(t.shape) for t in samples.targets]
-    if any(s != shapes[0] for s in shapes) or any(t != targets[0] for t in targets):
-        return False
-    if not targets[0] or not all(shape for shape in shapes[0].values()):
-        return False
-    try:
-        with torch.no_grad():
-            feeds = {n: torch.cat([samples.inputs[0][n], samples.inputs[1][n]]) for n in unit.executor.inputs}
-            both = unit.output(feeds, unit.present)
-            alone = torch.cat([unit.output(samples.inputs[i], unit.present) for i in (0, 1)])
-    except (ModelError, RuntimeError):  # a shape written into the graph: samples are run one by one
-        return False
-    return both.shape == alone.shape and bool(
-        torch.allclose(both, alone, rtol=1e-3, atol=1e-4 * float(alone.abs().max()))
-    )
+    rows = [{n: row[n] for n in unit.executor.inputs} for row in samples.inputs]
+    alike = len({tuple(target.shape) for target in samples.targets}) == 1
+    return alike and may_be_joined(rows, lambda feeds: {"": unit.output(feeds, unit.present)})
