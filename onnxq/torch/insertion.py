@@ -7,7 +7,7 @@ or is called twice works as well.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from types import FrameType
 from typing import Any, Protocol
@@ -150,9 +150,3 @@ def map_tensors(value: Any, change: Callable[[str, Tensor], Tensor], prefix: str
     if type(value) in (list, tuple):
         return type(value)(map_tensors(v, change, f"{prefix}.{k}") for k, v in enumerate(value))
     return value
-
-
-def positions(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Arguments of a call with their positions."""
-    yield from ((str(k), v) for k, v in enumerate(args))
-    yield from kwargs.items()
