@@ -123,6 +123,7 @@ def rewrite(
             made.model,
             kept,
             float_bytes=prepared.bytes,
+            given=prepared.given,
             providers=options.providers,
             custom_op_library=options.custom_op_library,
         )

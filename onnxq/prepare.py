@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 
 import onnx
@@ -58,6 +59,7 @@ class Prepared:
         streamed: constants in half precision stay in their data files, to be widened whenever they are read.
 
     Attributes:
+        given: the model as it came, where it computed with other operators; None: with the same, or in half precision.
         model: normalized; not to be changed.
         notes: what the passes did.
         lost: what was done to it that whoever runs the result must know, a sentence each.
@@ -70,6 +72,7 @@ class Prepared:
     def __init__(self, source: Source, options: Options, *, streamed: bool = False) -> None:
         require_library(options.custom_op_library)
         model = load(source)
+        given = _operators(model)
         self.bytes = file_size(model)
         self.notes: list[str] = []
         if options.simplify:
@@ -84,6 +87,7 @@ class Prepared:
         self.notes += map(str, infer_foreign(model, options.custom_op_library))
         check(model)
         self.model = model
+        self.given = source if given != _operators(model) and not self.halves else None
         self._bases: dict[frozenset[str], tuple[ir.Model, list[str]]] = {}
         self.lost = [*_inputs_lost(before, model), *still_half(widened)]
         self.random = check_random(model)
@@ -217,6 +221,11 @@ def still_half(notes: Sequence[Note]) -> list[str]:
         for n in notes
         if n.pass_name == "upcast" and n.message.startswith(head)
     ]
+
+
+def _operators(model: ir.Model) -> Counter[str]:
+    """How many nodes of which type compute something."""
+    return Counter(node.op_type for node in all_nodes(model) if node.op_type not in ("Constant", "Identity"))
 
 
 def _tensors(model: ir.Model) -> dict[str, ir.Value]:

@@ -68,7 +68,14 @@ class Judge:
         kept = [KeptSample(k, dict(feeds), dict(outputs)) for k, (feeds, outputs) in pairs]
         result = made.rendered()
         forget_shapes(result)
-        checked = final_check(prepared.model, result, kept, float_bytes=prepared.bytes, at_home=made.backend.at_home)
+        checked = final_check(
+            prepared.model,
+            result,
+            kept,
+            float_bytes=prepared.bytes,
+            given=prepared.given,
+            at_home=made.backend.at_home,
+        )
         return replace(made, verification=checked)
 
     def _require_same_shapes(self) -> None:

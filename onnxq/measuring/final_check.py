@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from onnxq.calibration.sizes import typical
 from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import ExecutionError, ModelError, VerificationError
+from onnxq.graph.files.load import ModelSource, load
 from onnxq.graph.files.onnx_checker import check
 from onnxq.graph.files.save import file_size
 from onnxq.graph.traverse import all_nodes
@@ -39,6 +40,7 @@ def final_check(
     kept: Sequence[KeptSample],
     *,
     float_bytes: int,
+    given: ModelSource | None = None,
     providers: Sequence[str] | None = None,
     custom_op_library: str | None = None,
     at_home: bool = True,
@@ -50,6 +52,8 @@ def final_check(
         result: the model to be written.
         kept: samples with the float model's outputs.
         float_bytes: size of the float model's file.
+        given: the float model as it came, which the speed is relative to: what was done to it since may make it faster,
+            or slower; None: ``reference``.
         providers: execution providers of onnxruntime.
         custom_op_library: shared library with the model's custom operators.
         at_home: onnxruntime is where the result will run: its optimizations are tried, and its speed is measured. Else
@@ -71,7 +75,7 @@ def final_check(
     if kept and at_home:
         trim()  # the weights that are gone make room for those of the float model
         with suppress(ExecutionError):  # its optimizations may break the float model: there is no speed to compare with
-            base = opened(reference, threads=1)
+            base = opened(reference if given is None else load(given), threads=1)
             float_seconds, result_seconds = glance(base, optimized, typical(kept).feeds, clock_of(providers))
     return Verification(
         outputs=compared.outputs,

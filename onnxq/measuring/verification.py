@@ -58,8 +58,8 @@ class Verification:
         samples: number of samples that were run.
         float_bytes: size of the float model as a file.
         quantized_bytes: size of the result: of the files that its target runs, once they are written.
-        speedup: time of the float model over that of the result on one thread, in this run; ``None`` without samples,
-            and where onnxruntime's optimizations break the float model.
+        speedup: time of the float model as it came (in half precision: in float32) over that of the result on one
+            thread, in this run; ``None`` without samples, and where onnxruntime's optimizations break the float model.
         float_seconds: time of the float model, likewise.
         warnings: what a user should know.
         against_source: how it agrees with the quantized model it was made of, where it was made of one.

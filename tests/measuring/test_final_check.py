@@ -12,12 +12,15 @@ import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+import onnxq
 from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import VerificationError
 from onnxq.measuring.final_check import final_check
 from onnxq.measuring.verification import Verification
+from onnxq.options import Options
 from onnxq.ort.session import Session
-from tests.models import build, f32, images, normal
+from onnxq.prepare import Prepared
+from tests.models import build, f32, feeds_for, images, normal
 from tests.pairs import data, float_model, quantized_model
 
 
@@ -67,6 +70,35 @@ def test_no_more_than_two_sessions_hold_weights_at_a_time(monkeypatch: pytest.Mo
     reference = float_model()
     checked = final_check(loaded(reference), loaded(quantized_model()), kept(reference, data()), float_bytes=1)
     assert checked.speedup is not None and most == [1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("body", "given"),
+    [
+        (
+            "c = Conv (x, w) p = Relu (c) n = Neg (c) r = Relu (n) m = Mul (r, slope) y = Sub (p, m)",
+            True,
+        ),
+        ("c = Conv (x, w) y = PRelu (c, slope)", False),
+    ],
+)
+def test_the_speed_is_that_against_the_model_as_it_came(
+    body: str, given: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[list[str]] = []
+
+    class Told(Session):
+        def __init__(self, model: Any, **how: Any) -> None:
+            super().__init__(model, **how)
+            opened.append([node.op_type for node in model.graph])
+
+    monkeypatch.setattr("onnxq.measuring.final_check.Session", Told)
+    text = f"(float[1, 3, 16, 16] x) => (float[1, 4, 14, 14] y) {{ {body} }}"
+    model = build(text, w=normal(4, 3, 3, 3), slope=f32([0.1, 0.2, 0.3, 0.4]).reshape(4, 1, 1))
+    made = onnxq.quantize(model, feeds_for(model), options=Options(effort="fast"))
+    assert made.verification is not None and made.verification.speedup is not None
+    assert opened[-1] == [node.op_type for node in model.graph.node], "the last one is timed against the result"
+    assert Prepared(model, Options()).given is (model if given else None)
 
 
 def test_without_samples_it_is_checked_and_loaded_only() -> None:
