@@ -14,7 +14,9 @@ Model Optimizer), and that TensorRT 11 reads opsets up to 25 (its opset guide); 
 
 The parser refuses a whole model for one operator that it has not, float or quantized: ``onnxq check`` names those that
 TensorRT-RTX 1.7.1 lacks (46 of the standard, Compress, DeformConv, Unique and all of sequences among them), forms of
-others, tensors of 16-bit and unsigned integers, and NonMaxSuppression and NonZero, for which it has no kernel.
+others, tensors of 16-bit and unsigned integers, and NonMaxSuppression and NonZero, for which it has no kernel. It takes
+no convolution with groups, and no ConvTranspose, of a number of channels that is free: the weights tell that number,
+and it is written into the model.
 
 Weights of 4 bits are those of ``--algorithm weight_only``: TensorRT-RTX multiplies with blocks of int4 in one kernel.
 NVFP4 and MXFP8 are not written. Weights alone in NVFP4 it unpacks as a whole at every run before it multiplies in
@@ -33,6 +35,7 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.backends.tensorrt.branches import ACTIVATIONS, CONVOLUTIONS, LONGEST, WITH_CONSTANT, shortcut
+from onnxq.backends.tensorrt.channels import known_channels
 from onnxq.backends.tensorrt.lacks import lacks
 from onnxq.errors import OptionError
 from onnxq.graph.values import is_constant
@@ -230,6 +233,7 @@ BACKEND = Backend(
     act_bits=frozenset({8}),
     quantizer_bits=frozenset({8}),
     refuses=refuse,
+    rewrite=known_channels,
     lacks=lacks,
     runtime="tensorrt",
     artifacts="model.onnx (QDQ); or float model.onnx + model.cache, or + model.json, for TensorRT <= 10",

@@ -124,6 +124,21 @@ def test_free_dimensions_take_sizes_from_samples(tmp_path: Path) -> None:
         examine(RUNTIME, path)
 
 
+@pytest.mark.parametrize("backend", ["tensorrt", "tensorrt_nlp"])
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+def test_numbers_of_channels_that_are_free_are_those_of_the_weights(op: str, backend: str, tmp_path: Path) -> None:
+    """TensorRT counts one channel, which no groups divide, or refuses the layer."""
+    model = build(
+        f"(float[1, C, 8, 8] x) => (float[1, D, H, W] y) {{ a = Cos (x) y = {op} <group = 2> (a, w) }}",
+        w=normal(4, 2, 3, 3),
+    )
+    feeds = feeds_for(model, C=4)
+    q = onnxq.quantize(model, feeds, backend=backend, output=tmp_path / "q.onnx", options=Options(placement="all"))
+    (size,) = [value.type.tensor_type.shape.dim[1] for value in onnx.load(tmp_path / "q.onnx").graph.input]
+    assert size.dim_value == 4 and len(q.plan.quantized) == 1
+    assert examine(RUNTIME, tmp_path / "q.onnx", feeds).remarks
+
+
 def test_a_model_for_another_target_is_rejected_with_the_parsers_words(tmp_path: Path) -> None:
     path = tmp_path / "q.onnx"
     onnxq.quantize(residual(), images(1, 16, 8, 8), output=path, options=Options(placement="all"))

@@ -1,0 +1,50 @@
+"""Numbers of channels that a model leaves free, and its convolutions do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from onnxq.graph.note import Note
+from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import static_shape
+
+__all__ = ["known_channels"]
+
+
+def known_channels(model: ir.Model) -> list[Note]:
+    """Put numbers where sizes are free that the weights of a convolution fix.
+
+    TensorRT takes no ConvTranspose of a free number of channels, and counts one channel, of quantized weights at least,
+    where a convolution has groups.
+
+    Args:
+        model: changed in place, shapes inferred.
+
+    Returns:
+        One note with the names of these sizes, if any.
+    """
+    found: dict[str, int] = {}
+    for node in all_nodes(model):
+        if node.op_type not in ("Conv", "ConvTranspose") or node.domain != "":
+            continue
+        data, weights = node.inputs[0], static_shape(node.inputs[1])
+        size = data.shape[1] if data is not None and data.shape is not None and len(data.shape) > 1 else None
+        if isinstance(size, ir.SymbolicDim) and size.value is not None and weights is not None:
+            groups = node.attributes.get_int("group", 1) if node.op_type == "Conv" else 1
+            found.setdefault(size.value, weights[1] * groups if node.op_type == "Conv" else weights[0])
+    if not found:
+        return []
+    for value in _tensors(model):
+        if value.shape is not None:
+            dims = [found.get(str(dim.value), dim) if isinstance(dim, ir.SymbolicDim) else dim for dim in value.shape]
+            value.shape = ir.Shape(dims)
+    told = ", ".join(f"{name} is {size}" for name, size in found.items())
+    return [Note("known_channels", "", f"numbers of channels that convolutions fix: {told}")]
+
+
+def _tensors(model: ir.Model) -> Iterator[ir.Value]:
+    yield from model.graph.inputs
+    for node in all_nodes(model):
+        yield from node.outputs
