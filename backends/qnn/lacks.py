@@ -54,6 +54,8 @@ def _form(node: ir.Node) -> str | None:
     get, op = node.attributes, node.op_type
     if op == "MaxPool" and plain_max_pool(node) is not None:
         return "the HTP has no MaxPool that gives indices"
+    if op == "LpPool" and get.get_int("p", 2) not in (1, 2):
+        return "the HTP has no LpPool of a norm other than 1 and 2"
     if op == "Pad" and get.get_string("mode", "constant") == "wrap":
         return "the HTP has no Pad that wraps around"
     if op in ("ScatterElements", "ScatterND") and get.get_string("reduction", "none") in ("max", "min"):

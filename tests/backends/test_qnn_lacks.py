@@ -34,6 +34,7 @@ _FORMS: dict[str, tuple[str, dict[str, Any]]] = {
         f"Reduce{kind}": (f"b = Exp (a) y = Reduce{kind} (b, axes)", {"axes": np.array([3])})
         for kind in ("L1", "LogSum", "Prod", "SumSquare")
     },
+    "LpPool of a norm other than 1 and 2": ("y = LpPool <kernel_shape = [2, 2], p = 3> (a)", {}),
     "MaxPool that gives indices": ("y, i = MaxPool <kernel_shape = [2, 2]> (a) k = Cast <to = 1> (i)", {}),
     "Pad that wraps around": ('y = Pad <mode = "wrap"> (a, p)', {"p": np.array([0, 0, 1, 1, 0, 0, 1, 1])}),
     **{
