@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxq.backend import Backend
+from onnxq.backend import Backend, Kind
 from onnxq.graph.traverse import all_nodes
 from onnxq.plan import Plan
 from onnxq.planning.table_rows import row
 
-__all__ = ["most_saved"]
+__all__ = ["Saving", "saving"]
 
 
-def most_saved(model: ir.Model, plan: Plan, backend: Backend, sizes: Mapping[str, int]) -> float:
-    """The share of the float model's time that integers save at most: what conversions cost is left out.
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """Shares of the float model's time; 0 where nothing is quantized, less where integers take longer.
+
+    Attributes:
+        most: what the kernels save, conversions left out.
+        net: what is left of it when conversions into integers and out of them are paid.
+    """
+
+    most: float
+    net: float
+
+
+def saving(model: ir.Model, plan: Plan, backend: Backend, sizes: Mapping[str, int]) -> Saving:
+    """What a plan saves.
 
     Args:
         model: the float model.
         plan: where it is quantized.
         backend: its table has the costs; operators that it does not know count as taking no time.
         sizes: tensor name → number of elements, where it is known.
-
-    Returns:
-        0 where nothing is quantized; less where integers take longer.
     """
     whole = saved = 0.0
     for node in all_nodes(model):
@@ -34,4 +45,29 @@ def most_saved(model: ir.Model, plan: Plan, backend: Backend, sizes: Mapping[str
         as_float, as_integer = (cost * sizes.get(node.outputs[0].name or "", 1) for cost in rule.costs(node))
         whole += as_float
         saved += as_float - as_integer if node.name in plan.quantized else 0.0
-    return saved / whole if whole > 0 else 0.0
+    if whole <= 0:
+        return Saving(0.0, 0.0)
+    return Saving(saved / whole, (saved - _conversions(model, plan, backend, sizes)) / whole)
+
+
+def _conversions(model: ir.Model, plan: Plan, backend: Backend, sizes: Mapping[str, int]) -> float:
+    """What all quantizers of tensors that a float node makes cost, and all dequantizers that a float node reads."""
+    values = {v.name: v for node in all_nodes(model) for v in (*node.inputs, *node.outputs) if v is not None}
+    cost = 0.0
+    for site in plan.sites:
+        value = values.get(site.tensor)
+        if site.role != "activation" or value is None:
+            continue
+        size, producer = sizes.get(site.tensor, 1), value.producer()
+        if producer is None or not _in_integers(producer, plan):
+            cost += backend.quantize_cost * size + backend.node_cost
+            rule = row(backend, producer) if producer is not None else None
+            cost += backend.reorder_cost * size if rule is not None and rule.kind is Kind.COMPUTE else 0.0
+            continue
+        readers = sum(not _in_integers(use.node, plan) for use in value.uses()) + value.is_graph_output()
+        cost += (backend.dequantize_cost * size + backend.node_cost) * readers
+    return cost
+
+
+def _in_integers(node: ir.Node, plan: Plan) -> bool:
+    return node.name in plan.quantized or node.name in plan.absorbed

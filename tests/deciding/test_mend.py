@@ -281,11 +281,15 @@ def test_where_integers_leave_nothing_only_weights_are_stored() -> None:
 
 def drowned_beside(side: int) -> tuple[onnx.ModelProto, list[dict[str, np.ndarray]]]:
     """A poor branch, and one of a few channels of ``side`` by ``side``, which is faster in float."""
-    model = drowned(2)
-    for name, of in (("p", model.graph.input), ("q", model.graph.output)):
+    return beside(drowned(2), side)
+
+
+def beside(model: onnx.ModelProto, side: int) -> tuple[onnx.ModelProto, list[dict[str, np.ndarray]]]:
+    """A model with a branch of a few channels of ``side`` by ``side``, which is faster in float."""
+    for name, of in (("p", model.graph.input), ("side", model.graph.output)):
         of.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 4, side, side]))
     model.graph.initializer.append(onnx.numpy_helper.from_array(normal(4, 4, 3, 3), "s"))
-    model.graph.node.append(onnx.helper.make_node("Conv", ["p", "s"], ["q"], name="aside", pads=[1, 1, 1, 1]))
+    model.graph.node.append(onnx.helper.make_node("Conv", ["p", "s"], ["side"], name="aside", pads=[1, 1, 1, 1]))
     feeds = [{**feed, "p": normal(1, 4, side, side, seed=k)} for k, feed in enumerate(images(1, 32, 24, 24))]
     return model, feeds
 
@@ -301,6 +305,22 @@ def test_a_poor_result_stays_in_integers_only_where_they_save_time() -> None:
     for options in (Options(placement="compute"), Options(min_sqnr=5)):
         asked = onnxq.quantize(model, feeds, options=options)
         assert asked.plan.quantized and 10 < worst(asked) < 18, "who wants integers all the same gets them"
+
+
+def test_a_fair_result_stays_in_integers_only_where_they_save_time() -> None:
+    louder = f32([10] + [1] * 31).reshape(1, 32, 1, 1)
+    results = {}
+    for side in (8, 400):
+        model, feeds = beside(ruined(heeded=0.01), side)
+        data = [{**feed, "x": feed["x"] * louder} for feed in feeds]
+        results[side] = onnxq.quantize(model, data)
+    assert {"first", "second"} <= results[8].plan.quantized.keys() and 18 < worst(results[8]) < 30
+    slow = results[400]
+    assert not slow.plan.quantized and worst(slow) > worst(results[8]) + 10
+    (why,) = {k.reason for k in slow.plan.kept_float if k.reason.startswith("in integers, ")}
+    assert why.endswith("dB are left of output 'y', and they save 5% of the time")
+    asked = onnxq.quantize(model, data, options=Options(placement="compute"))
+    assert "second" in asked.plan.quantized, "who wants integers all the same gets them"
 
 
 def coarse_behind(layers: int, huge: int) -> onnx.ModelProto:

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 
 import onnxq
-from onnxq.deciding.saving import most_saved
+from onnxq.deciding.saving import Saving, saving
 from onnxq.graph.traverse import all_nodes
 from onnxq.planning.table_rows import row
 from onnxq.prepare import backend_named
@@ -28,9 +28,9 @@ def test_it_is_what_the_table_says_of_the_layers_in_integers() -> None:
     plan = onnxq.plan(model, options=onnxq.Options(placement="compute", exclude=("second",)))
     assert set(plan.quantized) == {"first"}
     expected = (times["first"][0] - times["first"][1]) / (times["first"][0] + times["second"][0])
-    assert 0.2 < expected == pytest.approx(most_saved(model, plan, target, sizes))
+    assert 0.2 < expected == pytest.approx(saving(model, plan, target, sizes).most)
     none = onnxq.plan(model, options=onnxq.Options(exclude=("Conv",)))
-    assert most_saved(model, none, target, sizes) == 0.0
+    assert saving(model, none, target, sizes) == Saving(0.0, 0.0)
 
 
 def test_operators_that_the_table_does_not_know_count_as_taking_no_time() -> None:
@@ -46,6 +46,40 @@ def test_operators_that_the_table_does_not_know_count_as_taking_no_time() -> Non
     target, plan = backend_named("onnxruntime"), onnxq.plan(plain, options=onnxq.Options(placement="compute"))
     erf = next(node for node in all_nodes(longer) if node.op_type == "Erf")
     assert set(plan.quantized) == {"first"} and row(target, erf) is None
-    saved = most_saved(plain, plan, target, {"a": 144})
-    assert saved != 0 and most_saved(longer, plan, target, {"a": 144, "b": 10**9}) == pytest.approx(saved)
-    assert most_saved(without, plan, target, {}) == 0.0
+    saved = saving(plain, plan, target, {"a": 144})
+    assert saved.most != 0 and saving(longer, plan, target, {"a": 144, "b": 10**9}).most == pytest.approx(saved.most)
+    assert saving(without, plan, target, {}) == Saving(0.0, 0.0)
+
+
+def test_conversions_are_paid_where_integers_begin_and_end() -> None:
+    """What enters is quantized, what two float nodes read is dequantized twice, and nothing is between the layers."""
+    text = """(float[1, 32, 24, 24] x) => (float[1, 32, 24, 24] y, float[1, 32, 24, 24] z) {
+        [before] s = Erf (x)
+        [first] a = Conv (s, w)
+        [relu] r = Relu (a)
+        [second] b = Conv (r, v)
+        y = Erf (b)
+        z = Sin (b)
+    }"""
+    model = ir.from_proto(build(text, w=normal(32, 32, 1, 1), v=normal(32, 32, 1, 1)))
+    target, size = backend_named("onnxruntime"), 32 * 24 * 24
+    plan = onnxq.plan(model, options=onnxq.Options(placement="compute"))
+    assert set(plan.quantized) == {"first", "second"} and len(plan.absorbed) == 1
+    whole = sum(rule.costs(node)[0] * size for node in all_nodes(model) if (rule := row(target, node)) is not None)
+    paid = (target.quantize_cost + 2 * target.dequantize_cost) * size + 3 * target.node_cost
+    found = saving(model, plan, target, dict.fromkeys("xsarbyz", size))
+    assert found.net == pytest.approx(found.most - paid / whole)
+
+
+def test_leaving_the_layout_of_float_convolutions_is_paid() -> None:
+    text = (
+        """(float[1, 32, 24, 24] x) => (float[1, 32, 24, 24] y) { [first] a = Conv (x, w) [second] y = Conv (a, v) }"""
+    )
+    model = ir.from_proto(build(text, w=normal(32, 32, 1, 1), v=normal(32, 32, 1, 1)))
+    target, size = backend_named("onnxruntime"), 32 * 24 * 24
+    plan = onnxq.plan(model, options=onnxq.Options(placement="compute", exclude=("first",)))
+    whole = sum(rule.costs(node)[0] * size for node in all_nodes(model) if (rule := row(target, node)) is not None)
+    outputs = sum(site.tensor == "y" and site.role == "activation" for site in plan.sites)
+    paid = (target.quantize_cost + target.reorder_cost + outputs * target.dequantize_cost) * size
+    found = saving(model, plan, target, dict.fromkeys("xay", size))
+    assert found.net == pytest.approx(found.most - (paid + (1 + outputs) * target.node_cost) / whole)
