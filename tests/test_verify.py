@@ -17,7 +17,7 @@ from onnx import helper
 from onnxruntime.quantization import quantize_dynamic
 
 import onnxq
-from onnxq import Options
+from onnxq import Options, dynamic
 from onnxq.cli import main
 from onnxq.console.terminal import Screen
 from onnxq.errors import BackendError, OptionError, OutputError, VerificationError
@@ -30,6 +30,7 @@ from onnxq.runtimes.child import examine, interpreter, missing
 from onnxq.runtimes.runtime import Examination, Runtime
 from onnxq.verify import can_be_read
 from onnxq.views import quantized
+from onnxq.weight_only import quantize_weights
 from tests.models import build, feeds_for, images, normal
 from tests.targets import branches, residual
 
@@ -82,6 +83,23 @@ def test_a_simulation_is_said_to_be_one(artifact: Path) -> None:
     assert found.worst is not None and 25 < found.worst[1].sqnr < 60
     assert found.ok and not found.agrees(min_sqnr=60)
     assert not replace(found, layers_missing="it took too long").ok
+
+
+@pytest.mark.parametrize("make", ["qdq", "matmulnbits", "dynamic"])
+def test_a_result_that_holds_integers_has_no_float_model_inside(make: str, tmp_path: Path) -> None:
+    """Weights in blocks and ranges taken at run time are not read back: nothing is said of what they lose."""
+    model, path = tmp_path / "m.onnx", tmp_path / "q.onnx"
+    onnx.save(build("(float[N, 64] x) => (float[N, 64] y) { y = MatMul (x, w) }", w=normal(64, 64)), model)
+    if make == "dynamic":
+        dynamic.rewrite(model, output=path)
+    else:
+        quantize_weights(model, path, format=make)
+    feeds = [{"x": normal(4, 64, seed=i, scale=1.0)} for i in range(4)]
+    assert onnxq.compare(model, path, feeds).outputs["y"].sqnr < 45
+    found = onnxq.verify(path, feeds, backend="onnxruntime")
+    assert found.outputs["y"].sqnr > 25 and not found.against_float
+    simulated = onnxq.verify(path, feeds, backend="onnxruntime", simulation=True)
+    assert simulated.compared.endswith("are in both, and not in these figures")
 
 
 def test_a_loss_that_is_that_of_quantizing_is_no_fault_of_the_runtime(artifact: Path) -> None:
