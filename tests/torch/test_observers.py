@@ -17,6 +17,7 @@ pytest.importorskip("torch", reason="the extra torch is not installed")
 import torch
 
 from onnxq.torch.observers import OBSERVERS, observer_named
+from tests.calibration.ranges.helpers import divergences
 
 torch.set_num_threads(1)
 
@@ -179,27 +180,6 @@ def test_pot_mode_takes_the_scale_that_most_batches_want() -> None:
     apart = [np.stack([x[0], x[1] * 64]) for x in data]
     want = [2.0 ** best_power(apart[0][k], POWER) for k in (0, 1)]
     np.testing.assert_array_equal(from_range(*watched("pot_mode", spec, apart), spec).scale, want)
-
-
-def divergences(x: Array, levels: int) -> dict[float, float]:
-    """Threshold → Kullback-Leibler divergence, written out plainly on 2048 equal bins."""
-    magnitudes = np.abs(x[x != 0]).astype(np.float64)
-    end = float(magnitudes.max())
-    histogram, _ = np.histogram(magnitudes, bins=2048, range=(0, end))
-    found = {}
-    for kept in range(levels, 2049, 4):
-        p = histogram[:kept].astype(np.float64)
-        p[-1] += histogram[kept:].sum()
-        q = np.zeros(kept)
-        for level in range(levels):
-            part = slice(level * kept // levels, (level + 1) * kept // levels)
-            filled = histogram[part] > 0
-            if filled.any():
-                q[part] = np.where(filled, histogram[part].sum() / filled.sum(), 0.0)
-        q[-1] = q[-1] or 1e-4
-        p, q = p / p.sum(), q / histogram[:kept].sum()
-        found[kept * end / 2048] = float((p[p > 0] * np.log(p[p > 0] / q[p > 0])).sum())
-    return found
 
 
 def test_kl_over_all_batches() -> None:

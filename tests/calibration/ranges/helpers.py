@@ -51,3 +51,24 @@ def tensors() -> dict[str, NDArray[np.float32]]:
         "one": np.ones(1) * 3.5,
     }
     return {name: x.astype(np.float32) for name, x in kinds.items()}
+
+
+def divergences(x: NDArray[np.float32], levels: int) -> dict[float, float]:
+    """Threshold → Kullback-Leibler divergence, written out plainly on 2048 equal bins."""
+    magnitudes = np.abs(x[x != 0]).astype(np.float64)
+    end = float(magnitudes.max())
+    histogram, _ = np.histogram(magnitudes, bins=2048, range=(0, end))
+    found = {}
+    for kept in range(levels, 2049, 4):
+        p = histogram[:kept].astype(np.float64)
+        p[-1] += histogram[kept:].sum()
+        q = np.zeros(kept)
+        for level in range(levels):
+            part = slice(level * kept // levels, (level + 1) * kept // levels)
+            filled = histogram[part] > 0
+            if filled.any():
+                q[part] = np.where(filled, histogram[part].sum() / filled.sum(), 0.0)
+        q[-1] = q[-1] or 1e-4
+        p, q = p / p.sum(), q / histogram[:kept].sum()
+        found[kept * end / 2048] = float((p[p > 0] * np.log(p[p > 0] / q[p > 0])).sum())
+    return found

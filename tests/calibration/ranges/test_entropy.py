@@ -6,30 +6,12 @@ from numpy.typing import NDArray
 
 from onnxq.calibration.ranges import entropy
 from onnxq.spec import QuantSpec
-from tests.calibration.ranges.helpers import S8, U8, stats_of, tensors
+from tests.calibration.ranges.helpers import S8, U8, divergences, stats_of, tensors
 
 
 def _threshold(x: NDArray[np.float32], levels: int) -> float:
-    """The method written out plainly, on an exact linear histogram of the magnitudes."""
-    magnitudes = np.abs(x[x != 0]).astype(np.float64)
-    end = float(magnitudes.max())
-    histogram, _ = np.histogram(magnitudes, bins=2048, range=(0, end))
-    best, result = np.inf, end
-    for kept in range(levels, 2049, 4):
-        p = histogram[:kept].astype(np.float64)
-        p[-1] += histogram[kept:].sum()
-        q = np.zeros(kept)
-        for level in range(levels):
-            part = slice(level * kept // levels, (level + 1) * kept // levels)
-            filled = histogram[part] > 0
-            if filled.any():
-                q[part] = np.where(filled, histogram[part].sum() / filled.sum(), 0.0)
-        q[-1] = q[-1] or 1e-4
-        p, q = p / p.sum(), q / histogram[:kept].sum()
-        divergence = float((p[p > 0] * np.log(p[p > 0] / q[p > 0])).sum())
-        if divergence < best:
-            best, result = divergence, kept * end / 2048
-    return result
+    every = divergences(x, levels)
+    return min(every, key=every.__getitem__)
 
 
 @pytest.mark.parametrize("kind", ["gauss", "relu", "laplace", "heavy", "uniform"])
