@@ -94,7 +94,7 @@ def _little_quantized(plan: Plan, options: Options) -> Iterator[str]:
     if already:
         yield (
             f"the model given is quantized already, and {counts(already)} stay as they are. Give the float model; "
-            "'onnxq deploy' writes a quantized one for a target, 'onnxq finetune' trains it"
+            "'onnxq deploy' writes one whose activations have scales for a target, 'onnxq finetune' trains it"
         )
     elif not plan.quantized:
         stored = f", except for the weights of {counts(plan.stored.values())}" if plan.stored else ""
