@@ -25,8 +25,8 @@ ABSENT = frozenset(_NAMES.split())
 """Operators of which pnnx 20261020 makes what ncnn 1.0.20261020 does not load, each tried alone."""
 _BY_INPUT = ("ReduceLogSum", "ReduceMax", "ReduceMin", "ReduceSumSquare")
 """Reductions that pnnx does not convert where their axes are an input, as from opset 18 on."""
-_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64})
-"""Types of inputs that pnnx can be told."""
+_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.INT32, ir.DataType.INT64})
+"""Types of inputs that pnnx can be told, and ncnn runs."""
 _RECURRENT = ("GRU", "LSTM", "RNN")
 _WINDOWED = ("AveragePool", "Conv", "ConvTranspose", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
 """Operators whose first axis pnnx takes for the batch, of which ncnn has none."""
@@ -36,13 +36,17 @@ _CUT = "Cut the model before it or after it"
 def lacks(model: ir.Model, options: Options) -> list[Finding]:
     """Inputs of other types, and what ncnn does not load or computes otherwise once pnnx has converted it."""
     inputs = [
-        Finding(
-            "warning", f"input {value.name!r}", f"pnnx has no {value.dtype.name.lower()} inputs", "Give it as int32"
-        )
+        Finding("warning", f"input {value.name!r}", *_of_type(value.dtype))
         for value in model.graph.inputs
         if value.dtype is not None and value.dtype not in _TYPES
     ]
     return inputs + warn_of_nodes(model, _said)
+
+
+def _of_type(dtype: ir.DataType) -> tuple[str, str]:
+    if dtype is ir.DataType.DOUBLE:
+        return "ncnn does not run what pnnx makes of double inputs", "Export the model in float32"
+    return f"pnnx has no {dtype.name.lower()} inputs", "Give it as int32"
 
 
 def _said(node: ir.Node) -> tuple[str, str] | None:
@@ -82,6 +86,8 @@ def _absent_form(node: ir.Node) -> str | None:
         return f"{op} with auto_pad {automatic}"
     if op == "DepthToSpace" and get.get_string("mode", "DCR") == "DCR":
         return "DepthToSpace of mode DCR"
+    if op in _RECURRENT and any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
+        return f"{op} whose last state is read (forward, it is the last step of the first output)"
     if op == "Selu" and {"alpha", "gamma"} & set(get):
         return "Selu with constants of its own"
     if op == "Slice" and any(step > 1 for step in _steps(node)):

@@ -21,6 +21,7 @@ def _i(*numbers: int) -> Any:
 
 _THIRD = {"third": _i(3)}
 _LESS = "c = Less (a, half) {} y = Cast <to = 1> (d)"
+_GRU: dict[str, Any] = {"w": normal(1, 9, 8), "r": normal(1, 9, 3), "v": normal(3, 3), "zero": _i(0), "one": _i(1)}
 ABSENT_FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     **{op: (f"y = {op} (a)", {}) for op in ("Hardmax", "LpNormalization", "Softsign", "ThresholdedRelu", "Trilu")},
     **{
@@ -54,10 +55,17 @@ ABSENT_FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "Conv with auto_pad": ('y = Conv <auto_pad = "SAME_LOWER"> (a, w)', {"w": normal(4, 4, 3, 3)}),
     "DepthToSpace of mode DCR": ("y = DepthToSpace <blocksize = 2> (a)", {}),
     "Selu with constants": ("y = Selu <alpha = 2.0, gamma = 1.1> (a)", {}),
+    **{
+        f"{op} whose last state": (
+            f"""t = Squeeze (a, zero) b = Slice (t, zero, one, zero) d = Squeeze (b, zero) e = Unsqueeze (d, one)
+            o, h = {op} <hidden_size = 3{form}> (e, w, r) m = MatMul (h, v) y = Unsqueeze (m, zero)""",
+            {**_GRU, "w": normal(1, 3 * gates, 8), "r": normal(1, 3 * gates, 3)},
+        )
+        for op, gates, form in (("LSTM", 4, ""), ("GRU", 3, ", linear_before_reset = 1"), ("RNN", 1, ""))
+    },
     "Slice that steps": ("y = Slice (a, s, e, k, t)", {"s": _i(0), "e": _i(8), "k": _i(3), "t": _i(2)}),
 }  # fmt: skip
 """Operators and forms that ncnn does not load."""
-_GRU: dict[str, Any] = {"w": normal(1, 9, 8), "r": normal(1, 9, 3), "v": normal(3, 3), "zero": _i(0), "one": _i(1)}
 WRONG_FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "SpaceToDepth": ("y = SpaceToDepth <blocksize = 2> (a)", {}),
     "Gather of a constant list": ("y = Gather <axis = 1> (a, i)", {"i": _i(0, 2, 3)}),
@@ -105,6 +113,15 @@ def test_what_ncnn_lacks_or_makes_otherwise_is_told(form: str) -> None:
     found = onnxq.check(model_with(form), backend="ncnn")
     told = [f.what for f in found if f.level == "warning" and f.where.startswith("node") and form in f.what]
     assert told and all(("wrongly" in what) == (form in WRONG_FORMS) for what in told)
+
+
+def of_doubles() -> onnx.ModelProto:
+    return build("(double[2, 2] x) => (double[2, 2] y) { y = Add (x, x) }")
+
+
+def test_inputs_of_doubles_are_told() -> None:
+    told = [f.what for f in onnxq.check(of_doubles(), backend="ncnn") if f.where == "input 'x'"]
+    assert "ncnn does not run what pnnx makes of double inputs" in told
 
 
 def steps_of_a_line() -> onnx.ModelProto:

@@ -15,7 +15,15 @@ from onnxq import Options
 from onnxq.errors import VerificationError
 from onnxq.runtimes.child import examine, missing
 from onnxq.runtimes.ncnn import RUNTIME
-from tests.backends.test_ncnn_lacks import ABSENT_FORMS, ONE_AXIS, WRONG_FORMS, model_with, reduction, steps_of_a_line
+from tests.backends.test_ncnn_lacks import (
+    ABSENT_FORMS,
+    ONE_AXIS,
+    WRONG_FORMS,
+    model_with,
+    of_doubles,
+    reduction,
+    steps_of_a_line,
+)
 from tests.contract import infer
 from tests.models import build, f32, feeds_for, normal
 from tests.targets import GRAPHS
@@ -202,6 +210,11 @@ def test_a_step_off_would_be_seen(tmp_path: Path) -> None:
 def test_what_check_says_that_ncnn_lacks(form: str, tmp_path: Path) -> None:
     with pytest.raises(VerificationError, match="ncnn"):
         in_float(model_with(form), tmp_path)
+
+
+def test_what_check_says_of_inputs_of_doubles(tmp_path: Path) -> None:
+    with pytest.raises(VerificationError, match="ncnn"):
+        in_float(of_doubles(), tmp_path)
 
 
 @pytest.mark.parametrize("form", WRONG_FORMS)
