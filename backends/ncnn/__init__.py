@@ -15,11 +15,12 @@ and each layer gets the lines of its node whatever pnnx calls it. Both programs 
 installed (``pip install ncnn pnnx``; pnnx names torch as well, and does without it here: ``--no-deps``). Free sizes of
 inputs become 1 then.
 
-**Operators that ncnn lacks** end the conversion of a whole model, float or not, as do forms of others (a recurrent layer
-whose last state is read), and some pnnx converts wrongly without a word (a Gather of a constant list, a GRU without
-linear_before_reset, a recurrent layer behind convolutions of several frames): ``onnxq check`` names both, and inputs of
-other types than int32 and float, as they were tried with pnnx, each alone. What can be said otherwise is: reductions of a single axis that is an input, of which
-pnnx sees none, a LayerNormalization without a bias, a Pad without a mode. ``onnx2ncnn`` may have others.
+**Operators that ncnn lacks** end the conversion of a whole model, float or not, as do forms of others (a recurrent
+layer whose last state is read), and some pnnx converts wrongly without a word (a Gather of a constant list, a GRU
+without linear_before_reset, a recurrent layer behind convolutions of several frames): ``onnxq check`` names both, and
+inputs of other types than int32 and float, as they were tried with pnnx, each alone. What can be said otherwise is:
+reductions of a single axis that is an input, of which pnnx sees none, a LayerNormalization without a bias, a Pad
+without a mode. ``onnx2ncnn`` may have others.
 
 **What is quantized** is what has scales of its own in ncnn: convolutions over two axes, and products with a constant
 matrix of one row of numbers for each sample, an InnerProduct. Of several rows pnnx makes a Gemm, whose int8 form takes
