@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from onnxq.calibration.data import open_data
 from onnxq.calibration.roles import to_judge_by
-from onnxq.calibration.statistics import Statistics
+from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.errors import DataError
 from onnxq.graph.files.load import load
 from onnxq.measuring.chosen_rows import chosen_rows
@@ -38,6 +38,10 @@ from onnxq.searching.user_metric import Metric, Run
 __all__ = ["agreement", "agreement_metric"]
 
 Arrays = Mapping[str, NDArray[Any]]
+_TOO_FEW = (
+    "agreement is counted on the {} samples held back, of which one of another class is a drop of {:.2g}, more than "
+    "the {:g} that may be lost. Give evaluation data of more samples, or a metric"
+)
 _log = logging.getLogger("onnxq")
 
 
@@ -91,8 +95,11 @@ def agreement(
     eval_data: Any,
     image: ImageOptions | None,
     options: Options,
+    max_drop: float = 0.0,
 ) -> Metric:
     """Agreement with the float model on the evaluation data, or on the samples held back.
+
+    It is warned of where these are so few that one of another class is more than may be lost.
 
     Args:
         model: the float model as it was given.
@@ -101,6 +108,7 @@ def agreement(
         eval_data: data to compare on, or None.
         image: how to read pictures, where these are a folder of them.
         options: providers and custom-op library.
+        max_drop: what may be lost.
 
     Raises:
         DataError: there is nothing to compare on, or it can be read only once.
@@ -111,6 +119,7 @@ def agreement(
         held = to_judge_by(statistics.kept)
         if not held:
             raise DataError("no sample could be held back to compare on", hint="Give a metric or evaluation data")
+        _tell_of_few(session.outputs, held, max_drop)
         return agreement_metric(session.outputs, lambda: ((sample.feeds, sample.outputs) for sample in held), rows)
     feeds = open_data(eval_data, inputs_of(prepared.model), image=image)
     if not feeds.repeatable:
@@ -121,6 +130,17 @@ def agreement(
             yield feed, session.run(feed)
 
     return agreement_metric(session.outputs, pairs, rows)
+
+
+def _tell_of_few(outputs: Iterable[InputInfo], held: Sequence[KeptSample], max_drop: float) -> None:
+    """Warns where the classes of so few rows are compared that no drop is as small as the one allowed."""
+    known = list(outputs)
+    if max_drop <= 0 or not _is_classifier(known):
+        return
+    name = next(info.name for info in known if info.dtype.kind == "f")
+    rows = sum(len(sample.outputs[name]) for sample in held)
+    if rows * max_drop < 1:
+        _log.warning("%s", _TOO_FEW.format(rows, 1 / max(rows, 1), max_drop))
 
 
 def _top(run: Run, pairs: Iterable[tuple[Arrays, Arrays]]) -> tuple[float, set[str]]:
