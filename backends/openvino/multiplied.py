@@ -97,7 +97,7 @@ def _why_no_kernel(node: ir.Node) -> str | None:
     weight = static_shape(node.inputs[1])
     kernel = weight[2:] if weight is not None else ()
     strides, dilations = (node.attributes.get_ints(name, (1,) * len(kernel)) for name in ("strides", "dilations"))
-    reach = [(size - 1) * step for size, step in zip(kernel, dilations, strict=True)]
+    reach = [(size - 1) * step for size, step in zip(kernel, dilations, strict=False)]
     if any(step > most + 1 for step, most in zip(strides, reach, strict=False)):
         return "OpenVINO has no integer kernel for strides beyond its kernel"
     if any(pad > most for pad, most in zip(node.attributes.get_ints("pads", ()), [*reach, *reach], strict=False)):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 import onnxq
 from onnxq import Options
+from onnxq.backends.openvino.multiplied import why_not_transposed
 from onnxq.plan import Plan
 from tests.backends.openvino_cases import CASES
 from tests.models import build, feeds_for, normal
@@ -96,6 +98,11 @@ def test_a_transposed_convolution_that_moves_by_3_along_the_last_axis_stays_floa
 def test_a_transposed_convolution_without_an_integer_kernel_stays_float(form: str, why: str) -> None:
     text = f"(float[1, 4, 8, 8] x) => (float[1, 4, N, M] y) {{ [d] y = ConvTranspose <{form}> (x, w) }}"
     assert why in reasons(build(text, w=normal(4, 4, 3, 1)))["d"]
+
+
+def test_weights_of_unknown_sizes() -> None:
+    node = ir.node("ConvTranspose", [ir.Value(name="x"), ir.Value(name="w")], {"dilations": [2, 1]})
+    assert why_not_transposed(node) is None
 
 
 def test_a_product_of_a_vector_stays_float() -> None:
