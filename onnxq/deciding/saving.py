@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -21,7 +22,8 @@ class Saving:
 
     Attributes:
         most: what the kernels save, conversions left out.
-        net: what is left of it when conversions into integers and out of them are paid.
+        net: what is left of it when conversions into integers and out of them are paid; infinite where the sizes of
+            what runs in integers are not known, since a conversion costs something whatever its size.
     """
 
     most: float
@@ -38,16 +40,19 @@ def saving(model: ir.Model, plan: Plan, backend: Backend, sizes: Mapping[str, in
         sizes: tensor name → number of elements, where it is known.
     """
     whole = saved = 0.0
+    known = True
     for node in all_nodes(model):
         rule = row(backend, node)
         if rule is None:
             continue
         as_float, as_integer = (cost * sizes.get(node.outputs[0].name or "", 1) for cost in rule.costs(node))
         whole += as_float
+        known &= node.name not in plan.quantized or node.outputs[0].name in sizes
         saved += as_float - as_integer if node.name in plan.quantized else 0.0
     if whole <= 0:
         return Saving(0.0, 0.0)
-    return Saving(saved / whole, (saved - _conversions(model, plan, backend, sizes)) / whole)
+    net = (saved - _conversions(model, plan, backend, sizes)) / whole if known else math.inf
+    return Saving(saved / whole, net)
 
 
 def _conversions(model: ir.Model, plan: Plan, backend: Backend, sizes: Mapping[str, int]) -> float:

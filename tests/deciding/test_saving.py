@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import onnx_ir as ir
 import pytest
 
@@ -83,3 +85,13 @@ def test_leaving_the_layout_of_float_convolutions_is_paid() -> None:
     paid = (target.quantize_cost + target.reorder_cost + outputs * target.dequantize_cost) * size
     found = saving(model, plan, target, dict.fromkeys("xay", size))
     assert found.net == pytest.approx(found.most - (paid + (1 + outputs) * target.node_cost) / whole)
+
+
+def test_of_tensors_without_known_sizes_nothing_is_said_to_be_lost() -> None:
+    """Of a text encoder whose shapes are not inferred each product counts as one element, a conversion as a node."""
+    text = "(float[n, 32] x) => (float[n, 32] y) { s = Erf (x) [first] a = MatMul (s, w) y = Erf (a) }"
+    model = ir.from_proto(build(text, w=normal(32, 32)))
+    target, plan = backend_named("onnxruntime"), onnxq.plan(model, options=onnxq.Options(placement="compute"))
+    assert set(plan.quantized) == {"first"}
+    assert saving(model, plan, target, {"x": 320, "s": 320}).net == math.inf
+    assert saving(model, plan, target, {"x": 320, "s": 320, "a": 320}).net < 1
