@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.graph.recognition.groups import Group, find_groups
-from onnxq.graph.recognition.region import REDUCTIONS, axes_of
+from onnxq.graph.recognition.region import REDUCTIONS, axes_of, scalar
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import AnyArray, constant_array
 
@@ -32,7 +32,8 @@ class Norm:
         end: what is made of it.
         factors: what it is multiplied by then, (C,) float32; None for nothing.
         offsets: what is added after that, (C,) float32; None for nothing.
-        centred: whether the mean is taken away first.
+        centred: whether it depends on the mean over the channels: that is taken away first, or one number is added to
+            all of them.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -79,7 +80,17 @@ def _chains(model: ir.Model) -> Iterator[Norm]:
         offsets, before = _at_end(end, "Add", places)
         factors, before = _at_end(before, "Mul", places)
         if set(places) == {place for place in (factors, offsets) if place} and all(map(_per_channel, places)):
-            yield Norm(group.nodes, start, end, factors, offsets, _GROUPS[group.kind])
+            yield Norm(group.nodes, start, end, factors, offsets, _GROUPS[group.kind] or _adds_to_all(group))
+
+
+def _adds_to_all(group: Group) -> bool:
+    """Whether a chain adds a number to all channels, and not to what is the same for all, as its epsilon is."""
+    shifts = [n.outputs[0].shape for n in group.nodes if n.op_type in ("Add", "Sub") and any(map(_is_number, n.inputs))]
+    return any(shape is None or list(shape[-1:]) != [1] for shape in shifts)
+
+
+def _is_number(value: ir.Value | None) -> bool:
+    return scalar(value) is not None
 
 
 def _reduces_last(group: Group, rank: int) -> bool:

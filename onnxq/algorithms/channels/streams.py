@@ -60,7 +60,7 @@ class Stream:
         readers: nodes of the layers that read some.
         constants: node, index of its input, and axis of the channels, of constants that are added or picked from.
         scalings: of the normalizations in between.
-        centred: whether one of them takes the mean over the channels away.
+        centred: whether one of them depends on the mean over the channels, which a rotation must leave as it is then.
     """
 
     size: int

@@ -30,6 +30,12 @@ NORMS = {
         root{i} = Sqrt (more{i})
         unit{i} = Div (s{i}, root{i})
         n{i} = Mul (g{i}, unit{i})""",
+    "a chain without the mean, a number added to all": """square{i} = Mul (s{i}, s{i})
+        mean{i} = ReduceMean <axes = [-1]> (square{i})
+        more{i} = Add (mean{i}, epsilon)
+        root{i} = Sqrt (more{i})
+        unit{i} = Div (s{i}, root{i})
+        n{i} = Add (unit{i}, half)""",
     "a chain that multiplies by nothing": """square{i} = Mul (s{i}, s{i})
         mean{i} = ReduceMean <axes = [-1]> (square{i})
         more{i} = Add (mean{i}, epsilon)
@@ -49,7 +55,7 @@ def blocks(norm: str, *, last: str = "y = MatMul (n2, w)", **more: Any) -> onnx.
             lines += [f"a{i} = MatMul (n{i}, u{i})", f"r{i} = Relu (a{i})", f"p{i} = MatMul (r{i}, v{i})"]
             lines += [f"q{i} = Add (c{i}, p{i})", f"s{i + 1} = Add (s{i}, q{i})"]
     text = "\n".join([*lines, last])
-    constants["epsilon"] = np.float32(1e-5)
+    constants |= {"epsilon": np.float32(1e-5), "half": np.float32(0.5)}
     used = {name: array for name, array in constants.items() if f" {name})" in text or f"({name}," in text}
     used |= {name: array for name, array in constants.items() if f", {name}," in text}
     opset = 17 if "LayerNormalization" in text else 14  # from 17 on a chain becomes the operator
