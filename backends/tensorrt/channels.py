@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import onnx_ir as ir
@@ -17,7 +18,8 @@ def known_channels(model: ir.Model) -> list[Note]:
     """Put numbers where sizes are free that the weights of a convolution fix.
 
     TensorRT takes no ConvTranspose of a free number of channels, and counts one channel, of quantized weights at least,
-    where a convolution has groups.
+    where a convolution has groups. A name that several sizes seem to have (two convolutions differ, or it stands twice
+    in an input, as where an exporter calls all free sizes ``?``) stays free.
 
     Args:
         model: changed in place, shapes inferred.
@@ -25,7 +27,7 @@ def known_channels(model: ir.Model) -> list[Note]:
     Returns:
         One note with the names of these sizes, if any.
     """
-    found: dict[str, int] = {}
+    fixed: dict[str, set[int]] = {}
     for node in all_nodes(model):
         if node.op_type not in ("Conv", "ConvTranspose") or node.domain != "":
             continue
@@ -33,7 +35,9 @@ def known_channels(model: ir.Model) -> list[Note]:
         size = data.shape[1] if data is not None and data.shape is not None and len(data.shape) > 1 else None
         if isinstance(size, ir.SymbolicDim) and size.value is not None and weights is not None:
             groups = node.attributes.get_int("group", 1) if node.op_type == "Conv" else 1
-            found.setdefault(size.value, weights[1] * groups if node.op_type == "Conv" else weights[0])
+            fixed.setdefault(size.value, set()).add(weights[1] * groups if node.op_type == "Conv" else weights[0])
+    twice = {dim for value in model.graph.inputs if value.shape for dim, n in Counter(value.shape).items() if n > 1}
+    found = {name: min(sizes) for name, sizes in fixed.items() if len(sizes) == 1 and ir.SymbolicDim(name) not in twice}
     if not found:
         return []
     for value in _tensors(model):

@@ -271,6 +271,29 @@ def test_the_whole_net_is_as_good_in_every_format(tmp_path: Path) -> None:
         assert sqnr(reference, infer(onnx.load(path), feeds, optimize=False)["y"]) > 25
 
 
+@pytest.mark.parametrize("sizes", ["S, S, S, S", "N, S, S, W"])
+def test_a_name_that_an_input_has_twice_is_no_number_of_channels(sizes: str, tmp_path: Path) -> None:
+    """Some exporters give all free sizes one name, which onnxruntime takes in an input."""
+    model = build(f"(float[{sizes}] x) => (float[A, B, C, D] y) {{ y = Conv (x, w) }}", w=normal(16, 3, 3, 3))
+    onnxq.quantize(model, images(2, 3, 32, 32), backend="tensorrt", output=tmp_path / "q.onnx")
+    (value,) = onnx.load(tmp_path / "q.onnx").graph.input
+    assert [dim.dim_param for dim in value.type.tensor_type.shape.dim] == sizes.split(", ")
+
+
+def test_a_name_of_which_convolutions_differ_is_no_number_of_channels(tmp_path: Path) -> None:
+    """The inputs of two branches may have the same name for their channels, wrongly."""
+    model = build(
+        "(float[N, C, H, W] x, float[M, C, I, J] z) => (float[N, D, E, F] y, float[M, P, Q, R] u) "
+        "{ y = Conv (x, w) u = Conv (z, v) }",
+        w=normal(16, 3, 3, 3),
+        v=normal(8, 4, 3, 3),
+    )
+    feeds = [{"x": normal(1, 3, 16, 16, seed=i), "z": normal(1, 4, 16, 16, seed=9 + i)} for i in range(2)]
+    onnxq.quantize(model, feeds, backend="tensorrt", output=tmp_path / "q.onnx")
+    inputs = onnx.load(tmp_path / "q.onnx").graph.input
+    assert [value.type.tensor_type.shape.dim[1].dim_param for value in inputs] == ["C", "C"]
+
+
 @pytest.mark.parametrize(
     "options",
     [{"symmetric": False}, {"weight_bits": 4}, {"act_bits": 16}, {"opset": 12}, {"override": ("x=symmetric=false",)}],
