@@ -353,6 +353,18 @@ def test_another_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         examine(runtime, tmp_path / "m.onnx")
 
 
+def test_temporary_files_of_a_runtime_that_is_killed_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no time left to remove them itself."""
+    script = "import os, signal, tempfile\ntempfile.mkdtemp()\nos.kill(os.getpid(), signal.SIGKILL)"
+    runtime, temporary = _runtime(tmp_path, monkeypatch, script), tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    with pytest.raises(VerificationError, match="crashed"):
+        examine(runtime, tmp_path / "m.onnx")
+    assert not list(temporary.iterdir())
+
+
 def test_what_a_runtime_leaves_in_its_working_folder_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """RKNN-Toolkit2 writes constants there. A Python named from where onnxq was called is found all the same."""
     runtime = _runtime(tmp_path, monkeypatch, "import sys\nopen('left.npy', 'w').close()\nsys.exit('left')")

@@ -158,6 +158,8 @@ def _call(
 ) -> subprocess.CompletedProcess[str]:
     """Run the script of a runtime in a folder, some leave files in it; and look how far it is, now and then.
 
+    Temporary files are made there too: a script that is killed, or crashes, leaves its own.
+
     Raises:
         TimeoutExpired: it took longer, and was killed.
         OSError: there is no such Python.
@@ -165,6 +167,8 @@ def _call(
     python = interpreter(runtime)
     command = [os.path.abspath(python) if os.sep in python else python, str(runtime.worker), *arguments]
     here = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}  # scripts share a module
+    if folder is not None:
+        here |= dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
     process = subprocess.Popen(
         command,
         cwd=folder,
