@@ -148,7 +148,7 @@ def _verified(
         custom_op_library=options.custom_op_library,
         at_home=target.at_home,
     )
-    agreed = against_source(load(model), given, result, options)
+    agreed = against_source(load(model, again=True), given, result, options)
     told = (*checked.warnings, *warnings, *agreed.warnings, *_left_out(bounds, target.name, agreed))
     return replace(
         made, verification=replace(checked, warnings=told, plain_sqnr=agreed.plain_sqnr, against_source=agreed)

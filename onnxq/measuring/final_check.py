@@ -75,7 +75,7 @@ def final_check(
     if kept and at_home:
         trim()  # the weights that are gone make room for those of the float model
         with suppress(ExecutionError):  # its optimizations may break the float model: there is no speed to compare with
-            base = opened(reference if given is None else load(given), threads=1)
+            base = opened(reference if given is None else load(given, again=True), threads=1)
             float_seconds, result_seconds = glance(base, optimized, typical(kept).feeds, clock_of(providers))
     return Verification(
         outputs=compared.outputs,

@@ -101,6 +101,20 @@ def test_the_speed_is_that_against_the_model_as_it_came(
     assert Prepared(model, Options()).given is (model if given else None)
 
 
+def test_what_loading_says_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The model as it came is loaded again to be timed."""
+    model = build(
+        "(float[1, 3, 16, 16] x) => (float[1, 4, 14, 14] y) { c = Conv (x, w) y = Mul (c, two) }",
+        w=normal(4, 3, 3, 3),
+        two=f32(2),
+    )
+    model.graph.node.reverse()
+    made = onnxq.quantize(model, feeds_for(model), options=Options(effort="fast"))
+    assert made.verification is not None and made.verification.speedup is not None
+    assert Prepared(model, Options()).given is model
+    assert caplog.messages.count("nodes out of order: sorted") == 2, "once by each of these two"
+
+
 def test_without_samples_it_is_checked_and_loaded_only() -> None:
     found = final_check(loaded(float_model()), loaded(quantized_model()), [], float_bytes=0)
     assert found.worst is None and found.speedup is None and found.plain_sqnr is None and not found.outputs

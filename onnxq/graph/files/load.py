@@ -30,7 +30,7 @@ ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 logger = logging.getLogger("onnxq")
 
 
-def load(source: ModelSource) -> ir.Model:
+def load(source: ModelSource, *, again: bool = False) -> ir.Model:
     """Loads a model for us alone: the caller's file or object is never changed, whatever is done to the result.
 
     External data stays on disk and is read when needed; only its presence and length are checked. Constant nodes whose
@@ -41,6 +41,7 @@ def load(source: ModelSource) -> ir.Model:
     Args:
         source: a path (``.onnx``, or any form that ``onnx.load`` knows by its suffix), a serialized model, a
             ``ModelProto``, or an ``ir.Model``. Links to models and to data files are followed.
+        again: it was loaded before, and the log has what there is to say of it.
 
     Returns:
         A sound model: every name defined once and before its use.
@@ -73,7 +74,8 @@ def load(source: ModelSource) -> ir.Model:
         model = _from_proto(proto, folders)
         note_files(model, [], own=path)
     if not check_structure(model):
-        logger.warning("nodes out of order: sorted")
+        if not again:
+            logger.warning("nodes out of order: sorted")
         sort(model.graph)
         for function in model.functions.values():
             sort(function.graph)
