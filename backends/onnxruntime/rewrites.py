@@ -107,6 +107,8 @@ def _write_slopes(model: ir.Model) -> None:
         slope = constant_array(node.inputs[1]) if node.op_type == "PRelu" and node.domain == "" else None
         if slope is None or slope.dtype != np.float32 or not isinstance(node.graph, ir.Graph):
             continue
+        if not np.isfinite(slope).all():
+            continue
         made, (source, slopes) = node.outputs[0], node.inputs
         if math.prod(d if isinstance(d, int) else 16 for d in made.shape or (_LEAST_SLOPED,)) < _LEAST_SLOPED:
             continue

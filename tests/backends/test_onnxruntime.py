@@ -350,6 +350,7 @@ def test_a_silu_between_convolutions_runs_in_integers(tmp_path: Path) -> None:
         ((0.25, -1.5), {"Mul": 1, "Max": 1}),
         ((0.25, 1.5), {"Relu": 1, "Min": 1, "Mul": 1, "Add": 1}),
         ((0.25, 0.0), {"Relu": 1, "Min": 1, "Mul": 1, "Add": 1}),  # an infinite number times 0 is none
+        ((0.25, -np.inf), {"PRelu": 1}),  # the same
     ],
 )
 def test_a_prelu_of_a_feature_map_does_not_branch_on_each_element(

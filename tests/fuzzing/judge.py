@@ -104,7 +104,7 @@ def _judged(case: Case, backend: str, options: Options, folder: Path | None) -> 
     assert not foretold, f"check says what is not so: {foretold[0].where}: {foretold[0].what}"
     result = ir.to_proto(quantized.rendered())
     if _NOT_HERE[backend]:
-        contract._assert_same_interface(model, result)
+        contract._assert_same_interface(model, result, quantized)
         assert all(path.stat().st_size for path in quantized.files), "an empty file was written"
     elif options.placement == "all" or not _free(model):  # what is fast depends on sizes that only the data tells
         assert planned >= set(quantized.plan.quantized), "more is quantized than was planned"
