@@ -74,7 +74,8 @@ def final_check(
     float_seconds = result_seconds = None
     if kept and at_home:
         trim()  # the weights that are gone make room for those of the float model
-        with suppress(ExecutionError):  # its optimizations may break the float model: there is no speed to compare with
+        # its optimizations may break the float model, and its file may be gone: there is no speed to compare with
+        with suppress(ExecutionError, ModelError):
             base = opened(reference if given is None else load(given, again=True), threads=1)
             float_seconds, result_seconds = glance(base, optimized, typical(kept).feeds, clock_of(providers))
     return Verification(

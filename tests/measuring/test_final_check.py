@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import weakref
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,13 @@ def test_what_loading_says_is_said_once(caplog: pytest.LogCaptureFixture) -> Non
     assert made.verification is not None and made.verification.speedup is not None
     assert Prepared(model, Options()).given is model
     assert caplog.messages.count("nodes out of order: sorted") == 2, "once by each of these two"
+
+
+def test_a_file_that_is_gone_by_then_costs_the_speed_and_no_more(tmp_path: Path) -> None:
+    model, gone = float_model(), tmp_path / "gone.onnx"
+    found = final_check(loaded(model), loaded(quantized_model()), kept(model, data()), float_bytes=0, given=gone)
+    assert found.speedup is None
+    assert found.worst is not None
 
 
 def test_without_samples_it_is_checked_and_loaded_only() -> None:
