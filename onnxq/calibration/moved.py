@@ -37,7 +37,8 @@ class Move:
         divisor: (C,) positive, or 1.0.
         shift: (C,), or 0.0.
         least: smallest value left.
-        rotation: (C, C) orthogonal; None for none.
+        rotation: (C, C) orthogonal, of the source without the factors of a normalization that went into the layers
+            behind it; None for none.
     """
 
     source: str
