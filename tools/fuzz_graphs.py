@@ -14,12 +14,8 @@ first seed takes the place of an earlier one.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import os
-import queue
 import signal
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -30,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from pool import READY, Worker, answers, questions
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -81,7 +78,7 @@ def main() -> int:
         if args.whole or kind(verdict) in kinds:
             continue
         kinds.add(kind(verdict))
-        small = Worker().ask("shrink", seed, backend, placement, seconds=10 * _SECONDS)
+        small = Fuzzer().ask("shrink", seed, backend, placement, seconds=10 * _SECONDS)
         if not isinstance(small, Case):
             print(f"\nseed {seed}, {backend}:{placement}: {verdict.text}\ncould not be made small")
             continue
@@ -126,117 +123,49 @@ class NoGraph:
     signal: str
 
 
-_MADE = "made"
-"""What a worker sends once it has the graph, before its answer."""
+class Fuzzer(Worker):
+    """A process that judges one graph after another: (what, seed, backend, placement) → verdict, or the smallest graph.
 
-
-class Worker:
-    """A process that judges one graph after another.
+    A crash before the graph is made is no fault: a :class:`NoGraph`, where a new process ends there as well.
 
     Args:
-        life: what runs there, :func:`serve` if None.
+        life: what runs there.
     """
 
     def __init__(self, life: Callable[[Connection], None] | None = None) -> None:
-        self.life = life or serve
-        self.context = multiprocessing.get_context("spawn")
-        self.process: Any = None
-        self.connection: Any = None
-        self.jobs = 0
+        super().__init__(life or serve, _JOBS)
 
-    def ask(self, what: str, seed: int, backend: str, placement: str, seconds: float = _SECONDS) -> Any:
-        """The answer; a crash and a hang are faults, after which a new process takes over.
-
-        A crash before the graph is made is none: a :class:`NoGraph`, where a new process ends there as well.
-        """
-        if self.process is None or self.jobs >= _JOBS:
-            self.start()
-        self.jobs += 1
-        made = False
-        try:
-            self.connection.send((what, seed, backend, placement))
-            end = time.monotonic() + seconds
-            while self.connection.poll(max(end - time.monotonic(), 0)):
-                answer = self.connection.recv()
-                if answer != _MADE:
-                    return answer
-                made = True
-            self.stop()
-            return Verdict("FAULT", f"no end after {seconds:g} s")
-        except (EOFError, OSError):
-            self.process.join(10)
-            code, first = self.process.exitcode, self.jobs == 1
-            self.stop()
-        if made or code is None or code >= 0:
-            return Verdict("FAULT", f"the process died with exit code {code}")
+    def died(self, code: int | None, question: tuple[Any, ...], seconds: float, *, ready: bool, first: bool) -> Any:
+        """What a crash comes to."""
+        if ready or code is None or code >= 0:
+            return super().died(code, question, seconds, ready=ready, first=first)
         name = signal.Signals(-code).name
         if first:
             return NoGraph(name)
-        again = self.ask(what, seed, backend, placement, seconds)
+        again = self.ask(*question, seconds=seconds)
         if isinstance(again, NoGraph):
             return again
         return Verdict("FAULT", f"{name} while the graph was made, which a new process makes: one before it did harm")
 
-    def start(self) -> None:
-        """A new process."""
-        self.stop()
-        self.connection, other = self.context.Pipe()
-        self.process, self.jobs = self.context.Process(target=self.life, args=(other,), daemon=True), 0
-        self.process.start()
-        other.close()
-
-    def stop(self) -> None:
-        """End the process."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.join()
-            self.connection.close()
-        self.process = None
-
 
 def serve(connection: Connection) -> None:
     """The life of a worker."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what native libraries print
-    while True:
-        try:
-            what, seed, backend, placement = connection.recv()
-        except EOFError:
-            return
+    for what, seed, backend, placement in questions(connection):
         case = generate(seed)
-        connection.send(_MADE)
-        if what == "shrink":
-            answer: Any = shrink(case, backend, placement)
-        else:
-            answer = judge(case, backend, placement)
-        connection.send(answer)
+        connection.send(READY)
+        connection.send((shrink if what == "shrink" else judge)(case, backend, placement))
 
 
 def run(jobs: list[tuple[int, str, str]], workers: int) -> list[tuple[tuple[int, str, str], Verdict | NoGraph]]:
     """The verdicts, in the order of the jobs."""
-    waiting: queue.Queue[int] = queue.Queue()
-    for position in range(len(jobs)):
-        waiting.put(position)
-    verdicts: dict[int, Verdict | NoGraph] = {}
 
-    def work() -> None:
-        worker = Worker()
-        while True:
-            try:
-                position = waiting.get_nowait()
-            except queue.Empty:
-                return worker.stop()
-            verdict = worker.ask("judge", *jobs[position])
-            verdicts[position] = verdict
-            if isinstance(verdict, Verdict) and verdict.outcome == "FAULT":
-                seed, backend, placement = jobs[position]
-                print(f"{backend}:{placement} seed {seed}: {verdict.text}", flush=True)
+    def tell(job: tuple[int, str, str], verdict: Verdict | NoGraph) -> None:
+        if isinstance(verdict, Verdict) and verdict.outcome == "FAULT":
+            seed, backend, placement = job
+            print(f"{backend}:{placement} seed {seed}: {verdict.text}", flush=True)
 
-    threads = [threading.Thread(target=work) for _ in range(workers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [(jobs[position], verdicts[position]) for position in sorted(verdicts)]
+    found = answers(jobs, workers, Fuzzer, lambda worker, job: worker.ask("judge", *job, seconds=_SECONDS), tell)
+    return list(zip(jobs, found, strict=True))
 
 
 if __name__ == "__main__":

@@ -15,25 +15,23 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
-import multiprocessing
-import os
-import queue
 import re
 import sys
-import threading
 import time
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+
+from pool import Worker, answers, questions
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.foreign import GROUPS, Case, cases  # noqa: E402
-from tests.verdict import Verdict, judge  # noqa: E402
+from tests.verdict import judge  # noqa: E402
 from tests.verdict_verbs import VERBS  # noqa: E402
 
 DOC = ROOT / "docs" / "onnx_models.md"
@@ -123,54 +121,9 @@ def parse(text: str) -> tuple[str, str]:
 # -- the pool
 
 
-class Worker:
-    """A process that judges one model after another."""
-
-    def __init__(self) -> None:
-        self.context = multiprocessing.get_context("spawn")
-        self.process: Any = None
-        self.connection: Any = None
-        self.jobs = 0
-
-    def judge(self, case: Case, backend: str, placement: str, seconds: float) -> Verdict:
-        """The verdict; a crash and a hang are faults, after which a new process takes over."""
-        if self.process is None or self.jobs >= _JOBS:
-            self.stop()
-            self.connection, other = self.context.Pipe()
-            self.process, self.jobs = self.context.Process(target=serve, args=(other,), daemon=True), 0
-            self.process.start()
-            other.close()
-        self.jobs += 1
-        try:
-            self.connection.send((case, backend, placement))
-            if self.connection.poll(seconds):
-                verdict: Verdict = self.connection.recv()
-                return verdict
-            self.stop()
-            return Verdict("FAULT", f"no end after {seconds:g} s")
-        except (EOFError, OSError):
-            self.process.join(10)
-            code = self.process.exitcode
-            self.stop()
-            return Verdict("FAULT", f"the process died with exit code {code}")
-
-    def stop(self) -> None:
-        """End the process."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.join()
-            self.connection.close()
-        self.process = None
-
-
 def serve(connection: Connection) -> None:
     """The life of a worker."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what native libraries print
-    while True:
-        try:
-            case, backend, placement = connection.recv()
-        except EOFError:
-            return
+    for case, backend, placement in questions(connection):
         connection.send(judge(case, backend, placement))
 
 
@@ -183,44 +136,26 @@ def run(
     more: bool = False,
 ) -> list[Row]:
     """The verdicts, in the order of the jobs; in a file as they come, ``more`` of them at its end."""
-    waiting: queue.Queue[int] = queue.Queue()
-    for position in range(len(jobs)):
-        waiting.put(position)
-    rows: dict[int, Row] = {}
-    lock = threading.Lock()
+    told = count(1)
 
-    def work() -> None:
-        worker = Worker()
-        while True:
-            try:
-                position = waiting.get_nowait()
-            except queue.Empty:
-                return worker.stop()
-            case, backend, placement = jobs[position]
-            start = time.perf_counter()
-            verdict = worker.judge(case, backend, placement, _SECONDS.get(case.group, 60.0))
-            seconds = round(time.perf_counter() - start, 2)
-            row = Row(backend, placement, case.group, case.name, verdict.outcome, verdict.text, seconds)
-            with lock:
-                rows[position] = row
-                tell(row)
+    def ask(worker: Worker, job: tuple[Case, str, str]) -> Row:
+        case, backend, placement = job
+        start = time.perf_counter()
+        verdict = worker.ask(*job, seconds=_SECONDS.get(case.group, 60.0))
+        seconds = round(time.perf_counter() - start, 2)
+        return Row(backend, placement, case.group, case.name, verdict.outcome, verdict.text, seconds)
 
-    def tell(row: Row) -> None:
+    def tell(_: tuple[Case, str, str], row: Row) -> None:
         if file is not None:
             print(json.dumps(asdict(row)), file=file, flush=True)
         if show or row.outcome == "FAULT":
             print(f"{row.outcome} {row.backend}:{row.placement} {row.group}/{row.name}: {row.text}", flush=True)
-        if len(rows) % _TOLD == 0:
-            print(f"{len(rows)} of {len(jobs)}", file=sys.stderr, flush=True)
+        if (done := next(told)) % _TOLD == 0:
+            print(f"{done} of {len(jobs)}", file=sys.stderr, flush=True)
 
     with ExitStack() as stack:
         file = stack.enter_context(path.open("a" if more else "w")) if path is not None else None
-        threads = [threading.Thread(target=work) for _ in range(workers)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    return [rows[position] for position in sorted(rows)]
+        return answers(jobs, workers, lambda: Worker(serve, _JOBS), ask, tell)
 
 
 # -- the table

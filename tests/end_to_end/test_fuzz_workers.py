@@ -29,7 +29,7 @@ def life(connection: Connection) -> None:
         _, seed, _, _ = connection.recv()
         if seed == 1 or (harmed and seed != 2):
             os.kill(os.getpid(), signal.SIGSEGV)
-        connection.send("made")
+        connection.send("ready")
         if seed == 3:
             os.kill(os.getpid(), signal.SIGFPE)
         if seed == 4:
@@ -39,7 +39,7 @@ def life(connection: Connection) -> None:
 
 
 def test_who_ended_the_process(tool: ModuleType) -> None:
-    worker = tool.Worker(life)
+    worker = tool.Fuzzer(life)
     try:
         asked = [worker.ask("judge", seed, "qnn", "all", seconds=600) for seed in (0, 1, 3, 0, 2, 0)]
     finally:
@@ -51,7 +51,7 @@ def test_who_ended_the_process(tool: ModuleType) -> None:
 
 
 def test_no_end(tool: ModuleType) -> None:
-    worker = tool.Worker(life)
+    worker = tool.Fuzzer(life)
     assert worker.ask("judge", 0, "qnn", "all", seconds=600).outcome == "untouched"
     assert worker.ask("judge", 4, "qnn", "all", seconds=0.5) == Verdict("FAULT", "no end after 0.5 s")
     assert worker.process is None, "a new one takes over"
