@@ -15,7 +15,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import onnx_ir as ir
 
 from onnxq import plugins
@@ -31,8 +30,7 @@ from onnxq.deciding.decider import Decider
 from onnxq.deciding.stages import Stages
 from onnxq.effort import TRIED, UNTRIED, algorithms_of
 from onnxq.errors import OnnxqError
-from onnxq.measuring.noise import output_noise
-from onnxq.measuring.score import Score
+from onnxq.measuring.score import Score, score_of
 from onnxq.plan import Plan
 from onnxq.quantized import Quantized
 from onnxq.spec import USUAL_BITS, PerTensor
@@ -126,7 +124,7 @@ class _Bench:
 
     def of(self, ranges: str, algorithms: tuple[str, ...], quantized: Quantized) -> _State:
         """The state of a model that is there."""
-        return _State(ranges, algorithms, quantized, _score(quantized, self.decider, self._turns[0][1]))
+        return _State(ranges, algorithms, quantized, score_of(quantized, self._turns[0][1], self.decider.options))
 
     def tried(self, wanted: _State) -> _State:
         """A state with its model and score.
@@ -159,7 +157,7 @@ class _Bench:
         """The score of a state made with other samples to learn from, on those that judge then."""
         key = (state.range, state.algorithms, turn)
         if key not in self._known:
-            self._known[key] = _score(self._made(state, turn)[0], self.decider, self._turns[turn][1])
+            self._known[key] = score_of(self._made(state, turn)[0], self._turns[turn][1], self.decider.options)
         return self._known[key]
 
     def _made(self, wanted: _State, turn: int) -> tuple[Quantized, list[str]]:
@@ -244,17 +242,6 @@ def _rounded_by(name: str, others: Sequence[str]) -> Callable[[_State], _State]:
 def _with_empirical_bias(state: _State) -> _State:
     rest = tuple(text for text in state.algorithms if not text.startswith("bias_correction"))
     return replace(state, algorithms=(*rest, "bias_correction:method=empirical"))
-
-
-def _score(quantized: Quantized, decider: Decider, judges: Sequence[KeptSample]) -> Score:
-    found = output_noise(quantized, judges, decider.options)
-    if found is None:
-        floats = {n: None for sample in judges for n, values in sample.outputs.items() if values.dtype.kind == "f"}
-        return Score({name: np.full(len(judges), np.inf) for name in floats})
-    return Score(
-        {name: of.noise / of.signal for name, of in found.items() if of.signal > 0},
-        any(of.reshaped for of in found.values()),
-    )
 
 
 def _has_torch() -> bool:

@@ -10,7 +10,7 @@ from onnxq.options import Options
 from onnxq.options.one_value import check_amount
 from onnxq.spec import FEW_BITS
 
-__all__ = ["TRIED", "UNTRIED", "algorithms_of", "end_of", "improves", "learns", "samples_to_keep"]
+__all__ = ["TRIED", "UNTRIED", "algorithms_of", "end_of", "improves", "learns", "samples_to_keep", "turns"]
 
 TRIED = "best: "
 """How notes begin that say what effort ``best`` has tried."""
@@ -32,6 +32,11 @@ def algorithms_of(options: Options) -> tuple[str, ...]:
 def improves(options: Options) -> bool:
     """Whether more is tried on top of the default result."""
     return options.effort == "best" and not options.algorithms
+
+
+def turns(options: Options) -> bool:
+    """Whether a result of the float model with its channels turned is tried; effort ``best`` has a step of its own."""
+    return options.effort == "default" and not options.algorithms
 
 
 def learns(options: Options) -> bool:

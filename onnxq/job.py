@@ -19,7 +19,8 @@ from onnxq.console.progress import Reporter
 from onnxq.deciding.decide import decide
 from onnxq.deciding.decider import Decider
 from onnxq.deciding.mend import mend
-from onnxq.effort import algorithms_of, improves, learns
+from onnxq.deciding.turned import turned
+from onnxq.effort import algorithms_of, improves, learns, turns
 from onnxq.errors import OptionError
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.values import filled_values
@@ -95,6 +96,9 @@ class Job:
             return prepared.raised(model, opset)[0] if opset is not None else None
 
         quantized = decide(decider, raised if self._mends(options) else None)
+        if turns(options):
+            quantized, decider = turned(quantized, decider, draft)
+            statistics = draft.statistics
         verification = verify(quantized)
         if self._mends(options):
             quantized, verification = mend(decider, quantized, verification, verify, raised, reporter)
@@ -175,7 +179,7 @@ def _hints(quantized: Quantized, verification: Verification, draft: FloatDraft, 
     advice = [*hints(model, quantized.plan, target, decider.sizes), *decider.hints]
     if options.effort != "best":  # which has tried it
         advice += few_bits(quantized.plan, quantized.qparams, quantized.recipe)
-    advice += low(model, quantized.plan, verification, target, options, decider.sizes)
+    advice += low(model, quantized.plan, verification, target, options, decider.sizes, quantized.recipe)
     return tuple(advice)
 
 

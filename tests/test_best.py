@@ -153,7 +153,7 @@ def test_both_are_made_again_with_others_to_learn_from_until_it_is_clear(monkeyp
     """The judges of the first turn cannot tell; every sample held back judges once at most."""
     scored: list[list[int]] = []
 
-    def scores(made: onnxq.Quantized, _: object, judges: Sequence[KeptSample]) -> Score:
+    def scores(made: onnxq.Quantized, judges: Sequence[KeptSample], _: object) -> Score:
         scored.append([int(sample.feeds["x"].flat[0]) for sample in judges])
         tried = "gptq" in made.recipe
         return score(y=([0.001, 0.1, 0.15, 0.1] if tried else [0.1] * 4) * (len(judges) // 4))
@@ -237,7 +237,7 @@ def test_what_a_step_builds_on_is_not_made_again(monkeypatch: pytest.MonkeyPatch
 
         monkeypatch.setattr(module, "apply", spy)
 
-    def scores(made: onnxq.Quantized, _: object, judges: Sequence[KeptSample]) -> Score:
+    def scores(made: onnxq.Quantized, judges: Sequence[KeptSample], _: object) -> Score:
         better = len([name for name in made.recipe if name in ("smoothquant", "gptq")])
         return score(y=[0.1 / 2**better] * len(judges))
 

@@ -12,7 +12,7 @@ they read. No rotation passes an activation, nor a normalization whose result is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,8 +24,9 @@ from onnxq.algorithms.channels.streams import Matrix, Stream, quantized_streams,
 from onnxq.algorithms.common.keep_what_helps import keep_what_helps
 from onnxq.calibration.moved import Move
 from onnxq.errors import OptionError
+from onnxq.plan import Plan
 
-__all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check", "rotation"]
+__all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "Turning", "apply", "check", "rotation", "turnings"]
 
 NAME = "rotate"
 TITLE = "turn the channels between linear layers so that no weight and no channel stands out"
@@ -37,7 +38,7 @@ HELP: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Turning:
+class Turning:
     """One stream, and the matrix that it is multiplied by."""
 
     stream: Stream
@@ -75,13 +76,7 @@ def apply(draft: FloatDraft, tries: int = 4) -> None:
     if not streams:
         draft.notes.append(f"{NAME}: nothing done, no quantized layers with only linear operators between them")
         return
-    specs, nodes = Specs(plan), draft.lookup().nodes
-    turnings = []
-    for number, stream in enumerate(streams):
-        random = np.random.default_rng((draft.options.seed, number))
-        found = (rotation(stream.size, random, keeps_mean=stream.centred) for _ in range(tries))
-        turnings.append(_Turning(stream, min(found, key=lambda matrix: _error(nodes, stream, matrix, specs))))
-    outcome = keep_what_helps(draft, turnings)
+    outcome = keep_what_helps(draft, turnings(draft, streams, plan, tries))
     kept = [streams[index] for index in outcome.kept]
     said = f"{NAME}: {len(kept)} of {len(streams)} places turned"
     if kept:
@@ -90,6 +85,24 @@ def apply(draft: FloatDraft, tries: int = 4) -> None:
     if len(kept) < len(streams):
         said += f"; {len(streams) - len(kept)} undone, no gain on samples held back"
     draft.notes.append(said)
+
+
+def turnings(draft: FloatDraft, streams: Sequence[Stream], plan: Plan, tries: int = 4) -> list[Turning]:
+    """A rotation for each of some streams, not made yet.
+
+    Args:
+        draft: left as it is.
+        streams: of its model.
+        plan: of its model.
+        tries: random rotations to choose from, see :func:`apply`.
+    """
+    specs, nodes = Specs(plan), draft.lookup().nodes
+    found = []
+    for number, stream in enumerate(streams):
+        random = np.random.default_rng((draft.options.seed, number))
+        matrices = (rotation(stream.size, random, keeps_mean=stream.centred) for _ in range(tries))
+        found.append(Turning(stream, min(matrices, key=lambda matrix: _error(nodes, stream, matrix, specs))))
+    return found
 
 
 def rotation(size: int, random: np.random.Generator, *, keeps_mean: bool = False) -> Matrix:

@@ -30,8 +30,8 @@ _PLACEMENT = (
     "that can be; compute: convolutions and matrix products only"
 )
 _EFFORT = (
-    "fast: ranges only; default: also bias correction, and a search where the result is poor; best: tries more "
-    "algorithms and keeps what is better, takes minutes"
+    "fast: ranges only; default: also bias correction, rotated channels where a transformer gains, and a search where "
+    "the result is poor; best: tries more algorithms and keeps what is better, takes minutes"
 )
 _BACKEND = "the target (default onnxruntime; see 'onnxq backends')"
 SEVERAL_BACKENDS = f"{_BACKEND}; may be repeated"

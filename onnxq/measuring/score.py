@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxq.calibration.statistics import KeptSample
 from onnxq.measuring.decibels import sqnr_of
+from onnxq.measuring.noise import output_noise
+from onnxq.options import Options
+from onnxq.quantized import Quantized
 
-__all__ = ["Score", "standard_error"]
+__all__ = ["Score", "score_of", "standard_error"]
 
 _LEAST_GAIN = 0.1
 """dB at the worst output that a step must gain; less is within what other samples would change."""
@@ -90,6 +94,24 @@ class Score:
         """With the samples of another one."""
         both = {n: np.concatenate([found, more.noise[n]]) for n, found in self.noise.items() if n in more.noise}
         return Score(both, self.reshaped or more.reshaped)
+
+
+def score_of(quantized: Quantized, judges: Sequence[KeptSample], options: Options) -> Score:
+    """The score of a quantized model on kept samples; all noise where it does not run.
+
+    Args:
+        quantized: the model.
+        judges: with the float model's outputs.
+        options: providers and the library of custom operators.
+    """
+    found = output_noise(quantized, judges, options)
+    if found is None:
+        floats = {n: None for sample in judges for n, values in sample.outputs.items() if values.dtype.kind == "f"}
+        return Score({name: np.full(len(judges), np.inf) for name in floats})
+    return Score(
+        {name: of.noise / of.signal for name, of in found.items() if of.signal > 0},
+        any(of.reshaped for of in found.values()),
+    )
 
 
 def standard_error(gains: NDArray[np.float64]) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
+from onnxq.algorithms import rotate
 from onnxq.backend import Backend, Kind
 from onnxq.console.terminal import listed, plural
 from onnxq.graph.traverse import all_nodes
@@ -26,7 +27,6 @@ __all__ = ["few_bits", "hints", "low"]
 _LEARNERS = ("gptq", "adaround", "adaquant", "reconstruct")
 """Algorithms that learn from data which way a weight is rounded."""
 
-_SMOOTHING = "--algorithm smoothquant --algorithm bias_correction"
 _MIXED = "mixed_precision"
 """Algorithm that gives layers more bits."""
 _LOW = 20.0
@@ -74,6 +74,7 @@ def low(
     target: Backend,
     options: Options,
     sizes: Mapping[str, int],
+    recipe: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """A sentence on a result below 20 dB, or below the floor, or with a poor sample where ranges of each run may fit it
     better: what may give more.
@@ -85,6 +86,7 @@ def low(
         target: whose activations may have 16 bits; matrix products can take ranges at each run where it is onnxruntime.
         options: how it was made.
         sizes: tensor name → number of elements, where data has shown it; else the shapes in the model are used.
+        recipe: how its numbers were made, see :class:`onnxq.quantized.Quantized`.
     """
     if verification.worst is None:
         return ()
@@ -98,7 +100,9 @@ def low(
     sampled &= target.at_home
     if (poor or sampled) and not options.algorithms and _products(model, plan, target, sizes):
         if options.effort != "best" and (options.weight_bits or USUAL_BITS) >= USUAL_BITS:
-            ways.append(f"{_SMOOTHING} moves outliers of what matrix products read into their weights")
+            ways.append(
+                f"{_flags(recipe, 'smoothquant')} moves outliers of what matrix products read into their weights"
+            )
         if target.at_home:
             ways.append("--algorithm dynamic takes the ranges of what they read at each run")
     if poor and (way := _beyond_rounding(target, options)):
@@ -166,5 +170,11 @@ def few_bits(plan: Plan, qparams: Mapping[str, QParams], recipe: Sequence[str]) 
     bits = " or ".join(str(bits) for bits in sorted(set(few)))
     return (
         f"{plural(len(few), 'weight')} of {bits} bits, rounded without data: "
-        "--algorithm gptq:prefix=true --algorithm bias_correction learns the rounding from the data",
+        f"{_flags(recipe, 'gptq:prefix=true')} learns the rounding from the data",
     )
+
+
+def _flags(recipe: Sequence[str], algorithm: str) -> str:
+    """An algorithm between those of the default that changed the float model, and its bias correction, as flags."""
+    names = [*(step for step in recipe if step == rotate.NAME), algorithm, "bias_correction"]
+    return " ".join(f"--algorithm {name}" for name in names)
