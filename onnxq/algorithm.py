@@ -102,7 +102,7 @@ class FloatDraft:
 
     def sizes(self) -> dict[str, int]:
         """Tensor name → number of elements in a typical kept sample, as far as it is known."""
-        return sizes_on(self.model, self.statistics.kept)
+        return sizes_on(self.model, self.statistics)
 
     def observe_again(self, tensors: Sequence[str] | Mapping[str, Move], before: FloatDraft | None = None) -> None:
         """Take new statistics of tensors whose values have changed, or which are new, on the kept samples.

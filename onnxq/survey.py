@@ -81,7 +81,7 @@ def make_probe(
         correct = partial(
             correct_biases,
             samples=few(statistics.kept),
-            sizes=sizes_on(model, statistics.kept),
+            sizes=sizes_on(model, statistics),
             providers=options.providers,
             custom_op_library=options.custom_op_library,
         )
@@ -164,7 +164,7 @@ def local_noise(probe: Probe, widths: Sequence[int]) -> dict[str, dict[int, floa
     signal = np.zeros(len(layers))
     noise = np.zeros((len(layers), len(widths)))
     samples = spread(probe.samples, _LOCAL_SAMPLES)
-    sizes = sizes_on(probe.model, samples)
+    sizes = sizes_on(probe.model, probe.statistics)
     for _, arrays in capture(probe.model, list(by_input), samples, options=probe.options, sizes=sizes):
         for tensors in arrays:
             for name, x in tensors.items():

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 import onnx_ir as ir
 
-from onnxq.calibration.statistics import KeptSample
+from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.graph.shapes import sizes_at
+from onnxq.graph.traverse import with_subgraphs
 
 __all__ = ["sizes_on", "typical"]
+
+_SAME_SIZE = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 def typical(samples: Sequence[KeptSample]) -> KeptSample:
@@ -22,13 +26,33 @@ def typical(samples: Sequence[KeptSample]) -> KeptSample:
     return samples[elements.index(sorted(elements)[len(elements) // 2])]
 
 
-def sizes_on(model: ir.Model, samples: Sequence[KeptSample]) -> dict[str, int]:
-    """Tensor name → number of elements in the typical sample, as far as it is known; empty without samples.
+def sizes_on(model: ir.Model, statistics: Statistics) -> dict[str, int]:
+    """Tensor name → number of elements in the typical sample, as far as it is known; empty without kept samples.
+
+    Where no shape is inferred from the sample's, as behind the computed shapes of a text encoder, the elements that
+    were counted in all samples tell: their mean, times what inferred sizes of the same graph are of counted ones. So
+    what a Loop runs counts once in its body, as inferred sizes do.
 
     Args:
         model: left unchanged. Names must be unique over the model.
-        samples: any number.
+        statistics: of this model.
     """
-    if not samples:
+    if not statistics.kept:
         return {}
-    return sizes_at(model, {name: array.shape for name, array in typical(samples).feeds.items()})
+    sizes = sizes_at(model, {name: array.shape for name, array in typical(statistics.kept).feeds.items()})
+    counted = {name: tensor.elements / tensor.samples for name, tensor in statistics.tensors.items() if tensor.samples}
+    for graph in with_subgraphs(model.graph):
+        made = {value.name or "": node for node in graph for value in node.outputs}
+        both = [sizes[name] / counted[name] for name in made if name in sizes and name in counted]
+        if not both and graph is not model.graph:
+            continue
+        share = median(both) if both else 1.0
+        for name, node in made.items():
+            if name in sizes:
+                continue
+            source = node.inputs[0].name if node.domain == "" and node.op_type in _SAME_SIZE and node.inputs[0] else ""
+            if name in counted:
+                sizes[name] = max(1, round(counted[name] * share))
+            elif source in sizes:
+                sizes[name] = sizes[source]
+    return sizes

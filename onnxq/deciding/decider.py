@@ -99,7 +99,7 @@ class Decider:
         self.masks = find_masks(model, statistics.tensors)
         self._idle = idle_bodies(model, statistics.tensors)
         self._made_tensors = {value.name for value in outputs if value.name and value.meta.get(MADE)}
-        self._sizes = sizes_on(model, statistics.kept)
+        self._sizes = sizes_on(model, statistics)
 
     def quick(self) -> Made:
         """The quantized model with what is known to be kept float, by the algorithms that are quick."""

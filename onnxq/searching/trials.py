@@ -159,7 +159,7 @@ class Trials:
             quantized.rendered(),
             quantized.simulated() if apart else None,
             home,
-            None if home else quantized_share(quantized.model, quantized.plan, self.statistics.kept),
+            None if home else quantized_share(quantized.model, quantized.plan, self.statistics),
         )
 
     def _measured(self, attempt: Attempt, made: _Made, options: Options, folder: Path) -> Attempt:

@@ -5,12 +5,12 @@ The work of a node is its multiply-accumulates, and one for each element that it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import onnx_ir as ir
 
 from onnxq.calibration.sizes import sizes_on
-from onnxq.calibration.statistics import KeptSample
+from onnxq.calibration.statistics import Statistics
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import is_constant
 from onnxq.plan import Plan
@@ -19,18 +19,18 @@ from onnxq.planning.macs import multiply_accumulates, size_of
 __all__ = ["quantized_share"]
 
 
-def quantized_share(model: ir.Model, plan: Plan, samples: Sequence[KeptSample]) -> float:
+def quantized_share(model: ir.Model, plan: Plan, statistics: Statistics) -> float:
     """Share of the work of all nodes with float arithmetic that runs in integers, or in another narrow type.
 
     Args:
         model: the float model that the plan speaks of; left unchanged.
         plan: what of it is quantized. Weights that are only stored as integers do not count.
-        samples: that of median size gives the shapes; without one those in the model do.
+        statistics: its kept sample of median size gives the shapes; without one those in the model do.
 
     Returns:
         0 to 1; 0 of a model without float arithmetic.
     """
-    sizes = sizes_on(model, samples)
+    sizes = sizes_on(model, statistics)
     done = plan.quantized.keys() | plan.absorbed.keys()
     known = done | {kept.node for kept in plan.kept_float}
     work = {node.name: _work(node, sizes) for node in all_nodes(model) if node.name in known}

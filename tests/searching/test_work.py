@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 from numpy.typing import NDArray
 
-from onnxq.calibration.statistics import KeptSample
+from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.plan import Kept, Plan
 from onnxq.searching.work import quantized_share
 from tests.models import build, normal
@@ -22,7 +22,7 @@ def share(text: str, kept: set[str], shape: tuple[int, ...] = (), **constants: N
     quantized = {name: op for name, op in nodes.items() if name not in kept}
     plan = Plan("", (), quantized, kept_float=tuple(Kept(name, nodes[name], "") for name in sorted(kept)))
     samples = [KeptSample(0, {"x": np.zeros(shape, np.float32)}, {})] if shape else []
-    return quantized_share(model, plan, samples)
+    return quantized_share(model, plan, Statistics("", kept=samples))
 
 
 LAYERS = """(float[N, 8] x) => (float[N, 4] y) {
@@ -54,4 +54,4 @@ def test_products_of_activations_count(sizes: str) -> None:
 def test_nothing_to_do_is_nothing_quantized() -> None:
     assert share("(float[2] x) => (float[2] y) { [i] y = Identity (x) }", set()) == 1.0
     model = ir.from_proto(build("(float[2] x) => (float[2] y) { y = Identity (x) }"))
-    assert quantized_share(model, Plan("", (), {}), []) == 0.0
+    assert quantized_share(model, Plan("", (), {}), Statistics("")) == 0.0
