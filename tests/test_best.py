@@ -158,7 +158,7 @@ def test_both_are_made_again_with_others_to_learn_from_until_it_is_clear(monkeyp
         tried = "gptq" in made.recipe
         return score(y=([0.001, 0.1, 0.15, 0.1] if tried else [0.1] * 4) * (len(judges) // 4))
 
-    monkeypatch.setattr("onnxq.best._score", scores)
+    monkeypatch.setattr("onnxq.best.score_of", scores)
     data = images(1, 3, 12, 12, samples=64)
     for k, feed in enumerate(data):
         feed["x"].flat[0] = k
@@ -241,7 +241,7 @@ def test_what_a_step_builds_on_is_not_made_again(monkeypatch: pytest.MonkeyPatch
         better = len([name for name in made.recipe if name in ("smoothquant", "gptq")])
         return score(y=[0.1 / 2**better] * len(judges))
 
-    monkeypatch.setattr("onnxq.best._score", scores)
+    monkeypatch.setattr("onnxq.best.score_of", scores)
     for name in runs:
         counted(name)
     data = images(1, 3, 12, 12, samples=64)
