@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import count
+from collections.abc import Mapping
 
 from onnxq.deciding.amplifiers import noise_amplifiers
 from onnxq.deciding.branches import LostBranch, lost_branches, remedy, to_keep_float, with_wide_concats
 from onnxq.deciding.coarse import coarse_weights
-from onnxq.deciding.decider import SEARCH, Decider, Made
-from onnxq.deciding.least_float import least_float
+from onnxq.deciding.decider import Decider, Made
 from onnxq.deciding.what_hurts import Raised, storable
-from onnxq.graph.traverse import all_nodes
-from onnxq.measuring.variants import Variants
 from onnxq.quantized import Quantized
 
 __all__ = ["decide"]
@@ -29,7 +24,7 @@ def decide(decider: Decider, raised: Raised | None = None) -> Quantized:
 
     Beyond what the decider itself rules out, these stay float: layers whose weights a grid is too coarse for, branches
     that a Concat's one scale loses, and nodes whose noise float arithmetic behind them amplifies; where that is most of
-    the model, as few of them as leave a signal.
+    the model, which of them do is found in :mod:`onnxq.deciding.mend`.
 
     Args:
         decider: what makes it.
@@ -108,12 +103,11 @@ def _without_amplifiers(decider: Decider, made: Made, raised: Raised | None) -> 
         costs = decider.costs(quantized.plan)
         share = sum(costs[n] for n in noisy) / max(sum(costs.values()), 1e-12)
         if share > _LARGEST_SHARE and not forced:
-            part = _least_float(decider, quantized, list(noisy), costs)
-            if not part:
-                why = next(iter(noisy.values()))
-                decider.notes.append(f"{why}; {share:.0%} of the quantized work comes before it: left as it is")
-                break
-            noisy = {name: noisy[name] for name in part}
+            why = next(iter(noisy.values()))
+            decider.notes.append(
+                f"{why}; {share:.0%} of the quantized work comes before it: too much to stay float for that"
+            )
+            break
         decider.keep_float(noisy)
         kept.update(noisy)
         made = decider.quick()
@@ -129,23 +123,3 @@ def _stored(decider: Decider, made: Made, kept: Mapping[str, str], raised: Raise
     if model is not None:
         decider.store_wide(model, {name: why for name, why in kept.items() if name in found})
     return decider.quick()
-
-
-def _least_float(decider: Decider, quantized: Quantized, nodes: Sequence[str], costs: Mapping[str, float]) -> list[str]:
-    """The part of some nodes to keep float for a signal at the outputs, see :mod:`onnxq.deciding.least_float`."""
-    if not decider.samples:
-        return []
-    (most, some), fuse = decider.extent(), not quantized.is_simulated
-    variants = Variants(quantized.simulated(), some, fuse_quantizers=fuse, **decider.runtime)
-    named = set(nodes)
-    in_order = [node.name for node in all_nodes(decider.model) if node.name in named]
-    with decider.reporter.phase(SEARCH, unit="trials") as advance:
-        done = count(1)
-
-        def measure(kept: Iterable[str]) -> float:
-            made = decider.without(kept)
-            found = variants.kept_signal(made.simulated()) if decider.layers(made.plan) else -math.inf
-            advance(next(done))
-            return found
-
-        return least_float(in_order, decider.layers(quantized.plan), costs, measure, most)

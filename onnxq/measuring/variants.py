@@ -6,7 +6,6 @@ base gives there, and the chunks behind, loaded once, run on what comes out.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
@@ -20,7 +19,7 @@ from onnxq.graph.pieces import difference, piece, reads
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.values import constant_array
 from onnxq.measuring.chosen_rows import chosen_rows
-from onnxq.measuring.metrics import Errors, kept_signal
+from onnxq.measuring.metrics import Errors
 from onnxq.measuring.outputs import errors_of
 from onnxq.ort.session import Session, open_anyhow
 
@@ -66,28 +65,6 @@ class Variants:
         self._sessions: dict[int, Session | None] = {}
         self._reached = 0
         self._before: list[Tensors] = []
-
-    def kept_signal(self, variant: ir.Model) -> float:
-        """SQNR in dB of what varies in the worst float output; ``-inf`` where the variant does not run.
-
-        A constant part of an output that is much larger hides no error then.
-
-        Args:
-            variant: see :meth:`errors`.
-        """
-        try:
-            return min(map(kept_signal, self._measured(variant).values()), default=math.inf)
-        except ExecutionError:
-            return float("-inf")
-
-    def outputs(self, variant: ir.Model) -> dict[str, float]:
-        """SQNR in dB of each float output, the score of one that has another shape in all samples; empty where the
-        variant does not run.
-
-        Args:
-            variant: see :meth:`errors`.
-        """
-        return {name: errors.level for name, errors in self.errors(variant).items()}
 
     def errors(self, variant: ir.Model) -> dict[str, Errors]:
         """The errors of each float output; empty where the variant does not run.

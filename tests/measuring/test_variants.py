@@ -51,7 +51,7 @@ def whole(model: ir.Model, samples: list[KeptSample]) -> float:
 
 def lowest(variants: Variants, variant: ir.Model) -> float:
     """SQNR of the worst output; what does not run has none."""
-    return min(variants.outputs(variant).values(), default=-math.inf)
+    return min((errors.level for errors in variants.errors(variant).values()), default=-math.inf)
 
 
 def test_the_figures_are_those_of_whole_models() -> None:
