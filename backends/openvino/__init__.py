@@ -9,8 +9,8 @@ integer operator. What a depthwise convolution reads may have a scale for each c
 deploy. Of a residual Add the branch that no convolution computes for it alone is quantized, so that the block passes
 integers on.
 
-Where convolutions of kernel 1 with equal strides are all that reads a tensor (the first and the shortcut of a block of
-ResNet v1, say), OpenVINO takes these strides out and a MaxPool of kernel 1 in front, between DequantizeLinear and
+Where convolutions of kernel 1 with equal strides are all that multiplies a tensor (the first and the shortcut of a
+block of ResNet v1, say), OpenVINO takes these strides out and puts a MaxPool of kernel 1 between DequantizeLinear and
 convolution: both would run in float, and with padding it computes another shape. The model is rewritten: the MaxPool
 stands in front of the QuantizeLinear. A bias that several convolutions read, as those of a detector's heads do, is
 copied: shared, OpenVINO adds it in a float kernel of its own, with the function and the quantizer behind.
@@ -19,6 +19,8 @@ What OpenVINO 2026.4 computes wrongly in integers, and the float model rightly, 
 
 * A convolution without a bias that several operators read, where sizes are free or a Loop is among them: its scale is
   applied once for each. It is given a bias of zeros. Products of two activations and ConvTranspose stay float there.
+* A Gather of a scalar index behind what has scales for each channel (the last token's row of a linear layer without a
+  bias): the scales keep the axis that it takes away. It picks by a vector of one index, and a Squeeze is behind it.
 * A ReduceMax, ReduceMin or GlobalMaxPool in float in front of a quantizer: it takes the largest of rounded numbers. The
   quantizer stands in front of it, with the same numbers.
 * A Concat along another axis than channels, of which it makes a vector of zero points: with a matrix product behind it
@@ -74,6 +76,7 @@ from onnxq.backends.openvino.passed_on import (
     why_not_pooled,
     without_zero_point,
 )
+from onnxq.backends.openvino.scalar_indices import scalar_indices
 from onnxq.errors import OptionError
 from onnxq.graph.note import Note
 from onnxq.graph.passes.own_biases import own_biases
@@ -120,8 +123,9 @@ def _refuse(options: Options) -> None:
 
 
 def _rewrite(model: ir.Model) -> list[Note]:
-    """Strides in front of the quantizers, own biases, and whole spectra; see the top of this file."""
-    return [*strides_in_front(model), *own_biases(model), *zero_biases(model), *whole_spectra(model)]
+    """Strides in front of the quantizers, own biases, vectors of indices, whole spectra; see the top of this file."""
+    passes = (strides_in_front, own_biases, zero_biases, scalar_indices, whole_spectra)
+    return [note for each in passes for note in each(model)]
 
 
 def _rewrite_opset(model: ir.Model) -> int:

@@ -18,6 +18,7 @@ __all__ = [
     "MOVES",
     "POOLS",
     "UINT8",
+    "from_integers",
     "grid_by_weights",
     "joined_elsewhere",
     "shortcut",
@@ -93,7 +94,7 @@ def why_not_passed_on(node: ir.Node) -> str | None:
         return why
     if node.op_type == "MaxPool" and (why := _max_pool(node)) is not None:
         return why
-    if (node.op_type in _PARTS or picks_elements(node)) and not _from_integers(node.inputs[0]):
+    if (node.op_type in _PARTS or picks_elements(node)) and not from_integers(node.inputs[0]):
         return "only a part of its input is needed in integers: quantized after it"
     wanted = False
     for reader, position, value in (r for output in node.outputs for r in _readers(output)):
@@ -178,7 +179,7 @@ def _by_weights(node: ir.Node) -> bool:
     return node.op_type == "Gemm" or (node.op_type == "MatMul" and any(is_constant(v) for v in node.inputs))
 
 
-def _from_integers(value: ir.Value | None) -> bool:
+def from_integers(value: ir.Value | None) -> bool:
     """Whether a multiply-accumulate makes a tensor: its kernel can then write integers."""
     for _ in range(_FARTHEST):
         node = value.producer() if value is not None else None
@@ -195,7 +196,7 @@ def _from_integers(value: ir.Value | None) -> bool:
 
 def why_not_pooled(node: ir.Node) -> str | None:
     """One behind a multiply-accumulate, whose kernel can then write integers."""
-    return None if _from_integers(node.inputs[0]) else "no operator before it runs in integers"
+    return None if from_integers(node.inputs[0]) else "no operator before it runs in integers"
 
 
 def _own_convolution(value: ir.Value | None) -> bool:
@@ -209,7 +210,7 @@ def shortcut(node: ir.Node) -> tuple[int, ...]:
     own = [k for k in (0, 1) if _own_convolution(node.inputs[k])]
     if len(own) != 1 or is_constant(node.inputs[1 - own[0]]):
         return ()
-    return (1 - own[0],) if _from_integers(node.inputs[1 - own[0]]) else ()
+    return (1 - own[0],) if from_integers(node.inputs[1 - own[0]]) else ()
 
 
 def why_no_shortcut(node: ir.Node) -> str | None:

@@ -197,6 +197,43 @@ def _an_axis_behind() -> onnx.ModelProto:
     )
 
 
+def _last_token() -> onnx.ModelProto:
+    """It gives a tensor of another shape."""
+    return build(
+        """(float[2, 8, 16] x) => (float[2, 24] y) {
+            m = MatMul (x, w)
+            y = Gather <axis = 1> (m, last)
+        }""",
+        w=normal(16, 24),
+        last=np.array(-1),
+    )
+
+
+def _row_of_a_picture() -> onnx.ModelProto:
+    """It refuses the model."""
+    return build(
+        """(float[2, 4, 8, 8] x) => (float[2, 6, 8] y) {
+            c = Conv (x, w)
+            n = Neg (c)
+            y = Gather <axis = 2> (n, first)
+        }""",
+        w=normal(6, 4, 1, 1),
+        first=np.array(0),
+    )
+
+
+def _strides_beside_a_function() -> onnx.ModelProto:
+    """Quantized, the convolution alone reads its tensor: it would get another shape."""
+    return build(
+        """(float[1, 4, 8, 8] x) => (float[1, 6, 5, 5] y, float[1, 4, 8, 8] z) {
+            r = Relu (x)
+            y = Conv <strides = [2, 2], pads = [1, 1, 0, 0]> (r, w)
+            z = Tanh (r)
+        }""",
+        w=normal(6, 4, 1, 1),
+    )
+
+
 CASES: dict[str, Callable[[], onnx.ModelProto]] = {
     "two readers": _two_readers,
     "two readers of a multiple": _two_readers_of_a_multiple,
@@ -214,4 +251,7 @@ CASES: dict[str, Callable[[], onnx.ModelProto]] = {
     "half a spectrum": _half_a_spectrum,
     "read by a loop": _read_by_a_loop,
     "an axis behind": _an_axis_behind,
+    "last token": _last_token,
+    "row of a picture": _row_of_a_picture,
+    "strides beside a function": _strides_beside_a_function,
 }

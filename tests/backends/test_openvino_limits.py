@@ -10,6 +10,8 @@ import pytest
 import onnxq
 from onnxq import Options
 from onnxq.backends.openvino.multiplied import why_not_transposed
+from onnxq.backends.openvino.scalar_indices import scalar_indices
+from onnxq.ort.session import Session
 from onnxq.plan import Plan
 from tests.backends.openvino_cases import CASES
 from tests.models import build, feeds_for, normal
@@ -180,3 +182,24 @@ def test_reductions_whose_axes_it_reads_as_an_input_only_are_of_opset_18() -> No
         model = CASES[name]()
         q = onnxq.quantize(model, feeds_for(model), backend="openvino")
         assert q.rendered().opset_imports[""] == opset
+
+
+@pytest.mark.parametrize(
+    ("inside", "shape", "picked"),
+    [
+        ("m = MatMul (x, w) y = Gather <axis = 1> (m, one)", "2, 24", 1),
+        ("m = MatMul (x, w) n = Neg (m) h = Div (n, half) y = Gather <axis = -2> (h, one)", "2, 24", 1),
+        ("m = MatMul (x, w) r = Relu (m) y = Gather <axis = 1> (r, vector)", "2, 1, 24", 0),
+        ("t = Tanh (x) p = Gather <axis = 1> (t, one) y = MatMul (p, w)", "2, 24", 0),
+    ],
+)
+def test_a_scalar_index_behind_integers_is_a_vector_and_its_axis_squeezed(inside: str, shape: str, picked: int) -> None:
+    constants = {"one": np.array(-1), "vector": np.array([1]), "half": np.float32(0.5)}
+    read = {name: array for name, array in constants.items() if f"{name})" in inside}
+    source = build(f"(float[2, 8, 16] x) => (float[{shape}] y) {{ {inside} }}", w=normal(16, 24), **read)
+    model = ir.from_proto(source)
+    assert len(scalar_indices(model)) == picked
+    assert [node.op_type for node in model.graph][-2:] == ["Gather", "Squeeze"] or not picked
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    for feed in feeds_for(source, samples=2):
+        np.testing.assert_array_equal(Session(model).run(feed)["y"], Session(ir.from_proto(source)).run(feed)["y"])

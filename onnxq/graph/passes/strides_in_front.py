@@ -15,6 +15,8 @@ from onnxq.graph.values import SAME_NUMBERS, is_constant, set_constant, static_s
 
 __all__ = ["picks_elements", "strides_in_front"]
 
+_MULTIPLY = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
 
 def picks_elements(node: ir.Node) -> bool:
     """Whether a node is a MaxPool that only leaves elements out: of kernel 1, with strides."""
@@ -25,11 +27,11 @@ def picks_elements(node: ir.Node) -> bool:
 
 
 def strides_in_front(model: ir.Model) -> list[Note]:
-    """Give tensors that convolutions of kernel 1 alone read, all with the same strides, a MaxPool with these strides.
+    """Give tensors that convolutions of kernel 1 alone multiply, all with the same strides, a MaxPool with these.
 
     The convolutions then read every element, the numbers are the same. Where they pad, a Pad stands in front. Where
-    branches read a tensor, each has its own. Left are tensors that anything else reads, a model output excepted, and
-    convolutions with groups.
+    branches read a tensor, each has its own. Left are tensors that other convolutions or matrix products read, whose
+    quantizer they share, and convolutions with groups.
 
     Args:
         model: changed in place, shapes inferred. Its tensors keep their names and numbers.
@@ -44,7 +46,8 @@ def strides_in_front(model: ir.Model) -> list[Note]:
             found.setdefault(node.inputs[0], []).append(node)
     count = 0
     for value, readers in found.items():
-        if len(readers) < len(value.uses()) or len({_strides(node) for node in readers}) > 1:
+        others = {use.node.op_type for use in value.uses() if use.node not in readers}
+        if not others.isdisjoint(_MULTIPLY) or len({_strides(node) for node in readers}) > 1:
             continue
         picked: dict[tuple[object, ...], ir.Value] = {}
         for node in readers:

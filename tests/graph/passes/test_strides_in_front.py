@@ -75,7 +75,7 @@ def test_numbers_and_names_stay(first: str, second: str, pools: int, size: str) 
     [
         block(second="strides = [1, 2]"),
         block(second="group = 1"),
-        block(f"{STRIDED}, group = 1", more="o = Sigmoid (r)"),
+        block(more="o = Conv (r, w)"),
         build(
             "(float[1, 4, 7, 7] x) => (float[1, 4, 4, 4] y) { y = Conv <group = 2, strides = [2, 2]> (x, w) }",
             w=normal(4, 2, 1, 1),
@@ -88,6 +88,11 @@ def test_numbers_and_names_stay(first: str, second: str, pools: int, size: str) 
 )
 def test_left_where_something_else_reads_or_the_kernel_is_another(source: onnx.ModelProto) -> None:
     assert not any(node.op_type == "MaxPool" for node in rewritten(source).graph)
+
+
+def test_what_is_no_product_does_not_share_the_quantizer() -> None:
+    model = rewritten(block(more="o = Sigmoid (r)"))
+    assert [node.op_type for node in model.graph] == ["Relu", "MaxPool", "Conv", "Conv", "Sigmoid"]
 
 
 def test_for_any_number_of_axes() -> None:
