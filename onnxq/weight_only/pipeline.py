@@ -33,6 +33,7 @@ from onnxq.weight_only.mix import require_folder, write_choice
 from onnxq.weight_only.recipe import FASTEST, Recipe
 from onnxq.weight_only.remarks import more_bits, remarks, title, why_slow
 from onnxq.weight_only.render import rewrite
+from onnxq.weight_only.rotate import rotate as turn
 from onnxq.weight_only.tied import tie
 
 __all__ = ["quantize_weights", "rewrite_weights"]
@@ -50,6 +51,7 @@ def quantize_weights(
     format: str = "qdq",
     accuracy_level: int = FASTEST,
     avg_bits: float = 0.0,
+    rotate: bool = False,
     save: str | os.PathLike[str] = "",
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
@@ -79,6 +81,7 @@ def quantize_weights(
         avg_bits: bits on average of the weights that are multiplied with, see
             :class:`onnxq.weight_only.recipe.Recipe`; which take how many is found on the data, see
             :mod:`onnxq.weight_only.mix`.
+        rotate: turn the channels between layers first, see :mod:`onnxq.weight_only.rotate`; up to 2 GB of weights.
         save: configuration file (.toml) to write that choice to; empty: none.
         include: patterns of nodes, tensors or op types; if any, only these are quantized.
         exclude: patterns of what stays float.
@@ -93,7 +96,7 @@ def quantize_weights(
     Raises:
         OnnxqError: anything that goes wrong, see :mod:`onnxq.errors`; nothing is written then.
     """
-    recipe = Recipe(bits, block, symmetric, method, format, accuracy_level, avg_bits)
+    recipe = Recipe(bits, block, symmetric, method, format, accuracy_level, avg_bits, rotate)
     options = Options(include=tuple(include), exclude=tuple(exclude), override=override, samples=samples)
     return rewrite_weights(
         model_path, data, recipe, output=output_path, options=options, image=image, reporter=reporter, save=save
@@ -130,6 +133,7 @@ def rewrite_weights(
         raise OptionError("gptq learns from data, and none was given", hint="Give data, or take method=hqq or rtn")
     prepared = Prepared(source, options, streamed=True)
     model, matrices, kept = _found(prepared, options, recipe)
+    turned = [turn(model, matrices)] if recipe.rotate else []
     matrices = tie(matrices, recipe)
     own = [matrix for matrix in matrices if not matrix.tied]
     path = Path(source) if isinstance(source, (str, os.PathLike)) else None
@@ -154,7 +158,7 @@ def rewrite_weights(
     verification = replace(verification, warnings=told)
     say(verification)
     said = remarks([m for m, _ in job.made], recipe, in_file=not files.external, halves=prepared.halves)
-    notes, details = [*job.learner.notes(), *said], list(prepared.notes)
+    notes, details = [*turned, *job.learner.notes(), *said], list(prepared.notes)
     if job.mixture is not None:
         chosen = [job.mixture.note()] if any(matrix.chosen for matrix in job.mixture.matrices) else []
         notes, details = [*chosen, *notes], [*details, *job.mixture.details()]

@@ -53,6 +53,7 @@ class Recipe:
             qdq; 0 or 1 multiplies in float32, which with 8 bits is about three times slower than the float model.
         avg_bits: a budget: bits on average of the weights that are multiplied with, each of which takes one of
             :attr:`widths`; 0: all take ``bits``.
+        rotate: turn the channels between layers before, see :mod:`onnxq.weight_only.rotate`.
 
     Raises:
         OptionError: a value is none of these.
@@ -65,12 +66,14 @@ class Recipe:
     format: str = "qdq"
     accuracy_level: int = FASTEST
     avg_bits: float = 0.0
+    rotate: bool = False
 
     def __post_init__(self) -> None:
         _check_number("bits", self.bits, BITS)
         _check_number("block", self.block, _BLOCKS)
         _check_number("accuracy_level", self.accuracy_level, ACCURACY_LEVELS)
         check_flag("symmetric", self.symmetric)
+        check_flag("rotate", self.rotate)
         check_choice("method", self.method, METHODS)
         check_choice("format", self.format, FORMATS)
         if self.accuracy_level != FASTEST and self.format != "matmulnbits":
