@@ -21,14 +21,7 @@ from onnxq.backends.onnxruntime.weights import (
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.halves import store_in_half
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import (
-    constant_array,
-    is_constant,
-    is_stored,
-    remove_nodes,
-    rename_output,
-    set_constant,
-)
+from onnxq.graph.values import constant_array, is_constant, is_stored, replace_nodes, set_constant
 
 if TYPE_CHECKING:
     from onnxq.plan import Plan
@@ -125,9 +118,7 @@ def _write_slopes(model: ir.Model) -> None:
             value.name, value.type = namer.fresh(f"{made.name}_{part.op_type}"), made.type
             value.shape = made.shape.copy() if made.shape is not None else None
         nodes[-1].name = node.name
-        node.graph.insert_before(node, nodes)
-        rename_output(nodes[-1].outputs[0], made)
-        remove_nodes([node])
+        replace_nodes([node], *nodes)
 
 
 _MOVES = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})

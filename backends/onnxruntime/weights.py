@@ -16,7 +16,7 @@ from onnxq.graph.values import (
     is_stored,
     only_reader,
     remove_nodes,
-    rename_output,
+    replace_nodes,
     set_constant,
 )
 
@@ -65,9 +65,7 @@ def unpack_late(model: ir.Model) -> None:
             attributes = {"axis": rank} if rank is not None and unpack.inputs[1] is not None else None
             made = [ir.node("DequantizeLinear", [gather.outputs[0], *unpack.inputs[1:]], attributes)]
         made[-1].name = node.name
-        graph.insert_before(node, [gather, *made])
-        rename_output(made[-1].outputs[0], rows)
-        remove_nodes([node])
+        replace_nodes([node], gather, *made)
         if not table.uses() and not table.is_graph_output():
             remove_nodes([unpack])
     remove_dead(model)

@@ -22,7 +22,15 @@ from onnxq.graph.note import Note
 from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import COMPUTES_OTHER, LEFT_ALONE, constant_array, remove_nodes, rename_output, set_constant
+from onnxq.graph.values import (
+    COMPUTES_OTHER,
+    LEFT_ALONE,
+    constant_array,
+    remove_nodes,
+    rename_output,
+    replace_nodes,
+    set_constant,
+)
 
 __all__ = ["bounds_of", "factor", "is_dpu_hard_sigmoid", "rewrite", "scalar_of", "without_factors"]
 
@@ -66,7 +74,9 @@ def rewrite(model: ir.Model) -> list[Note]:
         if node.inputs[0].dtype is not ir.DataType.FLOAT:
             continue
         if node.op_type == "Sigmoid":
-            node = _replace(node, _hard_sigmoid(node.inputs[0], node.name or "HardSigmoid"))
+            made = _hard_sigmoid(node.inputs[0], node.name or "HardSigmoid")
+            replace_nodes([node], made)
+            node = made
             node.meta[COMPUTES_OTHER] = "Sigmoid"
             count("Sigmoid became HardSigmoid")
         elif node.op_type == "HardSwish":
@@ -200,14 +210,6 @@ def _hard_sigmoid(x: ir.Value, name: str) -> ir.Node:
     return node
 
 
-def _replace(old: ir.Node, new: ir.Node) -> ir.Node:
-    assert isinstance(old.graph, ir.Graph)
-    old.graph.insert_before(old, [new])
-    rename_output(new.outputs[0], old.outputs[0])
-    remove_nodes([old])
-    return new
-
-
 def _split_hard_swish(node: ir.Node, namer: Namer) -> ir.Node:
     """x * HardSigmoid(x) in place of HardSwish(x); returns the HardSigmoid."""
     x = node.inputs[0]
@@ -215,7 +217,7 @@ def _split_hard_swish(node: ir.Node, namer: Namer) -> ir.Node:
     gate = _hard_sigmoid(x, namer.node(f"{node.name}_HardSigmoid"))
     gate.outputs[0].name = namer.fresh(f"{node.outputs[0].name}_gate")
     node.graph.insert_before(node, [gate])
-    _replace(node, ir.node("Mul", [x, gate.outputs[0]], name=node.name))
+    replace_nodes([node], ir.node("Mul", [x, gate.outputs[0]], name=node.name))
     return gate
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "remove_nodes",
     "rename_output",
     "replace_by_constant",
+    "replace_nodes",
     "replace_value",
     "set_constant",
     "stand_for",
@@ -184,6 +185,20 @@ def rename_output(value: ir.Value, last: ir.Value) -> None:
     last.replace_all_uses_with(value, replace_graph_outputs=True)
     last.name = None
     value.name = name
+
+
+def replace_nodes(old: Sequence[ir.Node], *made: ir.Node) -> None:
+    """Puts nodes in the place of others, both in their order: the last one's output in that of the last one's first.
+
+    Args:
+        old: are removed; nothing else may read what those before the last write.
+        made: are put in front of the last of them.
+    """
+    last = old[-1]
+    assert isinstance(last.graph, ir.Graph)
+    last.graph.insert_before(last, made)
+    rename_output(made[-1].outputs[0], last.outputs[0])
+    remove_nodes(reversed(old))
 
 
 def stand_for(node: ir.Node, former: Sequence[ir.Node]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.graph.namer import Namer
-from onnxq.graph.values import constant_array, is_stored, only_reader, remove_nodes, rename_output
+from onnxq.graph.values import constant_array, is_stored, only_reader, replace_nodes
 
 __all__ = ["axis_of_table", "scale_early", "unpack_early"]
 
@@ -60,9 +60,7 @@ def unpack_early(dq: ir.Node, namer: Namer) -> ir.Node | None:
     unpack.outputs[0].type, unpack.outputs[0].shape = dq.outputs[0].type, table.shape
     late = ir.node("Gather", [unpack.outputs[0], indices], {"axis": 0}, name=dq.name)
     late.outputs[0].type, late.outputs[0].shape = dq.outputs[0].type, dq.outputs[0].shape
-    graph.insert_before(dq, [unpack, late])
-    rename_output(late.outputs[0], dq.outputs[0])
-    remove_nodes([dq, gather])
+    replace_nodes([gather, dq], unpack, late)
     return unpack
 
 
@@ -98,7 +96,5 @@ def scale_early(product: ir.Node, namer: Namer) -> ir.Node | None:
         node.outputs[0].type, node.outputs[0].shape = product.outputs[0].type, table.shape
     late = ir.node("Gather", [unpack.outputs[0], indices], {"axis": 0}, name=product.name)
     late.outputs[0].type, late.outputs[0].shape = product.outputs[0].type, product.outputs[0].shape
-    graph.insert_before(product, [wide, unpack, late])
-    rename_output(late.outputs[0], product.outputs[0])
-    remove_nodes([product, cast, gather])
+    replace_nodes([gather, cast, product], wide, unpack, late)
     return unpack

@@ -10,7 +10,7 @@ from onnxq.graph.note import Note
 from onnxq.graph.passes.constants import fold_constants
 from onnxq.graph.recognition.masks import LEAST
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, remove_nodes, rename_output, set_constant, stand_for
+from onnxq.graph.values import constant_array, replace_nodes, set_constant, stand_for
 
 __all__ = ["added_masks"]
 
@@ -41,9 +41,7 @@ def added_masks(model: ir.Model) -> list[Note]:
         added = ir.node("Add", [scores, mask.outputs[0]], name=node.name)
         added.outputs[0].type, added.outputs[0].shape = old.type, old.shape
         stand_for(added, [node])
-        graph.insert_before(node, [mask, added])
-        rename_output(added.outputs[0], old)
-        remove_nodes([node])
+        replace_nodes([node], mask, added)
         count += 1
     return [Note("added_masks", "", f"{count} masks are added"), *fold_constants(model)] if count else []
 

@@ -14,7 +14,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.passes.permuted import rank_of
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, remove_nodes, rename_output, set_constant, stand_for
+from onnxq.graph.values import constant_array, replace_nodes, set_constant, stand_for
 
 __all__ = ["clip_bounds"]
 
@@ -61,8 +61,6 @@ def _replace(node: ir.Node, namer: Namer) -> bool:
             limit = set_constant(node.graph, namer, f"{node.name}_bound", np.float32(bound.item()).reshape(()))
             made = ir.node("Clip", [source, limit] if node.op_type == "Max" else [source, None, limit], name=node.name)
         stand_for(made, [node])
-        node.graph.insert_before(node, [made])
-        rename_output(made.outputs[0], node.outputs[0])
-        remove_nodes([node])
+        replace_nodes([node], made)
         return True
     return False

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import remove_nodes, rename_output, set_constant, stand_for
+from onnxq.graph.values import replace_nodes, set_constant, stand_for
 
 __all__ = ["divisions_of_one"]
 
@@ -33,8 +33,6 @@ def divisions_of_one(model: ir.Model) -> list[Note]:
         one = set_constant(graph, namer, f"{node.outputs[0].name}_one", np.ones((), data.dtype.numpy()))
         division = ir.node("Div", [one, data], name=node.name)
         stand_for(division, [node])
-        graph.insert_before(node, [division])
-        rename_output(division.outputs[0], node.outputs[0])
-        remove_nodes([node])
+        replace_nodes([node], division)
         count += 1
     return [Note("divisions_of_one", "", f"{count} reciprocals divide 1")] if count else []

@@ -12,7 +12,7 @@ from onnx_ir.serde import deserialize_attribute
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import remove_nodes, rename_output
+from onnxq.graph.values import replace_nodes
 
 __all__ = ["FIRST", "LAST", "expand_doubles"]
 
@@ -53,13 +53,9 @@ def _wanted(node: ir.Node) -> bool:
 
 def _expand(node: ir.Node, opset: int, namer: Namer) -> None:
     """Put the body of an operator's definition in its place; what is defined in turn, too."""
-    graph, (old,) = node.graph, node.outputs
-    assert isinstance(graph, ir.Graph)
     made = _body(node, opset, namer)
-    graph.insert_before(node, made)
     made[-1].name = node.name
-    rename_output(made[-1].outputs[0], old)
-    remove_nodes([node])
+    replace_nodes([node], *made)
     for inner in made:
         if _wanted(inner):
             _expand(inner, opset, namer)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxq.graph.note import Note
 from onnxq.graph.recognition.groups import Group, find_groups
 from onnxq.graph.recognition.region import compute
-from onnxq.graph.values import remove_nodes, rename_output, stand_for
+from onnxq.graph.values import replace_nodes, stand_for
 
 __all__ = ["GELU_OPSET", "fuse_gelu", "has_gelu_chain"]
 
@@ -40,10 +40,7 @@ def fuse_gelu(model: ir.Model, behind: Collection[str] | None = None) -> list[No
         last = group.nodes[-1]
         node = ir.node("Gelu", [group.inputs[0]], {"approximate": form}, name=last.name)
         stand_for(node, group.nodes)
-        assert isinstance(last.graph, ir.Graph)
-        last.graph.insert_before(last, [node])
-        rename_output(node.outputs[0], group.outputs[0])
-        remove_nodes(reversed(group.nodes))
+        replace_nodes(group.nodes, node)
     return [Note("fuse_gelu", "", f"{len(found)} chains replaced by Gelu")] if found else []
 
 

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import is_constant, only_reader, remove_nodes, rename_output, stand_for, static_shape
+from onnxq.graph.values import is_constant, only_reader, replace_nodes, stand_for, static_shape
 
 __all__ = ["fuse_gemm"]
 
@@ -30,10 +30,7 @@ def fuse_gemm(model: ir.Model) -> list[Note]:
         add, row = found
         gemm = ir.node("Gemm", [node.inputs[0], node.inputs[1], row], name=node.name)
         stand_for(gemm, [node, add])
-        assert isinstance(add.graph, ir.Graph)
-        add.graph.insert_before(add, [gemm])
-        rename_output(gemm.outputs[0], add.outputs[0])
-        remove_nodes([add, node])
+        replace_nodes([node, add], gemm)
         count += 1
     return [Note("fuse_gemm", "", f"{count} products with a row added are Gemm")] if count else []
 

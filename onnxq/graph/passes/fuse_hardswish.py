@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnxq.graph.note import Note
 from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.recognition.region import compute
-from onnxq.graph.values import remove_nodes, rename_output, stand_for
+from onnxq.graph.values import replace_nodes, stand_for
 
 __all__ = ["fuse_hardswish"]
 
@@ -39,13 +39,8 @@ def fuse_hardswish(model: ir.Model) -> list[Note]:
         if result is None or result.shape != x.shape or float(np.abs(result - wanted).max()) > _TOLERANCE:
             continue
         last = group.nodes[-1]
-        graph = last.graph
-        if not isinstance(graph, ir.Graph):
-            continue
         node = ir.node("HardSwish", [start], name=last.name)
         stand_for(node, group.nodes)
-        graph.insert_before(last, [node])
-        rename_output(node.outputs[0], end)
-        remove_nodes(reversed(group.nodes))
+        replace_nodes(group.nodes, node)
         done += 1
     return [Note("fuse_hardswish", "", f"{done} chains replaced by HardSwish")] if done else []

@@ -12,7 +12,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.recognition.groups import Group, find_groups
 from onnxq.graph.recognition.region import REDUCTIONS, axes_of, compute, scalar
-from onnxq.graph.values import remove_nodes, rename_output, set_constant, stand_for
+from onnxq.graph.values import replace_nodes, set_constant, stand_for
 
 __all__ = ["fuse_layernorm"]
 
@@ -71,9 +71,7 @@ def fuse_layernorm(model: ir.Model) -> list[Note]:
             name=last.name,
         )
         stand_for(node, group.nodes)
-        graph.insert_before(last, [node])
-        rename_output(node.outputs[0], end)
-        remove_nodes(reversed(group.nodes))
+        replace_nodes(group.nodes, node)
         done += 1
     return [Note("fuse_layernorm", "", f"{done} chains replaced by LayerNormalization")] if done else []
 

@@ -13,7 +13,7 @@ from onnxq.graph.values import (
     constant_array,
     only_reader,
     remove_nodes,
-    rename_output,
+    replace_nodes,
     set_constant,
     stand_for,
 )
@@ -53,9 +53,7 @@ def _fuse(node: ir.Node, namer: Namer) -> bool:
             constant = set_constant(node.graph, namer, f"{node.name}_slope", slope.astype(np.float32))
             made = ir.node("PRelu", [source, constant], name=node.name)
         stand_for(made, [*chain, node])
-        node.graph.insert_before(node, [made])
-        rename_output(made.outputs[0], node.outputs[0])
-        remove_nodes([node])
+        replace_nodes([node], made)
         for left in reversed(chain):  # from the last on: nobody else reads them
             remove_nodes([left])
         return True

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from onnxq.graph.note import Note
 from onnxq.graph.passes.cancel_squeezes import squeezed_axes
 from onnxq.graph.traverse import all_graphs
-from onnxq.graph.values import remove_nodes, rename_output
+from onnxq.graph.values import remove_nodes, replace_nodes
 
 __all__ = ["gather_rows"]
 
@@ -30,9 +30,7 @@ def gather_rows(model: ir.Model) -> list[Note]:
             if unsqueeze is None:
                 continue
             gather = ir.node("Gather", [node.inputs[0], unsqueeze.inputs[0]], name=node.name)
-            graph.insert_before(node, [gather])
-            rename_output(gather.outputs[0], node.outputs[0])
-            remove_nodes([node])
+            replace_nodes([node], gather)
             if not unsqueeze.outputs[0].uses() and not unsqueeze.outputs[0].is_graph_output():
                 remove_nodes([unsqueeze])
             count += 1

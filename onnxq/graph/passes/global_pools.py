@@ -8,7 +8,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.recognition.region import axes_of
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import remove_nodes, rename_output, stand_for
+from onnxq.graph.values import replace_nodes, stand_for
 
 __all__ = ["global_pools"]
 
@@ -53,8 +53,8 @@ def _equal(node: ir.Node) -> bool:
 
 
 def _replace(node: ir.Node, namer: Namer) -> None:
-    x, old, graph = node.inputs[0], node.outputs[0], node.graph
-    assert isinstance(graph, ir.Graph) and x is not None and x.shape is not None
+    x, old = node.inputs[0], node.outputs[0]
+    assert x is not None and x.shape is not None
     pool = last = ir.node("GlobalAveragePool", [x], name=node.name)
     made = [pool]
     if not node.attributes.get_int("keepdims", 1):
@@ -65,6 +65,4 @@ def _replace(node: ir.Node, namer: Namer) -> None:
         made.append(last)
     for new in made:
         stand_for(new, [node])
-    graph.insert_before(node, made)
-    rename_output(last.outputs[0], old)
-    remove_nodes([node])
+    replace_nodes([node], *made)

@@ -12,7 +12,7 @@ from onnxq.errors import ExecutionError
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, is_constant, remove_nodes, rename_output, set_constant, static_shape
+from onnxq.graph.values import constant_array, is_constant, replace_nodes, set_constant, static_shape
 from onnxq.ort.session import Session
 
 __all__ = ["is_nearest", "nearest_gathers"]
@@ -106,6 +106,4 @@ def _gather(node: ir.Node, taken: dict[int, NDArray[np.int64]], namer: Namer) ->
         value = gather.outputs[0]
         value.name, value.type, value.shape = namer.fresh(f"{old.name}_gathered"), old.type, ir.Shape(sizes)
         made.append(gather)
-    graph.insert_before(node, made)
-    rename_output(value, old)
-    remove_nodes([node])
+    replace_nodes([node], *made)

@@ -14,7 +14,7 @@ from onnxq.graph.layer import FLOATS, Refusal, check_finite, replace_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import AnyArray, constant_array, remove_nodes, rename_output, set_constant, stand_for
+from onnxq.graph.values import AnyArray, constant_array, replace_nodes, set_constant, stand_for
 
 __all__ = ["unfuse"]
 
@@ -143,9 +143,7 @@ def _plain_layer(node: ir.Node, namer: Namer, opset: int) -> None:
     for step in made:
         stand_for(step, [node])
     made[0].name, node.name = name, None
-    graph.insert_before(node, made)
-    rename_output(made[-1].outputs[0], old)
-    remove_nodes([node])
+    replace_nodes([node], *made)
 
 
 def _numbers(node: ir.Node, function: str, known: Mapping[str, Sequence[str]], opset: int) -> dict[str, float]:

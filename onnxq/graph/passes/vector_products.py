@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, remove_nodes, rename_output, set_constant
+from onnxq.graph.values import constant_array, replace_nodes, set_constant
 
 __all__ = ["vector_products"]
 
@@ -69,6 +69,4 @@ def _widen(node: ir.Node, namer: Namer) -> None:
     product.shape = ir.Shape([*old.shape, 1]) if old.shape is not None else None
     last = set_constant(graph, namer, f"{old.name}_axis", np.asarray([-1]))
     squeeze = ir.node("Squeeze", [product, last], name=namer.node(f"{node.name}_Squeeze"))
-    graph.insert_before(node, [made, squeeze])
-    rename_output(squeeze.outputs[0], old)
-    remove_nodes([node])
+    replace_nodes([node], made, squeeze)

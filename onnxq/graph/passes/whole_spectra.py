@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, remove_nodes, rename_output, set_constant
+from onnxq.graph.values import constant_array, replace_nodes, set_constant
 
 __all__ = ["whole_spectra"]
 
@@ -71,6 +71,4 @@ def _cut(node: ir.Node, graph: ir.Graph, namer: Namer, axis: int, length: int) -
     numbers = (("start", 0), ("end", length // 2 + 1), ("axis", axis))
     where = [set_constant(graph, namer, f"{old.name}_{what}", np.asarray([number])) for what, number in numbers]
     half = ir.node("Slice", [spectrum, *where], name=namer.node(f"{node.name}_Slice"))
-    graph.insert_before(node, [made, half])
-    rename_output(half.outputs[0], old)
-    remove_nodes([node])
+    replace_nodes([node], made, half)
