@@ -10,6 +10,7 @@ import torch
 
 from onnxq.console.terminal import listed
 from onnxq.errors import ModelError
+from onnxq.graph.passes.constants import constant_tensor
 from onnxq.graph.passes.write_out import has_any, write_out
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_graphs, describe, subgraphs
@@ -161,7 +162,9 @@ class Executor:
         quantizers: Mapping[Edge, Quantizer],
     ) -> Sequence[Tensor | None]:
         if node.op_type == "Constant":
-            return [_constant(node)]
+            held = constant_tensor(node, node.outputs[0].name or "")
+            assert held is not None
+            return [_tensor(held, "cpu")]
         if node.op_type == "If":
             condition = inputs[0]
             assert condition is not None
@@ -211,14 +214,6 @@ class Executor:
                 rows.append(row)
             count += 1
         return [*carried, *(torch.stack(rows) if rows else torch.zeros(0) for rows in collected)]
-
-
-def _constant(node: ir.Node) -> Tensor:
-    if "value" in node.attributes:
-        return _tensor(node.attributes["value"].as_tensor(), "cpu")
-    name, attribute = next(iter(node.attributes.items()))
-    kinds = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
-    return torch.from_numpy(np.array(attribute.value, kinds[name]))
 
 
 def _tensor(tensor: ir.TensorProtocol, device: str) -> Tensor:

@@ -55,6 +55,21 @@ def test_loops() -> None:
     case(text, {"x": X, "n": np.array(3, np.int64)}, w=f32([1, 2, 3, 4]), go=np.array(True))
 
 
+@pytest.mark.parametrize(
+    ("attribute", "type"),
+    [
+        ("value = float[2] {1.5, -2}", "float[2]"),
+        ("value_float = 1.5", "float"),
+        ("value_floats = [1.5, -2.0]", "float[2]"),
+        ("value_int = 3", "int64"),
+        ("value_ints = [3, -4]", "int64[2]"),
+    ],
+)
+def test_constants_that_are_outputs(attribute: str, type: str) -> None:
+    """Which stay nodes: an initializer would be no output of theirs."""
+    case(f"(float[2, 4] x) => (float[2, 4] y, {type} k) {{ y = Relu (x)\n k = Constant <{attribute}> () }}", {"x": X})
+
+
 def test_a_region_of_a_graph() -> None:
     executor = Executor(chain(), ["a"], ["c"])
     assert [node.op_type for node in executor.nodes] == ["Relu", "Sigmoid"]

@@ -14,7 +14,7 @@ from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_graphs, subgraphs
 from onnxq.graph.values import is_constant, remove_nodes, replace_by_constant, static_shape
 
-__all__ = ["fold_constants", "lift_constants"]
+__all__ = ["constant_tensor", "fold_constants", "lift_constants"]
 
 MAX_RESULT_BYTES = 8 << 10
 """A result above this is only folded when it is at most twice as large as what it is computed from: tables that a file
@@ -43,7 +43,7 @@ _NUMERIC = frozenset(
 )
 
 
-def _constant_tensor(node: ir.Node, name: str) -> ir.TensorProtocol | None:
+def constant_tensor(node: ir.Node, name: str) -> ir.TensorProtocol | None:
     """The tensor of a Constant node, whichever of its attributes holds it, as an object of our own called ``name``."""
     for key, attr in node.attributes.items():
         if attr.is_ref():
@@ -93,7 +93,7 @@ def lift_constants(model: ir.Model) -> list[Note]:
             old = node.outputs[0]
             if not old.name:
                 continue
-            tensor = _constant_tensor(node, old.name)
+            tensor = constant_tensor(node, old.name)
             if tensor is None:
                 continue
             replace_by_constant(old, tensor, graph)
