@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import os
 import re
 import sys
 from dataclasses import replace
@@ -363,6 +365,36 @@ def test_temporary_files_of_a_runtime_that_is_killed_are_gone(tmp_path: Path, mo
     with pytest.raises(VerificationError, match="crashed"):
         examine(runtime, tmp_path / "m.onnx")
     assert not list(temporary.iterdir())
+
+
+def test_what_a_runtime_has_started_is_killed_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler, say: it would compute on."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    told = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    started = f"import time; f = open({str(pipe)!r}, 'w', 1); f.write('here'); f.flush(); time.sleep(30); f.write('on')"
+    script = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {started!r}])"
+
+    def interrupt(_: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            if os.read(told, 4) == b"here":
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        examine(_runtime(tmp_path, monkeypatch, script), tmp_path / "m.onnx", advance=interrupt)
+    os.set_blocking(told, True)
+    assert os.read(told, 4) == b""
+    os.close(told)
+
+
+def test_folders_of_modules_count_from_where_onnxq_was_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = _runtime(tmp_path, monkeypatch, "import sys, mine\nsys.exit(mine.SAID)")
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "mine.py").write_text("SAID = 'found'")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "modules")
+    with pytest.raises(VerificationError, match="does not take the artifact: found"):
+        examine(runtime, tmp_path / "m.onnx")
 
 
 def test_what_a_runtime_leaves_in_its_working_folder_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,11 @@ is not installed, 4 that it refuses the model, with the reason on the last line 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -158,7 +160,8 @@ def _call(
 ) -> subprocess.CompletedProcess[str]:
     """Run the script of a runtime in a folder, some leave files in it; and look how far it is, now and then.
 
-    Temporary files are made there too: a script that is killed, or crashes, leaves its own.
+    Temporary files are made there too: a script that is killed, or crashes, leaves its own. It is killed with the
+    processes that it has started. Folders of ``PYTHONPATH`` count from here.
 
     Raises:
         TimeoutExpired: it took longer, and was killed.
@@ -167,6 +170,8 @@ def _call(
     python = interpreter(runtime)
     command = [os.path.abspath(python) if os.sep in python else python, str(runtime.worker), *arguments]
     here = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}  # scripts share a module
+    if "PYTHONPATH" in here:
+        here["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, here["PYTHONPATH"].split(os.pathsep)))
     if folder is not None:
         here |= dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
     process = subprocess.Popen(
@@ -177,6 +182,7 @@ def _call(
         stderr=subprocess.PIPE,
         encoding="utf-8",
         errors="replace",  # a runtime written in C++ says what it wants
+        start_new_session=True,
     )
     end = time.monotonic() + timeout
     with process:
@@ -191,6 +197,9 @@ def _call(
                         raise
                     look()
         except BaseException:
+            if sys.platform != "win32":
+                with contextlib.suppress(OSError):  # it has ended
+                    os.killpg(process.pid, signal.SIGKILL)
             process.kill()
             raise
 
