@@ -13,9 +13,11 @@ import onnx_ir as ir
 
 from onnxq.algorithms.channels.streams import Stream, find_streams, turn
 from onnxq.algorithms.rotate import rotation
+from onnxq.calibration.moved import Move
 from onnxq.console.terminal import plural
 from onnxq.errors import OptionError
 from onnxq.graph.lookup import Lookup
+from onnxq.measuring.rescaled import mark_rescaled
 from onnxq.weight_only.find import Matrix
 
 __all__ = ["rotate"]
@@ -51,7 +53,9 @@ def rotate(model: ir.Model, matrices: Sequence[Matrix], most_bytes: int = _MOST_
         )
     for number, stream in enumerate(streams):
         random = np.random.default_rng((_SEED, number))
-        turn(lookup, stream, rotation(stream.size, random, keeps_mean=stream.centred))
+        matrix = rotation(stream.size, random, keeps_mean=stream.centred)
+        turn(lookup, stream, matrix)
+        mark_rescaled(model, {name: Move(name, rotation=matrix) for name in stream.tensors})
     if not streams:
         return "rotate: nothing turned, no weights to round with only linear operators or normalizations between them"
     layers = {name for stream in streams for name in (*stream.writers, *stream.readers)}

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from onnxq.compare import compare
 from onnxq.errors import OptionError
 from onnxq.graph.files.load import load
 from onnxq.graph.passes.normalize import normalize
@@ -56,6 +57,14 @@ def test_data_reaches_what_was_turned(tmp_path: Path) -> None:
     worst = result.verification.worst
     assert worst is not None and worst[1].sqnr >= 15.0
     assert _kept(source, output) >= 15.0
+
+
+def test_turned_tensors_are_not_compared_with_float_ones(tmp_path: Path) -> None:
+    source, output = save(blocks(outlier=40.0), tmp_path / "m.onnx"), tmp_path / "q.onnx"
+    quantize_weights(source, output, bits=8, rotate=True)
+    report = compare(source, output, images(1, 16, 12, samples=4))
+    assert any("tensors in between not compared" in line for line in report.warnings), report.warnings
+    assert report.tensors and min(found.errors.sqnr for found in report.tensors) > 25.0
 
 
 def test_the_float_model_stays_what_it_is() -> None:
