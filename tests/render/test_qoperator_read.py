@@ -56,6 +56,23 @@ def test_qoperators_of_another_tool_are_read() -> None:
     assert any("has channels last: left as it is" in note for note in onnxq.read(model).notes)
 
 
+def test_integers_of_one_grid_that_a_concat_joins_are_read() -> None:
+    model = build(
+        """(float[1, 2, 4, 4] x) => (float[1, 4, 4, 4] y) {
+            q = QuantizeLinear (x, s, z)
+            m = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (q)
+            c = Concat <axis = 1> (q, m)
+            y = DequantizeLinear (c, s, z)
+        }""",
+        s=f32(0.05),
+        z=np.uint8(100),
+    )
+    q = onnxq.read(model)
+    assert [node.op_type for node in q.model.graph] == ["MaxPool", "Concat"] and not q.notes
+    feeds, back = feeds_for(model, samples=1), ir.to_proto(q.rendered())
+    np.testing.assert_array_equal(infer(back, feeds, optimize=False)["y"], infer(model, feeds, optimize=False)["y"])
+
+
 def test_what_onnxruntime_quantized_is_read_bit_for_bit(tmp_path: Path) -> None:
     feeds = feeds_for(residual(), samples=2)
 
