@@ -59,6 +59,12 @@ _HARDLY_BETTER = (
     "weights alone as integers would leave {:.1f} dB of the worst output in place of {:.1f}: too little for all the "
     "speed, so that layers compute in integers"
 )
+_GIVEN_UP = (
+    "layers stay float that would save about {:.0%} of the time in integers, since {:.1f} dB are too little of the "
+    "worst output: --min-sqnr {} computes them in integers all the same"
+)
+_BY_ITS_MEAN = 1.0
+"""dB that an output's SQNR is above that of what varies in it, from which on it is said which of the two is meant."""
 
 Verify = Callable[[Quantized], Verification]
 
@@ -152,7 +158,8 @@ class _Mending:
         decider = self._decider
         if not decider.target.stores_weights:
             return
-        lost = self._lost(self.verification, min(decider.options.min_sqnr, _USELESS)) or self._not_worth()
+        useless = self._lost(self.verification, min(decider.options.min_sqnr, _USELESS))
+        lost = useless or self._not_worth()
         if not lost:
             return
         reasons = dict.fromkeys(self.quantized.plan.quantized, lost)
@@ -165,6 +172,9 @@ class _Mending:
             if self._lost(self.verification, TARGET):
                 decider.hints.append(_HARDLY_BETTER.format(then, now))
             return
+        saved = saving(decider.model, self.quantized.plan, decider.target, decider.sizes)
+        if useless and saved.net >= _LEAST_NET:
+            decider.hints.append(_GIVEN_UP.format(min(saved.net, saved.most), now, math.floor(now)))
         decider.keep_float(reasons, store=True)
         self.quantized, self.verification, self._rescued = stored, better, False
 
@@ -201,4 +211,8 @@ class _Mending:
         outputs = verification.outputs.items()
         left = judged({name: kept_signal(e) for name, e in outputs if name in self._judges}, self._louder)
         worst = min(left, key=lambda name: left[name], default="")
-        return f"{LOST}{left[worst]:.1f} dB are left of output {worst!r}" if left and left[worst] < floor else ""
+        if not left or left[worst] >= floor:
+            return ""
+        errors = verification.outputs[worst]
+        varying = "what varies in " if errors.sqnr - kept_signal(errors) > _BY_ITS_MEAN else ""
+        return f"{LOST}{left[worst]:.1f} dB are left of {varying}output {worst!r}"

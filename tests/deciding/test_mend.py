@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 
 import onnxq
@@ -273,10 +275,27 @@ def test_where_integers_leave_nothing_only_weights_are_stored() -> None:
     assert result.verification is not None
     (told,) = (text for text in result.verification.warnings if text.startswith("nothing was quantized"))
     assert "in integers, " in told and "dB are left of output 'y'" in told
-    lower = onnxq.quantize(drowned(), feeds, options=Options(min_sqnr=-200))
+    (hint,) = (text for text in result.hints if "--min-sqnr" in text)
+    said = re.search(r"save about (\d+)%.*--min-sqnr (-?\d+)", hint)
+    assert said is not None and 0 < int(said[1]) < 100
+    lower = onnxq.quantize(drowned(), feeds, options=Options(min_sqnr=int(said[2])))
     assert lower.plan.quantized and worst(lower) < 10, "who wants integers all the same lowers the floor"
     openvino = onnxq.quantize(drowned(), feeds, backend="openvino")
     assert openvino.plan.quantized, "a target that stores no weights keeps what it has"
+
+
+def test_that_a_mean_hides_what_integers_lose_is_said() -> None:
+    model = drowned()
+    (slice_,) = (node for node in model.graph.node if node.op_type == "Slice")
+    slice_.output[0] = "small"
+    feeds = list(images(1, 32, 24, 24))
+    reference = ort.InferenceSession(drowned().SerializeToString(), providers=["CPUExecutionProvider"])
+    far = 3 * np.std([reference.run(None, feed)[0] for feed in feeds], dtype=np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(far, "far"))
+    model.graph.node.append(onnx.helper.make_node("Add", ["small", "far"], ["y"], name="shifted"))
+    result = onnxq.quantize(model, feeds)
+    (why,) = {k.reason for k in result.plan.kept_float if k.reason.startswith("in integers, ")}
+    assert why.endswith("dB are left of what varies in output 'y'")
 
 
 def drowned_beside(side: int) -> tuple[onnx.ModelProto, list[dict[str, np.ndarray]]]:
