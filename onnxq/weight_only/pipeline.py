@@ -121,8 +121,8 @@ def rewrite_weights(
         data: samples, or None.
         recipe: how.
         output: the file to write.
-        options: ``include``, ``exclude``, ``override``, ``samples``, ``opset``, ``simplify``, ``providers`` and
-            ``custom_op_library`` count.
+        options: ``include``, ``exclude``, ``override``, ``samples``, ``opset``, ``simplify``, ``seed``, ``providers``
+            and ``custom_op_library`` count.
         image: how pictures are read.
         reporter: shows progress.
         save: configuration file to write the bits chosen under a budget to; empty: none.
@@ -133,7 +133,7 @@ def rewrite_weights(
         raise OptionError("gptq learns from data, and none was given", hint="Give data, or take method=hqq or rtn")
     prepared = Prepared(source, options, streamed=True)
     model, matrices, kept = _found(prepared, options, recipe)
-    turned = [turn(model, matrices)] if recipe.rotate else []
+    turned = [turn(model, matrices, options.seed)] if recipe.rotate else []
     matrices = tie(matrices, recipe)
     own = [matrix for matrix in matrices if not matrix.tied]
     path = Path(source) if isinstance(source, (str, os.PathLike)) else None

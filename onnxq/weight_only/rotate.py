@@ -24,15 +24,15 @@ __all__ = ["rotate"]
 
 _MOST_BYTES = 2**31
 """Of weights turned: they are held in memory, while others are read from their files one at a time."""
-_SEED = 0
 
 
-def rotate(model: ir.Model, matrices: Sequence[Matrix], most_bytes: int = _MOST_BYTES) -> str:
+def rotate(model: ir.Model, matrices: Sequence[Matrix], seed: int = 0, most_bytes: int = _MOST_BYTES) -> str:
     """Turn the channels between the layers of a model, which goes on computing the same.
 
     Args:
         model: changed in place; its values stay those that they are.
         matrices: to be rounded; only what they read or make is turned.
+        seed: of the rotations.
         most_bytes: of the weights that may be turned.
 
     Returns:
@@ -52,7 +52,7 @@ def rotate(model: ir.Model, matrices: Sequence[Matrix], most_bytes: int = _MOST_
             hint=f"Leave rotate=true out; it takes up to {most_bytes / 2**30:g} GB",
         )
     for number, stream in enumerate(streams):
-        random = np.random.default_rng((_SEED, number))
+        random = np.random.default_rng((seed, number))
         matrix = rotation(stream.size, random, keeps_mean=stream.centred)
         turn(lookup, stream, matrix)
         mark_rescaled(model, {name: Move(name, rotation=matrix) for name in stream.tensors})

@@ -85,6 +85,16 @@ def test_the_model_given_is_not_changed(tmp_path: Path) -> None:
     assert ir.to_proto(model).SerializeToString() == before
 
 
+def test_a_seed_gives_the_same_model_and_another_seed_another(tmp_path: Path) -> None:
+    source = save(blocks(40.0), tmp_path / "m.onnx")
+    made = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        output = tmp_path / f"{name}.onnx"
+        rewrite_weights(source, None, Recipe(rotate=True), output=output, options=Options(seed=seed))
+        made.append(output.read_bytes())
+    assert made[0] == made[1] != made[2]
+
+
 def test_a_model_without_a_place_says_so_and_is_as_without(tmp_path: Path) -> None:
     source = save(layers(), tmp_path / "m.onnx")
     result = quantize_weights(source, tmp_path / "turned.onnx", rotate=True, exclude=("c", "d"))
