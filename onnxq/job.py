@@ -82,34 +82,41 @@ class Job:
             The quantized model with its verification, warnings, notes and hints.
         """
         draft = self._drafted(prepared, fitted, statistics, reporter)
-        options, statistics = draft.options, draft.statistics
+        options = draft.options
         version = metadata.version("onnxq")
         decider = Decider(
-            draft.model, self.target, options, statistics, self.choices, version, draft.keep_float, reporter
+            draft.model, self.target, options, draft.statistics, self.choices, version, draft.keep_float, reporter
         )
 
         def verify(result: Quantized) -> Verification:
-            return _verified(result, prepared, statistics, options)
+            return _verified(result, prepared, draft.statistics, options)
 
         def raised(model: ir.Model) -> ir.Model | None:
             opset = _opset_of_wide_weights(self.target, options)
             return prepared.raised(model, opset)[0] if opset is not None else None
 
-        quantized = decide(decider, raised if self._mends(options) else None)
-        if turns(options):
-            quantized, decider = turned(quantized, decider, draft)
-            statistics = draft.statistics
-        verification = verify(quantized)
-        if self._mends(options):
-            quantized, verification = mend(decider, quantized, verification, verify, raised, reporter)
-        if improves(options) and statistics.kept:
+        def mended(result: Quantized, decider: Decider) -> tuple[Quantized, Verification]:
+            if not self._mends(options):
+                return result, verify(result)
+            return mend(decider, result, verify(result), verify, raised, reporter)
+
+        first = decide(decider, raised if self._mends(options) else None)
+        other = turned(first, decider, draft) if turns(options) else None
+        if other is None:
+            quantized, verification = mended(first, decider)
+        else:
+            quantized, verification = mended(*other[:2])
+            if quantized.plan.quantized:
+                _, decider, draft = other
+            else:  # in which turning would have helped integers
+                quantized, verification = mended(first, decider)
+        if improves(options) and draft.statistics.kept:
             quantized, tried = improve(quantized, decider, reporter, until)
             decider.notes += [note for note in tried if note not in decider.notes]
             verification = verify(quantized)
         before = [*prepared.warnings, *decider.warnings]
-        said = _warnings(
-            quantized, verification, before, fitted[0], draft, self.format, rewritten=fitted[0] is not prepared.model
-        )
+        rewritten = fitted[0] is not prepared.model
+        said = _warnings(quantized, verification, before, fitted[0], draft, self.format, rewritten=rewritten)
         unsaid = self.format.notes(quantized) if self.format.notes is not None else []
         return replace(
             quantized,

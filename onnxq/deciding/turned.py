@@ -7,6 +7,8 @@ are tried only where the result is poor.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from onnxq.algorithm import FloatDraft
 from onnxq.algorithm_choice import chosen
 from onnxq.algorithms import rotate
@@ -21,28 +23,30 @@ __all__ = ["turned"]
 
 _POOR = 20.0
 """dB at the worst output below which models without a normalization are tried."""
+_LEAST_GAIN = 1.0
+"""dB at the worst output: for less, tensors inside the model had better be those of the float model."""
 
 
-def turned(first: Quantized, decider: Decider, draft: FloatDraft) -> tuple[Quantized, Decider]:
-    """The better of two results, with what made it: the first one, and one of the model with its channels turned.
+def turned(first: Quantized, decider: Decider, draft: FloatDraft) -> tuple[Quantized, Decider, FloatDraft] | None:
+    """A better result, of the model with its channels turned, what made it, and the turned model; None without one.
 
-    What stays float in the first does so in the other.
+    What stays float in the first result does so in the other.
 
     Args:
         first: a result.
         decider: what made it.
-        draft: the float model of the decider, and what is known of it; turned afterwards where that is better.
+        draft: the float model of the decider, and what is known of it.
     """
     kept, options = draft.statistics.kept, decider.options
     judges = list({sample.index: sample for sample in (*held_back(kept), *to_judge_by(kept))}.values())
     streams = quantized_streams(decider.model, first.plan) if judges else []
     if not streams:
-        return first, decider
+        return None
     before = score_of(first, judges, options)
     if before.worst >= _POOR:
         streams = [stream for stream in streams if stream.scalings]
     if not streams:
-        return first, decider
+        return None
     trial = FloatDraft(decider.model.clone(), decider.target, options, draft.statistics, keep_float=draft.keep_float)
     moves = {
         name: move
@@ -54,13 +58,12 @@ def turned(first: Quantized, decider: Decider, draft: FloatDraft) -> tuple[Quant
     other = decider.variant(choices, options, trial.model, trial.statistics, trial.keep_float, decider.reporter)
     result, said = other.again()
     after = score_of(result, judges, options)
-    if after.no_better_than(before) is not None:
-        return first, decider
+    if after.worst < before.worst + _LEAST_GAIN or after.no_better_than(before) is not None:
+        return None
     other.notes = [note for note in decider.notes if note not in said] + said
     other.notes.append(
         f"{rotate.NAME}: {plural(len(streams), 'place')} turned, worst output {before.worst:.2f} dB to "
         f"{after.worst:.2f} dB"
     )
-    other.warnings, other.hints = decider.warnings, decider.hints
-    draft.take(trial)
-    return result, other
+    other.warnings, other.hints = list(decider.warnings), list(decider.hints)
+    return result, other, replace(draft, model=trial.model, statistics=trial.statistics)
