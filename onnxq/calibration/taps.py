@@ -55,11 +55,13 @@ def tap(model: ir.Model, tensors: Sequence[str], *, keep_outputs: bool = True) -
     tapper = _Tapper(clone)
     if not keep_outputs:
         clone.graph.outputs.clear()
-    for name in dict.fromkeys(tensors):
+    names = list(dict.fromkeys(tensors))
+    for name in sorted(names, key=tapper.rank):
         tapper.show(name)
     if not keep_outputs:
         _drop_unused(clone.graph)
-    return Tapped(clone, tapper.outputs, tapper.unobservable)
+    outputs = {name: tapper.outputs[name] for name in names if name in tapper.outputs}
+    return Tapped(clone, outputs, tapper.unobservable)
 
 
 class _Tapper:
@@ -73,15 +75,27 @@ class _Tapper:
         self._opset = model.opset_imports.get("", 0)
         self._lifted: dict[int, ir.Value] = {}
 
+    def rank(self, name: str) -> tuple[int, bool]:
+        """Which tensors to show first: a Loop carries those of unknown shapes, in front of those that it stacks.
+
+        Each output in front makes all behind it move.
+        """
+        value = self._value(name)
+        return -self._graphs.depth(value), _static(value.shape)
+
     def show(self, name: str) -> None:
         """Make a tensor an output of the model."""
-        value = self._graphs.values.get(name)
-        if value is None:
-            raise ModelError(f"the model has no tensor named {name!r}")
+        value = self._value(name)
         try:
             self.outputs[name] = self._show(name, value)
         except _UnobservableError as reason:
             self.unobservable[name] = str(reason)
+
+    def _value(self, name: str) -> ir.Value:
+        value = self._graphs.values.get(name)
+        if value is None:
+            raise ModelError(f"the model has no tensor named {name!r}")
+        return value
 
     def _show(self, name: str, value: ir.Value) -> str:
         if name in self._graphs.ambiguous:

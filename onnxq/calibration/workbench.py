@@ -38,6 +38,13 @@ class Workbench:
                 self.homes[id(value)] = graph
         self._names = set(self.values)
 
+    def depth(self, value: ir.Value) -> int:
+        """How many control-flow nodes a value is inside of."""
+        graph, depth = self.homes[id(value)], 0
+        while (node := self.parents.get(id(graph))) is not None and isinstance(node.graph, ir.Graph):
+            graph, depth = node.graph, depth + 1
+        return depth
+
     def copy(self, value: ir.Value, graph: ir.Graph) -> ir.Value:
         """A new value of the graph with the same numbers."""
         return self.new_node(graph, "Identity", [value], [], value, "copy", shape=value.shape)
