@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from importlib import metadata
 
@@ -25,6 +25,7 @@ from onnxq.errors import OptionError
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.values import filled_values
 from onnxq.measuring.final_check import final_check
+from onnxq.measuring.picked import compared_by, said_of, with_outputs, without_outputs
 from onnxq.measuring.rewrite_cost import rewrite_cost
 from onnxq.measuring.verification import Verification
 from onnxq.notes.cautions import cautions
@@ -81,6 +82,33 @@ class Job:
         Returns:
             The quantized model with its verification, warnings, notes and hints.
         """
+        by = compared_by(fitted[0], statistics)
+        if not by.tensors:
+            return self._made(prepared, fitted, statistics, reporter, until)
+        shown, judging = with_outputs(fitted[0], statistics, by)
+        made = self._made(prepared, (shown, fitted[1]), judging, reporter, until, by.outputs)
+        result = without_outputs(made, {value.name or "" for value in fitted[0].graph.outputs})
+        checked = _verified(result, prepared, statistics, self.options)
+        assert made.verification is not None
+        compared = replace(
+            made.verification,
+            plain_sqnr=checked.plain_sqnr,
+            quantized_bytes=checked.quantized_bytes,
+            speedup=checked.speedup,
+            float_seconds=checked.float_seconds,
+        )
+        return replace(result, verification=compared, notes=(*result.notes, said_of(by)))
+
+    def _made(
+        self,
+        prepared: Prepared,
+        fitted: tuple[ir.Model, list[str]],
+        statistics: Statistics,
+        reporter: Reporter,
+        until: float,
+        picked: Collection[str] = (),
+    ) -> Quantized:
+        """What :meth:`run` gives, of a model whose outputs are compared, but for those that are ``picked``."""
         draft = self._drafted(prepared, fitted, statistics, reporter)
         options = draft.options
         version = metadata.version("onnxq")
@@ -89,7 +117,7 @@ class Job:
         )
 
         def verify(result: Quantized) -> Verification:
-            return _verified(result, prepared, draft.statistics, options)
+            return _verified(result, prepared, draft.statistics, options, picked)
 
         def raised(model: ir.Model) -> ir.Model | None:
             opset = _opset_of_wide_weights(self.target, options)
@@ -202,7 +230,9 @@ def _opset_of_wide_weights(target: Backend, options: Options) -> int | None:
         return None
 
 
-def _verified(quantized: Quantized, prepared: Prepared, statistics: Statistics, options: Options) -> Verification:
+def _verified(
+    quantized: Quantized, prepared: Prepared, statistics: Statistics, options: Options, picked: Collection[str] = ()
+) -> Verification:
     result = quantized.simulated() if quantized.is_simulated else quantized.rendered()
     forget_shapes(result)
     return final_check(
@@ -214,4 +244,5 @@ def _verified(quantized: Quantized, prepared: Prepared, statistics: Statistics, 
         providers=options.providers,
         custom_op_library=options.custom_op_library,
         at_home=quantized.backend.at_home,
+        picked=picked,
     )

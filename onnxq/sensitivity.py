@@ -16,6 +16,7 @@ from onnxq.errors import OptionError, OutputError, StatisticsError
 from onnxq.file_system import write_text
 from onnxq.locations import require_file, spare
 from onnxq.measuring.decibels import sqnr_of
+from onnxq.measuring.picked import as_compared
 from onnxq.measuring.probe import Probe, Role, Setting, parts_of
 from onnxq.measuring.sensitivities import Sensitivity, SensitivityRow
 from onnxq.notes.other_shapes import rows_depend
@@ -93,7 +94,8 @@ def sensitivity(
             "the statistics hold no samples to run", hint="Calibrate again with more memory or smaller samples"
         )
     start = time.perf_counter()
-    probe = make_probe(prepared.base(target), target, options, statistics, spread(statistics.kept, samples))
+    whole, statistics = as_compared(prepared.base(target), statistics)
+    probe = make_probe(whole, target, options, statistics, spread(statistics.kept, samples))
     made = replace(_measured(probe, widths, runs, reporter), seconds=time.perf_counter() - start)
     if plot is not None:
         write_text(plot, made.to_svg())

@@ -96,13 +96,14 @@ def feeds_for(model: onnx.ModelProto, samples: int = 6, seed: int = 9, **dims: i
     return [{n: rng.standard_normal(s).astype(t) for n, (s, t) in shapes.items()} for _ in range(samples)]
 
 
-def selecting(rows: int, more: str = "", channels: int = 8) -> onnx.ModelProto:
-    """Two layers, and of their rows those whose first number is positive: how many depends on the numbers.
+def selecting(rows: int, more: str = "", channels: int = 8, *, last: bool = True) -> onnx.ModelProto:
+    """Two layers, and a third of those of their rows whose first number is positive: how many depends on the numbers.
 
     Args:
         rows: of the input ``x``, of ``channels`` numbers each.
         more: nodes behind ``s``, what is selected from; their output is named ``t``.
         channels: of the input and between the layers; the output has six.
+        last: whether the third layer reads what is selected, as in a detector of two stages.
     """
     side = f", float[{rows}, 6] t" if more else ""
     return build(
@@ -113,7 +114,8 @@ def selecting(rows: int, more: str = "", channels: int = 8) -> onnx.ModelProto:
             c = Slice (s, zero, one, one)
             d = Greater (c, level)
             e = Squeeze (d, one)
-            y = Compress <axis = 0> (s, e)
+            r = Compress <axis = 0> (s, e)
+            [l3] y = {"MatMul (r, w3)" if last else "Identity (r)"}
             {more}
         }}""",
         opset=21,
@@ -122,6 +124,7 @@ def selecting(rows: int, more: str = "", channels: int = 8) -> onnx.ModelProto:
         b1=normal(channels, seed=2, scale=0.1),
         w2=normal(channels, 6, seed=3),
         b2=normal(6, seed=4, scale=0.1),
+        w3=np.eye(6, dtype=np.float32),
         zero=np.array([0]),
         one=np.array([1]),
         level=np.float32(0),

@@ -187,7 +187,7 @@ def test_a_picture_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: p
 
 def test_rows_that_depend_on_the_numbers_are_no_silence() -> None:
     found = onnxq.sensitivity(selecting(2000), images(2000, 8, samples=8), options=FAST)
-    assert all(row.sqnr[4] == pytest.approx(10 * np.log10(1 / 4)) for row in found.of("weights"))
+    assert all(row.sqnr[4] == pytest.approx(10 * np.log10(1 / 4)) for row in found.of("weights") if row.name != "l3")
     (warning,) = found.warnings
     assert "'y' had another shape" in warning and found.to_dict()["warnings"] == [warning]
 
@@ -206,3 +206,8 @@ def test_the_layers_own_error_is_measured_all_over_the_data() -> None:
     for feed in feeds[:8]:
         feed["x"][:] = 0
     assert 8 in row(onnxq.sensitivity(chain(1), feeds, bits=(8,), options=FAST), "weights", "n_y").local
+
+
+def test_of_a_detector_what_it_picks_from_is_compared() -> None:
+    found = onnxq.sensitivity(selecting(2000, last=False), images(2000, 8, samples=8), options=FAST)
+    assert not found.warnings and {name for row in found.of("weights") for name in row.outputs[4]} == {"c", "s"}

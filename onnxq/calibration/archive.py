@@ -104,7 +104,13 @@ def _members(statistics: Statistics) -> list[tuple[str, NDArray[Any], bool]]:
         "meta": statistics.meta,
         "remarks": list(statistics.remarks),
         "kept": [
-            {"index": k.index, "feeds": list(k.feeds), "outputs": list(k.outputs), "means": list(k.means)}
+            {
+                "index": k.index,
+                "feeds": list(k.feeds),
+                "outputs": list(k.outputs),
+                "means": list(k.means),
+                **({"picked": list(k.picked)} if k.picked else {}),
+            }
             for k in statistics.kept
         ],
     }
@@ -119,7 +125,7 @@ def _members(statistics: Statistics) -> list[tuple[str, NDArray[Any], bool]]:
         ("hist_counts", np.concatenate([nothing, *(t.counts[k] for t, k in zip(tensors, keys, strict=True))]), True),
     ]
     for number, sample in enumerate(statistics.kept):
-        for kind, part in (("feed", sample.feeds), ("output", sample.outputs)):
+        for kind, part in (("feed", sample.feeds), ("output", sample.outputs), ("picked", sample.picked)):
             for index, array in enumerate(part.values()):
                 members.append((f"kept/{number}/{kind}/{index}", _plain(array), False))
         for index, means in enumerate(sample.means.values()):
@@ -209,14 +215,18 @@ def _read(reader: _Reader) -> Statistics:
         statistics.tensors[name] = tensor
     for number, kept in enumerate(header["kept"]):
         parts = [
-            {key: reader.array(f"kept/{number}/{kind}/{i}", "biufcSU") for i, key in enumerate(_strings(kept[plural]))}
-            for kind, plural in (("feed", "feeds"), ("output", "outputs"))
+            {key: reader.array(f"kept/{number}/{kind}/{i}", "biufcSU") for i, key in enumerate(_strings(names))}
+            for kind, names in (
+                ("feed", kept["feeds"]),
+                ("output", kept["outputs"]),
+                ("picked", kept.get("picked", [])),
+            )
         ]
         means = {
             key: reader.array(f"kept/{number}/means/{i}", "f", 1).astype(np.float64)
             for i, key in enumerate(_strings(kept["means"]))
         }
-        statistics.kept.append(KeptSample(_integer(kept["index"]), parts[0], parts[1], means))
+        statistics.kept.append(KeptSample(_integer(kept["index"]), parts[0], parts[1], means, parts[2]))
     return statistics
 
 

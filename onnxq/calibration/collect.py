@@ -18,6 +18,7 @@ from onnxq.calibration.statistics import Statistics, TensorStatistics, model_dig
 from onnxq.calibration.taps import tap
 from onnxq.calibration.usable import Usable
 from onnxq.errors import DataError, ExecutionError, OnnxqError
+from onnxq.graph.picking import picking
 from onnxq.ort.session import Session, open_anyhow
 
 __all__ = ["channel_means", "collect"]
@@ -128,21 +129,23 @@ class _Runner:
             self._sizes = tensor_bytes(model, self._names, feeds, **options)
         self._meant = _layer_inputs(model)  # name -> rank
         small = {n: s for n, s in known_bytes(model, sorted(self._meant), feeds).items() if s <= _SMALL}
-        self._extra = [name for name in small if name not in names]
+        self._picked = picking(model).tensors
+        self._extra = [name for name in dict.fromkeys((*small, *self._picked)) if name not in names]
         self._groups = self._open()
         self.usable = Usable()
 
     def run(
         self, feeds: Feeds, index: int, result: Statistics, wanted: bool
-    ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[np.float64]]] | None:
+    ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[np.float64]], dict[str, NDArray[Any]]] | None:
         """Add one sample to the statistics.
 
         Returns:
-            The model's outputs that are tensors, and the channel means of what convolutions and Gemms read, if they are
-            wanted and no tensor holds a NaN.
+            The model's outputs that are tensors, the channel means of what convolutions and Gemms read, and what the
+            model picks from, if they are wanted and no tensor holds a NaN.
         """
         outputs: dict[str, NDArray[Any]] = {}
         means: dict[str, NDArray[np.float64]] = {}
+        picked: dict[str, NDArray[Any]] = {}
         sound = True
         total = 0
         for group in self._groups:
@@ -154,6 +157,8 @@ class _Runner:
                 array = arrays[output] if output in outputs else arrays.pop(output)
                 if wanted and array.size and array.ndim >= self._meant.get(name, 99) and array.dtype == np.float32:
                     means[name] = channel_means(array, self._meant[name])
+                if wanted and name in self._picked:
+                    picked[name] = array
                 if name not in result.tensors:
                     continue
                 if array.dtype != np.float32:
@@ -170,9 +175,9 @@ class _Runner:
         self.usable.look(feeds, outputs, index)
         if total > self._budget and len(share_out(self._names, self._sizes, self._budget)) > len(self._groups):
             self._groups = self._open()  # this sample was larger than those before
-        if not wanted or not sound or any(_has_nan(array) for array in (*outputs.values(), *feeds.values())):
+        if not wanted or not sound or any(map(_has_nan, (*outputs.values(), *feeds.values(), *picked.values()))):
             return None
-        return outputs, means
+        return outputs, means, picked
 
     def _open(self) -> list[_Group]:
         groups = []

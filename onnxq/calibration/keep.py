@@ -51,6 +51,7 @@ class Keeper:
         feeds: Mapping[str, NDArray[Any]],
         outputs: Mapping[str, NDArray[Any]],
         means: Mapping[str, NDArray[np.float64]] | None = None,
+        picked: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
         """Hold a sample.
 
@@ -59,8 +60,9 @@ class Keeper:
             feeds: input name to array; copied.
             outputs: output name to array of the float model; copied.
             means: tensor name to the means of its channels.
+            picked: tensor name to what the model picks from; copied.
         """
-        sample = KeptSample(index, _copies(feeds), _copies(outputs), dict(means or {}))
+        sample = KeptSample(index, _copies(feeds), _copies(outputs), dict(means or {}), _copies(picked or {}))
         if not all(_storable(array) for part in (sample.feeds, sample.outputs) for array in part.values()):
             return
         self.kept.append(sample)

@@ -40,17 +40,20 @@ class KeptSample:
         outputs: output name to what the float model gave.
         means: name of the input of a convolution or Gemm to the mean of each of its channels (axis 1), float64; only of
             tensors that were observed.
+        picked: name of a tensor that the model picks from, see :mod:`onnxq.graph.picking`, to what the float model gave
+            there.
     """
 
     index: int
     feeds: dict[str, NDArray[Any]]
     outputs: dict[str, NDArray[Any]]
     means: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    picked: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
         """Bytes of its arrays."""
-        return sum(array.nbytes for part in (self.feeds, self.outputs) for array in part.values())
+        return sum(array.nbytes for part in (self.feeds, self.outputs, self.picked) for array in part.values())
 
 
 @dataclass(slots=True, eq=False, repr=False)

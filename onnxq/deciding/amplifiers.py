@@ -7,13 +7,14 @@ behind it the signal is lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
 
 from onnxq.calibration.roles import spread
 from onnxq.calibration.statistics import KeptSample
+from onnxq.graph.picking import picking
 from onnxq.graph.traverse import all_nodes, subgraphs
 from onnxq.measuring.metrics import ErrorMeter, Errors
 from onnxq.measuring.paired import Pair, paired_tensors
@@ -78,7 +79,7 @@ def noise_amplifiers(
     Returns:
         Node name → reason to keep it float.
     """
-    behind = _behind_quantized(model.graph, plan)
+    behind = _behind_quantized(model.graph, plan, picking(model).nodes)
     suspects = [
         node
         for node in all_nodes(model)
@@ -119,12 +120,14 @@ def _pairs(node: ir.Node, now: ir.Node) -> list[Pair]:
     ]
 
 
-def _behind_quantized(graph: ir.Graph, plan: Plan) -> set[ir.Node]:
-    """The nodes of a graph, and of those inside of its nodes, that depend on quantized ones."""
+def _behind_quantized(graph: ir.Graph, plan: Plan, but: Container[ir.Node]) -> set[ir.Node]:
+    """The nodes of a graph, and of those inside of its nodes, that depend on quantized ones; none of ``but``."""
     behind: set[ir.Node] = set()
 
     def walk(graph: ir.Graph) -> None:
         for node in graph:
+            if node in but:
+                continue
             for inner in subgraphs(node):
                 walk(inner)
             if any(producer in behind or producer.name in plan.quantized for producer in _producers(node)):

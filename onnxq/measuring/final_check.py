@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -44,6 +44,7 @@ def final_check(
     providers: Sequence[str] | None = None,
     custom_op_library: str | None = None,
     at_home: bool = True,
+    picked: Collection[str] = (),
 ) -> Verification:
     """Check a result, run it with graph optimizations on and off, and measure it.
 
@@ -58,6 +59,7 @@ def final_check(
         custom_op_library: shared library with the model's custom operators.
         at_home: onnxruntime is where the result will run: its optimizations are tried, and its speed is measured. Else
             the result is run as it is written, without any optimization.
+        picked: outputs that are not to be compared, see :mod:`onnxq.graph.picking`.
 
     Raises:
         VerificationError: the result is not a valid model, or onnxruntime cannot load or run it.
@@ -78,6 +80,7 @@ def final_check(
         with suppress(ExecutionError, ModelError):
             base = opened(reference if given is None else load(given, again=True), threads=1)
             float_seconds, result_seconds = glance(base, optimized, typical(kept).feeds, clock_of(providers))
+    made = [v.name or "" for v in result.graph.outputs if v.name not in picked]
     return Verification(
         outputs=compared.outputs,
         plain_sqnr=plain_sqnr,
@@ -86,7 +89,7 @@ def final_check(
         quantized_bytes=file_size(result),
         speedup=float_seconds / result_seconds if float_seconds and result_seconds else None,
         float_seconds=float_seconds,
-        warnings=tuple(_warnings(compared.outputs, [v.name or "" for v in result.graph.outputs] if kept else ())),
+        warnings=tuple(_warnings(compared.outputs, made if kept else ())),
         branches=compared.hidden_branches(),
     )
 

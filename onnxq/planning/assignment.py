@@ -7,6 +7,7 @@ from collections.abc import Container
 import onnx_ir as ir
 
 from onnxq.backend import Kind, OpRule
+from onnxq.graph.picking import PICKED_FROM
 from onnxq.graph.traverse import subgraphs
 from onnxq.graph.values import is_constant
 from onnxq.planning.placement import cheapest, elements
@@ -122,7 +123,8 @@ def _output_makers(asked: Question, decided: Decisions) -> dict[ir.Node, str]:
         if value.is_graph_output():
             holder = holders.get(id(value.graph), "")
             part = "a branch" if holder == "If" else "the body"
-            found[node] = f"an output of {part} of its {holder}" if holder else "a model output"
+            whole = "what is picked from" if value.meta.get(PICKED_FROM) else "a model output"
+            found[node] = f"an output of {part} of its {holder}" if holder else whole
         elif readers and only_moved:
             found[node] = found[readers[0]]
     return found

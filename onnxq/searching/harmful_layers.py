@@ -14,6 +14,7 @@ from onnxq.deciding.decide import decide
 from onnxq.deciding.decider import Decider
 from onnxq.deciding.rescue import Blame
 from onnxq.deciding.what_hurts import blame_layers
+from onnxq.measuring.picked import as_compared
 from onnxq.options import Options
 from onnxq.options.override import Override
 from onnxq.prepare import Prepared
@@ -37,7 +38,8 @@ def measure(
 ) -> list[Blame]:
     """What each layer does to the outputs alone, weights rounded to nearest; the most harm for its cost first."""
     plain = replace(options, algorithms=(), effort="fast")
-    decider = Decider(prepared.for_target(target, plain)[0], target, plain, statistics, (), "")
+    model, statistics = as_compared(prepared.for_target(target, plain)[0], statistics)
+    decider = Decider(model, target, plain, statistics, (), "")
     records, _ = blame_layers(decider, decide(decider), reporter)
     return sorted((r for r in records if r.noise > 0), key=lambda r: -r.noise / max(r.cost, 1e-12))
 

@@ -1,0 +1,141 @@
+"""Where a model picks among what it has computed: a detector's NonMaxSuppression, and the outputs behind it.
+
+Which boxes are left, how many and in which order, is no matter of a little noise: two values that are all but equal
+change places, one just below a threshold is gone, and a box in another row counts as wrong in all its numbers. What is
+picked from tells what noise does; the outputs do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from onnxq.graph.pieces import reads
+from onnxq.graph.traverse import subgraphs, with_subgraphs
+from onnxq.graph.values import constant_array, is_constant
+
+__all__ = ["PICKED_FROM", "Picking", "picking"]
+
+PICKED_FROM = "onnxq.picked_from"
+"""Key in a value's ``meta``: it is an output only to show what the model picks from."""
+
+_PICKS = frozenset({"Compress", "NonMaxSuppression", "NonZero", "Unique"})
+"""Operators that pick as many as there are."""
+_LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "GRU", "LSTM", "MatMul", "RNN"})
+_SIZES = frozenset({"Shape", "Size"})
+_VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_FLOATS = (None, ir.DataType.FLOAT)
+
+
+class Picking(NamedTuple):
+    """What a model picks from, and what it makes of that.
+
+    Attributes:
+        tensors: float tensors of the main graph that are picked from and depend on a layer, in the order of the graph.
+        outputs: names of the outputs that depend on what was picked.
+        nodes: of the main graph, that pick or depend on what was picked.
+    """
+
+    tensors: tuple[str, ...] = ()
+    outputs: frozenset[str] = frozenset()
+    nodes: frozenset[ir.Node] = frozenset()
+
+
+def picking(model: ir.Model) -> Picking:
+    """What a model picks from; nothing where layers with weights come behind, as in a detector of two stages.
+
+    A TopK in front of what picks is a part of it. What reads a truth value, as of scores above a threshold, picks from
+    the numbers that it was computed from.
+
+    Args:
+        model: constants folded and types known.
+    """
+    nodes = list(model.graph)
+    picks = [node for node in nodes if _holds(node, _PICKS)]
+    if not picks:
+        return Picking()
+    before = _before(picks)
+    after: set[ir.Node] = set()
+    behind: set[ir.Value] = set()
+    read: dict[ir.Value, None] = {}
+    for node in nodes:
+        given = reads(node)
+        if node in picks or (node in before and _holds(node, {"TopK"})) or not behind.isdisjoint(given):
+            if any(_is_layer(inner) for inner in _with_bodies(node)):
+                return Picking()
+            after.add(node)
+            behind.update(node.outputs)
+            read.update(dict.fromkeys(given))
+    found = _numbers(value for value in read if value not in behind) & _of_layers(nodes)
+    found = {value for value in found if not _shows_the_same(value, found)}
+    tensors = [value.name for node in nodes for value in node.outputs if value in found and value.name]
+    outputs = frozenset(value.name or "" for value in model.graph.outputs if value in behind)
+    return Picking(tuple(tensors), outputs, frozenset(after)) if tensors and outputs else Picking()
+
+
+def _holds(node: ir.Node, operators: Iterable[str]) -> bool:
+    return any(inner.op_type in operators and inner.domain == "" for inner in _with_bodies(node))
+
+
+def _with_bodies(node: ir.Node) -> Iterator[ir.Node]:
+    yield node
+    for body in subgraphs(node):
+        for graph in with_subgraphs(body):
+            yield from graph
+
+
+def _is_layer(node: ir.Node) -> bool:
+    return node.op_type in _LAYERS and any(constant_array(value) is not None for value in node.inputs[1:2])
+
+
+def _shows_the_same(value: ir.Value, others: Container[ir.Value]) -> bool:
+    """Whether another value holds the same numbers."""
+    while (node := value.producer()) is not None and node.op_type in _VIEWS and node.inputs[0] is not None:
+        value = node.inputs[0]
+        if value in others:
+            return True
+    return False
+
+
+def _of_layers(nodes: Iterable[ir.Node]) -> set[ir.Value]:
+    """What nodes write that depends on the numbers of a layer; nodes in the order of the graph."""
+    found: set[ir.Value] = set()
+    for node in nodes:
+        if node.op_type in _SIZES:
+            continue
+        if any(_is_layer(inner) for inner in _with_bodies(node)) or not found.isdisjoint(reads(node)):
+            found.update(node.outputs)
+    return found
+
+
+def _before(nodes: Iterable[ir.Node]) -> set[ir.Node]:
+    """The nodes that some depend on."""
+    found: set[ir.Node] = set()
+    stack = list(nodes)
+    while stack:
+        for value in reads(stack.pop()):
+            producer = value.producer()
+            if producer is not None and producer not in found:
+                found.add(producer)
+                stack.append(producer)
+    return found
+
+
+def _numbers(values: Iterable[ir.Value]) -> set[ir.Value]:
+    """Float tensors among some, and the nearest that the others follow from."""
+    found: set[ir.Value] = set()
+    seen: set[ir.Value] = set()
+    stack = list(values)
+    while stack:
+        value = stack.pop()
+        producer = value.producer()
+        if value in seen or producer is None or is_constant(value):
+            continue
+        seen.add(value)
+        if value.dtype in _FLOATS:
+            found.add(value)
+        else:
+            stack += reads(producer)
+    return found

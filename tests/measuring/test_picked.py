@@ -1,0 +1,131 @@
+"""A detector's result is compared by what NonMaxSuppression picks from, and keeps the float model's outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+import onnxq
+from onnxq import Options
+from tests.contract import quantize_checked
+from tests.models import build, f32, images, normal
+
+CORNERS = np.stack(np.meshgrid(np.arange(8), np.arange(8)), -1).reshape(1, 64, 2).astype(np.float32)
+
+
+def detector() -> onnx.ModelProto:
+    """Boxes around points of a grid, most of whose scores are all but equal."""
+    return build(
+        """(float[1, 16, 8, 8] x) => (float[K, 4] found_boxes, float[K] found_scores) {
+            [body] f = Conv <pads = [1, 1, 1, 1]> (x, w)
+            r = Relu (f)
+            [second] g = Conv <pads = [1, 1, 1, 1]> (r, v)
+            q = Relu (g)
+            [size] b = Conv (q, wb)
+            sizes = Reshape (b, as_sizes)
+            near = Abs (sizes)
+            low = Sub (corners, near)
+            high = Add (corners, near)
+            boxes = Concat <axis = 2> (low, high)
+            [score] s = Conv (q, ws)
+            logits = Reshape (s, as_scores)
+            scores = Sigmoid (logits)
+            at = NonMaxSuppression (boxes, scores, most, overlap, least)
+            which = Gather <axis = 1> (at, two)
+            flat = Squeeze (boxes, zero)
+            found_boxes = Gather <axis = 0> (flat, which)
+            row = Reshape (scores, all)
+            found_scores = Gather <axis = 0> (row, which)
+        }""",
+        w=normal(16, 16, 3, 3),
+        v=normal(16, 16, 3, 3, seed=4),
+        wb=normal(2, 16, 1, 1, seed=1),
+        ws=normal(1, 16, 1, 1, seed=2),
+        as_sizes=np.array([1, 64, 2]),
+        as_scores=np.array([1, 1, 64]),
+        corners=CORNERS,
+        most=np.array([20]),
+        overlap=f32([0.5]),
+        least=f32([0.5]),
+        two=np.array(2),
+        zero=np.array([0]),
+        all=np.array([-1]),
+    )
+
+
+FEEDS = list(images(1, 16, 8, 8, samples=24))
+AUTO = Options(placement="compute")
+
+
+def test_it_is_compared_by_what_is_picked_from() -> None:
+    made = quantize_checked(detector(), FEEDS, AUTO, least=None).quantized
+    assert made.verification is not None
+    assert set(made.verification.outputs) == {"boxes", "scores"}
+    assert min(errors.sqnr for errors in made.verification.outputs.values()) > 25
+    assert {"body", "second"} <= made.plan.quantized.keys()
+    assert not [text for text in made.verification.warnings if "shape" in text or "no tensors" in text]
+    (note,) = (note for note in made.notes if "picked" in note)
+    assert "'found_boxes', 'found_scores'" in note and "'boxes', 'scores'" in note
+
+
+def test_the_figures_are_those_of_these_tensors() -> None:
+    """Against onnxruntime, on the samples that verify: all of 8."""
+    feeds = FEEDS[:8]
+    model = detector()
+    made = onnxq.quantize(model, feeds, options=AUTO)
+    for name in ("boxes", "scores"):
+        expected, got = (_shown(proto, name, feeds) for proto in (model, ir.to_proto(made.rendered())))
+        noise = sum(float(np.square(a - b).sum()) for a, b in zip(expected, got, strict=True))
+        signal = sum(float(np.square(a).sum()) for a in expected)
+        assert made.verification is not None
+        assert made.verification.outputs[name].sqnr == pytest.approx(10 * np.log10(signal / noise), abs=0.05)
+
+
+def test_the_result_has_the_outputs_of_the_float_model(tmp_path: Path) -> None:
+    made = onnxq.quantize(detector(), FEEDS, options=AUTO, output=tmp_path / "made.onnx")
+    written = onnx.load(tmp_path / "made.onnx")
+    assert [value.name for value in written.graph.output] == ["found_boxes", "found_scores"]
+    assert [value.name for value in made.model.graph.outputs] == ["found_boxes", "found_scores"]
+    by_cost = onnxq.quantize(detector(), FEEDS)
+    reasons = {kept.op: kept.reason for kept in by_cost.plan.kept_float}
+    assert reasons["Sigmoid"] == "it computes what is picked from, which stays float", reasons
+
+
+def test_statistics_of_a_file_give_the_same(tmp_path: Path) -> None:
+    made = onnxq.quantize(detector(), FEEDS, options=AUTO)
+    onnxq.calibrate(detector(), FEEDS, output=tmp_path / "kept.npz")
+    again = onnxq.quantize(detector(), statistics=tmp_path / "kept.npz", options=AUTO)
+    assert again.verification is not None and made.verification is not None
+    assert again.verification.outputs == made.verification.outputs
+    assert ir.to_proto(again.rendered()).SerializeToString() == ir.to_proto(made.rendered()).SerializeToString()
+
+
+@pytest.mark.parametrize("target", ["openvino", "qnn", "tvm", "vitis", "rknn", "snpe"])
+def test_for_other_targets(target: str) -> None:
+    made = onnxq.quantize(detector(), FEEDS, backend=target)
+    assert made.verification is not None and made.verification.outputs.keys() == {"boxes", "scores"}
+    assert [value.name for value in made.rendered().graph.outputs] == ["found_boxes", "found_scores"]
+
+
+def test_effort_best_and_algorithms_judge_by_it() -> None:
+    plain = onnxq.quantize(detector(), FEEDS, options=Options(placement="compute", weight_bits=4, effort="fast"))
+    best = onnxq.quantize(detector(), FEEDS, options=Options(placement="compute", weight_bits=4, effort="best"))
+    assert best.verification is not None and plain.verification is not None
+    assert best.verification.worst is not None and plain.verification.worst is not None
+    assert best.verification.worst[1].sqnr > plain.verification.worst[1].sqnr + 1
+
+
+def _shown(model: onnx.ModelProto, name: str, feeds: list[dict[str, np.ndarray]]) -> list[np.ndarray]:
+    """What NonMaxSuppression reads in place of a tensor of the float model."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    (node,) = (node for node in copy.graph.node if node.op_type == "NonMaxSuppression")
+    read = node.input[0 if name == "boxes" else 1]
+    copy.graph.output.append(onnx.helper.make_tensor_value_info(read, onnx.TensorProto.FLOAT, None))
+    session = ort.InferenceSession(copy.SerializeToString(), providers=["CPUExecutionProvider"])
+    return [np.asarray(session.run([read], feed)[0], np.float64) for feed in feeds]
