@@ -82,7 +82,12 @@ def collect(
             result.tensors = {name: TensorStatistics(name) for name in names if name not in result.unobservable}
         seen = runner.run(feeds, index, result, keeper.wants(index))
         if seen is not None:
-            keeper.offer(index, feeds, *seen)
+            outputs, means, picked = seen
+            arrays = (*feeds.values(), *outputs.values(), *picked.values())
+            if not runner.needs_picked and keep * sum(array.nbytes for array in arrays) > keep_bytes:
+                picked = {}  # more samples tell more
+            keeper.offer(index, feeds, outputs, means, picked)
+            del outputs, means, picked, arrays
         del feeds, seen
         result.samples += 1
         if progress is not None:
@@ -120,7 +125,7 @@ class _Runner:
     """The sessions that show all tensors, and what they give for a sample."""
 
     def __init__(self, model: ir.Model, names: list[str], feeds: Feeds, budget: int, options: dict[str, Any]) -> None:
-        self._model, self._budget, self._options = model, budget, options
+        self._model, self._budget, self._options, picked = model, budget, options, picking(model)
         self._outputs = [value.name or "" for value in model.graph.outputs]
         tapped = tap(model, names)
         self.unobservable = tapped.unobservable
@@ -129,7 +134,7 @@ class _Runner:
             self._sizes = tensor_bytes(model, self._names, feeds, **options)
         self._meant = _layer_inputs(model)  # name -> rank
         small = {n: s for n, s in known_bytes(model, sorted(self._meant), feeds).items() if s <= _SMALL}
-        self._picked = picking(model).tensors
+        self._picked, self.needs_picked = picked.tensors, bool(picked.outputs)
         self._extra = [name for name in dict.fromkeys((*small, *self._picked)) if name not in names]
         self._groups = self._open()
         self.usable = Usable()

@@ -7,7 +7,7 @@ picked from tells what noise does; the outputs do not.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -23,6 +23,7 @@ PICKED_FROM = "onnxq.picked_from"
 
 _PICKS = frozenset({"Compress", "NonMaxSuppression", "NonZero", "Unique"})
 """Operators that pick as many as there are."""
+_LARGEST = frozenset({"ArgMax", "ArgMin"})
 _LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "GRU", "LSTM", "MatMul", "RNN"})
 _SIZES = frozenset({"Shape", "Size"})
 _VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
@@ -34,7 +35,7 @@ class Picking(NamedTuple):
 
     Attributes:
         tensors: float tensors of the main graph that are picked from and depend on a layer, in the order of the graph.
-        outputs: names of the outputs that depend on what was picked.
+        outputs: names of the outputs that depend on how many, or which, were picked: they are not compared.
         nodes: of the main graph, that pick or depend on what was picked.
     """
 
@@ -47,32 +48,49 @@ def picking(model: ir.Model) -> Picking:
     """What a model picks from; nothing where layers with weights come behind, as in a detector of two stages.
 
     A TopK in front of what picks is a part of it. What reads a truth value, as of scores above a threshold, picks from
-    the numbers that it was computed from.
+    the numbers that it was computed from. An ArgMax picks too, but one of each row: its output is compared as well.
 
     Args:
         model: constants folded and types known.
     """
     nodes = list(model.graph)
     picks = [node for node in nodes if _holds(node, _PICKS)]
-    if not picks:
+    largest = [node for node in nodes if node.op_type in _LARGEST and node.domain == ""]
+    if not picks and not largest:
         return Picking()
     before = _before(picks)
+    after, read = _behind(nodes, {*picks, *(node for node in nodes if node in before and _holds(node, {"TopK"}))})
+    behind = {value for node in after for value in node.outputs}
+    found = _numbers(value for value in read if value not in behind)
+    for node in largest:
+        if node not in after and _behind(nodes, {node})[0]:
+            found |= {value for value in _numbers(node.inputs[:1]) if not value.is_graph_output()}
+    found &= _of_layers(nodes)
+    found = {value for value in found if not _shows_the_same(value, found)}
+    tensors = [value.name for node in nodes for value in node.outputs if value in found and value.name]
+    outputs = frozenset(value.name or "" for value in model.graph.outputs if value in behind)
+    return Picking(tuple(tensors), outputs, frozenset(after)) if tensors else Picking()
+
+
+def _behind(nodes: Iterable[ir.Node], picks: Collection[ir.Node]) -> tuple[set[ir.Node], dict[ir.Value, None]]:
+    """What picks, and all that depends on it, and the values that these read; nothing where a layer is among them.
+
+    Args:
+        nodes: in the order of the graph.
+        picks: those of them that pick.
+    """
     after: set[ir.Node] = set()
     behind: set[ir.Value] = set()
     read: dict[ir.Value, None] = {}
     for node in nodes:
         given = reads(node)
-        if node in picks or (node in before and _holds(node, {"TopK"})) or not behind.isdisjoint(given):
+        if node in picks or not behind.isdisjoint(given):
             if any(_is_layer(inner) for inner in _with_bodies(node)):
-                return Picking()
+                return set(), {}
             after.add(node)
             behind.update(node.outputs)
             read.update(dict.fromkeys(given))
-    found = _numbers(value for value in read if value not in behind) & _of_layers(nodes)
-    found = {value for value in found if not _shows_the_same(value, found)}
-    tensors = [value.name for node in nodes for value in node.outputs if value in found and value.name]
-    outputs = frozenset(value.name or "" for value in model.graph.outputs if value in behind)
-    return Picking(tuple(tensors), outputs, frozenset(after)) if tensors and outputs else Picking()
+    return after, read
 
 
 def _holds(node: ir.Node, operators: Iterable[str]) -> bool:
@@ -123,15 +141,15 @@ def _before(nodes: Iterable[ir.Node]) -> set[ir.Node]:
     return found
 
 
-def _numbers(values: Iterable[ir.Value]) -> set[ir.Value]:
+def _numbers(values: Iterable[ir.Value | None]) -> set[ir.Value]:
     """Float tensors among some, and the nearest that the others follow from."""
     found: set[ir.Value] = set()
     seen: set[ir.Value] = set()
     stack = list(values)
     while stack:
         value = stack.pop()
-        producer = value.producer()
-        if value in seen or producer is None or is_constant(value):
+        producer = value.producer() if value is not None else None
+        if value is None or value in seen or producer is None or is_constant(value):
             continue
         seen.add(value)
         if value.dtype in _FLOATS:

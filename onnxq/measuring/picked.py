@@ -82,6 +82,8 @@ def without_outputs(quantized: Quantized, own: Collection[str]) -> Quantized:
 
 def said_of(by: Picking) -> str:
     """What is compared, as a note."""
+    if not by.outputs:
+        return f"compared is what an ArgMax reads, too: {listed([repr(name) for name in by.tensors], _NAMED)}"
     outputs, tensors = (listed([repr(name) for name in sorted(names)], _NAMED) for names in by[:2])
     return (
         f"output {outputs}: picked among many, where rounding changes which; compared is what is picked from, {tensors}"

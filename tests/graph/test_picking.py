@@ -31,6 +31,8 @@ ARRAYS = {
     "first": np.array([0]),
     "column": np.array([1]),
     "half": f32(0.5),
+    "as_column": np.array([1, 64, 1]),
+    "row": normal(1, 4, seed=6),
     "many": np.array([32]),
     "next": normal(4, 4, seed=3),
 }
@@ -91,6 +93,23 @@ def test_sizes_are_no_numbers_of_a_layer() -> None:
         CHOSEN + "sh = Shape (f) fs = Cast <to = 1> (sh) m = Mul (kept, fs) y = Identity (m)",
     )
     assert not {"fs", "sh"} & set(found.tensors) and found.tensors
+
+
+def test_an_argmax_at_the_end() -> None:
+    found = picked("int64[1, 64] y", "t = Reshape (sr, as_scores) y = ArgMax <axis = 1, keepdims = 0> (t)")
+    assert found.tensors == ("t",) and not found.outputs and not found.nodes
+    shown = picked("int64[1, 64] y, float[1, 2, 64] sr", "y = ArgMax <axis = 1, keepdims = 0> (sr)")
+    assert shown == Picking(), "an output is compared as it is"
+
+
+def test_an_argmax_whose_choice_a_layer_reads_is_none() -> None:
+    assert (
+        picked(
+            "float[1, 64, 4] y",
+            "a = ArgMax <axis = 1> (sr) c = Cast <to = 1> (a) e = Reshape (c, as_column) y = MatMul (e, row)",
+        )
+        == Picking()
+    )
 
 
 def test_a_loop_that_picks_inside() -> None:

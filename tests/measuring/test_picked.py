@@ -12,6 +12,8 @@ import pytest
 
 import onnxq
 from onnxq import Options
+from onnxq.calibration.collect import collect
+from onnxq.graph.files.load import load
 from tests.contract import quantize_checked
 from tests.models import build, f32, images, normal
 
@@ -118,6 +120,34 @@ def test_effort_best_and_algorithms_judge_by_it() -> None:
     assert best.verification is not None and plain.verification is not None
     assert best.verification.worst is not None and plain.verification.worst is not None
     assert best.verification.worst[1].sqnr > plain.verification.worst[1].sqnr + 1
+
+
+def labels() -> onnx.ModelProto:
+    """A picture's places told apart, and nothing else."""
+    return build(
+        """(float[1, 16, 8, 8] x) => (int64[1, 8, 8] y) {
+            [body] f = Conv <pads = [1, 1, 1, 1]> (x, w)
+            r = Relu (f)
+            [second] logits = Conv <pads = [1, 1, 1, 1]> (r, v)
+            y = ArgMax <axis = 1, keepdims = 0> (logits)
+        }""",
+        w=normal(16, 16, 3, 3),
+        v=normal(5, 16, 3, 3, seed=4),
+    )
+
+
+def test_what_an_argmax_reads_is_compared_beside_its_output() -> None:
+    made = quantize_checked(labels(), FEEDS, AUTO).quantized
+    assert made.verification is not None and set(made.verification.outputs) == {"logits", "y"}
+    assert made.verification.worst is not None and made.verification.worst[0] == "logits"
+    assert made.verification.outputs["y"].agreement > 0.9
+    assert [value.name for value in made.rendered().graph.outputs] == ["y"]
+
+
+def test_what_an_argmax_reads_is_not_kept_where_it_would_cost_samples() -> None:
+    for budget, compared in ((1 << 30, True), (1 << 17, False)):
+        kept = collect(load(labels()), [], FEEDS, keep=len(FEEDS), keep_bytes=budget).kept
+        assert len(kept) == len(FEEDS) and all(bool(sample.picked) is compared for sample in kept)
 
 
 def _shown(model: onnx.ModelProto, name: str, feeds: list[dict[str, np.ndarray]]) -> list[np.ndarray]:
