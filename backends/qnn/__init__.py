@@ -51,9 +51,8 @@ What the HTP computes wrongly in some forms is written otherwise, or stays float
 Wrong as well, and not told apart: mean pools that leave their padding out of the mean, where a side of the window is
 odd (right in all trials with a stride of 1 and half a window of padding, and 3 by 3 with a stride of 2), a Softmax of
 six dimensions over one element, a Pad below 0 behind a Softmax; a Cast to integers rounds. One ConvTranspose with
-groups and output_padding ended the emulator. A Concat behind a shuffle of channels (a Transpose of five dimensions
-between two Reshapes) is wrong without a word, 4 dB, in 8 and 16 bits, where the shuffle reads the model's input or a
-function of it; behind a convolution, and with the Transpose written in four dimensions, it is right.
+groups and output_padding ended the emulator. A Concat behind a shuffle of channels that no convolution feeds is wrong
+without a word, 4 dB, where the shuffle's Transpose has five dimensions: it is written with four.
 
 In 16 bits, what a whole graph computes may be far from what its operators compute one by one: where the HTP makes one
 operator of two, or computes a picture in strips. ``verify`` on the data shows it, ``verify --layers`` does not. Two

@@ -9,6 +9,7 @@ from onnxq.graph.passes.divisions_of_one import divisions_of_one
 from onnxq.graph.passes.flatten_products import flatten_products, is_deep_product
 from onnxq.graph.passes.fuse_gelu import fuse_gelu
 from onnxq.graph.passes.fuse_layernorm import fuse_layernorm
+from onnxq.graph.passes.merge_axes import merge_axes
 from onnxq.graph.passes.nearest_gathers import is_nearest, nearest_gathers
 from onnxq.graph.passes.padded_means import padded_means
 from onnxq.graph.passes.plain_means import plain_means, rounds_up
@@ -18,7 +19,8 @@ from onnxq.graph.values import constant_array, static_shape
 __all__ = ["ends_at_its_result", "gather_is_right", "mean_is_right", "product_is_flat", "resize_is_right", "rewrite"]
 
 _MOST_DIMENSIONS = 4
-"""Of a product of two activations; those of five the emulator computes wrongly without a word, in 8 bits."""
+"""Of a product of two activations, and of a shuffle of channels in front of a Concat: those of five the emulator
+computes wrongly without a word."""
 
 
 def product_is_flat(node: ir.Node) -> str | None:
@@ -127,6 +129,7 @@ def rewrite(model: ir.Model) -> list[Note]:
         *fuse_gelu(model),
         *fuse_layernorm(model),
         *flatten_products(model, _MOST_DIMENSIONS),
+        *merge_axes(model, _MOST_DIMENSIONS),
         *nearest_gathers(model, takes_others),
         *plain_means(model),
         *padded_means(model, lies_side_by_side),

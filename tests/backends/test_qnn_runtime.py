@@ -103,6 +103,24 @@ def test_a_product_of_five_dimensions() -> None:
     assert max(layer.steps for layer in layers) <= 1
 
 
+@pytest.mark.parametrize("bits", [8, 16])
+def test_a_shuffle_of_channels_in_front_of_a_concat(bits: int, tmp_path: Path) -> None:
+    """As it stands, in five dimensions, the HTP computes it wrongly without a word."""
+    model = build(
+        """(float[1, 6, 7, 8] x, float[1, 6, 7, 8] z) => (float[1, 12, 7, 8] y) {
+            a = Reshape (x, groups)
+            b = Transpose <perm = [0, 2, 1, 3, 4]> (a)
+            c = Reshape (b, whole)
+            y = Concat <axis = 1> (c, z)
+        }""",
+        groups=np.array([1, 2, 3, 7, 8]),
+        whole=np.array([1, 6, 7, 8]),
+    )
+    feeds = [{**feed, "z": 3 * feed["z"] + 1} for feed in feeds_for(model, samples=2)]
+    made = onnxq.quantize(model, feeds, backend="qnn", output=tmp_path, options=Options(act_bits=bits))
+    assert onnxq.verify(made, feeds, backend="qnn", timeout=120).ok
+
+
 def test_a_16_bit_normalization_a_little_beyond_what_calibration_saw() -> None:
     """The emulator wraps around just below the grid."""
     model = build("(float[1, 6] x) => (float[1, 6] y) { y = LpNormalization <axis = 1> (x) }")
