@@ -21,6 +21,9 @@ What OpenVINO 2026.4 computes wrongly in integers, and the float model rightly, 
   applied once for each. It is given a bias of zeros. Products of two activations and ConvTranspose stay float there.
 * A Gather of a scalar index behind what has scales for each channel (the last token's row of a linear layer without a
   bias): the scales keep the axis that it takes away. It picks by a vector of one index, and a Squeeze is behind it.
+* A sum or mean over the second of three axes (of a batch of tokens, say): it is right for the first sample alone, and
+  0 dB for the others. ReduceMean, ReduceSum and GlobalAveragePool stay float there, with what else reads their input;
+  behind a Transpose too, which OpenVINO moves.
 * A ReduceMax, ReduceMin or GlobalMaxPool in float in front of a quantizer: it takes the largest of rounded numbers. The
   quantizer stands in front of it, with the same numbers.
 * A Concat along another axis than channels, of which it makes a vector of zero points: with a matrix product behind it
@@ -55,6 +58,7 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.backends.openvino.biases import zero_biases
+from onnxq.backends.openvino.integers import FUNCTIONS, LARGEST, MOVES, POOLS
 from onnxq.backends.openvino.multiplied import (
     why_no_product,
     why_not_convolved,
@@ -63,20 +67,16 @@ from onnxq.backends.openvino.multiplied import (
     why_not_transposed,
 )
 from onnxq.backends.openvino.passed_on import (
-    FUNCTIONS,
-    LARGEST,
-    MOVES,
-    POOLS,
     UINT8,
     grid_by_weights,
     shortcut,
     why_no_shortcut,
     why_not_joined,
     why_not_passed_on,
-    why_not_pooled,
     without_zero_point,
 )
 from onnxq.backends.openvino.scalar_indices import scalar_indices
+from onnxq.backends.openvino.sums import why_not_pooled
 from onnxq.errors import OptionError
 from onnxq.graph.note import Note
 from onnxq.graph.passes.own_biases import own_biases

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxq.backends.openvino.passed_on import LARGEST, MOVES, joined_elsewhere, why_not_passed_on
+from onnxq.backends.openvino.integers import LARGEST, MATRICES, MOVES
+from onnxq.backends.openvino.passed_on import joined_elsewhere, why_not_passed_on
+from onnxq.backends.openvino.sums import summed_wrongly
 from onnxq.graph.values import constant_array, is_constant, static_shape
 
 __all__ = [
@@ -19,14 +21,14 @@ __all__ = [
 _WRONG_STRIDE = 3
 """Along the last axis; of ConvTranspose, for some sizes of the output."""
 _SCALED = ("Div", "Mul")
-_MATRICES = 3
-"""Axes of what is a batch of matrices at least."""
 
 
 def why_not_multiplied(node: ir.Node) -> str | None:
     """One behind no GlobalMaxPool, ReduceMax or ReduceMin in float, in which OpenVINO loses what it quantizes."""
     for value in node.inputs[:2]:
         pending = [] if value is None or is_constant(value) else [value]
+        if pending and (why := summed_wrongly(value)) is not None:
+            return why
         for each in pending:
             maker = each.producer()
             if maker is None:
@@ -63,7 +65,7 @@ def _has_axis_behind(value: ir.Value) -> bool:
     OpenVINO moves the scales behind what gives them the axis, and does not move them along: a square matrix has the
     scales of its columns at its rows, and other shapes do not fit.
     """
-    if value.shape is None or len(value.shape) < _MATRICES or value.shape[-1] == 1:
+    if value.shape is None or len(value.shape) < MATRICES or value.shape[-1] == 1:
         return False
     for use in value.uses():
         result = use.node.outputs[0]

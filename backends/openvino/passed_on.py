@@ -1,4 +1,4 @@
-"""What passes integers on in OpenVINO: data movement, Concat, pools, residual Adds; and on which grids."""
+"""What passes integers on in OpenVINO: data movement, Concat, residual Adds; and on which grids."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from onnxq.backends.openvino.integers import LARGEST, MOVES, MULTIPLY, PASS, POOLS, from_integers
+from onnxq.backends.openvino.sums import summed_wrongly
 from onnxq.graph.passes.strides_in_front import picks_elements
 from onnxq.graph.recognition.signs import cannot_be_negative
 from onnxq.graph.values import is_constant
@@ -13,42 +15,21 @@ from onnxq.rows import nearest, plain_max_pool
 from onnxq.spec import QuantSpec
 
 __all__ = [
-    "FUNCTIONS",
-    "LARGEST",
-    "MOVES",
-    "POOLS",
     "UINT8",
-    "from_integers",
     "grid_by_weights",
     "joined_elsewhere",
     "shortcut",
     "why_no_shortcut",
     "why_not_joined",
     "why_not_passed_on",
-    "why_not_pooled",
     "without_zero_point",
 ]
 
-POOLS = ("AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum")
-LARGEST = ("GlobalMaxPool", "ReduceMax", "ReduceMin")
-"""Reductions to one of their elements."""
-MOVES: tuple[str, ...] = ("DepthToSpace", "Flatten", "Gather", "Reshape", "Slice")
-MOVES += ("SpaceToDepth", "Split", "Squeeze", "Transpose", "Unsqueeze")
 _PARTS = ("Gather", "Slice", "Split")
-_PASS = (*MOVES, *LARGEST, "Concat", "MaxPool", "Resize")
-"""Operators that pass the integers of their inputs on."""
-_MULTIPLY = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _BY_CHANNELS = ("Conv", "ConvTranspose", "Add", *POOLS)
 """What takes the zero points that a Concat of channels leaves behind."""
 _SPATIAL = 4
 """Axes of pictures."""
-_FARTHEST = 16
-"""Operators that are looked through."""
-FUNCTIONS = frozenset(
-    {"Abs", "Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "PRelu", "Relu", "Sigmoid"}
-    | {"Softplus", "Sqrt", "Tanh"}
-)
-"""Activation functions computed at the end of a convolution's or matrix product's kernel."""
 UINT8 = QuantSpec(signed=False, symmetric=False)
 _INT8 = QuantSpec(signed=True, symmetric=True)
 
@@ -60,7 +41,7 @@ def _readers(value: ir.Value) -> Iterator[tuple[ir.Node, int, ir.Value]]:
         current = pending.pop()
         for use in current.uses():
             yield use.node, use.idx, current
-            if use.node.op_type in _PASS and (use.idx == 0 or use.node.op_type == "Concat"):
+            if use.node.op_type in PASS and (use.idx == 0 or use.node.op_type == "Concat"):
                 pending += [v for v in use.node.outputs if v not in seen]
                 seen.update(use.node.outputs)
 
@@ -96,6 +77,9 @@ def why_not_passed_on(node: ir.Node) -> str | None:
         return why
     if (node.op_type in _PARTS or picks_elements(node)) and not from_integers(node.inputs[0]):
         return "only a part of its input is needed in integers: quantized after it"
+    for output in node.outputs:
+        if (why := summed_wrongly(output)) is not None:
+            return why
     wanted = False
     for reader, position, value in (r for output in node.outputs for r in _readers(output)):
         op = reader.op_type
@@ -106,7 +90,7 @@ def why_not_passed_on(node: ir.Node) -> str | None:
             wanted = True
         elif op == "Add":
             wanted = wanted or position in shortcut(reader)
-        elif op in POOLS or (op in _MULTIPLY and position == 0):
+        elif op in POOLS or (op in MULTIPLY and position == 0):
             wanted = True
     return None if wanted else "no integer operator reads it"
 
@@ -145,7 +129,7 @@ def joined_elsewhere(value: ir.Value, axis: int) -> bool:
     if node is None or node.outputs[0].is_graph_output() or all(cannot_be_negative(v) for v in node.inputs):
         return False
     readers = [use.node for use in node.outputs[0].uses()]
-    return all(r.op_type in _MULTIPLY or (r.op_type in _PASS and why_not_passed_on(r) is None) for r in readers)
+    return all(r.op_type in MULTIPLY or (r.op_type in PASS and why_not_passed_on(r) is None) for r in readers)
 
 
 def _joined(value: ir.Value, axis: int) -> ir.Node | None:
@@ -179,26 +163,6 @@ def _by_weights(node: ir.Node) -> bool:
     return node.op_type == "Gemm" or (node.op_type == "MatMul" and any(is_constant(v) for v in node.inputs))
 
 
-def from_integers(value: ir.Value | None) -> bool:
-    """Whether a multiply-accumulate makes a tensor: its kernel can then write integers."""
-    for _ in range(_FARTHEST):
-        node = value.producer() if value is not None else None
-        if node is None:
-            return False
-        if node.op_type in (*_MULTIPLY, "Concat"):
-            return True
-        if node.op_type not in (*FUNCTIONS, *_PASS, "Add", "Mul", "Sub"):
-            return False
-        first = node.inputs[0]
-        value = node.inputs[1] if len(node.inputs) > 1 and first is not None and first.producer() is None else first
-    return False
-
-
-def why_not_pooled(node: ir.Node) -> str | None:
-    """One behind a multiply-accumulate, whose kernel can then write integers."""
-    return None if from_integers(node.inputs[0]) else "no operator before it runs in integers"
-
-
 def _own_convolution(value: ir.Value | None) -> bool:
     """Whether a tensor is the output of a convolution that nothing else reads: it computes the Add as well."""
     node = value.producer() if value is not None else None
@@ -215,6 +179,6 @@ def shortcut(node: ir.Node) -> tuple[int, ...]:
 
 def why_no_shortcut(node: ir.Node) -> str | None:
     """A residual Add that a convolution computes, with integers in its other branch: that branch is quantized."""
-    if shortcut(node):
-        return None
+    if branch := shortcut(node):
+        return summed_wrongly(node.inputs[branch[0]])
     return "not a residual Add (one branch from a convolution used only here, the other quantized)"

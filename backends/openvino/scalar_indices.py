@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
-from onnxq.backends.openvino.passed_on import from_integers
+from onnxq.backends.openvino.integers import from_integers
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import SAME_NUMBERS, constant_array, remove_nodes, rename_output, set_constant
+from onnxq.graph.values import SAME_NUMBERS, constant_array, replace_nodes, set_constant
 
 __all__ = ["scalar_indices"]
 
 
 def scalar_indices(model: ir.Model) -> list[Note]:
-    """Write a Gather of a constant scalar behind a multiply-accumulate as one of a vector of one index, and a Squeeze.
+    """Write a Gather of a scalar index behind a multiply-accumulate as one of a vector of one index, and a Squeeze.
 
     OpenVINO moves the scales of weights behind the Gather, and leaves them the axis that a scalar index takes away: the
     result has it again, or the model is refused.
@@ -34,9 +31,9 @@ def scalar_indices(model: ir.Model) -> list[Note]:
     for node in list(all_nodes(model)):
         if node.op_type != "Gather" or node.domain != "" or not _from_integers(node.inputs[0]):
             continue
-        index = constant_array(node.inputs[1])
-        if index is not None and index.ndim == 0:
-            _widen(node, index.reshape(1), namer)
+        index = node.inputs[1]
+        if index is not None and index.shape is not None and len(index.shape) == 0:
+            _widen(node, index, namer)
             count += 1
     return [Note("scalar_indices", "", f"{count} Gather read a vector of one index")] if count else []
 
@@ -50,11 +47,19 @@ def _from_integers(value: ir.Value | None) -> bool:
     return from_integers(value)
 
 
-def _widen(node: ir.Node, index: NDArray[Any], namer: Namer) -> None:
+def _widen(node: ir.Node, index: ir.Value, namer: Namer) -> None:
     old, graph, axis = node.outputs[0], node.graph, node.attributes.get_int("axis", 0)
     assert isinstance(graph, ir.Graph)
-    read = [node.inputs[0], set_constant(graph, namer, f"{old.name}_index", index)]
-    gather = ir.node("Gather", read, {"axis": axis}, name=node.name)
+    array, name = constant_array(index), f"{old.name}_index"
+    made: list[ir.Node] = []
+    if array is not None:
+        vector = set_constant(graph, namer, name, array.reshape(1))
+    else:
+        axes = set_constant(graph, namer, f"{name}_axis", np.asarray([0]))
+        made = [ir.node("Unsqueeze", [index, axes], name=namer.node(f"{node.name}_Unsqueeze"))]
+        vector = made[0].outputs[0]
+        vector.name, vector.type, vector.shape = namer.fresh(name), index.type, ir.Shape([1])
+    gather = ir.node("Gather", [node.inputs[0], vector], {"axis": axis}, name=node.name)
     picked = gather.outputs[0]
     picked.name, picked.type = namer.fresh(f"{old.name}_picked"), old.type
     picked.meta[SAME_NUMBERS] = old.name
@@ -63,6 +68,4 @@ def _widen(node: ir.Node, index: NDArray[Any], namer: Namer) -> None:
         picked.shape = ir.Shape([*old.shape[:at], 1, *old.shape[at:]])
     axes = set_constant(graph, namer, f"{old.name}_axis", np.asarray([axis]))
     squeeze = ir.node("Squeeze", [picked, axes], name=namer.node(f"{node.name}_Squeeze"))
-    graph.insert_before(node, [gather, squeeze])
-    rename_output(squeeze.outputs[0], old)
-    remove_nodes([node])
+    replace_nodes([node], *made, gather, squeeze)

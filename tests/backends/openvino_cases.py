@@ -222,6 +222,62 @@ def _row_of_a_picture() -> onnx.ModelProto:
     )
 
 
+def _token_of_a_computed_index() -> onnx.ModelProto:
+    """It gives a tensor of another shape."""
+    return build(
+        """(float[N, T, 16] x) => (float[N, 24] y) {
+            m = MatMul (x, w)
+            s = Shape (x)
+            length = Gather (s, one)
+            last = Sub (length, one)
+            y = Gather <axis = 1> (m, last)
+        }""",
+        w=normal(16, 24),
+        one=np.array(1),
+    )
+
+
+def _mean_of_tokens() -> onnx.ModelProto:
+    """Of the second sample it is noise."""
+    return build(
+        """(float[2, 8, 16] x) => (float[2, 24] y, float[2, 24, 1] z) {
+            m = MatMul (x, w)
+            y = ReduceMean <axes = [1], keepdims = 0> (m)
+            n = MatMul (x, v)
+            t = Transpose <perm = [0, 2, 1]> (n)
+            r = Relu (t)
+            z = GlobalAveragePool (r)
+        }""",
+        w=normal(16, 24),
+        v=normal(16, 24, seed=1),
+    )
+
+
+def _mean_beside_layers() -> onnx.ModelProto:
+    """In integers for the layers beside it, it is noise for the second sample."""
+    return build(
+        """(float[2, 8, 9] x) => (float[2, 1, 9] y, float[2, 8, 9] z, float[2, 1, 16] v, float[2, 9, 4] u) {
+            c = Conv <pads = [1, 1]> (x, k, b)
+            r = Relu (c)
+            y = ReduceMean <axes = [1]> (r)
+            t = Tanh (r)
+            e = Conv (t, l)
+            z = Add (e, r)
+            n = Transpose <perm = [0, 2, 1]> (x)
+            m = MatMul (n, w)
+            h = Mul (m, half)
+            v = ReduceMean <axes = [1]> (h)
+            u = MatMul (m, o)
+        }""",
+        k=normal(8, 8, 3),
+        b=normal(8),
+        l=normal(8, 8, 1, seed=1),
+        w=normal(8, 16),
+        o=normal(16, 4),
+        half=np.float32(0.5),
+    )
+
+
 def _strides_beside_a_function() -> onnx.ModelProto:
     """Quantized, the convolution alone reads its tensor: it would get another shape."""
     return build(
@@ -253,5 +309,8 @@ CASES: dict[str, Callable[[], onnx.ModelProto]] = {
     "an axis behind": _an_axis_behind,
     "last token": _last_token,
     "row of a picture": _row_of_a_picture,
+    "token of a computed index": _token_of_a_computed_index,
+    "mean of tokens": _mean_of_tokens,
+    "mean beside layers": _mean_beside_layers,
     "strides beside a function": _strides_beside_a_function,
 }

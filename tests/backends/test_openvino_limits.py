@@ -11,6 +11,7 @@ import onnxq
 from onnxq import Options
 from onnxq.backends.openvino.multiplied import why_not_transposed
 from onnxq.backends.openvino.scalar_indices import scalar_indices
+from onnxq.graph.shapes import infer_shapes
 from onnxq.ort.session import Session
 from onnxq.plan import Plan
 from tests.backends.openvino_cases import CASES
@@ -190,6 +191,7 @@ def test_reductions_whose_axes_it_reads_as_an_input_only_are_of_opset_18() -> No
         ("m = MatMul (x, w) y = Gather <axis = 1> (m, one)", "2, 24", 1),
         ("m = MatMul (x, w) n = Neg (m) h = Div (n, half) y = Gather <axis = -2> (h, one)", "2, 24", 1),
         ("m = MatMul (x, w) r = Relu (m) y = Gather <axis = 1> (r, vector)", "2, 1, 24", 0),
+        ("m = MatMul (x, w) i = Sub (one, one) y = Gather <axis = 1> (m, i)", "2, 24", 1),
         ("t = Tanh (x) p = Gather <axis = 1> (t, one) y = MatMul (p, w)", "2, 24", 0),
     ],
 )
@@ -198,8 +200,48 @@ def test_a_scalar_index_behind_integers_is_a_vector_and_its_axis_squeezed(inside
     read = {name: array for name, array in constants.items() if f"{name})" in inside}
     source = build(f"(float[2, 8, 16] x) => (float[{shape}] y) {{ {inside} }}", w=normal(16, 24), **read)
     model = ir.from_proto(source)
+    infer_shapes(model)
     assert len(scalar_indices(model)) == picked
     assert [node.op_type for node in model.graph][-2:] == ["Gather", "Squeeze"] or not picked
     onnx.checker.check_model(ir.to_proto(model), full_check=True)
     for feed in feeds_for(source, samples=2):
         np.testing.assert_array_equal(Session(model).run(feed)["y"], Session(ir.from_proto(source)).run(feed)["y"])
+
+
+@pytest.mark.parametrize(
+    ("size", "sum_", "quantized"),
+    [
+        ("2, 8, 16", "ReduceMean <axes = [1]> (m)", False),
+        ("N, 8, 16", "ReduceMean <axes = [-2, -1]> (m)", False),
+        ("1, 8, 16", "ReduceMean <axes = [1]> (m)", True),
+        ("2, 8, 16", "ReduceMean <axes = [2]> (m)", True),
+        ("2, 8, 16", "ReduceMean <axes = [0, 1]> (m)", True),
+        ("2, 8, 16", "ReduceMean (m)", True),
+        ("2, 3, 8, 16", "ReduceMean <axes = [2]> (m)", True),
+    ],
+)
+def test_a_sum_over_the_second_of_three_axes_stays_float(size: str, sum_: str, quantized: bool) -> None:
+    model = build(f"(float[{size}] x) => (y) {{ m = MatMul (x, w)\n [sum] y = {sum_} }}", w=normal(16, 24))
+    assert ("sum" in plan(model).quantized) is quantized, reasons(model)
+
+
+@pytest.mark.parametrize(
+    ("layer", "quantized"),
+    [
+        ("[conv] z = Conv (t, k)", []),
+        ("u = Transpose <perm = [0, 2, 1]> (t) [product] z = MatMul (u, v)", []),
+        ("u = Tanh (t) [conv] d = Conv (u, k) [add] z = Add (d, t)", ["conv"]),
+    ],
+)
+def test_what_reads_a_tensor_of_such_a_sum_stays_float(layer: str, quantized: list[str]) -> None:
+    """OpenVINO would have it compute the sum in integers too."""
+    text = f"""(float[2, 8, 16] x) => (y, z) {{
+        [first] m = MatMul (x, w)
+        t = Transpose <perm = [0, 2, 1]> (m)
+        [sum] y = GlobalAveragePool (t)
+        {layer}
+    }}"""
+    constants = {"w": normal(16, 24), "k": normal(24, 24, 1), "v": normal(24, 4)}
+    model = build(text, **{name: array for name, array in constants.items() if f"{name})" in text})
+    assert list(plan(model).quantized) == ["first", *quantized]
+    assert "OpenVINO would compute 'sum' in integers, and wrongly" in reasons(model).values()
