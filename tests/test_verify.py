@@ -397,6 +397,17 @@ def test_folders_of_modules_count_from_where_onnxq_was_called(tmp_path: Path, mo
         examine(runtime, tmp_path / "m.onnx")
 
 
+def test_no_folders_of_modules_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python takes an empty PYTHONPATH for none: what lies where onnxq was called must not shadow a runtime."""
+    runtime = _runtime(tmp_path, monkeypatch, "import mine")
+    (tmp_path / "called").mkdir()
+    (tmp_path / "called" / "mine.py").write_text("raise SystemExit('shadowed')")
+    monkeypatch.chdir(tmp_path / "called")
+    monkeypatch.setenv("PYTHONPATH", "")
+    with pytest.raises(VerificationError, match="No module named 'mine'"):
+        examine(runtime, tmp_path / "m.onnx")
+
+
 def test_what_a_runtime_leaves_in_its_working_folder_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """RKNN-Toolkit2 writes constants there. A Python named from where onnxq was called is found all the same."""
     runtime = _runtime(tmp_path, monkeypatch, "import sys\nopen('left.npy', 'w').close()\nsys.exit('left')")

@@ -170,7 +170,7 @@ def _call(
     python = interpreter(runtime)
     command = [os.path.abspath(python) if os.sep in python else python, str(runtime.worker), *arguments]
     here = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}  # scripts share a module
-    if "PYTHONPATH" in here:
+    if here.get("PYTHONPATH"):  # an empty one is none
         here["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, here["PYTHONPATH"].split(os.pathsep)))
     if folder is not None:
         here |= dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
