@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.graph.namer import Namer
+from onnxq.graph.picking import sized_by_numbers
 from onnxq.graph.traverse import all_nodes, subgraphs
 from onnxq.graph.values import set_constant
 from onnxq.numbers import fit_biases
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from onnxq.plan import Plan, Site
     from onnxq.qparams import QParams
 
-__all__ = ["adjust", "certain", "keep_layout", "keep_pools", "several"]
+__all__ = ["adjust", "certain", "keep_from_empty", "keep_layout", "keep_pools", "several"]
 
 _MEANS = ("AveragePool", "GlobalAveragePool")
 _SOFTMAX_STEPS = 148.0
@@ -71,19 +72,34 @@ def keep_pools(model: ir.Model) -> None:
     kernel divides by other counts in some of their forms, see :func:`onnxq.rows.plain_average_pool`. It moves a
     QuantizeLinear in front of a Reshape, so that one would not keep them apart.
     """
+    pools = (node for node in all_nodes(model) if node.op_type == "AveragePool" and not node.domain)
+    _keep_float(model, [n for n in pools if _is_dequantized(n.inputs[0]) and plain_average_pool(n) is not None])
+
+
+def _keep_float(model: ir.Model, nodes: Iterable[ir.Node]) -> None:
+    """Put a Sum of one term between nodes and the quantizers behind them."""
     namer: Namer | None = None
-    for node in list(all_nodes(model)):
-        if node.op_type != "AveragePool" or node.domain or not _is_dequantized(node.inputs[0]):
-            continue
+    for node in nodes:
         y = node.outputs[0]
         readers = [use for use in y.uses() if use.node.op_type == "QuantizeLinear"]
-        if not readers or plain_average_pool(node) is None or not isinstance(node.graph, ir.Graph):
+        if not readers or not isinstance(node.graph, ir.Graph):
             continue
         namer = namer or Namer(model)
         alone = _like(y, ir.node("Sum", [y], name=namer.node(f"{y.name}_Sum")), namer.fresh(f"{y.name}_alone"))
         node.graph.insert_after(node, [alone])
         for reader, index in readers:
             reader.replace_input_with(index, alone.outputs[0])
+
+
+def keep_from_empty(model: ir.Model) -> None:
+    """Put a Sum of one term, which onnxruntime leaves in place, behind an Add or Mul whose result may be empty.
+
+    onnxruntime 1.32 ends the process in its QLinearAdd and QLinearMul where there is nothing to add up, of shapes (0,)
+    and (1,) say, on two threads or more: where a NonMaxSuppression before them finds nothing.
+    """
+    empty = sized_by_numbers(model)
+    sums = [node for node in all_nodes(model) if node in empty and node.op_type in ("Add", "Mul") and not node.domain]
+    _keep_float(model, [node for node in sums if any(map(_is_dequantized, node.inputs))])
 
 
 def keep_layout(model: ir.Model) -> None:

@@ -29,7 +29,7 @@ from onnxq.measuring.decibels import sqnr_of
 from onnxq.measuring.judging import judged, lifts
 from onnxq.measuring.metrics import Errors, kept_signal
 from onnxq.measuring.outputs import errors_of
-from onnxq.measuring.simulation import simulation
+from onnxq.measuring.simulation import fuses, simulation
 from onnxq.measuring.variants import Variants
 from onnxq.quantized import Quantized
 
@@ -186,7 +186,7 @@ def _measure(
 
     ``of``: which SQNR of an output.
     """
-    fuse, louder = not base.is_simulated, lifts(samples, decider.statistics)
+    fuse, louder = fuses(base), lifts(samples, decider.statistics)
     variants = Variants(base.simulated(), samples, fuse_quantizers=fuse, **decider.runtime)
 
     def measure(nodes: Iterable[str]) -> dict[str, float]:

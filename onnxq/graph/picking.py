@@ -16,7 +16,7 @@ from onnxq.graph.pieces import reads
 from onnxq.graph.traverse import subgraphs, with_subgraphs
 from onnxq.graph.values import constant_array, is_constant
 
-__all__ = ["PICKED_FROM", "Picking", "picking"]
+__all__ = ["PICKED_FROM", "Picking", "picking", "sized_by_numbers"]
 
 PICKED_FROM = "onnxq.picked_from"
 """Key in a value's ``meta``: it is an output only to show what the model picks from."""
@@ -70,6 +70,29 @@ def picking(model: ir.Model) -> Picking:
     tensors = [value.name for node in nodes for value in node.outputs if value in found and value.name]
     outputs = frozenset(value.name or "" for value in model.graph.outputs if value in behind)
     return Picking(tuple(tensors), outputs, frozenset(after)) if tensors else Picking()
+
+
+def sized_by_numbers(model: ir.Model) -> set[ir.Node]:
+    """Nodes whose results may be empty, since how many elements they have depends on what was picked.
+
+    Bodies of a Loop, Scan or If are taken as a whole: where one picks, or reads what was picked, all its nodes are.
+    """
+    found: set[ir.Node] = set()
+
+    def walk(graph: ir.Graph, behind: bool) -> None:
+        for node in graph:
+            here = behind or _holds(node, _PICKS) or any(value.producer() in found for value in reads(node))
+            if here:
+                found.add(node)
+            for body in subgraphs(node):
+                walk(body, here)
+
+    walk(model.graph, False)
+    return {node for node in found if not all(_is_fixed(value) for value in node.outputs)}
+
+
+def _is_fixed(value: ir.Value) -> bool:
+    return value.shape is not None and value.shape.is_static()
 
 
 def _behind(nodes: Iterable[ir.Node], picks: Collection[ir.Node]) -> tuple[set[ir.Node], dict[ir.Value, None]]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from onnxq.graph.picking import sized_by_numbers
 from onnxq.ort.session import Session, open_anyhow
 from onnxq.quantized import Quantized
 
-__all__ = ["simulation"]
+__all__ = ["fuses", "simulation"]
 
 
 def simulation(quantized: Quantized, **options: Any) -> Session:
@@ -23,4 +24,12 @@ def simulation(quantized: Quantized, **options: Any) -> Session:
         ExecutionError: onnxruntime cannot load it.
     """
     opened = Session if quantized.backend.at_home else open_anyhow
-    return opened(quantized.simulated(), fuse_quantizers=not quantized.is_simulated, **options)
+    return opened(quantized.simulated(), fuse_quantizers=fuses(quantized), **options)
+
+
+def fuses(quantized: Quantized) -> bool:
+    """Whether onnxruntime's integer kernels compute what a model is written as, and do not fail on empty tensors.
+
+    What is made for onnxruntime keeps to their limits by itself.
+    """
+    return not quantized.is_simulated and (quantized.backend.at_home or not sized_by_numbers(quantized.model))

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -78,3 +82,52 @@ def test_why_a_softmax_stays_float(length: str, why: str) -> None:
     made = build(f"(float[1, {length}] x) => (float[1, {length}] y) {{ y = Softmax (x) }}")
     (kept,) = onnxq.plan(made, options=Options(placement="all")).kept_float
     assert re.search(why, kept.reason)
+
+
+def found_none() -> onnx.ModelProto:
+    """What is left of a layer's results above a threshold, times a number and doubled."""
+    return build(
+        """(float[1, 3, 8, 8] x) => (float[K] y) {
+            [first] f = Conv <pads = [1, 1, 1, 1]> (x, w)
+            [second] g = Conv <pads = [1, 1, 1, 1]> (f, v)
+            big = Greater (g, level)
+            nz = NonZero (big)
+            at = Transpose <perm = [1, 0]> (nz)
+            k = GatherND (g, at)
+            t = Mul (k, factor)
+            y = Add (t, t)
+        }""",
+        w=normal(6, 3, 3, 3),
+        v=normal(6, 6, 3, 3, seed=1),
+        level=np.float32(1),
+        factor=f32([0.5]),
+    )
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "onnx_qnn"])
+def test_where_nothing_is_found_a_result_runs(backend: str, tmp_path: Path) -> None:
+    """In a process of its own: onnxruntime 1.32's QLinearMul and QLinearAdd end theirs on two threads."""
+    model = found_none()
+    made = onnxq.quantize(
+        model, feeds_for(model), backend=backend, output=tmp_path / "q.onnx", options=Options(placement="all")
+    )
+    assert {"Mul", "Add"} <= set(made.plan.quantized.values())
+    script = f"""if True:
+        import numpy as np, onnxruntime as ort
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 2
+        session = ort.InferenceSession({str(tmp_path / "q.onnx")!r}, options, providers=["CPUExecutionProvider"])
+        print(session.run(None, {{"x": np.zeros((1, 3, 8, 8), np.float32)}})[0].shape)
+        """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "(0,)", (done.returncode, done.stderr)
+
+
+def test_where_nothing_is_found_another_target_is_simulated(tmp_path: Path) -> None:
+    """Likewise: of data in which nothing is found."""
+    onnx.save(found_none(), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=np.stack([feed["x"][0] * k for k, feed in enumerate(feeds_for(found_none()))]))
+    command = ["quantize", str(tmp_path / "m.onnx"), "--data", str(tmp_path / "d.npz"), "--backend", "qnn"]
+    more = ["--placement", "all", "-o", str(tmp_path / "q.onnx")]
+    done = subprocess.run([sys.executable, "-m", "onnxq", *command, *more], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "SQNR" in done.stdout, (done.returncode, done.stderr)
