@@ -173,7 +173,7 @@ class _Mending:
                 decider.hints.append(_HARDLY_BETTER.format(then, now))
             return
         saved = saving(decider.model, self.quantized.plan, decider.target, decider.sizes)
-        if useless and saved.net >= _LEAST_NET:
+        if useless and math.isfinite(now) and saved.net >= _LEAST_NET:
             decider.hints.append(_GIVEN_UP.format(min(saved.net, saved.most), now, math.floor(now)))
         decider.keep_float(reasons, store=True)
         self.quantized, self.verification, self._rescued = stored, better, False

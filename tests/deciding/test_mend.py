@@ -284,6 +284,28 @@ def test_where_integers_leave_nothing_only_weights_are_stored() -> None:
     assert openvino.plan.quantized, "a target that stores no weights keeps what it has"
 
 
+def test_integers_that_leave_no_number_are_given_up_without_a_hint() -> None:
+    """No floor takes them. One element is 0 in integers and not in float, in a sample that the search does not see."""
+    body = "\n".join(f"t{k + 1} = Conv <pads = [1, 1, 1, 1]> (t{k}, w)" for k in range(4))
+    same = np.zeros((32, 32, 3, 3), np.float32)
+    same[range(32), range(32), 1, 1] = 1.0
+    model = build(
+        f"""(float[1, 32, 24, 24] x) => (float[1, 32, 24, 24] y) {{
+            t0 = Identity (x)
+            {body}
+            y = Reciprocal (t4)
+        }}""",
+        w=same,
+    )
+    random = np.random.default_rng(0)
+    feeds = [{"x": random.uniform(2.0, 10.0, (1, 32, 24, 24)).astype(np.float32)} for _ in range(64)]
+    feeds[21]["x"][0, 3, 4, 5] = 1e-3
+    result = onnxq.quantize(model, feeds)
+    assert {kept.reason for kept in result.plan.kept_float} >= {"in integers, -inf dB are left of output 'y'"}
+    assert not [text for text in result.hints if "--min-sqnr" in text]
+    assert worst(result) > 18.0
+
+
 def test_that_a_mean_hides_what_integers_lose_is_said() -> None:
     model = drowned()
     (slice_,) = (node for node in model.graph.node if node.op_type == "Slice")
