@@ -88,7 +88,8 @@ def improve(
             if why is None and trial.range != state.range:
                 why = _cut_off(state.quantized, trial.quantized, decider)
             undone = "" if why is None else f", undone: {why}" if why else ", undone"
-            notes.append(f"{TRIED}{name} {new.worst - old.worst:+.1f} dB{undone}")
+            gain = new.worst - old.worst
+            notes.append(f"{TRIED}{name}{f' {gain:+.1f} dB' if not math.isnan(gain) else ''}{undone}")
             if why is None:
                 state = trial
             bench.forget_all_but(state)

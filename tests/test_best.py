@@ -139,6 +139,30 @@ def test_of_what_is_undone_the_reason_is_said() -> None:
     assert lost == "output 'z' loses 3.0 dB, and the outputs together more than is gained"
 
 
+def test_numbers_where_there_were_none_are_better() -> None:
+    """A sample of the one is broken, and no longer in the other: that is no matter of chance."""
+    broken, whole = score(y=[np.inf, 0.1, 0.1]), score(y=[0.2, 0.1, 0.1])
+    assert whole.no_better_than(broken) is None and not whole.open(broken, share=0.5)
+    assert broken.no_better_than(whole) is not None and not broken.open(whole, share=0.5)
+
+
+def test_no_gain_is_said_where_there_are_no_numbers() -> None:
+    model = build(
+        """(float[1, 16, 12] x) => (y) {
+            a = MatMul (x, w)
+            b = Transpose <perm = [0, 2, 1]> (a)
+            y = Reciprocal (b)
+        }""",
+        w=normal(12, 8),
+    )
+    made = onnxq.quantize(model, images(1, 16, 12, samples=8), backend="vitis", options=Options(effort="best"))
+    assert made.verification is not None and made.verification.worst is not None
+    assert made.verification.worst[1].sqnr == -np.inf
+    tried = [note for note in made.notes if note.startswith("best: ")]
+    assert any("it gives no numbers to compare" in note for note in tried)
+    assert not [note for note in tried if "nan" in note]
+
+
 def test_what_chance_may_give_is_looked_at_on_more_samples() -> None:
     start, sure = score(y=[0.1] * 4), score(y=[0.05] * 4)
     unsure, none = score(y=[0.001, 0.1, 0.15, 0.05]), score(y=[0.03, 0.2, 0.03, 0.08])

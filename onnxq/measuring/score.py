@@ -115,5 +115,7 @@ def score_of(quantized: Quantized, judges: Sequence[KeptSample], options: Option
 
 
 def standard_error(gains: NDArray[np.float64]) -> float:
-    """Of the mean of a number a sample, (samples,): how far off it may be by chance; 0 of a single one."""
-    return float(gains.std(ddof=1)) / math.sqrt(len(gains)) if len(gains) > 1 else 0.0
+    """Of the mean of a number a sample, (samples,): how far off it may be by chance; 0 of one, and of infinite ones."""
+    if len(gains) < 2 or not np.isfinite(gains).all():
+        return 0.0
+    return float(gains.std(ddof=1)) / math.sqrt(len(gains))
