@@ -64,9 +64,11 @@ On onnxruntime's CPU provider the model is to run without graph optimizations, a
 Softmax between quantizers becomes a QLinearSoftmax, which gives 0 where its step is finer than 1/148, divided by the
 length of a row: this target's scales, made for the results that there are, may be.
 
-Of five dimensions, those of a video or a scan, it has no MaxPool, GlobalMaxPool or InstanceNormalization, in no type,
-and none with dilations of ConvTranspose, MaxPool or AveragePool; ``onnxq check`` names them. A Gemm that adds a matrix,
-not a row, is right in float alone.
+Of five dimensions, those of a video or a scan, the HTP has fewer operators, and of six none but Reshape and some
+Transposes. Functions of each element, a MatMul by one matrix, and normalizations and LogSoftmax along the last axis are
+written with four. It has no MaxPool, GlobalMaxPool, InstanceNormalization, ArgMax or TopK of five, nor ConvTranspose,
+MaxPool or AveragePool with dilations; ``onnxq check`` names what it lacks. A Gemm that adds a matrix, not a row, is
+right in float alone.
 
 Other operators that it has in no type run on the CPU, with what is around them in parts, on a device as well:
 ``onnxq check`` names them (41; Celu, Softsign, ReduceL1, OneHot and CenterCropPad among them), and forms of others.
@@ -88,7 +90,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Format, Kind, OpRule
-from onnxq.backends.qnn.lacks import ACTIVATION, COMPILED, flat, lacks, refuse_free_sizes, undilated
+from onnxq.backends.qnn.lacks import ACTIVATION, COMPILED, FLAT, flat, lacks, refuse_free_sizes, undilated
 from onnxq.backends.qnn.limits import keep_to_limits
 from onnxq.backends.qnn.rewrites import (
     ends_at_its_result,
@@ -165,8 +167,6 @@ _RIGHT = {
     "Gather": gather_is_right,
     "GatherElements": gather_is_right,
     "Gemm": _gemm,
-    "GlobalMaxPool": flat,
-    "InstanceNormalization": flat,
     "MaxPool": _max_pool,
     "MatMul:product": product_is_flat,
     "Resize": resize_is_right,
@@ -214,7 +214,7 @@ BACKEND = Backend(
     activation=ACTIVATION,
     weight=QuantSpec(signed=True, symmetric=True, narrow_range=True),
     weight_zero_points="tensor",
-    rules={rule.op: replace(rule, when=_RIGHT.get(rule.op, rule.when)) for rule in RULES},
+    rules={rule.op: replace(rule, when=_RIGHT.get(rule.op, flat if rule.op in FLAT else rule.when)) for rule in RULES},
     formats={
         "qdq": QDQ,
         "fake-quantize": FAKE_QUANTIZE,

@@ -8,22 +8,43 @@ import onnx_ir as ir
 
 from onnxq.checks.findings import Finding
 from onnxq.errors import ModelError
+from onnxq.graph.passes.flatten_products import is_deep_product
 from onnxq.graph.traverse import all_nodes, describe
-from onnxq.graph.values import static_shape
+from onnxq.graph.values import constant_array, static_shape
 from onnxq.options import Options
 from onnxq.options.selection import Selection
 from onnxq.rows import plain_max_pool
 from onnxq.spec import QuantSpec
 
-__all__ = ["ACTIVATION", "COMPILED", "NOWHERE", "flat", "lacks", "refuse_free_sizes", "undilated"]
+__all__ = [
+    "ACTIVATION",
+    "COMPILED",
+    "FLAT",
+    "NOWHERE",
+    "flat",
+    "lacks",
+    "refuse_free_sizes",
+    "resizes_pictures",
+    "scales_are_ratios",
+    "undilated",
+]
+
 
 ACTIVATION = QuantSpec(signed=False, symmetric=False)
 COMPILED = ("context", "dlc")
 """Formats that onnxruntime-qnn writes."""
 _SIZED_BY_DATA = ("Compress", "NonMaxSuppression", "NonZero", "Unique")
 """Operators whose outputs have as many elements as the data wants."""
-_FLAT = ("GlobalMaxPool", "InstanceNormalization", "MaxPool")
-"""Operators that the HTP has for four dimensions at most, in no type for more."""
+_SHALLOW = (
+    "ArgMax ArgMin Asin Atan BatchNormalization Ceil Cos CumSum Elu Floor Gelu GlobalMaxPool HardSwish "
+    "InstanceNormalization LayerNormalization Log LogSoftmax LpNormalization LpPool MatMul MaxPool Mish Neg "
+    "ReduceL2 ReduceLogSumExp Round Selu Sign Sin Softplus Sqrt Tanh TopK"
+)
+FLAT = frozenset(_SHALLOW.split())
+"""Operators that the HTP has for four dimensions at most, in no type for more (Gelu in floats), each tried on the
+emulator."""
+_DEEP = ("Reshape", "Transpose")
+"""Operators that it has for six dimensions, where two stay together or one is 1; others for five at most."""
 _DENSE = ("AveragePool", "ConvTranspose", "MaxPool")
 """Operators that it has without dilations, in no type with them."""
 _NAMES = (
@@ -43,10 +64,37 @@ def undilated(node: ir.Node) -> str | None:
 
 
 def flat(node: ir.Node) -> str | None:
-    """One of four dimensions at most."""
-    value = node.inputs[0] if node.op_type in _FLAT else None
-    deep = value is not None and value.shape is not None and len(value.shape) > 4
-    return f"the HTP has no {node.op_type} of five dimensions" if deep else None
+    """One of four dimensions at most, or written so."""
+    if node.domain != "" or node.op_type in _DEEP or is_deep_product(node, 4):
+        return None
+    most = max((len(value.shape) for value in (*node.inputs, *node.outputs) if value and value.shape), default=0)
+    if most > 5:
+        return f"the HTP has no {node.op_type} of six dimensions"
+    return f"the HTP has no {node.op_type} of five dimensions" if most == 5 and node.op_type in FLAT else None
+
+
+def scales_are_ratios(node: ir.Node) -> bool:
+    """Whether the scales of a Resize are the ratios of its sizes, as far as both are known."""
+    scales = constant_array(node.inputs[2]) if len(node.inputs) > 2 else None
+    before = static_shape(node.inputs[0]) or ()
+    axes = node.attributes.get_ints("axes", ()) or range(len(before))
+    if scales is None or not scales.size or not before:
+        return True
+    wanted = [float(scale) * before[axis] for axis, scale in zip(axes, scales, strict=True)]
+    return all(abs(size - round(size)) < 1e-3 for size in wanted)
+
+
+def resizes_pictures(node: ir.Node) -> str | None:
+    """A Resize that leaves samples and channels as they are, and one by cubic polynomials by the ratio of its sizes."""
+    mode = node.attributes.get_string("mode", "nearest")
+    before, after = static_shape(node.inputs[0]), static_shape(node.outputs[0])
+    if mode == "nearest":
+        return None
+    if before is not None and after is not None and before[:2] != after[:2]:
+        return f"the HTP has no {mode} Resize of samples or channels"
+    if mode == "cubic" and not scales_are_ratios(node):
+        return "the HTP has no cubic Resize whose scales are not the ratios of its sizes"
+    return None
 
 
 def _form(node: ir.Node) -> str | None:
@@ -60,6 +108,8 @@ def _form(node: ir.Node) -> str | None:
         return "the HTP has no Pad that wraps around"
     if op in ("ScatterElements", "ScatterND") and get.get_string("reduction", "none") in ("max", "min"):
         return f"the HTP has no {op} that takes the larger or smaller"
+    if op == "Resize":
+        return resizes_pictures(node)
     trains = op == "BatchNormalization" and get.get_int("training_mode", 0) == 1
     return "the HTP has no BatchNormalization in training mode" if trains else None
 
@@ -96,6 +146,12 @@ def _wide_softplus(node: ir.Node) -> Finding:
     return Finding("warning", describe(node), f"{what}, and of a picture it may get whole rows wrong", hint)
 
 
+def _other_scales(node: ir.Node) -> Finding:
+    """What the HTP makes of a linear Resize whose scales are not the ratios of its sizes."""
+    what = "the HTP takes the ratio of the sizes for its scales, which is another, in float as well"
+    return Finding("warning", describe(node), what, "Give it sizes in place of scales")
+
+
 def lacks(model: ir.Model, options: Options) -> list[Finding]:
     """Free sizes, operators that the HTP has not in any type, and what it computes badly in 16 bits."""
     found = []
@@ -115,9 +171,11 @@ def lacks(model: ir.Model, options: Options) -> list[Finding]:
         if node.op_type in NOWHERE:
             what = f"the HTP has no {node.op_type}: it runs on the CPU, what is around it in parts"
             found.append(Finding("warning", describe(node), what, "Cut the model before it, if it is at the end"))
-        if (none := flat(node) or undilated(node) or _form(node)) is not None:
+        elif (none := flat(node) or undilated(node) or _form(node)) is not None:
             what = f"{none}: it runs on the CPU, what is around it in parts"
             found.append(Finding("warning", describe(node), what, "Cut the model there"))
+        if node.op_type == "Resize" and node.attributes.get_string("mode", "") == "linear":
+            found += [] if scales_are_ratios(node) else [_other_scales(node)]
         if node.op_type in ("LSTM", "GRU"):
             what = (
                 f"the HTP computes {node.op_type} in half precision, from version 69 on; for version 68, and off a "

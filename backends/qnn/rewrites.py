@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxq.backends.qnn.lacks import flat, resizes_pictures, scales_are_ratios
 from onnxq.graph.note import Note
 from onnxq.graph.passes.divisions_of_one import divisions_of_one
 from onnxq.graph.passes.flatten_products import flatten_products, is_deep_product
+from onnxq.graph.passes.flatten_rows import flatten_rows
 from onnxq.graph.passes.fuse_gelu import fuse_gelu
 from onnxq.graph.passes.fuse_layernorm import fuse_layernorm
 from onnxq.graph.passes.merge_axes import merge_axes
@@ -38,7 +40,8 @@ _NEAREST = frozenset(
         ("pytorch_half_pixel", "round_prefer_floor"),
     }
 )
-"""Coordinates and rounding of Resize to the nearest element that the emulator computes as they are defined."""
+"""Coordinates and rounding of Resize to the nearest element that the emulator computes as they are defined; of five
+dimensions it has the first alone."""
 
 
 def takes_others(node: ir.Node) -> bool:
@@ -47,10 +50,12 @@ def takes_others(node: ir.Node) -> bool:
         return False
     coordinates = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
     rounding = node.attributes.get_string("nearest_mode", "round_prefer_floor")
+    before, after = static_shape(node.inputs[0]) or (), static_shape(node.outputs[0]) or ()
+    if len(before) > 4:
+        return (coordinates, rounding) != ("asymmetric", "floor")
     if (coordinates, rounding) in _NEAREST:
         return False
     scales = constant_array(node.inputs[2]) if len(node.inputs) > 2 else None
-    before, after = static_shape(node.inputs[0]) or (), static_shape(node.outputs[0]) or ()
     if scales is not None and scales.size:
         whole = bool((scales % 1 == 0).all())
     else:
@@ -62,20 +67,9 @@ def resize_is_right(node: ir.Node) -> str | None:
     """A Resize that the HTP computes as it is defined: elements that it takes too, scales that are ratios of sizes."""
     if takes_others(node):
         return "the HTP takes other elements than this Resize; fixed sizes would let them be gathered"
-    if not is_nearest(node) and not _scales_are_ratios(node):
+    if not is_nearest(node) and not scales_are_ratios(node):
         return "the HTP takes the ratio of the sizes for its scales, which is another"
-    return None
-
-
-def _scales_are_ratios(node: ir.Node) -> bool:
-    """Whether the scales of a Resize are the ratios of its sizes, as far as both are known."""
-    scales = constant_array(node.inputs[2]) if len(node.inputs) > 2 else None
-    before = static_shape(node.inputs[0]) or ()
-    axes = node.attributes.get_ints("axes", ()) or range(len(before))
-    if scales is None or not scales.size or not before:
-        return True
-    wanted = [float(scale) * before[axis] for axis, scale in zip(axes, scales, strict=True)]
-    return all(abs(size - round(size)) < 1e-3 for size in wanted)
+    return resizes_pictures(node)
 
 
 def mean_is_right(node: ir.Node) -> str | None:
@@ -119,6 +113,8 @@ def gather_is_right(node: ir.Node) -> str | None:
 def rewrite(model: ir.Model) -> list[Note]:
     """Write GELU and layer normalization as the operators that the HTP has, and what it computes wrongly otherwise.
 
+    Of five dimensions the HTP has few operators; what is computed row by row or element by element needs but four.
+
     Of a Reciprocal onnxruntime-qnn makes a division of 1, with the 1 on the grid of the divisor: it divides 0.14 where
     that grid ends at 0.14, and 0 where its step is above 2.
 
@@ -129,6 +125,7 @@ def rewrite(model: ir.Model) -> list[Note]:
         *fuse_gelu(model),
         *fuse_layernorm(model),
         *flatten_products(model, _MOST_DIMENSIONS),
+        *flatten_rows(model, _MOST_DIMENSIONS, lambda node: flat(node) is not None),
         *merge_axes(model, _MOST_DIMENSIONS),
         *nearest_gathers(model, takes_others),
         *plain_means(model),

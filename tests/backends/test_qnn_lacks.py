@@ -48,6 +48,25 @@ _FORMS: dict[str, tuple[str, dict[str, Any]]] = {
         for op in ("ScatterElements", "ScatterND")
         for reduction in ("max", "min")
     },
+    "linear Resize of samples or channels": (
+        'z = Resize <mode = "linear"> (a, , s) y = Abs (z)', {"s": f32([1, 1.5, 1, 1])},
+    ),
+    "cubic Resize whose scales are not the ratios of its sizes": (
+        'z = Resize <mode = "cubic"> (a, , s) y = Abs (z)', {"s": f32([1, 1, 1.3, 1.3])},
+    ),
+    **{
+        f"{op} of five dimensions": (f"v = Reshape (a, five) {text}", {"five": np.array([1, 4, 2, 4, 8]), **constants})
+        for op, text, constants in (
+            ("ArgMax", "i = ArgMax <axis = 4, keepdims = 0> (v) y = Cast <to = 1> (i)", {}),
+            ("CumSum", "w = CumSum (v, one) y = ReduceMean <keepdims = 0> (w, one)", {"one": np.array([1])}),
+            ("LogSoftmax", "w = LogSoftmax <axis = 1> (v) y = Squeeze (w, zero)", {"zero": np.array([0])}),
+            ("ReduceLogSumExp", "y = ReduceLogSumExp <keepdims = 0> (v, three)", {"three": np.array([3])}),
+        )
+    },
+    "Expand of six dimensions": (
+        "v = Reshape (a, six) w = Expand (v, wide) y = Reshape (w, four)",
+        {"six": np.array([1, 4, 8, 1, 8, 1]), "wide": np.array([1, 4, 8, 2, 8, 2]), "four": np.array([1, 4, 16, 16])},
+    ),
 }  # fmt: skip
 FORMS = tuple(_FORMS)
 _RANKS = {"EyeLike": 2, "DFT": 3}

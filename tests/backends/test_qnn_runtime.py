@@ -104,6 +104,31 @@ def test_a_product_of_five_dimensions() -> None:
 
 
 @pytest.mark.parametrize("bits", [8, 16])
+def test_what_the_htp_has_for_four_dimensions_alone(bits: int, tmp_path: Path) -> None:
+    """Of five it refuses each of these."""
+    model = build(
+        """(float[2, 4, 2, 3, 8] x) => (float[2, 4, 4, 6, 10] y) {
+            e = Elu (x)
+            t = Tanh (e)
+            n = LayerNormalization (t, s, b)
+            m = MatMul (n, w)
+            g = Gelu (m)
+            l = LogSoftmax (g)
+            y = Resize <mode = "nearest"> (l, , twice)
+        }""",
+        opset=20,
+        s=1 + normal(8, scale=0.1),
+        b=normal(8),
+        w=normal(8, 5),
+        twice=f32([1, 1, 2, 2, 2]),
+    )
+    feeds = feeds_for(model, samples=2)
+    made = onnxq.quantize(model, feeds, backend="qnn", output=tmp_path, options=Options(act_bits=bits))
+    assert not made.plan.kept_float
+    assert onnxq.verify(made, feeds, backend="qnn", timeout=120).ok
+
+
+@pytest.mark.parametrize("bits", [8, 16])
 def test_a_shuffle_of_channels_in_front_of_a_concat(bits: int, tmp_path: Path) -> None:
     """As it stands, in five dimensions, the HTP computes it wrongly without a word."""
     model = build(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from math import prod
 
-import numpy as np
 import onnx_ir as ir
 
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
+from onnxq.graph.passes.between_reshapes import between_reshapes
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import SAME_NUMBERS, is_constant, remove_nodes, rename_output, set_constant
+from onnxq.graph.values import is_constant
 
 __all__ = ["flatten_products", "is_deep_product"]
 
@@ -40,7 +40,10 @@ def flatten_products(model: ir.Model, most: int) -> list[Note]:
     for node in [node for node in all_nodes(model) if is_deep_product(node, most)]:
         left, right = (_sizes(value) for value in node.inputs)
         if left is not None and right is not None and left[:-2] == right[:-2]:
-            _flatten(node, left, right, namer)
+            flat, deep = ([size if isinstance(size, int) else -1 for size in sizes] for sizes in (left, right))
+            batch = max(prod(flat[:-2]), -1)
+            given = ([batch, *flat[-2:]], [batch, *deep[-2:]])
+            between_reshapes(node, given, [batch, flat[-2], deep[-1]], [*flat[:-1], deep[-1]], namer)
             count += 1
     return [Note("flatten_products", "", f"{count} products have one batch dimension")] if count else []
 
@@ -52,35 +55,3 @@ def _sizes(value: ir.Value | None) -> list[int | str] | None:
     first, *rest = (dim if isinstance(dim, int) else dim.value for dim in value.shape)
     numbers = [size for size in rest if isinstance(size, int)]
     return [first, *numbers] if first is not None and len(numbers) == len(rest) else None
-
-
-def _flatten(node: ir.Node, left: Sequence[int | str], right: Sequence[int | str], namer: Namer) -> None:
-    old, graph = node.outputs[0], node.graph
-    assert isinstance(graph, ir.Graph)
-
-    def reshaped(value: ir.Value, sizes: Sequence[int | str], stem: str) -> ir.Value:
-        target = [size if isinstance(size, int) else -1 for size in sizes]
-        shape = set_constant(graph, namer, f"{stem}_sizes", np.asarray(target))
-        reshape = ir.node("Reshape", [value, shape], name=namer.node(f"{stem}_Reshape"))
-        made = reshape.outputs[0]
-        made.name, made.type = namer.fresh(stem), value.type
-        made.shape = ir.Shape([None if size == -1 else size for size in target])
-        graph.insert_before(node, [reshape])
-        return made
-
-    flat = []
-    for value, sizes in zip(node.inputs, (left, right), strict=True):
-        assert value is not None
-        batch = [size for size in sizes[:-2] if isinstance(size, int)]
-        whole = int(np.prod(batch)) if len(batch) == len(sizes) - 2 else "N"
-        flat.append(reshaped(value, [whole, *sizes[-2:]], f"{value.name}_flat"))
-    made = ir.node("MatMul", flat, name=node.name)
-    product = made.outputs[0]
-    product.name, product.type = namer.fresh(f"{old.name}_flat"), old.type
-    first = flat[0].shape
-    assert first is not None
-    product.shape = ir.Shape([*first[:-1], right[-1]])
-    product.meta[SAME_NUMBERS] = old.name
-    graph.insert_before(node, [made])
-    rename_output(reshaped(product, [*left[:-1], right[-1]], f"{old.name}_deep"), old)
-    remove_nodes([node])
