@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
+from dataclasses import replace
 from typing import TypedDict
 
 import onnx_ir as ir
@@ -152,6 +153,17 @@ class Decider:
         more = dict.fromkeys(kept, "")
         store_too, wide_too = more if store else (), more if wide else ()
         return self._attempt({**self._keep, **more}, store={*self._store, *store_too}, wide={*self._wide, *wide_too})[0]
+
+    def in_integers(self, layers: Collection[str]) -> Decider:
+        """This decider with some layers in integers wherever they do not stay float, and no other arithmetic.
+
+        Where costs decide, a layer alone would stay float whose integers only pay beside those of its neighbours.
+        """
+        other = copy(self)
+        other.options, other._unusable = replace(self.options, placement="compute"), dict(self._unusable)
+        others = other.layers(other.without(()).plan).keys() - layers
+        other._keep = {**self._keep, **dict.fromkeys(others, "")}
+        return other
 
     def with_wide(self, nodes: Iterable[str]) -> Quantized:
         """The model with weights of more float layers stored in 16 bits, by the algorithms that are quick."""

@@ -54,7 +54,8 @@ def blame_layers(
     :func:`onnxq.deciding.rescue.blame`.
 
     A target without a table of costs takes integers wherever it has them, as in the Add of a residual block: where
-    with all layers in float less is left than is aimed for, this arithmetic is measured as well.
+    with all layers in float less is left than is aimed for, this arithmetic is measured as well. Where costs decide, a
+    layer is measured in integers even if they would not pay for it alone.
 
     Args:
         decider: what made it.
@@ -67,6 +68,8 @@ def blame_layers(
     if not layers or not any(values.dtype.kind == "f" for sample in samples for values in sample.outputs.values()):
         return [], 0.0
     others = {} if decider.target.by_cost else decider.arithmetic(quantized.plan)
+    if decider.target.by_cost and decider.options.placement == "auto":
+        decider = decider.in_integers(layers)
     measure = _measure(decider, decider.without([*layers, *others]), decider.without, samples, judges, of=kept_signal)
 
     def attempt(kept: Iterable[str]) -> float:

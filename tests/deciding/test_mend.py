@@ -66,6 +66,29 @@ def test_layers_to_blame_are_found_behind_a_large_mean() -> None:
     assert "quantized alone it leaves" in {k.node: k.reason for k in result.plan.kept_float}["first"]
 
 
+def test_a_layer_whose_integers_pay_only_beside_others_is_found_to_blame() -> None:
+    """By itself it would stay float, and do no harm."""
+    weight = normal(32, 32, 1, 1)
+    weight[:, 0] = 0
+    model = build(
+        """(float[1, 32, 24, 24] x) => (float[1, 32, 24, 24] y) {
+            [narrow] a = Conv (x, w)
+            r = Relu (a)
+            [second] b = Conv <pads = [1, 1, 1, 1]> (r, v)
+            q = Relu (b)
+            y = Conv <pads = [1, 1, 1, 1]> (q, u)
+        }""",
+        w=weight,
+        v=normal(32, 32, 3, 3, seed=1),
+        u=normal(32, 32, 3, 3, seed=2),
+    )
+    alone = onnxq.plan(model, options=Options(exclude=("second", "y")))
+    assert "narrow" not in alone.quantized and "narrow" in onnxq.plan(model).quantized
+    result = onnxq.quantize(model, DATA)
+    assert "second" in result.plan.quantized and worst(result) > 18
+    assert "quantized alone it leaves" in {k.node: k.reason for k in result.plan.kept_float}["narrow"]
+
+
 def test_a_layer_kept_float_has_its_weight_stored_where_its_input_is_to_blame() -> None:
     noisier = Options(override=("second=weight_bits=7",))  # beside which 8 bits of the first weight are next to nothing
     result = onnxq.quantize(ruined(), DATA, options=noisier)
