@@ -50,9 +50,10 @@ of any size, in a float model too: on the emulator HTP 69 and 73 compute them (a
 What the HTP computes wrongly in some forms is written otherwise, or stays float: :mod:`onnxq.backends.qnn.rewrites`.
 Wrong as well, and not told apart: mean pools that leave their padding out of the mean, where a side of the window is
 odd (right in all trials with a stride of 1 and half a window of padding, and 3 by 3 with a stride of 2), a Softmax of
-six dimensions over one element, a Pad below 0 behind a Softmax; a Cast to integers rounds. One ConvTranspose with
-groups and output_padding ended the emulator. A Concat behind a shuffle of channels that no convolution feeds is wrong
-without a word, 4 dB, where the shuffle's Transpose has five dimensions: it is written with four.
+six dimensions over one element, a Pad below 0 behind a Softmax, an LpPool side by side with padding in front. A Cast
+to integers and one back leave fractions: ``onnxq check`` warns of them. One ConvTranspose with groups and
+output_padding ended the emulator. A Concat behind a shuffle of channels that no convolution feeds is wrong without a
+word, 4 dB, where the shuffle's Transpose has five dimensions: it is written with four.
 
 In 16 bits, what a whole graph computes may be far from what its operators compute one by one: where the HTP makes one
 operator of two, or computes a picture in strips. ``verify`` on the data shows it, ``verify --layers`` does not. Two

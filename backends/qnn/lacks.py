@@ -152,6 +152,22 @@ def _other_scales(node: ir.Node) -> Finding:
     return Finding("warning", describe(node), what, "Give it sizes in place of scales")
 
 
+_WHOLE = frozenset({"Ceil", "Floor", "Round", "Sign"})
+"""Operators that give whole numbers."""
+
+
+def _keeps_fractions(node: ir.Node) -> bool:
+    """Whether a node is a Cast to floats of what a Cast made integers of floats, whole ones not for sure."""
+    maker = node.inputs[0].producer() if node.op_type == "Cast" and node.inputs[0] is not None else None
+    value = maker.inputs[0] if maker is not None and maker.op_type == "Cast" else None
+    if maker is None or value is None or value.dtype is None or not value.dtype.is_floating_point():
+        return False
+    types = [ir.DataType(cast.attributes.get_int("to", 0)) for cast in (maker, node)]
+    source = value.producer()
+    whole = source is not None and source.op_type in _WHOLE
+    return not whole and types[0].is_integer() and types[1].is_floating_point()
+
+
 def lacks(model: ir.Model, options: Options) -> list[Finding]:
     """Free sizes, operators that the HTP has not in any type, and what it computes badly in 16 bits."""
     found = []
@@ -176,6 +192,9 @@ def lacks(model: ir.Model, options: Options) -> list[Finding]:
             found.append(Finding("warning", describe(node), what, "Cut the model there"))
         if node.op_type == "Resize" and node.attributes.get_string("mode", "") == "linear":
             found += [] if scales_are_ratios(node) else [_other_scales(node)]
+        if _keeps_fractions(node):
+            what = "a Cast to integers and one back in a row leave fractions on the HTP"
+            found.append(Finding("warning", describe(node), what, "Use Floor instead, if nothing is below 0"))
         if node.op_type in ("LSTM", "GRU"):
             what = (
                 f"the HTP computes {node.op_type} in half precision, from version 69 on; for version 68, and off a "

@@ -90,5 +90,19 @@ def test_what_the_htp_lacks_is_told(form: str) -> None:
     assert f"the HTP has no {name}" in told.what and "the CPU" in told.what
 
 
+@pytest.mark.parametrize(
+    ("nodes", "told"),
+    [
+        ("i = Cast <to = 7> (x) y = Cast <to = 1> (i)", True),
+        ("f = Floor (x) i = Cast <to = 7> (f) y = Cast <to = 1> (i)", False),
+        ("i = Cast <to = 7> (x) j = Neg (i) y = Cast <to = 1> (j)", False),
+        ("i = Cast <to = 10> (x) y = Cast <to = 1> (i)", False),
+    ],
+)
+def test_a_cast_to_integers_and_back(nodes: str, told: bool) -> None:
+    found = onnxq.check(build(f"(float[1, 4] x) => (float[1, 4] y) {{ {nodes} }}"), backend="qnn")
+    assert [f.level for f in found if "leave fractions" in f.what] == ["warning"] * told
+
+
 def test_each_name_is_of_an_operator() -> None:
     assert {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""} >= NOWHERE

@@ -324,6 +324,30 @@ def test_what_check_says_that_the_htp_lacks(form: str, tmp_path: Path) -> None:
         examine(RUNTIME, path, feeds_for(model, samples=1))
 
 
+def test_a_cast_to_integers_and_back(tmp_path: Path) -> None:
+    """So that check warns of it, unless what is between is used, or a Floor is in front."""
+    model, path = (
+        build(
+            """(float[1, 4] x) => (float[1, 4] y, float[1, 4] z, float[1, 4] u) {
+            i = Cast <to = 6> (x)
+            y = Cast <to = 1> (i)
+            f = Floor (x)
+            j = Cast <to = 6> (f)
+            z = Cast <to = 1> (j)
+            k = Add (i, two)
+            u = Cast <to = 1> (k)
+        }""",
+            two=np.array([2], np.int32),
+        ),
+        tmp_path / "m.onnx",
+    )
+    onnx.save(model, path)
+    (seen,) = examine(RUNTIME, path, [{"x": f32([[0.25, 0.75, 1.25, 1.75]])}]).outputs
+    assert abs(seen["y"] - f32([[0.25, 0.75, 1.25, 1.75]])).max() < 0.01  # it should be 0, 0, 1, 1
+    assert abs(seen["z"] - f32([[0, 0, 1, 1]])).max() < 0.01
+    assert abs(seen["u"] - f32([[2, 2, 3, 3]])).max() < 0.01
+
+
 def test_an_stft_is_computed_in_float(tmp_path: Path) -> None:
     model = build(
         "(float[1, 256, 1] x) => (float[1, 31, 9, 2] y) { a = Relu (x) y = STFT (a, step, window) }",
