@@ -84,7 +84,7 @@ def said_of(by: Picking) -> str:
     """What is compared, as a note."""
     if not by.outputs:
         return f"compared is what an ArgMax reads, too: {listed([repr(name) for name in by.tensors], _NAMED)}"
-    outputs, tensors = (listed([repr(name) for name in sorted(names)], _NAMED) for names in by[:2])
+    outputs, tensors = (listed([repr(n) for n in names], _NAMED) for names in (sorted(by.outputs), by.tensors))
     return (
         f"output {outputs}: picked among many, where rounding changes which; compared is what is picked from, {tensors}"
     )
