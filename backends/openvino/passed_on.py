@@ -77,9 +77,6 @@ def why_not_passed_on(node: ir.Node) -> str | None:
         return why
     if (node.op_type in _PARTS or picks_elements(node)) and not from_integers(node.inputs[0]):
         return "only a part of its input is needed in integers: quantized after it"
-    for output in node.outputs:
-        if (why := summed_wrongly(output)) is not None:
-            return why
     wanted = False
     for reader, position, value in (r for output in node.outputs for r in _readers(output)):
         op = reader.op_type
@@ -92,7 +89,7 @@ def why_not_passed_on(node: ir.Node) -> str | None:
             wanted = wanted or position in shortcut(reader)
         elif op in POOLS or (op in MULTIPLY and position == 0):
             wanted = True
-    return None if wanted else "no integer operator reads it"
+    return next(filter(None, map(summed_wrongly, node.outputs)), None) if wanted else "no integer operator reads it"
 
 
 def why_not_joined(node: ir.Node) -> str | None:
