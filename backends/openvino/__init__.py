@@ -21,6 +21,11 @@ What OpenVINO 2026.4 computes wrongly in integers, and the float model rightly, 
   applied once for each. It is given a bias of zeros. Products of two activations and ConvTranspose stay float there.
 * A Gather of a scalar index behind what has scales for each channel (the last token's row of a linear layer without a
   bias): the scales keep the axis that it takes away. It picks by a vector of one index, and a Squeeze is behind it.
+* A convolution with a bias in front of a quantizer where sizes are free, and where the model computes with one (repeats
+  a detector's anchors for each sample, say): OpenVINO reads the size of the convolution, and adds the first channel's
+  bias to all. Behind each Shape stands a Max with 0, which keeps it where it is.
+* A Gather by a matrix of indices along rows or columns (torch's Unfold), behind a convolution without a bias: OpenVINO
+  refuses the model. Such a convolution is given a bias of zeros.
 * A sum or mean over the second of three axes (of a batch of tokens, say): it is right for the first sample alone, and
   0 dB for the others. ReduceMean, ReduceSum and GlobalAveragePool stay float there, with what else reads their input;
   behind a Transpose too, which OpenVINO moves.
@@ -66,6 +71,7 @@ from onnxq.backends.openvino.multiplied import (
     why_not_multiplied,
     why_not_transposed,
 )
+from onnxq.backends.openvino.own_shapes import own_shapes
 from onnxq.backends.openvino.passed_on import (
     UINT8,
     grid_by_weights,
@@ -123,8 +129,8 @@ def _refuse(options: Options) -> None:
 
 
 def _rewrite(model: ir.Model) -> list[Note]:
-    """Strides in front of the quantizers, own biases, vectors of indices, whole spectra; see the top of this file."""
-    passes = (strides_in_front, own_biases, zero_biases, scalar_indices, whole_spectra)
+    """What OpenVINO would compute otherwise or wrongly in another form; see the top of this file."""
+    passes = (strides_in_front, own_biases, zero_biases, scalar_indices, whole_spectra, own_shapes)
     return [note for each in passes for note in each(model)]
 
 

@@ -237,6 +237,21 @@ def _token_of_a_computed_index() -> onnx.ModelProto:
     )
 
 
+def _unfolded() -> onnx.ModelProto:
+    """It refuses the model."""
+    return build(
+        """(float[2, 4, 8, 8] x) => (float[2, 6, 3, 8, 10] y) {
+            c = Conv (x, w)
+            r = Relu (c)
+            p = Pad (r, pads)
+            y = Gather <axis = 2> (p, rows)
+        }""",
+        w=normal(6, 4, 1, 1),
+        pads=np.array([0, 0, 1, 1, 0, 0, 1, 1]),
+        rows=np.arange(3)[:, None] + np.arange(8),
+    )
+
+
 def _mean_of_tokens() -> onnx.ModelProto:
     """Of the second sample it is noise."""
     return build(
@@ -290,7 +305,29 @@ def _strides_beside_a_function() -> onnx.ModelProto:
     )
 
 
+def _anchors_for_each_sample() -> onnx.ModelProto:
+    """All channels are given the bias of the first one."""
+    return build(
+        """(float[N, 4, 8, 8] x) => (float[N, 6, 8, 8] y, float[N, 3, 4] z) {
+            [first] c = Conv (x, w, b)
+            r = Relu (c)
+            [second] y = Conv (r, v)
+            s = Shape (y)
+            n = Slice (s, zero, one, zero)
+            repeats = Concat <axis = 0> (n, one, one)
+            z = Tile (anchors, repeats)
+        }""",
+        w=normal(8, 4, 1, 1),
+        b=normal(8),
+        v=normal(6, 8, 1, 1, seed=1),
+        zero=np.array([0]),
+        one=np.array([1]),
+        anchors=normal(1, 3, 4),
+    )
+
+
 CASES: dict[str, Callable[[], onnx.ModelProto]] = {
+    "anchors for each sample": _anchors_for_each_sample,
     "two readers": _two_readers,
     "two readers of a multiple": _two_readers_of_a_multiple,
     "two readers of a product": _two_readers_of_a_product,
@@ -310,6 +347,7 @@ CASES: dict[str, Callable[[], onnx.ModelProto]] = {
     "last token": _last_token,
     "row of a picture": _row_of_a_picture,
     "token of a computed index": _token_of_a_computed_index,
+    "unfolded": _unfolded,
     "mean of tokens": _mean_of_tokens,
     "mean beside layers": _mean_beside_layers,
     "strides beside a function": _strides_beside_a_function,

@@ -208,6 +208,18 @@ def test_a_scalar_index_behind_integers_is_a_vector_and_its_axis_squeezed(inside
         np.testing.assert_array_equal(Session(model).run(feed)["y"], Session(ir.from_proto(source)).run(feed)["y"])
 
 
+@pytest.mark.parametrize(("axis", "biases"), [(0, 2), (1, 2), (2, 3)])
+def test_a_convolution_in_front_of_a_matrix_of_indices_has_a_bias(axis: int, biases: int) -> None:
+    model = CASES["unfolded"]()
+    model.graph.node[-1].attribute[0].i = axis
+    rows = np.array([[0, 1]])
+    next(t for t in model.graph.initializer if t.name == "rows").CopyFrom(onnx.numpy_helper.from_array(rows, "rows"))
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    q = onnxq.quantize(model, feeds_for(model), backend="openvino", options=Options(effort="fast"))
+    (conv,) = [node for node in q.model.graph if node.op_type == "Conv"]
+    assert len(conv.inputs) == biases
+
+
 @pytest.mark.parametrize(
     ("size", "sum_", "quantized"),
     [
@@ -242,6 +254,6 @@ def test_what_reads_a_tensor_of_such_a_sum_stays_float(layer: str, quantized: li
         {layer}
     }}"""
     constants = {"w": normal(16, 24), "k": normal(24, 24, 1), "v": normal(24, 4)}
-    model = build(text, **{name: array for name, array in constants.items() if f"{name})" in text})
+    model = build(text, **{name: array for name, array in constants.items() if f"{name})" in text})  # type: ignore[arg-type]
     assert list(plan(model).quantized) == ["first", *quantized]
     assert "OpenVINO would compute 'sum' in integers, and wrongly" in reasons(model).values()
