@@ -13,6 +13,7 @@ from onnxq.graph.passes.fuse_gelu import fuse_gelu
 from onnxq.graph.passes.fuse_layernorm import fuse_layernorm
 from onnxq.graph.passes.merge_axes import merge_axes
 from onnxq.graph.passes.nearest_gathers import is_nearest, nearest_gathers
+from onnxq.graph.passes.padded_channels import padded_channels
 from onnxq.graph.passes.padded_means import padded_means
 from onnxq.graph.passes.plain_means import plain_means, rounds_up
 from onnxq.graph.passes.positive_indices import counts_from_the_end, positive_indices
@@ -40,8 +41,8 @@ _NEAREST = frozenset(
         ("pytorch_half_pixel", "round_prefer_floor"),
     }
 )
-"""Coordinates and rounding of Resize to the nearest element that the emulator computes as they are defined; of five
-dimensions it has the first alone."""
+"""Coordinates and rounding of Resize to the nearest element that the emulator computes as they are defined; of other
+than four dimensions it has the first alone."""
 
 
 def takes_others(node: ir.Node) -> bool:
@@ -51,7 +52,7 @@ def takes_others(node: ir.Node) -> bool:
     coordinates = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
     rounding = node.attributes.get_string("nearest_mode", "round_prefer_floor")
     before, after = static_shape(node.inputs[0]) or (), static_shape(node.outputs[0]) or ()
-    if len(before) > 4:
+    if before and len(before) != 4:
         return (coordinates, rounding) != ("asymmetric", "floor")
     if (coordinates, rounding) in _NEAREST:
         return False
@@ -115,6 +116,8 @@ def rewrite(model: ir.Model) -> list[Note]:
 
     Of five dimensions the HTP has few operators; what is computed row by row or element by element needs but four.
 
+    A Pad of channels behind a pool, a Resize or a DepthToSpace, of numbers below 0 as well, it fills with the lowest.
+
     Of a Reciprocal onnxruntime-qnn makes a division of 1, with the 1 on the grid of the divisor: it divides 0.14 where
     that grid ends at 0.14, and 0 where its step is above 2.
 
@@ -129,6 +132,7 @@ def rewrite(model: ir.Model) -> list[Note]:
         *merge_axes(model, _MOST_DIMENSIONS),
         *nearest_gathers(model, takes_others),
         *plain_means(model),
+        *padded_channels(model),
         *padded_means(model, lies_side_by_side),
         *positive_indices(model),
         *divisions_of_one(model),

@@ -129,6 +129,33 @@ def test_what_the_htp_has_for_four_dimensions_alone(bits: int, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize(
+    "before", ["AveragePool <kernel_shape = [2, 2]> (x)", 'Resize <mode = "linear"> (x, , twice)', "LRN <size = 3> (x)"]
+)
+def test_channels_added_to_what_goes_below_0(before: str, bits: int, tmp_path: Path) -> None:
+    """A Pad of them behind these the HTP fills with the lowest number."""
+    constants: dict[str, Any] = {"twice": f32([1, 1, 2, 2])} if "twice" in before else {}
+    model = build(
+        f"(float[1, 4, 6, 8] x) => (float[b, c, d, e] y) {{ p = {before} y = Pad (p, more) }}",
+        more=np.array([0, 0, 0, 0, 0, 2, 0, 0]),
+        **constants,
+    )
+    feeds = feeds_for(model, samples=2)
+    made = onnxq.quantize(model, feeds, backend="qnn", output=tmp_path, options=Options(act_bits=bits))
+    assert onnxq.verify(made, feeds, backend="qnn", timeout=120).ok
+
+
+def test_a_row_resized_to_the_nearest(tmp_path: Path) -> None:
+    """Of three dimensions the HTP refuses it, but for one kind."""
+    model = build(
+        '(float[1, 4, 6] x) => (float[1, 4, 12] y) { y = Resize <mode = "nearest"> (x, , twice) }', twice=f32([1, 1, 2])
+    )
+    feeds = feeds_for(model, samples=2)
+    made = onnxq.quantize(model, feeds, backend="qnn", output=tmp_path)
+    assert onnxq.verify(made, feeds, backend="qnn", timeout=120).ok
+
+
+@pytest.mark.parametrize("bits", [8, 16])
 def test_a_shuffle_of_channels_in_front_of_a_concat(bits: int, tmp_path: Path) -> None:
     """As it stands, in five dimensions, the HTP computes it wrongly without a word."""
     model = build(
