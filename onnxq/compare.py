@@ -106,8 +106,10 @@ def compare(
     outputs = {name: meter.result() for name, meter in meters.items()}
     if inner is None:
         return Comparison(count, outputs, warnings=warnings, backend=backend)
+    between = inner.result()
     warnings += _left_out(inner.rescaled)
-    return Comparison(count, outputs, inner.result(), tuple(inner.unmatched), warnings, backend)
+    warnings += _picked(inner.picked_from, between)
+    return Comparison(count, outputs, between, tuple(inner.unmatched), warnings, backend)
 
 
 def _second(quantized: ModelSource | Quantized, backend: str | None) -> tuple[ir.Model, bool]:
@@ -192,6 +194,17 @@ def _left_out(rescaled: Sequence[str]) -> tuple[str, ...]:
     return (
         f"{plural(len(rescaled), 'tensor')} in between not compared, since an algorithm rescaled or turned {them} "
         f"(equalize, rotate or smoothquant, say): {shown}",
+    )
+
+
+def _picked(tensors: Sequence[str], between: Sequence[TensorErrors]) -> tuple[str, ...]:
+    """What to say of a detector's outputs."""
+    found = [f"{t.tensor!r} has {t.errors.sqnr:.1f} dB" for t in between if t.tensor in tensors]
+    if not found:
+        return ()
+    return (
+        "outputs are picked among many, and rounding changes which and in what order: their figures say little, nor "
+        f"is compared how they were made. Of what is picked from, {listed(found, _SHOWN)}",
     )
 
 

@@ -97,7 +97,7 @@ class Job:
             speedup=checked.speedup,
             float_seconds=checked.float_seconds,
         )
-        return replace(result, verification=compared, notes=(*result.notes, said_of(by)))
+        return replace(result, verification=compared, hints=(said_of(by), *result.hints))
 
     def _made(
         self,

@@ -14,9 +14,9 @@ import onnx_ir as ir
 
 from onnxq.graph.pieces import reads
 from onnxq.graph.traverse import subgraphs, with_subgraphs
-from onnxq.graph.values import constant_array, is_constant
+from onnxq.graph.values import is_constant
 
-__all__ = ["PICKED_FROM", "Picking", "picking", "sized_by_numbers"]
+__all__ = ["PICKED_FROM", "Picking", "picking", "sized_by_numbers", "with_bodies"]
 
 PICKED_FROM = "onnxq.picked_from"
 """Key in a value's ``meta``: it is an output only to show what the model picks from."""
@@ -108,7 +108,7 @@ def _behind(nodes: Iterable[ir.Node], picks: Collection[ir.Node]) -> tuple[set[i
     for node in nodes:
         given = reads(node)
         if node in picks or not behind.isdisjoint(given):
-            if any(_is_layer(inner) for inner in _with_bodies(node)):
+            if any(_is_layer(inner) for inner in with_bodies(node)):
                 return set(), {}
             after.add(node)
             behind.update(node.outputs)
@@ -117,10 +117,11 @@ def _behind(nodes: Iterable[ir.Node], picks: Collection[ir.Node]) -> tuple[set[i
 
 
 def _holds(node: ir.Node, operators: Iterable[str]) -> bool:
-    return any(inner.op_type in operators and inner.domain == "" for inner in _with_bodies(node))
+    return any(inner.op_type in operators and inner.domain == "" for inner in with_bodies(node))
 
 
-def _with_bodies(node: ir.Node) -> Iterator[ir.Node]:
+def with_bodies(node: ir.Node) -> Iterator[ir.Node]:
+    """A node, and those of its bodies."""
     yield node
     for body in subgraphs(node):
         for graph in with_subgraphs(body):
@@ -128,7 +129,16 @@ def _with_bodies(node: ir.Node) -> Iterator[ir.Node]:
 
 
 def _is_layer(node: ir.Node) -> bool:
-    return node.op_type in _LAYERS and any(constant_array(value) is not None for value in node.inputs[1:2])
+    return node.op_type in _LAYERS and any(_is_weight(value) for value in node.inputs[1:2])
+
+
+def _is_weight(value: ir.Value | None) -> bool:
+    """Whether a value is a constant, of a node too, stored as integers or not."""
+    maker = value.producer() if value is not None else None
+    if maker is not None and maker.op_type in ("Cast", "DequantizeLinear"):
+        value = maker.inputs[0]
+        maker = value.producer() if value is not None else None
+    return is_constant(value) or (maker is not None and maker.op_type == "Constant")
 
 
 def _shows_the_same(value: ir.Value, others: Container[ir.Value]) -> bool:
@@ -146,7 +156,7 @@ def _of_layers(nodes: Iterable[ir.Node]) -> set[ir.Value]:
     for node in nodes:
         if node.op_type in _SIZES:
             continue
-        if any(_is_layer(inner) for inner in _with_bodies(node)) or not found.isdisjoint(reads(node)):
+        if any(_is_layer(inner) for inner in with_bodies(node)) or not found.isdisjoint(reads(node)):
             found.update(node.outputs)
     return found
 

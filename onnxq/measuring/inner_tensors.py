@@ -17,6 +17,7 @@ import onnx_ir as ir
 from onnxq.calibration.share_out import tensor_bytes
 from onnxq.calibration.tensor_statistics import TensorStatistics
 from onnxq.deciding.mask_reach import lowest_number
+from onnxq.graph.picking import picking, with_bodies
 from onnxq.graph.recognition.masks import before_softmax
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.values import is_constant
@@ -38,6 +39,8 @@ class InnerTensors:
     Attributes:
         unmatched: names of tensors that the quantized model has no more.
         rescaled: names of those that an algorithm has scaled in one of the models, so that they cannot be compared.
+        picked_from: names of those that the model picks from, see :mod:`onnxq.graph.picking`; what comes behind is left
+            out.
     """
 
     def __init__(self, first: ir.Model, second: ir.Model, options: Mapping[str, Any], *, optimize: bool = True) -> None:
@@ -47,6 +50,9 @@ class InnerTensors:
         seen, self._expected = _seen_by_readers(second), _seen_by_readers(first)
         self._quantized = {v.name for n in second.graph.all_nodes() if n.op_type in _GIVING for v in n.outputs}
         outputs = {value.name for value in first.graph.outputs}
+        picks = picking(first)
+        self.picked_from = picks.tensors if picks.nodes else ()
+        behind = {value.name for node in picks.nodes for inner in with_bodies(node) for value in inner.outputs}
         apart = rescaled_apart(first, second)
         self._producers: dict[str, ir.Value] = {}
         self._pairs: dict[str, str] = {}  # float tensor → where the quantized model shows it
@@ -54,7 +60,7 @@ class InnerTensors:
         self.rescaled: list[str] = []
         for value in _values(first):
             name = str(value.name)
-            if name in self._producers or value.dtype not in (None, ir.DataType.FLOAT):
+            if name in self._producers or name in behind or value.dtype not in (None, ir.DataType.FLOAT):
                 continue
             self._producers[name] = value
             if value.producer() is None:

@@ -81,7 +81,7 @@ def without_outputs(quantized: Quantized, own: Collection[str]) -> Quantized:
 
 
 def said_of(by: Picking) -> str:
-    """What is compared, as a note."""
+    """What is compared, as a hint."""
     if not by.outputs:
         return f"compared is what an ArgMax reads, too: {listed([repr(name) for name in by.tensors], _NAMED)}"
     outputs, tensors = (listed([repr(n) for n in names], _NAMED) for names in (sorted(by.outputs), by.tensors))

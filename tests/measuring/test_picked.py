@@ -71,7 +71,7 @@ def test_it_is_compared_by_what_is_picked_from() -> None:
     assert min(errors.sqnr for errors in made.verification.outputs.values()) > 25
     assert {"body", "second"} <= made.plan.quantized.keys()
     assert not [text for text in made.verification.warnings if "shape" in text or "no tensors" in text]
-    (note,) = (note for note in made.notes if "picked" in note)
+    (hint,) = (hint for hint in made.hints if "picked among" in hint)
     assert note.startswith("output 'found_boxes', 'found_scores': picked among many, ")
     assert note.endswith("compared is what is picked from, 'boxes', 'scores'")
 
@@ -160,3 +160,14 @@ def _shown(model: onnx.ModelProto, name: str, feeds: list[dict[str, np.ndarray]]
     copy.graph.output.append(onnx.helper.make_tensor_value_info(read, onnx.TensorProto.FLOAT, None))
     session = ort.InferenceSession(copy.SerializeToString(), providers=["CPUExecutionProvider"])
     return [np.asarray(session.run([read], feed)[0], np.float64) for feed in feeds]
+
+
+def test_compare_tells_what_is_picked_from() -> None:
+    model = detector()
+    made = onnxq.quantize(model, FEEDS, options=AUTO)
+    found = onnxq.compare(model, made, FEEDS)
+    shown = {tensor.tensor for tensor in found.tensors}
+    assert {"boxes", "scores"} <= shown and not {"found_boxes", "found_scores"} & shown
+    (said,) = (text for text in found.warnings if "picked" in text)
+    level = {tensor.tensor: f"'{tensor.tensor}' has {tensor.errors.sqnr:.1f} dB" for tensor in found.tensors}
+    assert level["boxes"] in said and level["scores"] in said
