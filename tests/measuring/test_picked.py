@@ -72,8 +72,8 @@ def test_it_is_compared_by_what_is_picked_from() -> None:
     assert {"body", "second"} <= made.plan.quantized.keys()
     assert not [text for text in made.verification.warnings if "shape" in text or "no tensors" in text]
     (hint,) = (hint for hint in made.hints if "picked among" in hint)
-    assert note.startswith("output 'found_boxes', 'found_scores': picked among many, ")
-    assert note.endswith("compared is what is picked from, 'boxes', 'scores'")
+    assert hint.startswith("output 'found_boxes', 'found_scores': picked among many, ")
+    assert hint.endswith("compared is what is picked from, 'boxes', 'scores'")
 
 
 def test_the_figures_are_those_of_these_tensors() -> None:
