@@ -54,7 +54,8 @@ six dimensions over one element, a Pad below 0 behind a Softmax, an LpPool side 
 to integers and one back leave fractions: ``onnxq check`` warns of them. One ConvTranspose with groups and
 output_padding ended the emulator. A Concat behind a shuffle of channels that no convolution feeds is wrong without a
 word, 4 dB, where the shuffle's Transpose has five dimensions: it is written with four. Wrong too is a Pad of channels
-behind a pool, a Resize, an LRN or a DepthToSpace that gives numbers below 0: a Concat takes its place.
+behind a pool, a Resize, an LRN or a DepthToSpace that gives numbers below 0: a Concat takes its place. One of samples
+with a Relu behind it, and one of channels and rows behind a pool, are left wrong.
 
 In 16 bits, what a whole graph computes may be far from what its operators compute one by one: where the HTP makes one
 operator of two, or computes a picture in strips. ``verify`` on the data shows it, ``verify --layers`` does not. Two

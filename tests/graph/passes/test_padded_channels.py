@@ -33,6 +33,8 @@ def pad(inputs: str, pads: list[int], sizes: str = "2, 3, 4", mode: str = "const
     [
         pad("x, pads", [0, 0, 0, 0, 2, 0]),
         pad("x, pads, number", [0, 0, 0, 0, 2, 0]),
+        pad("x, pads, number", [0, 1, 0, 0, 0, 0]),
+        pad("x, pads, number", [0, 1, 0, 0, 2, 0]),
         pad("x, pads, number, axes", [0, 2]),
         pad("x, pads, , axes", [0, 1]),
     ],
@@ -50,8 +52,10 @@ def test_the_numbers_and_names_stay(source: onnx.ModelProto) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        pad("x, pads", [0, 1, 0, 0, 1, 0]),  # in front as well
+        pad("x, pads", [0, 0, 1, 0, 0, 1]),
+        pad("x, pads", [1, 1, 0, 0, 0, 0]),
         pad("x, pads", [0, 0, 0, 0, 1, 1]),
+        pad("x, pads", [0, 3, 0, 0, -1, 0]),
         pad("x, pads", [0, 0, 0, 0, -1, 0]),
         pad("x, pads", [0, 0, 0, 0, 0, 0]),
         pad("x, pads", [0, 0, 0, 0, 1, 0], mode="edge"),
