@@ -28,6 +28,7 @@ from onnxq.deciding.rescue import POOR, TARGET
 from onnxq.deciding.saving import saving
 from onnxq.deciding.what_hurts import Raised, storable, to_relieve, to_rescue, to_widen, worst_kept, worst_level
 from onnxq.effort import learns
+from onnxq.graph.picking import PICKED_FROM
 from onnxq.measuring.chosen_rows import chosen_rows, rows_said
 from onnxq.measuring.judging import judged, lifts
 from onnxq.measuring.metrics import kept_signal
@@ -180,8 +181,9 @@ class _Mending:
 
     def advise(self) -> None:
         """That the layers kept float are those of many outputs."""
-        if self._rescued and len(self._judges) >= _MANY_OUTPUTS:
-            self._decider.hints.append(_MANY.format(len(self._judges)))
+        outputs = [v for v in self._decider.model.graph.outputs if v.name in self._judges and PICKED_FROM not in v.meta]
+        if self._rescued and len(outputs) >= _MANY_OUTPUTS:
+            self._decider.hints.append(_MANY.format(len(outputs)))
 
     def _not_worth(self) -> str:
         """What is left of the output that suffers most where integers save too little for that; else empty."""

@@ -48,28 +48,46 @@ def picking(model: ir.Model) -> Picking:
     """What a model picks from; nothing where layers with weights come behind, as in a detector of two stages.
 
     A TopK in front of what picks is a part of it. What reads a truth value, as of scores above a threshold, picks from
-    the numbers that it was computed from. An ArgMax picks too, but one of each row: its output is compared as well.
+    the numbers that it was computed from. An ArgMax picks one of each row: its own output is compared, and what it
+    reads as well; numbers that it picks elsewhere (the place of a joint, say) are not. What picks by numbers of no
+    layer, as a mask of the input, is no pick.
 
     Args:
         model: constants folded and types known.
     """
     nodes = list(model.graph)
-    picks = [node for node in nodes if _holds(node, _PICKS)]
-    largest = [node for node in nodes if node.op_type in _LARGEST and node.domain == ""]
+    of_layers = _of_layers(nodes)
+    able = [node for node in nodes if not of_layers.isdisjoint(reads(node))]
+    picks = [node for node in able if _holds(node, _PICKS)]
+    largest = [node for node in able if node.op_type in _LARGEST and node.domain == ""]
     if not picks and not largest:
         return Picking()
     before = _before(picks)
-    after, read = _behind(nodes, {*picks, *(node for node in nodes if node in before and _holds(node, {"TopK"}))})
-    behind = {value for node in after for value in node.outputs}
+    picks += [node for node in nodes if node in before and _holds(node, {"TopK"})]
+    elsewhere = [node for node in largest if any(map(_is_float_output, _outputs(_behind(nodes, {node})[0])))]
+    after, read = _behind(nodes, {*picks, *elsewhere})
+    if not after:
+        after, read = _behind(nodes, set(picks))
+    behind = _outputs(after)
     found = _numbers(value for value in read if value not in behind)
     for node in largest:
         if node not in after and _behind(nodes, {node})[0]:
             found |= {value for value in _numbers(node.inputs[:1]) if not value.is_graph_output()}
-    found &= _of_layers(nodes)
+    found &= of_layers
     found = {value for value in found if not _shows_the_same(value, found)}
     tensors = [value.name for node in nodes for value in node.outputs if value in found and value.name]
-    outputs = frozenset(value.name or "" for value in model.graph.outputs if value in behind)
+    only = _outputs(_behind(nodes, set(picks))[0]) if picks else set()
+    left = [v for v in model.graph.outputs if v in behind and (v in only or _is_float_output(v))]
+    outputs = frozenset(value.name or "" for value in left)
     return Picking(tuple(tensors), outputs, frozenset(after)) if tensors else Picking()
+
+
+def _outputs(nodes: Iterable[ir.Node]) -> set[ir.Value]:
+    return {value for node in nodes for value in node.outputs}
+
+
+def _is_float_output(value: ir.Value) -> bool:
+    return value.is_graph_output() and value.dtype in _FLOATS
 
 
 def sized_by_numbers(model: ir.Model) -> set[ir.Node]:

@@ -31,6 +31,7 @@ ARRAYS = {
     "first": np.array([0]),
     "column": np.array([1]),
     "half": f32(0.5),
+    "all": np.array([-1]),
     "as_column": np.array([1, 64, 1]),
     "row": normal(1, 4, seed=6),
     "many": np.array([32]),
@@ -107,6 +108,29 @@ def test_an_argmax_whose_choice_a_layer_reads_is_none() -> None:
         picked(
             "float[1, 64, 4] y",
             "a = ArgMax <axis = 1> (sr) c = Cast <to = 1> (a) e = Reshape (c, as_column) y = MatMul (e, row)",
+        )
+        == Picking()
+    )
+
+
+def test_what_an_argmax_picks_elsewhere_is_not_compared() -> None:
+    """As a pose's joints: the place of the largest in one map, and numbers of another there."""
+    found = picked(
+        "float[1, 4] y, int64[1] best",
+        """high = ReduceMax <axes = [1], keepdims = 0> (sr)
+        best = ArgMax <axis = 1, keepdims = 0> (high)
+        flat = Squeeze (boxes, first)
+        y = Gather <axis = 0> (flat, best)""",
+    )
+    assert found.tensors == ("high", "flat") and found.outputs == {"y"}
+
+
+def test_what_picks_by_the_input_alone_is_none() -> None:
+    assert (
+        picked(
+            "float[K] y",
+            "z = Reshape (x, all) big = Greater (z, half) nz = NonZero (big) at = Transpose <perm = [1, 0]> (nz) "
+            "m = Reshape (boxes, all) y = GatherND (m, at)",
         )
         == Picking()
     )
