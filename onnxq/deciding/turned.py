@@ -2,7 +2,8 @@
 
 A transformer adds to the same channels from its first block to its last, a few of which grow far beyond the others: no
 other model gains as much by :mod:`onnxq.algorithms.rotate`. Models without a normalization in between seldom gain, and
-are tried only where the result is poor.
+are tried only where the result is poor and for onnxruntime: for all 19 targets of an EfficientNet-Lite0 the trials took
+twice the time of everything else (26 of 39 CPU s), and none gained.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def turned(first: Quantized, decider: Decider, draft: FloatDraft) -> tuple[Quant
     if not streams:
         return None
     before = score_of(first, judges, options)
-    if before.worst >= _POOR:
+    if before.worst >= _POOR or not decider.target.at_home:
         streams = [stream for stream in streams if stream.scalings]
     if not streams:
         return None

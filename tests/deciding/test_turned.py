@@ -68,6 +68,15 @@ def test_others_are_turned_only_where_the_result_is_poor(bits: int, turned: bool
     assert ("rotate" in made.recipe) is turned, made.notes
 
 
+@pytest.mark.parametrize("target", ["qnn", "snpe"])
+def test_others_are_turned_for_onnxruntime_alone(target: str) -> None:
+    """Where several targets are asked for, trials that seldom gain would take most of the time."""
+    model, feeds = bottlenecks(outliers=True), images(1, 3, 8, 8, samples=24)
+    made = quantize(model, feeds, backend=target, options=Options(placement="all", weight_bits=4))
+    assert made.verification is not None and made.verification.worst is not None
+    assert made.verification.worst[1].sqnr < 20 and "rotate" not in made.recipe
+
+
 def test_effort_fast_and_algorithms_of_ones_own_turn_nothing() -> None:
     model, feeds = blocks(outlier=40.0), images(1, 16, 12, samples=24)
     for options in (Options(placement="all", effort="fast"), Options(placement="all", algorithms=ALONE)):
