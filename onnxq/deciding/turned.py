@@ -41,11 +41,12 @@ def turned(first: Quantized, decider: Decider, draft: FloatDraft) -> tuple[Quant
     kept, options = draft.statistics.kept, decider.options
     judges = list({sample.index: sample for sample in (*held_back(kept), *to_judge_by(kept))}.values())
     streams = quantized_streams(decider.model, first.plan) if judges else []
-    if not streams:
+    normalized = [stream for stream in streams if stream.scalings]
+    if not (streams if decider.target.at_home else normalized):
         return None
     before = score_of(first, judges, options)
     if before.worst >= _POOR or not decider.target.at_home:
-        streams = [stream for stream in streams if stream.scalings]
+        streams = normalized
     if not streams:
         return None
     trial = FloatDraft(decider.model.clone(), decider.target, options, draft.statistics, keep_float=draft.keep_float)
