@@ -11,6 +11,7 @@ from onnxq.errors import OnnxqError
 from onnxq.graph.note import Note
 from onnxq.graph.pieces import reads
 from onnxq.graph.shapes import infer_shapes
+from onnxq.graph.shown import show
 from onnxq.graph.traverse import all_graphs
 from onnxq.ort.session import Session
 
@@ -63,8 +64,7 @@ def _showing(model: ir.Model, graph: ir.Graph, values: Sequence[ir.Value]) -> ir
     """
     if graph is model.graph:
         shown = model.clone()
-        wanted = {value.name for value in values}
-        shown.graph.outputs.extend(v for node in shown.graph for v in node.outputs if v.name in wanted)
+        show(shown, [value.name or "" for value in values])
         return shown
     made = {value for node in graph for value in node.outputs}
     read = dict.fromkeys(value for node in graph for value in reads(node) if value not in made)

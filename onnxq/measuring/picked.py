@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.console.terminal import listed
 from onnxq.graph.picking import PICKED_FROM, Picking, picking
+from onnxq.graph.shown import show
 from onnxq.quantized import Quantized
 
 __all__ = ["as_compared", "compared_by", "said_of", "with_outputs", "without_outputs"]
@@ -41,10 +42,8 @@ def with_outputs(model: ir.Model, statistics: Statistics, by: Picking) -> tuple[
         by: what :func:`compared_by` gave.
     """
     made = model.clone()
-    wanted = set(by.tensors) - {value.name for value in made.graph.outputs}
-    for value in [value for node in made.graph for value in node.outputs if value.name in wanted]:
+    for value in show(made, by.tensors):
         value.meta[PICKED_FROM] = True
-        made.graph.outputs.append(value)
 
     def judged(sample: KeptSample) -> KeptSample:
         own = {name: values for name, values in sample.outputs.items() if name not in by.outputs}

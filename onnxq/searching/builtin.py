@@ -6,7 +6,8 @@ model is judged by its error: 1 - noise / signal at the worst float output, of w
 and hides the error; a drop of 0.01 is an SQNR of 20 dB, 0.001 one of 30 dB. The float model has 1 either way.
 
 A sample whose output has another shape than the float model's counts as wrong: all its rows, or an error of twice the
-signal.
+signal. Of a model that picks among what it has computed, as a detector does, the tensors that it picks from are judged
+in place of what it picked, see :mod:`onnxq.graph.picking`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxq.backend import Backend
 from onnxq.calibration.data import open_data
 from onnxq.calibration.roles import to_judge_by
 from onnxq.calibration.statistics import KeptSample, Statistics
@@ -29,6 +31,7 @@ from onnxq.graph.files.load import load
 from onnxq.measuring.chosen_rows import chosen_rows
 from onnxq.measuring.metrics import kept_signal
 from onnxq.measuring.outputs import NONE, errors_of
+from onnxq.measuring.picked import compared_by, with_outputs
 from onnxq.notes.other_shapes import rows_depend
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.session import InputInfo, Session, inputs_of
@@ -58,13 +61,15 @@ def agreement_metric(
     outputs: Iterable[InputInfo],
     pairs: Callable[[], Iterable[tuple[Arrays, Arrays]]],
     rows: Mapping[str, int] = NONE,
+    shown: Sequence[str] = (),
 ) -> Metric:
     """The measure that fits a model.
 
     Args:
-        outputs: the model's outputs.
-        pairs: gives feeds with the float model's outputs, the same ones each time.
+        outputs: what is judged: the model's outputs, or other tensors in place of some.
+        pairs: gives feeds with what the float model gives of these, the same each time.
         rows: see :func:`onnxq.measuring.chosen_rows.chosen_rows`.
+        shown: those of ``outputs`` that are tensors inside the model.
     """
     known = list(outputs)
     if not any(info.dtype.kind == "f" for info in known):
@@ -79,7 +84,7 @@ def agreement_metric(
     said: set[str] = set()
 
     def measure(run: Run) -> float:
-        value, reshaped = function(run, pairs())
+        value, reshaped = function(run.showing(shown) if shown else run, pairs())
         if reshaped and not said:
             said.update(reshaped)
             _log.warning("%s", rows_depend(reshaped))
@@ -91,6 +96,7 @@ def agreement_metric(
 def agreement(
     model: Source,
     prepared: Prepared,
+    target: Backend,
     statistics: Statistics,
     eval_data: Any,
     image: ImageOptions | None,
@@ -104,6 +110,7 @@ def agreement(
     Args:
         model: the float model as it was given.
         prepared: the same, normalized.
+        target: what is searched for.
         statistics: with the samples held back.
         eval_data: data to compare on, or None.
         image: how to read pictures, where these are a folder of them.
@@ -113,23 +120,28 @@ def agreement(
     Raises:
         DataError: there is nothing to compare on, or it can be read only once.
     """
-    session = Session(load(model), providers=options.providers, custom_op_library=options.custom_op_library)
+    fitted = prepared.for_target(target, options)[0]
+    by = compared_by(fitted, statistics)
+    shown, judging = with_outputs(fitted, statistics, by) if by.tensors else (load(model), statistics)
+    session = Session(shown, providers=options.providers, custom_op_library=options.custom_op_library)
+    outputs = [info for info in session.outputs if info.name not in by.outputs]
     rows = chosen_rows(prepared.model)
     if eval_data is None:
-        held = to_judge_by(statistics.kept)
+        held = to_judge_by(judging.kept)
         if not held:
             raise DataError("no sample could be held back to compare on", hint="Give a metric or evaluation data")
-        _tell_of_few(session.outputs, held, max_drop)
-        return agreement_metric(session.outputs, lambda: ((sample.feeds, sample.outputs) for sample in held), rows)
+        _tell_of_few(outputs, held, max_drop)
+        return agreement_metric(outputs, lambda: ((sample.feeds, sample.outputs) for sample in held), rows, by.tensors)
     feeds = open_data(eval_data, inputs_of(prepared.model), image=image)
     if not feeds.repeatable:
         raise DataError("the evaluation data can be read only once", hint="Give a list, a file or a function")
+    names = [info.name for info in outputs]
 
     def pairs() -> Iterator[tuple[Arrays, Arrays]]:
         for feed in feeds:
-            yield feed, session.run(feed)
+            yield feed, session.run(feed, names)
 
-    return agreement_metric(session.outputs, pairs, rows)
+    return agreement_metric(outputs, pairs, rows, by.tensors)
 
 
 def _tell_of_few(outputs: Iterable[InputInfo], held: Sequence[KeptSample], max_drop: float) -> None:

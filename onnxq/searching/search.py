@@ -142,7 +142,7 @@ def search(
             _keep_baseline(state, judge, run_of(source, options))  # before hours of work
         known = _kept(state, lambda: given or calibrate(model, data, options=options, image=image, reporter=reporter))
     if judge is None:
-        judge = agreement(model, prepared, known, eval_data, eval_image, options, max_drop)
+        judge = agreement(model, prepared, target, known, eval_data, eval_image, options, max_drop)
         state.baseline = judge.baseline
     assert state.baseline is not None  # set above, or read
     trials = Trials(source, backend, known, judge, state.baseline, max_drop, state, place.name, deadline)

@@ -20,9 +20,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.errors import MetricError, OnnxqError
+from onnxq.errors import ExecutionError, MetricError, OnnxqError
+from onnxq.graph.files.load import load
+from onnxq.graph.shown import show
 from onnxq.ort.session import Session
 from onnxq.user_code import at_home, function_of, split_name
 
@@ -37,6 +40,7 @@ class Run:
         providers: execution providers of onnxruntime.
         custom_op_library: shared library with the model's custom operators.
         optimize: with onnxruntime's graph optimizations; only for models that onnxruntime is the target of.
+        shown: names of tensors inside the model, of its main graph, that it gives besides its outputs.
 
     Attributes:
         path: the file, for code that opens models itself.
@@ -50,9 +54,11 @@ class Run:
         providers: Sequence[str] | None = None,
         custom_op_library: str | None = None,
         optimize: bool = True,
+        shown: Sequence[str] = (),
     ) -> None:
         self.path, self.optimize = os.fspath(path), optimize
         self._providers, self._library = providers, custom_op_library
+        self._shown = tuple(shown)
         self._session: Session | None = None
 
     def __call__(self, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -69,9 +75,33 @@ class Run:
         """
         if self._session is None:  # a metric may want the path alone
             self._session = Session(
-                self.path, optimize=self.optimize, providers=self._providers, custom_op_library=self._library
+                self._source(), optimize=self.optimize, providers=self._providers, custom_op_library=self._library
             )
         return self._session.run(feeds)
+
+    def showing(self, tensors: Sequence[str]) -> Run:
+        """The same model, which gives tensors inside it besides its outputs.
+
+        Args:
+            tensors: names, of its main graph.
+        """
+        return Run(
+            self.path,
+            providers=self._providers,
+            custom_op_library=self._library,
+            optimize=self.optimize,
+            shown=tensors,
+        )
+
+    def _source(self) -> str | ir.Model:
+        if not self._shown:
+            return self.path
+        model = load(self.path)
+        show(model, self._shown)
+        missing = set(self._shown) - {value.name for value in model.graph.outputs}
+        if missing:
+            raise ExecutionError(f"there is no tensor {min(missing)!r} to compare", where=self.path)
+        return model
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 
 import onnxq
@@ -15,50 +14,8 @@ from onnxq import Options
 from onnxq.calibration.collect import collect
 from onnxq.graph.files.load import load
 from tests.contract import quantize_checked
-from tests.models import build, f32, images, normal
-
-CORNERS = np.stack(np.meshgrid(np.arange(8), np.arange(8)), -1).reshape(1, 64, 2).astype(np.float32)
-
-
-def detector() -> onnx.ModelProto:
-    """Boxes around points of a grid, most of whose scores are all but equal."""
-    return build(
-        """(float[1, 16, 8, 8] x) => (float[K, 4] found_boxes, float[K] found_scores) {
-            [body] f = Conv <pads = [1, 1, 1, 1]> (x, w)
-            r = Relu (f)
-            [second] g = Conv <pads = [1, 1, 1, 1]> (r, v)
-            q = Relu (g)
-            [size] b = Conv (q, wb)
-            sizes = Reshape (b, as_sizes)
-            near = Abs (sizes)
-            low = Sub (corners, near)
-            high = Add (corners, near)
-            boxes = Concat <axis = 2> (low, high)
-            [score] s = Conv (q, ws)
-            logits = Reshape (s, as_scores)
-            scores = Sigmoid (logits)
-            at = NonMaxSuppression (boxes, scores, most, overlap, least)
-            which = Gather <axis = 1> (at, two)
-            flat = Squeeze (boxes, zero)
-            found_boxes = Gather <axis = 0> (flat, which)
-            row = Reshape (scores, all)
-            found_scores = Gather <axis = 0> (row, which)
-        }""",
-        w=normal(16, 16, 3, 3),
-        v=normal(16, 16, 3, 3, seed=4),
-        wb=normal(2, 16, 1, 1, seed=1),
-        ws=normal(1, 16, 1, 1, seed=2),
-        as_sizes=np.array([1, 64, 2]),
-        as_scores=np.array([1, 1, 64]),
-        corners=CORNERS,
-        most=np.array([20]),
-        overlap=f32([0.5]),
-        least=f32([0.5]),
-        two=np.array(2),
-        zero=np.array([0]),
-        all=np.array([-1]),
-    )
-
+from tests.models import images
+from tests.picking_nets import detector, labels, picked_from
 
 FEEDS = list(images(1, 16, 8, 8, samples=24))
 AUTO = Options(placement="compute")
@@ -82,7 +39,7 @@ def test_the_figures_are_those_of_these_tensors() -> None:
     model = detector()
     made = onnxq.quantize(model, feeds, options=AUTO)
     for name in ("boxes", "scores"):
-        expected, got = (_shown(proto, name, feeds) for proto in (model, ir.to_proto(made.rendered())))
+        expected, got = (picked_from(proto, name, feeds) for proto in (model, ir.to_proto(made.rendered())))
         noise = sum(float(np.square(a - b).sum()) for a, b in zip(expected, got, strict=True))
         signal = sum(float(np.square(a).sum()) for a in expected)
         assert made.verification is not None
@@ -123,20 +80,6 @@ def test_effort_best_and_algorithms_judge_by_it() -> None:
     assert best.verification.worst[1].sqnr > plain.verification.worst[1].sqnr + 1
 
 
-def labels() -> onnx.ModelProto:
-    """A picture's places told apart, and nothing else."""
-    return build(
-        """(float[1, 16, 8, 8] x) => (int64[1, 8, 8] y) {
-            [body] f = Conv <pads = [1, 1, 1, 1]> (x, w)
-            r = Relu (f)
-            [second] logits = Conv <pads = [1, 1, 1, 1]> (r, v)
-            y = ArgMax <axis = 1, keepdims = 0> (logits)
-        }""",
-        w=normal(16, 16, 3, 3),
-        v=normal(5, 16, 3, 3, seed=4),
-    )
-
-
 def test_what_an_argmax_reads_is_compared_beside_its_output() -> None:
     made = quantize_checked(labels(), FEEDS, AUTO).quantized
     assert made.verification is not None and set(made.verification.outputs) == {"logits", "y"}
@@ -149,17 +92,6 @@ def test_what_an_argmax_reads_is_not_kept_where_it_would_cost_samples() -> None:
     for budget, compared in ((1 << 30, True), (1 << 17, False)):
         kept = collect(load(labels()), [], FEEDS, keep=len(FEEDS), keep_bytes=budget).kept
         assert len(kept) == len(FEEDS) and all(bool(sample.picked) is compared for sample in kept)
-
-
-def _shown(model: onnx.ModelProto, name: str, feeds: list[dict[str, np.ndarray]]) -> list[np.ndarray]:
-    """What NonMaxSuppression reads in place of a tensor of the float model."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    (node,) = (node for node in copy.graph.node if node.op_type == "NonMaxSuppression")
-    read = node.input[0 if name == "boxes" else 1]
-    copy.graph.output.append(onnx.helper.make_tensor_value_info(read, onnx.TensorProto.FLOAT, None))
-    session = ort.InferenceSession(copy.SerializeToString(), providers=["CPUExecutionProvider"])
-    return [np.asarray(session.run([read], feed)[0], np.float64) for feed in feeds]
 
 
 def test_compare_tells_what_is_picked_from() -> None:
