@@ -3,13 +3,15 @@
 The reference is onnxruntime without any optimization, which computes QuantizeLinear and DequantizeLinear as they are
 defined; for a float model with a table beside it, onnxq's own simulation of the two, run in the same way. Where no
 runtime computes, that simulation is compared with the float model inside the artifact; where one does, both are, and
-what the runtime loses no more than the simulation is no fault of it.
+what the runtime loses no more than the simulation is no fault of it. Of a model that picks among what it has computed,
+the tensors that it picks from are compared in place of what it picked: a copy of it that has them as outputs is run.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,12 +27,16 @@ from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import OptionError, VerificationError
 from onnxq.given.artifact import no_quantizers, read_artifact, rewritten_before, written_file
 from onnxq.graph.files.load import load
-from onnxq.graph.shapes import forget_shapes
+from onnxq.graph.files.save import save
+from onnxq.graph.picking import Picking, picking
+from onnxq.graph.shapes import forget_shapes, infer_shapes
 from onnxq.integer_operators import quantizing
 from onnxq.locations import find_artifact
+from onnxq.measuring.as_read import show_as_read
 from onnxq.measuring.layerwise import LayerAgreement, compare_layers, require_layers
 from onnxq.measuring.loss import Loss, losses
 from onnxq.measuring.metrics import Errors
+from onnxq.measuring.picked import said_of
 from onnxq.measuring.run_in_float import run_in_float
 from onnxq.measuring.side_by_side import errors_between, plain_outputs, steps_between, steps_of
 from onnxq.options import ImageOptions
@@ -100,6 +106,7 @@ def verify(
     if layers:
         require_layers(model, data=data is not None)
     form, quantized = read_artifact(path, target)
+    by = _shown(model, quantized.model) if form == "onnx" else Picking()
     feeds = []
     if data is not None:
         wanted = _SAMPLES if samples is None else samples
@@ -107,18 +114,21 @@ def verify(
     if runtime is not None and runtime.one_shape:
         _require_one_shape(runtime, feeds)
     asked = None if runtime is None else _Asked(runtime, feeds, timeout, reporter)
-    seen = Examination("", "") if asked is None else asked.whole(path)
+    seen = Examination("", "") if asked is None else asked.whole(path, model if by.tensors else None)
     by_layer, missing = asked.by_layer(model) if asked is not None and layers else ((), None)
     with reporter.phase("run in onnxruntime", total=len(feeds)) as advance:
         simulated = plain_outputs(model if form == "onnx" else _rendered(quantized), feeds, advance)
     floats = plain_outputs(quantized.model, feeds, lambda _: None)
     if runtime is not None and runtime.runs:
-        figures = _against_simulation(runtime, seen.outputs, simulated, floats, steps_of(quantized))
+        computed = _but(by.outputs, seen.outputs)
+        figures = _against_simulation(runtime, computed, _but(by.outputs, simulated), floats, steps_of(quantized))
         if quantizing(quantized.model):
             figures = replace(figures, against_float={})
     else:
-        figures = _against_float(target, runtime, simulated, floats, rounded=bool(quantizing(quantized.model)))
+        rounded = bool(quantizing(quantized.model))
+        figures = _against_float(target, runtime, _but(by.outputs, simulated), floats, rounded=rounded)
     in_float = run_in_float(quantized.plan, runtime.title, seen.integer, seen.floating) if runtime is not None else []
+    said = [said_of(by)] if by.tensors else []
     return Agreement(
         backend=backend,
         artifact=path,
@@ -131,12 +141,34 @@ def verify(
         against_float=figures.against_float,
         integer=seen.integer,
         floating=seen.floating,
-        remarks=(*seen.remarks, *in_float, *no_quantizers(quantized, model)),
+        remarks=(*seen.remarks, *in_float, *no_quantizers(quantized, model), *said),
         tensors=len(quantized.qparams),
         layers=by_layer,
         layers_missing=missing,
         steps=runtime.steps if runtime is not None else 0,
     )
+
+
+def _shown(model: ir.Model, inside: ir.Model) -> Picking:
+    """What an artifact picks from, which becomes outputs of it and of the float model inside where both have all of it.
+
+    Args:
+        model: the artifact, changed in place.
+        inside: the float model, changed in place.
+    """
+    infer_shapes(inside)
+    by = picking(inside)
+    made = {value.name for node in model.graph for value in node.outputs}
+    if not made.issuperset(by.tensors):
+        return Picking()
+    for each in (model, inside):
+        show_as_read(each, by.tensors)
+    return by
+
+
+def _but(names: Collection[str], outputs: Sequence[Arrays]) -> list[Arrays]:
+    """Outputs without some."""
+    return [{name: values for name, values in sample.items() if name not in names} for sample in outputs]
 
 
 def _require_one_shape(runtime: Runtime, feeds: Sequence[Arrays]) -> None:
@@ -225,8 +257,11 @@ class _Asked:
     timeout: float
     reporter: Reporter
 
-    def whole(self, path: Path) -> Examination:
-        """The whole model in the runtime."""
+    def whole(self, path: Path, shown: ir.Model | None) -> Examination:
+        """The whole model in the runtime; ``shown``: a copy of it with more outputs, to be run in its place."""
+        if shown is not None and self.runtime.runs:
+            with tempfile.TemporaryDirectory(prefix="onnxq-", ignore_cleanup_errors=True) as name:
+                return self.whole(save(shown, Path(name) / path.name)[0], None)
         title, count = self.runtime.title, len(self.feeds)
         if not (count and self.runtime.runs):
             with self.reporter.phase(f"load in {title}", total=1, unit="models") as advance:

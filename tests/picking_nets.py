@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -67,12 +68,17 @@ def labels() -> onnx.ModelProto:
     )
 
 
-def picked_from(model: onnx.ModelProto, name: str, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[np.ndarray]:
+def picked_from(
+    model: onnx.ModelProto | Path, name: str, feeds: Sequence[Mapping[str, np.ndarray]], *, optimize: bool = True
+) -> list[np.ndarray]:
     """What NonMaxSuppression reads in place of a tensor of the float model."""
     copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy.CopyFrom(onnx.load(model) if isinstance(model, Path) else model)
     (node,) = (node for node in copy.graph.node if node.op_type == "NonMaxSuppression")
     read = node.input[0 if name == "boxes" else 1]
     copy.graph.output.append(onnx.helper.make_tensor_value_info(read, onnx.TensorProto.FLOAT, None))
-    session = ort.InferenceSession(copy.SerializeToString(), providers=["CPUExecutionProvider"])
+    options = ort.SessionOptions()
+    if not optimize:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(copy.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return [np.asarray(session.run([read], feed)[0], np.float64) for feed in feeds]

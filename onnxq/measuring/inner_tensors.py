@@ -21,6 +21,7 @@ from onnxq.graph.picking import picking, with_bodies
 from onnxq.graph.recognition.masks import before_softmax
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.values import is_constant
+from onnxq.measuring.as_read import as_read
 from onnxq.measuring.comparison import TensorErrors
 from onnxq.measuring.metrics import ErrorMeter, Errors
 from onnxq.measuring.paired import Pair, PairedTensors, paired_tensors
@@ -149,19 +150,5 @@ def _seen_by_readers(model: ir.Model) -> dict[str, str]:
     for value in (*model.graph.inputs, *(v for node in model.graph.all_nodes() for v in node.outputs)):
         if not value.name or is_constant(value):
             continue
-        result[value.name] = value.name
-        for use in value.uses():
-            if use.idx == 0 and (shown := _behind(use.node)) is not None:
-                result[value.name] = shown
+        result[value.name] = as_read(value).name or ""
     return result
-
-
-def _behind(node: ir.Node) -> str | None:
-    """Name of the float tensor behind a quantizer node, None if the node is no quantizer."""
-    if node.op_type in ("FakeQuantize", "NNIEQuantize"):
-        return node.outputs[0].name
-    if node.op_type == "QuantizeLinear":
-        for use in node.outputs[0].uses():
-            if use.idx == 0 and use.node.op_type == "DequantizeLinear":
-                return use.node.outputs[0].name
-    return None

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from onnxq.errors import ExecutionError, MetricError, OnnxqError
 from onnxq.graph.files.load import load
-from onnxq.graph.shown import show
+from onnxq.measuring.as_read import show_as_read
 from onnxq.ort.session import Session
 from onnxq.user_code import at_home, function_of, split_name
 
@@ -80,7 +80,7 @@ class Run:
         return self._session.run(feeds)
 
     def showing(self, tensors: Sequence[str]) -> Run:
-        """The same model, which gives tensors inside it besides its outputs.
+        """The same model, which gives tensors inside it besides its outputs, as their readers see them.
 
         Args:
             tensors: names, of its main graph.
@@ -97,7 +97,7 @@ class Run:
         if not self._shown:
             return self.path
         model = load(self.path)
-        show(model, self._shown)
+        show_as_read(model, self._shown)
         missing = set(self._shown) - {value.name for value in model.graph.outputs}
         if missing:
             raise ExecutionError(f"there is no tensor {min(missing)!r} to compare", where=self.path)
