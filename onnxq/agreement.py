@@ -37,6 +37,9 @@ class Agreement:
         against_float: output → what it loses against the float model inside; empty where no runtime computed.
         integer: operators that the runtime computes in integers.
         floating: operators that it computes in float.
+        speedup: the float model's time over the artifact's in the runtime, one thread of this machine; None where it
+            was not timed.
+        timed: what else there is to say of these times.
         remarks: what else the runtime said.
         tensors: number of tensors with a scale.
         layers: the integers of every tensor, each layer computed from equal ones; empty where not asked for.
@@ -55,6 +58,8 @@ class Agreement:
     against_float: Mapping[str, Loss] = field(default_factory=dict)
     integer: tuple[str, ...] = ()
     floating: tuple[str, ...] = ()
+    speedup: float | None = None
+    timed: str = ""
     remarks: tuple[str, ...] = ()
     tensors: int = 0
     layers: tuple[LayerAgreement, ...] = ()
@@ -125,6 +130,8 @@ class Agreement:
             "against_float": {name: loss.to_dict() for name, loss in self.against_float.items()},
             "integer": list(self.integer),
             "floating": list(self.floating),
+            "speedup": jsonable(self.speedup) if self.speedup is not None else None,
+            "timed": self.timed,
             "remarks": list(self.remarks),
             "layers": [layer.to_dict() for layer in self.layers],
             "layers_missing": self.layers_missing,

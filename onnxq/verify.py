@@ -10,10 +10,8 @@ the tensors that it picks from are compared in place of what it picked: a copy o
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
@@ -24,16 +22,16 @@ from onnxq.agreement import Agreement
 from onnxq.backend import Backend
 from onnxq.calibration.data import open_data
 from onnxq.console.progress import Reporter, Silent
-from onnxq.errors import OptionError, VerificationError
+from onnxq.errors import OptionError
 from onnxq.given.artifact import no_quantizers, read_artifact, rewritten_before, written_file
 from onnxq.graph.files.load import load
-from onnxq.graph.files.save import save
 from onnxq.graph.picking import Picking, picking
 from onnxq.graph.shapes import forget_shapes, infer_shapes
 from onnxq.integer_operators import quantizing
 from onnxq.locations import find_artifact
 from onnxq.measuring.as_read import show_as_read
-from onnxq.measuring.layerwise import LayerAgreement, compare_layers, require_layers
+from onnxq.measuring.in_runtime import InRuntime
+from onnxq.measuring.layerwise import require_layers
 from onnxq.measuring.loss import Loss, losses
 from onnxq.measuring.metrics import Errors
 from onnxq.measuring.picked import said_of
@@ -46,7 +44,6 @@ from onnxq.prepare import backend_named
 from onnxq.quantized import Quantized
 from onnxq.read import read
 from onnxq.render.formats import write_rendered
-from onnxq.runtimes.child import examine
 from onnxq.runtimes.runtime import Examination, Runtime
 
 __all__ = ["TIMEOUT", "can_be_read", "verify"]
@@ -113,8 +110,11 @@ def verify(
         feeds = [dict(f) for f in open_data(data, inputs_of(model), image=image, samples=wanted)]
     if runtime is not None and runtime.one_shape:
         _require_one_shape(runtime, feeds)
-    asked = None if runtime is None else _Asked(runtime, feeds, timeout, reporter)
-    seen = Examination("", "") if asked is None else asked.whole(path, model if by.tensors else None)
+    asked = None if runtime is None else InRuntime(runtime, feeds, timeout, reporter)
+    seen = Examination("", "")
+    if asked is not None:
+        beside = None if quantizing(quantized.model) else quantized.model
+        seen = asked.whole(path, shown=model if by.tensors else None, beside=beside)
     by_layer, missing = asked.by_layer(model) if asked is not None and layers else ((), None)
     with reporter.phase("run in onnxruntime", total=len(feeds)) as advance:
         simulated = plain_outputs(model if form == "onnx" else _rendered(quantized), feeds, advance)
@@ -141,6 +141,8 @@ def verify(
         against_float=figures.against_float,
         integer=seen.integer,
         floating=seen.floating,
+        speedup=seen.times[0] / seen.times[1] if seen.times is not None else None,
+        timed=seen.timed,
         remarks=(*seen.remarks, *in_float, *no_quantizers(quantized, model), *said),
         tensors=len(quantized.qparams),
         layers=by_layer,
@@ -246,44 +248,6 @@ def _runtime_of(target: Backend, *, simulation: bool, layers: bool) -> Runtime |
         why = "only compiles" if runtime is not None else "is not asked" if simulation else "cannot be installed"
         raise OptionError(f"layers are compared in a runtime, and that of {target.name} {why}", hint="Leave it out")
     return runtime
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A runtime and the samples that it is asked for; ``timeout`` in seconds."""
-
-    runtime: Runtime
-    feeds: list[dict[str, NDArray[Any]]]
-    timeout: float
-    reporter: Reporter
-
-    def whole(self, path: Path, shown: ir.Model | None) -> Examination:
-        """The whole model in the runtime; ``shown``: a copy of it with more outputs, to be run in its place."""
-        if shown is not None and self.runtime.runs:
-            with tempfile.TemporaryDirectory(prefix="onnxq-", ignore_cleanup_errors=True) as name:
-                return self.whole(save(shown, Path(name) / path.name)[0], None)
-        title, count = self.runtime.title, len(self.feeds)
-        if not (count and self.runtime.runs):
-            with self.reporter.phase(f"load in {title}", total=1, unit="models") as advance:
-                seen = examine(self.runtime, path, self.feeds, timeout=self.timeout, advance=lambda done: advance(0))
-                advance(1)
-            return seen
-        with self.reporter.phase(f"load and run in {title}", total=count) as advance:
-            seen = examine(self.runtime, path, self.feeds, timeout=self.timeout, advance=advance)
-            advance(count)
-        return seen
-
-    def by_layer(self, model: ir.Model) -> tuple[tuple[LayerAgreement, ...], str | None]:
-        """Every layer from equal integers, or none and why there are none."""
-        found: tuple[LayerAgreement, ...] = ()
-        missing = None
-        with self.reporter.phase(f"layer by layer in {self.runtime.title}", total=1, unit="models") as advance:
-            try:
-                found = compare_layers(model, self.runtime, self.feeds, timeout=self.timeout)
-            except VerificationError as error:
-                missing = error.what
-            advance(1)
-        return found, missing
 
 
 def can_be_read(quantized: Quantized) -> bool:

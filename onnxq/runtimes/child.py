@@ -2,13 +2,15 @@
 
 The script of a runtime is called as ``python WORKER REQUEST``, REQUEST a JSON file::
 
-    {"model": path, "inputs": [names], "samples": [paths], "results": folder, "options": {...}}
+    {"model": path, "beside": path, "inputs": [names], "samples": [paths], "results": folder, "options": {...}}
 
-A sample is an ``.npz`` file with the arrays ``0``, ``1`` ... of the inputs, bfloat16 and 8-bit floats as float32. The
-script writes ``report.json`` into the results folder: ``version``, the names ``outputs``, lists of strings ``integer``,
-``floating``, ``remarks``, ``files``. Where it computes it also writes ``0.npz``, ``1.npz`` ... with the arrays ``0``,
-``1`` ... of the outputs. Called as ``python WORKER --version`` it prints the version. Exit code 3 says that the runtime
-is not installed, 4 that it refuses the model, with the reason on the last line of stderr.
+``beside`` is a model to be timed beside the first one, on one thread, or null. A sample is an ``.npz`` file with the
+arrays ``0``, ``1`` ... of the inputs, bfloat16 and 8-bit floats as float32. The script writes ``report.json`` into the
+results folder: ``version``, the names ``outputs``, lists of strings ``integer``, ``floating``, ``remarks``, ``files``,
+and where it was timed the two ``times`` in seconds, with what is to be said of them, ``timed``. Where it computes it
+also writes ``0.npz``, ``1.npz`` ... with the arrays ``0``, ``1`` ... of the outputs. Called as ``python WORKER
+--version`` it prints the version. Exit code 3 says that the runtime is not installed, 4 that it refuses the model, with
+the reason on the last line of stderr.
 """
 
 from __future__ import annotations
@@ -91,6 +93,7 @@ def examine(
     model: Path,
     samples: Sequence[Mapping[str, NDArray[Any]]] = (),
     *,
+    beside: Path | None = None,
     timeout: float = 900.0,
     advance: Callable[[int], None] = lambda done: None,
     **options: Any,
@@ -101,6 +104,7 @@ def examine(
         runtime: which one.
         model: path of the artifact's ONNX model.
         samples: feeds.
+        beside: another model to time the artifact beside, where the runtime is one that is timed and there are samples.
         timeout: seconds for all of it; more than the system can wait for are no limit.
         advance: called about every second, while the runtime works, with the number of samples that it has computed.
         **options: see ``Runtime.options``.
@@ -120,6 +124,7 @@ def examine(
         results.mkdir()
         request = {
             "model": str(model.absolute()),
+            "beside": str(beside.absolute()) if beside is not None and runtime.timed and samples else None,
             "inputs": names,
             "samples": paths,
             "results": str(results),
@@ -219,6 +224,8 @@ def _read(runtime: Runtime, results: Path, samples: int) -> Examination:
         floating=tuple(report.get("floating", ())),
         remarks=tuple(report.get("remarks", ())),
         files=tuple(report.get("files", ())),
+        times=tuple(report["times"]) if report.get("times") else None,
+        timed=str(report.get("timed", "")),
     )
 
 

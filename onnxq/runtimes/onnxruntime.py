@@ -2,4 +2,4 @@
 
 from onnxq.runtimes.runtime import Runtime
 
-RUNTIME = Runtime("onnxruntime", "onnxruntime", ("onnxruntime", "onnx"), options={"optimize": True})
+RUNTIME = Runtime("onnxruntime", "onnxruntime", ("onnxruntime", "onnx"), options={"optimize": True}, timed=True)

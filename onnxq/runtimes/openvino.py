@@ -2,4 +2,4 @@
 
 from onnxq.runtimes.runtime import Runtime
 
-RUNTIME = Runtime("openvino", "OpenVINO", ("openvino",), options={"precision": "f32", "static": False})
+RUNTIME = Runtime("openvino", "OpenVINO", ("openvino",), options={"precision": "f32", "static": False}, timed=True)

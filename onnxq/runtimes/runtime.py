@@ -27,6 +27,7 @@ class Runtime:
         options: what the script takes, name → default.
         in_parts: options for a model taken apart at its quantizers, see :mod:`onnxq.measuring.layerwise`.
         reads_codes: it takes integers from graph inputs as they are; else the parts quantize floats.
+        timed: it computes where its users' models run, so that its times here tell something.
         one_shape: it compiles for the sizes of the first sample, and takes no others.
         steps: by how many steps of its quantizer its integer of a layer is known to differ from onnxruntime's.
     """
@@ -38,6 +39,7 @@ class Runtime:
     options: Mapping[str, Any] = field(default_factory=dict)
     in_parts: Mapping[str, Any] = field(default_factory=dict)
     reads_codes: bool = True
+    timed: bool = False
     one_shape: bool = False
     steps: int = 1
 
@@ -64,6 +66,9 @@ class Examination:
         floating: operators that it computes in float.
         remarks: anything else worth knowing.
         files: files that the runtime wrote for the device.
+        times: best CPU seconds of a run on one thread, of the model beside it and of the artifact; None where it was
+            not timed.
+        timed: what else there is to say of these times.
     """
 
     runtime: str
@@ -73,3 +78,5 @@ class Examination:
     floating: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    times: tuple[float, float] | None = None
+    timed: str = ""

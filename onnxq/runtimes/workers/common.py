@@ -1,19 +1,24 @@
-"""What the scripts share: read the request, give samples, write outputs and the report. Needs numpy only."""
+"""What the scripts share: read the request, give samples, time models, write outputs and the report. Needs numpy."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-__all__ = ["RefusedError", "Request", "serve"]
+__all__ = ["RefusedError", "Request", "best_times", "serve"]
 
 MISSING, REFUSED = 3, 4
+BUDGET, ROW = 0.4, 0.01
+"""Seconds of all runs of a model that is timed, and of runs in a row."""
+LEAST = 3
+"""Rows of each, if they take longer than that."""
 
 
 class RefusedError(Exception):
@@ -25,6 +30,7 @@ class Request:
 
     Attributes:
         model: path of the model.
+        beside: path of a model to time beside it, if that is asked for.
         results: folder for outputs, the report, and files that the runtime writes.
         options: options of the runtime.
         samples: number of samples.
@@ -33,6 +39,7 @@ class Request:
     def __init__(self, path: str) -> None:
         document = json.loads(Path(path).read_text())
         self.model = Path(document["model"])
+        self.beside = Path(document["beside"]) if document.get("beside") else None
         self.results = Path(document["results"])
         self.options: dict[str, Any] = document["options"]
         self._inputs: list[str] = document["inputs"]
@@ -52,13 +59,40 @@ class Request:
         np.savez(self.results / f"{index}.npz", **arrays)
 
 
+def best_times(*models: Callable[[], object]) -> list[float]:
+    """The least CPU seconds that a run of each takes, on one thread.
+
+    They run in turn, so that all see the same machine, some runs in a row, as a model in use does; the first are not
+    counted.
+
+    Args:
+        models: each runs a model on the same sample.
+    """
+    for run in models:
+        run()
+    rows = [max(1, int(ROW / max(_seconds(run), 1e-6))) for run in models]
+    best, spent, turns = [float("inf")] * len(models), 0.0, 0
+    while turns < LEAST or spent < BUDGET * len(models):
+        for k, run in enumerate(models):
+            took = [_seconds(run) for _ in range(rows[k])]
+            best[k], spent = min(best[k], *took), spent + sum(took)
+        turns += 1
+    return best
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    start = time.process_time()
+    run()
+    return time.process_time() - start
+
+
 def serve(version: Callable[[], str], run: Callable[[Request], dict[str, Any]]) -> int:
     """Answer the command line.
 
     Args:
         version: of the runtime; raises ImportError or OSError where it is not installed.
         run: loads and runs the model; gives the report without its version: ``outputs`` (names), ``integer``,
-            ``floating``, ``remarks``, ``files``.
+            ``floating``, ``remarks``, ``files``, ``times`` (best seconds of the model beside and of the model).
 
     Returns:
         The exit code.

@@ -1,15 +1,16 @@
-"""Load a model in onnxruntime, run it, and say which operators of the optimized graph compute in integers."""
+"""Load a model in onnxruntime, run it, and say which operators compute in integers, and how long it takes."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import Request, serve
+from common import Request, best_times, serve
 
 INTEGER = (
     *("QLinear", "QGemm", "QAttention", "ConvInteger", "MatMulInteger", "DynamicQuantize", "NhwcMaxPool"),
@@ -56,7 +57,26 @@ def run(request: Request) -> dict[str, Any]:
     for node in optimized.graph.node:
         if node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
             (integer if node.op_type.startswith(INTEGER) else floating).append(f"{node.op_type} {node.name}")
-    return {"outputs": names, "integer": integer, "floating": floating}
+    return {"outputs": names, "integer": integer, "floating": floating, **({} if barred else timed(request))}
+
+
+def timed(request: Request) -> dict[str, Any]:
+    """How long a run takes, beside that of another model, on one thread."""
+    import onnxruntime
+
+    if request.beside is None or not request.options["optimize"]:
+        return {}
+    options, feeds = onnxruntime.SessionOptions(), next(request.feeds())
+    options.intra_op_num_threads, options.log_severity_level = 1, 3
+    try:
+        both = [
+            onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            for path in (request.beside, request.model)
+        ]
+        times = best_times(*(partial(session.run, None, feeds) for session in both))
+    except Exception as error:  # those of onnxruntime share no base; its optimizations may break the float model
+        return {"remarks": [f"not timed: {str(error).splitlines()[0]}"]}
+    return {"times": times}
 
 
 def to_value(array: Any, kind: str) -> Any:

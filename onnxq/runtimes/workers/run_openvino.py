@@ -1,4 +1,4 @@
-"""Compile a model in OpenVINO for the CPU, run it, and say which layers compute in integers.
+"""Compile a model in OpenVINO for the CPU, run it, and say which layers compute in integers, and how long it takes.
 
 Options: ``precision``, that of float layers (``"f32"``, or ``"bf16"`` or ``"f16"`` where the CPU has them);
 ``static``: give the model the shapes of each sample before it is compiled, else free dimensions stay free.
@@ -7,9 +7,10 @@ Options: ``precision``, that of float layers (``"f32"``, or ``"bf16"`` or ``"f16
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
-from common import Request, serve
+from common import Request, best_times, serve
 
 INTEGER = frozenset({"i8", "u8", "i4", "u4"})
 NO_ARITHMETIC = frozenset({"Input", "Output", "Parameter", "Result", "Reorder", "FakeQuantize"})
@@ -40,7 +41,28 @@ def run(request: Request) -> dict[str, Any]:
         request.write(index, [results[k] for k in range(len(names))])
     if compiled is None:
         compiled = core.compile_model(model, "CPU", config)
-    return {"outputs": names, **layers(compiled)}
+    return {"outputs": names, **layers(compiled), **timed(request)}
+
+
+def timed(request: Request) -> dict[str, Any]:
+    """How long a run takes, beside that of another model, as OpenVINO runs them by itself but for one thread."""
+    import openvino
+
+    if request.beside is None:
+        return {}
+    core, feeds = openvino.Core(), next(request.feeds())
+    config = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": 1}
+    try:
+        compiled = [core.compile_model(str(path), "CPU", config) for path in (request.beside, request.model)]
+        times = best_times(*(partial(one.create_infer_request().infer, feeds) for one in compiled))
+    except RuntimeError as error:
+        return {"remarks": [f"not timed: {first_line(error)}"]}
+    precision = compiled[0].get_property("INFERENCE_PRECISION_HINT").get_type_name()
+    return {"times": times, "timed": f"float layers in {precision}, as OpenVINO chooses on this processor"}
+
+
+def first_line(error: Exception) -> str:
+    return next((line for line in map(str.strip, str(error).splitlines()) if line), type(error).__name__)
 
 
 def layers(compiled: Any) -> dict[str, list[str]]:

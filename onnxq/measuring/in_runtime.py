@@ -1,0 +1,79 @@
+"""An artifact in its real runtime: the whole of it, beside the float model, and layer by layer."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.console.progress import Reporter
+from onnxq.errors import VerificationError
+from onnxq.graph.files.save import save
+from onnxq.measuring.layerwise import LayerAgreement, compare_layers
+from onnxq.runtimes.child import examine
+from onnxq.runtimes.runtime import Examination, Runtime
+
+__all__ = ["InRuntime"]
+
+
+@dataclass(frozen=True, slots=True)
+class InRuntime:
+    """A runtime and the samples that it is asked for.
+
+    Attributes:
+        runtime: which one.
+        feeds: samples.
+        timeout: seconds.
+        reporter: shows progress.
+    """
+
+    runtime: Runtime
+    feeds: list[dict[str, NDArray[Any]]]
+    timeout: float
+    reporter: Reporter
+
+    def whole(self, path: Path, *, shown: ir.Model | None = None, beside: ir.Model | None = None) -> Examination:
+        """The whole model in the runtime.
+
+        Args:
+            path: of the artifact.
+            shown: a copy of it with more outputs, to be run in its place where the runtime computes.
+            beside: the float model, to time the artifact beside, where the runtime is one that is timed.
+
+        Raises:
+            VerificationError: see :func:`onnxq.runtimes.child.examine`.
+        """
+        runtime, count = self.runtime, len(self.feeds)
+        computes = runtime.runs and count > 0
+        done, total, unit = ("load and run", count, "samples") if computes else ("load", 1, "models")
+        with (
+            tempfile.TemporaryDirectory(prefix="onnxq-", ignore_cleanup_errors=True) as folder,
+            self.reporter.phase(f"{done} in {runtime.title}", total=total, unit=unit) as tell,
+        ):
+            if shown is not None and runtime.runs:
+                path = save(shown, Path(folder) / path.name)[0]
+            other = None
+            if beside is not None and runtime.timed and count:
+                other = Path(folder, "float", "model.onnx")
+                other.parent.mkdir()
+                save(beside, other)
+            advance = tell if computes else lambda done: tell(0)
+            seen = examine(runtime, path, self.feeds, beside=other, timeout=self.timeout, advance=advance)
+            tell(total)
+        return seen
+
+    def by_layer(self, model: ir.Model) -> tuple[tuple[LayerAgreement, ...], str | None]:
+        """Every layer from equal integers, or none and why there are none."""
+        found: tuple[LayerAgreement, ...] = ()
+        missing = None
+        with self.reporter.phase(f"layer by layer in {self.runtime.title}", total=1, unit="models") as advance:
+            try:
+                found = compare_layers(model, self.runtime, self.feeds, timeout=self.timeout)
+            except VerificationError as error:
+                missing = error.what
+            advance(1)
+        return found, missing
