@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from onnxq.calibration.statistics import SENTINEL, KeptSample
 from onnxq.errors import ExecutionError
+from onnxq.measuring.apart import far_apart
+from onnxq.measuring.joined import Partition
 from onnxq.measuring.metrics import WRONG
 from onnxq.measuring.simulation import simulation
 from onnxq.options import Options
@@ -45,19 +47,21 @@ def output_noise(
         options: providers and the library of custom operators.
 
     Returns:
-        Float output → its noise; ``None`` where the model does not run.
+        Float output → its noise, and what an output joins → its noise in place of that of an output that does not show
+        it, see :mod:`onnxq.measuring.apart`; ``None`` where the model does not run.
     """
     noise: dict[str, list[float]] = {}
     signal: dict[str, list[float]] = {}
     reshaped: dict[str, list[bool]] = {}
+    joined = far_apart(quantized.model, samples)
     try:
         session = simulation(quantized, providers=options.providers, custom_op_library=options.custom_op_library)
         for sample in samples:
             got = session.run(sample.feeds)
-            for name, values in sample.outputs.items():
+            for name, values, given in _compared(sample, got, joined):
                 if values.dtype.kind == "f":
-                    same = got[name].shape == values.shape
-                    exact, found = _numbers(values.astype(np.float64), got[name] if same else values)
+                    same = given.shape == values.shape
+                    exact, found = _numbers(values.astype(np.float64), given if same else values)
                     reshaped.setdefault(name, []).append(not same)
                     noise.setdefault(name, []).append(_mean_square(found - exact))
                     signal.setdefault(name, []).append(_mean_square(exact))
@@ -69,6 +73,19 @@ def output_noise(
         wrong = WRONG * mean if mean > 0 else np.inf
         result[name] = OutputNoise(np.where(reshaped[name], wrong, noise[name]), mean, sum(reshaped[name]))
     return result
+
+
+def _compared(
+    sample: KeptSample, got: Mapping[str, NDArray[Any]], parts: Mapping[str, Partition]
+) -> Iterator[tuple[str, NDArray[Any], NDArray[Any]]]:
+    """Outputs, or what they join, with what the float model gives there and what the quantized one does."""
+    for name, values in sample.outputs.items():
+        if name not in parts:
+            yield name, values, got[name]
+            continue
+        found = parts[name].split(got[name]) if got[name].shape == values.shape else {}
+        for branch, wanted in parts[name].split(values).items():
+            yield f"{name}: {branch}", wanted, found.get(branch, got[name])
 
 
 def _numbers(exact: NDArray[np.float64], found: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[Any]]:
