@@ -144,9 +144,8 @@ def _verified(
         result,
         (),
         float_bytes=file_size(made.model),
-        providers=options.providers,
-        custom_op_library=options.custom_op_library,
         at_home=target.at_home,
+        **options.session,
     )
     agreed = against_source(load(model, again=True), given, result, options)
     told = (*checked.warnings, *warnings, *agreed.warnings, *_left_out(bounds, target.name, agreed))

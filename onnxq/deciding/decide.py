@@ -93,10 +93,9 @@ def _without_amplifiers(decider: Decider, made: Made, raised: Raised | None) -> 
             quantized.rendered,
             quantized.plan,
             decider.samples,
+            decider.options,
             sizes=decider.sizes,
-            broken=forced,
             optimize=decider.target.at_home,
-            **decider.runtime,
         )
         if not noisy:
             break

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import TypedDict
 
 import onnx_ir as ir
 
@@ -34,19 +33,12 @@ from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 
-__all__ = ["SEARCH", "Decider", "Made", "Runtime"]
+__all__ = ["SEARCH", "Decider", "Made"]
 
 SEARCH = "find what hurts"
 """Title of the progress of searches."""
 Made = tuple[Quantized, list[str]]
 """A quantized model, and what the algorithms say of it."""
-
-
-class Runtime(TypedDict):
-    """Options of :class:`onnxq.ort.session.Session`."""
-
-    providers: tuple[str, ...]
-    custom_op_library: str | None
 
 
 class Decider:
@@ -206,11 +198,6 @@ class Decider:
     def sizes(self) -> dict[str, int]:
         """Number of elements of tensors by name in a typical sample, as far as the data shows it."""
         return self._sizes
-
-    @property
-    def runtime(self) -> Runtime:
-        """How onnxruntime is opened."""
-        return {"providers": self.options.providers, "custom_op_library": self.options.custom_op_library}
 
     def _attempt(
         self,

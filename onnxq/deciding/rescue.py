@@ -17,6 +17,7 @@ from onnxq.errors import ExecutionError
 from onnxq.measuring.chosen_rows import chosen_rows
 from onnxq.measuring.outputs import worst_sqnr
 from onnxq.measuring.simulation import simulation
+from onnxq.options import Options
 from onnxq.quantized import Quantized
 
 __all__ = [
@@ -74,16 +75,10 @@ class Blame:
     cost: float
 
 
-def output_sqnr(
-    quantized: Quantized,
-    samples: Sequence[KeptSample],
-    *,
-    providers: Sequence[str] | None = None,
-    custom_op_library: str | None = None,
-) -> float:
+def output_sqnr(quantized: Quantized, samples: Sequence[KeptSample], options: Options) -> float:
     """SQNR in dB of the worst float output; ``-inf`` where the model does not run."""
     try:
-        session = simulation(quantized, providers=providers, custom_op_library=custom_op_library)
+        session = simulation(quantized, **options.session)
         pairs = ((sample.feeds, sample.outputs) for sample in samples)
         return worst_sqnr(session.run, pairs, chosen_rows(quantized.model))
     except ExecutionError:

@@ -161,7 +161,7 @@ def storable(
 
     def score(made: Quantized) -> float:
         try:
-            session = simulation(made, **decider.runtime)
+            session = simulation(made, **decider.options.session)
             pairs = ((sample.feeds, sample.outputs) for sample in samples)
             errors = errors_of(session.run, pairs, chosen_rows(decider.model))
         except ExecutionError:
@@ -190,7 +190,7 @@ def _measure(
     ``of``: which SQNR of an output.
     """
     fuse, louder = fuses(base), lifts(samples, decider.statistics)
-    variants = Variants(base.simulated(), samples, fuse_quantizers=fuse, **decider.runtime)
+    variants = Variants(base.simulated(), samples, fuse_quantizers=fuse, **decider.options.session)
 
     def measure(nodes: Iterable[str]) -> dict[str, float]:
         found = variants.errors(changed(nodes).simulated())

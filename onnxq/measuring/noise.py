@@ -51,7 +51,7 @@ def output_noise(
     signal: dict[str, list[float]] = {}
     reshaped: dict[str, list[bool]] = {}
     try:
-        session = simulation(quantized, providers=options.providers, custom_op_library=options.custom_op_library)
+        session = simulation(quantized, **options.session)
         for sample in samples:
             got = session.run(sample.feeds)
             for name, values in sample.outputs.items():

@@ -229,12 +229,7 @@ class Probe:
 
     def _measured(self, quantized: Quantized) -> dict[str, float]:
         if self._variants is None:
-            self._variants = Variants(
-                self.model.clone(),
-                self.samples,
-                providers=self.options.providers,
-                custom_op_library=self.options.custom_op_library,
-            )
+            self._variants = Variants(self.model.clone(), self.samples, **self.options.session)
         found = self._variants.errors(quantized.fake_quantize())
         if not found:
             return {n: math.inf for n, values in self.samples[0].outputs.items() if values.dtype.kind == "f"}

@@ -113,7 +113,7 @@ def agreement(
     Raises:
         DataError: there is nothing to compare on, or it can be read only once.
     """
-    session = Session(load(model), providers=options.providers, custom_op_library=options.custom_op_library)
+    session = Session(load(model), **options.session)
     rows = chosen_rows(prepared.model)
     if eval_data is None:
         held = to_judge_by(statistics.kept)

@@ -230,9 +230,9 @@ def test_means_are_measured_all_over_the_data(monkeypatch: pytest.MonkeyPatch) -
     """A folder may be sorted: the first samples alone would tell of one kind."""
     seen: list[list[int]] = []
 
-    def measured(quantized: Any, samples: Any, **options: Any) -> float:
+    def measured(quantized: Any, samples: Any, options: Options) -> float:
         seen.append([sample.index for sample in samples])
-        return output_sqnr(quantized, samples, **options)
+        return output_sqnr(quantized, samples, options)
 
     means = empirical._means
 

@@ -110,5 +110,6 @@ def test_output_sqnr_is_that_of_the_worst_output() -> None:
         KeptSample(i, feed, {"y": feed["x"] @ normal(8, 8), "z": -feed["x"]}) for i, feed in enumerate(images(4, 8))
     ]
     assert q.verification is not None
-    assert output_sqnr(q, samples[:4]) == pytest.approx(q.verification.outputs["y"].sqnr, abs=2.0)
-    assert output_sqnr(q, [KeptSample(0, {"x": np.zeros((3, 3, 3), np.float32)}, {})]) == -math.inf, "does not run"
+    assert output_sqnr(q, samples[:4], Options()) == pytest.approx(q.verification.outputs["y"].sqnr, abs=2.0)
+    unfit = [KeptSample(0, {"x": np.zeros((3, 3, 3), np.float32)}, {})]
+    assert output_sqnr(q, unfit, Options()) == -math.inf, "does not run"
