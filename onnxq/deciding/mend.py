@@ -146,7 +146,7 @@ class _Mending:
         if not reasons:
             return
         store = bool(storable(decider, reasons, self._judges)[0])
-        rescued = decider.again(reasons, store=store)[0]
+        rescued = decider.again(reasons, store=store).quantized
         better = self._verify(rescued)
         if self._kept(better) > self._kept(self.verification):
             self.quantized, self.verification = rescued, better
@@ -164,7 +164,7 @@ class _Mending:
         if not lost:
             return
         reasons = dict.fromkeys(self.quantized.plan.quantized, lost)
-        stored = decider.again(reasons, store=True)[0]
+        stored = decider.again(reasons, store=True).quantized
         better = self._verify(stored)
         if stored.plan.quantized or self._lost(better, decider.options.min_sqnr):
             return
@@ -199,7 +199,7 @@ class _Mending:
         return f"{lost}, and they save {max(saved.net, 0.0):.0%} of the time" if saved.net < _LEAST_NET else ""
 
     def _again(self) -> None:
-        self.quantized = self._decider.again()[0]
+        self.quantized = self._decider.again().quantized
         self.verification = self._verify(self.quantized)
 
     def _score(self, verification: Verification) -> float:

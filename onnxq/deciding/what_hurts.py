@@ -8,6 +8,7 @@ from operator import attrgetter
 
 import onnx_ir as ir
 
+from onnxq.backend import Kind
 from onnxq.calibration.statistics import KeptSample
 from onnxq.console.progress import Reporter
 from onnxq.deciding.cheap_pieces import cheap_in_float
@@ -64,10 +65,10 @@ def blame_layers(
         judges: names of the outputs that count; None: all.
         in_hope: see there.
     """
-    layers, (most, samples) = decider.layers(quantized.plan), decider.extent()
+    layers, (most, samples) = decider.costs(quantized.plan, Kind.COMPUTE), decider.extent()
     if not layers or not any(values.dtype.kind == "f" for sample in samples for values in sample.outputs.values()):
         return [], 0.0
-    others = {} if decider.target.by_cost else decider.arithmetic(quantized.plan)
+    others = {} if decider.target.by_cost else decider.costs(quantized.plan, Kind.PRODUCT, Kind.ELEMENTWISE)
     if decider.target.by_cost and decider.options.placement == "auto":
         decider = decider.in_integers(layers)
     measure = _measure(decider, decider.without([*layers, *others]), decider.without, samples, judges, of=kept_signal)
