@@ -28,7 +28,7 @@ from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array, is_constant
 from onnxq.numbers import fit_biases
 from onnxq.options import Options
-from onnxq.plan import Plan
+from onnxq.plan import Edge, Plan
 from onnxq.qparams import QParams, fake_quantize
 
 __all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check", "correct_biases", "quick"]
@@ -181,18 +181,18 @@ def _corrected(
 
 
 def _layers(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> list[_Layer]:
-    weights = {(e.node, e.index): s.name for s in plan.sites if s.role == "weight" for e in s.readers}
+    weights = plan.by_edge("weight")
     found = []
     for node in all_nodes(model):
-        site = weights.get((node.name or "", 1))
-        if site is None or site not in numbers or node.op_type not in ("Conv", "Gemm") or len(node.inputs) < 3:
+        site = weights.get(Edge(node.name or "", 1))
+        if site is None or site.name not in numbers or node.op_type not in ("Conv", "Gemm") or len(node.inputs) < 3:
             continue
         data, weight, bias = node.inputs[0], node.inputs[1], node.inputs[2]
         if data is None or weight is None or bias is None or not is_constant(bias):
             continue
         if len(bias.uses()) != 1 or bias.is_graph_output():
             continue
-        found.append(_Layer(node, data, weight, bias, numbers[site]))
+        found.append(_Layer(node, data, weight, bias, numbers[site.name]))
     return found
 
 
