@@ -18,13 +18,13 @@ from onnxq.algorithm import Draft
 from onnxq.algorithm_choice import Choice
 from onnxq.algorithms.layerwise.round_kernels import round_kernels
 from onnxq.backend import Backend, Kind
+from onnxq.calibration.masks import find_masks
 from onnxq.calibration.roles import few
 from onnxq.calibration.sizes import sizes_on
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.console.progress import Reporter, Silent
 from onnxq.console.terminal import plural
 from onnxq.deciding.idle import idle_bodies
-from onnxq.deciding.masks import find_masks
 from onnxq.deciding.rescue import extent
 from onnxq.deciding.stages import Stages, run_on
 from onnxq.graph.traverse import all_nodes
@@ -96,7 +96,7 @@ class Decider:
         notes: what was decided.
         warnings: what a user should know of the result.
         hints: what might be tried next.
-        masks: where the model masks, see :mod:`onnxq.deciding.masks`.
+        masks: where the model masks, see :mod:`onnxq.calibration.masks`.
         samples: the few kept samples that decide.
         sizes: tensor name → number of elements in a typical sample, as far as the data shows it.
         reporter: shows progress.

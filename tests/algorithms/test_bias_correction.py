@@ -16,8 +16,8 @@ from onnxq.algorithms.bias_correction import correct_biases
 from onnxq.algorithms.biases import empirical
 from onnxq.calibration.statistics import KeptSample
 from onnxq.calibration.taps import Tapped, tap
-from onnxq.deciding.rescue import output_sqnr
 from onnxq.errors import OptionError
+from onnxq.measuring.simulation import output_sqnr
 from onnxq.qparams import fake_quantize, from_range
 from onnxq.spec import PerChannel, QuantSpec
 from tests.contract import infer, quantize_checked

@@ -20,9 +20,9 @@ from onnxq.algorithms.common.quantized_layer import QuantizedLayer, is_behind, q
 from onnxq.calibration.capture import capture
 from onnxq.calibration.roles import spread
 from onnxq.calibration.statistics import KeptSample
-from onnxq.deciding.rescue import output_sqnr
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array
+from onnxq.measuring.simulation import output_sqnr
 from onnxq.numbers import fit_biases
 
 __all__ = ["correct_empirically"]
