@@ -155,8 +155,7 @@ class FloatDraft:
             [sample.feeds for sample in kept],
             keep=len(kept),
             keep_bytes=1 << 40,
-            providers=self.options.providers,
-            custom_op_library=self.options.custom_op_library,
+            **self.options.session,
         )
 
 

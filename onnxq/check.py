@@ -85,7 +85,7 @@ def check(
 
 def _opened(model: ir.Model, options: Options) -> tuple[Session | None, Finding | None]:
     """A session of the model, and what to say where onnxruntime cannot load it, or with its optimizations not."""
-    opened = partial(Session, model, providers=options.providers, custom_op_library=options.custom_op_library)
+    opened = partial(Session, model, **options.session)
     try:
         return opened(), None
     except OptionError as error:

@@ -144,9 +144,8 @@ def _verified(
         result,
         (),
         float_bytes=file_size(made.model),
-        providers=options.providers,
-        custom_op_library=options.custom_op_library,
         at_home=target.at_home,
+        **options.session,
     )
     agreed = against_source(load(model, again=True), given, result, options)
     told = (*checked.warnings, *warnings, *agreed.warnings, *_left_out(bounds, target.name, agreed))
@@ -214,7 +213,7 @@ def _adopt(source: Quantized, unquantized: Set[tuple[str, Edge | None]], target:
             for node, name in names.items()
         }
 
-    stored = {edge.node for site in source.plan.sites if site.role == "weight" for edge in site.readers}
+    stored = {edge.node for edge in source.plan.by_edge("weight")}
     plan = settled_plan(source.model, target, options, lacking, store=stored)
     numbers, shared = given.of(plan)
     warnings = _refused(plan, given, target)
@@ -278,6 +277,6 @@ def _refused(plan: Plan, given: GivenNumbers, target: Backend) -> list[str]:
 
 def _truly_stored(plan: Plan) -> Plan:
     """A plan that says of layers whose weights the model given has in float that they stay so."""
-    held = {edge.node for site in plan.sites if site.role == "weight" for edge in site.readers}
+    held = {edge.node for edge in plan.by_edge("weight")}
     kept = (replace(k, reason=_FLOAT_WEIGHTS) if k.node in plan.stored.keys() - held else k for k in plan.kept_float)
     return replace(plan, stored={n: plan.stored[n] for n in plan.stored if n in held}, kept_float=tuple(kept))

@@ -124,8 +124,7 @@ def rewrite(
             kept,
             float_bytes=prepared.bytes,
             given=prepared.given,
-            providers=options.providers,
-            custom_op_library=options.custom_op_library,
+            **options.session,
         )
         advance(1)
     told = (

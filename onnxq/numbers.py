@@ -10,11 +10,11 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.calibration.mask_reach import lowest_number
+from onnxq.calibration.masks import Masks, find_masks
 from onnxq.calibration.ranges import select_range
 from onnxq.calibration.statistics import SENTINEL, Statistics
 from onnxq.calibration.weights import weight_range
-from onnxq.deciding.mask_reach import lowest_number
-from onnxq.deciding.masks import Masks, find_masks
 from onnxq.errors import StatisticsError
 from onnxq.graph.recognition.saturation import ALL, bounds
 from onnxq.graph.traverse import all_constants, all_nodes

@@ -185,9 +185,8 @@ def observe(
             expected=feeds.length,
             keep=samples_to_keep(options),
             keep_bytes=_KEEP_BYTES,
-            providers=options.providers,
-            custom_op_library=options.custom_op_library,
             progress=advance,
+            **options.session,
         )
     if prepared.calibrated is not prepared.model:
         made.model_digest = model_digest(prepared.model)  # of the model that the user has

@@ -95,6 +95,10 @@ class Plan:
         """Sites by their names."""
         return {site.name: site for site in self.sites}
 
+    def by_edge(self, *roles: Role) -> dict[Edge, Site]:
+        """The site that each input of a node reads; where roles are given, of sites of these alone."""
+        return {edge: site for site in self.sites if not roles or site.role in roles for edge in site.readers}
+
     @property
     def done(self) -> int:
         """Number of nodes that run in integers: quantized ones, and functions computed together with one."""

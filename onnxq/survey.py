@@ -82,8 +82,7 @@ def make_probe(
             correct_biases,
             samples=few(statistics.kept),
             sizes=sizes_on(model, statistics),
-            providers=options.providers,
-            custom_op_library=options.custom_op_library,
+            options=options,
         )
     return Probe(model, plan, target, options, statistics, samples, correct)
 

@@ -28,7 +28,7 @@ import onnx_ir as ir
 from onnxq.backends.vitis.rewrites import bounds_of, is_dpu_hard_sigmoid
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array
-from onnxq.plan import Plan, Site
+from onnxq.plan import Edge, Plan, Site
 from onnxq.qparams import QParams
 
 __all__ = ["adjust", "position"]
@@ -66,7 +66,7 @@ def adjust(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -
 class _Adjuster:
     def __init__(self, model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> None:
         self.nodes, self.plan, self.numbers = list(all_nodes(model)), plan, numbers
-        self.read: dict[tuple[str, int], Site] = {(e.node, e.index): s for s in plan.sites for e in s.readers}
+        self.read = plan.by_edge()
         self.made: dict[str, Site] = {}
         self.produced: dict[str, Site] = {}
         self.together: dict[str, list[str]] = {}
@@ -129,7 +129,7 @@ class _Adjuster:
         value = node.inputs[index] if index < len(node.inputs) else None
         if value is None:
             return None
-        site = self.read.get((node.name or "", index)) or self.produced.get(value.name or "")
+        site = self.read.get(Edge(node.name or "", index)) or self.produced.get(value.name or "")
         return site if site is not None and site.name in self.numbers else None
 
     def _inputs(self, node: ir.Node) -> list[Site]:

@@ -27,7 +27,8 @@ from onnxq.errors import OptionError
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array, is_constant
 from onnxq.numbers import fit_biases
-from onnxq.plan import Plan
+from onnxq.options import Options
+from onnxq.plan import Edge, Plan
 from onnxq.qparams import QParams, fake_quantize
 
 __all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check", "correct_biases", "quick"]
@@ -102,8 +103,7 @@ def apply(draft: Draft, *, method: str = "analytic", runs: int = 64) -> None:
         reference=draft.reference,
         measured=draft.statistics.measured,
         sizes=draft.sizes,
-        providers=draft.options.providers,
-        custom_op_library=draft.options.custom_op_library,
+        options=draft.options,
         leave=fitted,
     )
     fit_biases(draft.model, draft.plan, draft.numbers)
@@ -121,8 +121,7 @@ def correct_biases(
     reference: ir.Model | None = None,
     measured: Measured | None = None,
     sizes: Mapping[str, int] | None = None,
-    providers: Sequence[str] | None = None,
-    custom_op_library: str | None = None,
+    options: Options | None = None,
     leave: Collection[str] = (),
 ) -> int:
     """Correct the biases of convolutions and Gemms that have a bias of their own.
@@ -135,8 +134,7 @@ def correct_biases(
         reference: holds the weights and biases to compare with, where those of ``model`` have been changed before.
         measured: what is known of the reference; added to where ``model`` is still an unchanged copy of it.
         sizes: tensor name → number of elements, to bound the memory that measuring takes.
-        providers: execution providers of onnxruntime.
-        custom_op_library: shared library with the model's custom operators.
+        options: execution providers and the library of custom operators.
         leave: names of biases that stay as they are.
 
     Returns:
@@ -150,9 +148,7 @@ def correct_biases(
         shared = Measured()
     known, biases = shared.means.setdefault(source, {}), shared.biases.setdefault(source, {})
     ranks = {layer.data.name or "": len(layer.weight.shape or ()) for layer in layers}
-    means = means_of(
-        source, ranks, samples, known, sizes=sizes or {}, providers=providers, custom_op_library=custom_op_library
-    )
+    means = means_of(source, ranks, samples, known, sizes=sizes or {}, options=Options.of(options))
     done = 0
     original = _constants(reference, layers) if reference is not None else {}
     for layer in layers:
@@ -185,18 +181,18 @@ def _corrected(
 
 
 def _layers(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> list[_Layer]:
-    weights = {(e.node, e.index): s.name for s in plan.sites if s.role == "weight" for e in s.readers}
+    weights = plan.by_edge("weight")
     found = []
     for node in all_nodes(model):
-        site = weights.get((node.name or "", 1))
-        if site is None or site not in numbers or node.op_type not in ("Conv", "Gemm") or len(node.inputs) < 3:
+        site = weights.get(Edge(node.name or "", 1))
+        if site is None or site.name not in numbers or node.op_type not in ("Conv", "Gemm") or len(node.inputs) < 3:
             continue
         data, weight, bias = node.inputs[0], node.inputs[1], node.inputs[2]
         if data is None or weight is None or bias is None or not is_constant(bias):
             continue
         if len(bias.uses()) != 1 or bias.is_graph_output():
             continue
-        found.append(_Layer(node, data, weight, bias, numbers[site]))
+        found.append(_Layer(node, data, weight, bias, numbers[site.name]))
     return found
 
 

@@ -1,7 +1,7 @@
 """Mask values in front of a softmax (-1e4, -65504) stay out of integers: room for them on a grid takes it from scores.
 
-Nodes that read or write such a tensor stay float, see :mod:`onnxq.deciding.masks`, where the user or the target wants
-all quantized as well. Without this, grids reach as far below the scores as masks need to mask, and no farther.
+Nodes that read or write such a tensor stay float, see :mod:`onnxq.calibration.masks`, where the user or the target
+wants all quantized as well. Without this, grids reach as far below the scores as masks need to mask, and no farther.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import onnx_ir as ir
 
 from onnxq.algorithm import FloatDraft
 from onnxq.algorithms.common.keep_what_helps import keep_what_helps
+from onnxq.calibration.masks import find_masks
 from onnxq.calibration.moved import Move
-from onnxq.deciding.masks import find_masks
 from onnxq.graph.traverse import all_nodes
 from onnxq.plan import Plan
 

@@ -30,7 +30,7 @@ from onnxq.calibration.moved import Move
 from onnxq.calibration.roles import spread
 from onnxq.errors import OptionError
 from onnxq.graph.layer import Channels, Refusal, as_layer
-from onnxq.plan import Plan, Site
+from onnxq.plan import Edge, Plan, Site
 from onnxq.spec import QuantSpec
 
 __all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check", "smoothing_scale"]
@@ -199,22 +199,23 @@ def smoothing_scale(x: Channels, w: Channels, alpha: float) -> Channels:
 def _groups(draft: FloatDraft, skipped: Counter[str]) -> list[_Group]:
     """Layers by the tensor they read, with the way to divide it; what cannot be done is counted."""
     plan = draft.plan()
-    sites = {(e.node, e.index): site for site in plan.sites for e in site.readers}
+    sites = plan.by_edge()
     found: dict[tuple[str, int, int], list[QuantizedLayer]] = {}
     for layer in quantized_layers(draft.model, plan):
         if layer.node.op_type == "Conv" and (layer.groups != 1 or any(n != 1 for n in layer.array().shape[2:])):
             continue
-        if (layer.name, 0) not in sites:
+        site = sites.get(Edge(layer.name, 0))
+        if site is None:
             continue
         if len(layer.weight.uses()) != 1:
             skipped["shared weights"] += 1
             continue
         axis = 1 if layer.node.op_type == "Conv" else -1
-        found.setdefault((sites[layer.name, 0].name, axis, id(layer.node.graph)), []).append(layer)
+        found.setdefault((site.name, axis, id(layer.node.graph)), []).append(layer)
     divisor = Divisor(draft.model)
     groups = []
     for (_, axis, _), layers in found.items():
-        group = _way(layers, axis, sites[layers[0].name, 0], plan, divisor, skipped)
+        group = _way(layers, axis, sites[Edge(layers[0].name, 0)], plan, divisor, skipped)
         if group is not None:
             groups.append(group)
     return groups

@@ -48,9 +48,7 @@ def capture(
     for group in share_out(wanted, {name: known.get(name, _UNKNOWN) for name in wanted}, budget):
         tapped = tap(model, group, keep_outputs=False)
         if tapped.outputs:
-            session = open_anyhow(
-                tapped.model, providers=options.providers, custom_op_library=options.custom_op_library
-            )
+            session = open_anyhow(tapped.model, **options.session)
             yield list(tapped.outputs), _arrays(session, tapped.outputs, samples)
 
 

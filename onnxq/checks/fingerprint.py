@@ -57,7 +57,7 @@ class Fingerprint:
         Raises:
             ExecutionError: the part of the model does not run.
         """
-        session = open_anyhow(self.model, providers=options.providers, custom_op_library=options.custom_op_library)
+        session = open_anyhow(self.model, **options.session)
         needed = {info.name for info in session.inputs}
         columns = []
         for feed in feeds:

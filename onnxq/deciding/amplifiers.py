@@ -8,7 +8,6 @@ behind it the signal is lost.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from typing import Any
 
 import onnx_ir as ir
 
@@ -18,6 +17,7 @@ from onnxq.graph.picking import picking
 from onnxq.graph.traverse import all_nodes, subgraphs
 from onnxq.measuring.metrics import ErrorMeter, Errors
 from onnxq.measuring.paired import Pair, paired_tensors
+from onnxq.options import Options
 from onnxq.plan import Plan
 
 __all__ = ["SUSPECTS", "noise_amplifiers"]
@@ -54,12 +54,10 @@ def noise_amplifiers(
     render: Callable[[], ir.Model],
     plan: Plan,
     samples: Sequence[KeptSample],
+    options: Options,
     *,
     sizes: Mapping[str, int] | None = None,
-    broken: bool = False,
     optimize: bool = True,
-    providers: Sequence[str] | None = None,
-    custom_op_library: str | None = None,
 ) -> dict[str, str]:
     """Quantized nodes in front of float nodes that amplify their noise.
 
@@ -68,13 +66,12 @@ def noise_amplifiers(
         render: gives the quantized model, tensors named as in the float one; called only where there are suspects.
         plan: where it is quantized.
         samples: a few of them are run, spread over all.
+        options: execution providers and the library of custom operators; with placement ``all`` only nodes count behind
+            which there are infinities or NaN where the float model has numbers, as of a division by what rounds to 0,
+            or of its logarithm.
         sizes: tensor name → number of elements in a sample, as far as it is known.
-        broken: only where there are infinities or NaN and the float model has numbers, as of a division by what
-            rounds to 0, or of its logarithm.
         optimize: run the quantized model with onnxruntime's graph optimizations, which are made for its own forms:
             onnxruntime 1.31 aborts the process where it moves a DequantizeLinear into an If behind a Reshape.
-        providers: execution providers of onnxruntime.
-        custom_op_library: shared library with the model's custom operators.
 
     Returns:
         Node name → reason to keep it float.
@@ -91,8 +88,7 @@ def noise_amplifiers(
     now = {node.name: node for node in all_nodes(rendered)}
     pairs = {node: _pairs(node, now[node.name]) for node in suspects if node.name in now}
     all_pairs = list(dict.fromkeys(pair for found in pairs.values() for pair in found))
-    runtime = {"providers": providers, "custom_op_library": custom_op_library}
-    error = _errors(model, rendered, all_pairs, samples, sizes or {}, optimize, runtime)
+    error = _errors(model, rendered, all_pairs, samples, sizes or {}, options, optimize)
     found: dict[str, str] = {}
     seen: set[ir.Node] = set()
     for node in suspects:
@@ -101,7 +97,7 @@ def noise_amplifiers(
             continue
         after, before = error[written].sqnr_centred, [error[pair].sqnr_centred for pair in read if pair in error]
         breaks = bool(error[written].broken) and not any(error[pair].broken for pair in read if pair in error)
-        drowns = after < _LOST and min(before) - after >= _DROP and not broken
+        drowns = after < _LOST and min(before) - after >= _DROP and options.placement != "all"
         if not breaks and not drowns:
             continue
         loss = "to infinite values or NaN" if breaks else f"from {min(before):.0f} dB to {after:.0f} dB"
@@ -171,13 +167,13 @@ def _errors(
     pairs: Sequence[Pair],
     samples: Sequence[KeptSample],
     sizes: Mapping[str, int],
+    options: Options,
     optimize: bool,
-    runtime: Mapping[str, Any],
 ) -> dict[Pair, Errors]:
     """What each pair of tensors that can be observed differs by."""
     known = {name: 4 * sizes.get(name, _UNKNOWN) for name, _ in pairs}
     meters: dict[Pair, ErrorMeter] = {}
-    for group in paired_tensors(model, rendered, pairs, known, optimize=optimize, **runtime):
+    for group in paired_tensors(model, rendered, pairs, known, optimize=optimize, **options.session):
         for sample in spread(samples, _SAMPLES):
             for pair, expected, got in group.run(sample.feeds):
                 meters.setdefault(pair, ErrorMeter()).update(expected, got, sample.index)

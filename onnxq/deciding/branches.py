@@ -69,9 +69,8 @@ def lost_branches(
         numbers: parameters by site name.
         statistics: of this model.
     """
-    activations = [site for site in plan.sites if site.role == "activation"]
-    sites = {site.tensor: site for site in activations}
-    reads = {edge: site for site in activations for edge in site.readers}
+    sites = {site.tensor: site for site in plan.sites if site.role == "activation"}
+    reads = plan.by_edge("activation")
     ties = concats_by_tie(model, plan)
     found = []
     for node in all_nodes(model):

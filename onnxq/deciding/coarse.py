@@ -17,7 +17,7 @@ from onnxq.calibration.statistics import KeptSample
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.measuring.decibels import sqnr_of
-from onnxq.plan import Plan
+from onnxq.plan import Edge, Plan
 from onnxq.qparams import QParams, fake_quantize
 
 __all__ = ["coarse_weights"]
@@ -41,10 +41,11 @@ def coarse_weights(
     Returns:
         Node name → reason to keep the weight as it is.
     """
-    sites = {(e.node, e.index): s.name for s in plan.sites if s.role == "weight" for e in s.readers}
+    weights = plan.by_edge("weight")
     found: dict[str, str] = {}
     for node in all_nodes(model):
-        qp = numbers.get(sites.get((node.name or "", 1), ""))
+        site = weights.get(Edge(node.name or "", 1))
+        qp = numbers.get(site.name) if site is not None else None
         if node.op_type != "Gemm" or node.name not in plan.stored or qp is None:
             continue
         data, weight = node.inputs[0], constant_array(node.inputs[1])

@@ -44,7 +44,7 @@ def decide(decider: Decider, raised: Raised | None = None) -> Quantized:
 
 def _without_coarse_weights(decider: Decider, made: Made) -> Made:
     """Layers whose weights the grid is too coarse for stay float."""
-    quantized = made[0]
+    quantized = made.quantized
     coarse = coarse_weights(decider.model, quantized.plan, quantized.qparams, decider.samples)
     if not coarse or decider.options.placement == "all":
         return made
@@ -56,7 +56,7 @@ def _without_lost_branches(decider: Decider, made: Made) -> Made:
     """Branches that a Concat's one scale loses: float, or 16 bits for the Concat; of those left it is warned."""
     model, target = decider.model, decider.target
     lost = _lost(decider, made)
-    keep = to_keep_float(model, made[0].plan, target, lost)
+    keep = to_keep_float(model, made.quantized.plan, target, lost)
     if keep and decider.options.placement != "all":
         decider.keep_float(keep)
         made = decider.quick()
@@ -72,12 +72,13 @@ def _without_lost_branches(decider: Decider, made: Made) -> Made:
             lost = left
         else:
             decider.options = before
-    decider.warnings += [f"{branch}: {remedy(model, made[0].plan, target, branch)}" for branch in lost]
+    decider.warnings += [f"{branch}: {remedy(model, made.quantized.plan, target, branch)}" for branch in lost]
     return made
 
 
 def _lost(decider: Decider, made: Made) -> list[LostBranch]:
-    return lost_branches(decider.model, made[0].plan, made[0].qparams, decider.statistics)
+    quantized = made.quantized
+    return lost_branches(decider.model, quantized.plan, quantized.qparams, decider.statistics)
 
 
 def _without_amplifiers(decider: Decider, made: Made, raised: Raised | None) -> Made:
@@ -85,7 +86,7 @@ def _without_amplifiers(decider: Decider, made: Made, raised: Raised | None) -> 
     forced = decider.options.placement == "all"
     kept: dict[str, str] = {}
     for _ in range(_ROUNDS):
-        quantized = made[0]
+        quantized = made.quantized
         if not decider.target.mixes or not quantized.plan.quantized:
             break
         noisy = noise_amplifiers(
@@ -93,10 +94,9 @@ def _without_amplifiers(decider: Decider, made: Made, raised: Raised | None) -> 
             quantized.rendered,
             quantized.plan,
             decider.samples,
+            decider.options,
             sizes=decider.sizes,
-            broken=forced,
             optimize=decider.target.at_home,
-            **decider.runtime,
         )
         if not noisy:
             break

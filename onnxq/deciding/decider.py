@@ -1,25 +1,30 @@
-"""A model planned with what its data shows, as often as asked, with more or less of it float."""
+"""Plans a model and chooses its numbers, again and again, with more or less of it in float.
+
+Who wants to know what it would be like with some layers in float asks a :class:`Decider`. It knows what the statistics
+of the data rule out by themselves; what has to be measured is found by those who ask (:mod:`onnxq.deciding.decide`,
+:mod:`onnxq.deciding.mend`), who tell it what to keep float from then on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from copy import copy
-from dataclasses import replace
-from typing import TypedDict
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import onnx_ir as ir
 
 from onnxq.algorithm import Draft
 from onnxq.algorithm_choice import Choice
 from onnxq.algorithms.layerwise.round_kernels import round_kernels
-from onnxq.backend import Backend, Kind, OpRule
+from onnxq.backend import Backend, Kind
+from onnxq.calibration.masks import find_masks
 from onnxq.calibration.roles import few
 from onnxq.calibration.sizes import sizes_on
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.console.progress import Reporter, Silent
 from onnxq.console.terminal import plural
 from onnxq.deciding.idle import idle_bodies
-from onnxq.deciding.masks import find_masks
 from onnxq.deciding.rescue import extent
 from onnxq.deciding.stages import Stages, run_on
 from onnxq.graph.traverse import all_nodes
@@ -34,26 +39,48 @@ from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 
-__all__ = ["SEARCH", "Decider", "Made", "Runtime"]
+__all__ = ["SEARCH", "Decider", "Made"]
 
 SEARCH = "find what hurts"
 """Title of the progress of searches."""
-Made = tuple[Quantized, list[str]]
-"""A quantized model, and what the algorithms say of it."""
 
 
-class Runtime(TypedDict):
-    """Options of :class:`onnxq.ort.session.Session`."""
+class Made(NamedTuple):
+    """A quantized model, and what the algorithms that made it say of it."""
 
-    providers: tuple[str, ...]
-    custom_op_library: str | None
+    quantized: Quantized
+    said: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class InFloat:
+    """The nodes that a plan is to keep in float, and what becomes of their weights.
+
+    Attributes:
+        reasons: node name → why it stays float.
+        stored: nodes among them whose weights are stored as integers all the same, to be unpacked when the model loads.
+        wide: float layers whose weights take 16 bits where they are stored, in place of 8.
+    """
+
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    stored: frozenset[str] = frozenset()
+    wide: frozenset[str] = frozenset()
+
+    def plus(self, reasons: Mapping[str, str], *, store: bool = False) -> InFloat:
+        """With more nodes in float; ``store``: their weights as integers."""
+        stored = self.stored.union(reasons if store else ())
+        return replace(self, reasons={**self.reasons, **reasons}, stored=stored)
+
+    def plus_wide(self, nodes: Iterable[str]) -> InFloat:
+        """With more weights that take 16 bits where they are stored."""
+        return replace(self, wide=self.wide.union(nodes))
 
 
 class Decider:
-    """Plans a model with what the data shows of it, as far as its statistics tell without running anything.
+    """Makes quantized models of one float model, each with what is known by then to be better float.
 
-    Nodes stay float that read or write a tensor without usable values or with masks among them. What running it shows
-    is found in :mod:`onnxq.deciding.decide` and :mod:`onnxq.deciding.mend`, which say here what to keep float.
+    From the statistics alone it finds the nodes that read or write a tensor without usable values, or with masks among
+    them: these stay float in all that it makes. :meth:`keep_float` adds others.
 
     Args:
         model: normalized float model; left unchanged.
@@ -69,7 +96,9 @@ class Decider:
         notes: what was decided.
         warnings: what a user should know of the result.
         hints: what might be tried next.
-        masks: where the model masks, see :mod:`onnxq.deciding.masks`.
+        masks: where the model masks, see :mod:`onnxq.calibration.masks`.
+        samples: the few kept samples that decide.
+        sizes: tensor name → number of elements in a typical sample, as far as the data shows it.
         reporter: shows progress.
     """
 
@@ -90,43 +119,39 @@ class Decider:
         self.notes: list[str] = []
         self.warnings: list[str] = []
         self.hints: list[str] = []
-        self._keep: dict[str, str] = dict(keep_float or {})
-        self._store: set[str] = set()
-        self._wide: set[str] = set()
-        self._unusable: dict[str, str] = {}
-        self._samples = few(statistics.kept)
-        self._rounds = options.effort != "fast"
-        outputs = (value for node in all_nodes(model) for value in node.outputs)
+        self.samples, self.sizes = few(statistics.kept), sizes_on(model, statistics)
         self.masks = find_masks(model, statistics.tensors)
+        self._in_float = InFloat(dict(keep_float or {}))
+        self._unusable: dict[str, str] = {}
         self._idle = idle_bodies(model, statistics.tensors)
+        outputs = (value for node in all_nodes(model) for value in node.outputs)
         self._made_tensors = {value.name for value in outputs if value.name and value.meta.get(MADE)}
-        self._sizes = sizes_on(model, statistics)
 
     def quick(self) -> Made:
-        """The quantized model with what is known to be kept float, by the algorithms that are quick."""
-        return self._attempt(self._keep)
+        """The quantized model with what is known to stay float, by the algorithms that are quick alone."""
+        return self._attempt(self._in_float)
 
     def extent(self) -> tuple[int, Sequence[KeptSample]]:
         """Measurements of a search, at most, and the samples for it, see :func:`onnxq.deciding.rescue.extent`."""
-        macs = sum(multiply_accumulates(node, self._sizes) for node in all_nodes(self.model))
+        macs = sum(multiply_accumulates(node, self.sizes) for node in all_nodes(self.model))
         most, samples = extent(macs, self.statistics.samples)
-        return most, telling(self._samples, samples, self.statistics)
+        return most, telling(self.samples, samples, self.statistics)
 
-    def layers(self, plan: Plan) -> dict[str, float]:
-        """The multiply-accumulates that are quantized, with their costs."""
-        return self._costs_of(plan, Kind.COMPUTE)
-
-    def arithmetic(self, plan: Plan) -> dict[str, float]:
-        """What else computes in integers, products and sums of two tensors among it, with costs."""
-        return self._costs_of(plan, Kind.PRODUCT, Kind.ELEMENTWISE)
+    def costs(self, plan: Plan, *kinds: Kind) -> dict[str, float]:
+        """Float cost of each quantized node, in the target's unit; where kinds are given, of nodes of these alone."""
+        found = {}
+        for node in self.model.graph.all_nodes():
+            rule = row(self.target, node) if node.name and node.name in plan.quantized else None
+            if rule is not None and (not kinds or rule.kind in kinds):
+                found[node.name or ""] = rule.costs(node)[0] * self.sizes.get(node.outputs[0].name or "", 1)
+        return found
 
     def keep_float(self, reasons: Mapping[str, str], *, store: bool = False) -> None:
         """Keep nodes float from now on; ``store``: with their weights stored as integers."""
-        self._keep.update(reasons)
-        self._store.update(reasons if store else ())
+        self._in_float = self._in_float.plus(reasons, store=store)
 
     def at(self, model: ir.Model) -> Decider:
-        """This decider with another form of its model, of the same names."""
+        """This decider for another form of its model, in which all names are the same."""
         other = copy(self)
         other.model = model
         return other
@@ -137,7 +162,7 @@ class Decider:
         if after != before:
             self.notes.append(f"opset: raised from {before} to {after}, which has integers of 16 bits for weights")
         self.model = model
-        self._wide.update(reasons)
+        self._in_float = self._in_float.plus_wide(reasons)
         name, why = next(iter(reasons.items()))
         others = f" and of {plural(len(reasons) - 1, 'more float layer')}" if len(reasons) > 1 else ""
         self.notes.append(f"16 bits for the stored weights of {name!r}{others}: {why}")
@@ -151,8 +176,8 @@ class Decider:
             wide: in 16 bits.
         """
         more = dict.fromkeys(kept, "")
-        store_too, wide_too = more if store else (), more if wide else ()
-        return self._attempt({**self._keep, **more}, store={*self._store, *store_too}, wide={*self._wide, *wide_too})[0]
+        in_float = self._in_float.plus(more, store=store)
+        return self._attempt(in_float.plus_wide(more) if wide else in_float).quantized
 
     def in_integers(self, layers: Collection[str]) -> Decider:
         """This decider with some layers in integers wherever they do not stay float, and no other arithmetic.
@@ -161,13 +186,13 @@ class Decider:
         """
         other = copy(self)
         other.options, other._unusable = replace(self.options, placement="compute"), dict(self._unusable)
-        others = other.layers(other.without(()).plan).keys() - layers
-        other._keep = {**self._keep, **dict.fromkeys(others, "")}
+        others = other.costs(other.without(()).plan, Kind.COMPUTE).keys() - layers
+        other.keep_float(dict.fromkeys(others, ""))
         return other
 
     def with_wide(self, nodes: Iterable[str]) -> Quantized:
         """The model with weights of more float layers stored in 16 bits, by the algorithms that are quick."""
-        return self._attempt(self._keep, wide={*self._wide, *nodes})[0]
+        return self._attempt(self._in_float.plus_wide(nodes)).quantized
 
     def variant(
         self,
@@ -180,50 +205,27 @@ class Decider:
     ) -> Decider:
         """A decider that keeps float what this one does, for other algorithms, ranges, or an equal float model."""
         other = Decider(model, self.target, options, statistics, choices, self.version, None, reporter)
-        other._keep, other._unusable = {**self._keep, **(keep_float or {})}, dict(self._unusable)
-        other._store, other._wide = set(self._store), set(self._wide)
+        other._in_float, other._unusable = self._in_float.plus(keep_float or {}), dict(self._unusable)
         return other
 
     def again(
         self, more: Mapping[str, str] | None = None, *, store: bool = False, stages: Stages | None = None
     ) -> Made:
-        """The quantized model with what is known to be kept float, and what the algorithms say.
+        """The quantized model with what is known to stay float, by all algorithms.
 
         Args:
             more: node name → reason, for nodes to keep float this time.
             store: with their weights stored as integers.
-            stages: what algorithms have left that take long, of equal deciders: it is not made again; added to.
+            stages: what slow algorithms have left for deciders equal to this one, which is taken instead of running
+                them again; what they leave here is added.
         """
-        more, store_too = more or {}, more if store and more else ()
-        return self._attempt({**self._keep, **more}, final=True, store={*self._store, *store_too}, stages=stages)
+        return self._attempt(self._in_float.plus(more or {}, store=store), final=True, stages=stages)
 
-    @property
-    def samples(self) -> Sequence[KeptSample]:
-        """The few samples that decide."""
-        return self._samples
+    def _attempt(self, in_float: InFloat, *, final: bool = False, stages: Stages | None = None) -> Made:
+        """Plan, choose numbers, run the algorithms: those that take long only where this is ``final``.
 
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Number of elements of tensors by name in a typical sample, as far as the data shows it."""
-        return self._sizes
-
-    @property
-    def runtime(self) -> Runtime:
-        """How onnxruntime is opened."""
-        return {"providers": self.options.providers, "custom_op_library": self.options.custom_op_library}
-
-    def _attempt(
-        self,
-        keep: Mapping[str, str],
-        *,
-        final: bool = False,
-        store: Collection[str] | None = None,
-        wide: Collection[str] | None = None,
-        stages: Stages | None = None,
-    ) -> Made:
-        """Plan and numbers, algorithms applied, with what these say; what the data rules out is noted as unusable.
-
-        Algorithms that take long run on the final plan only.
+        A plan may turn out to quantize tensors that have no usable numbers. The nodes that touch these are noted as
+        unusable, for all that is made later too, and it is planned again.
         """
         model, options, statistics = self.model, self.options, self.statistics
         while True:
@@ -231,11 +233,11 @@ class Decider:
                 model,
                 self.target,
                 options,
-                keep_float=keep,
+                keep_float=in_float.reasons,
                 unusable=self._unusable,
-                sizes=self._sizes,
-                store=self._store if store is None else store,
-                wide=self._wide if wide is None else wide,
+                sizes=self.sizes,
+                store=in_float.stored,
+                wide=in_float.wide,
             )
             bad = self.masks.to_avoid(mixes=self.target.mixes, everything=options.placement == "all")
             bad |= {**unusable_tensors(plan, statistics, self._made_tensors), **unusable_constants(model, plan)}
@@ -247,41 +249,25 @@ class Decider:
         numbers = choose_numbers(model, plan, statistics)
         said = self._adjusted(model, plan, numbers)
         choices = [choice for choice in self.choices if choice.stage == "numbers" and (final or choice.quick)]
-        if not (plan.quantized or plan.stored) or not (choices or self._rounds):
-            return self._made(model, plan, numbers), said
+        rounds = options.effort != "fast"
+        if not (plan.quantized or plan.stored) or not (choices or rounds):
+            return Made(self._result(model, plan, numbers), said)
         reporter = self.reporter if final else Silent()
-        draft = Draft(model.clone(), model, plan, numbers, self.target, options, statistics, self._sizes, reporter)
-        if self._rounds:
+        draft = Draft(model.clone(), model, plan, numbers, self.target, options, statistics, self.sizes, reporter)
+        if rounds:
             round_kernels(draft.model, plan, numbers, statistics.measured.kernels.setdefault(model, {}))
         run_on(choices, draft, stages)
         said += [note for note in self._adjusted(draft.model, draft.plan, draft.numbers) if note not in said]
-        return self._made(draft.model, draft.plan, draft.numbers), [*draft.notes, *said]
+        return Made(self._result(draft.model, draft.plan, draft.numbers), [*draft.notes, *said])
 
     def _adjusted(self, model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:
         return self.target.adjust(model, plan, numbers) if self.target.adjust is not None else []
 
-    def _made(self, model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> Quantized:
+    def _result(self, model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> Quantized:
         recipe = (self.options.range, *(choice.text for choice in self.choices))
         return Quantized(
             model, plan, numbers, self.target, format=self.options.format or "", version=self.version, recipe=recipe
         )
-
-    def costs(self, plan: Plan) -> dict[str, float]:
-        """Float cost of each quantized node, in the target's unit."""
-        return {
-            node.name or "": rule.costs(node)[0] * self._sizes.get(node.outputs[0].name or "", 1)
-            for node, rule in self._quantized(plan)
-        }
-
-    def _costs_of(self, plan: Plan, *kinds: Kind) -> dict[str, float]:
-        costs = self.costs(plan)
-        return {node.name or "": costs[node.name or ""] for node, rule in self._quantized(plan) if rule.kind in kinds}
-
-    def _quantized(self, plan: Plan) -> Iterator[tuple[ir.Node, OpRule]]:
-        """Quantized nodes with their rows of the target's table."""
-        for node in self.model.graph.all_nodes():
-            if node.name and node.name in plan.quantized and (rule := row(self.target, node)) is not None:
-                yield node, rule
 
 
 def _nodes_touching(model: ir.Model, plan: Plan, bad: Mapping[str, str]) -> dict[str, str]:

@@ -184,7 +184,7 @@ class _Mending:
         if not reasons:
             return
         store = bool(storable(decider, reasons, self._judges)[0])
-        rescued = decider.again(reasons, store=store)[0]
+        rescued = decider.again(reasons, store=store).quantized
         better = self._verify(rescued)
         if self._kept(better) > self._kept(self.verification):
             self.quantized, self.verification = rescued, better
@@ -202,7 +202,7 @@ class _Mending:
         if not lost:
             return
         reasons = dict.fromkeys(self.quantized.plan.quantized, lost)
-        stored = decider.again(reasons, store=True)[0]
+        stored = decider.again(reasons, store=True).quantized
         better = self._verify(stored)
         if stored.plan.quantized or self._lost(better, decider.options.min_sqnr):
             return
@@ -244,13 +244,15 @@ class _Mending:
         known = self._seen[1]
         if output not in known:
             try:
-                known[output] = classes_of(decider.model, self.quantized, output, read, self._verified, decider.runtime)
+                known[output] = classes_of(
+                    decider.model, self.quantized, output, read, self._verified, decider.options.session
+                )
             except ExecutionError:
                 known[output] = None
         return known[output]
 
     def _again(self) -> None:
-        self.quantized = self._decider.again()[0]
+        self.quantized = self._decider.again().quantized
         self.verification = self._verify(self.quantized)
 
     def _score(self, verification: Verification) -> float:

@@ -12,13 +12,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from onnxq.calibration.statistics import KeptSample
-from onnxq.errors import ExecutionError
-from onnxq.measuring.chosen_rows import chosen_rows
-from onnxq.measuring.outputs import worst_sqnr
-from onnxq.measuring.simulation import simulation
-from onnxq.quantized import Quantized
-
 __all__ = [
     "FEW",
     "GROUPS",
@@ -29,7 +22,6 @@ __all__ = [
     "extent",
     "groups",
     "groups_apart",
-    "output_sqnr",
     "to_keep_float",
 ]
 
@@ -72,22 +64,6 @@ class Blame:
     nodes: tuple[str, ...]
     noise: float
     cost: float
-
-
-def output_sqnr(
-    quantized: Quantized,
-    samples: Sequence[KeptSample],
-    *,
-    providers: Sequence[str] | None = None,
-    custom_op_library: str | None = None,
-) -> float:
-    """SQNR in dB of the worst float output; ``-inf`` where the model does not run."""
-    try:
-        session = simulation(quantized, providers=providers, custom_op_library=custom_op_library)
-        pairs = ((sample.feeds, sample.outputs) for sample in samples)
-        return worst_sqnr(session.run, pairs, chosen_rows(quantized.model))
-    except ExecutionError:
-        return float("-inf")
 
 
 def blame(

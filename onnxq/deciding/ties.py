@@ -31,7 +31,7 @@ _NEAR = 0.5
 
 def concats_by_tie(model: ir.Model, plan: Plan) -> dict[str, list[ir.Node]]:
     """Quantized Concats by the site whose scale they give to two tensors or more, in the order of the graph."""
-    reads = {edge: site for site in plan.sites if site.role == "activation" for edge in site.readers}
+    reads = plan.by_edge("activation")
     found: dict[str, list[ir.Node]] = {}
     for node in all_nodes(model):
         if node.op_type != "Concat" or node.name not in plan.quantized:

@@ -8,6 +8,7 @@ from operator import attrgetter
 
 import onnx_ir as ir
 
+from onnxq.backend import Kind
 from onnxq.calibration.statistics import KeptSample
 from onnxq.console.progress import Reporter
 from onnxq.deciding.cheap_pieces import cheap_in_float
@@ -64,10 +65,10 @@ def blame_layers(
         judges: names of the outputs that count; None: all.
         in_hope: see there.
     """
-    layers, (most, samples) = decider.layers(quantized.plan), decider.extent()
+    layers, (most, samples) = decider.costs(quantized.plan, Kind.COMPUTE), decider.extent()
     if not layers or not any(values.dtype.kind == "f" for sample in samples for values in sample.outputs.values()):
         return [], 0.0
-    others = {} if decider.target.by_cost else decider.arithmetic(quantized.plan)
+    others = {} if decider.target.by_cost else decider.costs(quantized.plan, Kind.PRODUCT, Kind.ELEMENTWISE)
     if decider.target.by_cost and decider.options.placement == "auto":
         decider = decider.in_integers(layers)
     measure = _measure(decider, decider.without([*layers, *others]), decider.without, samples, judges, of=kept_signal)
@@ -161,7 +162,7 @@ def storable(
 
     def score(made: Quantized) -> float:
         try:
-            session = simulation(made, **decider.runtime)
+            session = simulation(made, **decider.options.session)
             pairs = ((sample.feeds, sample.outputs) for sample in samples)
             errors = errors_of(session.run, pairs, chosen_rows(decider.model))
         except ExecutionError:
@@ -190,7 +191,7 @@ def _measure(
     ``of``: which SQNR of an output.
     """
     fuse, louder = fuses(base), lifts(samples, decider.statistics)
-    variants = Variants(base.simulated(), samples, fuse_quantizers=fuse, **decider.runtime)
+    variants = Variants(base.simulated(), samples, fuse_quantizers=fuse, **decider.options.session)
 
     def measure(nodes: Iterable[str]) -> dict[str, float]:
         found = variants.errors(changed(nodes).simulated())

@@ -27,7 +27,7 @@ def with_float_readers(source: Quantized, plan: Plan, numbers: Mapping[str, QPar
         plan: the target's, its sites those with numbers.
         numbers: of the plan's sites.
     """
-    taken = {edge for site in plan.sites for edge in site.readers}
+    taken = set(plan.by_edge())
     stays = {kept.node for kept in plan.kept_float} - plan.absorbed.keys()
     given: dict[str, list[Site]] = {}
     for site in source.plan.sites:

@@ -50,7 +50,7 @@ class GivenNumbers:
         self._given: dict[tuple[str, str], QParams] = {}
         for site in self.source.plan.sites:
             self._given.setdefault((kind_of(site.role), site.tensor), self.source.qparams[site.name])
-        self._reading = {e for site in self.source.plan.sites if site.role == "activation" for e in site.readers}
+        self._reading = self.source.plan.by_edge("activation")
         self._nodes = {node.name or "": node for node in all_nodes(self.source.model)}
         self._makers = {v.name or "": node for node in self._nodes.values() for v in node.outputs}
 

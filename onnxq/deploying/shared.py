@@ -82,7 +82,7 @@ def _handed_on(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> t
     An operator that reads no site with numbers, its own or handed on to it, stays float: what several such make of one
     tensor does not meet.
     """
-    reads = {e: s for s in plan.sites if s.role in ("activation", "constant") for e in s.readers}
+    reads = plan.by_edge("activation", "constant")
     behind: dict[str, list[str]] = {}
     nodes = list(all_nodes(model))
     for node in nodes:

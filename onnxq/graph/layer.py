@@ -88,16 +88,7 @@ class Layer:
 
     def out_channels(self) -> int:
         """How many channels the output has."""
-        shape = self.array_shape()
-        match self.node.op_type:
-            case "Conv":
-                return shape[0]
-            case "ConvTranspose":
-                return shape[1] * self.groups
-            case "Gemm":
-                return shape[0] if self.node.attributes.get_int("transB", 0) else shape[1]
-            case _:
-                return shape[-1]
+        return self._channels(self.out_axis())
 
     def out_axis(self) -> int:
         """The axis of the weight that its output channels are on; those of one group for ConvTranspose."""
@@ -125,16 +116,7 @@ class Layer:
 
     def in_channels(self) -> int:
         """How many channels the input has."""
-        shape = self.array_shape()
-        match self.node.op_type:
-            case "Conv":
-                return shape[1] * self.groups
-            case "ConvTranspose":
-                return shape[0]
-            case "Gemm":
-                return shape[1] if self.node.attributes.get_int("transB", 0) else shape[0]
-            case _:
-                return shape[-2]
+        return self._channels(self.in_axis())
 
     def array_shape(self) -> tuple[int, ...]:
         """Shape of the weight."""
@@ -147,31 +129,23 @@ class Layer:
         weight = constant_array(self.weight)
         if weight is None:
             raise Refusal("its weight is not constant")
-        match self.node.op_type:
-            case "Conv":
-                return _product(weight, scale.reshape(-1, *[1] * (weight.ndim - 1)))
-            case "ConvTranspose":
-                split = weight.reshape(self.groups, -1, *weight.shape[1:])
-                factors = scale.reshape(self.groups, 1, -1, *[1] * (weight.ndim - 2))
-                return np.asarray(_product(split, factors).reshape(weight.shape))
-            case "Gemm" if self.node.attributes.get_int("transB", 0):
-                return _product(weight, scale[:, None])
-            case _:
-                return _product(weight, scale)
+        return _product(weight, self._along(self.out_axis(), scale))
 
     def scaled_inputs(self, scale: Channels) -> Channels:
         """The weight, float64, that does to x what the layer's does to ``scale[c] * x[c]`` for each input channel c."""
-        weight = self.array()
-        match self.node.op_type:
-            case "Conv":
-                per_group = scale.reshape(self.groups, 1, -1, *[1] * (weight.ndim - 2))
-                return (weight.reshape(self.groups, -1, *weight.shape[1:]) * per_group).reshape(weight.shape)
-            case "ConvTranspose":
-                return weight * scale.reshape(-1, *[1] * (weight.ndim - 1))
-            case "Gemm" if self.node.attributes.get_int("transB", 0):
-                return weight * scale
-            case _:
-                return weight * scale[:, None]
+        return np.asarray(self.array() * self._along(self.in_axis(), scale))
+
+    def _channels(self, axis: int) -> int:
+        """How many channels an axis of the weight stands for: axis 1 of a convolution holds those of one group."""
+        return self.array_shape()[axis] * (self.groups if axis == 1 else 1)
+
+    def _along(self, axis: int, numbers: Channels) -> Channels:
+        """A number for each channel that an axis of the weight stands for, shaped to be multiplied with the weight."""
+        shape = self.array_shape()
+        if axis == 1 and self.groups > 1:  # the groups lie one behind the other on axis 0
+            of_groups = numbers.reshape(self.groups, -1, *[1] * (len(shape) - 2))
+            return np.repeat(of_groups, shape[0] // self.groups, axis=0)
+        return numbers.reshape([-1 if at == axis else 1 for at in range(len(shape))])
 
     def response(self, shift: Channels) -> Channels:
         """What each output channel, (M,), gets from an input that is ``shift[c]`` everywhere; without padding."""

@@ -90,7 +90,7 @@ def _optimized(
         VerificationError: it does not run with them.
     """
     try:
-        session = Session(result, providers=options.providers, custom_op_library=options.custom_op_library)
+        session = Session(result, **options.session)
         found = worst_sqnr(session.run, ran)
     except (ExecutionError, ModelError) as error:
         raise failed(error, inside.model) from error
@@ -98,9 +98,7 @@ def _optimized(
 
 
 def _session(model: ir.Model, options: Options) -> Session:
-    return Session(
-        model, optimize=False, providers=options.providers, custom_op_library=options.custom_op_library, prepack=False
-    )
+    return Session(model, optimize=False, prepack=False, **options.session)
 
 
 def _counted(session: Session, samples: Sequence[tuple[Feeds, Feeds]]) -> dict[str, Errors]:

@@ -48,10 +48,7 @@ def clipped(
         tapped = tap(inside.model, list(bounds), keep_outputs=False)
         if not tapped.outputs:
             return {}
-        library = options.custom_op_library
-        session = Session(
-            tapped.model, optimize=False, providers=options.providers, custom_op_library=library, prepack=False
-        )
+        session = Session(tapped.model, optimize=False, prepack=False, **options.session)
 
         def run(feeds: Mapping[str, NDArray[Any]]) -> None:
             shown = list(tapped.outputs)

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.calibration.mask_reach import lowest_number
 from onnxq.calibration.share_out import tensor_bytes
 from onnxq.calibration.tensor_statistics import TensorStatistics
-from onnxq.deciding.mask_reach import lowest_number
 from onnxq.graph.picking import picking, with_bodies
 from onnxq.graph.recognition.masks import before_softmax
 from onnxq.graph.shapes import infer_shapes

@@ -55,7 +55,7 @@ def output_noise(
     reshaped: dict[str, list[bool]] = {}
     joined = far_apart(quantized.model, samples)
     try:
-        session = simulation(quantized, providers=options.providers, custom_op_library=options.custom_op_library)
+        session = simulation(quantized, **options.session)
         for sample in samples:
             got = session.run(sample.feeds)
             for name, values, given in _compared(sample, got, joined):

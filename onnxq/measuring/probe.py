@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from onnxq.backend import Backend
 from onnxq.calibration.statistics import KeptSample, Statistics
+from onnxq.graph.traverse import all_constants
 from onnxq.graph.values import constant_array
 from onnxq.measuring.variants import Variants
 from onnxq.numbers import choose_numbers
@@ -87,13 +88,13 @@ def _weights(model: ir.Model, plan: Plan, ops: Mapping[str, str]) -> list[Part]:
                 groups.remove(group)
             groups.append((nodes, sites))
     order = {name: position for position, name in enumerate(ops)}
-    sizes = _sizes(model, {s.tensor for s in plan.sites if s.role == "weight"})
+    constants = all_constants(model)
     parts = []
     for nodes, sites in sorted(groups, key=lambda group: min(order.get(n, 0) for n in group[0])):
         names = tuple(sorted(nodes, key=lambda n: order.get(n, 0)))
         tensors = tuple(dict.fromkeys(site.tensor for site in sites))
         kinds = tuple(ops.get(n, "") for n in names)
-        count = sum(sizes[t] for t in tensors)
+        count = sum(_size(constants[name]) for name in tensors)
         parts.append(Part("weights", names, kinds, tensors, tuple(s.name for s in sites), count))
     return parts
 
@@ -113,14 +114,9 @@ def _activations(plan: Plan, ops: Mapping[str, str]) -> list[Part]:
     return parts
 
 
-def _sizes(model: ir.Model, tensors: Iterable[str]) -> dict[str, int]:
-    wanted = set(tensors)
-    found = {}
-    for graph in (model.graph, *model.graph.subgraphs()):
-        for name, value in graph.initializers.items():
-            if name in wanted:
-                found[name] = 0 if value.const_value is None else int(value.const_value.size)
-    return found
+def _size(value: ir.Value) -> int:
+    """Number of elements of a constant."""
+    return 0 if value.const_value is None else int(value.const_value.size)
 
 
 def end_layers(model: ir.Model, layers: Sequence[Part]) -> set[Part]:
@@ -210,7 +206,7 @@ class Probe:
         """Sum of the squared errors of a part's weights at each width; of an activation, what they go by: 4**-bits."""
         if part.role == "activations":
             return [4.0**-bits for bits in widths]
-        values = {n: v for g in (self.model.graph, *self.model.graph.subgraphs()) for n, v in g.initializers.items()}
+        values = all_constants(self.model)
         errors = []
         for bits in widths:
             chosen, total = self._numbers_at(bits), 0.0
@@ -229,12 +225,7 @@ class Probe:
 
     def _measured(self, quantized: Quantized) -> dict[str, float]:
         if self._variants is None:
-            self._variants = Variants(
-                self.model.clone(),
-                self.samples,
-                providers=self.options.providers,
-                custom_op_library=self.options.custom_op_library,
-            )
+            self._variants = Variants(self.model.clone(), self.samples, **self.options.session)
         found = self._variants.errors(quantized.fake_quantize())
         if not found:
             return {n: math.inf for n, values in self.samples[0].outputs.items() if values.dtype.kind == "f"}

@@ -45,9 +45,7 @@ def rewrite_cost(
         return []
     judges, least = samples_to_verify(kept, learns(options), at_home=False), min(_POOR, worst[1].sqnr + _SHARE)
     try:
-        session = open_anyhow(
-            rewritten, providers=options.providers, custom_op_library=options.custom_op_library, threads=1
-        )
+        session = open_anyhow(rewritten, threads=1, **options.session)
         found = _worst(session, judges)
     except ExecutionError:
         return []  # the result, which is made of it, did run: its figure stands without this one

@@ -27,7 +27,7 @@ def run_in_float(plan: Plan, title: str, integer: Iterable[str], floating: Itera
     Returns:
         One sentence that names the first few, if any.
     """
-    read = {edge.node for site in plan.sites if site.role == "weight" for edge in site.readers}
+    read = {edge.node for edge in plan.by_edge("weight")}
     there = _names(floating) - _names(integer)
     found = [name for name in plan.quantized if name in read and not _BETWEEN.search(name) and name in there]
     if not found:

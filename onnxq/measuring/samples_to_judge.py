@@ -42,7 +42,7 @@ def samples_to_judge(
     if data is None:
         return [], None
     opened = partial(open_data, data, inputs_of(model), image=image)
-    session = Session(model, providers=options.providers, custom_op_library=options.custom_op_library)
+    session = Session(model, **options.session)
     most = min(options.samples or _MOST, _MOST)
     feeds = opened(samples=most)
     if most > _OF_SLOW and (not feeds.repeatable or _is_slow(session, feeds, most)):

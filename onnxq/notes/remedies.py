@@ -108,7 +108,7 @@ def _seen(result: Quantized, options: Options, sizes: Mapping[str, int]) -> obje
             return None
         inner = {node.inputs[0].name for node in all_nodes(model) if node.op_type in target.absorbed and node.inputs[0]}
         return {way for way in ways if way[0] not in inner}
-    read = {edge: (site.spec, site.fixed) for site in plan.sites for edge in site.readers}
+    read = {edge: (site.spec, site.fixed) for edge, site in plan.by_edge().items()}
     made = {site.tensor: (site.spec, site.fixed) for site in plan.sites if site.produced}
     seen: dict[object, object] = {value.name: made.get(value.name or "") for value in model.graph.outputs}
     for node in all_nodes(model):

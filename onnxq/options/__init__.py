@@ -9,18 +9,25 @@ import os
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from onnxq.errors import OptionError
 from onnxq.options.one_value import check_bits, check_choice, check_flag, check_int, check_range, is_number, plain
 from onnxq.options.override import GivenOverrides, Override, parse_overrides
 
-__all__ = ["EFFORTS", "PLACEMENTS", "Effort", "ImageOptions", "Options", "Override", "Placement"]
+__all__ = ["EFFORTS", "PLACEMENTS", "Effort", "ImageOptions", "Options", "Override", "Placement", "SessionOptions"]
 
 Placement = Literal["auto", "all", "compute"]
 Effort = Literal["fast", "default", "best"]
 PLACEMENTS = ("auto", "all", "compute")
 EFFORTS = ("fast", "default", "best")
+
+
+class SessionOptions(TypedDict):
+    """The arguments of :class:`onnxq.ort.session.Session` that a user chooses; see :class:`Options`."""
+
+    providers: tuple[str, ...]
+    custom_op_library: str | None
 
 
 def _strings(name: str, given: object) -> tuple[str, ...]:
@@ -144,6 +151,11 @@ class Options:
             or self.min_sqnr != self.min_sqnr
         ):
             raise OptionError(f"{self.min_sqnr!r} is not a number of dB", where="min_sqnr")
+
+    @property
+    def session(self) -> SessionOptions:
+        """With what to open a model in onnxruntime: ``Session(model, **options.session)``."""
+        return {"providers": self.providers, "custom_op_library": self.custom_op_library}
 
     @classmethod
     def of(cls, given: Options | None) -> Options:

@@ -33,7 +33,7 @@ from onnxq.graph.passes.prune import remove_unread
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array, is_constant
-from onnxq.plan import Site
+from onnxq.plan import Edge, Site
 from onnxq.planning.table_rows import row
 from onnxq.prepare import backend_named
 from onnxq.qparams import QParams
@@ -61,7 +61,7 @@ def once(quantized: Quantized) -> Quantized:
         quantized: left unchanged.
     """
     plan, numbers = quantized.plan, quantized.qparams
-    by_reader = {(edge.node, edge.index): site for site in plan.sites for edge in site.readers}
+    by_edge = plan.by_edge()
     of_tensor: dict[str, list[Site]] = {}
     for site in plan.sites:
         of_tensor.setdefault(site.tensor, []).append(site)
@@ -72,7 +72,7 @@ def once(quantized: Quantized) -> Quantized:
         if node.name not in plan.quantized or rule is None or not (rule.kind is Kind.MOVEMENT or rule.shares(node)):
             continue
         count = len(node.inputs) if rule.data is None else 1
-        before = [by_reader.get((node.name or "", k)) for k in range(count)]
+        before = [by_edge.get(Edge(node.name or "", k)) for k in range(count)]
         grids = [numbers.get(site.name) if site is not None else None for site in before]
         names = {v.name for v in node.outputs}
         dropped |= {

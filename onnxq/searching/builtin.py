@@ -123,7 +123,7 @@ def agreement(
     fitted = prepared.for_target(target, options)[0]
     by = compared_by(fitted, statistics)
     shown, judging = with_outputs(fitted, statistics, by) if by.tensors else (load(model), statistics)
-    session = Session(shown, providers=options.providers, custom_op_library=options.custom_op_library)
+    session = Session(shown, **options.session)
     outputs = [info for info in session.outputs if info.name not in by.outputs]
     rows = chosen_rows(prepared.model)
     if eval_data is None:

@@ -219,19 +219,15 @@ class Trials:
         sample = self._timed
         if sample is None:
             return None
-        how: dict[str, Any] = {
-            "providers": options.providers,
-            "custom_op_library": options.custom_op_library,
-            "threads": 1,
-        }
         if self._float is None:
-            self._float = Session(load(self.model), **how)
-        return share_of_time(self._float, Session(model, **how), sample.feeds, clock_of(options.providers))
+            self._float = Session(load(self.model), threads=1, **options.session)
+        quantized = Session(model, threads=1, **options.session)
+        return share_of_time(self._float, quantized, sample.feeds, clock_of(options.providers))
 
 
 def run_of(model: str | Path, options: Options, *, optimize: bool = True) -> Run:
     """A model's file as a metric takes it."""
-    return Run(model, providers=options.providers, custom_op_library=options.custom_op_library, optimize=optimize)
+    return Run(model, **options.session, optimize=optimize)
 
 
 def report_of(folder: Path) -> dict[str, Any]:

@@ -117,7 +117,7 @@ class _Mapper:
     def _weighted(self) -> set[str]:
         """Nodes whose weights the target stores as integers where all is quantized that can be."""
         plan = make_plan(self.model, self.backend, self.options)
-        return {edge.node for site in plan.sites if site.role == "weight" for edge in site.readers}
+        return {edge.node for edge in plan.by_edge("weight")}
 
     # -- places
 

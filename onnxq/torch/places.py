@@ -22,7 +22,7 @@ def quantized_places(model: ir.Model, plan: Plan) -> tuple[dict[Edge, str], dict
         Input → name of the site whose numbers it is read with, ties resolved; and tensor → the same. Biases in units of
         data scale times weight scale have no numbers of their own, and are left out.
     """
-    taken = {edge for site in plan.sites for edge in site.readers}
+    taken = plan.by_edge()
     values = {v.name: v for n in all_nodes(model) for v in n.outputs}
     values.update({v.name: v for v in model.graph.inputs})
     roots = shared_numbers(plan)

@@ -186,7 +186,7 @@ class Student:
 
     def _biases_of(self, plan: Plan, nodes: Sequence[ir.Node]) -> None:
         """Biases of the layers whose weights are learned, where nothing else reads them."""
-        data = {e: plan.root(s).name for s in plan.sites if s.role == "activation" for e in s.readers}
+        data = {edge: plan.root(site).name for edge, site in plan.by_edge("activation").items()}
         behind = {s.tensor: plan.root(s).name for s in plan.sites if s.role == "activation" and s.produced}
         for node in nodes:
             weight = node.inputs[1].name if len(node.inputs) > 2 and node.inputs[1] is not None else None

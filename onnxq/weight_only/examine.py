@@ -75,7 +75,6 @@ def examine(
     Raises:
         VerificationError: it is not a valid model, or onnxruntime cannot load or run it.
     """
-    runtime: dict[str, Any] = {"providers": options.providers, "custom_op_library": options.custom_op_library}
     result = load(written)
     size = file_size(result)
     kept = reference.kept([value.name or "" for value in model.graph.outputs if value.producer() is not None])
@@ -83,23 +82,25 @@ def examine(
         for value in result.graph.initializers.values():
             if value.const_value is not None and value.const_value.dtype.bitwidth < 8:
                 value.const_value = in_memory(value.const_value)
-        Session(written, **runtime)
-        return replace(final_check(model, result, kept, float_bytes=float_bytes, **runtime), quantized_bytes=size)
+        Session(written, **options.session)
+        checked = final_check(model, result, kept, float_bytes=float_bytes, **options.session)
+        return replace(checked, quantized_bytes=size)
     try:
         check(result)
-        Session(written, optimize=False, prepack=False, **runtime)
-        outputs = _errors(result, kept, runtime)
+        Session(written, optimize=False, prepack=False, **options.session)
+        outputs = _errors(result, kept, options)
     except (ExecutionError, ModelError) as error:
         raise failed(error, model) from error
     return Verification(outputs=outputs, samples=len(kept), float_bytes=float_bytes, quantized_bytes=size)
 
 
-def _errors(result: ir.Model, kept: Sequence[KeptSample], runtime: Mapping[str, Any]) -> dict[str, Any]:
+def _errors(result: ir.Model, kept: Sequence[KeptSample], options: Options) -> dict[str, Any]:
     if not kept:
         return {}
     got = Activations()
     try:
-        for _ in SegmentedModel(result, limit=_SEGMENT_BYTES, **runtime).run([sample.feeds for sample in kept], got):
+        run = SegmentedModel(result, options=options, limit=_SEGMENT_BYTES)
+        for _ in run.run([sample.feeds for sample in kept], got):
             pass
         meters = {name: ErrorMeter() for name in kept[0].outputs}
         for position, sample in enumerate(kept):

@@ -84,7 +84,7 @@ class Job:
         run = SegmentedModel(
             self.model,
             {node for matrix in matrices if learning and matrix.multiplied for node in matrix.nodes},
-            **self.runtime,
+            options=self.options,
             prepack=False,
         )
         reference = Reference(feeds, Activations(), self.learner.held)
@@ -114,17 +114,12 @@ class Job:
         reason = "its weight holds NaN or infinite values"
         self.kept += [Kept(node.name or "", node.op_type, reason) for node in matrix.nodes]
 
-    @property
-    def runtime(self) -> dict[str, Any]:
-        """What onnxruntime is opened with."""
-        return {"providers": self.options.providers, "custom_op_library": self.options.custom_op_library}
-
     def _mixed(self, matrices: Sequence[Matrix], feeds: Sequence[Mapping[str, Any]]) -> Sequence[Matrix]:
         """The matrices with the bits that they get under a budget, where there is one."""
         if not self.recipe.avg_bits:
             return matrices
         with self.reporter.phase("choose bits", total=len(matrices), unit="weights") as advance:
-            self.mixture = mix(self.model, matrices, self.recipe, feeds, advance, **self.runtime)
+            self.mixture = mix(self.model, matrices, self.recipe, feeds, self.options, advance)
         return self.mixture.matrices
 
     def _of(self, segment: Segment, left: dict[int, Matrix]) -> Iterator[tuple[Matrix, tuple[str, ...]]]:

@@ -81,8 +81,8 @@ def mix(
     matrices: Sequence[Matrix],
     recipe: Recipe,
     feeds: Sequence[Mapping[str, NDArray[Any]]],
+    options: Options,
     advance: Callable[[int], None],
-    **runtime: Any,
 ) -> Mixture:
     """Choose bits for the weights that MatMul and Gemm multiply with, but those of an override or a router.
 
@@ -91,8 +91,8 @@ def mix(
         matrices: of it.
         recipe: its ``avg_bits`` is the budget, its ``widths`` what can be chosen, those that fit a weight.
         feeds: samples to measure with; none: by the weights alone.
+        options: execution providers and the library of custom operators.
         advance: told how many weights were measured.
-        runtime: ``providers`` and ``custom_op_library`` of onnxruntime.
     """
     free = [m for m in matrices if m.free]
     seen: dict[Matrix, dict[int, float]] = {}
@@ -108,7 +108,7 @@ def mix(
         decoded = decode(looked_at(matrix))
         return decoded.T if matrix.axis == 0 else decoded
 
-    found = output_noise(model, free, rounded, feeds, advance=advance, **runtime) if feeds else []
+    found = output_noise(model, free, rounded, feeds, options, advance=advance) if feeds else []
     for matrix in free:
         if matrix not in seen:
             looked_at(matrix)

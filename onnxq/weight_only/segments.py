@@ -19,6 +19,7 @@ from onnxq.calibration.taps import tap
 from onnxq.graph.pieces import reads as reads_of
 from onnxq.graph.traverse import subgraphs, with_subgraphs
 from onnxq.memory import give_back
+from onnxq.options import Options
 from onnxq.ort.session import Session
 from onnxq.weight_only.activations import Activations
 from onnxq.weight_only.tensors import in_memory
@@ -59,8 +60,7 @@ class SegmentedModel:
         model: not modified. Value names are unique over it.
         looked_at: nodes whose first input is wanted while its segment is current. Inside a branch it is empty for
             samples that take the other one, and inside a body there for all iterations.
-        providers: execution providers of onnxruntime.
-        custom_op_library: shared library with the model's custom operators.
+        options: execution providers and the library of custom operators.
         prepack: weights are copied into the layout that runs fastest, at the cost of memory.
         limit: bytes of the weights of a segment, 64 MB if None; one node may have more.
     """
@@ -70,17 +70,11 @@ class SegmentedModel:
         model: ir.Model,
         looked_at: Collection[ir.Node] = (),
         *,
-        providers: Sequence[str] | None = None,
-        custom_op_library: str | None = None,
+        options: Options | None = None,
         prepack: bool = True,
         limit: int | None = None,
     ) -> None:
-        self._model = model
-        self._runtime: dict[str, Any] = {
-            "providers": providers,
-            "custom_op_library": custom_op_library,
-            "prepack": prepack,
-        }
+        self._model, self._options, self._prepack = model, Options.of(options), prepack
         self.segments = _cut(model.graph, frozenset(looked_at), _BYTES if limit is None else limit)
 
     def run(self, feeds: Iterable[Mapping[str, NDArray[Any]]], kept: Activations) -> Iterator[tuple[Segment, int]]:
@@ -111,7 +105,7 @@ class SegmentedModel:
         if segment.inner:
             tapped = tap(model, [value.name or "" for value in segment.inner])
             model, shown = tapped.model, {output: name for name, output in tapped.outputs.items()}
-        session = Session(model, **self._runtime)
+        session = Session(model, prepack=self._prepack, **self._options.session)
         for value in model.graph.initializers.values():
             value.const_value = None  # the session has them
         for sample in range(samples):

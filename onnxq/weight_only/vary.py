@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from onnxq.measuring.metrics import ErrorMeter
 from onnxq.memory import give_back
+from onnxq.options import Options
 from onnxq.ort.session import Session
 from onnxq.weight_only.activations import Activations
 from onnxq.weight_only.find import Matrix
@@ -32,9 +33,9 @@ def output_noise(
     matrices: Sequence[Matrix],
     changed: Callable[[Matrix], Array],
     feeds: Sequence[Mapping[str, Array]],
+    options: Options,
     *,
     advance: Callable[[int], None] = lambda done: None,
-    **runtime: Any,
 ) -> list[float | None]:
     """Noise over signal, in power, at the outputs: of each matrix when it alone is changed.
 
@@ -46,13 +47,13 @@ def output_noise(
         matrices: whose readers multiply with them.
         changed: a matrix to the numbers to take in its place, of the shape of its constant.
         feeds: samples.
+        options: execution providers and the library of custom operators.
         advance: told how many matrices were begun with.
-        runtime: ``providers`` and ``custom_op_library`` of onnxruntime.
 
     Returns:
         None for a matrix that is read inside of a branch or body alone, which is not run by itself.
     """
-    parts = SegmentedModel(model, prepack=False, **runtime).segments
+    parts = SegmentedModel(model, options=options, prepack=False).segments
     outputs = [value for value in model.graph.outputs if value.producer() is not None]
     kept, samples = Activations(), len(feeds)
     begun: set[int] = set()
@@ -60,7 +61,7 @@ def output_noise(
         fill(kept, model, feeds)
         for segment in parts:
             if segment.writes:
-                _run(model, segment, matrices, changed, kept, samples, begun, runtime)
+                _run(model, segment, matrices, changed, kept, samples, begun, options)
                 advance(len(begun))
             for value in segment.ends:
                 if value not in outputs:
@@ -87,14 +88,14 @@ def _run(
     kept: Activations,
     samples: int,
     begun: set[int],
-    runtime: Mapping[str, Any],
+    options: Options,
 ) -> None:
     """Run a segment as it is, then with each change that begins or arrives there; ``begun``: changes so far."""
     names = [value.name or "" for value in segment.reads]
     first = {name: kept.get(name, 0) for name in names}
     made = model_of(model, segment, first, {name: kept.common_shape(name, samples) for name in names})
     fed = _fed(made, segment, matrices)
-    session = Session(made, prepack=False, **runtime)
+    session = Session(made, prepack=False, **options.session)
     for value in made.graph.initializers.values():
         value.const_value = None  # the session has them
     weights = {name: _array(matrices[v]) for v, name in fed.items()}

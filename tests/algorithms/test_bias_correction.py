@@ -16,8 +16,8 @@ from onnxq.algorithms.bias_correction import correct_biases
 from onnxq.algorithms.biases import empirical
 from onnxq.calibration.statistics import KeptSample
 from onnxq.calibration.taps import Tapped, tap
-from onnxq.deciding.rescue import output_sqnr
 from onnxq.errors import OptionError
+from onnxq.measuring.simulation import output_sqnr
 from onnxq.qparams import fake_quantize, from_range
 from onnxq.spec import PerChannel, QuantSpec
 from tests.contract import infer, quantize_checked
@@ -230,9 +230,9 @@ def test_means_are_measured_all_over_the_data(monkeypatch: pytest.MonkeyPatch) -
     """A folder may be sorted: the first samples alone would tell of one kind."""
     seen: list[list[int]] = []
 
-    def measured(quantized: Any, samples: Any, **options: Any) -> float:
+    def measured(quantized: Any, samples: Any, options: Options) -> float:
         seen.append([sample.index for sample in samples])
-        return output_sqnr(quantized, samples, **options)
+        return output_sqnr(quantized, samples, options)
 
     means = empirical._means
 

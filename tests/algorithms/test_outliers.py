@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 import onnxq
 from onnxq import Options
+from onnxq.calibration.mask_reach import mask_value
 from onnxq.calibration.statistics import TensorStatistics
-from onnxq.deciding.mask_reach import mask_value
 from tests.contract import ALL, quantize_checked
 from tests.models import build, images, normal
 

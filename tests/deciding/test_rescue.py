@@ -5,14 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-import numpy as np
 import pytest
 
-import onnxq
-from onnxq import Options
-from onnxq.calibration.statistics import KeptSample
-from onnxq.deciding.rescue import Blame, blame, groups, groups_apart, output_sqnr, to_keep_float
-from tests.models import build, images, normal
+from onnxq.deciding.rescue import Blame, blame, groups, groups_apart, to_keep_float
 
 
 def records(*pairs: tuple[float, float]) -> list[Blame]:
@@ -99,16 +94,3 @@ def test_sorts_share_the_measurements_by_their_numbers() -> None:
     assert all(len({name.rstrip("0123456789") for name in group}) == 1 for group in found)
     assert groups_apart([layers, sums[:1]], 8)[-1] == ("sum0",), "every sort has one"
     assert groups_apart([[], []]) == []
-
-
-def test_output_sqnr_is_that_of_the_worst_output() -> None:
-    model = build(
-        "(float[4, 8] x) => (float[4, 8] y, float[4, 8] z) { y = MatMul (x, w)\n z = Neg (x) }", w=normal(8, 8)
-    )
-    q = onnxq.quantize(model, images(4, 8), options=Options(placement="all"))
-    samples = [
-        KeptSample(i, feed, {"y": feed["x"] @ normal(8, 8), "z": -feed["x"]}) for i, feed in enumerate(images(4, 8))
-    ]
-    assert q.verification is not None
-    assert output_sqnr(q, samples[:4]) == pytest.approx(q.verification.outputs["y"].sqnr, abs=2.0)
-    assert output_sqnr(q, [KeptSample(0, {"x": np.zeros((3, 3, 3), np.float32)}, {})]) == -math.inf, "does not run"

@@ -76,7 +76,7 @@ def test_noise_of_one_weight_is_that_of_the_model_with_it_changed(
     proto, feeds = _layers(), _feeds(3)
     model = Prepared(proto, Options()).at_opset(17, None)
     matrices, _ = find(model, Options(), Recipe())
-    found = output_noise(model, matrices, lambda matrix: matrix.value.const_value.numpy() * 1.5, feeds)  # type: ignore[union-attr]
+    found = output_noise(model, matrices, lambda matrix: matrix.value.const_value.numpy() * 1.5, feeds, Options())  # type: ignore[union-attr]
     path = save(proto, tmp_path / "m.onnx")
     for matrix, noise in zip(matrices, found, strict=True):
         other = onnx.ModelProto()

@@ -20,9 +20,9 @@ from onnxq.algorithms.common.quantized_layer import QuantizedLayer, is_behind, q
 from onnxq.calibration.capture import capture
 from onnxq.calibration.roles import spread
 from onnxq.calibration.statistics import KeptSample
-from onnxq.deciding.rescue import output_sqnr
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array
+from onnxq.measuring.simulation import output_sqnr
 from onnxq.numbers import fit_biases
 
 __all__ = ["correct_empirically"]
@@ -51,9 +51,8 @@ def correct_empirically(draft: Draft, runs: int) -> str:
         What was done.
     """
     before = (draft.model.clone(), draft.plan, dict(draft.numbers))
-    runtime = {"providers": draft.options.providers, "custom_op_library": draft.options.custom_op_library}
     fitting, held = spread(draft.fitting, _SAMPLES), spread(draft.held, _SAMPLES)
-    score = output_sqnr(draft.quantized(), held, **runtime)  # type: ignore[arg-type]
+    score = output_sqnr(draft.quantized(), held, draft.options)
     added = give_biases(draft)
     fit_biases(draft.model, draft.plan, draft.numbers)
     layers = [layer for layer in quantized_layers(draft.model, draft.plan, stored=True) if layer.bias is not None]
@@ -78,7 +77,7 @@ def correct_empirically(draft: Draft, runs: int) -> str:
             done += 1
             advance(done)
     remove_zero_biases(draft, added)
-    after = output_sqnr(draft.quantized(), held, **runtime)  # type: ignore[arg-type]
+    after = output_sqnr(draft.quantized(), held, draft.options)
     if not corrected:
         after = -np.inf
     if not after > score + _LEAST_GAIN:

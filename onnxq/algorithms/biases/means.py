@@ -12,6 +12,7 @@ from onnxq.calibration.collect import channel_means
 from onnxq.calibration.roles import spread
 from onnxq.calibration.statistics import KeptSample
 from onnxq.calibration.taps import tap
+from onnxq.options import Options
 from onnxq.ort.session import Session, open_anyhow
 
 __all__ = ["means_of"]
@@ -32,8 +33,7 @@ def means_of(
     known: dict[str, Means],
     *,
     sizes: Mapping[str, int],
-    providers: Sequence[str] | None,
-    custom_op_library: str | None,
+    options: Options,
 ) -> dict[str, Means]:
     """Tensor → mean of each of its channels (axis 1), (channels,), where there is one.
 
@@ -43,8 +43,7 @@ def means_of(
         samples: with what calibration took.
         known: measured before; added to.
         sizes: tensor → number of elements, to bound the memory that measuring takes.
-        providers: execution providers of onnxruntime.
-        custom_op_library: shared library with the model's custom operators.
+        options: execution providers and the library of custom operators.
     """
     means = _kept_means(samples, ranks)
     means |= {name: known[name] for name in ranks if name in known}
@@ -52,7 +51,7 @@ def means_of(
     if missing:
         tapped = tap(model, missing)
         shown = tapped.outputs
-        session = open_anyhow(tapped.model, providers=providers, custom_op_library=custom_op_library)
+        session = open_anyhow(tapped.model, **options.session)
         for batch in _batches([name for name in missing if name in shown], sizes):
             means.update(_measured(session, {name: shown[name] for name in batch}, ranks, samples))
         known |= {name: means[name] for name in missing if name in means}

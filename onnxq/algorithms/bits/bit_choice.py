@@ -88,14 +88,12 @@ def items_of(
 
 def _reads(plan: Plan, layers: Mapping[Part, object], activations: Mapping[Part, object]) -> dict[Part, Part]:
     """Layer → the activation that is its data; layers that take float data are left out."""
-    weights = {(e.node, e.index) for site in plan.sites if site.role == "weight" for e in site.readers}
+    weights = plan.by_edge("weight")
     owner = {name: part for part in activations for name in part.sites}
     data: dict[str, Part] = {}
-    for site in plan.sites:
-        if site.role == "activation":
-            for edge in site.readers:
-                if (edge.node, edge.index) not in weights:
-                    data.setdefault(edge.node, owner[site.name])
+    for edge, site in plan.by_edge("activation").items():
+        if edge not in weights:
+            data.setdefault(edge.node, owner[site.name])
     found = {layer: next((data[n] for n in layer.nodes if n in data), None) for layer in layers}
     return {layer: part for layer, part in found.items() if part is not None}
 

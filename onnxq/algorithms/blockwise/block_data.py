@@ -79,7 +79,7 @@ def _tensors(
             raise UnobservableError(f"tensor {name!r} cannot be observed: {reason}")
         shown = tapped.outputs
         options = draft.options
-        session = open_anyhow(tapped.model, providers=options.providers, custom_op_library=options.custom_op_library)
+        session = open_anyhow(tapped.model, **options.session)
     for sample in samples:
         found = {name: np.asarray(sample.feeds[name]) for name in tensors if name in fed}
         if session is not None:

@@ -233,11 +233,8 @@ def _layers(draft: Draft, skip: Any) -> Iterator[QuantizedLayer]:
 
 def _noise(draft: Draft) -> float:
     """Noise over signal of the worst float output on the samples held back, a power ratio; infinite if it fails."""
-    options = draft.options
     try:
-        session = simulation(
-            draft.quantized(), providers=options.providers, custom_op_library=options.custom_op_library
-        )
+        session = simulation(draft.quantized(), **draft.options.session)
         return 10 ** (-worst_sqnr(session.run, ((sample.feeds, sample.outputs) for sample in draft.held)) / 10)
     except ExecutionError:
         return math.inf

@@ -24,7 +24,7 @@ from onnxq.calibration.weights import weight_range
 from onnxq.graph.layer import Layer
 from onnxq.grids import float8, logarithmic
 from onnxq.options import Options
-from onnxq.plan import Plan
+from onnxq.plan import Edge, Plan
 from onnxq.qparams import fake_quantize, from_range
 from onnxq.spec import QuantSpec, Scheme
 
@@ -72,11 +72,12 @@ class Specs:
     """How the inputs of nodes are quantized in a plan."""
 
     def __init__(self, plan: Plan) -> None:
-        self._found = {(e.node, e.index): site.spec for site in plan.sites for e in site.readers}
+        self._sites = plan.by_edge()
 
     def of(self, node: ir.Node, index: int) -> QuantSpec | None:
         """How input ``index`` of a node is quantized; None where it stays float."""
-        return self._found.get((node.name or "", index))
+        site = self._sites.get(Edge(node.name or "", index))
+        return site.spec if site is not None else None
 
 
 def measure_channels(

@@ -99,7 +99,7 @@ def quantized_streams(model: ir.Model, plan: Plan) -> list[Stream]:
         model: normalized; left as it is.
         plan: of the model.
     """
-    quantized = {edge.node for site in plan.sites for edge in site.readers}
+    quantized = {edge.node for edge in plan.by_edge()}
     return [stream for stream in find_streams(model) if not quantized.isdisjoint((*stream.writers, *stream.readers))]
 
 

@@ -156,7 +156,7 @@ class _Trials:
         if changed:
             copy.observe_again(changed, now)
         made = self._first.variant(self._choices, now.options, copy.model, copy.statistics, copy.keep_float)
-        found: Noise | None = _noise(now, made.again()[0])
+        found: Noise | None = _noise(now, made.again().quantized)
         if found is not None and self.start is not None:
             found = {name: found[name] for name in self.start}
         return _Tried(copy, found)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnxq.algorithms.common.windows import kernel_windows
 from onnxq.graph.traverse import all_nodes, subgraphs, with_subgraphs
 from onnxq.graph.values import constant_array, is_constant
-from onnxq.plan import Plan
+from onnxq.plan import Edge, Plan
 from onnxq.qparams import QParams
 from onnxq.spec import PerBlock, PerChannel, Scheme
 
@@ -175,12 +175,12 @@ def quantized_layers(model: ir.Model, plan: Plan, *, stored: bool = False) -> li
         plan: where it is quantized.
         stored: those too that run in float with weights stored as integers.
     """
-    weights = {(e.node, e.index): s.name for s in plan.sites if s.role == "weight" for e in s.readers}
+    weights = plan.by_edge("weight")
     found = []
     repeated = _repeated(model)
     for node in all_nodes(model):
         name = node.name or ""
-        site = weights.get((name, 1))
+        site = weights.get(Edge(name, 1))
         if site is None or node.op_type not in ("Conv", "Gemm", "MatMul") or node.domain != "":
             continue
         if name not in plan.quantized and not (stored and name in plan.stored):
@@ -200,7 +200,7 @@ def quantized_layers(model: ir.Model, plan: Plan, *, stored: bool = False) -> li
         outputs = (
             array.shape[0] if node.op_type == "Conv" or node.attributes.get_int("transB", 0) == 1 else array.shape[-1]
         )
-        found.append(QuantizedLayer(node, data, weight, _bias(node, outputs), site))
+        found.append(QuantizedLayer(node, data, weight, _bias(node, outputs), site.name))
     return found
 
 

@@ -166,12 +166,10 @@ class _Grids:
     """With which numbers nodes read activations."""
 
     def __init__(self, draft: Draft) -> None:
-        sites = [site for site in draft.plan.sites if site.role == "activation"]
-        self._numbers = draft.numbers
-        self._readers = {edge: site.name for site in sites for edge in site.readers}
-        self._behind = {site.tensor: site.name for site in sites if site.produced}
+        self._numbers, self._readers = draft.numbers, draft.plan.by_edge("activation")
+        self._behind = {s.tensor: s for s in draft.plan.sites if s.role == "activation" and s.produced}
 
     def read(self, edge: Edge, tensor: str, found: Mapping[str, Array]) -> Array:
         """What a node reads of a tensor: on its grid, or as it is where it is read in float."""
         site = self._readers.get(edge, self._behind.get(tensor))
-        return found[tensor] if site is None else fake_quantize(found[tensor], self._numbers[site])
+        return found[tensor] if site is None else fake_quantize(found[tensor], self._numbers[site.name])

@@ -61,7 +61,7 @@ class _Found:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self.edges: dict[Edge, str] = {edge: site.role for site in plan.sites for edge in site.readers}
+        self.edges: dict[Edge, str] = {edge: site.role for edge, site in plan.by_edge().items()}
         self.tensors = {site.tensor for site in plan.sites if site.role == "activation"}
         self.passed: set[str] = set()
         self.between: set[str] = set()

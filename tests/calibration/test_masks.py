@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import onnxq
 from onnxq import Options
-from onnxq.deciding.masks import find_masks
+from onnxq.calibration.masks import find_masks
 from onnxq.prepare import Prepared
 from tests.contract import ALL, infer, quantize_checked, sqnr
 from tests.models import build, f32, normal

@@ -15,9 +15,9 @@ from functools import cache, partial
 
 import onnx_ir as ir
 
+from onnxq.calibration.mask_reach import Reach, Reaches, mask_value
 from onnxq.calibration.statistics import SENTINEL, TensorStatistics
 from onnxq.console.terminal import plural
-from onnxq.deciding.mask_reach import Reach, Reaches, mask_value
 from onnxq.graph.recognition.masks import before_softmax, behind, largest_mask, put_in_place
 from onnxq.graph.values import is_filled
 from onnxq.plan import Plan
