@@ -150,7 +150,8 @@ class QuantizedModule(torch.nn.Module):
             while name in self.quantizers:
                 count += 1
                 name = f"{base}_{count}"
-            self.quantizers[name] = make(spot)
+            self.quantizers[name] = made = make(spot)
+            made.name = name
         for place in spot.places:
             self._at.setdefault(place.call, {})[place.position] = name
 
