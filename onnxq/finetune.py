@@ -25,6 +25,7 @@ from onnxq.console.terminal import plural
 from onnxq.errors import DataError, OptionError
 from onnxq.finetuning.judge import Judge
 from onnxq.finetuning.teacher import features_of, teacher_of
+from onnxq.finetuning.with_numbers import with_numbers
 from onnxq.locations import artifact_path, require_file, require_output, spare
 from onnxq.notes.aloud import say
 from onnxq.options import ImageOptions, Options
@@ -113,7 +114,7 @@ def finetune(
         OutputError: there is no place for the result or the state.
     """
     from onnxq.torch.devices import require_device
-    from onnxq.torch.distill import Settings
+    from onnxq.torch.distill import Settings, outputs_of
     from onnxq.torch.executor import Executor
     from onnxq.torch.student import Student
 
@@ -133,7 +134,8 @@ def finetune(
     inner = features_of(given, reference) if features else []
     student = Student(given, inner, device)
     master = Executor(reference, outputs=[*student.outputs, *inner], device=device)
-    feeds = [dict(f) for f in open_data(data, inputs_of(reference), image=image, samples=samples)]
+    feeds: list[Feeds] = [dict(f) for f in open_data(data, inputs_of(reference), image=image, samples=samples)]
+    feeds, lost = with_numbers(feeds, lambda sample: outputs_of(master, sample, student.outputs, device))
     fitting, choosing, judging = _parts(feeds)
     judge = Judge(given, reference, judging)
     length = _Length(steps, minutes)
@@ -141,7 +143,7 @@ def finetune(
     settings = Settings(length.most, batch, rate, scale_lr, bias_lr, vary, features, checks=checks, seed=seed)
     parts = fitting, choosing
     before, after, done = _trained(student, master, parts, settings, loss, resume, length, reporter or Silent())
-    note = f"finetune: {plural(done, 'step')}, relative error on {plural(len(choosing), 'sample')} held back "
+    note = f"finetune: {lost}{plural(done, 'step')}, relative error on {plural(len(choosing), 'sample')} held back "
     note += f"{before:.3g} to {after:.3g}; in onnxruntime, on {plural(len(judging), 'other')}, "
     made = judge.better_of(student.result(), note, any_gain=loss is not None and after < before)
     made = judge.verified(made, prepared)

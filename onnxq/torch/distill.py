@@ -16,7 +16,7 @@ from onnxq.torch.student import Student
 from onnxq.torch.training import Annealed, may_be_joined
 from onnxq.torch.vary import vary
 
-__all__ = ["Loss", "Settings", "distill"]
+__all__ = ["Loss", "Settings", "distill", "outputs_of"]
 
 Tensor = torch.Tensor
 Feeds = Mapping[str, NDArray[np.generic]]
@@ -201,6 +201,13 @@ class _Trainer:
             hint = "Guard divisions and logarithms in it, or train with a smaller learning rate"
             raise OptionError(f"gave {float(found)}", where="loss", hint=hint)
         return found.reshape(())
+
+
+def outputs_of(teacher: Executor, sample: Feeds, outputs: Sequence[str], device: str) -> list[NDArray[np.generic]]:
+    """What a model gives of one sample, at these of its outputs."""
+    with torch.no_grad():
+        found = teacher.run(_tensors(sample, device))
+    return [found[name].cpu().numpy() for name in outputs]
 
 
 def _tensors(sample: Feeds, device: str) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind
+from onnxq.calibration.statistics import TensorStatistics
 from onnxq.errors import ModelError
 from onnxq.graph.traverse import all_nodes
 from onnxq.options import Options
@@ -20,6 +21,7 @@ from onnxq.spec import PerChannel, PerTensor
 from onnxq.torch.composites import BETWEEN
 from onnxq.torch.mapped import BiasRule, Mapped, Spot
 from onnxq.torch.marks import RECURRENT, Marked, Marker, Place, without_marks
+from onnxq.torch.masked import masked_tensors, no_grid
 from onnxq.torch.places import shared_numbers
 
 __all__ = ["LAYERS", "map_plan"]
@@ -64,6 +66,7 @@ class _Mapper:
         self.opened: set[str] = set()
         self.hoisted = {n: n.removesuffix(HOISTED) for n in self.values if n.endswith(HOISTED) and n not in marked.made}
         self.displaced = self._displaced()
+        self.masked = masked_tensors(self.model, self._telling())
 
     def run(self) -> Mapped:
         plan, placed, keep = self._settled()
@@ -94,11 +97,12 @@ class _Mapper:
             more: dict[str, str] = {}
             for site in plan.sites:
                 where = placed.get(site.name, [])
-                why = "is inside a function of torch" if where is None else ""
-                if self.marker.infinite.intersection(where or ()):
-                    why = "holds infinite values, which no grid does"
+                why = f"{site.tensor!r} is inside a function of torch" if where is None else ""
+                why = self.masked.get(site.tensor) or why
+                if any(place in self.marker.telling and no_grid(self.marker.telling[place]) for place in where or ()):
+                    why = f"{site.tensor!r} holds infinite values, or masks beyond 1e30, which no grid does"
                 for name in self._nodes_of(site, keep) if why else ():
-                    more.setdefault(name, f"{site.tensor!r} {why}")
+                    more.setdefault(name, why)
             if not more.keys() - keep.keys():
                 return plan, placed, keep
             keep.update(more)
@@ -118,6 +122,16 @@ class _Mapper:
         """Nodes whose weights the target stores as integers where all is quantized that can be."""
         plan = make_plan(self.model, self.backend, self.options)
         return {edge.node for edge in plan.by_edge("weight")}
+
+    def _telling(self) -> dict[str, TensorStatistics]:
+        """What the example shows of tensors that may hold masks."""
+        where = [(name, places[-1]) for name, places in self.marked.made.items()]
+        for edge, places in self.marked.edges.items():
+            node = self.nodes.get(edge.node)
+            value = node.inputs[edge.index] if node is not None and edge.index < len(node.inputs) else None
+            where += [(value.name or "", places[0])] if value is not None else []
+        seen = self.marker.telling
+        return {name: seen[place] for name, place in where if place in seen}
 
     # -- places
 

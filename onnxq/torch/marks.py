@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 import torch
 
+from onnxq.calibration.statistics import TensorStatistics
 from onnxq.graph.files.load import load
 from onnxq.graph.namer import Namer, unique_names
 from onnxq.graph.traverse import all_nodes
@@ -18,6 +19,7 @@ from onnxq.graph.values import constant_array, is_constant, remove_nodes, replac
 from onnxq.plan import Edge
 from onnxq.torch.composites import opened_between
 from onnxq.torch.insertion import IN_PLACE, map_tensors
+from onnxq.torch.masked import telling
 from onnxq.torch.nodes import DOMAIN, is_exporting, own_node
 
 __all__ = ["RECURRENT", "Marked", "Marker", "Place", "changes_first", "without_marks"]
@@ -54,7 +56,7 @@ class Marker:
 
     Attributes:
         shapes: of what was marked.
-        infinite: what holds infinite values, as masked scores do.
+        telling: statistics of what may hold masks: of tensors with large numbers, or of zeros throughout.
         names: of the functions, by call.
         parameters: which parameter of the module an argument is, a number for each.
     """
@@ -62,7 +64,7 @@ class Marker:
     def __init__(self) -> None:
         self.shapes: dict[Place, tuple[int, ...]] = {}
         self.parameters: dict[Place, int] = {}
-        self.infinite: set[Place] = set()
+        self.telling: dict[Place, TensorStatistics] = {}
         self.names: dict[str, str] = {}
 
     def call(self, key: str, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -93,8 +95,8 @@ class Marker:
         self.shapes[place] = tuple(x.shape)
         if isinstance(x, torch.nn.Parameter):
             self.parameters[place] = id(x)
-        if bool(torch.isinf(x.detach()).any()):
-            self.infinite.add(place)
+        elif (found := telling(place.position, x.detach())) is not None:
+            self.telling[place] = found
         return True
 
 

@@ -72,6 +72,18 @@ class QuantizedModule(torch.nn.Module):
             for spot in part.spots:
                 self._add(spot, make)
 
+    def __getattr__(self, name: str) -> Any:
+        """What is found otherwise; of what only the user's module has, where it is."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError as error:
+            own = self.__dict__.get("_modules", {}).get("module")
+            if own is None or name.startswith("__") or not hasattr(own, name):
+                raise
+            raise AttributeError(
+                f"{error}; {type(own).__name__} has it: .module.{name}, without quantizers where it runs layers"
+            ) from None
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The user's module, quantized."""
         if not self.active:
@@ -150,7 +162,8 @@ class QuantizedModule(torch.nn.Module):
             while name in self.quantizers:
                 count += 1
                 name = f"{base}_{count}"
-            self.quantizers[name] = make(spot)
+            self.quantizers[name] = made = make(spot)
+            made.name = name
         for place in spot.places:
             self._at.setdefault(place.call, {})[place.position] = name
 

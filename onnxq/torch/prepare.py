@@ -32,6 +32,7 @@ from onnxq.torch.mapping import map_plan
 from onnxq.torch.marks import Marker
 from onnxq.torch.module import QuantizedModule, require_prepared
 from onnxq.torch.quantizers import Quantizer
+from onnxq.torch.untrained import told_of_untrained
 
 __all__ = ["OPSET", "calibrate", "prepare"]
 
@@ -206,7 +207,7 @@ def calibrate(module: torch.nn.Module, batches: Iterable[Any], *, most: int | No
     count = 0
     try:
         with in_evaluation(prepared):
-            with torch.no_grad():
+            with torch.no_grad(), told_of_untrained(prepared.module):
                 for batch in batches:
                     if most is not None and count >= most:
                         break

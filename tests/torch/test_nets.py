@@ -170,6 +170,7 @@ def feeds(name: str, count: int = 6) -> list[Tensor]:
     return [torch.randn((2, 3, 32, 32), generator=generator) for _ in range(count)]
 
 
+@pytest.mark.filterwarnings("ignore:onnxq. batch normalization:UserWarning")  # random weights, never trained
 @pytest.mark.parametrize("placement", ["all", "layers"])
 @pytest.mark.parametrize("name", NETS)
 def test_it_runs_as_trained(tmp_path: Path, name: str, placement: str) -> None:

@@ -220,6 +220,17 @@ def test_a_tensor_alone_is_an_example(tmp_path: Path) -> None:
         qat.prepare(Gained(), {X8})  # type: ignore[arg-type]
 
 
+def test_what_only_the_users_module_has_is_named_where_it_is() -> None:
+    class Configured(Plain):
+        config = 3
+
+    model = qat.prepare(Configured(), (batches(4, 3, 10, 10)[0],))
+    with pytest.raises(AttributeError, match=r"no attribute 'config'; Configured has it: \.module\.config"):
+        model.config  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no attribute 'nothing'$"):
+        model.nothing  # noqa: B018
+
+
 def test_no_hooks_stay_on_the_module() -> None:
     net = Plain()
     x = torch.randn(2, 3, 10, 10)

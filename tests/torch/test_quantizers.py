@@ -147,6 +147,18 @@ def test_a_zero_point_stays_on_the_grid_and_comes_back() -> None:
         assert moves or float(offset.grad) == 0
 
 
+def test_gradients_are_finite_where_the_offset_is_far_beyond_the_grid() -> None:
+    """A step of Adam may be 1e20 times as large as the scale of a net that was never trained."""
+    quantizer = quantizer_named("lsq")(UNSIGNED, 1, weight=False, observer=MinMax())
+    quantizer.start(from_range(-1e-27, 2e-27, UNSIGNED))
+    for size in (-1e-5, 1e-5):
+        with torch.no_grad():
+            quantizer.get_parameter("offset").fill_(size)
+        quantizer(values(3, 4, 50)).square().sum().backward()
+        for parameter in quantizer.parameters():
+            assert parameter.grad is not None and bool(torch.isfinite(parameter.grad).all())
+
+
 def test_a_scale_stays_above_a_share_of_the_calibrated_one() -> None:
     quantizer = made("lsq", SIGNED)
     scale, before = quantizer.get_parameter("scale"), quantizer.qparams().scale.copy()

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from onnxq.calibration.statistics import SENTINEL
 from onnxq.errors import DataError
 from onnxq.spec import PerChannel, QuantSpec
 
@@ -62,7 +63,7 @@ class Observer(ABC):
         """Look at a batch, float32.
 
         Raises:
-            DataError: it holds NaN or infinite values.
+            DataError: it holds NaN, infinite values or masks.
         """
         if not x.numel():
             return
@@ -103,8 +104,16 @@ class Observer(ABC):
         """The range of a batch, (channels,): here the smallest and the largest value."""
         values = rows(x, spec)
         low, high = values.amin(1), values.amax(1)  # aminmax along an axis is twenty times slower on a CPU
-        if not (torch.isfinite(low).all() and torch.isfinite(high).all()):
-            raise DataError("a tensor holds NaN or infinite values", where="the range of a fake-quantizer")
+        ends = torch.stack([low, high]).abs()
+        if not bool((ends <= SENTINEL).all()):
+            mask = bool((ends > SENTINEL).any())
+            raise DataError(
+                "it holds NaN, infinite values or masks (beyond 1e30)",
+                where="a tensor that is quantized",
+                hint="Give prepare an example that shows the mask, with padding say: it stays float then"
+                if mask
+                else "Look at the batches, and at the weights: a training may have diverged",
+            )
         return low.cpu().numpy().astype(np.float64), high.cpu().numpy().astype(np.float64)
 
     @abstractmethod

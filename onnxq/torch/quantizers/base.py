@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 import torch
 
-from onnxq.errors import OptionError
+from onnxq.errors import DataError, OptionError
 from onnxq.qparams import MIN_SCALE, QParams, from_range
 from onnxq.spec import PerChannel, QuantSpec, Scheme
 from onnxq.torch.observers.base import Observer
@@ -29,6 +29,7 @@ class Quantizer(torch.nn.Module, ABC):
         shape: of the tensor, where it is known: that of a weight always is.
 
     Attributes:
+        name: in its module, for messages.
         scheme: the kind of grid that the method is for.
         watching: values pass unchanged and are watched.
         ready: the grid has numbers.
@@ -49,6 +50,7 @@ class Quantizer(torch.nn.Module, ABC):
         super().__init__()
         self.spec, self.weight, self.observer, self.fixed, self.shape = spec, weight, observer, fixed, shape
         self.axis = spec.granularity.axis if isinstance(spec.granularity, PerChannel) else None
+        self.name = ""
         self.watching = False
         self._known_weights: list[Tensor] = []
         self.register_buffer("ready", torch.tensor(False))
@@ -64,16 +66,24 @@ class Quantizer(torch.nn.Module, ABC):
         return self.fixed is None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Values on the grid, in the type of ``x``; computed in float32."""
-        if self.watching:
-            if self.fixed is None and not self._is_known(x):
-                self.watch(x.detach().float())
-            return x
-        if not self._is_ready():
-            raise OptionError(
-                "its quantizers have no scales yet", where="the module", hint="Call onnxq.torch.calibrate"
-            )
-        return self.quantize(x.float()).to(x.dtype)
+        """Values on the grid, in the type of ``x``; computed in float32.
+
+        Raises:
+            DataError: what is watched has no range.
+            OptionError: it was not calibrated.
+        """
+        try:
+            if self.watching:
+                if self.fixed is None and not self._is_known(x):
+                    self.watch(x.detach().float())
+                return x
+            if not self._is_ready():
+                raise OptionError(
+                    "its quantizers have no scales yet", where="the module", hint="Call onnxq.torch.calibrate"
+                )
+            return self.quantize(x.float()).to(x.dtype)
+        except DataError as error:
+            raise DataError(error.what, where=f"quantizer {self.name!r}", hint=error.hint) from error
 
     def watch(self, x: Tensor) -> None:
         """Look at values that the grid shall hold."""

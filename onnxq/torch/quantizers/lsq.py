@@ -99,7 +99,8 @@ class _Scale(torch.autograd.Function):
 class _ZeroPoint(torch.autograd.Function):
     """``low - offset / scale``, rounded and within the grid.
 
-    The gradient passes straight through, outside only where it leads back; that of the offset is times a factor.
+    The gradient passes straight through; outside to the offset alone, only where it leads back. That of the offset is
+    times a factor.
     """
 
     @staticmethod
@@ -113,8 +114,9 @@ class _ZeroPoint(torch.autograd.Function):
         (grad,), (offset, scale), (low, high, factor) = grads, ctx.saved_tensors, ctx.given
         ratio = offset / scale
         zero = low - ratio
-        passed = torch.where(((zero < low) & (grad > 0)) | ((zero > high) & (grad < 0)), 0.0, grad)
-        return -passed / scale * factor, passed * (ratio / scale), None, None, None
+        passed = torch.where(((zero < low) & (grad > 0)) | ((zero > high) & (grad < 0)), 0.0, grad) / scale
+        for_scale = torch.where((zero < low) | (zero > high), 0.0, passed * ratio)  # the ratio has no bounds there
+        return -passed * factor, for_scale, None, None, None
 
 
 def learned_grid(x: Tensor, scale: Tensor, zero: Tensor, low: int, high: int) -> Tensor:
