@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -73,15 +73,17 @@ def keep_pools(model: ir.Model) -> None:
     QuantizeLinear in front of a Reshape, so that one would not keep them apart.
     """
     pools = (node for node in all_nodes(model) if node.op_type == "AveragePool" and not node.domain)
-    _keep_float(model, [n for n in pools if _is_dequantized(n.inputs[0]) and plain_average_pool(n) is not None])
+    keep_float(model, [n for n in pools if _is_dequantized(n.inputs[0]) and plain_average_pool(n) is not None])
 
 
-def _keep_float(model: ir.Model, nodes: Iterable[ir.Node]) -> None:
-    """Put a Sum of one term between nodes and the quantizers behind them."""
+def keep_float(
+    model: ir.Model, nodes: Iterable[ir.Node], leads: Callable[[ir.Node], bool] = lambda n: n.op_type == "QuantizeLinear"
+) -> None:
+    """Put a Sum of one term between nodes and the quantizers behind them, or what else of their readers ``leads``."""
     namer: Namer | None = None
     for node in nodes:
         y = node.outputs[0]
-        readers = [use for use in y.uses() if use.node.op_type == "QuantizeLinear"]
+        readers = [use for use in y.uses() if leads(use.node)]
         if not readers or not isinstance(node.graph, ir.Graph):
             continue
         namer = namer or Namer(model)
@@ -99,7 +101,7 @@ def keep_from_empty(model: ir.Model) -> None:
     """
     empty = sized_by_numbers(model)
     sums = [node for node in all_nodes(model) if node in empty and node.op_type in ("Add", "Mul") and not node.domain]
-    _keep_float(model, [node for node in sums if any(map(_is_dequantized, node.inputs))])
+    keep_float(model, [node for node in sums if any(map(_is_dequantized, node.inputs))])
 
 
 def keep_layout(model: ir.Model) -> None:

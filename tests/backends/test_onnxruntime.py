@@ -386,3 +386,22 @@ def test_a_small_prelu_stays_one_node() -> None:
     model = build("(float[1, 64] x) => (float[1, 64] y) { y = PRelu (x, slope) }", slope=normal(64))
     made = onnxq.quantize(model, feeds_for(model), options=Options(exclude=("*",)))
     assert [node.op_type for node in made.rendered().graph] == ["PRelu"]
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_max_pool_of_floats_behind_which_integers_begin_stays_in_place(moved: bool, tmp_path: Path) -> None:
+    """A first convolution of one channel is faster in float, and so is the pool behind it."""
+    path = tmp_path / "q.onnx"
+    turn = "t = Transpose <perm = [0, 1, 3, 2]> (p)" if moved else "t = Identity (p)"
+    model = build(
+        "(float[1, 1, 64, 64] x) => (float[1, 32, 32, 32] y) { c = Conv <pads = [1, 1, 1, 1]> (x, w)\n r = Relu (c)\n"
+        f" p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r)\n {turn}\n"
+        " d = Conv <pads = [1, 1, 1, 1]> (t, v)\n y = Relu (d) }",
+        w=normal(32, 1, 3, 3),
+        v=normal(32, 32, 3, 3),
+    )
+    q = onnxq.quantize(model, images(1, 1, 64, 64), output=path)
+    ops = optimized(path)
+    assert ops.count("QLinearConv") == 1 and "MaxPool" in ops and q.verification is not None
+    pooled = next(n for n in onnx.load(path.with_suffix(".optimized.onnx")).graph.node if n.op_type == "MaxPool")
+    assert "nchwc" in pooled.domain
