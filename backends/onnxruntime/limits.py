@@ -77,7 +77,9 @@ def keep_pools(model: ir.Model) -> None:
 
 
 def keep_float(
-    model: ir.Model, nodes: Iterable[ir.Node], leads: Callable[[ir.Node], bool] = lambda n: n.op_type == "QuantizeLinear"
+    model: ir.Model,
+    nodes: Iterable[ir.Node],
+    leads: Callable[[ir.Node], bool] = lambda node: node.op_type == "QuantizeLinear",
 ) -> None:
     """Put a Sum of one term between nodes and the quantizers behind them, or what else of their readers ``leads``."""
     namer: Namer | None = None

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import torch
 
 from onnxq.calibration.statistics import TensorStatistics
-from onnxq.deciding.masks import find_masks
+from onnxq.calibration.masks import find_masks
 from onnxq.graph.recognition.masks import LEAST
 
 __all__ = ["masked_tensors", "no_grid", "telling"]
