@@ -58,7 +58,7 @@ def _without_lost_branches(decider: Decider, made: Made) -> Made:
     lost = _lost(decider, made)
     keep = to_keep_float(model, made.quantized.plan, target, lost)
     if keep and decider.options.placement != "all":
-        decider.keep_float(keep)
+        decider.keep_float(keep, store=True)  # it is what they read that hurts, not their weights
         made = decider.quick()
         lost = _lost(decider, made)
     elif lost and (wider := with_wide_concats(model, target, decider.options, lost)) is not None:
