@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import onnx_ir as ir
 import torch
 
-from onnxq.calibration.statistics import TensorStatistics
 from onnxq.calibration.masks import find_masks
+from onnxq.calibration.statistics import TensorStatistics
 from onnxq.graph.recognition.masks import LEAST
 
 __all__ = ["masked_tensors", "no_grid", "telling"]
