@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from onnxq.plan import Plan, Site
     from onnxq.qparams import QParams
 
-__all__ = ["adjust", "certain", "keep_from_empty", "keep_layout", "keep_pools", "several"]
+__all__ = ["adjust", "certain", "keep_float", "keep_from_empty", "keep_layout", "keep_pools", "several"]
 
 _MEANS = ("AveragePool", "GlobalAveragePool")
 _SOFTMAX_STEPS = 148.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,9 @@ class Runs:
 
 def measured(monkeypatch: pytest.MonkeyPatch, wanted: list[Array], given: list[Array]) -> noise.OutputNoise:
     monkeypatch.setattr(noise, "simulation", lambda quantized, **_: Runs(given))
+    monkeypatch.setattr(noise, "far_apart", lambda model, samples: {})
     samples = [KeptSample(index, {}, {"y": values}) for index, values in enumerate(wanted)]
-    found = noise.output_noise(None, samples, Options())  # type: ignore[arg-type]
+    found = noise.output_noise(SimpleNamespace(model=None), samples, Options())  # type: ignore[arg-type]
     assert found is not None
     return found["y"]
 
