@@ -217,7 +217,7 @@ _RULES = (
     OpRule("LeakyRelu", Kind.ELEMENTWISE, cost=(0.95, 1.05)),
     OpRule("Sigmoid", Kind.ELEMENTWISE, fixed=(0.0, 1.0), cost=_sigmoid_cost),
     OpRule("Softmax", Kind.ELEMENTWISE, fixed=(0.0, 1.0), cost=(2.4, 9.6), when=several),
-    # A float MaxPool stays in front of its quantizer by a Sum behind it: in integers its kernel is slow but in Conv's layout.
+    # A float MaxPool stays in front of its quantizer by a Sum behind it, see rewrites.py.
     OpRule("MaxPool", Kind.MOVEMENT, cost=(1.0, 0.5), cost_behind=2.5, when=plain_max_pool),
     OpRule("Resize", Kind.MOVEMENT, cost=(0.86, 0.2), when=nearest),
     _movement("Transpose"),
