@@ -19,6 +19,7 @@ from onnxq.console.progress import Reporter
 from onnxq.deciding.decide import decide
 from onnxq.deciding.decider import Decider
 from onnxq.deciding.mend import mend
+from onnxq.deciding.sure_classes import told_by_classes
 from onnxq.deciding.turned import turned
 from onnxq.effort import algorithms_of, improves, learns, turns
 from onnxq.errors import OptionError
@@ -142,6 +143,9 @@ class Job:
             quantized, tried = improve(quantized, decider, reporter, until)
             decider.notes += [note for note in tried if note not in decider.notes]
             verification = verify(quantized)
+        sure: tuple[str, ...] = ()
+        if self._mends(options):
+            verification, sure = told_by_classes(decider, quantized, verification)
         before = [*prepared.warnings, *decider.warnings]
         rewritten = fitted[0] is not prepared.model
         said = _warnings(quantized, verification, before, fitted[0], draft, self.format, rewritten=rewritten)
@@ -150,7 +154,7 @@ class Job:
             quantized,
             verification=replace(verification, warnings=(*draft.warnings, *said)),
             notes=(*prepared.notes, *fitted[1], *draft.notes, *decider.notes, *unsaid),
-            hints=_hints(quantized, verification, draft, decider),
+            hints=(*sure, *_hints(quantized, verification, draft, decider)),
         )
 
     def _drafted(

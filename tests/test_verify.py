@@ -19,7 +19,7 @@ from onnx import helper
 from onnxruntime.quantization import quantize_dynamic
 
 import onnxq
-from onnxq import Options, dynamic, views
+from onnxq import Options, dynamic
 from onnxq.cli import main
 from onnxq.console.terminal import Screen
 from onnxq.errors import BackendError, OptionError, OutputError, VerificationError
@@ -54,17 +54,6 @@ def test_the_runtime_agrees_with_the_reference(artifact: Path) -> None:
     assert found.worst is not None and found.worst[1].sqnr > 35
     assert found.ok and found.agrees(min_sqnr=35) and not found.agrees(min_sqnr=300)
     json.dumps(found.to_dict(), allow_nan=False)
-
-
-def test_it_is_timed_beside_the_float_model(artifact: Path) -> None:
-    data = feeds_for(residual())
-    found = onnxq.verify(artifact, data)
-    assert found.speedup is not None and 0 < found.speedup < 1000
-    written = io.StringIO()
-    views.agreement(Screen(written), replace(found, speedup=1.5, timed="in bf16"), (), verbose=False)
-    assert re.search(r"speed +1.50 times as fast as float, one thread of this machine; in bf16\n", written.getvalue())
-    assert onnxq.verify(artifact, data, simulation=True).speedup is None
-    assert onnxq.verify(artifact).speedup is None, "there is nothing to run it on"
 
 
 def test_differences_in_steps_of_the_outputs_quantizer(tmp_path: Path) -> None:

@@ -14,16 +14,13 @@ are left, and they save next to nothing with conversions counted. An output's er
 the data (:mod:`onnxq.measuring.judging`), and the worst output decides. An output that has another shape than the float
 model's in some sample decides nothing: its rows depend on the numbers, and no layer is to blame.
 
-Nor do probabilities of a classifier that is sure of itself, where these have less than 12 dB, but the numbers that its
-Softmax reads at least the 18 that blaming layers aims for, and nine of ten samples the same class: a sample or two near
-a tie have made up all of that noise (:mod:`onnxq.measuring.before_softmax`).
+Nor do poor probabilities of a classifier that is sure of itself (:mod:`onnxq.deciding.sure_classes`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 from onnxq.calibration.roles import samples_to_verify
 from onnxq.console.progress import Reporter
@@ -31,11 +28,10 @@ from onnxq.deciding.decider import Decider
 from onnxq.deciding.relief import FINE
 from onnxq.deciding.rescue import POOR, TARGET
 from onnxq.deciding.saving import saving
+from onnxq.deciding.sure_classes import sure_classes
 from onnxq.deciding.what_hurts import Raised, storable, to_relieve, to_rescue, to_widen, worst_kept, worst_level
 from onnxq.effort import learns
-from onnxq.errors import ExecutionError
 from onnxq.graph.picking import PICKED_FROM
-from onnxq.measuring.before_softmax import Classes, classes_of, softmax_inputs
 from onnxq.measuring.chosen_rows import chosen_rows, rows_said
 from onnxq.measuring.judging import judged, lifts
 from onnxq.measuring.metrics import kept_signal
@@ -71,12 +67,6 @@ _GIVEN_UP = (
     "layers stay float that would save about {:.0%} of the time in integers, since {:.1f} dB are too little of the "
     "worst output: --min-sqnr {} computes them in integers all the same"
 )
-_SAME_CLASS = 0.9
-"""Share of the rows that must have the float model's class for a Softmax to be judged by what it reads."""
-_ALL_OR_NOTHING = (
-    "output {!r}: its probabilities keep {:.1f} dB, which a sample or two near a tie decide: {} of {} have the same "
-    "class; compared is what its Softmax reads, {!r}"
-)
 _BY_ITS_MEAN = 1.0
 """dB that an output's SQNR is above that of what varies in it, from which on it is said which of the two is meant."""
 
@@ -111,7 +101,7 @@ def mend(
     mending.rescue()
     mending.store()
     mending.advise()
-    return mending.quantized, mending.told()
+    return mending.quantized, mending.verification
 
 
 class _Mending:
@@ -129,11 +119,9 @@ class _Mending:
         self._decider, self._verify, self._reporter = decider, verify, reporter
         outputs = verification.outputs.items()
         self._judges = {name for name, errors in outputs if not errors.reshaped and not math.isnan(errors.sqnr)}
-        self._verified = samples_to_verify(decider.statistics.kept, learns(decider.options), decider.target.at_home)
-        self._louder = lifts(self._verified, decider.statistics)
+        verified = samples_to_verify(decider.statistics.kept, learns(decider.options), decider.target.at_home)
+        self._louder = lifts(verified, decider.statistics)
         self._rescued = False
-        self._read: dict[str, str] = {}
-        self._seen: tuple[Quantized | None, dict[str, Classes | None]] = (None, {})
 
     def relieve(self) -> None:
         """Arithmetic that costs much in integers stays float."""
@@ -155,25 +143,8 @@ class _Mending:
 
     def look_behind_softmax(self) -> None:
         """Probabilities that are all or nothing do not judge where the numbers that they are made of are good."""
-        if self._kept(self.verification) >= POOR:
-            return
-        for output, read in softmax_inputs(self._decider.model).items():
-            found = self._classes(output, read) if output in self._judges else None
-            if found and kept_signal(found.errors) >= TARGET and found.same >= _SAME_CLASS * found.rows:
-                self._judges.discard(output)
-                self._read[output] = read
-
-    def told(self) -> Verification:
-        """What is told of the result: of probabilities that do not judge, what their Softmax reads."""
-        outputs = dict(self.verification.outputs)
-        for output, read in self._read.items():
-            found = self._classes(output, read)
-            if found is not None:
-                kept = outputs.pop(output).sqnr
-                outputs[read] = found.errors
-                said = _ALL_OR_NOTHING.format(output, kept, found.same, found.rows, read)
-                self._decider.hints.append(said)
-        return replace(self.verification, outputs=outputs)
+        if self._kept(self.verification) < POOR:
+            self._judges -= sure_classes(self._decider, self.quantized, self.verification).keys()
 
     def rescue(self) -> None:
         """The layers to blame stay float, where the result is better for it."""
@@ -235,21 +206,6 @@ class _Mending:
         if self._lost(self.verification, TARGET) and saved.most < _LEAST_SAVED:
             return f"{lost}, and they save {max(saved.most, 0.0):.0%} of the time at most"
         return f"{lost}, and they save {max(saved.net, 0.0):.0%} of the time" if saved.net < _LEAST_NET else ""
-
-    def _classes(self, output: str, read: str) -> Classes | None:
-        """How the classes of the result as it is now compare; None where one of the two models does not run."""
-        decider = self._decider
-        if self._seen[0] is not self.quantized:
-            self._seen = self.quantized, {}
-        known = self._seen[1]
-        if output not in known:
-            try:
-                known[output] = classes_of(
-                    decider.model, self.quantized, output, read, self._verified, decider.options.session
-                )
-            except ExecutionError:
-                known[output] = None
-        return known[output]
 
     def _again(self) -> None:
         self.quantized = self._decider.again().quantized

@@ -27,7 +27,8 @@ def show_as_read(model: ir.Model, names: Collection[str]) -> None:
         model: changed in place: where a quantizer reads a tensor, what it gives back takes over the tensor's name.
         names: of the tensors.
     """
-    for value in [value for node in model.graph for value in node.outputs if value.name in set(names)]:
+    wanted = set(names)
+    for value in [value for node in model.graph for value in node.outputs if value.name in wanted]:
         read = as_read(value)
         if read is not value and not value.is_graph_output():
             value.name, read.name = read.name, value.name

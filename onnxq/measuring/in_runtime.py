@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.console.progress import Reporter
-from onnxq.errors import VerificationError
+from onnxq.errors import OutputError, VerificationError
 from onnxq.graph.files.save import save
 from onnxq.measuring.layerwise import LayerAgreement, compare_layers
 from onnxq.runtimes.child import examine
@@ -56,15 +56,16 @@ class InRuntime:
         ):
             if shown is not None and runtime.runs:
                 path = save(shown, Path(folder) / path.name)[0]
-            other = None
+            other, untimed = None, list[str]()
             if beside is not None and runtime.timed and count:
-                other = Path(folder, "float", "model.onnx")
-                other.parent.mkdir()
-                save(beside, other)
+                try:
+                    other = _saved(beside, Path(folder, "float"))
+                except OutputError as error:  # there is no room for it
+                    untimed.append(f"not timed: {error}")
             advance = tell if computes else lambda done: tell(0)
             seen = examine(runtime, path, self.feeds, beside=other, timeout=self.timeout, advance=advance)
             tell(total)
-        return seen
+        return replace(seen, remarks=(*seen.remarks, *untimed))
 
     def by_layer(self, model: ir.Model) -> tuple[tuple[LayerAgreement, ...], str | None]:
         """Every layer from equal integers, or none and why there are none."""
@@ -77,3 +78,8 @@ class InRuntime:
                 missing = error.what
             advance(1)
         return found, missing
+
+
+def _saved(model: ir.Model, folder: Path) -> Path:
+    folder.mkdir()
+    return save(model, folder / "model.onnx")[0]

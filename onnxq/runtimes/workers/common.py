@@ -12,17 +12,23 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["RefusedError", "Request", "best_times", "serve"]
+__all__ = ["RefusedError", "Request", "TooSlowError", "best_times", "first_line", "serve"]
 
 MISSING, REFUSED = 3, 4
 BUDGET, ROW = 0.4, 0.01
 """Seconds of all runs of a model that is timed, and of runs in a row."""
 LEAST = 3
 """Rows of each, if they take longer than that."""
+LONGEST = 10.0
+"""Seconds that a run may take on one thread: of slower models some would take the minutes that there are."""
 
 
 class RefusedError(Exception):
     """The runtime does not take the model, for the reason that the message gives."""
+
+
+class TooSlowError(Exception):
+    """A model is too slow to be timed."""
 
 
 class Request:
@@ -67,9 +73,13 @@ def best_times(*models: Callable[[], object]) -> list[float]:
 
     Args:
         models: each runs a model on the same sample.
+
+    Raises:
+        TooSlowError: a run takes so long that it is not worth the wait.
     """
     for run in models:
-        run()
+        if (first := _seconds(run)) > LONGEST:
+            raise TooSlowError(f"a run takes {first:.0f} s on one thread")
     rows = [max(1, int(ROW / max(_seconds(run), 1e-6))) for run in models]
     best, spent, turns = [float("inf")] * len(models), 0.0, 0
     while turns < LEAST or spent < BUDGET * len(models):
@@ -78,6 +88,11 @@ def best_times(*models: Callable[[], object]) -> list[float]:
             best[k], spent = min(best[k], *took), spent + sum(took)
         turns += 1
     return best
+
+
+def first_line(error: Exception) -> str:
+    """What an error says first; its type where it says nothing."""
+    return next((line for line in map(str.strip, str(error).splitlines()) if line), type(error).__name__)
 
 
 def _seconds(run: Callable[[], object]) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import Request, best_times, serve
+from common import Request, best_times, first_line, serve
 
 INTEGER = (
     *("QLinear", "QGemm", "QAttention", "ConvInteger", "MatMulInteger", "DynamicQuantize", "NhwcMaxPool"),
@@ -75,7 +75,7 @@ def timed(request: Request) -> dict[str, Any]:
         ]
         times = best_times(*(partial(session.run, None, feeds) for session in both))
     except Exception as error:  # those of onnxruntime share no base; its optimizations may break the float model
-        return {"remarks": [f"not timed: {str(error).splitlines()[0]}"]}
+        return {"remarks": [f"not timed: {first_line(error)}"]}
     return {"times": times}
 
 

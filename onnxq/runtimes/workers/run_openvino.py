@@ -10,7 +10,7 @@ import sys
 from functools import partial
 from typing import Any
 
-from common import Request, best_times, serve
+from common import Request, TooSlowError, best_times, first_line, serve
 
 INTEGER = frozenset({"i8", "u8", "i4", "u4"})
 NO_ARITHMETIC = frozenset({"Input", "Output", "Parameter", "Result", "Reorder", "FakeQuantize"})
@@ -55,14 +55,10 @@ def timed(request: Request) -> dict[str, Any]:
     try:
         compiled = [core.compile_model(str(path), "CPU", config) for path in (request.beside, request.model)]
         times = best_times(*(partial(one.create_infer_request().infer, feeds) for one in compiled))
-    except RuntimeError as error:
+    except (RuntimeError, TooSlowError) as error:
         return {"remarks": [f"not timed: {first_line(error)}"]}
     precision = compiled[0].get_property("INFERENCE_PRECISION_HINT").get_type_name()
     return {"times": times, "timed": f"float layers in {precision}, as OpenVINO chooses on this processor"}
-
-
-def first_line(error: Exception) -> str:
-    return next((line for line in map(str.strip, str(error).splitlines()) if line), type(error).__name__)
 
 
 def layers(compiled: Any) -> dict[str, list[str]]:
