@@ -15,13 +15,14 @@ from onnxq.backend import Backend
 from onnxq.checks.data import check_data
 from onnxq.checks.findings import Finding, of_error
 from onnxq.checks.weights import check_weights
+from onnxq.console.terminal import counts
 from onnxq.errors import ExecutionError, ModelError, OnnxqError, OptionError
 from onnxq.graph.files.load import ModelSource, load
 from onnxq.graph.files.onnx_checker import check as check_model
 from onnxq.graph.shapes import inputs_of_unknown_size
 from onnxq.graph.traverse import all_nodes
 from onnxq.integer_operators import quantizing
-from onnxq.notes.reasons import by_reason, counts
+from onnxq.notes.reasons import by_reason
 from onnxq.options import ImageOptions, Options
 from onnxq.options.selection import Selection
 from onnxq.ort.messages import LOOK

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from onnxq.calibration.data import open_data
 from onnxq.console.progress import Reporter, Silent
-from onnxq.console.terminal import listed, plural
+from onnxq.console.terminal import counts, listed, plural
 from onnxq.errors import ExecutionError, ModelError, OnnxqError, OptionError
 from onnxq.given.artifact import read_artifact, refuse_table
 from onnxq.graph.files.load import ModelSource, load
@@ -28,7 +28,6 @@ from onnxq.measuring.chosen_rows import chosen_rows, matched
 from onnxq.measuring.comparison import Comparison, TensorErrors
 from onnxq.measuring.inner_tensors import InnerTensors
 from onnxq.measuring.metrics import ErrorMeter
-from onnxq.notes.reasons import counts
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.session import Session, open_anyhow
 from onnxq.prepare import Prepared, backend_named

@@ -9,9 +9,10 @@ from typing import Any
 
 from onnxq.algorithm_choice import Choice
 from onnxq.calibration.statistics import Statistics
+from onnxq.console.terminal import counts
 from onnxq.errors import OptionError
 from onnxq.measuring.verification import Verification
-from onnxq.notes.reasons import by_reason, counts
+from onnxq.notes.reasons import by_reason
 from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
 from onnxq.plan import Kept

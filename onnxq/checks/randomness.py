@@ -5,10 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.checks.findings import Finding
-from onnxq.console.terminal import plural
+from onnxq.console.terminal import counts, plural
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array
-from onnxq.notes.reasons import counts
 
 __all__ = ["check_random", "is_random"]
 

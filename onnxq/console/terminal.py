@@ -6,10 +6,11 @@ import math
 import os
 import shutil
 import unicodedata
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import TextIO
 
-__all__ = ["Screen", "bytes_text", "decibel", "decibels", "listed", "number", "pace", "plural"]
+__all__ = ["Screen", "bytes_text", "counts", "decibel", "decibels", "listed", "number", "pace", "plural"]
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _LEAST = 16  # columns that a shortened cell keeps
@@ -138,6 +139,19 @@ def pace(speedup: float) -> str:
     if f"{max(speedup, 1 / speedup):.2f}" == "1.00":
         return "as fast as float"
     return f"{speedup:.2f} times as fast as float" if speedup > 1 else f"{1 / speedup:.2f} times slower than float"
+
+
+def counts(ops: Iterable[str], most: int = 6) -> str:
+    """Operator types with their numbers, the most frequent first: ``3 Conv, 1 Add``.
+
+    Args:
+        ops: one for each node.
+        most: types that are named; the others are counted together, unless there is one alone.
+    """
+    found = Counter(ops).most_common()
+    most = len(found) if len(found) <= most + 1 else most
+    rest = f" and {sum(n for _, n in found[most:])} others" if len(found) > most else ""
+    return ", ".join(f"{count} {op}" for op, count in found[:most]) + rest
 
 
 def plural(count: int, word: str) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxq.console.terminal import counts
 from onnxq.errors import ModelError
 from onnxq.integer_operators import quantizing
 from onnxq.measuring.rescaled import rescaled_apart
-from onnxq.notes.reasons import counts
 from onnxq.options import Options
 from onnxq.ort.session import inputs_of
 from onnxq.prepare import Prepared

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from onnxq.backend import Format
-from onnxq.console.terminal import plural
+from onnxq.console.terminal import counts, plural
 from onnxq.errors import BackendError
 from onnxq.graph.traverse import all_nodes
 from onnxq.integer_operators import PACKED, QUANTIZERS, WHILE_RUNNING, is_in_integers
-from onnxq.notes.reasons import counts
 from onnxq.plan import Plan
 from onnxq.quantized import Quantized
 

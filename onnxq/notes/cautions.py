@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from onnxq.calibration.roles import few, samples_to_verify
 from onnxq.calibration.statistics import KeptSample, Statistics
-from onnxq.console.terminal import bytes_text, listed
+from onnxq.console.terminal import bytes_text, counts, listed
 from onnxq.effort import learns
 from onnxq.measuring.joined import hidden
 from onnxq.measuring.judging import lifts
@@ -16,7 +16,7 @@ from onnxq.measuring.metrics import kept_signal
 from onnxq.measuring.verification import Verification
 from onnxq.notes.commands import COMPARE
 from onnxq.notes.other_shapes import other_shapes
-from onnxq.notes.reasons import LOST, by_reason, counts, to_exclude
+from onnxq.notes.reasons import LOST, by_reason, to_exclude
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.planning.weightless import ALREADY

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from onnxq.plan import Kept
 
-__all__ = ["LOST", "by_reason", "counts", "to_exclude"]
+__all__ = ["LOST", "by_reason", "to_exclude"]
 
 LOST = "in integers, "
 """How the reason begins of nodes that stay float since their integers leave nothing of an output."""
@@ -65,14 +64,6 @@ def _of_many(item: Kept) -> str:
         return said
     verb = next((verb for verb in _OF_MANY if said.startswith(verb)), None)
     return said if verb is None else _OF_MANY[verb] + said.removeprefix(verb)
-
-
-def counts(ops: Iterable[str], most: int = 6) -> str:
-    """Operator types with their numbers: ``3 Conv, 1 Add``."""
-    found = Counter(ops).most_common()
-    most = len(found) if len(found) <= most + 1 else most
-    rest = f" and {sum(n for _, n in found[most:])} others" if len(found) > most else ""
-    return ", ".join(f"{count} {op}" for op, count in found[:most]) + rest
 
 
 def to_exclude(ops: Mapping[str, int]) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from onnxq.backend import Backend
+from onnxq.console.terminal import counts
 from onnxq.graph.traverse import all_nodes
-from onnxq.notes.reasons import counts
 from onnxq.options import Options
 from onnxq.options.selection import Selection
 from onnxq.plan import Plan

@@ -9,9 +9,9 @@ from dataclasses import replace
 from fnmatch import translate
 
 from onnxq.compare import TensorErrors
-from onnxq.console.terminal import Screen, bytes_text, decibels, plural
+from onnxq.console.terminal import Screen, bytes_text, counts, decibels, plural
 from onnxq.measuring.metrics import Errors, kept_signal
-from onnxq.notes.reasons import by_reason, counts
+from onnxq.notes.reasons import by_reason
 from onnxq.plan import Kept
 
 __all__ = [

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from onnxq import plugins
-from onnxq.console.terminal import Screen, bytes_text, decibels, pace, plural
+from onnxq.console.terminal import Screen, bytes_text, counts, decibels, pace, plural
 from onnxq.effort import TRIED, UNTRIED
 from onnxq.measuring.joined import hidden
 from onnxq.measuring.verification import SourceAgreement, Verification
-from onnxq.notes.reasons import counts
 from onnxq.quantized import Quantized
 from onnxq.views.parts import (
     accuracy_text,

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from onnxq.console.terminal import Screen, bytes_text, decibel, decibels, number, pace, plural
+from onnxq.console.terminal import Screen, bytes_text, counts, decibel, decibels, number, pace, plural
 
 
 class Terminal(io.StringIO):
@@ -103,3 +103,10 @@ def test_a_name_that_is_no_text_is_spelled_out(encoding: str, told: str) -> None
     Screen(stream).line("m\udcff → é.onnx")
     stream.seek(0)
     assert stream.read() == f"{told}\n"
+
+
+def test_counts() -> None:
+    assert counts([]) == ""
+    assert counts(["Conv", "Add", "Conv"]) == "2 Conv, 1 Add"
+    assert counts("aabcd", most=2) == "2 a, 1 b and 2 others"
+    assert counts("abc", most=2) == "1 a, 1 b, 1 c"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxq.notes.reasons import by_reason, counts
+from onnxq.notes.reasons import by_reason
 from onnxq.plan import Kept
 
 
@@ -43,10 +43,3 @@ def test_reasons_that_differ_in_the_tensor_are_one_line() -> None:
         ("each of 2 inputs ('x', 'y') is float16, not float32", 2),
         ("tensor 'q\\1' holds mask values", 1),
     ]
-
-
-def test_counts() -> None:
-    assert counts([]) == ""
-    assert counts(["Conv", "Add", "Conv"]) == "2 Conv, 1 Add"
-    assert counts("aabcd", most=2) == "2 a, 1 b and 2 others"
-    assert counts("abc", most=2) == "1 a, 1 b, 1 c"
