@@ -156,29 +156,26 @@ def local_noise(probe: Probe, widths: Sequence[int]) -> dict[str, dict[int, floa
         Node → width → power ratio, for convolutions and products with a constant matrix.
     """
     layers = quantized_layers(probe.model, probe.plan, stored=True)
-    by_input: dict[str, list[int]] = {}
-    for position, layer in enumerate(layers):
-        by_input.setdefault(layer.data.name or "", []).append(position)
-    errors = [[_error(layer, probe.qparams(layer.site, bits)) for bits in widths] for layer in layers]
-    signal = np.zeros(len(layers))
-    noise = np.zeros((len(layers), len(widths)))
+    errors = {layer.name: {bits: _error(layer, probe.qparams(layer.site, bits)) for bits in widths} for layer in layers}
+    signal = dict.fromkeys(errors, 0.0)
+    noise = {name: dict.fromkeys(widths, 0.0) for name in errors}
+    names = list(dict.fromkeys(layer.data.name or "" for layer in layers))
     samples = spread(probe.samples, _LOCAL_SAMPLES)
     sizes = sizes_on(probe.model, probe.statistics)
-    for _, arrays in capture(probe.model, list(by_input), samples, options=probe.options, sizes=sizes):
-        for tensors in arrays:
-            for name, x in tensors.items():
-                for position in by_input[name]:
-                    layer = layers[position]
-                    if not x.size:
-                        continue
-                    columns = layer.inputs(x, _LOCAL_POSITIONS)
-                    signal[position] += _power(layer.matrix() @ columns)
-                    for k, error in enumerate(errors[position]):
-                        noise[position, k] += _power(error @ columns)
+    for _, runs in capture(probe.model, names, samples, options=probe.options, sizes=sizes):
+        for arrays in runs:
+            for layer in layers:
+                x = arrays.get(layer.data.name or "")
+                if x is None or not x.size:
+                    continue
+                columns = layer.inputs(x, _LOCAL_POSITIONS)
+                signal[layer.name] += _power(layer.matrix() @ columns)
+                for bits, error in errors[layer.name].items():
+                    noise[layer.name][bits] += _power(error @ columns)
     return {
-        layer.name: {bits: float(noise[position, k] / signal[position]) for k, bits in enumerate(widths)}
-        for position, layer in enumerate(layers)
-        if signal[position] > 0
+        name: {bits: power / signal[name] for bits, power in found.items()}
+        for name, found in noise.items()
+        if signal[name] > 0
     }
 
 

@@ -41,32 +41,32 @@ def _keep_apart(model: ir.Model) -> None:
         if node.op_type != "Add":
             continue
         for position in (0, 1):
-            bias, other = node.inputs[position], node.inputs[1 - position]
-            matmul = other.producer() if other is not None else None
-            if (
-                bias is not None
-                and other is not None
-                and matmul is not None
-                and matmul.op_type == "MatMul"
-                and is_constant(bias)
-                and not bias.is_graph_output()
-                and bias.shape is not None
-                and len(bias.shape) == 1
-                and other.shape is not None
-                and len(other.shape) > 2
-                and any(
-                    v is not None and (p := v.producer()) and p.op_type == "DequantizeLinear" for v in matmul.inputs
-                )
-            ):
-                array = constant_array(bias)
-                if array is not None and isinstance(node.graph, ir.Graph):
-                    shaped = array.reshape((1,) * (len(other.shape) - 1) + (-1,))
-                    if len(bias.uses()) == 1 and isinstance(bias.graph, ir.Graph):
-                        bias.const_value = ir.tensor(shaped, name=bias.name)
-                        bias.shape = ir.Shape(shaped.shape)
-                    else:
-                        home = bias.graph if isinstance(bias.graph, ir.Graph) else node.graph
-                        node.replace_input_with(position, set_constant(home, namer, f"{bias.name}_row", shaped))
+            bias, array = node.inputs[position], _bias_of_a_product(node, position)
+            if bias is None or array is None or not isinstance(node.graph, ir.Graph):
+                continue
+            if len(bias.uses()) == 1 and isinstance(bias.graph, ir.Graph):
+                bias.const_value = ir.tensor(array, name=bias.name)
+                bias.shape = ir.Shape(array.shape)
+            else:
+                home = bias.graph if isinstance(bias.graph, ir.Graph) else node.graph
+                node.replace_input_with(position, set_constant(home, namer, f"{bias.name}_row", array))
+
+
+def _bias_of_a_product(add: ir.Node, position: int) -> np.ndarray | None:
+    """A constant vector that an Add adds to a quantized MatMul of three dimensions or more, with as many; else None."""
+    bias, product = add.inputs[position], add.inputs[1 - position]
+    matmul = product.producer() if product is not None else None
+    if bias is None or product is None or matmul is None or matmul.op_type != "MatMul":
+        return None
+    if not is_constant(bias) or bias.is_graph_output() or bias.shape is None or len(bias.shape) != 1:
+        return None
+    if product.shape is None or len(product.shape) <= 2:
+        return None
+    producers = [value.producer() for value in matmul.inputs if value is not None]
+    if not any(producer is not None and producer.op_type == "DequantizeLinear" for producer in producers):
+        return None
+    array = constant_array(bias)
+    return None if array is None else array.reshape((1,) * (len(product.shape) - 1) + (-1,))
 
 
 def _write_signed_pairs(model: ir.Model) -> None:

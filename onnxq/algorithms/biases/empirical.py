@@ -56,39 +56,58 @@ def correct_empirically(draft: Draft, runs: int) -> str:
     added = give_biases(draft)
     fit_biases(draft.model, draft.plan, draft.numbers)
     layers = [layer for layer in quantized_layers(draft.model, draft.plan, stored=True) if layer.bias is not None]
-    samples, learned = [*fitting, *held], len(fitting)
+    corrected, undone = _correct(draft, layers, fitting, held, runs)
+    remove_zero_biases(draft, added)
+    after = output_sqnr(draft.quantized(), held, draft.options) if corrected else -np.inf
+    figures = f"{after:.1f} dB on samples held back, {score:.1f} dB without"
+    if after > score + _LEAST_GAIN:
+        worse = f"; {undone} undone where the means did not come closer" if undone else ""
+        return f"{corrected} layers by measured means, {figures}{worse}"
+    draft.model, draft.plan, numbers = before
+    draft.numbers.clear()
+    draft.numbers.update(numbers)
+    if not corrected:
+        return f"no layer's means came closer on samples held back, of {undone}"
+    return f"all {corrected} layers undone: {figures}"
+
+
+def _correct(
+    draft: Draft,
+    layers: Sequence[QuantizedLayer],
+    fitting: Sequence[KeptSample],
+    held: Sequence[KeptSample],
+    runs: int,
+) -> tuple[int, int]:
+    """Correct the biases of layers, level by level; how many were, and how many would not have come closer.
+
+    Args:
+        draft: changed in place.
+        layers: with biases of their own, in the order of the graph.
+        fitting: samples that shifts are measured on.
+        held: samples that tell whether the means come closer.
+        runs: of the quantized model over the samples, at most.
+    """
+    samples = [*fitting, *held]
     wanted = _means(draft, layers, samples, quantized=False)
     levels = _levels(draft, layers)
     levels = levels[:: max(1, -(-len(levels) // max(1, runs)))]
-    done = undone = corrected = 0
+    corrected = undone = 0
     with draft.reporter.phase("bias correction", total=len(levels), unit="runs") as advance:
-        for level in levels:
+        for done, level in enumerate(levels, start=1):
             got = _means(draft, level, samples, quantized=True)
             for layer in level:
-                if layer.name in got and layer.name in wanted:
-                    shift = got[layer.name] - wanted[layer.name]
-                    learnt, judged = shift[:learned].mean(axis=0), shift[learned:].mean(axis=0)
-                    if np.isfinite(shift).all() and np.square(judged - learnt).sum() < np.square(judged).sum():
-                        _add(layer, -learnt)
-                        corrected += 1
-                    else:
-                        undone += 1
+                if layer.name not in got or layer.name not in wanted:
+                    continue
+                shift = got[layer.name] - wanted[layer.name]
+                learnt, judged = shift[: len(fitting)].mean(axis=0), shift[len(fitting) :].mean(axis=0)
+                if np.isfinite(shift).all() and np.square(judged - learnt).sum() < np.square(judged).sum():
+                    _add(layer, -learnt)
+                    corrected += 1
+                else:
+                    undone += 1
             fit_biases(draft.model, draft.plan, draft.numbers)
-            done += 1
             advance(done)
-    remove_zero_biases(draft, added)
-    after = output_sqnr(draft.quantized(), held, draft.options)
-    if not corrected:
-        after = -np.inf
-    if not after > score + _LEAST_GAIN:
-        draft.model, draft.plan, numbers = before
-        draft.numbers.clear()
-        draft.numbers.update(numbers)
-        if not corrected:
-            return f"no layer's means came closer on samples held back, of {undone}"
-        return f"all {corrected} layers undone: {after:.1f} dB on samples held back, {score:.1f} dB without"
-    text = f"{corrected} layers by measured means, {after:.1f} dB on samples held back, {score:.1f} dB without"
-    return text + (f"; {undone} undone where the means did not come closer" if undone else "")
+    return corrected, undone
 
 
 def _levels(draft: Draft, layers: Sequence[QuantizedLayer]) -> list[list[QuantizedLayer]]:

@@ -133,18 +133,33 @@ def _accumulate(
     every = len(draft.fitting) + len(draft.held)
     counts = {layer.name: every if _is_taught_by_all(draft, layer) else len(samples) for layer in layers}
     sums = {layer.name: Sums(layer, _weight(draft, layer), counts[layer.name]) for layer in layers}
-    joins = joins_of(draft, layers) if prefix else {}
+    add = _add_quantized if prefix else _add_float
+    add(draft, layers, samples, sums)
+    made = {name: entry.moments() for name, entry in sums.items()}
+    return {name: moments for name, moments in made.items() if moments is not None}
+
+
+def _add_float(
+    draft: Draft, layers: Sequence[QuantizedLayer], samples: Sequence[KeptSample], sums: Mapping[str, Sums]
+) -> None:
+    """Add what layers read in the float model."""
+    names = [layer.data.name or "" for layer in layers]
+    for group, runs in capture(draft.reference, names, samples, options=draft.options, sizes=draft.sizes):
+        readers = [layer for layer in layers if layer.data.name in group]
+        for number, arrays in enumerate(runs):
+            for layer in readers:
+                sums[layer.name].add(number, arrays[layer.data.name or ""])
+
+
+def _add_quantized(
+    draft: Draft, layers: Sequence[QuantizedLayer], samples: Sequence[KeptSample], sums: Mapping[str, Sums]
+) -> None:
+    """Add what layers read in the quantized model, and what they read in the float one; so of what is added to them."""
+    joins, grids, rendered = joins_of(draft, layers), _Grids(draft), draft.quantized().rendered()
     names = [layer.data.name or "" for layer in layers] + [join.tensor for join in joins.values()]
-    grids = _Grids(draft) if prefix else None
-    rendered = draft.quantized().rendered() if prefix else None
     options, sizes = draft.options, draft.sizes
     for group, runs in capture(draft.reference, names, samples, options=options, sizes=sizes):
         readers = [layer for layer in layers if layer.data.name in group]
-        if rendered is None or grids is None:
-            for number, arrays in enumerate(runs):
-                for layer in readers:
-                    sums[layer.name].add(number, arrays[layer.data.name or ""])
-            continue
         for changed, others in capture(rendered, group, samples, options=options, sizes=sizes, budget=1 << 62):
             for number, (arrays, got) in enumerate(zip(runs, others, strict=True)):
                 for layer in readers:
@@ -154,8 +169,6 @@ def _accumulate(
                         beside = grids.read(join.edge, join.tensor, got), arrays[join.tensor]
                     if name in changed:
                         sums[layer.name].add(number, grids.read(Edge(layer.name, 0), name, got), arrays[name], beside)
-    made = {name: entry.moments() for name, entry in sums.items()}
-    return {name: moments for name, moments in made.items() if moments is not None}
 
 
 def _weight(draft: Draft, layer: QuantizedLayer) -> NDArray[np.float64]:
