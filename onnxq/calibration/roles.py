@@ -1,16 +1,21 @@
 """What each sample held back serves for: to decide, to learn from, to guard, to judge, to verify.
 
-Samples count in cycles of a power of two, so long that there are at most 8 of them, and by lot, see
-:mod:`onnxq.calibration.chance`: *first* is the one whose lot is the smallest. The first sample of a cycle decides a
-plan. Algorithms learn from the second of every pair of neighbours; the firsts guard what was learned in the half of the
-cycle that decides, and judge results in the other half. Once it is decided what to keep, weights of few bits are
-rounded anew by those that guard as well: 48 of 64 samples. What decides nothing and is not learned from verifies
-results: 24 of 32 samples where nothing is learned, else 16 of 64, which are among them. The figures that a user is told
-are theirs, and 8 are too few: of 42 outputs of real models their SQNR was more than 3 dB above that of other data at
-nine, that of 24 samples at five.
+- Some **decide** a plan, at most 8 of them.
+- Algorithms **learn** from some, and others **guard**: they tell an algorithm whether what it learned is better.
+- Some **judge**: results are compared on them. Where there are enough, no algorithm has seen these in any way.
+- What decides nothing and is not learned from **verifies**. The figures that a user is told are theirs, and 8 would be
+  too few: of 42 outputs of real models their SQNR was more than 3 dB above that of other data at nine, that of 24
+  samples at five.
 
-Of 9 to 16 samples, in cycles of two, those that decide are also learned from, and the others guard, judge and verify.
-Of 8 or fewer all decide and verify, the first of every pair is learned from, and the others guard and judge.
+Who does what: samples count in cycles of a power of two, so long that there are at most 8 of them, and in pairs of
+neighbours. The *first* of a cycle or pair is the one whose lot is the smallest, see :mod:`onnxq.calibration.chance`.
+
+- Of 17 or more, the first of each cycle decides. The second of each pair is learned from. The firsts of pairs guard in
+  the half of the cycle that holds the one that decides, and judge in the other half. Of 32 samples 24 verify where
+  nothing is learned, else 16 of 64, which are among them. Once it is decided what to keep, weights of few bits are
+  rounded anew by the guards as well: 48 of 64 samples.
+- Of 9 to 16, the first of each pair decides and is learned from, and the second guards, judges and verifies.
+- Of 8 or fewer all decide and verify; the first of each pair is learned from, and the second guards and judges.
 """
 
 from __future__ import annotations

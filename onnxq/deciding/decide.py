@@ -1,4 +1,8 @@
-"""What the data decides: the plan that it allows, biases corrected, and the numbers."""
+"""The first result for a target: planned, given numbers, and planned again for what the data shows to be better float.
+
+Here it is judged without the outputs: by weights, branches of Concats, and the tensors around float arithmetic. What
+only the outputs show is mended later (:mod:`onnxq.deciding.mend`).
+"""
 
 from __future__ import annotations
 
@@ -20,14 +24,14 @@ _LARGEST_SHARE = 0.5
 
 
 def decide(decider: Decider, raised: Raised | None = None) -> Quantized:
-    """The quantized model, not yet verified: made anew as often as the data shows what is better float.
+    """The quantized model, not yet verified.
 
     Beyond what the decider itself rules out, these stay float: layers whose weights a grid is too coarse for, branches
-    that a Concat's one scale loses, and nodes whose noise float arithmetic behind them amplifies; where that is most of
-    the model, which of them do is found in :mod:`onnxq.deciding.mend`.
+    that a Concat's one scale loses, and nodes whose noise float arithmetic behind them amplifies. Where the last are
+    most of the model they run in integers all the same: :mod:`onnxq.deciding.mend` finds which of them hurt.
 
     Args:
-        decider: what makes it.
+        decider: what makes it; from now on it keeps float what the result does. Notes and warnings go there.
         raised: the float model at an opset that has 16-bit weights; None where the result is to hold none.
     """
     made = decider.quick()
@@ -53,7 +57,7 @@ def _without_coarse_weights(decider: Decider, made: Made) -> Made:
 
 
 def _without_lost_branches(decider: Decider, made: Made) -> Made:
-    """Branches that a Concat's one scale loses: float, or 16 bits for the Concat; of those left it is warned."""
+    """A Concat whose one scale loses a branch stays float, or else takes 16 bits; what is still lost is warned of."""
     model, target = decider.model, decider.target
     lost = _lost(decider, made)
     keep = to_keep_float(model, made.quantized.plan, target, lost)

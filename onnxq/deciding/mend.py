@@ -1,18 +1,25 @@
 """Where a result is poor: what of it hurts the outputs is found by measuring, and stays float.
 
-Below 40 dB that is what float makes next to no dearer, between layers or at the end (:mod:`onnxq.deciding.relief`), or,
-where a target has no table of costs, Concats whose one scale is far too large for some of what they read
-(:mod:`onnxq.deciding.ties`), and arithmetic just before float arithmetic that amplifies its noise
-(:mod:`onnxq.deciding.tails`). Below 30 dB, weights that float layers store as integers take 16 bits where 8 cost as
-much. Where less than 12 dB are left of what varies in an output, whose mean may be far larger, it is the layers to
-blame, and other arithmetic of a target without costs (:mod:`onnxq.deciding.rescue`); where by the same measure the
-result stays of no use all the same, only weights are quantized, if that gains 3 dB: with less, most of the noise is
-that of weights, which those of float layers have as well, and all the speed would be given up for a hair. So are they
-where less than the 18 dB are left that blaming layers aims for, and the integers that remain save less than a fifth of
-the time (:mod:`onnxq.deciding.saving`), which is next to nothing once conversions are paid; and where less than 40 dB
-are left, and they save next to nothing with conversions counted. An output's error is held against its signal over all
-the data (:mod:`onnxq.measuring.judging`), and the worst output decides. An output that has another shape than the float
-model's in some sample decides nothing: its rows depend on the numbers, and no layer is to blame.
+The steps, each taken only where the result, as the steps before have left it, is below its level (dB of the worst
+output):
+
+- Below 40 dB (:mod:`onnxq.deciding.relief`): arithmetic stays float that costs next to nothing in float, between layers
+  or at the end. On a target without a table of costs it is Concats whose one scale is far too large for some of what
+  they read (:mod:`onnxq.deciding.ties`), and arithmetic just before float arithmetic that amplifies its noise
+  (:mod:`onnxq.deciding.tails`).
+- Below 30 dB: weights that float layers store as integers take 16 bits, where 8 cost as much as that.
+- Below 12 dB (:mod:`onnxq.deciding.rescue`): the layers to blame stay float; on a target without costs, other
+  arithmetic too.
+- Only weights are quantized, where that gains 3 dB and the result is of no use otherwise (below 10 dB), or hardly
+  faster than float (:mod:`onnxq.deciding.saving`): below 18 dB, which blaming layers aims for, where integers save less
+  than a fifth of the time with conversions left out, which is next to nothing once these are paid; below 40 dB, where
+  they save next to nothing with conversions counted. For less than 3 dB it is not done: most of the noise is then that
+  of weights, which weights stored for float layers have as well, and all the speed would be given up for a hair.
+
+The last two go by what varies in an output, since a large mean hides how much of that is lost; the first two by all of
+it. An output's error is held against its signal over all the data (:mod:`onnxq.measuring.judging`), and the worst
+output decides. An output that has another shape than the float model's in some sample decides nothing: its rows depend
+on the numbers, and no layer is to blame.
 
 Nor do poor probabilities of a classifier that is sure of itself (:mod:`onnxq.deciding.sure_classes`).
 """
@@ -81,15 +88,18 @@ def mend(
     raised: Raised,
     reporter: Reporter,
 ) -> tuple[Quantized, Verification]:
-    """A result with as much of it in float as makes it good enough; itself where it is, or where nothing helps.
+    """A better result, with more of it in float; the one given where that is good enough, or where nothing helps.
 
     Args:
-        decider: what made it; keeps float from now on what the result does.
+        decider: what made it; from now on it keeps float what the mended result does. Notes and hints go there.
         quantized: the result.
         verification: of it.
-        verify: verifies another.
+        verify: verifies a result made on the way.
         raised: the float model at an opset that has 16-bit weights; None where the result may hold none.
         reporter: shows progress.
+
+    Returns:
+        The result and its verification.
     """
     if verification.worst is None:
         return quantized, verification
@@ -163,8 +173,10 @@ class _Mending:
             self._rescued = True
 
     def store(self) -> None:
-        """Weights alone are quantized where the result is of no use otherwise, or hardly faster than float,
-        and is better then, by 3 dB at least."""
+        """Only weights are quantized where the result is of no use otherwise, or hardly faster than float.
+
+        It has to be better then by 3 dB at least.
+        """
         decider = self._decider
         if not decider.target.stores_weights:
             return
@@ -189,13 +201,13 @@ class _Mending:
         self.quantized, self.verification, self._rescued = stored, better, False
 
     def advise(self) -> None:
-        """That the layers kept float are those of many outputs."""
+        """Where layers stay float for one output of many: say that outputs nobody reads are best cut off."""
         outputs = [v for v in self._decider.model.graph.outputs if v.name in self._judges and PICKED_FROM not in v.meta]
         if self._rescued and len(outputs) >= _MANY_OUTPUTS:
             self._decider.hints.append(_MANY.format(len(outputs)))
 
     def _not_worth(self) -> str:
-        """What is left of the output that suffers most where integers save too little for that; else empty."""
+        """Why integers are not worth what they cost the output that suffers most; empty where they are."""
         decider, options = self._decider, self._decider.options
         if options.min_sqnr < _USELESS or options.placement != "auto" or not decider.target.by_cost:
             return ""

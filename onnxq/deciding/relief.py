@@ -1,10 +1,9 @@
-"""Arithmetic that runs in integers for its neighbours' sake alone, and costs much of the result: it stays float where
-that takes next to no time.
+"""Arithmetic that runs in integers only because its neighbours do, and costs the result much: it stays float.
 
-Such is an Add or a Concat between two layers, or a small last layer (:mod:`onnxq.deciding.cheap_pieces`): one scale
-for all it gives may drown a part that float arithmetic behind it brings back to size (one row of a tensor in front of a
-LayerNormalization, say), which the tensor as a whole does not show. So it is measured at the outputs, first with all of
-it float that comes cheap, then piece by piece.
+Such is an Add or a Concat between two layers, or a small last layer (:mod:`onnxq.deciding.cheap_pieces`): in float they
+take next to no more time. One scale for all of a tensor may drown a part of it that float arithmetic behind brings back
+to size (one row in front of a LayerNormalization, say), and the tensor's own error does not show that. So what these
+pieces cost is measured at the outputs: first with all of them in float, then piece by piece.
 """
 
 from __future__ import annotations
@@ -54,7 +53,11 @@ def costly_in_integers(
     cause: str = CHEAP,
     tied: bool = True,
 ) -> dict[str, str]:
-    """The pieces that cost an output much of what it could have.
+    """The pieces that are better float: those that take much from an output of what it has with all of them in float.
+
+    Each piece is judged by what is lost where it alone runs in integers. Two that share a scale hide each other so:
+    with either of them in float, the other costs nothing. Where the pieces found are not enough, they are put back into
+    integers one after the other instead, and those stay float that cannot be.
 
     Args:
         pieces: names of nodes, see :func:`onnxq.deciding.cheap_pieces.cheap_in_float`.
@@ -62,11 +65,10 @@ def costly_in_integers(
         advance: told how many measurements are done.
         most: groups to measure, at most; neighbours are measured together where there are more pieces.
         cause: the reason that is given, ``{}`` standing for the output and its dB.
-        tied: pieces may share a scale, so that either of two would do: where those that cost much by themselves are
-            not enough, others are looked for.
+        tied: pieces may share a scale.
 
     Returns:
-        Node name → reason to keep it float; empty where no output would gain 3 dB, or another lose 1 dB.
+        Node name → reason to keep it float; empty where no output would gain 3 dB, or another would lose 1 dB.
     """
     by_first = {piece[0]: piece for piece in pieces}
     together = groups(list(by_first), most)
@@ -97,10 +99,9 @@ def _one_of_several(
     measure: Callable[[Iterable[str]], Mapping[str, float]],
     cause: str,
 ) -> dict[str, str]:
-    """The pieces that remain in float when they are put back one after the other, the last one first.
+    """The pieces that stay float when they are put back into integers one after the other, the last one first.
 
-    So one stays where either of two would do, as of two Concats that share a scale: neither of them costs anything
-    while the other one is float.
+    Of two of which either would do, the one put back first goes into integers, and the other stays float.
     """
     hurt = _gaining(now, best)
     found: dict[str, str] = {}
@@ -132,7 +133,7 @@ def _gaining(now: Mapping[str, float], then: Mapping[str, float]) -> list[str]:
 
 
 def _added(sqnr: float, without: float) -> float:
-    """Noise that a piece adds, in units of the noise without it."""
+    """Noise that a piece adds, in units of the noise without it; both given in dB of the signal."""
     if sqnr >= without:
         return 0.0
     return 10 ** ((without - sqnr) / 10) - 1 if math.isfinite(without - sqnr) else math.inf

@@ -1,4 +1,8 @@
-"""What of a result hurts its outputs: found by changing a part at a time, and running the result on samples."""
+"""What of a result hurts its outputs: the measurements behind each step of :mod:`onnxq.deciding.mend`.
+
+A part of the result is changed at a time, and the result is run on samples. Which parts there are to change, and what
+follows from the figures, is said in the module of each step: relief, rescue, ties, tails.
+"""
 
 from __future__ import annotations
 
@@ -51,19 +55,22 @@ def blame_layers(
     judges: Collection[str] | None = None,
     in_hope: bool = False,
 ) -> tuple[list[Blame], float]:
-    """What each layer does to what varies in the outputs when it alone is quantized, see
-    :func:`onnxq.deciding.rescue.blame`.
+    """Measure what each layer does to what varies in the outputs when it alone is quantized.
 
-    A target without a table of costs takes integers wherever it has them, as in the Add of a residual block: where
-    with all layers in float less is left than is aimed for, this arithmetic is measured as well. Where costs decide, a
-    layer is measured in integers even if they would not pay for it alone.
+    Where costs decide what runs in integers, a layer is measured in integers even if they would not pay for it alone. A
+    target without a table of costs takes integers wherever it has them, as in the Add of a residual block: where with
+    all layers in float less is left than is aimed for, this arithmetic is measured as well.
 
     Args:
-        decider: what made it.
+        decider: what made the result.
         quantized: the result.
         reporter: shows progress.
         judges: names of the outputs that count; None: all.
-        in_hope: see there.
+        in_hope: measure only where all layers in float would gain 3 dB.
+
+    Returns:
+        A record a group of layers, and the noise of what is quantized besides them, see
+        :func:`onnxq.deciding.rescue.blame`; nothing where there are no layers, or no float output.
     """
     layers, (most, samples) = decider.costs(quantized.plan, Kind.COMPUTE), decider.extent()
     if not layers or not any(values.dtype.kind == "f" for sample in samples for values in sample.outputs.values()):
@@ -140,7 +147,9 @@ def to_rescue(decider: Decider, quantized: Quantized, judges: Collection[str], r
 def storable(
     decider: Decider, kept: Collection[str], judges: Collection[str] | None, raised: Raised | None = None
 ) -> tuple[set[str], ir.Model | None]:
-    """Those of layers to keep float whose weights may be stored as integers, since it was their inputs that hurt.
+    """Of layers that are to stay float, those whose weights may be stored as integers all the same.
+
+    They may where the result does not lose by it: what hurt were the integers that the layers read, not their weights.
 
     Args:
         decider: what plans the model.
@@ -149,7 +158,8 @@ def storable(
         raised: the float model at an opset that has 16-bit weights; None: they take 8 bits or none.
 
     Returns:
-        All that have weights to store, or none; and the model that they have 16 bits in, where 8 would hurt.
+        All of them that have weights to store, or none, as together they do no harm or do; and the model at an opset
+        with 16-bit weights, where 8 bits would hurt and these do not.
     """
     if not decider.target.stores_weights:
         return set(), None
@@ -186,9 +196,18 @@ def _measure(
     judges: Collection[str] | None,
     of: Callable[[Errors], float] = attrgetter("level"),
 ) -> Callable[[Iterable[str]], dict[str, float]]:
-    """Nodes → SQNR in dB of each float output that counts with these changed; empty where the model does not run.
+    """A function that measures the result with some nodes changed.
 
-    ``of``: which SQNR of an output.
+    It gives the SQNR in dB of each float output that counts, held against the output's signal over all the data;
+    nothing where the model does not run.
+
+    Args:
+        decider: what made the result.
+        base: a model from which the changed ones differ in few nodes.
+        changed: nodes → the model with these changed.
+        samples: to run on.
+        judges: names of the outputs that count; None: all.
+        of: which SQNR of an output.
     """
     fuse, louder = fuses(base), lifts(samples, decider.statistics)
     variants = Variants(base.simulated(), samples, fuse_quantizers=fuse, **decider.options.session)

@@ -46,9 +46,10 @@ class Score:
         return min(self.sqnr.values(), default=math.inf)
 
     def no_better_than(self, other: Score) -> str | None:
-        """Why this is no better than another, empty where the worst output tells; ``None`` where it is better.
+        """Why this is no better than another; ``None`` where it is better.
 
         Better is where the worst output gains, by more than chance would give, and the outputs on average do not lose.
+        The answer is empty where the worst output does not gain at all, which its figure shows by itself.
         """
         if not self._comparable(other):
             return "it gives no numbers to compare" if self.noise and other.noise else ""
@@ -69,11 +70,14 @@ class Score:
         return None
 
     def open(self, other: Score, share: float) -> bool:
-        """Whether a gain over another is within chance, but need not be with all samples.
+        """Whether more samples may tell if this is better than another.
+
+        That is so where the gain is within chance on the samples so far, but may be beyond it with all of them: their
+        mean has a smaller standard error, and may be larger by one of now.
 
         Args:
             other: to compare with.
-            share: of the samples that there are, those that this is of.
+            share: of all samples there are, those that both were measured on.
         """
         if not self._comparable(other) or self.worst - other.worst < _LEAST_GAIN:
             return False
