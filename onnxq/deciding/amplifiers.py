@@ -7,7 +7,7 @@ behind it the signal is lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -19,6 +19,7 @@ from onnxq.measuring.metrics import ErrorMeter, Errors
 from onnxq.measuring.paired import Pair, paired_tensors
 from onnxq.options import Options
 from onnxq.plan import Plan
+from onnxq.quantized import Quantized
 
 __all__ = ["SUSPECTS", "noise_amplifiers"]
 
@@ -51,31 +52,28 @@ _UNKNOWN = 1 << 20
 
 def noise_amplifiers(
     model: ir.Model,
-    render: Callable[[], ir.Model],
-    plan: Plan,
+    quantized: Quantized,
     samples: Sequence[KeptSample],
     options: Options,
-    *,
     sizes: Mapping[str, int] | None = None,
-    optimize: bool = True,
 ) -> dict[str, str]:
     """Quantized nodes in front of float nodes that amplify their noise.
 
     Args:
         model: the float model.
-        render: gives the quantized model, tensors named as in the float one; called only where there are suspects.
-        plan: where it is quantized.
+        quantized: of it, rendered only where there are suspects. It is run with onnxruntime's graph optimizations where
+            it is made for onnxruntime: other forms they were not made for, and onnxruntime 1.31 aborts the process
+            where it moves a DequantizeLinear into an If behind a Reshape.
         samples: a few of them are run, spread over all.
         options: execution providers and the library of custom operators; with placement ``all`` only nodes count behind
             which there are infinities or NaN where the float model has numbers, as of a division by what rounds to 0,
             or of its logarithm.
         sizes: tensor name → number of elements in a sample, as far as it is known.
-        optimize: run the quantized model with onnxruntime's graph optimizations, which are made for its own forms:
-            onnxruntime 1.31 aborts the process where it moves a DequantizeLinear into an If behind a Reshape.
 
     Returns:
         Node name → reason to keep it float.
     """
+    plan = quantized.plan
     behind = _behind_quantized(model.graph, plan, picking(model).nodes)
     suspects = [
         node
@@ -84,11 +82,11 @@ def noise_amplifiers(
     ]
     if not suspects or not samples:
         return {}
-    rendered = render()
+    rendered = quantized.rendered()
     now = {node.name: node for node in all_nodes(rendered)}
     pairs = {node: _pairs(node, now[node.name]) for node in suspects if node.name in now}
     all_pairs = list(dict.fromkeys(pair for found in pairs.values() for pair in found))
-    error = _errors(model, rendered, all_pairs, samples, sizes or {}, options, optimize)
+    error = _errors(model, rendered, all_pairs, samples, sizes or {}, options, quantized.backend.at_home)
     found: dict[str, str] = {}
     seen: set[ir.Node] = set()
     for node in suspects:

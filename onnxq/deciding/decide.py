@@ -93,15 +93,7 @@ def _without_amplifiers(decider: Decider, made: Made, raised: Raised | None) -> 
         quantized = made.quantized
         if not decider.target.mixes or not quantized.plan.quantized:
             break
-        noisy = noise_amplifiers(
-            decider.model,
-            quantized.rendered,
-            quantized.plan,
-            decider.samples,
-            decider.options,
-            sizes=decider.sizes,
-            optimize=decider.target.at_home,
-        )
+        noisy = noise_amplifiers(decider.model, quantized, decider.samples, decider.options, decider.sizes)
         if not noisy:
             break
         costs = decider.costs(quantized.plan)

@@ -63,9 +63,10 @@ def test_the_bar_shows_count_and_title_with_and_without_a_total() -> None:
         assert "3/3 samples" in stream.getvalue() if total else "3 samples" in stream.getvalue()
 
 
-def test_silent_is_silent() -> None:
+def test_silent_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
     with Silent().phase("x") as advance:
         advance(1)
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("name", ["gptq", "reconstruct:iterations=2", "adaquant:iterations=2"])

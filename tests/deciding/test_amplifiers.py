@@ -30,7 +30,7 @@ def suspects(model: onnx.ModelProto, options: Options = ALL, **more: Any) -> tup
     feeds = [{**feed, **more} for feed in feeds_for(model)]
     q = onnxq.quantize(model, feeds, options=options)
     samples = [KeptSample(i, feed, {}) for i, feed in enumerate(feeds)]
-    return q, noise_amplifiers(q.model, q.rendered, q.plan, samples, Options())
+    return q, noise_amplifiers(q.model, q, samples, Options())
 
 
 def log_power(last: str = "y = Log (p)") -> onnx.ModelProto:
@@ -86,14 +86,15 @@ def test_nodes_inside_a_branch_are_seen_from_behind_it(flag: bool) -> None:
     assert ({"inside", "square"} <= set(suspects(model, c=np.array(flag))[1])) == flag
 
 
-def test_nothing_is_rendered_without_suspects() -> None:
+def test_nothing_is_rendered_without_suspects(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build("(float[8, 16] x) => (float[8, 32] y) { y = MatMul (x, w) }", w=normal(16, 32))
     q = onnxq.quantize(model, feeds_for(model), options=ALL)
 
-    def render() -> Any:
+    def render(quantized: onnxq.Quantized) -> Any:
         raise AssertionError("rendered")
 
-    assert not noise_amplifiers(q.model, render, q.plan, [KeptSample(0, feeds_for(model)[0], {})], Options())
+    monkeypatch.setattr(onnxq.Quantized, "rendered", render)
+    assert not noise_amplifiers(q.model, q, [KeptSample(0, feeds_for(model)[0], {})], Options())
 
 
 def norms(count: int) -> onnx.ModelProto:
@@ -133,11 +134,11 @@ def test_memory_is_bounded_and_tells_the_same(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(amplifiers, "_errors", errors)
     monkeypatch.setattr(Session, "run", watched)
-    noise_amplifiers(q.model, q.rendered, q.plan, samples, Options(), sizes=sizes)
+    noise_amplifiers(q.model, q, samples, Options(), sizes)
     assert max(held) > 2000
     held.clear()
     monkeypatch.setattr(paired, "_BUDGET", 2000)
-    noise_amplifiers(q.model, q.rendered, q.plan, samples, Options(), sizes=sizes)
+    noise_amplifiers(q.model, q, samples, Options(), sizes)
     assert max(held) <= 2000
     once, grouped = ({pair: errors.sqnr_centred for pair, errors in found.items()} for found in told)
     assert grouped == pytest.approx(once, abs=0.5) and len(once) == 24
@@ -158,7 +159,7 @@ def test_each_node_is_looked_at_a_few_times_only(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(amplifiers, "_producers", counted)
     monkeypatch.setattr(amplifiers, "_errors", lost_behind_roots)
-    blamed = noise_amplifiers(q.model, q.rendered, q.plan, [KeptSample(0, feeds[0], {})], Options())
+    blamed = noise_amplifiers(q.model, q, [KeptSample(0, feeds[0], {})], Options())
     assert {f"mm{i}" for i in range(40)} <= set(blamed)
     assert all("after it" in why for why in blamed.values()) and "Sqrt" in blamed["mm0"]
     assert len(looked) <= 3 * len(q.model.graph)
@@ -170,4 +171,4 @@ def test_data_may_be_sorted() -> None:
     q, _ = suspects(model)
     feeds = [{"x": np.zeros((8, 16), np.float32)} if k < 4 else feed for k, feed in enumerate(feeds_for(model, 8))]
     samples = [KeptSample(i, feed, {}) for i, feed in enumerate(feeds)]
-    assert set(noise_amplifiers(q.model, q.rendered, q.plan, samples, Options())) == {"filter", "square"}
+    assert set(noise_amplifiers(q.model, q, samples, Options())) == {"filter", "square"}
