@@ -8,7 +8,7 @@ Learned Step Size Quantization, 2020). No regularizer, and weights may move by m
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from onnxq.algorithm import Draft
 from onnxq.algorithms.blockwise.learn_blocks import Learning, check_learning, learn_blocks
@@ -49,28 +49,12 @@ def check(*, unit: str, **parameters: float) -> None:
     check_learning(**parameters)
 
 
-def apply(
-    draft: Draft,
-    *,
-    iterations: int,
-    batch: int,
-    lr: float,
-    scale_lr: float,
-    bias_lr: float,
-    drop: float,
-    unit: str,
-) -> None:
+def apply(draft: Draft, *, unit: Literal["block", "layer"], **parameters: Any) -> None:
     """Learn the layers (or blocks) of a draft in order.
 
     Args:
         draft: changed in place; a note says what was done.
-        iterations: steps for each layer.
-        batch: samples in a step.
-        lr: step of weights, in units of their scale.
-        scale_lr: step of the logarithm of scales; 0 leaves them alone.
-        bias_lr: step of biases, in units of the noise that rounding makes; 0 leaves them alone.
-        drop: share of the activations that are not quantized in a step, in blocks that have some below 8 bits.
         unit: ``"layer"`` or ``"block"``.
+        **parameters: the others, see :class:`onnxq.algorithms.blockwise.learn_blocks.Learning`.
     """
-    kind: Literal["block", "layer"] = "block" if unit == "block" else "layer"
-    learn_blocks(draft, Learning(NAME, kind, "free", iterations, batch, lr, scale_lr, bias_lr, drop, 0.0, 0.0))
+    learn_blocks(draft, Learning(NAME, unit, "free", **parameters))

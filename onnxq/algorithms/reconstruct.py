@@ -7,9 +7,11 @@ BRECQ (Li et al., Pushing the Limit of Post-Training Quantization by Block Recon
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from onnxq.algorithm import Draft
-from onnxq.algorithms.blockwise.learn_blocks import Learning, check_learning, learn_blocks
+from onnxq.algorithms.blockwise.learn_blocks import Learning, learn_blocks
+from onnxq.algorithms.blockwise.learn_blocks import check_learning as check
 from onnxq.algorithms.common.parameter_help import LEARNED
 
 __all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "apply", "check"]
@@ -37,41 +39,11 @@ HELP: Mapping[str, str] = {
 }
 
 
-def check(**parameters: float) -> None:
-    """Hold parameters against the values they may take; torch must be there.
-
-    Raises:
-        OptionError: one is out of range, or torch is missing.
-    """
-    check_learning(**parameters)
-
-
-def apply(
-    draft: Draft,
-    *,
-    iterations: int,
-    batch: int,
-    lr: float,
-    scale_lr: float,
-    bias_lr: float,
-    drop: float,
-    warmup: float,
-    regularize: float,
-) -> None:
+def apply(draft: Draft, **parameters: Any) -> None:
     """Reconstruct the blocks of a draft in order.
 
     Args:
         draft: changed in place; a note says what was done.
-        iterations: steps for each block.
-        batch: samples in a step.
-        lr: step of what decides the rounding.
-        scale_lr: step of the logarithm of activation scales; 0 leaves them alone.
-        bias_lr: step of biases, in units of the noise that rounding makes; 0 leaves them alone.
-        drop: share of the activations that are not quantized in a step, in blocks that have some below 8 bits.
-        warmup: share of the iterations without regularizer.
-        regularize: strength of the regularizer, relative to the gradient of the error.
+        **parameters: all of them, see :class:`onnxq.algorithms.blockwise.learn_blocks.Learning`.
     """
-    learning = Learning(
-        NAME, "block", "round", iterations, batch, lr, scale_lr, bias_lr, drop, warmup, regularize
-    )  # fmt: skip
-    learn_blocks(draft, learning)
+    learn_blocks(draft, Learning(NAME, "block", "round", **parameters))

@@ -41,7 +41,7 @@ def weights_of(draft: Draft) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
 def test_data_not_seen_gains() -> None:
     draft = draft_of(residual(), DATA, FEW)
     before = fresh_sqnr(residual(), draft, UNSEEN)
-    reconstruct.apply(draft, **QUICK)  # type: ignore[arg-type]
+    reconstruct.apply(draft, **QUICK)
     assert fresh_sqnr(residual(), draft, UNSEEN) > before + 2
     assert draft.notes[0].startswith("reconstruct: 1 blocks") and "undone" not in draft.notes[0]
 
@@ -49,7 +49,7 @@ def test_data_not_seen_gains() -> None:
 def test_weights_lie_on_the_grid_beside_where_they_were() -> None:
     draft = draft_of(residual(), DATA, FEW)
     before = weights_of(draft)
-    reconstruct.apply(draft, **QUICK)  # type: ignore[arg-type]
+    reconstruct.apply(draft, **QUICK)
     after = weights_of(draft)
     for name in ("w", "w2", "w3"):
         qp = draft.numbers[name]
@@ -65,7 +65,7 @@ def test_the_same_every_time_and_another_seed_differs() -> None:
     for seed in (0, 0, 1):
         options = Options(placement="all", weight_bits=3, seed=seed)
         draft = draft_of(residual(), DATA, options)
-        reconstruct.apply(draft, **{**QUICK, "iterations": 20})  # type: ignore[arg-type]
+        reconstruct.apply(draft, **{**QUICK, "iterations": 20})
         results.append(weights_of(draft))
     assert all((results[0][name] == results[1][name]).all() for name in results[0])
     assert any((results[0][name] != results[2][name]).any() for name in results[0])
@@ -85,7 +85,7 @@ def test_what_does_not_help_is_undone() -> None:
 def test_scales_of_a_block_are_learned_and_those_seen_outside_stay() -> None:
     draft = draft_of(residual(), DATA, Options(placement="all", weight_bits=3, act_bits=4))
     before = dict(draft.numbers)
-    reconstruct.apply(draft, **{**QUICK, "scale_lr": 1e-2})  # type: ignore[arg-type]
+    reconstruct.apply(draft, **{**QUICK, "scale_lr": 1e-2})
     activations = [s for s in draft.plan.sites if s.role == "activation"]
     changed = {s.name for s in activations if draft.numbers[s.name].scale != before[s.name].scale}
     assert changed
@@ -145,7 +145,7 @@ def test_without_samples_of_one_shape_they_run_one_by_one() -> None:
     feeds = [*correlated(1, 6, 8, 8, samples=8, seed=2), *correlated(2, 6, 8, 8, samples=8, seed=4)]
     draft = draft_of(residual(), [feeds[i] for i in np.random.default_rng(0).permutation(16)], FEW)
     before = fresh_sqnr(residual(), draft, UNSEEN)
-    reconstruct.apply(draft, **{**QUICK, "iterations": 30})  # type: ignore[arg-type]
+    reconstruct.apply(draft, **{**QUICK, "iterations": 30})
     assert fresh_sqnr(residual(), draft, UNSEEN) > before
 
 

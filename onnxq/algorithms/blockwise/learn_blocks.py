@@ -49,14 +49,14 @@ class Learning:
         name: of the algorithm, for notes.
         unit: ``"block"`` or ``"layer"``.
         weights: ``"round"`` (AdaRound: up or down) or ``"free"`` (AdaQuant: behind a straight-through rounding).
-        iterations: steps for each block.
+        iterations: steps for each block or layer.
         batch: samples in a step.
-        lr: step of weights.
-        scale_lr: step of the logarithm of scales; 0 leaves them alone.
-        bias_lr: step of biases; 0 leaves them alone.
+        lr: step of what decides the rounding, or of free weights in units of their scale.
+        scale_lr: step of the logarithm of scales (of activations; of free weights too); 0 leaves them alone.
+        bias_lr: step of biases, in units of the noise that rounding makes; 0 leaves them alone.
         drop: share of the activations that are not quantized in a step (QDrop), in blocks that have some below 8 bits.
-        warmup: share of the iterations without regularizer.
-        regularize: strength of AdaRound's regularizer.
+        warmup: share of the iterations without AdaRound's regularizer; free weights have none.
+        regularize: its strength, relative to the gradient of the error.
     """
 
     name: str
