@@ -25,6 +25,8 @@ _GROUP = "onnxq.algorithms"
 STAGES = ("float", "options", "numbers")
 WHOLE = "model"
 """Stage of an algorithm that is a pipeline of its own, from the model to the file."""
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+"""How a parameter may be switched on and off."""
 
 
 @dataclass(frozen=True)
@@ -220,18 +222,8 @@ def _parse(text: str) -> Choice:
 
 def _value(where: str, text: str, default: object) -> object:
     if isinstance(default, bool):
-        words = {
-            "true": True,
-            "yes": True,
-            "on": True,
-            "1": True,
-            "false": False,
-            "no": False,
-            "off": False,
-            "0": False,
-        }
-        if text.lower() in words:
-            return words[text.lower()]
+        if text.lower() in (*_TRUE, *_FALSE):
+            return text.lower() in _TRUE
         raise OptionError(f"{text!r} is neither true nor false", where=where)
     if isinstance(default, int):
         if re.fullmatch(r"[-+]?\d+", text):
