@@ -79,6 +79,10 @@ class OpRule:
     cost_behind: float = 0.0
     when: Callable[[ir.Node], str | None] | None = None
 
+    def reads(self, value: ir.Value) -> QuantSpec | None:
+        """The spec of a tensor among the data inputs where it is not the backend's, see ``activation``."""
+        return self.activation(value) if callable(self.activation) else self.activation
+
     def needs_output(self, node: ir.Node) -> bool:
         """Whether the integer kernel of a node needs its output quantized, see ``output``."""
         return self.output(node) if callable(self.output) else self.output

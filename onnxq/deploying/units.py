@@ -40,13 +40,13 @@ def open_units(
         n: qp for n, qp in numbers.items() if not (plan.by_name[n].produced and plan.by_name[n].tensor in in_float)
     }
     found = writing(model, plan, behind)
-    functions = {}
+    functions: dict[str, tuple[str, str]] = {}  # layer -> the function computed with it, and what the two write
     for node in model.graph.all_nodes():
         layer = plan.absorbed.get(node.name or "")
         if layer is None or node.inputs[0] is None or found.get(layer) != node.outputs[0].name:
             continue
         before = node.inputs[0].name
         if before in known and before not in in_float:
-            functions[layer] = {node.name or "": found[layer]}
+            functions[layer] = (node.name or "", found[layer])
     lacks = {node: tensor for node, tensor in found.items() if complete and node not in functions}
-    return lacks | {name: tensor for function in functions.values() for name, tensor in function.items()}
+    return lacks | dict(functions.values())

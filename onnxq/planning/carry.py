@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from onnxq.backend import Kind, OpRule
-from onnxq.graph.values import is_constant
 from onnxq.planning.question import Decisions, Question
 from onnxq.planning.specs import activation_spec, default_spec
-from onnxq.planning.table_rows import positions
+from onnxq.planning.table_rows import activations_read, positions
 from onnxq.spec import QuantSpec
 
 __all__ = ["carry", "without_kernel"]
@@ -53,7 +52,8 @@ def carry(asked: Question, decided: Decisions, *, kernels: bool = False) -> None
         free = best.bits == own[node].bits == plain.bits and own[node] == plain
         if free and wanted is not None and node not in readers.torn:
             best = wanted
-        read = (activation_spec(asked, decided, node, value).bits for value in _data(decided, node))
+        data = activations_read(decided.rules[node], node)
+        read = (activation_spec(asked, decided, node, value).bits for value in data)
         changed = best != own[node] or any(bits < best.bits for bits in read)
         if changed and (not kernels or best.bits in decided.rules[node].act_bits):
             decided.carried[node] = best
@@ -89,8 +89,7 @@ def _read(asked: Question, decided: Decisions, own: dict[ir.Node, QuantSpec]) ->
                     found.torn |= {node} if reader in found.torn else set()
                     found.elsewhere |= {node} if reader in found.elsewhere else set()
                 elif reader in decided.rules and position in positions(decided.rules[reader], reader):
-                    rule = decided.rules[reader]
-                    theirs = rule.activation(value) if callable(rule.activation) else rule.activation
+                    theirs = decided.rules[reader].reads(value)
                     specs.append(activation_spec(asked, decided, reader, value, theirs))
                 else:
                     found.elsewhere.add(node)
@@ -122,14 +121,8 @@ def _outputs(decided: Decisions, node: ir.Node) -> list[ir.Value]:
 
 def _makers(decided: Decisions, node: ir.Node) -> Iterator[tuple[ir.Value, ir.Node]]:
     """What a node reads, with the nodes in integers that make it."""
-    for value in _data(decided, node):
+    for value in activations_read(decided.rules[node], node):
         maker = value.producer()
         maker = decided.absorbed.get(maker, maker) if maker is not None else None
         if maker is not None and maker in decided.rules:
             yield value, maker
-
-
-def _data(decided: Decisions, node: ir.Node) -> list[ir.Value]:
-    """The activations that a node reads."""
-    read = (node.inputs[position] for position in positions(decided.rules[node], node))
-    return [value for value in read if value is not None and not is_constant(value)]

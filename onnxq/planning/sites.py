@@ -13,7 +13,7 @@ from onnxq.plan import Edge, Role, Site
 from onnxq.planning.placement import elements
 from onnxq.planning.question import Decisions, Question
 from onnxq.planning.specs import activation_spec, bias_spec, weight_spec
-from onnxq.planning.table_rows import positions, row
+from onnxq.planning.table_rows import activations_read, positions, row
 from onnxq.spec import PerChannel, QuantSpec
 
 __all__ = ["REORDERINGS", "activations", "make_sites"]
@@ -43,8 +43,7 @@ def activations(asked: Question, decided: Decisions) -> set[str]:
     """The ``source`` of every activation among the sites that :func:`make_sites` would give, far sooner than these."""
     found: set[ir.Value] = set()
     for node, rule in decided.rules.items():
-        read = (node.inputs[position] for position in positions(rule, node))
-        found.update(value for value in read if value is not None and not is_constant(value))
+        found.update(activations_read(rule, node))
         if rule.needs_output(node):  # any other output is a site only where it is read as one
             found.update(_written(decided, node, rule))
     return {_seen_as(_source(value)) for value in found}
@@ -118,8 +117,8 @@ class _Drafts:
             role = _role(value)
             if role == "constant" and not self._quantizes_constant(value):
                 continue
-            own = rule.activation(value) if callable(rule.activation) else rule.activation
-            data.append(self._draft(value, role, activation_spec(self._asked, self._decided, node, value, own)))
+            spec = activation_spec(self._asked, self._decided, node, value, rule.reads(value))
+            data.append(self._draft(value, role, spec))
             data[-1].readers.append(Edge(node.name or "", position))
         if data and weights:
             self._add_bias(node, rule, data[0], weights[0])

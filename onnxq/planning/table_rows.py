@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnxq.backend import Backend, OpRule
 from onnxq.graph.values import is_constant
 
-__all__ = ["positions", "row"]
+__all__ = ["activations_read", "positions", "row"]
 
 
 def row(backend: Backend, node: ir.Node) -> OpRule | None:
@@ -31,3 +31,9 @@ def positions(rule: OpRule, node: ir.Node) -> Iterable[int]:
         return range(len(node.inputs))
     data = rule.data(node) if callable(rule.data) else rule.data
     return sorted(p for p in {*data, *rule.weights} if p < len(node.inputs))
+
+
+def activations_read(rule: OpRule, node: ir.Node) -> list[ir.Value]:
+    """What a node reads at these positions that is no constant."""
+    read = (node.inputs[position] for position in positions(rule, node))
+    return [value for value in read if value is not None and not is_constant(value)]

@@ -11,11 +11,10 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from onnxq.backend import Kind
-from onnxq.graph.values import is_constant
 from onnxq.planning.carry import carry
 from onnxq.planning.question import Decisions, Question
 from onnxq.planning.specs import activation_spec
-from onnxq.planning.table_rows import positions
+from onnxq.planning.table_rows import activations_read
 
 __all__ = ["share_widths"]
 
@@ -46,9 +45,7 @@ def share_widths(asked: Question, decided: Decisions) -> None:
 def _asked_for(asked: Question, decided: Decisions) -> Iterator[tuple[ir.Value, int]]:
     """Tensors with the widths in which nodes read and write them."""
     for node, rule in decided.rules.items():
-        for value in (node.inputs[position] for position in positions(rule, node)):
-            if value is not None and not is_constant(value):
-                own = rule.activation(value) if callable(rule.activation) else rule.activation
-                yield value, activation_spec(asked, decided, node, value, own).bits
+        for value in activations_read(rule, node):
+            yield value, activation_spec(asked, decided, node, value, rule.reads(value)).bits
         for value in node.outputs if rule.kind is Kind.MOVEMENT else (decided.output(node),):
             yield value, activation_spec(asked, decided, node, value).bits
