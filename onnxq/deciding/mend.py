@@ -21,7 +21,7 @@ it. An output's error is held against its signal over all the data (:mod:`onnxq.
 output decides. An output that has another shape than the float model's in some sample decides nothing: its rows depend
 on the numbers, and no layer is to blame.
 
-Nor do poor probabilities of a classifier that is sure of itself (:mod:`onnxq.deciding.sure_classes`).
+Neither do the poor probabilities of a classifier that is sure of itself (:mod:`onnxq.deciding.sure_classes`).
 """
 
 from __future__ import annotations
