@@ -46,7 +46,7 @@ def main() -> int:
     models = args.zoo / "models" if (args.zoo / "models").is_dir() else args.zoo
     names = args.names or sorted(path.parent.name for path in models.glob("*/model.onnx"))
     limits = Limits(args.time_limit, gigabytes=20.0)
-    lines = [f"{describe_machine(1)}\n\n    python tools/beside_nncf.py {' '.join(sys.argv[1:])}".rstrip(), "", HEAD]
+    lines = [describe_machine(1), "", HEAD]
     for name in names:
         kind = "transformer" if name in args.transformers.split(",") else "model"
         with tempfile.TemporaryDirectory(prefix="beside-") as folder:
