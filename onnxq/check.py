@@ -183,7 +183,7 @@ def _for_target(
     try:
         if isinstance(prepared, OnnxqError):
             raise prepared
-        fitted, _ = prepared.for_target(target, options)
+        fitted = prepared.for_target(target, options).model
         found += [] if found else _plan(fitted, target, options, shapes)
         return found + (target.lacks(fitted, options) if target.lacks else [])
     except OnnxqError as error:
@@ -205,7 +205,7 @@ def _refused(prepared: Prepared | OnnxqError, target: Backend, options: Options)
         chosen(options.algorithms)
         target.require(options)
         if isinstance(prepared, Prepared) and (options.exclude or options.include or options.override):
-            model = prepared.for_target(target, options)[0]
+            model = prepared.for_target(target, options).model
             Selection(model, list(all_nodes(model)), options)
     except OnnxqError as error:
         return of_error(error, f"backend {target.name!r}")

@@ -37,7 +37,7 @@ from onnxq.notes.unmet import unmet
 from onnxq.options import Options
 from onnxq.planning.one_way import require_one_way
 from onnxq.planning.planner import make_plan
-from onnxq.prepare import Prepared, backend_named, needed_opset
+from onnxq.prepare import Fitted, Prepared, backend_named, needed_opset
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE
 from onnxq.spec import WIDE
@@ -57,16 +57,16 @@ class Job:
         self.target.require(options)
         self.format = self.target.format_named(options.format)
 
-    def fitted(self, prepared: Prepared) -> tuple[ir.Model, list[str]]:
+    def fitted(self, prepared: Prepared) -> Fitted:
         """The model as the target wants it; options that do not fit the model are an error before any data is run."""
-        model, notes = prepared.for_target(self.target, self.options)
-        require_one_way(make_plan(model, self.target, self.options), self.target, self.options)
-        return model, notes
+        found = prepared.for_target(self.target, self.options)
+        require_one_way(make_plan(found.model, self.target, self.options), self.target, self.options)
+        return found
 
     def run(
         self,
         prepared: Prepared,
-        fitted: tuple[ir.Model, list[str]],
+        fitted: Fitted,
         statistics: Statistics,
         reporter: Reporter,
         until: float = math.inf,
@@ -83,12 +83,12 @@ class Job:
         Returns:
             The quantized model with its verification, warnings, notes and hints.
         """
-        by = compared_by(fitted[0], statistics)
+        by = compared_by(fitted.model, statistics)
         if not by.tensors:
             return self._made(prepared, fitted, statistics, reporter, until)
-        shown, judging = with_outputs(fitted[0], statistics, by)
-        made = self._made(prepared, (shown, fitted[1]), judging, reporter, until, by.outputs)
-        result = without_outputs(made, {value.name or "" for value in fitted[0].graph.outputs})
+        shown, judging = with_outputs(fitted.model, statistics, by)
+        made = self._made(prepared, fitted._replace(model=shown), judging, reporter, until, by.outputs)
+        result = without_outputs(made, {value.name or "" for value in fitted.model.graph.outputs})
         checked = _verified(result, prepared, statistics, self.options)
         assert made.verification is not None
         compared = replace(
@@ -103,7 +103,7 @@ class Job:
     def _made(
         self,
         prepared: Prepared,
-        fitted: tuple[ir.Model, list[str]],
+        fitted: Fitted,
         statistics: Statistics,
         reporter: Reporter,
         until: float,
@@ -147,21 +147,19 @@ class Job:
         if self._mends(options):
             verification, sure = told_by_classes(decider, quantized, verification)
         before = [*prepared.warnings, *decider.warnings]
-        rewritten = fitted[0] is not prepared.model
-        said = _warnings(quantized, verification, before, fitted[0], draft, self.format, rewritten=rewritten)
+        rewritten = fitted.model is not prepared.model
+        said = _warnings(quantized, verification, before, fitted.model, draft, self.format, rewritten=rewritten)
         unsaid = self.format.notes(quantized) if self.format.notes is not None else []
         return replace(
             quantized,
             verification=replace(verification, warnings=(*draft.warnings, *said)),
-            notes=(*prepared.notes, *fitted[1], *draft.notes, *decider.notes, *unsaid),
+            notes=(*prepared.notes, *fitted.notes, *draft.notes, *decider.notes, *unsaid),
             hints=(*sure, *_hints(quantized, verification, draft, decider)),
         )
 
-    def _drafted(
-        self, prepared: Prepared, fitted: tuple[ir.Model, list[str]], statistics: Statistics, reporter: Reporter
-    ) -> FloatDraft:
+    def _drafted(self, prepared: Prepared, fitted: Fitted, statistics: Statistics, reporter: Reporter) -> FloatDraft:
         """The float model, and what is known of it, after the algorithms that change these."""
-        model, stages = fitted[0], {choice.stage for choice in self.choices}
+        model, stages = fitted.model, {choice.stage for choice in self.choices}
         if not stages & {"float", "options"}:
             return FloatDraft(model, self.target, self.options, statistics, reporter)
         draft = FloatDraft(model.clone(), self.target, self.options, statistics, reporter)
@@ -245,8 +243,7 @@ def _verified(
         samples_to_verify(statistics.kept, learns(options), quantized.backend.at_home),
         float_bytes=prepared.bytes,
         given=prepared.given,
-        providers=options.providers,
-        custom_op_library=options.custom_op_library,
+        **options.session,
         at_home=quantized.backend.at_home,
         picked=picked,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import onnx
 import onnx_ir as ir
@@ -37,7 +38,17 @@ from onnxq.planning.uneven import too_uneven
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.spec import WIDE_OPSET, QuantSpec
 
-__all__ = ["KEEP", "Prepared", "Source", "backend_named", "in_float32", "lowered", "needed_opset", "still_half"]
+__all__ = [
+    "KEEP",
+    "Fitted",
+    "Prepared",
+    "Source",
+    "backend_named",
+    "in_float32",
+    "lowered",
+    "needed_opset",
+    "still_half",
+]
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 BASE_OPSET = 14
@@ -48,6 +59,13 @@ _FIRST_NODES = 8
 """Nodes before the first BatchNormalization that data may be run through just to see whether it is like training's."""
 KEEP = ((fake_quantize.DOMAIN, fake_quantize.NAME), (fake_quantize.DOMAIN, nnie_quantize.NAME))
 """Functions that are quantizers: they stay, and what they quantize is not quantized again."""
+
+
+class Fitted(NamedTuple):
+    """A float model in the form that a target wants, and what was done to it for that."""
+
+    model: ir.Model
+    notes: list[str]
 
 
 class Prepared:
@@ -115,8 +133,8 @@ class Prepared:
                     self._bases[operators] = model, [str(note) for note in notes]
         return self._bases[operators]
 
-    def for_target(self, target: Backend, options: Options) -> tuple[ir.Model, list[str]]:
-        """The model as a target wants it, its tensors named as they are, and what was done to it.
+    def for_target(self, target: Backend, options: Options) -> Fitted:
+        """The model as a target wants it, its tensors named as they are.
 
         It is that of :meth:`base` itself where nothing else was done.
 
@@ -147,7 +165,7 @@ class Prepared:
         refuse = target.format_named(options.format).refuses
         if refuse is not None:
             refuse(model)
-        return model, notes
+        return Fitted(model, notes)
 
     def at_opset(self, least: int, wanted: int | None) -> ir.Model:
         """The model at an opset, its tensors named as they are; what is done to it is added to the notes."""

@@ -69,7 +69,7 @@ def plan(
     target.require(options)
     prepared = Prepared(model, options)
     check_shapes(prepared.model, shapes or {})
-    fitted = prepared.for_target(target, options)[0]
+    fitted = prepared.for_target(target, options).model
     free = inputs_of_unknown_size(fitted, shapes or {}) if target.by_cost else []
     if free:
         _log.warning(

@@ -28,7 +28,7 @@ def teacher_of(given: Quantized, prepared: Prepared) -> ir.Model:
         raise ModelError("the model carries no quantizers", hint="Quantize it first, with 'onnxq quantize'")
     if carried := quantizing(prepared.model):
         raise not_the_model_quantized(f"it is quantized itself: {counts(carried)}")
-    teacher, _ = prepared.for_target(given.backend, Options())
+    teacher = prepared.for_target(given.backend, Options()).model
     _require_same_names(given.model, teacher)
     return teacher
 

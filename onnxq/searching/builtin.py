@@ -120,7 +120,7 @@ def agreement(
     Raises:
         DataError: there is nothing to compare on, or it can be read only once.
     """
-    fitted = prepared.for_target(target, options)[0]
+    fitted = prepared.for_target(target, options).model
     by = compared_by(fitted, statistics)
     shown, judging = with_outputs(fitted, statistics, by) if by.tensors else (load(model), statistics)
     session = Session(shown, **options.session)

@@ -86,7 +86,7 @@ class Ways:
     def of(cls, options: Options, prepared: Prepared, target: Backend) -> Ways:
         """Those of this installation."""
         stages = {found.NAME: found.STAGE for found in installed_algorithms()}
-        model = prepared.for_target(target, options)[0]
+        model = prepared.for_target(target, options).model
         plan = make_plan(model, target, options)
         in_vain = set() if quantized_streams(model, plan) else {"rotate"}
         runs = _whole(options, stages, prepared.model) if target.name == HOME else []

@@ -20,10 +20,9 @@ from onnxq.algorithms.blockwise.blocks import Block, find_blocks, single_layers
 from onnxq.algorithms.common.originals import original
 from onnxq.algorithms.common.quantized_layer import QuantizedLayer, quantized_layers, why_not_alone
 from onnxq.algorithms.common.tally import Tally
-from onnxq.errors import ExecutionError, OptionError
+from onnxq.errors import OptionError
 from onnxq.graph.values import constant_array
-from onnxq.measuring.outputs import worst_sqnr
-from onnxq.measuring.simulation import simulation
+from onnxq.measuring.simulation import output_sqnr
 from onnxq.numbers import fit_biases
 from onnxq.plan import Edge
 from onnxq.qparams import fake_quantize
@@ -233,11 +232,7 @@ def _layers(draft: Draft, skip: Any) -> Iterator[QuantizedLayer]:
 
 def _noise(draft: Draft) -> float:
     """Noise over signal of the worst float output on the samples held back, a power ratio; infinite if it fails."""
-    try:
-        session = simulation(draft.quantized(), **draft.options.session)
-        return 10 ** (-worst_sqnr(session.run, ((sample.feeds, sample.outputs) for sample in draft.held)) / 10)
-    except ExecutionError:
-        return math.inf
+    return math.pow(10.0, -output_sqnr(draft.quantized(), draft.held, draft.options) / 10)
 
 
 @dataclass(frozen=True, slots=True)
