@@ -178,14 +178,24 @@ class Recipe:
         """The bits of a table that rows are picked from: those asked for, or 8 where they have no operator.
 
         ONNX's Gather picks no integers narrower than a byte; GatherBlockQuantized has 4 bits, two of which share a
-        byte of one row.
+        byte of one row, see also :meth:`misreads_zeros`.
 
         Args:
             inputs: numbers of a row.
             bits: asked for.
         """
-        halves = self.format == "matmulnbits" and inputs % 2 == 0
+        halves = self.format == "matmulnbits" and inputs % 2 == 0 and not self.misreads_zeros(inputs)
         return BITS[1] if bits == BITS[1] and halves else TABLE_BITS
+
+    def misreads_zeros(self, inputs: int) -> bool:
+        """Whether onnxruntime gets a table of 4 bits wrong for its zero points, two of which share a byte of one row.
+
+        GatherBlockQuantized of 1.23 to 1.26 (1.27 no longer) reads on in that byte where a row ends in the midst of it.
+
+        Args:
+            inputs: numbers of a row.
+        """
+        return not self.symmetric and -(-inputs // self.block) % 2 == 1
 
     def fitting_block(self, inputs: int, bits: int) -> int:
         """The block of a product's weight: that asked for, or a smaller one where its last block would not be full.

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from onnxq.console.terminal import listed, plural
 from onnxq.notes.reasons import to_exclude
 from onnxq.weight_only.find import Matrix
-from onnxq.weight_only.recipe import FASTEST, TABLE_BITS, Recipe
+from onnxq.weight_only.recipe import BITS, FASTEST, TABLE_BITS, Recipe
 
 __all__ = ["more_bits", "remarks", "title", "why_slow"]
 
@@ -120,9 +120,16 @@ def _about_refused(tables: Sequence[Matrix], recipe: Recipe) -> list[str]:
     refused = [table for table in tables if table.asked not in (None, table.bits(recipe))]
     if not refused:
         return []
-    has = "format=matmulnbits has 4 as well" if recipe.format == "qdq" else "4 they may have, in rows of even length"
     takes = f"{plural(len(refused), 'table')} {'takes' if len(refused) == 1 else 'take'} {TABLE_BITS} bits"
-    return [f"{takes} and not the {refused[0].asked} asked for, which no operator picks rows of; {has}"]
+    takes += f" and not the {refused[0].asked} asked for"
+    inputs = refused[0].shape[1]
+    if refused[0].asked == BITS[1] and recipe.format != "qdq" and inputs % 2 == 0 and recipe.misreads_zeros(inputs):
+        return [
+            f"{takes}, which onnxruntime 1.23 to 1.26 reads wrongly where rows have zero points of an odd number of "
+            "blocks; with weight_only:symmetric=true, or another block, it is right"
+        ]
+    has = "format=matmulnbits has 4 as well" if recipe.format == "qdq" else "4 they may have, in rows of even length"
+    return [f"{takes}, which no operator picks rows of; {has}"]
 
 
 def _about_tied(tied: Sequence[Matrix]) -> list[str]:

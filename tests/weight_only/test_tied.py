@@ -106,7 +106,7 @@ def test_a_table_takes_the_4_bits_asked_for_and_so_does_what_is_tied_to_it(
     kind: str, symmetric: bool, external: bool, method: str, tmp_path: Path
 ) -> None:
     """Integers, scales and zero points unpacked in exact arithmetic by the operators' documentation."""
-    width = 96  # three blocks: the last byte of zero points is half full
+    width = 96 if symmetric else 128  # three blocks of zero points are refused, see below
     table = normal(_ROWS, width, scale=1.0)
     proto = _model(kind, table=table, w=normal(width, width, seed=1), copy=table.T.copy())
     source, output = save(proto, tmp_path / "m.onnx", external=external), tmp_path / "q.onnx"
@@ -156,6 +156,25 @@ def test_bits_that_a_table_cannot_have_are_told_of(bits: int, format: str, has: 
     (table,) = (t for t in onnx.load(output).graph.initializer if t.name == "table_quantized")
     assert table.data_type in (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)
     assert numpy_helper.to_array(table).size == _ROWS * _WIDTH
+
+
+@pytest.mark.parametrize(("block", "bits"), [(32, 8), (16, 4)])
+def test_zero_points_of_rows_never_end_in_the_midst_of_a_byte(block: int, bits: int, tmp_path: Path) -> None:
+    """onnxruntime 1.23 to 1.26 reads 4-bit zero points of a table as if they went on there (-1.5 dB)."""
+    width = 96
+    proto = _model("shared", table=normal(_ROWS, width, scale=1.0), w=normal(width, width, seed=1))
+    source, output = save(proto, tmp_path / "m.onnx"), tmp_path / "q.onnx"
+    made = {"format": "matmulnbits", "symmetric": False, "block": block}
+    result = quantize_weights(source, output, data=_feeds(), override="embed=weight_bits=4", **made)  # type: ignore[arg-type]
+    node = next(node for node in onnx.load(output).graph.node if node.op_type == "GatherBlockQuantized")
+    assert {a.name: a.i for a in node.attribute}["bits"] == bits
+    why = (
+        "1 table takes 8 bits and not the 4 asked for, which onnxruntime 1.23 to 1.26 reads wrongly where rows have "
+        "zero points of an odd number of blocks; with weight_only:symmetric=true, or another block, it is right"
+    )
+    assert (why in result.notes) == (bits == 8)
+    for feeds in _feeds(2):
+        assert sqnr(run(source, feeds)["y"], run(output, feeds)["y"]) > 12
 
 
 @pytest.mark.parametrize("options", [{"format": "qdq"}, {"format": "matmulnbits", "block": 128}])
