@@ -377,8 +377,11 @@ def test_a_prelu_of_a_feature_map_does_not_branch_on_each_element(
     result = to_proto(made.rendered())
     assert Counter(node.op_type for node in result.graph.node) == written
     special = f32([0, np.inf, -np.inf, np.nan, 3e38, -3e38, 1e-45])[np.newaxis, np.newaxis].repeat(16, 1).repeat(2, 0)
-    for feed in (*feeds, {"x": special}):
-        np.testing.assert_array_equal(run(result, feed)[0], run(model, feed)[0])
+    for x in (*(feed["x"] for feed in feeds), special):
+        with np.errstate(invalid="ignore", over="ignore"):
+            want = np.where(x < 0, f32(slopes).reshape(2, 1, 1) * x, x)
+        untouched = "PRelu" in written  # onnxruntime 1.26 and before makes NaN of infinity in it
+        np.testing.assert_array_equal(run(result, {"x": x})[0], run(model, {"x": x})[0] if untouched else want)
     assert [kept.op for kept in onnxq.plan(result).kept_float] == ["PRelu"], "what reads it finds the operator"
 
 
