@@ -6,7 +6,7 @@ from importlib import metadata
 
 import pytest
 
-__all__ = ["needs"]
+__all__ = ["has", "needs"]
 
 
 def needs(package: str, version: str) -> pytest.MarkDecorator:
@@ -17,7 +17,12 @@ def needs(package: str, version: str) -> pytest.MarkDecorator:
         version: numbers with dots between them.
     """
     there = metadata.version(package)
-    return pytest.mark.skipif(_numbers(there) < _numbers(version), reason=f"{package} {version} has it, {there} not")
+    return pytest.mark.skipif(not has(package, version), reason=f"{package} {version} has it, {there} not")
+
+
+def has(package: str, version: str) -> bool:
+    """Whether a version of a package or a later one is there; both as for :func:`needs`."""
+    return _numbers(metadata.version(package)) >= _numbers(version)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

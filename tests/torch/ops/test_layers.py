@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.installed import has
 from tests.models import f32, normal
 
 pytest.importorskip("torch", reason="the extra torch is not installed")
@@ -70,6 +71,8 @@ def test_transposed_convolution(attributes: str) -> None:
 )
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "AveragePool inside"])
 def test_pooling(op: str, attributes: str) -> None:
+    if "inside" in op and "SAME" in attributes and not has("onnxruntime", "1.25"):
+        pytest.skip("onnxruntime before 1.25 divides by other counts")
     more = ", count_include_pad = 1" if "inside" in op else ""
     name = op.partition(" ")[0]
     case(
