@@ -7,8 +7,8 @@ objects are found). So each row is compared with the nearest one of the result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array
 
-__all__ = ["chosen_rows", "matched", "rows_said"]
+__all__ = ["Rows", "chosen_rows", "matched", "rows_said"]
 
 _FEWEST = 16
 """Rows; a TopK of fewer picks experts or classes, in an order that means something."""
@@ -25,11 +25,30 @@ _MOST, _WIDEST = 4096, 4096
 """Rows, and numbers of a row, beyond which all pairs are too many to look at."""
 
 
-def chosen_rows(model: ir.Model) -> dict[str, int]:
-    """Output → the axis, counted from the last, that its rows lie along, for outputs behind a TopK of as many.
+class Rows(NamedTuple):
+    """Where the rows of an output lie.
+
+    Attributes:
+        axes: counted from the last: the one that the model says has as many rows as a TopK picks, or those, the first
+            left out, that it says no length of.
+        counts: how many the TopKs before it pick.
+    """
+
+    axes: tuple[int, ...]
+    counts: frozenset[int]
+
+    def axis(self, shape: Sequence[int]) -> int | None:
+        """The only one of the axes that is as long as a TopK picks; None where that is none of them, or several."""
+        found = [axis for axis in self.axes if len(shape) >= -axis and shape[axis] in self.counts]
+        return found[0] if len(found) == 1 else None
+
+
+def chosen_rows(model: ir.Model) -> dict[str, Rows]:
+    """Output → where its rows lie, for outputs behind a TopK of as many.
 
     Args:
-        model: constants folded and shapes known; where the number of rows is none, the output is left out.
+        model: constants folded and shapes known, as far as they are: an exporter that cannot follow them behind a TopK
+            leaves the number of rows open.
     """
     picked: dict[ir.Value, set[int]] = {}
     for node in all_nodes(model):
@@ -41,22 +60,25 @@ def chosen_rows(model: ir.Model) -> dict[str, int]:
             picked.update(dict.fromkeys(node.outputs, counts))
     found = {}
     for output in model.graph.outputs:
-        dims = list(output.shape) if output.shape is not None else []
-        axes = [axis for axis, dim in enumerate(dims) if dim in picked.get(output, ())]
-        if len(axes) == 1:
-            found[output.name or ""] = axes[0] - len(dims)
+        wanted = frozenset(picked.get(output, ()))
+        dims = list(output.shape) if output.shape is not None and wanted else []
+        axes = [axis - len(dims) for axis, dim in enumerate(dims) if dim in wanted]
+        axes = axes or [axis - len(dims) for axis, dim in enumerate(dims) if axis and not isinstance(dim, int)]
+        if axes:
+            found[output.name or ""] = Rows(tuple(axes), wanted)
     return found
 
 
-def matched(reference: NDArray[Any], result: NDArray[Any], axis: int | None) -> NDArray[Any]:
+def matched(reference: NDArray[Any], result: NDArray[Any], along: Rows | None) -> NDArray[Any]:
     """The result with, for each row of the reference, its nearest one in that row's place; itself where it has no rows.
 
     Args:
         reference: of the float model; each entry of the first axis is a batch of its own, unless rows lie along that.
         result: of the quantized model.
-        axis: that the rows lie along, see :func:`chosen_rows`; None where there are none.
+        along: see :func:`chosen_rows`; None where there are no rows.
     """
-    if axis is None or reference.shape != result.shape or reference.dtype.kind != "f" or reference.ndim < -axis:
+    axis = along.axis(reference.shape) if along is not None else None
+    if axis is None or reference.shape != result.shape or reference.dtype.kind != "f":
         return result
     rows = reference.shape[axis]
     batched = reference.ndim > 1 and reference.ndim + axis > 0
@@ -77,7 +99,7 @@ def matched(reference: NDArray[Any], result: NDArray[Any], axis: int | None) -> 
     return np.moveaxis(taken, place, axis)
 
 
-def rows_said(rows: Mapping[str, int]) -> list[str]:
+def rows_said(rows: Iterable[str]) -> list[str]:
     """That rows were matched, as a note."""
     names = ", ".join(map(repr, rows))
     return (

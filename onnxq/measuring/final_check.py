@@ -19,7 +19,7 @@ from onnxq.graph.files.load import ModelSource, load
 from onnxq.graph.files.onnx_checker import check
 from onnxq.graph.files.save import file_size
 from onnxq.graph.traverse import all_nodes
-from onnxq.measuring.chosen_rows import chosen_rows, matched
+from onnxq.measuring.chosen_rows import Rows, chosen_rows, matched
 from onnxq.measuring.joined import JoinedMeter, hidden, partitions
 from onnxq.measuring.metrics import ErrorMeter, Errors
 from onnxq.measuring.timing import clock_of, glance
@@ -113,7 +113,7 @@ class _Compared:
         return {n: found for n, found in self.branches.items() if hidden(self.outputs[n], found) is not None}
 
 
-def _compared(reference: ir.Model, session: Session, kept: Sequence[KeptSample], rows: Mapping[str, int]) -> _Compared:
+def _compared(reference: ir.Model, session: Session, kept: Sequence[KeptSample], rows: Mapping[str, Rows]) -> _Compared:
     """Run the result on samples with the float model's outputs."""
     meters: dict[str, ErrorMeter] = {}
     joined = {name: JoinedMeter(found) for name, found in (partitions(reference) if kept else {}).items()}
@@ -131,7 +131,7 @@ def _compared(reference: ir.Model, session: Session, kept: Sequence[KeptSample],
 
 
 def _worst_sqnr(
-    plain: Session, samples: Sequence[KeptSample], optimized: Mapping[str, NDArray[Any]], rows: Mapping[str, int]
+    plain: Session, samples: Sequence[KeptSample], optimized: Mapping[str, NDArray[Any]], rows: Mapping[str, Rows]
 ) -> float | None:
     """SQNR in dB between the result with all graph optimizations and with none; the worst output of one sample."""
     found = []

@@ -8,13 +8,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from onnxq.measuring.chosen_rows import matched
+from onnxq.measuring.chosen_rows import Rows, matched
 from onnxq.measuring.metrics import ErrorMeter, Errors
 
 __all__ = ["NONE", "errors_of", "worst_output", "worst_sqnr"]
 
 
-NONE: Mapping[str, int] = MappingProxyType({})
+NONE: Mapping[str, Rows] = MappingProxyType({})
 """No output has rows that were picked."""
 
 
@@ -30,7 +30,7 @@ def worst_output(outputs: Mapping[str, Errors]) -> tuple[str, Errors] | None:
 def errors_of(
     run: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]],
     samples: Iterable[tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]],
-    rows: Mapping[str, int] = NONE,
+    rows: Mapping[str, Rows] = NONE,
 ) -> dict[str, Errors]:
     """The errors of each float output of a model.
 
@@ -52,7 +52,7 @@ def errors_of(
 def worst_sqnr(
     run: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]],
     samples: Iterable[tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]],
-    rows: Mapping[str, int] = NONE,
+    rows: Mapping[str, Rows] = NONE,
 ) -> float:
     """The lowest score in dB of a model's float outputs, see :class:`Errors`; infinite where it has none.
 

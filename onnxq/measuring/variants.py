@@ -17,6 +17,7 @@ from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import ExecutionError
 from onnxq.graph.pieces import difference, piece, reads
 from onnxq.graph.shapes import forget_shapes
+from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.measuring.chosen_rows import chosen_rows
 from onnxq.measuring.metrics import Errors
@@ -61,6 +62,7 @@ class Variants:
         self._bounds, self._needed = _cut(base.graph, self._nodes)
         self._made = {value.name: index for index, node in enumerate(self._nodes) for value in node.outputs}
         self._rows = chosen_rows(base)
+        self._sizes = _behind_sizes(base)
         forget_shapes(base)
         self._sessions: dict[int, Session | None] = {}
         self._reached = 0
@@ -137,8 +139,10 @@ class Variants:
             return None
         inputs = {value.name or "": value for value in model.graph.inputs}
         for name, array in before.items():
-            kind, free = ir.TensorType(ir.DataType.from_numpy(array.dtype)), ir.Shape([None] * array.ndim)
-            inputs.setdefault(name, ir.Value(name=name, type=kind, shape=free))
+            kind = ir.TensorType(ir.DataType.from_numpy(array.dtype))
+            known = array.ndim == 1 and name in self._sizes
+            shape = ir.Shape(array.shape if known else [None] * array.ndim)
+            inputs.setdefault(name, ir.Value(name=name, type=kind, shape=shape))
         return open_anyhow(piece(model, nodes, inputs, needed), **self._options)
 
 
@@ -175,6 +179,23 @@ def _cut(graph: ir.Graph, nodes: Sequence[ir.Node]) -> tuple[list[int], list[fro
     bounds.append(len(nodes))
     needed = [frozenset(v.name or "" for v, index in last.items() if index >= bound) for bound in bounds]
     return bounds, needed
+
+
+def _behind_sizes(model: ir.Model) -> frozenset[str]:
+    """Tensors that the sizes a Resize reads are put together from.
+
+    onnxruntime loads no Resize where it cannot tell how many sizes there are, which is the same for all samples.
+    """
+    resizes = (node for node in all_nodes(model) if node.op_type == "Resize" and node.domain == "")
+    stack = [value for node in resizes for value in node.inputs[3:] if value is not None]
+    found: set[ir.Value] = set()
+    while stack:
+        value = stack.pop()
+        producer = value.producer()
+        if value not in found and producer is not None and producer.op_type != "Shape":
+            stack += [read for read in producer.inputs if read is not None]
+        found.add(value)
+    return frozenset(value.name or "" for value in found)
 
 
 def _may_cross(value: ir.Value) -> bool:

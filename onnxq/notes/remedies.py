@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+import onnx_ir as ir
+
 from onnxq.errors import OnnxqError
 from onnxq.graph.shapes import shapes_of_one, sizes_at
 from onnxq.graph.traverse import all_nodes
@@ -15,10 +17,12 @@ from onnxq.plan import Edge, Plan
 from onnxq.planning.planner import make_plan
 from onnxq.quantized import Quantized
 
-__all__ = ["Shortfall", "blamed", "more_bits", "remedies"]
+__all__ = ["Shortfall", "ahead", "blamed", "more_bits", "remedies"]
 
 _USUAL = 8
 """Bits that are tried first where there are fewer."""
+_LOST, _DROP = 12.0, 9.0
+"""dB: a float node that leaves less, and loses more, has blown up what it read; the grid behind it leaves more."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,28 @@ def blamed(plan: Plan, node: str, tensor: str) -> str:
     while node in plan.absorbed:
         node = plan.absorbed[node]
     return node if node and node in plan.quantized else tensor
+
+
+def ahead(result: Quantized, lost: TensorErrors) -> str | None:
+    """The nearest quantized node that a float node has blown up the noise of; None where it has not, or there is none.
+
+    A sine of a time step, say: whether it is quantized itself makes no difference, but what it reads must be exact.
+
+    Args:
+        result: the bad one.
+        lost: a tensor of it.
+    """
+    if lost.errors.sqnr_centred >= _LOST or lost.drop < _DROP or blamed(result.plan, lost.node, "") != "":
+        return None
+    nodes = [node for node in all_nodes(result.model) if node.name == lost.node]
+    seen: set[ir.Node] = set()
+    while nodes:
+        made = [node for node in (v.producer() for reader in nodes for v in reader.inputs if v) if node is not None]
+        if quantized := [name for node in made if (name := blamed(result.plan, node.name or "", ""))]:
+            return quantized[0]
+        nodes = [node for node in dict.fromkeys(made) if node not in seen]
+        seen.update(nodes)
+    return None
 
 
 def remedies(result: Quantized, options: Options, name: str, tensor: str = "") -> list[str]:

@@ -28,7 +28,7 @@ from onnxq.calibration.roles import to_judge_by
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.errors import DataError
 from onnxq.graph.files.load import load
-from onnxq.measuring.chosen_rows import chosen_rows
+from onnxq.measuring.chosen_rows import Rows, chosen_rows
 from onnxq.measuring.metrics import kept_signal
 from onnxq.measuring.outputs import NONE, errors_of
 from onnxq.measuring.picked import compared_by, with_outputs
@@ -60,7 +60,7 @@ def _is_classifier(outputs: Iterable[InputInfo]) -> bool:
 def agreement_metric(
     outputs: Iterable[InputInfo],
     pairs: Callable[[], Iterable[tuple[Arrays, Arrays]]],
-    rows: Mapping[str, int] = NONE,
+    rows: Mapping[str, Rows] = NONE,
     shown: Sequence[str] = (),
 ) -> Metric:
     """The measure that fits a model.
@@ -177,7 +177,7 @@ def _finite(values: NDArray[Any]) -> NDArray[Any]:
     return np.where(np.isnan(values), -np.inf, values)
 
 
-def _power(run: Run, pairs: Iterable[tuple[Arrays, Arrays]], rows: Mapping[str, int]) -> tuple[float, set[str]]:
+def _power(run: Run, pairs: Iterable[tuple[Arrays, Arrays]], rows: Mapping[str, Rows]) -> tuple[float, set[str]]:
     """The measure of any other model, and the outputs that had another shape."""
     found = errors_of(run, pairs, rows)
     worst = min((min(errors.score, kept_signal(errors)) for errors in found.values()), default=math.inf)

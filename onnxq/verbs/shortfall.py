@@ -15,7 +15,7 @@ from onnxq.compare import TensorErrors
 from onnxq.errors import OnnxqError
 from onnxq.graph.files.save import MAX_PROTO_BYTES
 from onnxq.notes.commands import compare_command
-from onnxq.notes.remedies import Shortfall, blamed, more_bits, remedies
+from onnxq.notes.remedies import Shortfall, ahead, blamed, more_bits, remedies
 from onnxq.quantized import Quantized
 from onnxq.rewritten import Rewritten
 
@@ -48,6 +48,8 @@ def shortfall(args: argparse.Namespace, result: Quantized, *, until: float = mat
     if time.perf_counter() < until:
 
         def name_of(t: TensorErrors) -> str | None:
+            if (before := ahead(result, t)) is not None:
+                return before
             name = blamed(plan, t.node, t.tensor)
             return name if t.quantized or name in plan.quantized else None
 

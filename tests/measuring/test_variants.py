@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 
@@ -111,6 +112,39 @@ def test_what_does_not_run_is_infinitely_bad() -> None:
     matmul = next(node for node in variant.graph if node.name == variant.graph.node(30).name)
     matmul.op_type = "NoSuchOperator"
     assert lowest(Variants(deep(), samples), variant) == -math.inf
+
+
+def test_the_sizes_of_a_resize_may_come_from_a_piece_before() -> None:
+    """As many as the tensor has axes: onnxruntime must know that there are, where a piece is all it sees."""
+
+    def resized(by: float) -> ir.Model:
+        constants: dict[str, Any] = {f"k{k}": f32(1.0 + by * (k == LAYERS - 1)) for k in range(1, LAYERS)}
+        layers = "\n".join(f"t{k} = Tanh (t{k - 1})\n m{k} = Mul (t{k}, k{k})" for k in range(1, LAYERS))
+        model = load(
+            build(
+                f"""(float[N, 4, H, W] x) => (float[N, 4, H, W] y) {{
+                    s = Shape (x)
+                    n = Slice (s, zero, two)
+                    hw = Slice (s, two, four)
+                    t0 = AveragePool <kernel_shape = [2, 2], strides = [2, 2]> (x)
+                    {layers}
+                    sizes = Concat <axis = 0> (n, hw)
+                    y = Resize (m{LAYERS - 1}, , , sizes)
+                }}""",
+                zero=np.array([0]),
+                two=np.array([2]),
+                four=np.array([4]),
+                **constants,
+            )
+        )
+        infer_shapes(model)
+        return model
+
+    session = Session(resized(0.0))
+    feeds = [{"x": normal(1, 4, size, size)} for size in (4, 6)]
+    samples = [KeptSample(i, feed, session.run(feed)) for i, feed in enumerate(feeds)]
+    found = lowest(Variants(resized(0.0), samples), resized(0.25))
+    assert found == pytest.approx(whole(resized(0.25), samples), abs=0.01)
 
 
 def test_only_usual_tensors_go_from_chunk_to_chunk() -> None:

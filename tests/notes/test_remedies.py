@@ -112,6 +112,31 @@ def test_an_absorbed_function_is_blamed_on_its_layer(tmp_path: Path, capsys: pyt
     assert json.loads(capsys.readouterr().out)["suspects"][0] == "layer"
 
 
+def test_what_float_arithmetic_blows_up_is_blamed_on_what_it_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Eight bits of a time step leave nothing of its sine; the sine's own eight bits are not to blame."""
+    model = build(
+        """(float[1, 1] t, float[1, 8] x) => (float[1, 8] y) {
+            [angles] a = Mul (t, rates)
+            [wave] s = Sin (a)
+            e = MatMul (s, w)
+            y = Add (x, e)
+        }""",
+        rates=np.linspace(0.2, 1, 8, dtype=np.float32)[None],
+        w=normal(8, 8),
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    steps = np.random.default_rng(0).integers(0, 1000, (32, 1)).astype(np.float32)
+    np.savez(tmp_path / "d.npz", t=steps, x=normal(32, 8, scale=0.1))
+    given = ["quantize", str(tmp_path / "m.onnx"), "--data", str(tmp_path / "d.npz"), "-o", str(tmp_path / "q.onnx")]
+    given += ["--backend", "vitis", "--effort", "fast"]
+    assert main(given) == 3
+    said = capsys.readouterr().out
+    assert re.findall(FLAG, said[said.index("Try") :]) == [("exclude", "'angles'")]
+    assert main([*given, "--exclude", "angles"]) == 0
+
+
 def test_suspects_are_named_for_each_of_several_targets(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
