@@ -10,6 +10,7 @@ from onnxq.graph.values import is_constant
 from onnxq.integer_operators import QUANTIZERS
 from onnxq.options import Options
 from onnxq.options.selection import Selection
+from onnxq.ort.version import at_least, installed
 from onnxq.plan import Kept
 from onnxq.planning.weightless import ALREADY, reads_quantized, why_no_weights
 from onnxq.render.ranges_at_run import unsaid
@@ -53,6 +54,8 @@ def _refusal(node: ir.Node, selection: Selection) -> str | None:
         return out
     if node.op_type == "Conv" and not selection.forced(node):
         return "slower with ranges taken at run time than in float (--include quantizes it all the same)"
+    if node.op_type == "Conv" and not at_least(1, 24):
+        return f"onnxruntime {installed()} has no kernel of it for int8 weights, 1.24 has"
     if why := why_no_weights(node) if node.op_type not in _OPS else None:
         return why
     if node.op_type not in (*_OPS, "Conv") or (node.domain == "") == (node.op_type == "Attention"):

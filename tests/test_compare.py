@@ -23,6 +23,7 @@ from onnxq.measuring import paired
 from onnxq.measuring.metrics import sqnr
 from onnxq.ort.session import Session
 from tests import pairs
+from tests.installed import needs
 from tests.models import build, feeds_for, images, normal
 from tests.targets import BY_RUNTIMES, residual
 
@@ -164,6 +165,7 @@ def test_a_float_model_too_old_for_onnxruntime() -> None:
     assert [t.tensor for t in found.tensors] == ["y"]
 
 
+@needs("onnxruntime", "1.28")
 def test_a_quantized_model_that_the_optimizations_of_onnxruntime_break() -> None:
     """int8 of another runtime: onnxruntime's own pair of quantizers behind the Slice has two types."""
     begin, end, axis = (np.array([value]) for value in (1, 4, 2))

@@ -19,6 +19,7 @@ from onnxq.console.progress import Silent
 from onnxq.measuring.final_check import final_check
 from onnxq.measuring.metrics import sqnr
 from onnxq.prepare import Prepared
+from tests.installed import needs
 from tests.models import build, feeds_for, normal, renamed
 
 
@@ -109,6 +110,7 @@ def test_why_nothing_is_quantized(tmp_path: Path) -> None:
     assert told.startswith("nothing was quantized: the result is the float model; 1 MatMul: excluded by 'MatMul'. ")
 
 
+@needs("onnxruntime", "1.24")
 def test_chosen_and_left_out(tmp_path: Path) -> None:
     source, output = tmp_path / "m.onnx", tmp_path / "q.onnx"
     onnx.save(renamed(_model(), {"h": "first"}), source)
@@ -122,6 +124,16 @@ def test_chosen_and_left_out(tmp_path: Path) -> None:
         dynamic.rewrite(source, output=output, options=Options(exclude=("nowhere",)))
     with pytest.raises(OptionError, match="act_bits: has no effect"):
         dynamic.rewrite(source, output=output, options=Options(act_bits=16))
+
+
+def test_a_convolution_that_this_onnxruntime_has_no_kernel_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxruntime.__version__", "1.23.2")
+    source = tmp_path / "m.onnx"
+    onnx.save(_model(), source)
+    result = dynamic.rewrite(source, output=tmp_path / "q.onnx", options=Options(include=("Conv", "MatMul")))
+    assert set(result.quantized.values()) == {"MatMul"}
+    said = {kept.reason for kept in result.kept_float if kept.op == "Conv"}
+    assert said == {"onnxruntime 1.23.2 has no kernel of it for int8 weights, 1.24 has"}
 
 
 def test_bodies(tmp_path: Path) -> None:
@@ -207,6 +219,7 @@ def test_tables_and_weights_of_float_layers_are_stored_as_integers(tmp_path: Pat
     assert set(result.stored) <= set(onnxq.quantize(source, feeds).plan.stored)
 
 
+@needs("onnxruntime", "1.24")
 @pytest.mark.parametrize("per_channel", [True, False])
 @pytest.mark.parametrize("reduce_range", [True, False])
 def test_every_kind_of_layer_computes_what_the_float_one_does(

@@ -16,6 +16,7 @@ from onnxq.graph.values import is_constant
 from onnxq.integer_operators import QUANTIZERS
 from onnxq.options import Options
 from onnxq.options.selection import Selection
+from onnxq.ort.version import at_least
 from onnxq.plan import Kept
 from onnxq.weight_only.recipe import BITS, TABLE_BITS, Recipe
 from onnxq.weight_only.why_float import LEAST, is_given, is_weight, shape_of, why_float
@@ -168,7 +169,8 @@ def _unpacked(node: ir.Node, selection: Selection, recipe: Recipe, *, on_cpu: bo
         return reason
     values = {position: value for position in fit if (value := node.inputs[position]) is not None}
     asked = {position: selection.weight_bits(node, value) for position, value in values.items()}
-    experts = recipe.packed_experts and on_cpu and _fits_qmoe(node) and fit.keys() >= set(EXPERTS)
+    kernel = on_cpu and at_least(1, 24)  # 1.23 wants other shapes
+    experts = recipe.packed_experts and kernel and _fits_qmoe(node) and fit.keys() >= set(EXPERTS)
     experts = experts and all(asked[position] in (None, recipe.expert_bits) for position in EXPERTS)
     gathered = node.op_type in _EMBEDS
     return [_Use(v, fit[p], gathered, whole=not experts, experts=experts, asked=asked[p]) for p, v in values.items()]

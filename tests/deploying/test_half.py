@@ -14,6 +14,7 @@ from onnxq import Options
 from onnxq.deploying.source import in_form
 from onnxq.prepare import backend_named
 from tests.contract import infer
+from tests.installed import needs
 from tests.models import build, f32, images
 
 _SCALES = {"sx": 0.0307, "sw": 0.00213, "sy": 0.0511}
@@ -57,7 +58,7 @@ def half_model(ends: str, how: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("backend", ["tensorrt", "onnxruntime", "snpe"])
-@pytest.mark.parametrize("how", ["scales", "casts"])
+@pytest.mark.parametrize("how", [pytest.param("scales", marks=needs("onnxruntime", "1.30")), "casts"])
 @pytest.mark.parametrize("ends", ["float", "float16"])
 def test_a_model_in_half_precision_keeps_its_scales_and_its_ends(ends: str, how: str, backend: str) -> None:
     model = half_model(ends, how)

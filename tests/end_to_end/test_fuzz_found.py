@@ -270,7 +270,6 @@ def test_a_float_model_that_onnxruntimes_optimizations_break() -> None:
     if tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 32):
         assert [finding.level for finding in said] == ["warning"]
         assert said[0].what.startswith("it runs without graph optimizations only; with them: ")
-        assert made.verification.speedup is None
     else:
         assert said == []
     assert made.verification.worst is not None and made.verification.worst[1].sqnr > 30

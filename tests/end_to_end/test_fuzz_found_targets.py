@@ -18,6 +18,7 @@ from tests.fuzzing.dpu import as_dpu
 from tests.fuzzing.graphs import Case
 from tests.fuzzing.judge import judge
 from tests.fuzzing.targets import steps_of
+from tests.installed import needs
 from tests.models import build, normal
 
 ALL = Options(placement="all")
@@ -246,7 +247,7 @@ def test_the_verdict_still_sees_a_scale_that_cuts_off(backend: str, monkeypatch:
 # -- what is tied to a tensor that does not hold it
 
 
-@pytest.mark.parametrize("backend", ["qnn", "rknn"])
+@pytest.mark.parametrize("backend", ["qnn", pytest.param("rknn", marks=needs("onnxruntime", "1.24"))])
 def test_a_pad_that_cuts_off_what_it_reads(backend: str) -> None:
     """Its output, all ones here, had the scale that the convolution's numbers got."""
     model = build(

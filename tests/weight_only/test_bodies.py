@@ -11,6 +11,7 @@ import pytest
 
 from onnxq.measuring.metrics import sqnr
 from onnxq.weight_only import quantize_weights
+from tests.installed import needs
 from tests.models import build, normal
 from tests.weight_only.layers import LOSS, run, save
 
@@ -84,6 +85,7 @@ def test_gptq_learns_inside_branches_and_bodies(external: bool, tmp_path: Path) 
     assert result.verification.worst[1].sqnr > plain.verification.worst[1].sqnr + 2
 
 
+@needs("onnxruntime", "1.26")
 @pytest.mark.parametrize("external", [False, True])
 def test_branches_read_integers_of_their_own(external: bool, tmp_path: Path) -> None:
     """onnxruntime fuses no DequantizeLinear with a MatMul of another graph, and such a model is slower than float."""
@@ -112,6 +114,7 @@ def test_branches_read_integers_of_their_own(external: bool, tmp_path: Path) -> 
         assert offsets[0] == offsets[1]
 
 
+@needs("onnxruntime", "1.28")
 @pytest.mark.parametrize("format", ["qdq", "matmulnbits"])
 @pytest.mark.parametrize("external", [False, True])
 def test_layers_that_share_a_weight_multiply_with_it_as_packed(format: str, external: bool, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from onnxq.measuring.metrics import sqnr
 from onnxq.weight_only import quantize_weights
 from onnxq.weight_only.grid import decode, nearest
 from onnxq.weight_only.recipe import Recipe
+from tests.installed import needs
 from tests.models import build, normal
 from tests.weight_only.layers import run, save
 
@@ -40,6 +41,10 @@ def _experts(normalize: int = 1) -> onnx.ModelProto:
     )
 
 
+_PACKED = needs("onnxruntime", "1.24")
+
+
+@_PACKED
 @pytest.mark.parametrize("external", [False, True])
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("bits", [4, 8])
@@ -74,6 +79,7 @@ def test_experts_are_multiplied_as_they_are_stored(bits: int, symmetric: bool, e
     assert sqnr(want, run(output, _FEEDS, optimize=True)["y"]) > least
 
 
+@_PACKED
 def test_quantized_experts_are_left_as_they_are_and_told_of(tmp_path: Path) -> None:
     quantize_weights(save(_experts(), tmp_path / "m.onnx"), tmp_path / "q.onnx", format="matmulnbits")
     again = quantize_weights(tmp_path / "q.onnx", tmp_path / "again.onnx", format="matmulnbits")
@@ -82,6 +88,16 @@ def test_quantized_experts_are_left_as_they_are_and_told_of(tmp_path: Path) -> N
     )
     seen = onnxq.verify(tmp_path / "q.onnx", data=_FEEDS)
     assert Counter(line.split()[0] for line in seen.integer) == {"MatMulNBits": 1, "QMoE": 1}
+
+
+def test_an_onnxruntime_that_lays_experts_out_otherwise_unpacks_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onnxruntime.__version__", "1.23.2")
+    source, output = save(_experts(), tmp_path / "m.onnx"), tmp_path / "q.onnx"
+    quantize_weights(source, output, format="matmulnbits")
+    assert "MoE" in [node.op_type for node in onnx.load(output).graph.node]
+    assert sqnr(run(source, _FEEDS)["y"], run(output, _FEEDS)["y"]) > 30
 
 
 def test_experts_that_onnxruntime_would_weigh_otherwise_are_unpacked(tmp_path: Path) -> None:
@@ -93,6 +109,7 @@ def test_experts_that_onnxruntime_would_weigh_otherwise_are_unpacked(tmp_path: P
     assert sqnr(run(source, _FEEDS)["y"], run(output, _FEEDS)["y"]) > 30
 
 
+@_PACKED
 def test_experts_of_which_a_weight_cannot_be_stored_stay_float(tmp_path: Path) -> None:
     proto = _experts()
     (second,) = (t for t in proto.graph.initializer if t.name == "second")

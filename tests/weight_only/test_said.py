@@ -14,6 +14,7 @@ from onnxq.weight_only import quantize_weights
 from onnxq.weight_only.recipe import Recipe
 from onnxq.weight_only.remarks import why_slow
 from tests.contract import infer, sqnr
+from tests.installed import needs
 from tests.models import build, normal, renamed
 from tests.weight_only.layers import layers, save
 
@@ -83,7 +84,7 @@ def test_a_model_that_is_quantized_already(tmp_path: Path) -> None:
         assert told.endswith("1 MatMulNBits: already quantized in the input model. Give the float model")
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, pytest.param(8, marks=needs("onnxruntime", "1.26"))])
 def test_a_result_below_the_floor_is_told_what_gives_it_more_bits(
     bits: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

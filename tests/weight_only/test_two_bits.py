@@ -84,6 +84,7 @@ def test_outputs_that_do_not_fill_bytes_take_4_bits(asked: dict[str, Any], symme
 
 
 @_STANDARD
+@needs("onnxruntime", "1.24")
 @pytest.mark.parametrize("asked", [{"bits": 2}, {"override": "head=weight_bits=2"}, {"avg_bits": 2}], ids=str)
 @pytest.mark.parametrize(("outputs", "opset"), [(10, 21), (12, 25)])
 def test_the_opset_is_raised_for_what_is_stored_in_2_bits(
