@@ -43,6 +43,18 @@ PART = (
     "tests/test_quantize.py",
 )
 """What touches numpy, onnx, onnx-ir and onnxruntime most, without torch."""
+LACKING = """\
+## What an older onnxruntime lacks
+
+The newest for Python 3.10 is 1.23.2. What a result needs, the one that it is deployed with must have as well.
+
+| before | |
+|---|---|
+| 1.24 | `dynamic` keeps convolutions float, whatever `--include` says; the experts of a mixture are unpacked at load |
+| 1.26 | weights of 2 bits cannot be read; in the format `qdq` those of a branch or a loop are unpacked at each run |
+| 1.27 | tables of 4 bits are read wrongly where rows have zero points of an odd number of blocks: these take 8 bits |
+| 1.28 | in the format `qdq` weights of several layers are unpacked at each run |
+"""
 _NEEDED = ("pytest>=8", "hypothesis>=6", "pillow>=9", "onnxsim>=0.4.36")
 _TORCH = "torch==2.13.0"
 
@@ -172,7 +184,7 @@ def report(outcomes: Sequence[Outcome], *, whole: bool) -> str:
     for one in outcomes:
         if one.wrong:
             lines += ["", f"Python {one.python}, {one.choice}:", "", *(f"- `{line[:200]}`" for line in one.wrong)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", LACKING])
 
 
 def main() -> int:
