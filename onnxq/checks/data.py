@@ -17,6 +17,7 @@ from onnxq.calibration.usable import Usable
 from onnxq.checks.constant import constant_outputs, still_constant, tensors_of
 from onnxq.checks.findings import SHOWN, Finding, of_error
 from onnxq.checks.fingerprint import fingerprint
+from onnxq.checks.for_bytes import for_bytes
 from onnxq.checks.states import states
 from onnxq.console.terminal import listed, plural
 from onnxq.errors import DataError, OnnxqError, OptionError
@@ -51,7 +52,7 @@ def check_data(
         The findings, and input name → shape of the first sample, of none where the data cannot be read.
     """
     limit = min(options.samples or LOOKED_AT, LOOKED_AT)
-    looker = Looker(session.inputs, states(model))
+    looker = Looker(session.inputs, states(model), for_bytes(model))
     few: dict[int, Mapping[str, np.ndarray]] = {}
     try:
         whole = open_data(data, session.inputs, image=image, samples=options.samples)
@@ -101,13 +102,16 @@ class Looker:
         inputs: the inputs of the model that are looked at.
         states: those that may carry a state, see :func:`onnxq.checks.states.states`: it is at rest where a sequence
             begins.
+        scaled: those that the model scales itself, see :func:`onnxq.checks.for_bytes.for_bytes`.
 
     Attributes:
         samples: feeds seen.
     """
 
-    def __init__(self, inputs: Sequence[InputInfo], states: Mapping[str, bool]) -> None:
-        self._inputs, self._states = inputs, states
+    def __init__(
+        self, inputs: Sequence[InputInfo], states: Mapping[str, bool], scaled: Mapping[str, str] | None = None
+    ) -> None:
+        self._inputs, self._states, self._scaled = inputs, states, scaled or {}
         self.samples = 0
         self._hashes: dict[str, set[bytes]] = {info.name: set() for info in inputs}
         self._moving = {info.name: 0 for info in inputs}  # samples in which it is neither empty nor a state at rest
@@ -186,6 +190,12 @@ class Looker:
                 elif len(self._hashes[name]) <= moving // 2:
                     what = f"only {len(self._hashes[name])} of {moving} samples differ"
                     found.append(Finding("warning", place, what))
+            if name in self._scaled and -1 <= low < high <= 1:
+                what = (
+                    f"no value is above {high:.4g}, but the model scales bytes, 0 to 255, itself: {self._scaled[name]}"
+                )
+                hint = "Give it what is not scaled yet: --image-scale 1 where the data are pictures."
+                found.append(Finding("warning", place, what, hint))
             if self._whole[name] and low >= 0 and 32 < high <= 255 and len(info.shape or ()) == 4:
                 found.append(Finding("note", place, UNSCALED, "Right only if the model was trained on such values."))
         return found

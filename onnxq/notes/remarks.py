@@ -16,6 +16,7 @@ from onnxq.checks.constant import constant_outputs
 from onnxq.checks.data import EMPTY, UNSCALED, Looker
 from onnxq.checks.findings import together
 from onnxq.checks.fingerprint import Fingerprint
+from onnxq.checks.for_bytes import MOVES, for_bytes
 from onnxq.checks.states import states
 from onnxq.checks.weights import check_weights
 from onnxq.errors import ExecutionError
@@ -30,8 +31,6 @@ _RUN = 4
 """Samples that are run through the first layer."""
 _ARITHMETIC = ("Add", "BatchNormalization", "Div", "Mul", "Sub")
 """What scales or normalizes pictures inside a model."""
-_MOVES = ("Cast", "Gather", "Identity", "Pad", "Reshape", "Resize", "Slice", "Transpose")
-"""What may stand in front of it."""
 
 
 def remarks(
@@ -46,7 +45,7 @@ def remarks(
         options: providers, custom-op library, samples to hold back.
     """
     kept = spread(statistics.kept, _LOOKED_AT)
-    looker = Looker(inputs_of(model), states(model))
+    looker = Looker(inputs_of(model), states(model), for_bytes(model))
     for sample in kept:
         looker.look(sample.feeds, sample.index)
     zero = {f"input {t.name!r}" for t in statistics.tensors.values() if t.count and t.min == t.max == 0.0}
@@ -73,7 +72,7 @@ def _is_scaled(value: ir.Value) -> bool:
     seen, stack = {value}, [value]
     while stack:
         readers = [node for node, _ in stack.pop().uses()]
-        if not readers or any(n.op_type not in _ARITHMETIC and n.op_type not in _MOVES for n in readers):
+        if not readers or any(n.op_type not in _ARITHMETIC and n.op_type not in MOVES for n in readers):
             return False
         moved = {made for n in readers if n.op_type not in _ARITHMETIC for made in n.outputs} - seen
         seen |= moved

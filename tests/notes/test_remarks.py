@@ -155,6 +155,43 @@ def test_bytes_that_the_model_scales_itself_are_fine() -> None:
     assert not any("0 to 255" in text for text in onnxq.calibrate(model, data).warnings())
 
 
+@pytest.mark.parametrize(
+    "arithmetic", ["Mul (t, c255)", "Mul (c255, t)", "Div (t, c127)", "Sub (t, means)", "Add (t, less)"]
+)
+def test_pictures_that_the_model_scales_once_more_are_said_as_by_check(arithmetic: str) -> None:
+    model = build(
+        f"""(float[N, 4, 4, 3] x) => (float[N, 4, 2, 2] y) {{
+            t = Transpose <perm = [0, 3, 1, 2]> (x)  s = {arithmetic}  y = Conv (s, w) }}""",
+        c255=np.float32(1 / 255),
+        c127=np.float32(127.5),
+        means=np.array([123.7, 116.3, 103.5], np.float32).reshape(3, 1, 1),
+        less=-np.array([123.7, 116.3, 103.5], np.float32).reshape(3, 1, 1),
+        w=normal(4, 3, 3, 3),
+    )
+    pictures = np.random.default_rng(0).integers(0, 256, (16, 4, 4, 3)).astype(np.float32)
+    (said,) = [text for text in onnxq.calibrate(model, pictures / 255).warnings() if "scales bytes" in text]
+    assert "--image-scale 1" in said
+    (found,) = [f for f in onnxq.check(model, data=pictures / 255) if "scales bytes" in f.what]
+    assert said.startswith(f"{found.where}: {found.what.partition('node')[0]}")
+    assert any("scales bytes" in text for text in warnings(onnxq.quantize(model, pictures / 255)))
+    for fine in (pictures, pictures / -255 * 80):  # bytes, decibels
+        assert not any("scales bytes" in text for text in onnxq.calibrate(model, fine).warnings())
+
+
+@pytest.mark.parametrize(
+    "arithmetic", ["Mul (x, half)", "Sub (x, half)", "Div (x, half)", "Sub (c255, x)", "Div (c255, x)"]
+)
+def test_arithmetic_that_is_not_for_bytes_is_fine(arithmetic: str) -> None:
+    model = build(
+        f"(float[N, 3, 4, 4] x) => (float[N, 4, 2, 2] y) {{ s = {arithmetic}  y = Conv (s, w) }}",
+        half=np.float32(0.5),
+        c255=np.float32(255.0),
+        w=normal(4, 3, 3, 3),
+    )
+    pictures = np.random.default_rng(0).uniform(0.1, 1, (16, 3, 4, 4)).astype(np.float32)
+    assert not any("scales bytes" in text for text in onnxq.calibrate(model, pictures).warnings())
+
+
 def test_an_input_is_followed_through_a_long_chain() -> None:
     lines = [f"t{k + 1} = Gather <axis = 2> (t{k}, i)" for k in range(1200)]
     text = "(float[1, 3, 4, 4] t0) => (float[1, 4, 2, 2] y) {" + "\n".join(lines) + "\n y = Conv (t1200, w) }"
