@@ -47,6 +47,7 @@ LACKING = """\
 ## What an older onnxruntime lacks
 
 The newest for Python 3.10 is 1.23.2. What a result needs, the one that it is deployed with must have as well.
+Seen with 1.23.2, 1.24.4, 1.26.0 and 1.28.0; tables of 4 bits also with 1.24.1, 1.25.1 and 1.27.0.
 
 | before | |
 |---|---|
