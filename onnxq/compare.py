@@ -14,6 +14,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxq.calibration.data import open_data
+from onnxq.checks.data import Looker
 from onnxq.console.progress import Reporter, Silent
 from onnxq.console.terminal import counts, listed, plural
 from onnxq.errors import ExecutionError, ModelError, OnnxqError, OptionError
@@ -37,6 +38,8 @@ __all__ = ["Comparison", "TensorErrors", "compare"]
 
 _SHOWN = 3
 """Tensors that a warning names."""
+_LOOKED_AT = 8
+"""Samples whose numbers are looked at."""
 _OTHER_PRECISION = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 
 
@@ -91,7 +94,7 @@ def compare(
     meters = {info.name: ErrorMeter() for info in base.outputs}
     rows = {**chosen_rows(first), **chosen_rows(second)}
     inner = InnerTensors(_alike(first, second, custom_op_library), second, options, optimize=home) if tensors else None
-    count = 0
+    looker, count = Looker.of(first), 0
     with (reporter or Silent()).phase("compare", total=feeds.length) as advance:
         for count, feed in enumerate(feeds, 1):
             expected, got = base.run(feed), other.run(feed)
@@ -99,10 +102,13 @@ def compare(
                 found = matched(expected[name], got[name], rows.get(name))
                 meter.update(expected[name], found, feeds.index_of(count - 1))
             del expected, got
+            if count <= _LOOKED_AT:
+                looker.look(feed, feeds.index_of(count - 1))
             if inner is not None:
                 inner.run(feed, feeds.index_of(count - 1))
             advance(count)
     outputs = {name: meter.result() for name, meter in meters.items()}
+    warnings += looker.warnings()
     if inner is None:
         return Comparison(count, outputs, warnings=warnings, backend=backend)
     between = inner.result()

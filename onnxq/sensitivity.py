@@ -93,10 +93,11 @@ def sensitivity(
         raise StatisticsError(
             "the statistics hold no samples to run", hint="Calibrate again with more memory or smaller samples"
         )
-    start = time.perf_counter()
+    warnings, start = statistics.warnings(), time.perf_counter()
     whole, statistics = as_compared(prepared.base(target), statistics)
     probe = make_probe(whole, target, options, statistics, spread(statistics.kept, samples))
-    made = replace(_measured(probe, widths, runs, reporter), seconds=time.perf_counter() - start)
+    made = _measured(probe, widths, runs, reporter)
+    made = replace(made, warnings=(*warnings, *made.warnings), seconds=time.perf_counter() - start)
     if plot is not None:
         write_text(plot, made.to_svg())
     return made

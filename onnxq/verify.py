@@ -21,6 +21,7 @@ from onnxq import plugins
 from onnxq.agreement import Agreement
 from onnxq.backend import Backend
 from onnxq.calibration.data import open_data
+from onnxq.checks.data import Looker
 from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import OptionError
 from onnxq.given.artifact import no_quantizers, read_artifact, rewritten_before, written_file
@@ -119,6 +120,9 @@ def verify(
     with reporter.phase("run in onnxruntime", total=len(feeds)) as advance:
         simulated = plain_outputs(model if form == "onnx" else _rendered(quantized), feeds, advance)
     floats = plain_outputs(quantized.model, feeds, lambda _: None)
+    looker = Looker.of(quantized.model)
+    for index, feed in enumerate(feeds):
+        looker.look(feed, index)
     if runtime is not None and runtime.runs:
         computed = _but(by.outputs, seen.outputs)
         figures = _against_simulation(runtime, computed, _but(by.outputs, simulated), floats, steps_of(quantized))
@@ -143,7 +147,7 @@ def verify(
         floating=seen.floating,
         speedup=seen.times[0] / seen.times[1] if seen.times is not None else None,
         timed=seen.timed,
-        remarks=(*seen.remarks, *in_float, *no_quantizers(quantized, model), *said),
+        remarks=(*looker.warnings(), *seen.remarks, *in_float, *no_quantizers(quantized, model), *said),
         tensors=len(quantized.qparams),
         layers=by_layer,
         layers_missing=missing,

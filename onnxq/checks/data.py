@@ -15,14 +15,14 @@ from onnxq.calibration.roles import spread
 from onnxq.calibration.statistics import FEW
 from onnxq.calibration.usable import Usable
 from onnxq.checks.constant import constant_outputs, still_constant, tensors_of
-from onnxq.checks.findings import SHOWN, Finding, of_error
+from onnxq.checks.findings import SHOWN, Finding, of_error, sentences
 from onnxq.checks.fingerprint import fingerprint
 from onnxq.checks.for_bytes import for_bytes
 from onnxq.checks.states import states
 from onnxq.console.terminal import listed, plural
 from onnxq.errors import DataError, OnnxqError, OptionError
 from onnxq.options import ImageOptions, Options
-from onnxq.ort.session import InputInfo, Session
+from onnxq.ort.session import InputInfo, Session, inputs_of
 
 __all__ = ["EMPTY", "UNSCALED", "Looker", "check_data"]
 
@@ -122,6 +122,11 @@ class Looker:
         self._flat: dict[str, list[int]] = {info.name: [] for info in inputs}
         self._bad: dict[str, list[int]] = {info.name: [] for info in inputs}
 
+    @classmethod
+    def of(cls, model: ir.Model) -> Looker:
+        """For feeds of a float model."""
+        return cls(inputs_of(model), states(model), for_bytes(model))
+
     def look(self, feed: Mapping[str, np.ndarray], index: int) -> None:
         """Take in one feed."""
         self.samples += 1
@@ -199,6 +204,10 @@ class Looker:
             if self._whole[name] and low >= 0 and 32 < high <= 255 and len(info.shape or ()) == 4:
                 found.append(Finding("note", place, UNSCALED, "Right only if the model was trained on such values."))
         return found
+
+    def warnings(self) -> tuple[str, ...]:
+        """What makes any figures of the model on these feeds doubtful, as sentences."""
+        return sentences(finding for finding in self.findings() if finding.level == "warning")
 
     def shapes(self) -> str:
         """The shapes seen, e.g. ``x 1x3x224x224``; those of caches of many layers once."""

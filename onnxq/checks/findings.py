@@ -10,7 +10,7 @@ from typing import Any, Literal
 from onnxq.console.terminal import listed
 from onnxq.errors import OnnxqError
 
-__all__ = ["SHOWN", "Finding", "of_error", "together"]
+__all__ = ["SHOWN", "Finding", "of_error", "sentences", "together"]
 
 SHOWN = 3
 """Names that are said of many of which the same is found, the caches of a model's layers say."""
@@ -57,3 +57,8 @@ def together(findings: Iterable[Finding]) -> list[Finding]:
         found if len(names) == 1 or not names[0] else replace(found, where=f"{key[1]}s {listed(names, SHOWN)}")
         for (key, found), names in zip(first.items(), places.values(), strict=True)
     ]
+
+
+def sentences(findings: Iterable[Finding]) -> tuple[str, ...]:
+    """Findings :func:`together`, each with its place and its hint in one line."""
+    return tuple(f"{f.where}: {f.what}{f'. {f.hint}' if f.hint else ''}" for f in together(findings))

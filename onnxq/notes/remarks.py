@@ -14,14 +14,12 @@ from onnxq.calibration.roles import spread
 from onnxq.calibration.statistics import Statistics
 from onnxq.checks.constant import constant_outputs
 from onnxq.checks.data import EMPTY, UNSCALED, Looker
-from onnxq.checks.findings import together
+from onnxq.checks.findings import sentences
 from onnxq.checks.fingerprint import Fingerprint
-from onnxq.checks.for_bytes import MOVES, for_bytes
-from onnxq.checks.states import states
+from onnxq.checks.for_bytes import MOVES
 from onnxq.checks.weights import check_weights
 from onnxq.errors import ExecutionError
 from onnxq.options import Options
-from onnxq.ort.session import inputs_of
 
 __all__ = ["remarks"]
 
@@ -45,7 +43,7 @@ def remarks(
         options: providers, custom-op library, samples to hold back.
     """
     kept = spread(statistics.kept, _LOOKED_AT)
-    looker = Looker(inputs_of(model), states(model), for_bytes(model))
+    looker = Looker.of(model)
     for sample in kept:
         looker.look(sample.feeds, sample.index)
     zero = {f"input {t.name!r}" for t in statistics.tensors.values() if t.count and t.min == t.max == 0.0}
@@ -64,7 +62,7 @@ def remarks(
     if not kept or nan or any(tensor.inf for tensor in statistics.tensors.values()):
         found += check_weights(model)
     said += [finding for finding in found if finding.level == "warning"]
-    return tuple(f"{f.where}: {f.what}{f'. {f.hint}' if f.hint else ''}" for f in together(said))
+    return sentences(said)
 
 
 def _is_scaled(value: ir.Value) -> bool:

@@ -173,9 +173,31 @@ def test_pictures_that_the_model_scales_once_more_are_said_as_by_check(arithmeti
     assert "--image-scale 1" in said
     (found,) = [f for f in onnxq.check(model, data=pictures / 255) if "scales bytes" in f.what]
     assert said.startswith(f"{found.where}: {found.what.partition('node')[0]}")
-    assert any("scales bytes" in text for text in warnings(onnxq.quantize(model, pictures / 255)))
+    made = onnxq.quantize(model, pictures / 255)
+    assert any("scales bytes" in text for text in warnings(made))
     for fine in (pictures, pictures / -255 * 80):  # bytes, decibels
         assert not any("scales bytes" in text for text in onnxq.calibrate(model, fine).warnings())
+
+
+def test_what_makes_figures_doubtful_is_said_by_all_that_measure(tmp_path: Path) -> None:
+    model = build(
+        "(float[N, 3, 4, 4] x) => (float[N, 4, 2, 2] y) { s = Mul (x, c255)  y = Conv (s, w) }",
+        c255=np.float32(1 / 255),
+        w=normal(4, 3, 3, 3),
+    )
+    pictures = np.random.default_rng(0).integers(0, 256, (16, 3, 4, 4)).astype(np.float32)
+    made = onnxq.quantize(model, pictures, output=tmp_path / "q.onnx")
+    for data, doubtful in ((pictures, False), (pictures / 255, True)):
+        said = {
+            "compare": onnxq.compare(model, made, data).warnings,
+            "verify": onnxq.verify(tmp_path / "q.onnx", data).remarks,
+            "sensitivity": onnxq.sensitivity(model, statistics=onnxq.calibrate(model, data)).warnings,
+        }
+        assert {verb: any("scales bytes" in text for text in told) for verb, told in said.items()} == dict.fromkeys(
+            said, doubtful
+        )
+    constant = np.full_like(pictures, 3.0)
+    assert any("all values are 3" in text for text in onnxq.compare(model, made, constant).warnings)
 
 
 @pytest.mark.parametrize(
