@@ -1,4 +1,5 @@
-"""Float arithmetic that blows up the noise of 8 bits: a logarithm of a power spectrum, a division by a small norm.
+"""Arithmetic that blows up the noise of 8 bits: a logarithm of a power spectrum, a division by a small norm, the sine
+of an angle of many turns.
 
 What stands before such a node (an STFT, a filter bank written as convolutions) looks harmless tensor by tensor, and
 ruins the model. It is recognised by running both models on the kept samples: the error in front of the node is small,
@@ -21,10 +22,11 @@ from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.quantized import Quantized
 
-__all__ = ["SUSPECTS", "noise_amplifiers"]
+__all__ = ["OF_ANGLES", "SUSPECTS", "noise_amplifiers"]
 
 SUSPECTS = frozenset(
     {
+        "Cos",
         "Div",
         "Exp",
         "GroupNormalization",
@@ -36,11 +38,14 @@ SUSPECTS = frozenset(
         "Pow",
         "RMSNormalization",
         "Reciprocal",
+        "Sin",
         "Sqrt",
         "Sub",
     }
 )
 """Operators that may blow up the noise of what they read."""
+OF_ANGLES: Container[str] = frozenset({"Cos", "Sin"})
+"""Those that a step of more than a turn leaves nothing of: with 8 bits, of angles from -800 to 800."""
 _LOST = 12.0
 """dB, mean removed: below this the signal behind a node counts as lost."""
 _DROP = 9.0
@@ -56,8 +61,10 @@ def noise_amplifiers(
     samples: Sequence[KeptSample],
     options: Options,
     sizes: Mapping[str, int] | None = None,
+    *,
+    suspected: Container[str] = SUSPECTS,
 ) -> dict[str, str]:
-    """Quantized nodes in front of float nodes that amplify their noise.
+    """Quantized nodes in front of nodes that amplify their noise, and such nodes themselves.
 
     Args:
         model: the float model.
@@ -69,6 +76,7 @@ def noise_amplifiers(
             which there are infinities or NaN where the float model has numbers, as of a division by what rounds to 0,
             or of its logarithm.
         sizes: tensor name → number of elements in a sample, as far as it is known.
+        suspected: operators that are looked at.
 
     Returns:
         Node name → reason to keep it float.
@@ -78,7 +86,7 @@ def noise_amplifiers(
     suspects = [
         node
         for node in all_nodes(model)
-        if node.op_type in SUSPECTS and node.outputs[0].dtype is ir.DataType.FLOAT and node in behind
+        if node.op_type in suspected and node.outputs[0].dtype is ir.DataType.FLOAT and node in behind
     ]
     if not suspects or not samples:
         return {}
@@ -101,6 +109,8 @@ def noise_amplifiers(
         loss = "to infinite values or NaN" if breaks else f"from {min(before):.0f} dB to {after:.0f} dB"
         why = f"{node.op_type} '{node.name}' after it amplifies quantization noise ({loss})"
         found.update(dict.fromkeys(_ahead(node, plan, seen), why))
+        if node.name and node.name in plan.quantized:
+            found[node.name] = f"it amplifies quantization noise ({loss})"
     return found
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from onnxq.deciding.amplifiers import noise_amplifiers
+from onnxq.console.terminal import listed
+from onnxq.deciding.amplifiers import OF_ANGLES, noise_amplifiers
 from onnxq.deciding.branches import LostBranch, lost_branches, remedy, to_keep_float, with_wide_concats
 from onnxq.deciding.coarse import coarse_weights
 from onnxq.deciding.decider import Decider, Made
 from onnxq.deciding.what_hurts import Raised, storable
+from onnxq.graph.traverse import all_nodes
 from onnxq.quantized import Quantized
 
 __all__ = ["decide"]
@@ -21,6 +23,9 @@ _ROUNDS = 3
 """How often noise is looked for again after nodes were kept float."""
 _LARGEST_SHARE = 0.5
 """Largest share of the quantized nodes' cost that may be kept float because of amplified noise."""
+
+_NAMED = 6
+"""Nodes that a warning names."""
 
 
 def decide(decider: Decider, raised: Raised | None = None) -> Quantized:
@@ -37,7 +42,10 @@ def decide(decider: Decider, raised: Raised | None = None) -> Quantized:
     made = decider.quick()
     made = _without_coarse_weights(decider, made)
     made = _without_lost_branches(decider, made)
-    made = _without_amplifiers(decider, made, raised)
+    if decider.target.mixes:
+        made = _without_amplifiers(decider, made, raised)
+    else:
+        decider.warnings += _coarse_angles(decider, made.quantized)
     if not all(choice.quick for choice in decider.choices):
         made = decider.again()
     quantized, said = made
@@ -91,8 +99,6 @@ def _without_amplifiers(decider: Decider, made: Made, raised: Raised | None) -> 
     kept: dict[str, str] = {}
     for _ in range(_ROUNDS):
         quantized = made.quantized
-        if not decider.target.mixes or not quantized.plan.quantized:
-            break
         noisy = noise_amplifiers(decider.model, quantized, decider.samples, decider.options, decider.sizes)
         if not noisy:
             break
@@ -108,6 +114,17 @@ def _without_amplifiers(decider: Decider, made: Made, raised: Raised | None) -> 
         kept.update(noisy)
         made = decider.quick()
     return _stored(decider, made, kept, raised) if kept else made
+
+
+def _coarse_angles(decider: Decider, quantized: Quantized) -> list[str]:
+    """What to say of sines whose angles a grid is too coarse for, where no float node may stand among integer ones."""
+    noisy = noise_amplifiers(
+        decider.model, quantized, decider.samples, decider.options, decider.sizes, suspected=OF_ANGLES
+    )
+    if not noisy:
+        return []
+    names = [repr(node.name) for node in all_nodes(decider.model) if node.name in noisy]
+    return [f"{listed(names, _NAMED)}: {next(iter(noisy.values()))}; --exclude keeps what makes the angles exact"]
 
 
 def _stored(decider: Decider, made: Made, kept: Mapping[str, str], raised: Raised | None) -> Made:

@@ -67,6 +67,53 @@ def test_names_that_a_rendering_would_choose_do_not_mislead() -> None:
     assert set(suspects(model)[1]) == {"filter", "square"}
 
 
+def sqnr(q: Quantized) -> float:
+    """Of the worst output, dB."""
+    assert q.verification is not None and q.verification.worst is not None
+    return q.verification.worst[1].sqnr
+
+
+def angles(most: float) -> tuple[onnx.ModelProto, list[dict[str, np.ndarray[Any, Any]]]]:
+    """An embedding of time steps, as diffusion models and positions have it."""
+    model = build(
+        """(float[1, 1] t, float[1, 8] x) => (float[1, 16] y) {
+            [turns] a = Mul (t, frequencies)
+            [sine] s = Sin (a)
+            [cosine] c = Cos (a)
+            b = Concat <axis = 1> (s, c, x)
+            [layer] y = MatMul (b, w)
+        }""",
+        frequencies=np.geomspace(1, 1e-3, 8, dtype=np.float32).reshape(1, 8),
+        w=normal(24, 16),
+    )
+    rng = np.random.default_rng(0)
+    steps = rng.uniform(0, most, (32, 1, 1)).astype(np.float32)
+    return model, [{"t": t, "x": rng.standard_normal((1, 8)).astype(np.float32)} for t in steps]
+
+
+@pytest.mark.parametrize("backend", ["onnx_qnn", "rknn", "tvm"])
+def test_a_sine_of_many_turns_has_exact_angles_where_floats_may_be_among_integers(backend: str) -> None:
+    model, feeds = angles(1000.0)
+    q = onnxq.quantize(model, feeds, backend=backend)
+    assert sqnr(q) > 30
+    assert set(q.plan.quantized) == {"Concat", "layer"}
+    (reason,) = [kept.reason for kept in q.plan.kept_float if kept.node == "turns"]
+    assert reason.startswith("Sin 'sine' after it amplifies")
+
+
+@pytest.mark.parametrize(("most", "said"), [(1000.0, True), (6.0, False)])
+def test_a_sine_of_many_turns_is_warned_of_where_not(most: float, said: bool) -> None:
+    model, feeds = angles(most)
+    q = onnxq.quantize(model, feeds, backend="qnn")
+    assert q.verification is not None
+    warnings = [text for text in q.verification.warnings if "angles" in text]
+    assert bool(warnings) == said
+    if said:
+        assert all(repr(name) in warnings[0] for name in ("turns", "sine", "cosine"))
+        better = onnxq.quantize(model, feeds, backend="qnn", options=Options(exclude=("turns", "sine", "cosine")))
+        assert sqnr(better) > sqnr(q) + 20
+
+
 @pytest.mark.parametrize("flag", [True, False])
 def test_nodes_inside_a_branch_are_seen_from_behind_it(flag: bool) -> None:
     model = build(
