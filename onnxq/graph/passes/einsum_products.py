@@ -23,8 +23,9 @@ def einsum_products(model: ir.Model) -> list[Note]:
     """Write each Einsum of two tensors that sums over axes of both as a MatMul.
 
     Axes of both that the result has too are those of a batch. Where several axes make a row, a column or what is summed
-    over, they become one by a Reshape, which takes at most one size that is not known before the model runs. Left are
-    diagonals, axes that one tensor alone sums over, an ellipsis, and other types than floats.
+    over, they become one by a Reshape, which takes at most one size that is not known before the model runs, beside
+    those of axes in front that stay as they are. Left are diagonals, axes that one tensor alone sums over, an ellipsis,
+    and other types than floats.
 
     Args:
         model: changed in place, shapes inferred. The MatMul has the name of the node, its result keeps its own.
@@ -76,11 +77,16 @@ class _Product:
     def is_known(self) -> bool:
         """Whether every Reshape that it takes can be written."""
         for groups in self.groups:
-            sizes = [self.sizes[letter] for group in groups for letter in group]
+            sizes = [self.sizes[letter] for group in groups[_alone(groups) :] for letter in group]
             unknown = sum(not isinstance(size, int) for size in sizes)
-            if any(len(group) != 1 for group in groups) and (unknown > 1 or 0 in sizes):
+            if any(len(group) != 1 for group in groups) and (unknown > 1 or 0 in self.sizes.values()):
                 return False
         return True
+
+
+def _alone(groups: list[str]) -> int:
+    """How many axes in front are no groups: they stay where they are."""
+    return next((at for at, group in enumerate(groups) if len(group) != 1), len(groups))
 
 
 def _product(node: ir.Node) -> _Product | None:
@@ -171,7 +177,7 @@ class _Writer:
             home = value.graph if isinstance(value.graph, ir.Graph) else self.graph
             return set_constant(home, self.namer, value.name or "constant", np.ascontiguousarray(made))
         value = self.turned(value, letters, order)
-        return value if all(len(group) == 1 for group in groups) else self._reshaped(value, groups)
+        return value if all(len(group) == 1 for group in groups) else self._reshaped(value, groups, _alone(groups))
 
     def turned(self, value: ir.Value, letters: str, order: str) -> ir.Value:
         """A tensor with its axes in another order."""
@@ -181,11 +187,16 @@ class _Writer:
 
     def spread(self, value: ir.Value, groups: list[str]) -> ir.Value:
         """A tensor whose axes are groups with an axis for each letter."""
-        return value if all(len(group) == 1 for group in groups) else self._reshaped(value, list("".join(groups)))
+        if all(len(group) == 1 for group in groups):
+            return value
+        return self._reshaped(value, list("".join(groups)), _alone(groups))
 
-    def _reshaped(self, value: ir.Value, groups: list[str]) -> ir.Value:
+    def _reshaped(self, value: ir.Value, groups: list[str], alone: int) -> ir.Value:
+        """A tensor with other axes; so many in front are those that it has, of any size."""
         sizes = [[self.sizes[letter] for letter in group] for group in groups]
         whole = [math.prod(s for s in group if isinstance(s, int)) for group in sizes]
         shape = [n if all(isinstance(s, int) for s in group) else -1 for n, group in zip(whole, sizes, strict=True)]
+        if shape.count(-1) > 1:
+            shape[:alone] = [0] * alone  # as it is
         target = set_constant(self.graph, self.namer, f"{value.name}_shape", np.asarray(shape, np.int64))
         return self.put("Reshape", [value, target], f"{value.name}_reshaped")

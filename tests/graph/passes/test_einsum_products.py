@@ -87,7 +87,7 @@ def test_weights_become_one_matrix(
 
 
 def test_sizes_that_are_not_known() -> None:
-    """One may be, in a Reshape; without one, any."""
+    """One may be, in a Reshape, beside those in front; without one, any."""
     text = """g (float[N, 4, H, W] x, float[N, Q, 4] z, float[N, M, 4] v) => (float[N, Q, H, W] y, float[N, Q, M] u) {
         y = Einsum <equation = "nqc,nchw->nqhw"> (z, x)
         u = Einsum <equation = "nqc,nmc->nqm"> (z, v) }"""
@@ -96,6 +96,24 @@ def test_sizes_that_are_not_known() -> None:
     model, notes = apply(written, proto, feeds)
     assert ops(model) == ["Einsum", "Transpose", "MatMul"]
     assert [note.message for note in notes] == ["1 Einsum are matrix products"]
+
+
+@pytest.mark.parametrize(
+    ("equation", "declared", "shape"),
+    [
+        ("bsd,dhe->bshe", "N, S, 4", (2, 3, 4)),  # Keras' attention, to its heads
+        ("bshd,hde->bse", "N, S, 4, 5", (2, 3, 4, 5)),  # and back
+        ("abcd,dhe->abche", "A, B, C, 4", (2, 3, 2, 4)),
+    ],
+)
+def test_sizes_in_front_need_not_be_known_where_weights_become_a_matrix(
+    equation: str, declared: str, shape: tuple[int, ...]
+) -> None:
+    weight = random(4, 5, 6)
+    free = ", ".join("?" * np.einsum(equation, np.zeros(shape), weight).ndim)
+    text = f'g (float[{declared}] x) => (float[{free}] y) {{ y = Einsum <equation = "{equation}"> (x, w) }}'
+    model, notes = apply(written, build(text, w=weight), {"x": random(*shape)})
+    assert sorted(ops(model)) == ["MatMul", "Reshape"] and notes
 
 
 def test_left() -> None:
