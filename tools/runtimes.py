@@ -44,7 +44,7 @@ def main() -> int:
         print(f"{runtime.name}: {missing(runtime) or 'installed'}")
     if args.list:
         return 0
-    tests = [str(p) for r in runtimes for p in sorted(ROOT.glob(f"tests/**/test_{r.name}_runtime.py"))]
+    tests = [str(p) for r in runtimes for p in sorted(ROOT.glob(f"tests/**/test_{r.name}*_runtime.py"))]
     return subprocess.call([sys.executable, "-m", "pytest", "-m", "runtime", *tests], cwd=ROOT)
 
 
