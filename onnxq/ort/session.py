@@ -30,6 +30,9 @@ _NUMPY_TYPES: dict[str, Any] = {
 }
 _NUMPY_TYPES.update({f"tensor({ir.DataType(number).name.lower()})": kind for number, kind in RAW_TYPES.items()})
 
+_PICTURE, _HALVED = 4, 32
+"""Axes of pictures, and what their sides are multiples of where they are halved five times, as is usual."""
+
 
 @dataclass(frozen=True, slots=True)
 class InputInfo:
@@ -171,8 +174,23 @@ class Session:
             arrays = {name: np.asarray(array) for name, array in feeds.items()}
             values = self._run_raw(names, arrays) if self._any_raw else self._session.run(names or None, arrays)
         except Exception as error:
-            raise ExecutionError(first_line(error), hint="Check the names, types and shapes of the inputs") from error
+            raise ExecutionError(first_line(error), hint=self._about(feeds)) from error
         return dict(zip(names, values, strict=bool(names)))
+
+    def _about(self, feeds: Mapping[str, NDArray[Any]]) -> str:
+        """What to do about feeds that the model does not run on."""
+        for info in self.inputs:
+            shape = np.shape(feeds.get(info.name, ()))
+            if info.shape is None or not len(info.shape) == len(shape) == _PICTURE:
+                continue
+            free = [size for dim, size in zip(info.shape[1:], shape[1:], strict=True) if not isinstance(dim, int)]
+            if any(size % _HALVED for size in free):
+                is_now = f"Input {info.name!r} is {'x'.join(map(str, shape))}"
+                return (
+                    f"{is_now}: a model that halves pictures takes only sides that are multiples of {_HALVED}, say, "
+                    "which --image-resize HxW gives those of a folder"
+                )
+        return "Check the names, types and shapes of the inputs"
 
     def _run_raw(self, names: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[Any]:
         """Run with inputs or outputs that NumPy arrays cannot carry in and out."""

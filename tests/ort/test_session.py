@@ -147,6 +147,22 @@ def test_failing_node_is_named(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err == ""
 
 
+def test_pictures_of_sides_that_a_model_cannot_halve() -> None:
+    model = ir.from_onnx_text("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        agraph (float[1, 3, H, W] x) => (float[1, 3, H, W] y) <float[4] twice = {1, 1, 2, 2}> {
+            p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x)
+            r = Resize <mode = "nearest"> (p, , twice)
+            y = Add (x, r)
+        }""")
+    session = Session(model)
+    assert session.run({"x": np.zeros((1, 3, 64, 32), np.float32)})["y"].shape == (1, 3, 64, 32)
+    with pytest.raises(ExecutionError, match=r"Input 'x' is 1x3x63x32.*--image-resize"):
+        session.run({"x": np.zeros((1, 3, 63, 32), np.float32)})
+    with pytest.raises(ExecutionError, match="Check the names"):  # its channels are wrong, not its sides
+        session.run({"x": np.zeros((1, 2, 64, 32), np.float32)})
+
+
 def test_profile(tmp_path: Path) -> None:
     session = Session(_big(), profile=tmp_path / "profile")
     session.run({"x": np.ones((1, 64), np.float32)})
