@@ -28,6 +28,7 @@ _RULES = (
 BACKEND = Backend(
     name="academic",
     title="fake quantization for experiments, any bits",
+    runtime_operators=True,
     activation=QuantSpec(signed=False, symmetric=False),
     weight=QuantSpec(signed=True, symmetric=True, narrow_range=True),
     rules={rule.op: rule for rule in _RULES},

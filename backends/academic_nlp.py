@@ -36,6 +36,7 @@ _RULES = (
 BACKEND = Backend(
     name="academic_nlp",
     title="fake quantization of transformers for experiments, any bits",
+    runtime_operators=True,
     activation=QuantSpec(signed=False, symmetric=False),
     weight=QuantSpec(signed=True, symmetric=True, narrow_range=True),
     rules={rule.op: rule for rule in _RULES},

@@ -63,6 +63,7 @@ BACKEND = Backend(
     weight_bits=frozenset({8}),
     act_bits=frozenset({8}),
     quantizer_bits=frozenset({8}),
+    runtime_operators=True,
     runtime="onnxruntime",
     adjust=adjust,
     finish=finish,

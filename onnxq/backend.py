@@ -116,8 +116,11 @@ class Backend:
         float_tails: where it does not mix, what ends the model may stay float for the data's sake, as no
             multiply-accumulate comes behind: a processor beside the target computes it.
         all_integers: the vendor's tool makes integers of every tensor, those that the artifact has no numbers for too.
-        has_whole: of Attention, RMSNormalization and RotaryEmbedding (opset 23) those that the target has; the others
-            are written out with the operators that they consist of.
+        has_whole: of Attention, RMSNormalization and RotaryEmbedding (opset 23) and the operators that onnxruntime's
+            optimizer fuses (``"com.microsoft::BiasGelu"``) those that the target has; the others are written out with
+            the operators that they consist of.
+        runtime_operators: what runs the artifact has onnxruntime's own operators; else nodes that are left of them are
+            warned of.
         min_opset: the model is raised to at least this opset.
         max_opset: the newest opset that the target reads, at most the newest whose quantizers onnxruntime runs.
         wide_domain: domain of QuantizeLinear and DequantizeLinear with 4- and 16-bit integers below opset 21, where the
@@ -183,6 +186,7 @@ class Backend:
     float_tails: bool = False
     all_integers: bool = False
     has_whole: frozenset[str] = frozenset()
+    runtime_operators: bool = False
     min_opset: int = 14
     max_opset: int = NEWEST_OPSET
     wide_domain: str = ""

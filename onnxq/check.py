@@ -14,6 +14,7 @@ from onnxq.algorithm_choice import chosen, whole_model
 from onnxq.backend import Backend
 from onnxq.checks.data import check_data
 from onnxq.checks.findings import Finding, of_error
+from onnxq.checks.lacks import lacks
 from onnxq.checks.weights import check_weights
 from onnxq.console.terminal import counts
 from onnxq.errors import ExecutionError, ModelError, OnnxqError, OptionError
@@ -185,7 +186,7 @@ def _for_target(
             raise prepared
         fitted = prepared.for_target(target, options).model
         found += [] if found else _plan(fitted, target, options, shapes)
-        return found + (target.lacks(fitted, options) if target.lacks else [])
+        return found + lacks(fitted, target, options)
     except OnnxqError as error:
         return [*found, of_error(error, where)]
 

@@ -130,6 +130,7 @@ class Prepared:
             if has_any(self.model, operators):
                 model = self.model.clone()
                 if notes := write_out(model, operators):
+                    normalize(model, min_opset=model.opset_imports[""], keep=KEEP, unfit=too_uneven)
                     self._bases[operators] = model, [str(note) for note in notes]
         return self._bases[operators]
 

@@ -22,7 +22,7 @@ from onnxq.backends.onnxruntime.rewrites import finish
 from onnxq.graph.note import Note
 from onnxq.graph.passes.fuse_gelu import GELU_OPSET, fuse_gelu, has_gelu_chain
 from onnxq.graph.passes.fuse_gemm import fuse_gemm
-from onnxq.graph.passes.write_out import COMPOSITE
+from onnxq.graph.passes.write_out import NEWEST
 from onnxq.graph.recognition.groups import KINDS
 from onnxq.graph.values import only_reader
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
@@ -257,7 +257,8 @@ BACKEND = Backend(
         ("Conv", "Sigmoid"): 1.5,
         ("Conv", "Tanh"): 2.0,
     },
-    has_whole=COMPOSITE,
+    has_whole=NEWEST,
+    runtime_operators=True,
     stores_weights=True,
     stored_because={"LSTM": _LSTM},
     runtime="onnxruntime",

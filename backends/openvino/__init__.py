@@ -88,7 +88,7 @@ from onnxq.graph.note import Note
 from onnxq.graph.passes.own_biases import own_biases
 from onnxq.graph.passes.strides_in_front import strides_in_front
 from onnxq.graph.passes.whole_spectra import whole_spectra
-from onnxq.graph.passes.write_out import COMPOSITE
+from onnxq.graph.passes.write_out import NEWEST
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import is_constant
 from onnxq.options import Options
@@ -231,7 +231,8 @@ BACKEND = Backend(
     weight_bits=frozenset({7, 8}),
     act_bits=frozenset({8}),
     quantizer_bits=frozenset({8}),
-    has_whole=COMPOSITE,
+    has_whole=NEWEST,
+    runtime_operators=True,
     refuses=_refuse,
     rewrite=_rewrite,
     rewrite_opset=_rewrite_opset,

@@ -239,6 +239,7 @@ BACKEND = Backend(
     lacks=lacks,
     float_needs="the HTP computes that in half precision; off a device onnxruntime-qnn refuses the model unless its "
     "option soc_model names the chip (43, say)",
+    runtime_operators=True,
     runtime="qnn",
     artifacts="model.onnx (QDQ), with format context also model_ctx.onnx and its .bin, with format dlc model.dlc",
     verified="onnxruntime-qnn 2.7.0 on x86-64, HTP emulator: placement, numbers, context binary, DLC",

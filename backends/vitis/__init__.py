@@ -130,6 +130,7 @@ BACKEND = Backend(
     quantizer_bits=frozenset({8}),
     rewrite=rewrite,
     adjust=adjust,
+    runtime_operators=True,
     runtime="vitis",
     artifacts="model.onnx (QDQ), or a float model.onnx with model.json (fix positions)",
     verified="amd-quark 0.13: its rules for the NPU change nothing; onnxruntime 1.32.0 runs it",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-__all__ = ["all_constants", "all_graphs", "all_nodes", "describe", "subgraphs", "with_subgraphs"]
+__all__ = ["all_constants", "all_graphs", "all_nodes", "describe", "full_type", "subgraphs", "with_subgraphs"]
 
 _HOLDERS = frozenset({ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS})
 
@@ -44,9 +44,14 @@ def all_constants(model: ir.Model) -> dict[str, ir.Value]:
     return {name: value for graph in all_graphs(model) for name, value in graph.initializers.items()}
 
 
+def full_type(node: ir.Node) -> str:
+    """An operator's type, with its domain in front where that is not the standard's: ``com.microsoft::BiasGelu``."""
+    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+
+
 def describe(node: ir.Node) -> str:
     """A node as error messages name it: ``node 'c1' (Conv)``."""
-    op = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+    op = full_type(node)
     if node.name:
         return f"node '{node.name}' ({op})"
     made = next((f" making '{v.name}'" for v in node.outputs if v.name), "")

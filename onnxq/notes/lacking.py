@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.backend import Backend
+from onnxq.checks.lacks import lacks
 from onnxq.options import Options
 
 __all__ = ["lacking"]
@@ -15,11 +16,11 @@ def lacking(model: ir.Model, target: Backend, options: Options) -> list[str]:
 
     Args:
         model: in the form that the target wants.
-        target: see ``Backend.lacks``.
+        target: see :func:`onnxq.checks.lacks.lacks`.
         options: how it is quantized.
     """
     found: dict[tuple[str, str], list[str]] = {}
-    for finding in target.lacks(model, options) if target.lacks is not None else ():
+    for finding in lacks(model, target, options):
         if finding.level != "note" and finding.where.startswith("node"):
             found.setdefault((finding.what, finding.hint), []).append(finding.where)
     warnings = []

@@ -15,6 +15,7 @@ from fnmatch import translate
 from typing import TYPE_CHECKING
 
 from onnxq.errors import OptionError
+from onnxq.graph.traverse import full_type
 from onnxq.graph.values import STANDS_FOR
 from onnxq.suggest import nearest
 
@@ -82,7 +83,7 @@ def names_of(model: ir.Model) -> Names:
                 tensors[value.name] = None
         for node in graph:
             if node.name:
-                nodes[node.name] = f"{node.domain}::{node.op_type}" if node.domain != "" else node.op_type
+                nodes[node.name] = full_type(node)
                 if STANDS_FOR in node.meta:
                     former[node.name] = node.meta[STANDS_FOR]
             for value in node.outputs:

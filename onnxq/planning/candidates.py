@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.backend import Kind, OpRule
+from onnxq.graph.traverse import full_type
 from onnxq.graph.values import is_constant
 from onnxq.integer_operators import QUANTIZERS, is_in_integers
 from onnxq.planning.carry import carry, without_kernel
@@ -65,8 +66,7 @@ def _why_not(asked: Question, decided: Decisions, node: ir.Node, group: str | No
     if rule is None and node.domain == "" and node.op_type in backend.absorbed:
         return "the operator before it runs in float, so it cannot be fused"
     if rule is None:
-        where = node.op_type if node.domain == "" else f"{node.domain}::{node.op_type}"
-        return f"{where} is not among the operators that {backend.name} quantizes"
+        return f"{full_type(node)} is not among the operators that {backend.name} quantizes"
     if (why := _why_no_float32(node, rule)) is not None:
         return why
     constants = [p for p in rule.weights if p < len(node.inputs) and is_constant(node.inputs[p])]

@@ -11,6 +11,7 @@ import torch
 from onnxq.console.terminal import listed
 from onnxq.errors import ModelError
 from onnxq.graph.passes.constants import constant_tensor
+from onnxq.graph.passes.fused_chains import FUSED
 from onnxq.graph.passes.write_out import has_any, write_out
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_graphs, describe, subgraphs
@@ -25,7 +26,7 @@ Tensor = torch.Tensor
 Quantizer = Callable[[Tensor], Tensor]
 
 _OPS = {**math.OPS, **shape.OPS, **indexing.OPS, **layers.OPS, **resize.OPS, **recurrent.OPS}
-_WRITTEN_OUT = frozenset({"Attention", "RotaryEmbedding"})
+_WRITTEN_OUT = frozenset({"Attention", "RotaryEmbedding"}) | FUSED
 _CONTROL = ("Constant", "If", "Loop")
 _LISTED = 8
 
@@ -226,7 +227,7 @@ def _tensor(tensor: ir.TensorProtocol, device: str) -> Tensor:
 
 
 def _written_out(model: ir.Model) -> ir.Model:
-    """A model whose Attention and RotaryEmbedding are the operators that they consist of, where it has any."""
+    """A model whose Attention, RotaryEmbedding and what onnxruntime fuses are the operators that they consist of."""
     if not has_any(model, _WRITTEN_OUT):
         return model
     model = model.clone()

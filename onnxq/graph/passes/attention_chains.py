@@ -8,6 +8,8 @@ where the operator gives 0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 
@@ -16,15 +18,21 @@ from onnxq.graph.values import rename_output
 
 __all__ = [
     "attention",
+    "by_head",
+    "causal",
+    "count",
     "is_plain_attention",
     "is_plain_normalization",
     "is_plain_rotation",
+    "rms",
     "rms_normalization",
     "rotary_embedding",
 ]
 
 _HIDDEN = -1e4
 """What is added to a score that a mask hides: nothing is left of it behind a softmax, and half precision has it too."""
+_AXES_INPUT = 18
+"""From this opset on ReduceMean takes its axes as an input."""
 _INT64, _BOOL = ir.DataType.INT64, ir.DataType.BOOL
 _MASK, _PAST_KEY, _PAST_VALUE, _NONPAD = 3, 4, 5, 6
 
@@ -36,14 +44,23 @@ def is_plain_normalization(node: ir.Node) -> bool:
 
 
 def rms_normalization(chain: Chain) -> ir.Value:
-    """``x / sqrt(mean(x²) + epsilon) * scale``, over the last axes."""
+    """The root mean square of the last axes becomes 1."""
     node, x = chain.node, chain.x
     axis, epsilon = node.attributes.get_int("axis", -1), node.attributes.get_float("epsilon", 1e-5)
     rank = len(x.shape) if x.shape is not None else 0
     axes = (-1,) if axis == -1 else tuple(range(axis % rank, rank))
     scale = chain.input(1)
     assert scale is not None
-    mean = chain.put("ReduceMean", chain.put("Pow", x, chain.number(2.0)), chain.integers(*axes))
+    return rms(chain, x, scale, axes, epsilon)
+
+
+def rms(chain: Chain, x: ir.Value, scale: ir.Value, axes: Sequence[int], epsilon: float) -> ir.Value:
+    """``x / sqrt(mean(x²) + epsilon) * scale``."""
+    squares = chain.put("Pow", x, chain.number(2.0))
+    if chain.opset < _AXES_INPUT:
+        mean = chain.put("ReduceMean", squares, axes=ir.AttrInt64s("axes", axes))
+    else:
+        mean = chain.put("ReduceMean", squares, chain.integers(*axes))
     root = chain.put("Sqrt", chain.put("Add", mean, chain.number(epsilon)))
     return chain.put("Mul", chain.put("Div", x, root), scale)
 
@@ -167,9 +184,12 @@ def _known(node: ir.Node, index: int) -> tuple[int, int]:
 
 
 def _by_head(chain: Chain, x: ir.Value, heads: int, size: int) -> ir.Value:
-    """Batch, heads, rows, numbers."""
-    if chain.x.shape is not None and len(chain.x.shape) == 4:
-        return x
+    """Batch, heads, rows, numbers; of three axes or of these already."""
+    return x if chain.x.shape is not None and len(chain.x.shape) == 4 else by_head(chain, x, heads, size)
+
+
+def by_head(chain: Chain, x: ir.Value, heads: int, size: int) -> ir.Value:
+    """Batch, heads, rows, numbers; of batch, rows, numbers of all heads."""
     apart = chain.put("Reshape", x, chain.integers(0, 0, heads, size))
     return chain.put("Transpose", apart, perm=ir.AttrInt64s("perm", (0, 2, 1, 3)))
 
@@ -196,7 +216,8 @@ def _bias(chain: Chain, query: ir.Value, key: ir.Value, past: ir.Value | None) -
     """What is added to the scores: for the past alone, and for the mask."""
     added: list[ir.Value] = []
     if chain.node.attributes.get_int("is_causal", 0):
-        added.append(_causal(chain, query, key, past))
+        lengths = [chain.input(0), chain.input(1), *([past] if past is not None else [])]
+        added.append(causal(chain, query, key, [_length(x) for x in lengths], past))
     mask = chain.input(_MASK)
     if mask is not None and mask.dtype == _BOOL:
         added.append(chain.put("Where", mask, chain.number(0.0), chain.number(_HIDDEN)))
@@ -205,21 +226,30 @@ def _bias(chain: Chain, query: ir.Value, key: ir.Value, past: ir.Value | None) -
     return added
 
 
-def _causal(chain: Chain, query: ir.Value, key: ir.Value, past: ir.Value | None) -> ir.Value:
-    """Of each row the columns up to its own, those of the past in front."""
-    sizes = [_length(chain.input(0)), _length(chain.input(1)), 0 if past is None else _length(past)]
-    if None not in sizes:
-        rows, new, before = (n or 0 for n in sizes)
+def causal(
+    chain: Chain, query: ir.Value, key: ir.Value, lengths: Sequence[int | None], past: ir.Value | None = None
+) -> ir.Value:
+    """What hides from each row the columns behind its own, those of the past in front.
+
+    Args:
+        chain: of the node.
+        query: of four axes.
+        key: likewise, with those of the past.
+        lengths: rows of queries, new keys and past ones, where known.
+        past: keys of before.
+    """
+    if None not in lengths:
+        rows, new, before = (n or 0 for n in (*lengths, 0)[:3])
         hidden = np.arange(before + new)[None] > np.arange(rows)[:, None] + before
         return chain.constant("causal", np.where(hidden, np.float32(_HIDDEN), np.float32(0)))
-    place, columns = _count(chain, query, 1), _count(chain, key, 0)
+    place, columns = count(chain, query, 1), count(chain, key, 0)
     if past is not None:
         place = chain.put("Add", place, _rows_of(chain, past), dtype=_INT64)
     seen = chain.put("Greater", columns, place, dtype=_BOOL)
     return chain.put("Where", seen, chain.number(_HIDDEN), chain.number(0.0))
 
 
-def _count(chain: Chain, x: ir.Value, axis: int) -> ir.Value:
+def count(chain: Chain, x: ir.Value, axis: int) -> ir.Value:
     """0, 1, 2 … for each row of a tensor of heads, as a column (axis 1) or as a row (0)."""
     zero, one = (chain.constant("step", np.asarray(n, np.int64)) for n in (0, 1))
     end = chain.put("Squeeze", _rows_of(chain, x), dtype=_INT64)

@@ -19,18 +19,24 @@ from onnxq.graph.passes.attention_chains import (
     rotary_embedding,
 )
 from onnxq.graph.passes.chain import Chain
+from onnxq.graph.passes.fused_chains import FUSED, FUSED_WRITERS, IS_PLAIN_FUSED, erf_gelu, tanh_gelu
 from onnxq.graph.shapes import infer_shapes
-from onnxq.graph.traverse import all_nodes
+from onnxq.graph.traverse import all_nodes, full_type
 from onnxq.graph.values import constant_array, remove_nodes, rename_output
 
-__all__ = ["COMPOSITE", "can_be_written", "has_any", "write", "write_out"]
+__all__ = ["COMPOSITE", "NEWEST", "can_be_written", "has_any", "write", "write_out"]
 
 _EACH_CHANNEL = 21
 """Opset from which on a GroupNormalization has factors for each channel, not for each group."""
+_OF_FUSED = 17
+"""Opset that has all that fused operators consist of, LayerNormalization among it."""
 _CHAINS = ("GroupNormalization", "Swish")
 """Operators for which targets have no kernel of their own, but such for their parts."""
-COMPOSITE = frozenset({"Attention", "RMSNormalization", "RotaryEmbedding"})
-"""Operators for which some targets have a kernel of their own, and others such for their parts."""
+NEWEST = frozenset({"Attention", "RMSNormalization", "RotaryEmbedding"})
+"""Operators that the standard has since opset 23."""
+COMPOSITE = NEWEST | FUSED
+"""Operators for which some targets have a kernel of their own, and others such for their parts; with their domain where
+they are not of the standard."""
 
 
 def write_out(model: ir.Model, operators: Collection[str] = _CHAINS) -> list[Note]:
@@ -48,8 +54,8 @@ def write_out(model: ir.Model, operators: Collection[str] = _CHAINS) -> list[Not
     """
     current, namer, done = model.opset_imports.get("", 0), Namer(model), Counter[str]()
     for node in list(all_nodes(model)):
-        if node.op_type in operators and node.domain == "" and can_be_written(node, current):
-            done[node.op_type] += 1
+        if full_type(node) in operators and can_be_written(node, current):
+            done[full_type(node)] += 1
             write(node, current, namer)
     if not done:
         return []
@@ -58,37 +64,33 @@ def write_out(model: ir.Model, operators: Collection[str] = _CHAINS) -> list[Not
 
 
 def has_any(model: ir.Model, operators: Collection[str]) -> bool:
-    """Whether a model has nodes of some standard operators."""
-    return any(node.op_type in operators and node.domain == "" for node in all_nodes(model))
+    """Whether a model has nodes of some operators, which have their domain in front where it is not the standard's."""
+    return any(full_type(node) in operators for node in all_nodes(model))
 
 
 def can_be_written(node: ir.Node, opset: int) -> bool:
     """Whether an operator of an opset can be written as older ones here."""
-    x = node.inputs[0] if node.inputs else None
-    if node.op_type not in _WRITERS or x is None or x.dtype is not ir.DataType.FLOAT:
+    op, made = full_type(node), node.outputs[0]
+    if op not in _WRITERS or (op in FUSED and opset < _OF_FUSED):
         return False
-    plain = _PLAIN.get(node.op_type)
+    if not node.inputs or node.inputs[0] is None or made.dtype is not ir.DataType.FLOAT:
+        return False
+    plain = _PLAIN.get(op)
     return plain is None or plain(node)
 
 
 def write(node: ir.Node, opset: int, namer: Namer) -> None:
     """Put the chain in the place of an operator for which :func:`can_be_written` holds."""
     chain = Chain(node, opset, namer)
-    made = _WRITERS[node.op_type](chain)
+    made = _WRITERS[full_type(node)](chain)
     rename_output(made, node.outputs[0])
     remove_nodes([node])
 
 
 def _gelu(chain: Chain) -> ir.Value:
-    x, number = chain.x, chain.number
     approximate = chain.node.attributes.get("approximate")
-    if approximate is not None and approximate.as_string() == "tanh":
-        cube = chain.put("Mul", chain.put("Mul", x, chain.put("Mul", x, x)), number(0.044715))
-        inner = chain.put("Tanh", chain.put("Mul", chain.put("Add", x, cube), number((2 / np.pi) ** 0.5)))
-    else:
-        inner = chain.put("Erf", chain.put("Div", x, number(2**0.5)))
-    product = chain.put("Mul", x, chain.put("Add", inner, number(1.0)))
-    return chain.put("Mul", product, number(0.5))
+    tanh = approximate is not None and approximate.as_string() == "tanh"
+    return tanh_gelu(chain, chain.x) if tanh else erf_gelu(chain, chain.x)
 
 
 def _swish(chain: Chain) -> ir.Value:
@@ -134,11 +136,13 @@ _WRITERS: dict[str, Callable[[Chain], ir.Value]] = {
     "RMSNormalization": rms_normalization,
     "RotaryEmbedding": rotary_embedding,
     "Swish": _swish,
+    **FUSED_WRITERS,
 }
 _PLAIN: dict[str, Callable[[ir.Node], bool]] = {
     "Attention": is_plain_attention,
     "GroupNormalization": _is_plain_group_normalization,
     "RMSNormalization": is_plain_normalization,
     "RotaryEmbedding": is_plain_rotation,
+    **IS_PLAIN_FUSED,
 }
 """Operators of which some nodes can be written."""

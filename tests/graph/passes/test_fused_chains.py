@@ -1,0 +1,219 @@
+"""Operators that onnxruntime's optimizer fuses, written out, compute what onnxruntime computes for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxq.graph.foreign import infer_foreign
+from onnxq.graph.note import Note
+from onnxq.graph.passes.fused_chains import FUSED
+from onnxq.graph.passes.write_out import COMPOSITE, write_out
+from onnxq.graph.shapes import infer_shapes
+from tests.graph.helpers import apply, ops, random
+
+DOMAIN = "com.microsoft"
+BATCH, ROWS, SIZE, HEADS = 2, 5, 12, 3
+
+
+def written(model: ir.Model) -> list[Note]:
+    infer_shapes(model)
+    infer_foreign(model)
+    return write_out(model, COMPOSITE)
+
+
+def one(
+    op: str,
+    feeds: dict[str, NDArray[Any]],
+    inputs: list[str],
+    constants: dict[str, NDArray[Any]],
+    outputs: tuple[str, ...] = ("y",),
+    free: tuple[str, ...] = (),
+    ranks: tuple[int, ...] = (3, 3, 3, 3),
+    **attributes: Any,
+) -> onnx.ModelProto:
+    """A model of one node.
+
+    Args:
+        op: its type.
+        feeds: an array for each input of the model.
+        inputs: names of the node's.
+        constants: those of the model.
+        outputs: names of the node's; empty ones are left out.
+        free: inputs whose batch and rows are free.
+        ranks: of the outputs.
+        attributes: of the node.
+    """
+    node = helper.make_node(op, inputs, outputs, name="it", domain=DOMAIN, **attributes)
+
+    def info(name: str, array: NDArray[Any]) -> onnx.ValueInfoProto:
+        shape: list[int | str] = list(array.shape)
+        if name in free:
+            shape[:2] = ["batch", "rows"][: len(shape)]
+        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), shape)
+
+    results = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [f"{name}_{axis}" for axis in range(rank)])
+        for name, rank in zip(outputs, ranks, strict=False)
+        if name
+    ]
+    stored = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph([node], "g", [info(*item) for item in feeds.items()], results, stored)
+    versions = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
+    return helper.make_model(graph, opset_imports=versions, ir_version=8)
+
+
+def check(model: onnx.ModelProto, feeds: dict[str, NDArray[Any]], **limits: Any) -> ir.Model:
+    """Written out it gives the same; the model."""
+    made, notes = apply(written, model, feeds, **limits)
+    assert notes and not {f"{DOMAIN}::{op}" for op in ops(made)} & FUSED
+    assert all(node.domain == "" for node in made.graph)
+    return made
+
+
+X = random(BATCH, ROWS, SIZE, seed=1)
+ROW = {"b": random(SIZE, seed=2)}
+
+
+@pytest.mark.parametrize("free", [(), ("x",)])
+@pytest.mark.parametrize(
+    ("op", "inputs", "attributes"),
+    [
+        ("Gelu", ["x"], {}),
+        ("BiasGelu", ["x", "b"], {}),
+        ("FastGelu", ["x"], {}),
+        ("FastGelu", ["x", "b"], {}),
+        ("QuickGelu", ["x"], {}),
+        ("QuickGelu", ["x"], {"alpha": 1.0}),
+    ],
+)
+def test_functions(op: str, inputs: list[str], attributes: dict[str, Any], free: tuple[str, ...]) -> None:
+    check(one(op, {"x": X}, inputs, ROW if "b" in inputs else {}, free=free, **attributes), {"x": X})
+
+
+@pytest.mark.parametrize("op", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
+@pytest.mark.parametrize("total", [False, True])
+@pytest.mark.parametrize("more", [False, True])
+@pytest.mark.parametrize("rows", [(BATCH, ROWS, SIZE), (1, ROWS, SIZE), (ROWS, SIZE)])
+def test_normalizations_of_a_sum(op: str, rows: tuple[int, ...], *, more: bool, total: bool) -> None:
+    feeds = {"x": X, "s": random(*rows, seed=3)}
+    constants = {"g": random(SIZE, seed=4), "h": random(SIZE, seed=5), **ROW}
+    shift = ["h" if more else ""] if op == "SkipLayerNormalization" else []
+    inputs = ["x", "s", "g", *shift, "b" if more else ""]
+    outputs = ("y", "", "", "t") if total else ("y",)
+    used = {name: array for name, array in constants.items() if name in inputs}
+    check(one(op, feeds, inputs, used, outputs, epsilon=1e-3), feeds)
+
+
+@pytest.mark.parametrize("kinds", [False, True])
+@pytest.mark.parametrize("places", [False, True])
+@pytest.mark.parametrize("free", [(), ("ids", "kinds", "at")])
+def test_embeddings(free: tuple[str, ...], *, kinds: bool, places: bool) -> None:
+    rng = np.random.default_rng(0)
+    feeds: dict[str, NDArray[Any]] = {"ids": rng.integers(0, 20, (BATCH, ROWS)).astype(np.int32)}
+    constants = {"words": random(20, SIZE), "places": random(9, SIZE, seed=6)}
+    constants |= {"g": random(SIZE, seed=4), "h": random(SIZE, seed=5)}
+    if kinds:
+        feeds["kinds"] = rng.integers(0, 2, (BATCH, ROWS)).astype(np.int32)
+        constants["of_kinds"] = random(2, SIZE, seed=7)
+    if places:
+        feeds["at"] = rng.integers(0, 9, (BATCH, ROWS)).astype(np.int32)
+    inputs = ["ids", "kinds" if kinds else "", "words", "places", "of_kinds" if kinds else "", "g", "h"]
+    inputs += ["", "at"] if places else []
+    check(one("EmbedLayerNormalization", feeds, inputs, constants, ("y", ""), free, epsilon=1e-5), feeds)
+
+
+def test_an_embedding_that_gives_the_lengths_of_its_samples() -> None:
+    feeds: dict[str, NDArray[Any]] = {"ids": np.arange(BATCH * ROWS, dtype=np.int32).reshape(BATCH, ROWS), "m": MASK}
+    constants = {"words": random(20, SIZE), "places": random(9, SIZE, seed=6)}
+    constants |= {"g": random(SIZE, seed=4), "h": random(SIZE, seed=5)}
+    constants |= {"w": random(SIZE, 3 * SIZE, seed=8), "b": random(3 * SIZE, seed=9)}
+    model = one(
+        "EmbedLayerNormalization", feeds, ["ids", "", "words", "places", "", "g", "h", "m"], constants, ("e", "n")
+    )
+    model.graph.node.append(
+        helper.make_node("Attention", ["e", "w", "b", "n"], ["y"], name="heads", domain=DOMAIN, num_heads=HEADS)
+    )
+    del model.graph.output[:]
+    model.graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, [BATCH, ROWS, SIZE]))
+    check(model, feeds, tolerance=1e-4)
+
+
+MASK = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0]], np.int32)
+
+
+@pytest.mark.parametrize("free", [(), ("x",)])
+@pytest.mark.parametrize(
+    ("mask", "added", "attributes"),
+    [
+        (None, False, {}),
+        (MASK, False, {}),
+        (np.array([3, 5], np.int32), False, {}),
+        (np.stack([MASK.T[:, :1].repeat(ROWS, 1) | np.eye(ROWS, dtype=np.int32)] * 2), True, {}),
+        (None, True, {"scale": 0.2}),
+        (MASK, False, {"unidirectional": 1, "mask_filter_value": -5e3}),
+        (None, False, {"qkv_hidden_sizes": [6, 6, 9]}),
+    ],
+)
+def test_attention(
+    mask: NDArray[np.int32] | None, attributes: dict[str, Any], free: tuple[str, ...], *, added: bool
+) -> None:
+    columns = sum(attributes.get("qkv_hidden_sizes", [SIZE] * 3))
+    constants = {"w": random(SIZE, columns, seed=8), "b": random(columns, seed=9)}
+    feeds: dict[str, NDArray[Any]] = {"x": X}
+    if mask is not None:
+        feeds["m"] = mask
+        free = (*free, "m") if free and mask.ndim == 1 else free
+    if added:
+        feeds["a"] = random(BATCH, HEADS, ROWS, ROWS, seed=10)
+    inputs = ["x", "w", "b", "m" if mask is not None else "", "", "a" if added else ""]
+    model = one("Attention", feeds, inputs, constants, free=free, num_heads=HEADS, **attributes)
+    made = check(model, feeds, tolerance=1e-4)
+    products = [node for node in made.graph if node.op_type == "MatMul"]
+    assert sum(bool(p.inputs[1] is not None and p.inputs[1].is_initializer()) for p in products) == 3
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("mask", "added"), [(False, False), (True, False), (False, True)])
+def test_attention_of_three_tensors(*, bias: bool, mask: bool, added: bool) -> None:
+    longer = ROWS + 2
+    feeds: dict[str, NDArray[Any]] = {"x": X, "k": random(BATCH, longer, SIZE, seed=2), "v": random(BATCH, longer, 9)}
+    constants = {"b": random(2 * SIZE + 9, seed=9)} if bias else {}
+    if mask:
+        feeds["m"] = np.pad(MASK, ((0, 0), (0, 2)))
+    if added:
+        feeds["a"] = random(1, HEADS, ROWS, longer, seed=10)
+    inputs = ["x", "k", "v", "b" if bias else "", "m" if mask else "", "a" if added else ""]
+    check(one("MultiHeadAttention", feeds, inputs, constants, num_heads=HEADS), feeds, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("attributes", [{}, {"alpha": 0.3}, {"transB": 1, "alpha": 2.0}, {"transA": 1}])
+def test_products(attributes: dict[str, Any]) -> None:
+    z = (
+        random(BATCH, 7, SIZE)
+        if attributes.get("transB")
+        else random(BATCH, ROWS if "transA" in attributes else SIZE, 7)
+    )
+    feeds = {"x": X, "z": z}
+    check(one("FusedMatMul", feeds, ["x", "z"], {}, **attributes), feeds)
+
+
+def test_what_is_left() -> None:
+    """Masks with both ends of each sample, weights that are not constant, a past."""
+    constants = {"w": random(SIZE, 3 * SIZE), "b": random(3 * SIZE)}
+    ends = {"x": X, "m": np.array([3, 5, 0, 1], np.int32)}
+    past = {"x": X, "p": random(2, BATCH, HEADS, 4, SIZE // HEADS)}
+    for feeds, inputs, outputs, stored in (
+        (ends, ["x", "w", "b", "m"], ("y",), constants),
+        ({"x": X, **constants}, ["x", "w", "b"], ("y",), {}),
+        (past, ["x", "w", "b", "", "p"], ("y", "present"), constants),
+    ):
+        proto = one("Attention", feeds, inputs, stored, outputs, ranks=(3, 5), num_heads=HEADS)
+        made, notes = apply(written, proto, feeds)
+        assert ops(made) == ["Attention"] and not notes
