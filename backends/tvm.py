@@ -216,6 +216,7 @@ BACKEND = Backend(
     rewrite=_rewrite,
     lacks=_lacks,
     stores_weights=True,
+    runtime_operators=True,
     runtime="tvm",
     artifacts="model.onnx (QDQ)",
     verified="TVM 0.27.0 (LLVM, x86-64): numbers of onnxruntime, codes at ties aside",

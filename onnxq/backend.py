@@ -16,6 +16,8 @@ from onnxq.calibration.ranges import check_range
 from onnxq.checks.findings import Finding
 from onnxq.errors import OptionError
 from onnxq.graph.note import Note
+from onnxq.graph.passes.fused_chains import FUSED
+from onnxq.graph.passes.write_out import COMPOSITE
 from onnxq.graph.recognition.groups import KINDS
 from onnxq.op_rule import ANY_BITS, Kind, OpRule
 from onnxq.options import Options
@@ -116,11 +118,12 @@ class Backend:
         float_tails: where it does not mix, what ends the model may stay float for the data's sake, as no
             multiply-accumulate comes behind: a processor beside the target computes it.
         all_integers: the vendor's tool makes integers of every tensor, those that the artifact has no numbers for too.
-        has_whole: of Attention, RMSNormalization and RotaryEmbedding (opset 23) and the operators that onnxruntime's
-            optimizer fuses (``"com.microsoft::BiasGelu"``) those that the target has; the others are written out with
-            the operators that they consist of.
-        runtime_operators: what runs the artifact has onnxruntime's own operators; else nodes that are left of them are
-            warned of.
+        has_whole: of Attention, RMSNormalization and RotaryEmbedding (opset 23), and of the operators that
+            onnxruntime's optimizer fuses (``"com.microsoft::BiasGelu"``), those that the target is given as they are;
+            the others are written out with the operators that they consist of. A row for the arithmetic of a fused one
+            says the same.
+        runtime_operators: what runs the artifact has onnxruntime's own operators, or ``lacks`` says which of them it
+            has not; else nodes that are left of them are warned of.
         min_opset: the model is raised to at least this opset.
         max_opset: the newest opset that the target reads, at most the newest whose quantizers onnxruntime runs.
         wide_domain: domain of QuantizeLinear and DequantizeLinear with 4- and 16-bit integers below opset 21, where the
@@ -222,6 +225,12 @@ class Backend:
     def has_channels(self) -> bool:
         """Whether a weight can have a scale for each output channel."""
         return any(rule.weight_axis is not None for rule in self.rules.values())
+
+    @property
+    def lacks_whole(self) -> frozenset[str]:
+        """Operators that are written out for the target with those that they consist of."""
+        computed = {op for op, rule in self.rules.items() if rule.kind is not Kind.WEIGHT_ONLY}
+        return COMPOSITE - self.has_whole - (FUSED & computed)
 
     @property
     def at_home(self) -> bool:

@@ -122,7 +122,7 @@ class Prepared:
 
     def base(self, target: Backend) -> ir.Model:
         """The model with what the target has not as one operator written out; not to be changed."""
-        return self._written_out(COMPOSITE - target.has_whole)[0]
+        return self._written_out(target.lacks_whole)[0]
 
     def _written_out(self, operators: frozenset[str]) -> tuple[ir.Model, list[str]]:
         if operators not in self._bases:
@@ -146,7 +146,7 @@ class Prepared:
         least = needed_opset(target, options)
         if target.rewrite_opset is not None and options.opset is None:
             least = max(least, target.rewrite_opset(self.model))
-        base, written = self._written_out(COMPOSITE - target.has_whole)
+        base, written = self._written_out(target.lacks_whole)
         model, notes = self.raised(base, least, options.opset)
         notes = [*written, *notes]
         lower = model.opset_imports.get("", 0) > target.max_opset

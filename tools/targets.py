@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import sys
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,6 @@ from docstrings import markdown
 from onnxq import plugins
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.catalog import backends
-from onnxq.graph.passes.write_out import COMPOSITE
 from onnxq.rows import Never
 from onnxq.spec import PerTensor, QuantSpec
 
@@ -45,6 +45,7 @@ FORMATS = {
     "tengine": "float ONNX and a text file with scale and zero point of each tensor",
 }
 """What the formats of all targets are, in a line each."""
+_RUNTIME = "com.microsoft::"
 _HEAD = "<!-- written by tools/targets.py from the target's table: change it there -->\n\n"
 
 
@@ -93,7 +94,7 @@ def page(target: Backend) -> str:
     act_bits = "" if len(target.act_bits) > 10 else f"; bits {_numbers(target.act_bits)}"
     bias = target.bias if isinstance(target.bias, str) else str(target.bias)
     opset = f"{target.min_opset} to {target.max_opset}"
-    apart = sorted(COMPOSITE - target.has_whole)
+    apart = target.lacks_whole
     lines = [
         f"{_HEAD}# {target.name}: {target.title}",
         "",
@@ -120,7 +121,7 @@ def page(target: Backend) -> str:
         f"- biases: {bias}",
         f"- computed together with the operator before them: {', '.join(sorted(target.absorbed)) or 'nothing'}",
         f"- opset: {opset}",
-        *([f"- written out with the operators that they consist of: {', '.join(apart)}"] if apart else []),
+        *([f"- written out with the operators that they consist of: {_apart(apart)}"] if apart else []),
         f"- runtime for `onnxq verify`: {_runtime(target)}",
         "",
         "| operator | quantized | note |",
@@ -174,6 +175,12 @@ def _note(rule: OpRule) -> str:
     if rule.when is not None and (said := (rule.when.__doc__ or "").strip().splitlines()):
         notes.append(f"only {said[0][:1].lower()}{said[0][1:].rstrip('.')}")
     return "; ".join(notes)
+
+
+def _apart(operators: Collection[str]) -> str:
+    """Operators of the standard, then those of onnxruntime."""
+    own = [op.removeprefix(_RUNTIME) for op in sorted(operators) if op.startswith(_RUNTIME)]
+    return ", ".join([*sorted(op for op in operators if "::" not in op), f"of onnxruntime's own {', '.join(own)}"])
 
 
 def _short(spec: QuantSpec) -> str:

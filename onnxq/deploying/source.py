@@ -25,7 +25,7 @@ from onnxq.graph.foreign import infer_foreign
 from onnxq.graph.passes.halves import widen_halves
 from onnxq.graph.passes.normalize import normalize
 from onnxq.graph.passes.prune import remove_dead
-from onnxq.graph.passes.write_out import COMPOSITE, has_any, write_out
+from onnxq.graph.passes.write_out import has_any, write_out
 from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
@@ -135,7 +135,7 @@ def past_quantizers(source: Quantized) -> set[tuple[str, Edge | None]]:
 def _rewritten(found: Quantized, target: Backend, options: Options) -> Quantized:
     """The same as the target rewrites its float model, at an opset that it reads."""
     newer = found.model.opset_imports.get("", 0) > target.max_opset
-    lacking = COMPOSITE - target.has_whole
+    lacking = target.lacks_whole
     if target.rewrite is None and not newer and not has_any(found.model, lacking):
         return found
     model = found.model.clone()

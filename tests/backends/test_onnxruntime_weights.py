@@ -115,7 +115,7 @@ def test_weights_of_onnxruntimes_own_operators_are_stored(tmp_path: Path) -> Non
     model = build(
         """(int32[N, 6] ids) => (float[N, 6, 32] y) {
             [embed] e, m = com.microsoft.EmbedLayerNormalization (ids, "", words, places, "", gamma, beta)
-            [attend] a = com.microsoft.Attention <num_heads = 4> (e, qkv, qkv_bias)
+            [attend] a = com.microsoft.Attention <num_heads = 4> (e, qkv, qkv_bias, ends)
             rows = Reshape (a, of_rows)
             route = Slice (rows, zero, four, last)
             [experts] f = com.microsoft.MoE <k = 2, activation_type = "gelu"> (rows, route, fc1, fc1_bias, fc2)
@@ -123,6 +123,7 @@ def test_weights_of_onnxruntimes_own_operators_are_stored(tmp_path: Path) -> Non
         }""",
         domains={"com.microsoft": 1},
         **embedded_attention(),
+        ends=np.array([6, 0], np.int32),  # with which an Attention stays one operator
         of_rows=np.array([-1, 32]),
         of_tokens=np.array([-1, 6, 32]),
         zero=np.array([0]),

@@ -41,7 +41,7 @@ def operators_of_onnxruntime() -> Given:
     model = build(
         """(float[1, 3, 8, 8] x) => (float[1, 4, 4, 4] y) {
             [c1] a = Conv (x, w)
-            [gelu] b = com.microsoft.Gelu (a)
+            [corner] b = com.microsoft.Trilu (a)
             [c2] y = Conv (b, v)
         }""",
         domains={"com.microsoft": 1},

@@ -61,7 +61,7 @@ def test_operators_of_onnxruntime_itself() -> None:
     """com.microsoft operators run; what is behind them is quantized, though onnx does not know their types."""
     result = quantize_checked(*g15.operators_of_onnxruntime())
     assert {"c1", "c2"} <= result.quantized.plan.quantized.keys()
-    assert "com.microsoft::Gelu" in result.reasons["gelu"]
+    assert "com.microsoft::Trilu" in result.reasons["corner"]
 
 
 def test_fused_com_microsoft_graph_of_an_optimized_model() -> None:

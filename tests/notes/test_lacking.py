@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import pytest
 
 import onnxq
 from tests.models import build, feeds_for, normal
@@ -36,3 +37,28 @@ def test_a_target_that_runs_them_says_nothing() -> None:
     result = onnxq.quantize(model, feeds_for(model), backend="openvino")
     assert result.verification is not None
     assert not [text for text in result.verification.warnings if "LSTM" in text]
+
+
+@pytest.mark.parametrize(
+    ("backend", "said"), [("tensorrt", True), ("snpe", True), ("qnn", False), ("onnxruntime", False)]
+)
+def test_operators_of_onnxruntimes_own_that_are_left(backend: str, said: bool) -> None:
+    """Those of its optimizer that can be written out are; of others only what onnxruntime runs has a kernel."""
+    model = build(
+        """(float[1, 8, 16] x) => (float[1, 8, 16] y) {
+            g = com.microsoft.QuickGelu (x)
+            m = MatMul (g, w)
+            [corner] y = com.microsoft.Trilu (m)
+        }""",
+        domains={"com.microsoft": 1},
+        w=normal(16, 16),
+    )
+    feeds = feeds_for(model)
+    result = onnxq.quantize(model, feeds, backend=backend)
+    assert result.verification is not None
+    warned = [text for text in result.verification.warnings if "of onnxruntime's own" in text]
+    found = [f for f in onnxq.check(model, backend=backend) if "of onnxruntime's own" in f.what]
+    assert len(warned) == len(found) == said
+    if said:
+        assert found[0].level == "warning" and found[0].where == "node 'corner' (com.microsoft::Trilu)"
+        assert warned[0].startswith(found[0].where)

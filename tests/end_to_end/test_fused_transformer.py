@@ -1,0 +1,93 @@
+"""Transformers that onnxruntime's optimizer fused are quantized as those that it did not."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+import onnxq
+from tests.models import build, f32, feeds_for, normal
+
+SIZE, ROWS, HEADS = 32, 8, 4
+SHAPE = f"float[1, {ROWS}, {SIZE}]"
+
+
+def plain() -> onnx.ModelProto:
+    """A block as exporters write it."""
+    heads = "\n".join(
+        f"{k}m = MatMul (x, w{k})  {k}b = Add (b{k}, {k}m)  {k}r = Reshape ({k}b, apart)"
+        f"  {k} = Transpose <perm = [{order}]> ({k}r)"
+        for k, order in (("q", "0, 2, 1, 3"), ("k", "0, 2, 3, 1"), ("v", "0, 2, 1, 3"))
+    )
+    return build(
+        f"""({SHAPE} x) => ({SHAPE} y) {{
+            {heads}
+            s0 = MatMul (q, k)  s = Div (s0, root)  p = Softmax <axis = -1> (s)
+            a0 = MatMul (p, v)  a1 = Transpose <perm = [0, 2, 1, 3]> (a0)  a = Reshape (a1, joined)
+            om = MatMul (a, wo)  ob = Add (bo, om)  t = Add (ob, x)
+            n = LayerNormalization <axis = -1> (t, g, h)
+            f0 = MatMul (n, w1)  f1 = Add (b1, f0)
+            e0 = Div (f1, root2)  e1 = Erf (e0)  e2 = Add (e1, one)  e3 = Mul (f1, e2)  e = Mul (e3, half)
+            y0 = MatMul (e, w2)  y = Add (b2, y0)
+        }}""",
+        **weights(),
+        apart=np.array([0, 0, HEADS, SIZE // HEADS]),
+        joined=np.array([0, 0, SIZE]),
+        root=f32((SIZE / HEADS) ** 0.5),
+        root2=f32(2**0.5),
+        one=f32(1.0),
+        half=f32(0.5),
+    )
+
+
+def fused() -> onnx.ModelProto:
+    """The same, as onnxruntime's optimizer for transformers writes it."""
+    own = weights()
+    packed = np.concatenate([own.pop(f"w{k}") for k in "qkv"], axis=1)
+    shifts = np.concatenate([own.pop(f"b{k}") for k in "qkv"])
+    return build(
+        f"""({SHAPE} x) => ({SHAPE} y) {{
+            [attend] a = com.microsoft.Attention <num_heads = {HEADS}> (x, w, b)
+            om = MatMul (a, wo)
+            [norm] n = com.microsoft.SkipLayerNormalization <epsilon = 1e-5> (om, x, g, h, bo)
+            f0 = MatMul (n, w1)
+            [gelu] e = com.microsoft.BiasGelu (f0, b1)
+            y0 = MatMul (e, w2)  y = Add (b2, y0)
+        }}""",
+        domains={"com.microsoft": 1},
+        **own,
+        w=packed,
+        b=shifts,
+    )
+
+
+def weights() -> dict[str, NDArray[np.float32]]:
+    made: dict[str, NDArray[np.float32]] = {f"w{k}": normal(SIZE, SIZE, seed=i) / 6 for i, k in enumerate("qkvo")}
+    made |= {f"b{k}": normal(SIZE, seed=10 + i) for i, k in enumerate("qkvo")}
+    made |= {"w1": normal(SIZE, 4 * SIZE, seed=20) / 6, "b1": normal(4 * SIZE, seed=21)}
+    made |= {"w2": normal(4 * SIZE, SIZE, seed=22) / 12, "b2": normal(SIZE, seed=23)}
+    return made | {"g": 1 + normal(SIZE, seed=24) / 10, "h": normal(SIZE, seed=25)}
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino", "qnn", "snpe", "tensorrt", "tvm"])
+def test_what_onnxruntime_fused_is_quantized_as_what_it_did_not(backend: str) -> None:
+    feeds = feeds_for(plain(), samples=16)
+    options = onnxq.Options(placement="all")
+    both = [onnxq.quantize(model, feeds, backend=backend, options=options) for model in (plain(), fused())]
+    heavy = [Counter(op for op in q.plan.quantized.values() if op in ("Gemm", "MatMul")) for q in both]
+    assert heavy[0] == heavy[1] and heavy[1].total() == 8
+    assert not {"Attention", "BiasGelu", "SkipLayerNormalization"} & {n.op_type for n in both[1].rendered().graph}
+    levels = [q.verification.worst[1].sqnr for q in both if q.verification is not None and q.verification.worst]
+    assert abs(levels[0] - levels[1]) < 3
+
+
+def test_one_calibration_serves_targets_that_have_them_and_those_that_have_not() -> None:
+    model = fused()
+    statistics = onnxq.calibrate(model, feeds_for(model, samples=16))
+    for backend in ("onnxruntime", "tensorrt", "vitis"):
+        q = onnxq.quantize(model, statistics=statistics, backend=backend, options=onnxq.Options(placement="all"))
+        assert q.verification is not None and q.verification.worst is not None and q.verification.worst[1].sqnr > 20
