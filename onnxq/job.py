@@ -89,7 +89,7 @@ class Job:
         shown, judging = with_outputs(fitted.model, statistics, by)
         made = self._made(prepared, fitted._replace(model=shown), judging, reporter, until, by.outputs)
         result = without_outputs(made, {value.name or "" for value in fitted.model.graph.outputs})
-        checked = _verified(result, prepared, statistics, self.options)
+        checked = _verified(result, prepared, statistics, self.options, reporter)
         assert made.verification is not None
         compared = replace(
             made.verification,
@@ -118,7 +118,7 @@ class Job:
         )
 
         def verify(result: Quantized) -> Verification:
-            return _verified(result, prepared, draft.statistics, options, picked)
+            return _verified(result, prepared, draft.statistics, options, reporter, picked)
 
         def raised(model: ir.Model) -> ir.Model | None:
             opset = _opset_of_wide_weights(self.target, options)
@@ -233,17 +233,25 @@ def _opset_of_wide_weights(target: Backend, options: Options) -> int | None:
 
 
 def _verified(
-    quantized: Quantized, prepared: Prepared, statistics: Statistics, options: Options, picked: Collection[str] = ()
+    quantized: Quantized,
+    prepared: Prepared,
+    statistics: Statistics,
+    options: Options,
+    reporter: Reporter,
+    picked: Collection[str] = (),
 ) -> Verification:
-    result = quantized.simulated() if quantized.is_simulated else quantized.rendered()
-    forget_shapes(result)
-    return final_check(
-        prepared.model,
-        result,
-        samples_to_verify(statistics.kept, learns(options), quantized.backend.at_home),
-        float_bytes=prepared.bytes,
-        given=prepared.given,
-        **options.session,
-        at_home=quantized.backend.at_home,
-        picked=picked,
-    )
+    with reporter.phase("check", total=1, unit="models") as advance:
+        result = quantized.simulated() if quantized.is_simulated else quantized.rendered()
+        forget_shapes(result)
+        checked = final_check(
+            prepared.model,
+            result,
+            samples_to_verify(statistics.kept, learns(options), quantized.backend.at_home),
+            float_bytes=prepared.bytes,
+            given=prepared.given,
+            **options.session,
+            at_home=quantized.backend.at_home,
+            picked=picked,
+        )
+        advance(1)
+    return checked

@@ -8,7 +8,8 @@ import onnx_ir as ir
 from onnxq.checks.findings import Finding
 from onnxq.console.terminal import plural
 from onnxq.graph.traverse import all_nodes, describe
-from onnxq.graph.values import constant_array
+from onnxq.graph.unmapped import read
+from onnxq.graph.values import is_constant
 
 __all__ = ["check_weights"]
 
@@ -43,8 +44,10 @@ def check_weights(model: ir.Model) -> list[Finding]:
             if value is None or (value in seen and node.op_type not in _WEIGHTED) or value in found:
                 continue
             seen.add(value)
-            array = constant_array(value)
-            if array is None or not (array.dtype.kind == "f" or "float" in array.dtype.name):
+            if value.const_value is None or not is_constant(value):
+                continue
+            array = read(value.const_value)
+            if not (array.dtype.kind == "f" or "float" in array.dtype.name):
                 continue
             nans = int(np.count_nonzero(np.isnan(array)))
             if node.op_type == "Where" and nans == array.size:

@@ -71,7 +71,7 @@ class LineReporter:
             seconds = self._clock() - start
             count = f"{done}/{total}" if total is not None and done != total else f"{done}"
             word = unit.removesuffix("s") if (total or done) == 1 else unit
-            rate = f", {done / seconds:.1f}/s" if seconds > 0.05 and done else ""
+            rate = f", {_rate(done / seconds)}" if seconds > 0.05 and done else ""
             self._stream.write(f"{title}: {count} {word} in {seconds:.1f} s{rate}\n")
             self._stream.flush()
 
@@ -108,7 +108,7 @@ class BarReporter:
                     f"{int(task.completed)}/{int(task.total)}" if task.total is not None else f"{int(task.completed)}"
                 )
                 speed = task.finished_speed or task.speed
-                return Text(f"{count} {unit}" + (f"  {speed:.1f}/s" if speed else ""), style="progress.download")
+                return Text(f"{count} {unit}" + (f"  {_rate(speed)}" if speed else ""), style="progress.download")
 
         console = Console(file=self._stream)
         columns = (
@@ -120,6 +120,11 @@ class BarReporter:
         with Progress(*columns, console=console, transient=True, refresh_per_second=8) as bar:
             task = bar.add_task(title, total=total)
             yield lambda done: bar.update(task, completed=done)
+
+
+def _rate(speed: float) -> str:
+    """Steps a second; what would be none of them as the seconds of each."""
+    return f"{speed:.1f}/s" if speed >= 0.05 else f"{1 / speed:.0f} s each"
 
 
 def make_reporter(*, quiet: bool = False, stream: TextIO | None = None) -> Reporter:

@@ -8,7 +8,7 @@ behind it the signal is lost.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -63,6 +63,7 @@ def noise_amplifiers(
     sizes: Mapping[str, int] | None = None,
     *,
     suspected: Container[str] = SUSPECTS,
+    advance: Callable[[int], None] = lambda runs: None,
 ) -> dict[str, str]:
     """Quantized nodes in front of nodes that amplify their noise, and such nodes themselves.
 
@@ -77,6 +78,7 @@ def noise_amplifiers(
             or of its logarithm.
         sizes: tensor name → number of elements in a sample, as far as it is known.
         suspected: operators that are looked at.
+        advance: told how many runs of both models are done.
 
     Returns:
         Node name → reason to keep it float.
@@ -94,7 +96,7 @@ def noise_amplifiers(
     now = {node.name: node for node in all_nodes(rendered)}
     pairs = {node: _pairs(node, now[node.name]) for node in suspects if node.name in now}
     all_pairs = list(dict.fromkeys(pair for found in pairs.values() for pair in found))
-    error = _errors(model, rendered, all_pairs, samples, sizes or {}, options, quantized.backend.at_home)
+    error = _errors(model, rendered, all_pairs, samples, sizes or {}, options, quantized.backend.at_home, advance)
     found: dict[str, str] = {}
     seen: set[ir.Node] = set()
     for node in suspects:
@@ -177,12 +179,16 @@ def _errors(
     sizes: Mapping[str, int],
     options: Options,
     optimize: bool,
+    advance: Callable[[int], None],
 ) -> dict[Pair, Errors]:
     """What each pair of tensors that can be observed differs by."""
     known = {name: 4 * sizes.get(name, _UNKNOWN) for name, _ in pairs}
     meters: dict[Pair, ErrorMeter] = {}
+    runs = 0
     for group in paired_tensors(model, rendered, pairs, known, optimize=optimize, **options.session):
         for sample in spread(samples, _SAMPLES):
             for pair, expected, got in group.run(sample.feeds):
                 meters.setdefault(pair, ErrorMeter()).update(expected, got, sample.index)
+            runs += 1
+            advance(runs)
     return {pair: meter.result() for pair, meter in meters.items()}

@@ -77,6 +77,20 @@ class _Small:
         layers = by_name.values() if heads else ()
         self._heads = {n: rule for n in layers if (rule := self._head(n)) is not None}
         self._rules.update(self._heads)
+        self._in_front = self._in_front_of_dear()
+
+    def _in_front_of_dear(self) -> set[ir.Node]:
+        """Nodes that :meth:`_elsewhere` may find a cost behind: of most models none, and it need not look."""
+        makers = {value: node for node in self._rules for value in self._outputs(node)}
+        found: set[ir.Node] = set()
+        stack = [node for node, rule in self._rules.items() if rule.cost_behind]
+        while stack:
+            for value in stack.pop().inputs:
+                maker = makers.get(value) if value is not None else None
+                if maker is not None and maker not in found:
+                    found.add(maker)
+                    stack += [maker] if self._rules[maker].kind is Kind.ELEMENTWISE else []
+        return found
 
     def _head(self, node: ir.Node) -> OpRule | None:
         """The row of a quantized multiply-accumulate that no integers read."""
@@ -137,7 +151,7 @@ class _Small:
     def _elsewhere(self, node: ir.Node, inside: Collection[ir.Node]) -> float:
         """What it costs nodes behind one in float whose integer kernel is only fast in the layout of convolutions."""
         total = 0.0
-        stack, seen = [node], {node}
+        stack, seen = [node] if node in self._in_front else [], {node}
         while stack:
             for value in self._outputs(stack.pop()):
                 for reader in dict.fromkeys(use.node for use in value.uses()):

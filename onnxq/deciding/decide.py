@@ -12,7 +12,7 @@ from onnxq.console.terminal import listed
 from onnxq.deciding.amplifiers import OF_ANGLES, noise_amplifiers
 from onnxq.deciding.branches import LostBranch, lost_branches, remedy, to_keep_float, with_wide_concats
 from onnxq.deciding.coarse import coarse_weights
-from onnxq.deciding.decider import Decider, Made
+from onnxq.deciding.decider import SEARCH, Decider, Made
 from onnxq.deciding.what_hurts import Raised, storable
 from onnxq.graph.traverse import all_nodes
 from onnxq.quantized import Quantized
@@ -99,7 +99,10 @@ def _without_amplifiers(decider: Decider, made: Made, raised: Raised | None) -> 
     kept: dict[str, str] = {}
     for _ in range(_ROUNDS):
         quantized = made.quantized
-        noisy = noise_amplifiers(decider.model, quantized, decider.samples, decider.options, decider.sizes)
+        with decider.reporter.phase(SEARCH, unit="runs") as advance:
+            noisy = noise_amplifiers(
+                decider.model, quantized, decider.samples, decider.options, decider.sizes, advance=advance
+            )
         if not noisy:
             break
         costs = decider.costs(quantized.plan)

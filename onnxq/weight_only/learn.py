@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxq.graph.unmapped import read
 from onnxq.spec import QuantSpec
 from onnxq.weight_only import gptq
 from onnxq.weight_only.find import Matrix
 from onnxq.weight_only.grid import Coded, block_size, chunks, decode, empty, nearest
 from onnxq.weight_only.hqq import hqq
 from onnxq.weight_only.recipe import TABLE_BITS, Recipe
-from onnxq.weight_only.tensors import read
 
 __all__ = ["Learner", "Rows"]
 

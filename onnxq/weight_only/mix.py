@@ -24,6 +24,7 @@ from onnxq.algorithms.bits.allocate import allocate
 from onnxq.console.terminal import plural
 from onnxq.errors import OptionError
 from onnxq.file_system import write_text
+from onnxq.graph.unmapped import read
 from onnxq.locations import require_file
 from onnxq.measuring.decibels import sqnr_of
 from onnxq.options import Options, Override
@@ -32,7 +33,6 @@ from onnxq.options.patterns import meaning_one, names_of
 from onnxq.weight_only.find import Matrix
 from onnxq.weight_only.grid import Coded, chunks, decode, nearest
 from onnxq.weight_only.recipe import Recipe
-from onnxq.weight_only.tensors import read
 from onnxq.weight_only.vary import output_noise
 
 __all__ = ["Mixture", "mix", "require_folder", "write_choice"]

@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.graph.unmapped import read
 from onnxq.measuring.metrics import ErrorMeter
 from onnxq.memory import give_back
 from onnxq.options import Options
@@ -21,7 +22,6 @@ from onnxq.ort.session import Session
 from onnxq.weight_only.activations import Activations
 from onnxq.weight_only.find import Matrix
 from onnxq.weight_only.segments import Segment, SegmentedModel, fill, model_of
-from onnxq.weight_only.tensors import read
 
 __all__ = ["output_noise"]
 

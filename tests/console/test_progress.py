@@ -46,6 +46,15 @@ def test_one_long_step_is_one_line() -> None:
     assert stream.getvalue() == "load: 1 model in 12.0 s, 0.1/s\n"
 
 
+def test_slow_steps_are_told_by_what_each_takes() -> None:
+    now = [0.0]
+    stream = io.StringIO()
+    with LineReporter(stream, every=10, clock=lambda: now[0]).phase("search", total=5, unit="groups") as advance:
+        now[0] = 60.0
+        advance(2)
+    assert stream.getvalue() == "search: 2/5 groups in 60.0 s, 30 s each\n"
+
+
 def test_nothing_done_says_nothing() -> None:
     stream = io.StringIO()
     with LineReporter(stream).phase("calibrate", total=4):
@@ -76,4 +85,5 @@ def test_what_takes_long_shows_that_it_goes_on(name: str) -> None:
     stream = io.StringIO()
     options = Options(placement="all", algorithms=(name,))
     onnxq.quantize(residual(), feeds_for(residual()), options=options, reporter=LineReporter(stream))
-    assert [line.partition(":")[0] for line in stream.getvalue().splitlines()] == ["calibrate", name.partition(":")[0]]
+    titles = [line.partition(":")[0] for line in stream.getvalue().splitlines()]
+    assert titles == ["calibrate", name.partition(":")[0], "check"]

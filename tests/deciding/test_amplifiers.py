@@ -219,3 +219,12 @@ def test_data_may_be_sorted() -> None:
     feeds = [{"x": np.zeros((8, 16), np.float32)} if k < 4 else feed for k, feed in enumerate(feeds_for(model, 8))]
     samples = [KeptSample(i, feed, {}) for i, feed in enumerate(feeds)]
     assert set(noise_amplifiers(q.model, q, samples, Options())) == {"filter", "square"}
+
+
+def test_runs_are_told_as_they_are_done() -> None:
+    model = norms(2)
+    q = onnxq.quantize(model, feeds_for(model), options=ALL)
+    samples = [KeptSample(i, feed, {}) for i, feed in enumerate(feeds_for(model))]
+    told: list[int] = []
+    noise_amplifiers(q.model, q, samples, Options(), advance=told.append)
+    assert told and told == list(range(1, len(told) + 1))
