@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from numpy.typing import NDArray
 
 import onnxq
 from tests.models import build, f32, feeds_for, normal
@@ -66,8 +65,8 @@ def fused() -> onnx.ModelProto:
     )
 
 
-def weights() -> dict[str, NDArray[Any]]:
-    made: dict[str, NDArray[Any]] = {f"w{k}": normal(SIZE, SIZE, seed=i) / 6 for i, k in enumerate("qkvo")}
+def weights() -> dict[str, Any]:
+    made: dict[str, Any] = {f"w{k}": normal(SIZE, SIZE, seed=i) / 6 for i, k in enumerate("qkvo")}
     made |= {f"b{k}": normal(SIZE, seed=10 + i) for i, k in enumerate("qkvo")}
     made |= {"w1": normal(SIZE, 4 * SIZE, seed=20) / 6, "b1": normal(4 * SIZE, seed=21)}
     made |= {"w2": normal(4 * SIZE, SIZE, seed=22) / 12, "b2": normal(SIZE, seed=23)}
