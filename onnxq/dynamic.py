@@ -113,7 +113,7 @@ def rewrite(
     spare(output, model=model, data=data)
     prepared = Prepared(model, options)
     spare(output, model=prepared.model)
-    float_model = prepared.at_opset(prepared.model.opset_imports.get("", 14), options.opset)
+    float_model = prepared.at_opset(backend_named(HOME), options.opset)
     kept, there = samples_to_judge(prepared.model, data, options, image, reporter)
     table = _table(per_channel=per_channel, reduce_range=reduce_range)
     made = _made(float_model, table, options, reporter)

@@ -168,10 +168,11 @@ class Prepared:
             refuse(model)
         return Fitted(model, notes)
 
-    def at_opset(self, least: int, wanted: int | None) -> ir.Model:
-        """The model at an opset, its tensors named as they are; what is done to it is added to the notes."""
-        model, notes = self.raised(self.model, least, wanted)
-        self.notes += notes
+    def at_opset(self, target: Backend, wanted: int | None) -> ir.Model:
+        """The model of :meth:`base` at an opset; what is done to it is added to the notes."""
+        base, written = self._written_out(target.lacks_whole)
+        model, notes = self.raised(base, base.opset_imports.get("", 0), wanted)
+        self.notes += [*written, *notes]
         return model
 
     @staticmethod

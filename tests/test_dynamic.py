@@ -232,7 +232,7 @@ def test_every_kind_of_layer_computes_what_the_float_one_does(
             y = Reshape (t, shape)
             [image] z = Conv <pads = [1, 1, 1, 1]> (image, kernel, bias)
             d = Transpose <perm = [1, 0, 2]> (x)
-            [attention] a = com.microsoft.Attention <num_heads = 4> (d, qkv, qkv_bias)
+            [attention] a = com.microsoft.Attention <num_heads = 4> (d, qkv, qkv_bias, ends)
         }""",
         w=normal(2, 128, 32),
         r=normal(2, 128, 32, seed=1),
@@ -242,6 +242,7 @@ def test_every_kind_of_layer_computes_what_the_float_one_does(
         bias=normal(8, seed=4, scale=1.0),
         qkv=normal(32, 96, seed=5),
         qkv_bias=normal(96, seed=6),
+        ends=np.array([6, 6, 0, 0], np.int32),  # with which an Attention stays one operator
     )
     proto.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
     source, output = tmp_path / "m.onnx", tmp_path / "q.onnx"

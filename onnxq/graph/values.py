@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxq.errors import ModelError
 from onnxq.graph.namer import Namer
-from onnxq.graph.traverse import all_nodes, subgraphs, with_subgraphs
+from onnxq.graph.traverse import all_nodes, full_type, subgraphs, with_subgraphs
 
 __all__ = [
     "COMPUTES_OTHER",
@@ -205,7 +205,8 @@ def stand_for(node: ir.Node, former: Sequence[ir.Node]) -> None:
     """Let patterns that name any of some nodes, their types or what they write, name a node that took their place."""
     names: list[str | None] = []
     for old in former:
-        names += [old.name, old.op_type, *(value.name for value in old.outputs), *old.meta.get(STANDS_FOR, ())]
+        names += [old.name, old.op_type, full_type(old)]
+        names += [*(value.name for value in old.outputs), *old.meta.get(STANDS_FOR, ())]
     node.meta[STANDS_FOR] = tuple(dict.fromkeys(name for name in names if name))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import onnx
 import pytest
 
 import onnxq
+from onnxq import dynamic
 from tests.models import build, f32, feeds_for, normal
 
 SIZE, ROWS, HEADS = 32, 8, 4
@@ -91,3 +93,21 @@ def test_one_calibration_serves_targets_that_have_them_and_those_that_have_not()
     for backend in ("onnxruntime", "tensorrt", "vitis"):
         q = onnxq.quantize(model, statistics=statistics, backend=backend, options=onnxq.Options(placement="all"))
         assert q.verification is not None and q.verification.worst is not None and q.verification.worst[1].sqnr > 20
+
+
+def test_ranges_at_run_time_are_of_its_products_too(tmp_path: Path) -> None:
+    model = fused()
+    onnx.save(model, tmp_path / "m.onnx")
+    feeds = feeds_for(model, samples=4)
+    made = dynamic.rewrite(tmp_path / "m.onnx", feeds, output=tmp_path / "q.onnx")
+    assert Counter(made.quantized.values()) == {"MatMul": 6}
+    assert made.verification.worst is not None and made.verification.worst[1].sqnr > 30
+
+
+@pytest.mark.parametrize("pattern", ["attend", "Attention", "com.microsoft::Attention"])
+def test_patterns_still_name_what_was_written_out(pattern: str) -> None:
+    model = fused()
+    feeds = feeds_for(model, samples=4)
+    options = onnxq.Options(placement="all", exclude=(pattern,))
+    q = onnxq.quantize(model, feeds, options=options)
+    assert Counter(op for op in q.plan.quantized.values() if op == "MatMul") == {"MatMul": 3}

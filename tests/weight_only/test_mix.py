@@ -74,7 +74,7 @@ def test_noise_of_one_weight_is_that_of_the_model_with_it_changed(
     """In segments of a layer each and in one; two caches count as one output does."""
     monkeypatch.setattr(segments, "_BYTES", limit)
     proto, feeds = _layers(), _feeds(3)
-    model = Prepared(proto, Options()).at_opset(17, None)
+    model = Prepared(proto, Options()).model
     matrices, _ = find(model, Options(), Recipe())
     found = output_noise(model, matrices, lambda matrix: matrix.value.const_value.numpy() * 1.5, feeds, Options())  # type: ignore[union-attr]
     path = save(proto, tmp_path / "m.onnx")
