@@ -133,8 +133,9 @@ class Decider:
 
     def extent(self) -> tuple[int, Sequence[KeptSample]]:
         """Measurements of a search, at most, and the samples for it, see :func:`onnxq.deciding.rescue.extent`."""
-        macs = sum(multiply_accumulates(node, self.sizes) for node in all_nodes(self.model))
-        most, samples = extent(macs, self.statistics.samples)
+        nodes = list(all_nodes(self.model))
+        macs = sum(multiply_accumulates(node, self.sizes) for node in nodes)
+        most, samples = extent(macs, self.statistics.samples, len(nodes))
         return most, telling(self.samples, samples, self.statistics)
 
     def costs(self, plan: Plan, *kinds: Kind) -> dict[str, float]:

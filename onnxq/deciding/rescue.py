@@ -47,6 +47,8 @@ _CALIBRATION = 2
 """Runs that a sample of calibration stands for: all tensors are looked at."""
 _LIGHT = 1e12
 """Multiply-accumulates that a search may take whatever calibration took: some ten seconds of one thread."""
+_MANY, _LOADING = 2000, 2e8
+"""Nodes from which on loading a model is most of a measurement, and multiply-accumulates in the time for one more."""
 FEW = 4
 """Samples to measure on."""
 
@@ -111,19 +113,22 @@ def groups_apart(sorts: Iterable[Sequence[str]], most: int = GROUPS) -> list[tup
     return [group for names in sorts for group in groups(names, max(most * len(names) // count, 1))]
 
 
-def extent(macs: int, calibrated: int) -> tuple[int, int]:
+def extent(macs: int, calibrated: int, nodes: int = 0) -> tuple[int, int]:
     """How far to search: groups of layers at most, and samples to measure each on.
 
-    A group takes about a run of each sample. There are 40 on 4 samples, but fewer of each where that would take longer
-    than the calibration did, by counts of runs: the same model and data give the same result.
+    A group takes about a run of each sample, and of thousands of nodes the time to load them. There are 40 on 4
+    samples, but fewer of each where that would take longer than the calibration did, by counts: the same model and data
+    give the same result.
 
     Args:
         macs: multiply-accumulates of a run.
         calibrated: samples of the calibration.
+        nodes: of the model.
     """
     runs = max(_CALIBRATION * calibrated, int(_LIGHT / max(macs, 1)))
     samples = FEW if runs >= FEW * _FEWEST else FEW // 2
-    return max(_FEWEST, min(GROUPS, runs // samples)), samples
+    loading = _LOADING * max(nodes - _MANY, 0) / max(macs, 1)  # in runs
+    return max(_FEWEST, min(GROUPS, int(runs / (samples + loading)))), samples
 
 
 def to_keep_float(records: Sequence[Blame], rest: float = 0.0) -> list[str]:

@@ -167,6 +167,9 @@ def test_heavy_models_are_searched_in_fewer_groups_on_fewer_samples() -> None:
     assert extent(10**12, 128) == (GROUPS, FEW), "calibration took longer"
     assert extent(10**12, 8) == (8, 2)
     assert extent(10**12, 1) == (8, 2), "not fewer"
+    assert extent(10**9, 16, 2000) == (GROUPS, FEW)
+    assert extent(10**9, 16, 7000) == (8, FEW), "one that takes long to load"
+    assert 8 < extent(10**11, 64, 3000)[0] < GROUPS
     groups, samples = extent(10**12, 30)
     assert 8 < groups < GROUPS and groups * samples <= 2 * 30, "calibration takes two runs a sample"
 
@@ -178,7 +181,7 @@ def test_layers_that_leave_40_db_alone_are_never_to_blame() -> None:
 
 
 def test_neighbours_measured_together_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onnxq.deciding.decider.extent", lambda macs, calibrated: (2, 2))
+    monkeypatch.setattr("onnxq.deciding.decider.extent", lambda macs, calibrated, nodes: (2, 2))
     result = onnxq.quantize(ruined(), DATA)
     reasons = [reason for reason, _ in by_reason(result.plan.kept_float)]
     assert any(r.startswith("quantized alone with the layers around it, it leaves") for r in reasons), reasons
