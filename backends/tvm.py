@@ -34,6 +34,7 @@ from onnxq.graph.note import Note
 from onnxq.graph.passes.constants import fold_constants
 from onnxq.graph.passes.explicit_pads import explicit_pads
 from onnxq.graph.passes.prune import remove_dead
+from onnxq.graph.traverse import full_type
 from onnxq.graph.values import constant_array, replace_value, set_constant
 from onnxq.options import Options
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
@@ -82,7 +83,7 @@ def _refused(node: ir.Node) -> tuple[str, str] | None:
     """What TVM makes of an operator that it does not take as it is, and what to do; None for all others."""
     cut = "Cut the model before it or after it"
     if not _is_known(node):
-        name = node.op_type if node.domain == "" else f"{node.domain}::{node.op_type}"
+        name = full_type(node)
         return f"TVM's ONNX importer has no {name}: it refuses the whole model, float or quantized", cut
     if node.domain != "":
         return None

@@ -23,6 +23,7 @@ from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.memory import trim
 from onnxq.notes.remarks import remarks
+from onnxq.notes.unlike_given import unlike_given
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.session import inputs_of
 from onnxq.planning.planner import activations_of
@@ -193,4 +194,6 @@ def observe(
     trim()  # its sessions are gone: what comes next opens others
     made.meta[_KEPT] = str(samples_to_keep(options))
     made.remarks = remarks(prepared.model, prepared.remembered, made, options)
+    if prepared.calibrated is not prepared.model:
+        made.remarks += unlike_given(prepared.model, made.kept, options)
     return made

@@ -23,13 +23,14 @@ from onnxq.graph.foreign import infer_foreign
 from onnxq.graph.namer import unique_names
 from onnxq.graph.note import Note
 from onnxq.graph.parts import Parts
+from onnxq.graph.passes.fused_chains import FUSED
 from onnxq.graph.passes.inline import inline_functions
 from onnxq.graph.passes.lower_opset import lower_opset, newer_than
 from onnxq.graph.passes.normalize import normalize
 from onnxq.graph.passes.simplify import simplify
 from onnxq.graph.passes.upcast import upcast
-from onnxq.graph.passes.write_out import COMPOSITE, has_any, write_out
-from onnxq.graph.traverse import all_nodes, describe
+from onnxq.graph.passes.write_out import COMPOSITE, OPSET_OF_FUSED, has_any, write_out
+from onnxq.graph.traverse import all_nodes, describe, full_type
 from onnxq.graph.values import MADE
 from onnxq.options import Options
 from onnxq.options.selection import mark_excluded
@@ -100,12 +101,14 @@ class Prepared:
         self.halves = any(note.pass_name == "upcast" for note in widened) and not still_half(widened)
         self.remembered = fingerprint(model, most_nodes=_FIRST_NODES)
         before = [value.name for value in model.graph.inputs] if model.ir_version >= 4 else []  # older ones must list
-        base = BASE_OPSET if options.opset is None else min(BASE_OPSET, options.opset)
+        base = OPSET_OF_FUSED if has_any(model, FUSED) else BASE_OPSET
+        base = base if options.opset is None else min(base, options.opset)
         self.notes += map(str, normalize(model, min_opset=base, keep=KEEP, unfit=too_uneven))
         self.notes += map(str, infer_foreign(model, options.custom_op_library))
         check(model)
         self.model = model
         self.given = source if given != _operators(model) and not self.halves else None
+        self._composite = COMPOSITE & {full_type(node) for node in all_nodes(model)}
         self._bases: dict[frozenset[str], tuple[ir.Model, list[str]]] = {}
         self.lost = [*_inputs_lost(before, model), *still_half(widened)]
         self.random = check_random(model)
@@ -125,13 +128,11 @@ class Prepared:
         return self._written_out(target.lacks_whole)[0]
 
     def _written_out(self, operators: frozenset[str]) -> tuple[ir.Model, list[str]]:
+        operators &= self._composite
         if operators not in self._bases:
-            self._bases[operators] = self.model, []
-            if has_any(self.model, operators):
-                model = self.model.clone()
-                if notes := write_out(model, operators):
-                    normalize(model, min_opset=model.opset_imports[""], keep=KEEP, unfit=too_uneven)
-                    self._bases[operators] = model, [str(note) for note in notes]
+            model = self.model.clone() if operators else self.model
+            notes = write_out(model, operators) if operators else []
+            self._bases[operators] = model if notes else self.model, [str(note) for note in notes]
         return self._bases[operators]
 
     def for_target(self, target: Backend, options: Options) -> Fitted:

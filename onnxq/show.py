@@ -16,6 +16,7 @@ from onnxq.errors import ModelError
 from onnxq.file_system import is_there
 from onnxq.graph.files.load import load
 from onnxq.graph.files.origin import files_of
+from onnxq.graph.traverse import full_type
 from onnxq.measuring.metrics import jsonable
 from onnxq.render.reading.quantizers import QuantizedTensor, quantizers
 
@@ -108,7 +109,7 @@ def show(path: str | os.PathLike[str]) -> ModelView | StatisticsView:
             if value.const_value is None:
                 continue
             weight_bytes[str(value.const_value.dtype).lower()] += value.const_value.nbytes
-        ops.update(f"{n.domain}::{n.op_type}" if n.domain != "" else n.op_type for n in graph)
+        ops.update(full_type(n) for n in graph)
     return ModelView(
         path=str(file),
         file_bytes=file.stat().st_size + sum(other.stat().st_size for other in files_of(model)),

@@ -105,10 +105,12 @@ def verify(
         require_layers(model, data=data is not None)
     form, quantized = read_artifact(path, target)
     by = _shown(model, quantized.model) if form == "onnx" else Picking()
-    feeds = []
+    feeds, indices = [], list[int]()
     if data is not None:
         wanted = _SAMPLES if samples is None else samples
-        feeds = [dict(f) for f in open_data(data, inputs_of(model), image=image, samples=wanted)]
+        source = open_data(data, inputs_of(model), image=image, samples=wanted)
+        feeds = [dict(f) for f in source]
+        indices = [source.index_of(position) for position in range(len(feeds))]
     if runtime is not None and runtime.one_shape:
         _require_one_shape(runtime, feeds)
     asked = None if runtime is None else InRuntime(runtime, feeds, timeout, reporter)
@@ -121,7 +123,7 @@ def verify(
         simulated = plain_outputs(model if form == "onnx" else _rendered(quantized), feeds, advance)
     floats = plain_outputs(quantized.model, feeds, lambda _: None)
     looker = Looker.of(quantized.model)
-    for index, feed in enumerate(feeds):
+    for index, feed in zip(indices, feeds, strict=True):
         looker.look(feed, index)
     if runtime is not None and runtime.runs:
         computed = _but(by.outputs, seen.outputs)
@@ -140,7 +142,7 @@ def verify(
         runtime=f"{runtime.title} {seen.version}" if runtime is not None else None,
         compared=figures.compared,
         simulated=runtime is None or not runtime.runs,
-        outputs=figures.outputs,
+        outputs={name: _of_samples(errors, indices) for name, errors in figures.outputs.items()},
         lsb=figures.lsb,
         against_float=figures.against_float,
         integer=seen.integer,
@@ -153,6 +155,12 @@ def verify(
         layers_missing=missing,
         steps=runtime.steps if runtime is not None else 0,
     )
+
+
+def _of_samples(errors: Errors, indices: Sequence[int]) -> Errors:
+    """Errors whose samples are named as in the data; ``indices``: of those that were run."""
+    worst, largest = (None if at is None else indices[at] for at in (errors.worst_sample, errors.max_error_sample))
+    return replace(errors, worst_sample=worst, max_error_sample=largest)
 
 
 def _shown(model: ir.Model, inside: ir.Model) -> Picking:

@@ -180,7 +180,8 @@ def _note(rule: OpRule) -> str:
 def _apart(operators: Collection[str]) -> str:
     """Operators of the standard, then those of onnxruntime."""
     own = [op.removeprefix(_RUNTIME) for op in sorted(operators) if op.startswith(_RUNTIME)]
-    return ", ".join([*sorted(op for op in operators if "::" not in op), f"of onnxruntime's own {', '.join(own)}"])
+    said = [f"of onnxruntime's own {', '.join(own)}"] if own else []
+    return ", ".join([*sorted(op for op in operators if "::" not in op), *said])
 
 
 def _short(spec: QuantSpec) -> str:

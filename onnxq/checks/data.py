@@ -151,7 +151,7 @@ class Looker:
             self._low[name], self._high[name] = min(low, self._low[name]), max(high, self._high[name])
             self._whole[name] = self._whole[name] and bool(np.all(finite == np.rint(finite)))
 
-    def broken(self, unusable: bool) -> list[Finding]:
+    def broken(self, unusable: bool = False) -> list[Finding]:
         """Values that are no numbers.
 
         Args:
@@ -207,7 +207,8 @@ class Looker:
 
     def warnings(self) -> tuple[str, ...]:
         """What makes any figures of the model on these feeds doubtful, as sentences."""
-        return sentences(finding for finding in self.findings() if finding.level == "warning")
+        found = [*self.broken(), *self.findings()]
+        return sentences(finding for finding in found if finding.level == "warning")
 
     def shapes(self) -> str:
         """The shapes seen, e.g. ``x 1x3x224x224``; those of caches of many layers once."""

@@ -127,7 +127,11 @@ def _coarse_angles(decider: Decider, quantized: Quantized) -> list[str]:
     if not noisy:
         return []
     names = [repr(node.name) for node in all_nodes(decider.model) if node.name in noisy]
-    return [f"{listed(names, _NAMED)}: {next(iter(noisy.values()))}; --exclude keeps what makes the angles exact"]
+    one = next(iter(noisy.values()))
+    return [
+        f"{listed(names, _NAMED)}: integers are too coarse for the angles of a Sin or Cos (one of them: {one}); "
+        "--exclude keeps what makes the angles exact"
+    ]
 
 
 def _stored(decider: Decider, made: Made, kept: Mapping[str, str], raised: Raised | None) -> Made:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxq.backend import Format
 from onnxq.console.terminal import counts, plural
 from onnxq.errors import BackendError
-from onnxq.graph.traverse import all_nodes
+from onnxq.graph.traverse import all_nodes, full_type
 from onnxq.integer_operators import PACKED, QUANTIZERS, WHILE_RUNNING, is_in_integers
 from onnxq.plan import Plan
 from onnxq.quantized import Quantized
@@ -94,7 +94,7 @@ def _unread(nodes: Sequence[ir.Node], target: str) -> BackendError:
     left = [node for node in nodes if _is_quantizer(node)]
     if not left:
         return BackendError("the model carries no quantizers", hint="Use 'onnxq quantize' for a float model")
-    found = counts([f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in left])
+    found = counts(map(full_type, left))
     known = (do for node in left for start, do in _INSTEAD.items() if node.domain.startswith(start))
     do = next(known, f"Export it with those, or quantize the float model for {target}")
     return BackendError(f"the model quantizes with {found}, which deploy cannot take over: {_READ}", hint=do)

@@ -174,23 +174,22 @@ class Session:
             arrays = {name: np.asarray(array) for name, array in feeds.items()}
             values = self._run_raw(names, arrays) if self._any_raw else self._session.run(names or None, arrays)
         except Exception as error:
-            raise ExecutionError(first_line(error), hint=self._about(feeds)) from error
+            raise ExecutionError(first_line(error), hint=self._about(feeds, str(error))) from error
         return dict(zip(names, values, strict=bool(names)))
 
-    def _about(self, feeds: Mapping[str, NDArray[Any]]) -> str:
+    def _about(self, feeds: Mapping[str, NDArray[Any]], message: str) -> str:
         """What to do about feeds that the model does not run on."""
+        hint = "Check the names, types and shapes of the inputs"
         for info in self.inputs:
             shape = np.shape(feeds.get(info.name, ()))
-            if info.shape is None or not len(info.shape) == len(shape) == _PICTURE:
-                continue
-            free = [size for dim, size in zip(info.shape[1:], shape[1:], strict=True) if not isinstance(dim, int)]
-            if any(size % _HALVED for size in free):
-                is_now = f"Input {info.name!r} is {'x'.join(map(str, shape))}"
+            sides = _sides(info.shape) if len(shape) == _PICTURE and " while running " in message else ()
+            if any(shape[axis] % _HALVED for axis in sides):
+                is_now = f"{info.name!r} is {'x'.join(map(str, shape))}"
                 return (
-                    f"{is_now}: a model that halves pictures takes only sides that are multiples of {_HALVED}, say, "
-                    "which --image-resize HxW gives those of a folder"
+                    f"{hint}: {is_now}, and a model that halves pictures takes only sides that are multiples of "
+                    f"{_HALVED}, say, which --image-resize HxW gives those of a folder"
                 )
-        return "Check the names, types and shapes of the inputs"
+        return hint
 
     def _run_raw(self, names: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[Any]:
         """Run with inputs or outputs that NumPy arrays cannot carry in and out."""
@@ -292,6 +291,16 @@ def _register(options: Any, library: str | os.PathLike[str]) -> None:
             f"custom-op library {str(path)!r} cannot be loaded ({first_line(error)})",
             hint="It must be built for this onnxruntime and export RegisterCustomOps",
         ) from error
+
+
+def _sides(shape: tuple[int | str | None, ...] | None) -> tuple[int, ...]:
+    """The axes of a picture's free height and width; none of what is no picture."""
+    if shape is None or len(shape) != _PICTURE:
+        return ()
+    for colours, *sides in ((1, 2, 3), (3, 1, 2)):
+        if shape[colours] in (1, 3) and not any(isinstance(shape[axis], int) for axis in sides):
+            return tuple(sides)
+    return ()
 
 
 def _info(value: Any) -> InputInfo:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from onnxq.backend import Backend, OpRule
+from onnxq.graph.traverse import full_type
 from onnxq.graph.values import is_constant
 
 __all__ = ["activations_read", "positions", "row"]
@@ -19,7 +20,7 @@ def row(backend: Backend, node: ir.Node) -> OpRule | None:
     """
     rules = backend.rules
     if node.domain != "":
-        return rules.get(f"{node.domain}::{node.op_type}")
+        return rules.get(full_type(node))
     if node.inputs and is_constant(node.inputs[0]) and f"{node.op_type}:constant" in rules:
         return rules[f"{node.op_type}:constant"]
     return rules.get(node.op_type)

@@ -21,7 +21,7 @@ _DOMAIN = "com.microsoft"
 _MASKED = -10000.0
 """What hides a score where a node does not say it."""
 _TANH = (2 / np.pi) ** 0.5
-_INT64 = ir.DataType.INT64
+_INT64, _BOOL = ir.DataType.INT64, ir.DataType.BOOL
 _LAST = ir.AttrInt64("axis", -1)
 
 
@@ -78,10 +78,9 @@ def _skip_rms_normalization(chain: Chain) -> ir.Value:
 
 def _skipped(chain: Chain, bias: int) -> ir.Value:
     """The sum that is normalized, which may be an output of the node."""
-    skip, added = chain.input(1), chain.input(bias)
+    skip = chain.input(1)
     assert skip is not None
-    total = chain.put("Add", chain.x, skip)
-    total = total if added is None else chain.put("Add", total, added)
+    total = chain.put("Add", _with_bias(chain, bias), skip)
     if _is_read(chain.node, 3):
         rename_output(total, chain.node.outputs[3])
     return total
@@ -164,6 +163,9 @@ def _is_plain_multi_head(node: ir.Node) -> bool:
         return False
     if any(_is_read(node, index) for index in range(1, len(node.outputs))):
         return False
+    lengths = [x.shape[1] for x in operands[:2] if x is not None and x.shape is not None and len(x.shape) == 3]
+    if node.attributes.get_int("unidirectional", 0) and not (len(lengths) > 1 and _same(*lengths)):
+        return False  # how rows and columns are counted against each other is not said
     heads = node.attributes.get_int("num_heads", 0)
     sizes = [x.shape[-1] for x in operands if x is not None and x.shape is not None and len(x.shape) == 3]
     if not heads or len(sizes) < 3 or any(not isinstance(size, int) or size % heads for size in sizes):
@@ -203,21 +205,19 @@ def _heads(chain: Chain, parts: list[ir.Value], sizes: list[int], inputs: tuple[
     heads = attributes.get_int("num_heads", 0)
     hidden = attributes.get_float("mask_filter_value", _MASKED)
     scale = attributes.get_float("scale", 0.0) or (sizes[0] // heads) ** -0.5
-    scaled = chain.put("Mul", parts[0], number(scale))
-    query, key, value = (
-        by_head(chain, part, heads, size // heads)
-        for part, size in zip((scaled, parts[1], parts[2]), sizes, strict=True)
-    )
+    query, key, value = (by_head(chain, part, heads, size // heads) for part, size in zip(parts, sizes, strict=True))
     scores = chain.put("MatMul", query, chain.put("Transpose", key, perm=ir.AttrInt64s("perm", (0, 1, 3, 2))))
+    scores = chain.put("Mul", scores, number(scale))  # here, as exporters have it: in front it would be folded away
     if mask is not None:
         assert mask.shape is not None
-        kept = chain.put("Cast", mask, to=ir.AttrInt64("to", ir.DataType.FLOAT.value))
         if len(mask.shape) == 1:
-            columns = chain.put("Cast", count(chain, key, 0), to=ir.AttrInt64("to", ir.DataType.FLOAT.value))
-            seen = chain.put("Less", columns, chain.put("Unsqueeze", kept, chain.integers(1)), dtype=ir.DataType.BOOL)
-            lost = chain.put("Where", seen, number(0.0), number(hidden))
+            ends = chain.put("Cast", mask, dtype=_INT64, to=ir.AttrInt64("to", _INT64.value))
+            ends = chain.put("Unsqueeze", ends, chain.integers(1), dtype=_INT64)
+            seen = chain.put("Less", count(chain, key, 0), ends, dtype=_BOOL)
         else:
-            lost = chain.put("Mul", chain.put("Sub", number(1.0), kept), number(hidden))
+            nothing = chain.constant("nothing", np.asarray(0, np.int32))
+            seen = chain.put("Greater", mask, nothing, dtype=_BOOL)
+        lost = chain.put("Where", seen, number(0.0), number(hidden))
         axes = (1,) if len(mask.shape) == 3 else (1, 2)
         scores = chain.put("Add", scores, chain.put("Unsqueeze", lost, chain.integers(*axes)))
     if attributes.get_int("unidirectional", 0):
@@ -248,7 +248,13 @@ def _is_plain_mask(mask: ir.Value | None, x: ir.Value | None) -> bool:
     if mask.shape is None or mask.dtype is not ir.DataType.INT32:
         return False
     batch = x.shape[0] if x is not None and x.shape is not None else None
-    return len(mask.shape) in (2, 3) or (len(mask.shape) == 1 and (mask.shape[0] == batch or _is_count(mask)))
+    return len(mask.shape) in (2, 3) or (len(mask.shape) == 1 and (_same(mask.shape[0], batch) or _is_count(mask)))
+
+
+def _same(size: int | ir.SymbolicDim, other: int | ir.SymbolicDim | None) -> bool:
+    """Whether two sizes are the same number or name: two that are unknown need not be equal."""
+    known = isinstance(size, int) or (size.value is not None)
+    return known and size == other
 
 
 def _is_count(mask: ir.Value) -> bool:
@@ -264,7 +270,7 @@ def _is_plain_product(node: ir.Node) -> bool:
     attributes = node.attributes
     if any(attributes.get_int(name, 0) for name in ("transBatchA", "transBatchB")):
         return False
-    turned = [x for x, name in zip(node.inputs, ("transA", "transB"), strict=True) if attributes.get_int(name, 0)]
+    turned = [_input(node, at) for at, name in enumerate(("transA", "transB")) if attributes.get_int(name, 0)]
     return all(x is not None and x.shape is not None and len(x.shape) > 1 for x in turned)
 
 

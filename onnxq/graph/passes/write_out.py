@@ -24,11 +24,11 @@ from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes, full_type
 from onnxq.graph.values import constant_array, remove_nodes, rename_output
 
-__all__ = ["COMPOSITE", "NEWEST", "can_be_written", "has_any", "write", "write_out"]
+__all__ = ["COMPOSITE", "NEWEST", "OPSET_OF_FUSED", "can_be_written", "has_any", "write", "write_out"]
 
 _EACH_CHANNEL = 21
 """Opset from which on a GroupNormalization has factors for each channel, not for each group."""
-_OF_FUSED = 17
+OPSET_OF_FUSED = 17
 """Opset that has all that fused operators consist of, LayerNormalization among it."""
 _CHAINS = ("GroupNormalization", "Swish")
 """Operators for which targets have no kernel of their own, but such for their parts."""
@@ -71,7 +71,7 @@ def has_any(model: ir.Model, operators: Collection[str]) -> bool:
 def can_be_written(node: ir.Node, opset: int) -> bool:
     """Whether an operator of an opset can be written as older ones here."""
     op, made = full_type(node), node.outputs[0]
-    if op not in _WRITERS or (op in FUSED and opset < _OF_FUSED):
+    if op not in _WRITERS or (op in FUSED and opset < OPSET_OF_FUSED):
         return False
     if not node.inputs or node.inputs[0] is None or made.dtype is not ir.DataType.FLOAT:
         return False
