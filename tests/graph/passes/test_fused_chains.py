@@ -154,7 +154,10 @@ MASK = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0]], np.int32)
     [
         (None, False, {}),
         (MASK, False, {}),
+        (MASK * 2 - 1, False, {"mask_filter_value": -2.0}),
+        (MASK, False, {"mask_filter_value": -3.0, "unidirectional": 1}),
         (np.array([3, 5], np.int32), False, {}),
+        (np.array([3, 5], np.int32), False, {"unidirectional": 1}),
         (np.stack([MASK.T[:, :1].repeat(ROWS, 1) | np.eye(ROWS, dtype=np.int32)] * 2), True, {}),
         (None, True, {"scale": 0.2}),
         (MASK, False, {"unidirectional": 1, "mask_filter_value": -5e3}),
@@ -202,6 +205,33 @@ def test_products(attributes: dict[str, Any]) -> None:
     )
     feeds = {"x": X, "z": z}
     check(one("FusedMatMul", feeds, ["x", "z"], {}, **attributes), feeds)
+
+
+@pytest.mark.parametrize(("longer", "left"), [(0, False), (2, True)])
+def test_what_comes_later_is_hidden_where_there_are_as_many_keys_as_queries(longer: int, left: bool) -> None:
+    feeds: dict[str, NDArray[Any]] = {"x": X, "k": random(BATCH, ROWS + longer, SIZE, seed=2)}
+    feeds["v"] = random(BATCH, ROWS + longer, SIZE, seed=3)
+    model = one("MultiHeadAttention", feeds, ["x", "k", "v"], {}, num_heads=HEADS, unidirectional=1)
+    if left:
+        assert ops(apply(written, model, feeds)[0]) == ["MultiHeadAttention"]
+    else:
+        check(model, feeds, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("op", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
+def test_a_normalization_that_does_not_say_its_epsilon(op: str) -> None:
+    feeds = {"x": X * 1e-6, "s": random(BATCH, ROWS, SIZE, seed=3) * np.float32(1e-6)}
+    check(one(op, feeds, ["x", "s", "g"], {"g": random(SIZE, seed=4)}), feeds, tolerance=1e-4)
+
+
+def test_two_axes_without_a_name_are_not_taken_as_equal() -> None:
+    """A mask of one axis with twice as many numbers as samples has both ends of each."""
+    constants = {"w": random(SIZE, 3 * SIZE), "b": random(3 * SIZE)}
+    feeds = {"x": X, "m": np.array([3, 5, 0, 1], np.int32)}
+    model = one("Attention", feeds, ["x", "w", "b", "m"], constants, num_heads=HEADS)
+    for info in model.graph.input:
+        info.type.tensor_type.shape.dim[0].Clear()
+    assert ops(apply(written, model, feeds)[0]) == ["Attention"]
 
 
 def test_what_is_left() -> None:
