@@ -211,12 +211,13 @@ def _heads(chain: Chain, parts: list[ir.Value], sizes: list[int], inputs: tuple[
     scores = chain.put("MatMul", query, chain.put("Transpose", key, perm=ir.AttrInt64s("perm", (0, 1, 3, 2))))
     if mask is not None:
         assert mask.shape is not None
-        kept = chain.put("Cast", mask, to=ir.AttrInt64("to", ir.DataType.FLOAT.value))
-        if len(mask.shape) == 1:
-            columns = chain.put("Cast", count(chain, key, 0), to=ir.AttrInt64("to", ir.DataType.FLOAT.value))
-            seen = chain.put("Less", columns, chain.put("Unsqueeze", kept, chain.integers(1)), dtype=ir.DataType.BOOL)
+        if len(mask.shape) == 1:  # compared as integers: quantized, a length would be another
+            lengths = chain.put("Cast", mask, dtype=_INT64, to=ir.AttrInt64("to", _INT64.value))
+            lengths = chain.put("Unsqueeze", lengths, chain.integers(1), dtype=_INT64)
+            seen = chain.put("Less", count(chain, key, 0), lengths, dtype=ir.DataType.BOOL)
             lost = chain.put("Where", seen, number(0.0), number(hidden))
         else:
+            kept = chain.put("Cast", mask, to=ir.AttrInt64("to", ir.DataType.FLOAT.value))
             lost = chain.put("Mul", chain.put("Sub", number(1.0), kept), number(hidden))
         axes = (1,) if len(mask.shape) == 3 else (1, 2)
         scores = chain.put("Add", scores, chain.put("Unsqueeze", lost, chain.integers(*axes)))

@@ -177,6 +177,8 @@ def test_attention(
     made = check(model, feeds, tolerance=1e-4)
     products = [node for node in made.graph if node.op_type == "MatMul"]
     assert sum(bool(p.inputs[1] is not None and p.inputs[1].is_initializer()) for p in products) == 3
+    compared = [value for node in made.graph if node.op_type == "Less" for value in node.inputs if value is not None]
+    assert all(value.dtype is ir.DataType.INT64 for value in compared), "lengths that 8 bits would change"
 
 
 @pytest.mark.parametrize("bias", [False, True])
