@@ -257,7 +257,7 @@ BACKEND = Backend(
         ("Conv", "Sigmoid"): 1.5,
         ("Conv", "Tanh"): 2.0,
     },
-    has_whole=NEWEST | {"com.microsoft::EmbedLayerNormalization"},
+    has_whole=NEWEST | {"com.microsoft::EmbedLayerNormalization", "com.microsoft::MultiHeadAttention"},
     runtime_operators=True,
     stores_weights=True,
     stored_because={"LSTM": _LSTM},

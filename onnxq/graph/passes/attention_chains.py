@@ -24,6 +24,7 @@ __all__ = [
     "is_plain_attention",
     "is_plain_normalization",
     "is_plain_rotation",
+    "present",
     "rms",
     "rms_normalization",
     "rotary_embedding",
@@ -128,7 +129,7 @@ def attention(chain: Chain) -> ir.Value:
     if past_key is not None and past_value is not None:
         rows = ir.AttrInt64("axis", 2)
         key, value = chain.put("Concat", past_key, key, axis=rows), chain.put("Concat", past_value, value, axis=rows)
-    key, value = _present(chain, 1, key), _present(chain, 2, value)
+    key, value = present(chain, 1, key), present(chain, 2, value)
     bias = _bias(chain, query, key, past_key)
     if 1 < shared < heads:
         key, value = _repeated(chain, key, heads, shared, size), _repeated(chain, value, heads, shared, width)
@@ -194,7 +195,7 @@ def by_head(chain: Chain, x: ir.Value, heads: int, size: int) -> ir.Value:
     return chain.put("Transpose", apart, perm=ir.AttrInt64s("perm", (0, 2, 1, 3)))
 
 
-def _present(chain: Chain, index: int, made: ir.Value) -> ir.Value:
+def present(chain: Chain, index: int, made: ir.Value) -> ir.Value:
     """Keys or values with those of before, which may be an output of the node."""
     output = chain.node.outputs[index] if index < len(chain.node.outputs) else None
     if output is None or not (output.uses() or output.is_graph_output()):

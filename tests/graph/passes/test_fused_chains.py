@@ -195,6 +195,63 @@ def test_attention_of_three_tensors(*, bias: bool, mask: bool, added: bool) -> N
     check(one("MultiHeadAttention", feeds, inputs, constants, num_heads=HEADS), feeds, tolerance=1e-4)
 
 
+@pytest.mark.parametrize("rows", [1, ROWS])
+@pytest.mark.parametrize("free", [(), ("x", "m", "p")])
+@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize("past", [0, 4, None])
+def test_attention_that_keeps_keys_and_values(
+    free: tuple[str, ...], past: int | None, rows: int, *, mask: bool
+) -> None:
+    """The first run has a past of no rows, or none at all; others often one new row."""
+    x = random(BATCH, rows, SIZE, seed=1)
+    feeds: dict[str, NDArray[Any]] = {"x": x}
+    if mask:
+        feeds["m"] = np.ones((BATCH, rows + (past or 0)), np.int32)
+        feeds["m"][0, : (past or 0) // 2] = 0
+    if past is not None:
+        feeds["p"] = random(2, BATCH, HEADS, past, SIZE // HEADS, seed=3)
+    constants = {"w": random(SIZE, 3 * SIZE, seed=8), "b": random(3 * SIZE, seed=9)}
+    inputs = ["x", "w", "b", "m" if mask else "", "p" if past is not None else ""]
+    model = one("Attention", feeds, inputs, constants, ("y", "n"), free, (3, 5), num_heads=HEADS, unidirectional=1)
+    for value in model.graph.input:
+        if value.name in free:  # rows of a past and of a mask are others
+            for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+                if value.name == "p" and axis < 4:
+                    dim.dim_param = ("2", "batch", "heads", "before")[axis]
+                elif value.name == "m" and axis == 1:
+                    dim.dim_param = "total"
+    check(model, feeds, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, ROWS])
+@pytest.mark.parametrize("past", [0, 4, None])
+@pytest.mark.parametrize("attributes", [{}, {"unidirectional": 1}])
+@pytest.mark.parametrize("added", [False, True])
+def test_heads_that_keep_keys_and_values(
+    attributes: dict[str, Any], past: int | None, rows: int, *, added: bool
+) -> None:
+    x, k, v = (random(BATCH, rows, SIZE, seed=seed) for seed in (1, 2, 3))
+    feeds: dict[str, NDArray[Any]] = {"x": x, "k": k, "v": v}
+    if past is not None:
+        feeds["pk"], feeds["pv"] = (random(BATCH, HEADS, past, SIZE // HEADS, seed=seed) for seed in (4, 5))
+    if added:
+        feeds["a"] = random(1, HEADS, rows, rows + (past or 0), seed=10)
+    inputs = ["x", "k", "v", "b", "", "a" if added else "", *(("pk", "pv") if past is not None else ())]
+    constants = {"b": random(3 * SIZE, seed=9)}
+    outputs = ("y", "nk", "nv")
+    model = one("MultiHeadAttention", feeds, inputs, constants, outputs, ranks=(3, 4, 4), num_heads=HEADS, **attributes)
+    check(model, feeds, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_heads_whose_keys_and_values_were_kept(*, bias: bool) -> None:
+    """As in the second half of a model with an encoder: nothing is added to them any more."""
+    feeds = {"x": X, "k": random(BATCH, HEADS, 7, SIZE // HEADS, seed=2), "v": random(BATCH, HEADS, 7, 4, seed=3)}
+    constants = {"b": random(3 * SIZE, seed=9)} if bias else {}
+    model = one("MultiHeadAttention", feeds, ["x", "k", "v", "b" if bias else ""], constants, num_heads=HEADS)
+    check(model, feeds, tolerance=1e-4)
+
+
 @pytest.mark.parametrize("attributes", [{}, {"alpha": 0.3}, {"transB": 1, "alpha": 2.0}, {"transA": 1}])
 def test_products(attributes: dict[str, Any]) -> None:
     z = (
@@ -207,15 +264,12 @@ def test_products(attributes: dict[str, Any]) -> None:
 
 
 def test_what_is_left() -> None:
-    """Masks with both ends of each sample, weights that are not constant, a past."""
+    """Masks with both ends of each sample, weights that are not constant."""
     constants = {"w": random(SIZE, 3 * SIZE), "b": random(3 * SIZE)}
     ends = {"x": X, "m": np.array([3, 5, 0, 1], np.int32)}
-    past = {"x": X, "p": random(2, BATCH, HEADS, 4, SIZE // HEADS)}
-    for feeds, inputs, outputs, stored in (
-        (ends, ["x", "w", "b", "m"], ("y",), constants),
-        ({"x": X, **constants}, ["x", "w", "b"], ("y",), {}),
-        (past, ["x", "w", "b", "", "p"], ("y", "present"), constants),
+    for feeds, inputs, stored in (
+        (ends, ["x", "w", "b", "m"], constants),
+        ({"x": X, **constants}, ["x", "w", "b"], {}),
     ):
-        proto = one("Attention", feeds, inputs, stored, outputs, ranks=(3, 5), num_heads=HEADS)
-        made, notes = apply(written, proto, feeds)
+        made, notes = apply(written, one("Attention", feeds, inputs, stored, num_heads=HEADS), feeds)
         assert ops(made) == ["Attention"] and not notes
