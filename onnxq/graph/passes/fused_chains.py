@@ -17,7 +17,9 @@ from onnxq.graph.passes.fused_heads import (
     attention,
     is_plain_attention,
     is_plain_multi_head,
+    is_plain_rotation,
     multi_head_attention,
+    rotary_embedding,
 )
 from onnxq.graph.values import rename_output
 
@@ -162,6 +164,7 @@ _KNOWN: Mapping[str, tuple[Callable[[Chain], ir.Value], Callable[[ir.Node], bool
     "Gelu": (_gelu, _always),
     "MultiHeadAttention": (multi_head_attention, is_plain_multi_head),
     "QuickGelu": (_quick_gelu, _always),
+    "RotaryEmbedding": (rotary_embedding, is_plain_rotation),
     "SkipLayerNormalization": (_skip_layer_normalization, _is_plain_skip),
     "SkipSimplifiedLayerNormalization": (_skip_rms_normalization, _is_plain_skip),
 }

@@ -1,4 +1,4 @@
-"""Attention and MultiHeadAttention of onnxruntime's own, written as exporters write them.
+"""Attention, MultiHeadAttention and RotaryEmbedding of onnxruntime's own, written as exporters write them.
 
 Formulas as for :mod:`onnxq.graph.passes.fused_chains`. What they keep for the next run (keys and values, with those of
 the runs before in front) is theirs to the bit.
@@ -12,11 +12,18 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.graph.passes.attention_chains import by_head, causal, count, present
+from onnxq.graph.passes.attention_chains import by_head, causal, count, present, rotated
 from onnxq.graph.passes.chain import Chain, input_of, is_read
 from onnxq.graph.values import constant_array, rename_output
 
-__all__ = ["attention", "is_plain_attention", "is_plain_multi_head", "multi_head_attention"]
+__all__ = [
+    "attention",
+    "is_plain_attention",
+    "is_plain_multi_head",
+    "is_plain_rotation",
+    "multi_head_attention",
+    "rotary_embedding",
+]
 
 _MASKED = -10000.0
 """What hides a score where a node does not say it."""
@@ -143,6 +150,51 @@ def multi_head_attention(chain: Chain) -> ir.Value:
     key, value = _with_past(chain, given)
     key, value = present(chain, 1, key), present(chain, 2, value)
     return _attended(chain, given, key, value, (4, 5), width)
+
+
+def is_plain_rotation(node: ir.Node) -> bool:
+    """Whether a RotaryEmbedding has one row of angles for each of its rows, and heads of known size."""
+    positions, attributes = input_of(node, 1), node.attributes
+    if attributes.get_int("is_packed_batching", 0) or attributes.get_float("scale", 1.0) != 1.0:
+        return False
+    ranked = positions is not None and positions.shape is not None and len(positions.shape) in (1, 2)
+    return ranked and _turned_heads(node) is not None
+
+
+def rotary_embedding(chain: Chain) -> ir.Value:
+    """As that of opset 23, with places of each sample, or the place of the first row of all."""
+    found, positions, cos, sin = _turned_heads(chain.node), chain.input(1), chain.input(2), chain.input(3)
+    assert found is not None and positions is not None and positions.shape is not None
+    assert cos is not None and sin is not None and chain.x.shape is not None
+    first = ir.AttrInt64("axis", 0)
+    if len(positions.shape) == 1:
+        at = len(chain.x.shape) - 2
+        rows = chain.put(
+            "Shape", chain.x, dtype=_INT64, start=ir.AttrInt64("start", at), end=ir.AttrInt64("end", at + 1)
+        )
+        zero, one = (chain.constant("step", np.asarray(n, np.int64)) for n in (0, 1))
+        places = chain.put("Range", zero, chain.put("Squeeze", rows, dtype=_INT64), one, dtype=_INT64)
+        positions = chain.put(
+            "Unsqueeze", chain.put("Add", places, positions, dtype=_INT64), chain.integers(0), dtype=_INT64
+        )
+    angles = [chain.put("Gather", table, positions, axis=first) for table in (cos, sin)]
+    return rotated(chain, angles, *found)
+
+
+def _turned_heads(node: ir.Node) -> tuple[int, int] | None:
+    """Number and size of the heads of a RotaryEmbedding, where known; the number counts for an input of three axes."""
+    x, table = input_of(node, 0), input_of(node, 2)
+    if x is None or x.shape is None or table is None or table.shape is None or len(table.shape) != 2:
+        return None
+    width, columns = x.shape[-1], table.shape[1]
+    heads = node.attributes.get_int("num_heads", 0)
+    if not isinstance(width, int) or not isinstance(columns, int) or len(x.shape) not in (_FLAT, _BY_HEAD):
+        return None
+    if len(x.shape) == _BY_HEAD:
+        return heads, width
+    part = node.attributes.get_int("rotary_embedding_dim", 0) > 0
+    size = (width // heads if heads else 0) if part else 2 * columns
+    return (width // size, size) if size and width % size == 0 else None
 
 
 def _scaled(chain: Chain, x: ir.Value, size: int) -> ir.Value:

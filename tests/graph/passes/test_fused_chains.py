@@ -263,6 +263,24 @@ def test_products(attributes: dict[str, Any]) -> None:
     check(one("FusedMatMul", feeds, ["x", "z"], {}, **attributes), feeds)
 
 
+@pytest.mark.parametrize("by_head", [False, True])
+@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize("attributes", [{}, {"interleaved": 1}, {"rotary_embedding_dim": 4, "num_heads": HEADS}])
+@pytest.mark.parametrize("free", [(), ("x", "at")])
+def test_turned_heads(attributes: dict[str, Any], free: tuple[str, ...], *, each: bool, by_head: bool) -> None:
+    """Places of each sample, or that of the first row."""
+    size, rng = 8, np.random.default_rng(0)
+    shape = (BATCH, HEADS, ROWS, size) if by_head else (BATCH, ROWS, HEADS * size)
+    at = rng.integers(0, 20, (BATCH, ROWS)) if each else np.array([3])
+    feeds: dict[str, NDArray[Any]] = {"x": random(*shape, seed=1), "at": at}
+    tables = {
+        name: random(20, attributes.get("rotary_embedding_dim", size) // 2, seed=k) for k, name in enumerate("cs")
+    }
+    free = tuple(name for name in free if not (by_head and name == "x") and (each or name == "x"))
+    model = one("RotaryEmbedding", feeds, ["x", "at", "c", "s"], tables, free=free, ranks=(len(shape),), **attributes)
+    check(model, feeds)
+
+
 def test_what_is_left() -> None:
     """Masks with both ends of each sample, weights that are not constant."""
     constants = {"w": random(SIZE, 3 * SIZE), "b": random(3 * SIZE)}
