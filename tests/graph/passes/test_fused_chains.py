@@ -243,6 +243,22 @@ def test_heads_that_keep_keys_and_values(
     check(model, feeds, tolerance=1e-4)
 
 
+@pytest.mark.parametrize("names", [("rows", "total"), (None, None)])
+def test_masks_over_keys_of_before(names: tuple[str | None, str | None]) -> None:
+    x, k, v = (random(BATCH, 2, SIZE, seed=seed) for seed in (1, 2, 3))
+    feeds: dict[str, NDArray[Any]] = {"x": x, "k": k, "v": v, "m": np.ones((BATCH, 6), np.int32)}
+    feeds["pk"], feeds["pv"] = (random(BATCH, HEADS, 4, SIZE // HEADS, seed=seed) for seed in (4, 5))
+    feeds["m"][0, :3] = 0
+    inputs, outputs = ["x", "k", "v", "", "m", "", "pk", "pv"], ("y", "nk", "nv")
+    model = one("MultiHeadAttention", feeds, inputs, {}, outputs, ranks=(3, 4, 4), num_heads=HEADS)
+    for value in model.graph.input:
+        dim = value.type.tensor_type.shape.dim[1]
+        if value.name in ("k", "v", "m"):
+            dim.Clear()
+            dim.dim_param = names[value.name == "m"] or ""
+    check(model, feeds, tolerance=1e-4)
+
+
 @pytest.mark.parametrize("bias", [False, True])
 def test_heads_whose_keys_and_values_were_kept(*, bias: bool) -> None:
     """As in the second half of a model with an encoder: nothing is added to them any more."""
