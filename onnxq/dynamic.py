@@ -22,7 +22,7 @@ import onnx_ir as ir
 from onnxq.backend import Backend, Kind
 from onnxq.calibration.weights import weight_range
 from onnxq.console.progress import Reporter, Silent
-from onnxq.dynamic_layers import layers_to_quantize
+from onnxq.dynamic_layers import layers_to_quantize, whole_attention
 from onnxq.errors import OutputError
 from onnxq.graph.files.save import save
 from onnxq.graph.shapes import forget_shapes
@@ -113,7 +113,7 @@ def rewrite(
     spare(output, model=model, data=data)
     prepared = Prepared(model, options)
     spare(output, model=prepared.model)
-    float_model = prepared.at_opset(backend_named(HOME), options.opset)
+    float_model = prepared.at_opset(backend_named(HOME), options.opset, whole_attention(prepared.model))
     kept, there = samples_to_judge(prepared.model, data, options, image, reporter)
     table = _table(per_channel=per_channel, reduce_range=reduce_range)
     made = _made(float_model, table, options, reporter)

@@ -169,9 +169,15 @@ class Prepared:
             refuse(model)
         return Fitted(model, notes)
 
-    def at_opset(self, target: Backend, wanted: int | None) -> ir.Model:
-        """The model of :meth:`base` at an opset; what is done to it is added to the notes."""
-        base, written = self._written_out(target.lacks_whole)
+    def at_opset(self, target: Backend, wanted: int | None, whole: frozenset[str] = frozenset()) -> ir.Model:
+        """The model of :meth:`base` at an opset; what is done to it is added to the notes.
+
+        Args:
+            target: see :meth:`base`.
+            wanted: the opset.
+            whole: more operators that are not written out.
+        """
+        base, written = self._written_out(target.lacks_whole - whole)
         model, notes = self.raised(base, base.opset_imports.get("", 0), wanted)
         self.notes += [*written, *notes]
         return model

@@ -257,7 +257,8 @@ BACKEND = Backend(
         ("Conv", "Sigmoid"): 1.5,
         ("Conv", "Tanh"): 2.0,
     },
-    has_whole=NEWEST | {"com.microsoft::EmbedLayerNormalization"},
+    has_whole=NEWEST
+    | {f"com.microsoft::{op}" for op in ("EmbedLayerNormalization", "MultiHeadAttention", "RotaryEmbedding")},
     runtime_operators=True,
     stores_weights=True,
     stored_because={"LSTM": _LSTM},

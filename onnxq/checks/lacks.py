@@ -8,14 +8,19 @@ from onnxq.backend import Backend
 from onnxq.checks.findings import Finding
 from onnxq.checks.nodes import warn_of_nodes
 from onnxq.graph.passes.fused_chains import FUSED
-from onnxq.graph.traverse import full_type
+from onnxq.graph.traverse import all_nodes, describe, full_type
 from onnxq.options import Options
 
 __all__ = ["lacks"]
 
-_RUNTIME_DOMAINS = ("com.microsoft", "com.microsoft.nchwc")
+_OWN, _BLOCKED = "com.microsoft", "com.microsoft.nchwc"
 _EXPORTED = "Give the model as it was exported, before onnxruntime's optimizer fused its operators"
 _CUT = "Cut the model there, or export it without"
+_BLOCKS = (
+    "onnxruntime's optimizer laid channels out in blocks, for the processor that it ran on: no integer kernel reads "
+    "them, and no other runtime"
+)
+_BLOCKS_HINT = "Give the model as it was exported, or optimized at level ORT_ENABLE_EXTENDED at most"
 
 
 def lacks(model: ir.Model, target: Backend, options: Options) -> list[Finding]:
@@ -28,7 +33,7 @@ def lacks(model: ir.Model, target: Backend, options: Options) -> list[Finding]:
     """
 
     def said(node: ir.Node) -> tuple[str, str] | None:
-        if node.domain not in _RUNTIME_DOMAINS:
+        if node.domain != _OWN:
             return None
         return (
             f"{full_type(node)} is an operator of onnxruntime's own, which {target.name} has not",
@@ -36,4 +41,9 @@ def lacks(model: ir.Model, target: Backend, options: Options) -> list[Finding]:
         )
 
     own = [] if target.runtime_operators else warn_of_nodes(model, said)
-    return own + (target.lacks(model, options) if target.lacks is not None else [])
+    blocked = [describe(node) for node in all_nodes(model) if node.domain == _BLOCKED]
+    if blocked:
+        more = f" and {len(blocked) - 1} more" if len(blocked) > 1 else ""
+        own.append(Finding("warning", f"{blocked[0]}{more}", _BLOCKS, _BLOCKS_HINT))
+    of_target = target.lacks(model, options) if target.lacks is not None else []
+    return own + [finding for finding in of_target if finding.where not in blocked]

@@ -17,9 +17,11 @@ from onnxq.ort.session import Session
 
 __all__ = ["infer_foreign"]
 
+_STANDARD = frozenset({"", "ai.onnx.ml"})
+
 
 def infer_foreign(model: ir.Model, custom_op_library: str | os.PathLike[str] | None = None) -> list[Note]:
-    """Gives tensors, whose type onnx could not find, the type and shape that onnxruntime finds.
+    """Gives tensors, whose type or shape onnx could not find, the type and shape that onnxruntime finds.
 
     Args:
         model: changed in place. Shapes must be inferred as far as onnx can, names unique over the model.
@@ -30,7 +32,7 @@ def infer_foreign(model: ir.Model, custom_op_library: str | os.PathLike[str] | N
     """
     notes: list[Note] = []
     for graph in all_graphs(model):
-        missing = [v for node in graph for v in node.outputs if v.name and v.type is None]
+        missing = [v for node in graph for v in node.outputs if v.name and (v.type is None or _is_bare(node, v))]
         shown = _showing(model, graph, missing) if missing else None
         if shown is None:
             continue
@@ -38,9 +40,14 @@ def infer_foreign(model: ir.Model, custom_op_library: str | os.PathLike[str] | N
             session = Session(shown, optimize=False, custom_op_library=custom_op_library, prepack=False)
         except OnnxqError:
             continue  # an operator that it does not know either: named as soon as the model has to run
-        named = _name(missing, session)
-        notes += [Note("foreign", "", f"types of {named} tensors taken from onnxruntime"), *infer_shapes(model)]
+        if named := _name(missing, session):
+            notes += [Note("foreign", "", f"types of {named} tensors taken from onnxruntime"), *infer_shapes(model)]
     return notes
+
+
+def _is_bare(node: ir.Node, value: ir.Value) -> bool:
+    """Whether a type is written beside what an operator of another domain makes, but no shape."""
+    return node.domain not in _STANDARD and value.shape is None and isinstance(value.type, ir.TensorType)
 
 
 def _name(missing: Sequence[ir.Value], session: Session) -> int:
@@ -49,7 +56,7 @@ def _name(missing: Sequence[ir.Value], session: Session) -> int:
     named = 0
     for value in missing:
         info = found.get(value.name or "")
-        if info is not None and info.dtype.kind in "fiub":
+        if info is not None and info.dtype.kind in "fiub" and (value.type is None or info.shape):
             value.type = ir.TensorType(ir.DataType.from_numpy(info.dtype))
             value.shape = ir.Shape(info.shape) if info.shape else value.shape
             named += 1

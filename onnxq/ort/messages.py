@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import onnx
+
 from onnxq.errors import ExecutionError
 from onnxq.graph.unknown_operator import unknown_operator
 
@@ -36,6 +38,9 @@ def load_error(error: Exception, where: str) -> ExecutionError:
     hint = LOOK
     if "IR version" in text or "Current official support for domain" in text:
         hint = "Use a newer onnxruntime, or export the model again with an older opset"
+    absent = re.search(r"Could not find an implementation for (\w+)\(\d+\)", text)
+    if absent and not onnx.defs.has(absent.group(1)):
+        hint = "Give the model as it was exported, before onnxruntime's optimizer fused its operators for a GPU"
     return ExecutionError(f"onnxruntime cannot load the model ({text})", where=where, hint=hint)
 
 

@@ -137,3 +137,41 @@ def test_patterns_still_name_what_was_written_out(pattern: str) -> None:
     options = onnxq.Options(placement="all", exclude=(pattern,))
     q = onnxq.quantize(model, feeds, options=options)
     assert Counter(op for op in q.plan.quantized.values() if op == "MatMul") == {"MatMul": 3}
+
+
+def kept() -> onnx.ModelProto:
+    """Two attentions that give their keys and values for the next run."""
+    free, last = f"float[1, {HEADS}, past, {SIZE // HEADS}]", f"float[1, {HEADS}, total, {SIZE // HEADS}]"
+    own = weights()
+    return build(
+        f"""(float[1, rows, {SIZE}] x, float[2, 1, {HEADS}, past, {SIZE // HEADS}] p, {free} pk, {free} pv) =>
+            (float[1, rows, {SIZE}] y, float[2, 1, {HEADS}, total, {SIZE // HEADS}] n, {last} nk, {last} nv) {{
+            [first] a, n = com.microsoft.Attention <num_heads = {HEADS}, unidirectional = 1> (x, w, b, "", p)
+            q = MatMul (a, wq)  k = MatMul (a, wk)  v = MatMul (a, wv)
+            [second] h, nk, nv = com.microsoft.MultiHeadAttention <num_heads = {HEADS}> (q, k, v, b, "", "", pk, pv)
+            y = MatMul (h, wo)
+        }}""",
+        domains={"com.microsoft": 1},
+        w=np.concatenate([own[f"w{k}"] for k in "qkv"], axis=1),
+        b=np.concatenate([own[f"b{k}"] for k in "qkv"]),
+        **{name: own[name] for name in ("wq", "wk", "wv", "wo")},
+    )
+
+
+@pytest.mark.parametrize(("backend", "products"), [("onnxruntime", 9), ("openvino", 11), ("qnn", 11), ("tensorrt", 11)])
+def test_keys_and_values_of_before(backend: str, products: int) -> None:
+    model = kept()
+    feeds = feeds_for(model, samples=32, rows=1, past=6)
+    q = onnxq.quantize(model, feeds, backend=backend, options=onnxq.Options(placement="all"))
+    assert Counter(op for op in q.plan.quantized.values() if op == "MatMul") == {"MatMul": products}
+    left = {node.op_type for node in q.rendered().graph if node.domain == "com.microsoft"}
+    assert left == ({"MultiHeadAttention"} if backend == "onnxruntime" else set())
+    assert q.verification is not None and q.verification.worst is not None and q.verification.worst[1].sqnr > 15
+
+
+def test_ranges_at_run_time_leave_an_attention_with_a_past_whole(tmp_path: Path) -> None:
+    """It has one row mostly, of which onnxruntime's kernel is faster."""
+    model = kept()
+    onnx.save(model, tmp_path / "m.onnx")
+    made = dynamic.rewrite(tmp_path / "m.onnx", feeds_for(model, rows=1, past=6), output=tmp_path / "q.onnx")
+    assert Counter(made.quantized.values()) == {"MatMul": 4, "Attention": 1}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -82,4 +83,19 @@ def test_nothing_to_do_or_nothing_that_can_be_done(domain: str) -> None:
         build(f"(float[N, 8] x) => (float[N, 8] y) {{ g = {domain}Relu (x)  y = Neg (g) }}", domains={"my.ops": 1})
     )
     normalize(model)
+    assert infer_foreign(model) == []
+
+
+def test_shapes_where_only_types_are_written() -> None:
+    """As onnxruntime's optimizer leaves a model that it converted to half precision."""
+    proto = build(
+        "(float[N, 8] x) => (float[N, 8] y) { g = com.microsoft.Gelu (x)  r = Relu (g)  y = Neg (r) }",
+        domains={"com.microsoft": 1},
+    )
+    proto.graph.value_info.add(name="g").type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    model = load(proto)
+    normalize(model)
+    assert types(model)["g"] == (ir.DataType.FLOAT, None)
+    assert infer_foreign(model) != []
+    assert [types(model)[name] for name in ("g", "r")] == [(ir.DataType.FLOAT, ["N", 8])] * 2
     assert infer_foreign(model) == []

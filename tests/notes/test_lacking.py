@@ -62,3 +62,18 @@ def test_operators_of_onnxruntimes_own_that_are_left(backend: str, said: bool) -
     if said:
         assert found[0].level == "warning" and found[0].where == "node 'corner' (com.microsoft::Trilu)"
         assert warned[0].startswith(found[0].where)
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino", "tvm"])
+def test_channels_in_blocks_are_said_once_and_for_every_target(backend: str) -> None:
+    model = build(
+        """(float[1, 16, 8, 8] x) => (float[1, 16, 4, 4] y) {
+            [first] b = com.microsoft.nchwc.ReorderInput (x)
+            p = com.microsoft.nchwc.MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (b)
+            y = com.microsoft.nchwc.ReorderOutput <channels = 16> (p)
+        }""",
+        domains={"com.microsoft.nchwc": 1},
+    )
+    (found,) = [finding for finding in onnxq.check(model, backend=backend) if "nchwc" in finding.where]
+    assert found.level == "warning" and found.where.startswith("node 'first'") and found.where.endswith(" and 2 more")
+    assert "in blocks" in found.what and "ORT_ENABLE_EXTENDED" in found.hint

@@ -124,6 +124,17 @@ def test_unknown_operator_is_named() -> None:
         Session(model)
 
 
+def test_operators_that_only_a_gpu_has() -> None:
+    """As onnxruntime's optimizer writes them for a U-net."""
+    model = ir.from_onnx_text("""
+        <ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        agraph (float[1, 4, 4, 8] x, float[8] g, float[8] b) => (float[1, 4, 4, 8] y) {
+            y = com.microsoft.GroupNorm <activation = 0, groups = 2> (x, g, b)
+        }""")
+    with pytest.raises(ExecutionError, match=r"GroupNorm.*as it was exported"):
+        Session(model)
+
+
 def test_broken_file_and_wrong_feeds(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "broken.onnx"
     path.write_bytes(b"\x00\x01nonsense")

@@ -24,9 +24,11 @@ __all__ = [
     "is_plain_attention",
     "is_plain_normalization",
     "is_plain_rotation",
+    "present",
     "rms",
     "rms_normalization",
     "rotary_embedding",
+    "rotated",
 ]
 
 _HIDDEN = -1e4
@@ -72,17 +74,32 @@ def is_plain_rotation(node: ir.Node) -> bool:
 
 def rotary_embedding(chain: Chain) -> ir.Value:
     """Pairs of a head's numbers, turned by angles whose cosines and sines are tables."""
+    node = chain.node
+    heads = node.attributes.get_int("num_heads", 0)
+    size = _head_size(chain.x, heads)
+    assert size is not None
+    tables, positions = [chain.input(1), chain.input(2)], chain.input(3)
+    return rotated(chain, [_rows(chain, table, positions) for table in tables], heads, size)
+
+
+def rotated(chain: Chain, angles: Sequence[ir.Value], heads: int, size: int) -> ir.Value:
+    """The first input of a node, whose attributes those of RotaryEmbedding are.
+
+    Args:
+        chain: of the node.
+        angles: cosines and sines, of batch, rows, and half of the numbers that are turned.
+        heads: their number, for an input of three axes.
+        size: numbers of a head.
+    """
     node, x = chain.node, chain.x
-    heads, size = node.attributes.get_int("num_heads", 0), _head_size(chain.x, node.attributes.get_int("num_heads", 0))
-    assert size is not None and x.shape is not None
+    assert x.shape is not None
     flat = len(x.shape) == 3
     turned = node.attributes.get_int("rotary_embedding_dim", 0) or size
     interleaved = node.attributes.get_int("interleaved", 0) == 1
     if flat:
         x = chain.put("Reshape", x, chain.integers(0, 0, heads, size))
-    tables, positions = [chain.input(1), chain.input(2)], chain.input(3)
     axis = chain.integers(2 if flat else 1)  # that of the heads
-    cos, sin = (chain.put("Unsqueeze", _rows(chain, table, positions), axis) for table in tables)
+    cos, sin = (chain.put("Unsqueeze", rows, axis) for rows in angles)
     if interleaved:
         first, second = (_part(chain, x, start, turned, 2) for start in (0, 1))
     else:
@@ -128,7 +145,7 @@ def attention(chain: Chain) -> ir.Value:
     if past_key is not None and past_value is not None:
         rows = ir.AttrInt64("axis", 2)
         key, value = chain.put("Concat", past_key, key, axis=rows), chain.put("Concat", past_value, value, axis=rows)
-    key, value = _present(chain, 1, key), _present(chain, 2, value)
+    key, value = present(chain, 1, key), present(chain, 2, value)
     bias = _bias(chain, query, key, past_key)
     if 1 < shared < heads:
         key, value = _repeated(chain, key, heads, shared, size), _repeated(chain, value, heads, shared, width)
@@ -194,7 +211,7 @@ def by_head(chain: Chain, x: ir.Value, heads: int, size: int) -> ir.Value:
     return chain.put("Transpose", apart, perm=ir.AttrInt64s("perm", (0, 2, 1, 3)))
 
 
-def _present(chain: Chain, index: int, made: ir.Value) -> ir.Value:
+def present(chain: Chain, index: int, made: ir.Value) -> ir.Value:
     """Keys or values with those of before, which may be an output of the node."""
     output = chain.node.outputs[index] if index < len(chain.node.outputs) else None
     if output is None or not (output.uses() or output.is_graph_output()):

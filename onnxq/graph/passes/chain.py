@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from onnxq.graph.namer import Namer
 from onnxq.graph.values import set_constant, stand_for
 
-__all__ = ["Chain"]
+__all__ = ["Chain", "input_of", "is_read"]
 
 
 class Chain:
@@ -28,7 +28,7 @@ class Chain:
 
     def input(self, index: int) -> ir.Value | None:
         """An input of the node; None where it is left out."""
-        return self.node.inputs[index] if index < len(self.node.inputs) else None
+        return input_of(self.node, index)
 
     def put(self, op: str, *inputs: ir.Value, dtype: ir.DataType | None = None, **attributes: ir.Attr) -> ir.Value:
         """Put a node; its output.
@@ -58,3 +58,14 @@ class Chain:
     def constant(self, name: str, array: ArrayLike) -> ir.Value:
         """An initializer, named after the node."""
         return set_constant(self._graph, self._namer, f"{self.node.name}_{name}", np.asarray(array))
+
+
+def input_of(node: ir.Node, index: int) -> ir.Value | None:
+    """An input of a node; None where it is left out."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def is_read(node: ir.Node, index: int) -> bool:
+    """Whether an output of a node is there and read."""
+    output = node.outputs[index] if index < len(node.outputs) else None
+    return output is not None and (bool(output.uses()) or output.is_graph_output())

@@ -180,6 +180,8 @@ def test_attention(
     made = check(model, feeds, tolerance=1e-4)
     products = [node for node in made.graph if node.op_type == "MatMul"]
     assert sum(bool(p.inputs[1] is not None and p.inputs[1].is_initializer()) for p in products) == 3
+    compared = [value for node in made.graph if node.op_type == "Less" for value in node.inputs if value is not None]
+    assert all(value.dtype is ir.DataType.INT64 for value in compared), "lengths that 8 bits would change"
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -194,6 +196,79 @@ def test_attention_of_three_tensors(*, bias: bool, mask: bool, added: bool) -> N
         feeds["a"] = random(1, HEADS, ROWS, longer, seed=10)
     inputs = ["x", "k", "v", "b" if bias else "", "m" if mask else "", "a" if added else ""]
     check(one("MultiHeadAttention", feeds, inputs, constants, num_heads=HEADS), feeds, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, ROWS])
+@pytest.mark.parametrize("free", [(), ("x", "m", "p")])
+@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize("past", [0, 4, None])
+def test_attention_that_keeps_keys_and_values(
+    free: tuple[str, ...], past: int | None, rows: int, *, mask: bool
+) -> None:
+    """The first run has a past of no rows, or none at all; others often one new row."""
+    x = random(BATCH, rows, SIZE, seed=1)
+    feeds: dict[str, NDArray[Any]] = {"x": x}
+    if mask:
+        feeds["m"] = np.ones((BATCH, rows + (past or 0)), np.int32)
+        feeds["m"][0, : (past or 0) // 2] = 0
+    if past is not None:
+        feeds["p"] = random(2, BATCH, HEADS, past, SIZE // HEADS, seed=3)
+    constants = {"w": random(SIZE, 3 * SIZE, seed=8), "b": random(3 * SIZE, seed=9)}
+    inputs = ["x", "w", "b", "m" if mask else "", "p" if past is not None else ""]
+    model = one("Attention", feeds, inputs, constants, ("y", "n"), free, (3, 5), num_heads=HEADS, unidirectional=1)
+    for value in model.graph.input:
+        if value.name in free:  # rows of a past and of a mask are others
+            for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+                if value.name == "p" and axis < 4:
+                    dim.dim_param = ("2", "batch", "heads", "before")[axis]
+                elif value.name == "m" and axis == 1:
+                    dim.dim_param = "total"
+    check(model, feeds, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, ROWS])
+@pytest.mark.parametrize("past", [0, 4, None])
+@pytest.mark.parametrize("attributes", [{}, {"unidirectional": 1}])
+@pytest.mark.parametrize("added", [False, True])
+def test_heads_that_keep_keys_and_values(
+    attributes: dict[str, Any], past: int | None, rows: int, *, added: bool
+) -> None:
+    x, k, v = (random(BATCH, rows, SIZE, seed=seed) for seed in (1, 2, 3))
+    feeds: dict[str, NDArray[Any]] = {"x": x, "k": k, "v": v}
+    if past is not None:
+        feeds["pk"], feeds["pv"] = (random(BATCH, HEADS, past, SIZE // HEADS, seed=seed) for seed in (4, 5))
+    if added:
+        feeds["a"] = random(1, HEADS, rows, rows + (past or 0), seed=10)
+    inputs = ["x", "k", "v", "b", "", "a" if added else "", *(("pk", "pv") if past is not None else ())]
+    constants = {"b": random(3 * SIZE, seed=9)}
+    outputs = ("y", "nk", "nv")
+    model = one("MultiHeadAttention", feeds, inputs, constants, outputs, ranks=(3, 4, 4), num_heads=HEADS, **attributes)
+    check(model, feeds, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("names", [("rows", "total"), (None, None)])
+def test_masks_over_keys_of_before(names: tuple[str | None, str | None]) -> None:
+    x, k, v = (random(BATCH, 2, SIZE, seed=seed) for seed in (1, 2, 3))
+    feeds: dict[str, NDArray[Any]] = {"x": x, "k": k, "v": v, "m": np.ones((BATCH, 6), np.int32)}
+    feeds["pk"], feeds["pv"] = (random(BATCH, HEADS, 4, SIZE // HEADS, seed=seed) for seed in (4, 5))
+    feeds["m"][0, :3] = 0
+    inputs, outputs = ["x", "k", "v", "", "m", "", "pk", "pv"], ("y", "nk", "nv")
+    model = one("MultiHeadAttention", feeds, inputs, {}, outputs, ranks=(3, 4, 4), num_heads=HEADS)
+    for value in model.graph.input:
+        dim = value.type.tensor_type.shape.dim[1]
+        if value.name in ("k", "v", "m"):
+            dim.Clear()
+            dim.dim_param = names[value.name == "m"] or ""
+    check(model, feeds, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_heads_whose_keys_and_values_were_kept(*, bias: bool) -> None:
+    """As in the second half of a model with an encoder: nothing is added to them any more."""
+    feeds = {"x": X, "k": random(BATCH, HEADS, 7, SIZE // HEADS, seed=2), "v": random(BATCH, HEADS, 7, 4, seed=3)}
+    constants = {"b": random(3 * SIZE, seed=9)} if bias else {}
+    model = one("MultiHeadAttention", feeds, ["x", "k", "v", "b" if bias else ""], constants, num_heads=HEADS)
+    check(model, feeds, tolerance=1e-4)
 
 
 @pytest.mark.parametrize("attributes", [{}, {"alpha": 0.3}, {"transB": 1, "alpha": 2.0}, {"transA": 1}])
@@ -234,16 +309,31 @@ def test_two_axes_without_a_name_are_not_taken_as_equal() -> None:
     assert ops(apply(written, model, feeds)[0]) == ["Attention"]
 
 
+@pytest.mark.parametrize("by_head", [False, True])
+@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize("attributes", [{}, {"interleaved": 1}, {"rotary_embedding_dim": 4, "num_heads": HEADS}])
+@pytest.mark.parametrize("free", [(), ("x", "at")])
+def test_turned_heads(attributes: dict[str, Any], free: tuple[str, ...], *, each: bool, by_head: bool) -> None:
+    """Places of each sample, or that of the first row."""
+    size, rng = 8, np.random.default_rng(0)
+    shape = (BATCH, HEADS, ROWS, size) if by_head else (BATCH, ROWS, HEADS * size)
+    at = rng.integers(0, 20, (BATCH, ROWS)) if each else np.array([3])
+    feeds: dict[str, NDArray[Any]] = {"x": random(*shape, seed=1), "at": at}
+    tables = {
+        name: random(20, attributes.get("rotary_embedding_dim", size) // 2, seed=k) for k, name in enumerate("cs")
+    }
+    free = tuple(name for name in free if not (by_head and name == "x") and (each or name == "x"))
+    model = one("RotaryEmbedding", feeds, ["x", "at", "c", "s"], tables, free=free, ranks=(len(shape),), **attributes)
+    check(model, feeds)
+
+
 def test_what_is_left() -> None:
-    """Masks with both ends of each sample, weights that are not constant, a past."""
+    """Masks with both ends of each sample, weights that are not constant."""
     constants = {"w": random(SIZE, 3 * SIZE), "b": random(3 * SIZE)}
     ends = {"x": X, "m": np.array([3, 5, 0, 1], np.int32)}
-    past = {"x": X, "p": random(2, BATCH, HEADS, 4, SIZE // HEADS)}
-    for feeds, inputs, outputs, stored in (
-        (ends, ["x", "w", "b", "m"], ("y",), constants),
-        ({"x": X, **constants}, ["x", "w", "b"], ("y",), {}),
-        (past, ["x", "w", "b", "", "p"], ("y", "present"), constants),
+    for feeds, inputs, stored in (
+        (ends, ["x", "w", "b", "m"], constants),
+        ({"x": X, **constants}, ["x", "w", "b"], {}),
     ):
-        proto = one("Attention", feeds, inputs, stored, outputs, ranks=(3, 5), num_heads=HEADS)
-        made, notes = apply(written, proto, feeds)
+        made, notes = apply(written, one("Attention", feeds, inputs, stored, num_heads=HEADS), feeds)
         assert ops(made) == ["Attention"] and not notes
