@@ -23,11 +23,11 @@ from onnxq.graph.passes.fused_heads import (
 )
 from onnxq.graph.values import rename_output
 
-__all__ = ["FUSED", "FUSED_WRITERS", "IS_PLAIN_FUSED", "erf_gelu", "tanh_gelu"]
+__all__ = ["FUSED", "FUSED_WRITERS", "IS_PLAIN_FUSED", "erf_gelu", "swish", "tanh_gelu"]
 
 _DOMAIN = "com.microsoft"
 _TANH = (2 / np.pi) ** 0.5
-_INT64, _BOOL = ir.DataType.INT64, ir.DataType.BOOL
+_INT64 = ir.DataType.INT64
 _LAST = ir.AttrInt64("axis", -1)
 
 
@@ -56,7 +56,12 @@ def _fast_gelu(chain: Chain) -> ir.Value:
 
 
 def _quick_gelu(chain: Chain) -> ir.Value:
-    alpha = chain.node.attributes.get_float("alpha", 1.702)
+    return swish(chain, 1.702)
+
+
+def swish(chain: Chain, default: float) -> ir.Value:
+    """``x * sigmoid(alpha x)``; ``default``: alpha where the node does not say it."""
+    alpha = chain.node.attributes.get_float("alpha", default)
     inner = chain.x if alpha == 1.0 else chain.put("Mul", chain.x, chain.number(alpha))
     return chain.put("Mul", chain.x, chain.put("Sigmoid", inner))
 

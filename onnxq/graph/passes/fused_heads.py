@@ -281,7 +281,7 @@ def _is_plain_mask(mask: ir.Value | None, x: ir.Value | None) -> bool:
 
 def _same(size: int | ir.SymbolicDim, other: int | ir.SymbolicDim | None) -> bool:
     """Whether two sizes are the same number or name: two that are unknown need not be equal."""
-    known = isinstance(size, int) or size.value is not None
+    known = isinstance(size, int) or size.value not in (None, "")
     return known and size == other
 
 
@@ -289,8 +289,7 @@ def _is_of_new_keys(mask: ir.Value | None, key: ir.Value | None) -> bool:
     """Whether a mask says nothing of the keys of before."""
     if mask is None or key is None or mask.shape is None or key.shape is None or len(mask.shape) != 2:
         return False
-    sizes = [shape[1] if isinstance(shape[1], int) else shape[1].value for shape in (mask.shape, key.shape)]
-    return sizes[0] == sizes[1] and sizes[0] not in (None, "")
+    return _same(mask.shape[1], key.shape[1])
 
 
 def _is_count(mask: ir.Value) -> bool:

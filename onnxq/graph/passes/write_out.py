@@ -19,7 +19,7 @@ from onnxq.graph.passes.attention_chains import (
     rotary_embedding,
 )
 from onnxq.graph.passes.chain import Chain
-from onnxq.graph.passes.fused_chains import FUSED, FUSED_WRITERS, IS_PLAIN_FUSED, erf_gelu, tanh_gelu
+from onnxq.graph.passes.fused_chains import FUSED, FUSED_WRITERS, IS_PLAIN_FUSED, erf_gelu, swish, tanh_gelu
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes, full_type
 from onnxq.graph.values import constant_array, remove_nodes, rename_output
@@ -94,9 +94,7 @@ def _gelu(chain: Chain) -> ir.Value:
 
 
 def _swish(chain: Chain) -> ir.Value:
-    alpha = chain.node.attributes.get_float("alpha", 1.0)
-    inner = chain.x if alpha == 1.0 else chain.put("Mul", chain.x, chain.number(alpha))
-    return chain.put("Mul", chain.x, chain.put("Sigmoid", inner))
+    return swish(chain, 1.0)
 
 
 def _is_plain_group_normalization(node: ir.Node) -> bool:
