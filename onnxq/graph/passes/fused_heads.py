@@ -243,7 +243,7 @@ def _attended(
         if len(mask.shape) == 1:  # compared as integers: quantized, a length would be another
             lengths = chain.put("Cast", mask, dtype=_INT64, to=ir.AttrInt64("to", _INT64.value))
             lengths = chain.put("Unsqueeze", lengths, chain.integers(1), dtype=_INT64)
-            seen = chain.put("Less", count(chain, key, 0), lengths, dtype=ir.DataType.BOOL)
+            seen = chain.put("Less", _columns(chain, given, key), lengths, dtype=ir.DataType.BOOL)
         else:
             nothing = chain.constant("nothing", np.asarray(0, np.int32))
             seen = chain.put("Greater", mask, nothing, dtype=ir.DataType.BOOL)
@@ -258,6 +258,14 @@ def _attended(
     made = chain.put("MatMul", chain.put("Softmax", scores, axis=ir.AttrInt64("axis", -1)), value)
     back = chain.put("Transpose", made, perm=ir.AttrInt64s("perm", (0, 2, 1, 3)))
     return chain.put("Reshape", back, chain.integers(0, 0, width))
+
+
+def _columns(chain: Chain, given: _Heads, key: ir.Value) -> ir.Value:
+    """0, 1, 2 … for each key, a constant where their number is known."""
+    rows = [n for n in given.rows[1:] if n is not None]
+    if len(rows) < len(given.rows[1:]):
+        return count(chain, key, 0)
+    return chain.constant("columns", np.arange(sum(rows), dtype=np.int64)[None])
 
 
 def _known(size: int | ir.SymbolicDim) -> int | None:
