@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import onnx_ir as ir
 
+from onnxq.asked_scheme import check_scheme
 from onnxq.calibration.ranges import check_range
 from onnxq.checks.findings import Finding
 from onnxq.errors import OptionError
@@ -88,7 +89,9 @@ class Backend:
             options say otherwise; where no row has one they never do.
         channel_activations: activations of a model to deploy may have a scale for each channel; none are given here.
         weight_zero_points: weights of a model to deploy may have zero points: ``"tensor"``, those with one scale;
-            ``"channel"``, those with one for each channel too. None are given here.
+            ``"channel"``, those with one for each channel too. What is given here says ``asymmetric_weights``.
+        asymmetric_weights: widths in which weights of Conv, Gemm and the like have zero points where the options ask
+            for them, ``weight`` itself being symmetric.
         unsigned: activations that the options make symmetric stay unsigned, with the zero point in the middle of the
             grid; else they become signed.
         constants: which constant operands that are no weights are quantized like activations: ``"all"``,
@@ -173,6 +176,7 @@ class Backend:
     per_channel: bool = True
     channel_activations: bool = False
     weight_zero_points: Literal["", "tensor", "channel"] = ""
+    asymmetric_weights: frozenset[int] = frozenset()
     unsigned: bool = False
     constants: Literal["all", "tensors", "none"] = "all"
     inputs_only: bool = False
@@ -247,8 +251,8 @@ class Backend:
 
         Raises:
             OptionError: the options ask for a width or format that it has not, for a range method that is not installed
-                or does not know its grid, for zero points where its activations have none, for scales per channel where
-                no row has an axis, or for what ``refuses`` names.
+                or does not know its grid, for zero points or scales per channel where it has none, or for what
+                ``refuses`` names.
         """
         if self.refuses is not None:
             self.refuses(options)
@@ -256,10 +260,7 @@ class Backend:
         for method in (options.range, *(change.range for _, change in options.override if change.range is not None)):
             check_range(method, self.activation)
         self.format_named(options.format)
-        if self.activation.symmetric and (where := _where(options, "symmetric", False)):
-            raise OptionError(f"{self.name} has no zero points", where=where, hint="Leave it out")
-        if not self.has_channels and (where := _where(options, "per_channel", True)):
-            raise OptionError(f"{self.name} has one scale for all of a weight", where=where, hint="Leave it out")
+        check_scheme(self, options)
 
     def bits(self, options: Options) -> tuple[int, int]:
         """Width of weights and of activations: what the options ask for, else the target's own.
@@ -289,10 +290,3 @@ class Backend:
             known = ", ".join(self.formats)
             raise OptionError(f"{self.name} has no format {name!r}", where="format", hint=f"It has: {known}")
         return self.formats[name]
-
-
-def _where(options: Options, field: str, value: bool) -> str | None:
-    """Which of the options says so: its name, or the override."""
-    if getattr(options, field) is value:
-        return field
-    return next((f"override {pattern!r}" for pattern, o in options.override if getattr(o, field) is value), None)

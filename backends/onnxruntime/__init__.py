@@ -244,6 +244,7 @@ BACKEND = Backend(
     absorbs_by_zero_point=True,
     whole=frozenset(KINDS) - {"silu"},
     weight_zero_points="channel",
+    asymmetric_weights=frozenset({2, 3, 4}),
     by_cost=True,
     quantize_cost=1.3,
     dequantize_cost=1.1,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.prune import remove_dead
@@ -100,7 +101,8 @@ def widen_at_load(model: ir.Model) -> None:
     """Widen stored 4-bit integers to 8 bits in front of their DequantizeLinear.
 
     onnxruntime has no kernels for 4-bit weights of convolutions and matrix products, and would dequantize them at every
-    run. The Cast it computes once, when it loads the model; behind it stands what becomes an integer kernel.
+    run. The Cast it computes once, when it loads the model; behind it stands what becomes an integer kernel. So it does
+    a Sub of zero points, each of which would otherwise be one more number for a kernel that has one for all channels.
     """
     if model.opset_imports.get("", 0) < _NARROW_CAST:
         return
@@ -115,6 +117,9 @@ def widen_at_load(model: ir.Model) -> None:
         blocks = node.attributes.get_int("block_size", 0) > 0
         if blocks or (len(node.inputs) > 2 and zero is None):
             continue
+        if zero is not None and zero.ndim and (stored.dtype is ir.DataType.UINT4 or zero.any()):
+            _shift_at_load(node, stored, zero, namer)
+            continue
         cast = ir.node("Cast", [stored], {"to": int(wide)}, name=namer.node(f"{stored.name}_Cast"))
         cast.outputs[0].name = namer.fresh(f"{stored.name}_widened")
         cast.outputs[0].type = ir.TensorType(wide)
@@ -125,6 +130,29 @@ def widen_at_load(model: ir.Model) -> None:
             wider = set_constant(graph, namer, f"{stored.name}_zero_point", zero.astype(wide.numpy()))
             node.replace_input_with(2, wider)
     remove_dead(model)
+
+
+def _shift_at_load(dq: ir.Node, stored: ir.Value, zero: NDArray[Any], namer: Namer) -> None:
+    """Take zero points of 4-bit integers from them in front of a DequantizeLinear, which then has zeros of int8."""
+    graph = dq.graph
+    assert isinstance(graph, ir.Graph) and stored.shape is not None
+    shape = [1] * len(stored.shape)
+    shape[dq.attributes.get_int("axis", 1)] = -1
+    points = set_constant(graph, namer, f"{stored.name}_zero_points", zero.astype(np.int32).reshape(shape))
+    value = stored
+    for op, more, dtype in (
+        ("Cast", [], ir.DataType.INT32),
+        ("Sub", [points], ir.DataType.INT32),
+        ("Cast", [], ir.DataType.INT8),
+    ):
+        attributes = {"to": int(dtype)} if op == "Cast" else None
+        made = ir.node(op, [value, *more], attributes, name=namer.node(f"{stored.name}_{op}"))
+        made.outputs[0].name = namer.fresh(f"{stored.name}_widened")
+        made.outputs[0].type, made.outputs[0].shape = ir.TensorType(dtype), stored.shape
+        graph.insert_before(dq, [made])
+        value = made.outputs[0]
+    dq.replace_input_with(0, value)
+    dq.replace_input_with(2, set_constant(graph, namer, f"{stored.name}_zero_point", np.zeros(zero.shape, np.int8)))
 
 
 def unpack_at_load(model: ir.Model, plan: Plan) -> None:
@@ -157,23 +185,29 @@ def _cast_and_scale(dq: ir.Node, namer: Namer, opset: int) -> ir.Value | None:
     zero = constant_array(dq.inputs[2]) if len(dq.inputs) > 2 else None
     if stored is None or stored.shape is None or scale is None or not isinstance(graph, ir.Graph):
         return None
-    if stored.dtype is ir.DataType.INT4 and opset < _NARROW_CAST:
+    if stored.dtype in _WIDENED and opset < _NARROW_CAST:
         return None
-    if (zero is not None and zero.any()) or stored.dtype not in _UNPACKED or dq.attributes.get_int("block_size", 0) > 0:
+    moved = zero is not None and (stored.dtype is ir.DataType.UINT4 or bool(zero.any()))
+    known = stored.dtype in (_WIDENED if moved else _UNPACKED)
+    if not known or dq.attributes.get_int("block_size", 0) > 0:
         return None
     if scale.ndim:
         shape = [1] * len(stored.shape)
         shape[dq.attributes.get_int("axis", 1)] = -1
         scale = scale.reshape(shape)
+        zero = zero.reshape(shape) if zero is not None else None
     base = (dq.outputs[0].name or "weight").removesuffix("_dequantized")
     factor = set_constant(graph, namer, f"{base}_factor", scale)
-    cast = ir.node("Cast", [stored], {"to": int(ir.DataType.FLOAT)}, name=namer.node(f"{base}_Cast"))
-    scaled = ir.node("Mul", [cast.outputs[0], factor], name=namer.node(f"{base}_Mul"))
-    for made, suffix in ((cast, "cast"), (scaled, "unpacked")):
+    steps = [ir.node("Cast", [stored], {"to": int(ir.DataType.FLOAT)}, name=namer.node(f"{base}_Cast"))]
+    if moved and zero is not None:
+        points = set_constant(graph, namer, f"{base}_zero_points", zero.astype(np.float32))
+        steps.append(ir.node("Sub", [steps[-1].outputs[0], points], name=namer.node(f"{base}_Sub")))
+    steps.append(ir.node("Mul", [steps[-1].outputs[0], factor], name=namer.node(f"{base}_Mul")))
+    for made, suffix in zip(steps, ("cast", *(["shifted"] if moved else []), "unpacked"), strict=True):
         made.outputs[0].name = namer.fresh(f"{base}_{suffix}")
         made.outputs[0].type, made.outputs[0].shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(stored.shape.dims)
-    graph.insert_before(dq, [cast, scaled])
-    return scaled.outputs[0]
+    graph.insert_before(dq, steps)
+    return steps[-1].outputs[0]
 
 
 def has_float_data(node: ir.Node) -> bool:

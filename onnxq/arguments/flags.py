@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 
 from onnxq.options import EFFORTS, PLACEMENTS
+from onnxq.options.override import Override
 
 __all__ = [
     "SEARCH",
@@ -127,6 +128,21 @@ def add_options(parser: argparse.ArgumentParser, *, result: bool = True) -> None
     grain.add_argument(
         "--per-tensor", dest="opt_per_channel", action="store_const", const=False, help="weights: one scale per tensor"
     )
+    zero = group.add_mutually_exclusive_group()
+    zero.add_argument(
+        "--symmetric-weights",
+        dest="opt_weight_symmetric",
+        action="store_const",
+        const=True,
+        help="weights: zero point in the middle",
+    )
+    zero.add_argument(
+        "--asymmetric-weights",
+        dest="opt_weight_symmetric",
+        action="store_const",
+        const=False,
+        help="weights: zero point where the range puts it; on onnxruntime those of at most 4 bits",
+    )
     group.add_argument(
         "--range",
         dest="opt_range",
@@ -141,7 +157,7 @@ def add_options(parser: argparse.ArgumentParser, *, result: bool = True) -> None
         dest="opt_override",
         action="append",
         metavar="PATTERN=KEY=VALUE,...",
-        help="other settings there: bits, weight_bits, act_bits, symmetric, per_channel, range, float",
+        help=f"other settings there: {', '.join(Override.KEYS)}",
     )
     group.add_argument("--placement", dest="opt_placement", choices=PLACEMENTS, help=_PLACEMENT)
     if not result:

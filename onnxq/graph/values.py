@@ -64,9 +64,11 @@ def is_constant(value: ir.Value | None) -> bool:
 
 
 def is_stored(value: ir.Value | None) -> bool:
-    """Whether a value is a constant, widened by a Cast or not."""
-    cast = value.producer() if value is not None else None
-    return is_constant(value) or (cast is not None and cast.op_type == "Cast" and is_constant(cast.inputs[0]))
+    """Whether a value is a constant, or what a Cast, or a Cast, a Sub and a Cast, make of constants."""
+    made = value.producer() if value is not None else None
+    if is_constant(value) or made is None or made.domain or made.op_type not in ("Cast", "Sub"):
+        return is_constant(value)
+    return all(is_stored(read) for read in made.inputs)
 
 
 def is_filled(value: ir.Value | None) -> bool:

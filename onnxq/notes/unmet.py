@@ -10,6 +10,7 @@ from onnxq.backend import Backend
 from onnxq.console.terminal import counts
 from onnxq.graph.traverse import all_nodes
 from onnxq.options import Options
+from onnxq.options.override import Override
 from onnxq.options.selection import Selection
 from onnxq.plan import Plan
 from onnxq.planning.table_rows import row
@@ -19,7 +20,7 @@ __all__ = ["unmet"]
 
 
 def unmet(model: ir.Model, plan: Plan, target: Backend, options: Options) -> Iterator[str]:
-    """Warnings of a result, as sentences: scales per channel and widths of weights that some operators cannot have.
+    """Warnings of a result, as sentences: scales per channel, widths and zero points that weights cannot have.
 
     Args:
         model: the float model that was planned.
@@ -27,15 +28,15 @@ def unmet(model: ir.Model, plan: Plan, target: Backend, options: Options) -> Ite
         target: its rows say what there is.
         options: what was asked for, overrides included; what they leave to the target is not looked at.
     """
-    asked = [options.per_channel, options.weight_bits]
-    asked += [answer for _, o in options.override for answer in (o.per_channel, o.weight_bits)]
-    if not any(asked):
+    places: tuple[Options | Override, ...] = (options, *(change for _, change in options.override))
+    if not any(o.per_channel or o.weight_bits or o.weight_symmetric is False for o in places):
         return
     nodes = tuple(all_nodes(model))
     selection = Selection(model, nodes, options)
     by_name = {node.name: node for node in nodes}
     one: list[str] = []
     widths: dict[tuple[int, int], list[str]] = {}
+    middle: dict[int, list[str]] = {}
     for site in plan.sites:
         node = by_name.get(site.readers[0].node) if site.role == "weight" and site.readers else None
         value = node.inputs[site.readers[0].index] if node is not None else None
@@ -48,7 +49,11 @@ def unmet(model: ir.Model, plan: Plan, target: Backend, options: Options) -> Ite
         bits = selection.weight_bits(node, value) or options.weight_bits
         if bits is not None and bits not in rule.weight_bits:
             widths.setdefault((bits, site.spec.bits), []).append(node.op_type)
+        if site.spec.symmetric and selection.weight_symmetric(options.weight_symmetric, node, value) is False:
+            middle.setdefault(site.spec.bits, []).append(node.op_type)
     if one:
         yield f"the weights of {counts(one)} have one scale per tensor: {target.name} cannot have one per channel"
     for (bits, has), ops in widths.items():
         yield f"the weights of {counts(ops)} have {has} bits: {target.name} cannot have {bits} for them"
+    for has, ops in middle.items():
+        yield f"the weights of {counts(ops)} have no zero points: {target.name} has none for them in {has} bits"

@@ -47,6 +47,7 @@ class Options:
         act_bits: bits of activations, 2 to 16; None takes the target's, mostly 8.
         symmetric: activations are symmetric.
         per_channel: weights have a scale per output channel, else one per tensor.
+        weight_symmetric: weights are symmetric; False: a zero point where the range puts it, on targets that have them.
         range: range method of activations, a name or ``NAME:NUMBER``.
         exclude: patterns of node names, tensor names or op types that stay float.
         include: if any, only what matches one of these patterns is quantized.
@@ -76,6 +77,7 @@ class Options:
     act_bits: int | None = None
     symmetric: bool | None = None
     per_channel: bool | None = None
+    weight_symmetric: bool | None = None
     range: str = "mse"
     exclude: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
@@ -102,6 +104,7 @@ class Options:
             act_bits: int | None = None,
             symmetric: bool | None = None,
             per_channel: bool | None = None,
+            weight_symmetric: bool | None = None,
             range: str = "mse",
             exclude: str | Collection[str] = (),
             include: str | Collection[str] = (),
@@ -127,7 +130,7 @@ class Options:
         for name in ("weight_bits", "act_bits"):
             if getattr(self, name) is not None:
                 check_bits(name, getattr(self, name))
-        for name in ("symmetric", "per_channel", "simplify", "bias_correction"):
+        for name in ("symmetric", "per_channel", "weight_symmetric", "simplify", "bias_correction"):
             check_flag(name, getattr(self, name))
         check_range("range", self.range)
         for name in ("exclude", "include", "providers", "algorithms"):

@@ -22,6 +22,7 @@ class Override:
         act_bits: bits of activations.
         symmetric: activations are symmetric.
         per_channel: weights have a scale per output channel.
+        weight_symmetric: weights are symmetric, else they have zero points.
         range: the range method, e.g. ``"percentile:99.9"``.
         float: stays float (the same as ``exclude``).
     """
@@ -30,16 +31,17 @@ class Override:
     act_bits: int | None = None
     symmetric: bool | None = None
     per_channel: bool | None = None
+    weight_symmetric: bool | None = None
     range: str | None = None
     float: bool = False
 
-    KEYS = ("bits", "weight_bits", "act_bits", "symmetric", "per_channel", "range", "float")
+    KEYS = ("bits", "weight_bits", "act_bits", "symmetric", "per_channel", "weight_symmetric", "range", "float")
 
     def __post_init__(self) -> None:
         for name in ("weight_bits", "act_bits"):
             if getattr(self, name) is not None:
                 check_bits(f"override {name}", getattr(self, name))
-        for name in ("symmetric", "per_channel", "float"):
+        for name in ("symmetric", "per_channel", "weight_symmetric", "float"):
             check_flag(f"override {name}", getattr(self, name))
         if self.range is not None:
             check_range("override range", self.range)

@@ -105,6 +105,13 @@ class Selection:
                 default = change.per_channel
         return default
 
+    def weight_symmetric(self, default: bool | None, node: ir.Node, value: ir.Value) -> bool | None:
+        """Whether a node's weight is symmetric; None where neither the options nor an override say so."""
+        for match, change in self._overrides:
+            if change.weight_symmetric is not None and _names(match, node, value):
+                default = change.weight_symmetric
+        return default
+
     def activation(self, spec: QuantSpec, node: ir.Node, value: ir.Value) -> QuantSpec:
         """The spec of a tensor that a node reads or writes, with the overrides that match either."""
         for match, change in self._overrides:

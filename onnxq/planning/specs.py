@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import onnx_ir as ir
 
-from onnxq.backend import OpRule
+from onnxq.backend import Kind, OpRule
 from onnxq.options.selection import with_symmetry
 from onnxq.planning.question import Decisions, Question
 from onnxq.spec import WIDE, PerChannel, PerTensor, QuantSpec
@@ -27,7 +27,11 @@ def weight_spec(
     wide = node in decided.stored and node.name in asked.wide
     bits = WIDE if wide else _least_bits(asked, decided, asked.weight_bits, node)
     spec = asked.selection.weight(replace(own, bits=bits, granularity=granularity), node, value)
-    return spec if spec.bits in rule.weight_bits else replace(spec, bits=own.bits)
+    spec = spec if spec.bits in rule.weight_bits else replace(spec, bits=own.bits)
+    if rule.kind is not Kind.COMPUTE or spec.bits not in asked.backend.asymmetric_weights:
+        return spec
+    moved = asked.selection.weight_symmetric(asked.options.weight_symmetric, node, value) is False
+    return replace(spec, signed=False, symmetric=False, narrow_range=False) if moved else spec
 
 
 def activation_spec(

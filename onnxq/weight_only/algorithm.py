@@ -61,6 +61,7 @@ _HINTS = {
     "weight_bits": "Write weight_only:bits={value}; it has 2, 4 and 8",
     "format": "Write weight_only:format=qdq or format=matmulnbits",
     "symmetric": "Of weights: weight_only:symmetric={value}",
+    "weight_symmetric": "Write weight_only:symmetric={value}",
 }
 
 

@@ -198,7 +198,7 @@ def check_overrides(options: Options) -> None:
         where, hint = f"override {pattern!r}", "It takes PATTERN=weight_bits=2, 4 or 8, or PATTERN=float"
         if change.weight_bits not in (None, *BITS):
             raise OptionError(f"{change.weight_bits} is not one of {', '.join(map(str, BITS))}", where=where, hint=hint)
-        for name in ("act_bits", "symmetric", "per_channel", "range"):
+        for name in ("act_bits", "symmetric", "per_channel", "weight_symmetric", "range"):
             if getattr(change, name) is not None:
                 raise OptionError(f"{name} has no effect on the algorithm 'weight_only'", where=where, hint=hint)
 

@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 
 import onnxq
 from onnxq import Options
 from onnxq.ort.session import Session
+from onnxq.qparams import fake_quantize
 from tests.models import build, images, normal
 from tests.planning.test_planner import table
 from tests.targets import attention, residual
@@ -85,6 +87,31 @@ def test_any_scheme(symmetric: bool, per_channel: bool) -> None:
     assert made.qparams["w2"].scale.shape == ((4,) if per_channel else ())
     assert made.qparams["b"].spec.symmetric == symmetric
     assert bool(made.qparams["b"].zero_point) == (not symmetric)
+
+
+@pytest.mark.parametrize("form", ["fake-quantize", "qdq"])
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_weights_with_zero_points(per_channel: bool, form: str, tmp_path: Path) -> None:
+    """Kernels on one side of 0: all of the grid is of use, so that half a step is left of the error."""
+    model = chain()
+    for tensor in model.graph.initializer:
+        if tensor.name == "w2":
+            tensor.CopyFrom(numpy_helper.from_array(np.abs(normal(4, 4, 1, 1, seed=1)), "w2"))
+    errors = []
+    for symmetric in (None, False):
+        options = Options(weight_bits=4, weight_symmetric=symmetric, per_channel=per_channel, format=form)
+        made = onnxq.quantize(model, images(1, 3, 8, 8), backend="academic", output=tmp_path, options=options)
+        numbers, weight = made.qparams["w2"], np.abs(normal(4, 4, 1, 1, seed=1))
+        errors.append(np.abs(fake_quantize(weight, numbers) - weight).mean())
+        assert numbers.spec.symmetric == (symmetric is None)
+        assert made.verification is not None and made.verification.worst is not None
+    assert numbers.zero_point.shape == numbers.scale.shape == ((4,) if per_channel else ())
+    assert errors[1] < 0.7 * errors[0]
+    back = onnxq.read(made.files[0])
+    assert np.array_equal(back.qparams["w2"].zero_point, numbers.zero_point)
+    given = onnxq.deploy(made.files[0], backend="academic", output=tmp_path / "again").qparams["w2"]
+    assert np.array_equal(given.zero_point - given.spec.qmin, numbers.zero_point)
+    assert np.array_equal(given.scale, numbers.scale)
 
 
 def test_only_inputs_of_layers() -> None:

@@ -8,9 +8,13 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from onnx import numpy_helper
 
 import onnxq
 from onnxq.cli import main
+from onnxq.ort.session import Session
+from onnxq.qparams import fake_quantize
+from onnxq.show import ModelView
 from tests.backends.test_onnxruntime import optimized
 from tests.contract import infer
 from tests.models import build, embedded_attention, images, normal
@@ -142,3 +146,87 @@ def test_weights_of_onnxruntimes_own_operators_are_stored(tmp_path: Path) -> Non
     assert not {"Cast", "Mul", "DequantizeLinear"} & set(optimized(path))
     assert q.verification is not None and q.verification.worst is not None
     assert q.verification.worst[1].sqnr > 30
+
+
+def _one_sided() -> onnx.ModelProto:
+    return build(
+        """(float[N, 16, 12, 12] x) => (float[N, 10] y) {
+            [first] a = Conv <pads = [1, 1, 1, 1]> (x, w, b)
+            [second] c = Conv <group = 16> (a, d)
+            [flat] f = Flatten (c)
+            [last] y = Gemm <transB = 1> (f, g)
+        }""",
+        w=normal(16, 16, 3, 3) + np.linspace(-1, 1, 16, dtype=np.float32).reshape(16, 1, 1, 1),
+        b=normal(16),
+        d=normal(16, 1, 3, 3, seed=1) - 1,
+        g=normal(10, 1600, seed=2) + 0.25,
+    )
+
+
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+@pytest.mark.parametrize("bits", [2, 3, 4])
+def test_zero_points_of_few_bits_leave_kernels_in_integers(bits: int, form: str, tmp_path: Path) -> None:
+    """onnxruntime takes them from the weights once, when it loads the model, so that its kernels see none."""
+    path = tmp_path / "q.onnx"
+    options = onnxq.Options(weight_bits=bits, weight_symmetric=False, placement="all", format=form, min_sqnr=0)
+    q = onnxq.quantize(_one_sided(), images(2, 16, 12, 12), output=path, options=options)
+    assert (q.qparams["w"].zero_point != 1 << (bits - 1)).any()
+    held = {t.name: t for t in onnx.load(path).graph.initializer}
+    assert held["w_quantized"].data_type == onnx.TensorProto.UINT4
+    ops = optimized(path)
+    seen = onnx.load(path.with_suffix(".optimized.onnx"))
+    held = {t.name: numpy_helper.to_array(t) for t in seen.graph.initializer}
+    layers = [node for node in seen.graph.node if node.op_type == "QLinearConv"]
+    assert ops.count("QLinearConv") == 2 and ops.count("QGemm") == 1
+    for node in layers:
+        assert held[node.input[3]].dtype == np.int8 and not held[node.input[5]].any()
+    feeds = images(2, 16, 12, 12)[:1]
+    plain, fast = (infer(onnx.load(path), feeds, optimize=optimize)["y"][0] for optimize in (False, True))
+    assert np.abs(plain - fast).max() <= np.abs(plain).max() / 100
+
+
+def test_zero_points_of_a_layer_in_float(tmp_path: Path) -> None:
+    """Unpacked by a Cast, a Sub and a Mul, which onnxruntime computes when it loads the model."""
+    weight = normal(64, 32) + np.linspace(-1, 1, 32, dtype=np.float32)
+    model = build("(float[1, 64] x) => (float[1, 32] y) { [last] y = MatMul (x, w) }", w=weight)
+    options = onnxq.Options(weight_bits=4, weight_symmetric=False)
+    path, feeds = tmp_path / "q.onnx", images(1, 64)
+    q = onnxq.quantize(model, feeds, output=path, options=options)
+    assert q.plan.stored == {"last": "MatMul"}
+    assert [n.op_type for n in onnx.load(path).graph.node] == ["Cast", "Sub", "Mul", "MatMul"]
+    assert optimized(path) == ["MatMul"]
+    expected = feeds[0]["x"] @ fake_quantize(weight, q.qparams["w"])
+    assert np.abs(Session(path).run(feeds[0])["y"] - expected).max() < 1e-4
+    back = onnxq.read(path)
+    assert np.array_equal(back.qparams["w"].zero_point, q.qparams["w"].zero_point)
+
+
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+def test_zero_points_of_few_bits_are_read_back(form: str, tmp_path: Path) -> None:
+    """By deploy, which gives the same numbers, and by show."""
+    path, again = tmp_path / "q.onnx", tmp_path / "again.onnx"
+    options = onnxq.Options(weight_bits=4, weight_symmetric=False, placement="all", format=form)
+    feeds = images(2, 16, 12, 12)
+    q = onnxq.quantize(_one_sided(), feeds, output=path, options=options)
+    given = onnxq.deploy(path, output=again)
+    for name in ("w", "d", "g"):
+        assert np.array_equal(given.qparams[name].scale, q.qparams[name].scale)
+        points = given.qparams[name].zero_point - given.qparams[name].spec.qmin
+        assert np.array_equal(points, q.qparams[name].zero_point)
+    assert np.array_equal(Session(path).run(feeds[0])["y"], Session(again).run(feeds[0])["y"])
+    view = onnxq.show(path)
+    assert isinstance(view, ModelView)
+    shown = {t.tensor: t for t in view.quantized if t.role == "weight"}
+    points = q.qparams["w"].zero_point
+    assert shown["w_quantized"].dtype == "uint4" and shown["w_quantized"].scales == 16
+    assert shown["w_quantized"].zero_point == (points.min(), points.max())
+
+
+def test_zero_points_of_wider_weights_are_refused() -> None:
+    """A kernel of onnxruntime with a zero point for each channel is many times slower than in float."""
+    with pytest.raises(onnxq.OptionError, match="2, 3, 4 bits only"):
+        onnxq.quantize(_one_sided(), images(2, 16, 12, 12), options=onnxq.Options(weight_symmetric=False))
+    options = onnxq.Options(weight_bits=4, weight_symmetric=False, override="first=weight_bits=8", placement="all")
+    q = onnxq.quantize(_one_sided(), images(2, 16, 12, 12), options=options)
+    assert q.verification is not None and q.qparams["w"].spec.symmetric and not q.qparams["d"].spec.symmetric
+    assert any("the weights of 1 Conv have no zero points" in warning for warning in q.verification.warnings)

@@ -296,7 +296,14 @@ def test_a_name_of_which_convolutions_differ_is_no_number_of_channels(tmp_path: 
 
 @pytest.mark.parametrize(
     "options",
-    [{"symmetric": False}, {"weight_bits": 4}, {"act_bits": 16}, {"opset": 12}, {"override": ("x=symmetric=false",)}],
+    [
+        {"symmetric": False},
+        {"weight_bits": 4},
+        {"act_bits": 16},
+        {"opset": 12},
+        {"override": ("x=symmetric=false",)},
+        {"weight_symmetric": False},
+    ],
 )
 def test_what_tensorrt_has_not_is_refused_before_any_work(options: dict[str, Any]) -> None:
     with pytest.raises(OptionError):

@@ -46,3 +46,10 @@ def test_a_width_that_an_operator_has_not() -> None:
 )
 def test_nothing_where_all_is_as_asked(options: Options) -> None:
     assert said(options) == []
+
+
+def test_widths_without_zero_points() -> None:
+    few = Options(weight_bits=4, weight_symmetric=False, placement="all", override=(("one", Override(weight_bits=8)),))
+    assert said(few, "onnxruntime") == [
+        "the weights of 1 MatMul have no zero points: onnxruntime has none for them in 8 bits"
+    ]

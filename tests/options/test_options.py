@@ -47,6 +47,7 @@ def test_what_a_type_checker_reads_are_the_fields() -> None:
         ("act_bits", 8.0),
         ("symmetric", "yes"),
         ("per_channel", 1),
+        ("weight_symmetric", "no"),
         ("range", ""),
         ("range", "percentile:abc"),
         ("range", "percentile: 99"),
@@ -85,6 +86,7 @@ def test_lists_and_single_strings_become_tuples() -> None:
         ("bits=8,act_bits=16", Override(weight_bits=8, act_bits=16)),
         ("symmetric=yes;per_channel=off", Override(symmetric=True, per_channel=False)),
         ({"per-channel": True}, Override(per_channel=True)),
+        ("weight_symmetric=no", Override(weight_symmetric=False)),
     ],
 )
 def test_overrides_are_read(text: Any, expected: Override) -> None:

@@ -98,27 +98,38 @@ def narrowed(qparams: QParams, stored: ir.Value, array: NDArray[Any], widened: b
     return qparams
 
 
-def unpacked_parameters(stored: ir.Value, array: NDArray[Any], scale: NDArray[Any]) -> QParams | None:
+def unpacked_parameters(
+    stored: ir.Value, array: NDArray[Any], scale: NDArray[Any], points: NDArray[Any] | None = None
+) -> QParams | None:
     """The numbers of integers that are cast and multiplied with a scale; None where that is no grid.
 
     Args:
         stored: the integers.
         array: theirs.
         scale: one number, or one for each index of an axis.
+        points: zero points that are taken from the integers first, see :mod:`onnxq.render.reading.shifted`; of the same
+            shape.
     """
-    if stored.dtype not in (ir.DataType.INT4, ir.DataType.INT8, ir.DataType.INT16) or scale.ndim > array.ndim:
+    signed_ones = (ir.DataType.INT4, ir.DataType.INT8, ir.DataType.INT16)
+    if (points is None and stored.dtype not in signed_ones) or scale.ndim > array.ndim:
+        return None
+    if points is not None and points.shape != scale.shape:
         return None
     shape: tuple[int, ...] = (1,) * (array.ndim - scale.ndim) + scale.shape  # as it is broadcast
     axes = [k for k, size in enumerate(shape) if size != 1]
     if len(axes) > 1 or (axes and shape[axes[0]] != array.shape[axes[0]]):
         return None
+    assert stored.dtype is not None
     bits, signed = _BITS[stored.dtype]
     narrow = bool(array.size) and int(array.min()) > -(1 << (bits - 1))
     spec = QuantSpec(bits, signed, True, PerChannel(axes[0]) if axes else PerTensor(), narrow_range=narrow)
     if not ((scale > 0) & (scale <= np.finfo(np.float32).max / (1 << (bits - 1)))).all():
         return None
     flat = scale.astype(np.float32).reshape(-1 if axes else ())
-    return QParams(spec, flat, np.zeros(flat.shape, np.int64))
+    if points is None:
+        return QParams(spec, flat, np.zeros(flat.shape, np.int64))
+    spec = replace(spec, symmetric=False, narrow_range=False)
+    return QParams(spec, flat, points.astype(np.int64).reshape(flat.shape))
 
 
 def fake_parameters(node: ir.Node) -> QParams | None:

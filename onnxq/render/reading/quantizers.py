@@ -20,6 +20,7 @@ from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.render import openvino_fake_quantize as openvino
 from onnxq.render.early_unpacking import axis_of_table
 from onnxq.render.qoperator.expand import LAYOUTS
+from onnxq.render.reading.shifted import shifted
 from onnxq.spec import PerChannel
 
 __all__ = ["QuantizedTensor", "quantizers"]
@@ -118,11 +119,12 @@ def quantizers(model: ir.Model) -> Iterator[QuantizedTensor]:
         elif node.op_type in _WHILE_RUNNING or node.op_type in _HELD:
             yield from _held(node, source)
         elif (layout := LAYOUTS.get(node.op_type)) is not None and len(layout.data) > 1:
-            weight = node.inputs[layout.data[1]]
-            if weight is not None and is_constant(weight):
+            place = layout.data[1]
+            weight = _integers(node.inputs[place])
+            if weight is not None:
                 scale, zero = layout.parameters()[1]
                 axis = layout.weight_axis(node) % max(len(weight.shape or ()), 1)
-                yield _quantizer(node, weight, "weight", [node], scale=scale, zero=zero, axis=axis)
+                yield _quantizer(node, weight, "weight", [node], read=place, scale=scale, zero=zero, axis=axis)
 
 
 def _function(node: ir.Node, source: ir.Value) -> QuantizedTensor:
@@ -214,7 +216,9 @@ def _table(value: ir.Value | None) -> ir.Value | None:
 
 
 def _integers(value: ir.Value | None) -> ir.Value | None:
-    """The constant that a value is, or the constant integers of at most 16 bits that a Cast makes it of."""
+    """The constant that a value is, or the integers of at most 16 bits that a Cast, and a Sub, make it of."""
+    if (found := shifted(value)) is not None:
+        return found.stored
     cast = value.producer() if value is not None else None
     if value is None or cast is None or cast.op_type != "Cast":
         return value if is_constant(value) else None
@@ -229,6 +233,7 @@ def _quantizer(
     role: str,
     readers: Iterable[ir.Node],
     *,
+    read: int = 0,
     scale: int = 1,
     zero: int = 2,
     axis: int | None = None,
@@ -240,19 +245,22 @@ def _quantizer(
         source: the tensor.
         role: see :class:`QuantizedTensor`.
         readers: the nodes that read it.
+        read: position of the tensor, or of what is made of its integers.
         scale: position of the scale.
         zero: position of the zero point.
         axis: of the scales, where the node itself does not say.
     """
     scales, zero_value = constant_array(_table(_input(node, scale))), _table(_input(node, zero))
     zeros = constant_array(zero_value) if zero_value is not None else np.zeros(1, np.int64)
+    if (found := shifted(_input(node, read))) is not None:
+        zeros = found.points
     if node.op_type == fake_quantize.NAME:
         dtype = _fake_dtype(node)
     elif node.op_type == nnie_quantize.NAME:
         dtype = "log8"
     else:
         kind = zero_value.dtype if zero_value is not None else None
-        if node.op_type in ("DequantizeLinear", "Mul"):
+        if node.op_type in ("DequantizeLinear", "Mul") or read:
             kind = source.dtype
         elif kind is None:
             kind = ir.DataType(node.attributes.get_int("output_dtype", 0) or ir.DataType.UINT8)

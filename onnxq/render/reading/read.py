@@ -11,7 +11,7 @@ quantized twice in a row, or a model output would lose its name, an Identity kee
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
 
@@ -46,7 +46,8 @@ from onnxq.render.reading.parameters import (
     unpacked_parameters,
 )
 from onnxq.render.reading.relations import related
-from onnxq.spec import Scheme
+from onnxq.render.reading.shifted import Shifted, shifted
+from onnxq.spec import PerChannel, Scheme
 
 __all__ = ["read"]
 
@@ -140,6 +141,9 @@ class _Reader:
         self._take_out(value, [dq.outputs[0] for dq in readers], qparams)
 
     def _stored(self, dq: ir.Node) -> None:
+        if (found := shifted(dq.inputs[0])) is not None:
+            self._shifted(dq, found)
+            return
         stored = before_widening(dq.inputs[0])
         if stored is None or not is_constant(stored):
             producer = stored.producer() if stored is not None else None
@@ -159,14 +163,32 @@ class _Reader:
             qparams = narrowed(qparams, stored, array, widened=stored is not dq.inputs[0])
         self._lift(stored, array, qparams, dq.outputs[0], tuple(dq.inputs))
 
+    def _shifted(self, dq: ir.Node, found: Shifted) -> None:
+        """Four-bit integers whose zero points are taken from them when the model is loaded."""
+        qparams, array = self._qparams(dq, ir.DataType.INT8), constant_array(found.stored)
+        if qparams is None or array is None:
+            return
+        grain, shape = qparams.spec.granularity, [1] * array.ndim
+        if isinstance(grain, PerChannel):
+            shape[grain.axis] = qparams.scale.size
+        if list(found.points.shape) != shape or qparams.zero_point.any():
+            self.notes.append(f"read: '{dq.name}' has other zero points than scales: left as it is")
+            return
+        signed = found.stored.dtype is ir.DataType.INT4
+        spec = replace(qparams.spec, bits=4, signed=signed, symmetric=False)
+        qparams = replace(qparams, spec=spec, zero_point=found.points.astype(np.int64).reshape(qparams.scale.shape))
+        self._lift(found.stored, array, qparams, dq.outputs[0], tuple(dq.inputs))
+
     def _unpacked(self, node: ir.Node) -> None:
         """Integers times a scale: the weight of a float layer, unpacked when the model is loaded."""
+        found = shifted(node.inputs[0])
         cast = node.inputs[0].producer() if node.inputs[0] is not None else None
-        stored = before_widening(cast.inputs[0]) if cast is not None and cast.op_type == "Cast" else None
+        whole = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else None
+        stored = before_widening(whole) if found is None else found.stored
         scale, array = constant_array(node.inputs[1]), constant_array(stored)
         if stored is None or scale is None or array is None:
             return
-        qparams = unpacked_parameters(stored, array, scale)
+        qparams = unpacked_parameters(stored, array, scale, None if found is None else found.points)
         if qparams is not None:
             self._lift(stored, array, qparams, node.outputs[0], (stored, node.inputs[1]))
 

@@ -1,0 +1,52 @@
+"""Options that ask for zero points and scales per channel, held against what a target's table has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onnxq.errors import OptionError
+from onnxq.options import Options
+
+if TYPE_CHECKING:
+    from onnxq.backend import Backend
+
+__all__ = ["check_scheme"]
+
+_HINT = "Leave it out"
+
+
+def check_scheme(target: Backend, options: Options) -> None:
+    """Refuse zero points and scales per channel that the target has not.
+
+    Raises:
+        OptionError: the options ask for zero points where activations have none, for scales per channel where no row
+            has an axis, for zero points of weights where they have none or not in the widths asked for, or for weights
+            without where the target's have them.
+    """
+    if target.activation.symmetric and (where := _where(options, "symmetric", False)):
+        raise OptionError(f"{target.name} has no zero points", where=where, hint=_HINT)
+    if not target.has_channels and (where := _where(options, "per_channel", True)):
+        raise OptionError(f"{target.name} has one scale for all of a weight", where=where, hint=_HINT)
+    if not target.weight.symmetric and (where := _where(options, "weight_symmetric", True)):
+        raise OptionError(f"{target.name} has zero points of weights always", where=where, hint=_HINT)
+    if target.weight.symmetric and (where := _where(options, "weight_symmetric", False)):
+        _check_widths(target, options, where)
+
+
+def _check_widths(target: Backend, options: Options, where: str) -> None:
+    """Refuse zero points of weights where none of the widths asked for has them."""
+    if not target.asymmetric_weights:
+        raise OptionError(f"{target.name} has no zero points of weights", where=where, hint=_HINT)
+    of_all, _ = target.bits(options)
+    widths = {of_all, *(change.weight_bits for _, change in options.override if change.weight_bits)}
+    if not widths & target.asymmetric_weights:
+        known = ", ".join(map(str, sorted(target.asymmetric_weights)))
+        hint = f"Ask for weights of {max(target.asymmetric_weights)} bits, or leave it out"
+        raise OptionError(f"{target.name} has zero points of weights of {known} bits only", where=where, hint=hint)
+
+
+def _where(options: Options, field: str, value: bool) -> str | None:
+    """Which of the options says so: its name, or the override."""
+    if getattr(options, field) is value:
+        return field
+    return next((f"override {pattern!r}" for pattern, o in options.override if getattr(o, field) is value), None)

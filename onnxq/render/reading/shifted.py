@@ -1,0 +1,58 @@
+"""Integers of 4 bits whose zero points a Sub takes from them when the model is loaded."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.graph.values import constant_array, is_constant
+
+__all__ = ["Shifted", "shifted"]
+
+_GRID = {ir.DataType.UINT4: (0, 15), ir.DataType.INT4: (-8, 7)}
+
+
+class Shifted(NamedTuple):
+    """Stored integers and what is taken from them.
+
+    Attributes:
+        stored: constant of uint4 or int4.
+        points: their zero points, on the same grid, with the axes of the integers, or one for all.
+    """
+
+    stored: ir.Value
+    points: NDArray[Any]
+
+
+def shifted(value: ir.Value | None) -> Shifted | None:
+    """What a Cast and a Sub, in float, or a Cast, a Sub and a Cast to int8 make a value of; None where they do not."""
+    made = value.producer() if value is not None else None
+    if made is not None and made.op_type == "Cast" and _to(made) == ir.DataType.INT8:
+        made = made.inputs[0].producer() if made.inputs[0] is not None else None
+    elif made is not None and value is not None and made.op_type == "Sub" and _cast_to(made) != ir.DataType.FLOAT:
+        return None
+    if made is None or made.op_type != "Sub":
+        return None
+    wide = made.inputs[0].producer() if made.inputs[0] is not None else None
+    stored, points = wide.inputs[0] if wide is not None and wide.op_type == "Cast" else None, made.inputs[1]
+    array = constant_array(points) if is_constant(points) else None
+    if stored is None or stored.dtype not in _GRID or not is_constant(stored) or stored.shape is None:
+        return None
+    if array is None or array.ndim not in (0, len(stored.shape)) or not array.size:
+        return None
+    low, high = _GRID[stored.dtype]
+    whole = np.equal(array, np.rint(array)) & (array >= low) & (array <= high)
+    return Shifted(stored, array) if whole.all() else None
+
+
+def _to(cast: ir.Node) -> int:
+    return cast.attributes.get_int("to", 0)
+
+
+def _cast_to(sub: ir.Node) -> int:
+    """The type that the Cast in front of a Sub gives; 0 where there is none."""
+    cast = sub.inputs[0].producer() if sub.inputs[0] is not None else None
+    return _to(cast) if cast is not None and cast.op_type == "Cast" else 0
