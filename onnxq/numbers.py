@@ -71,11 +71,16 @@ def unusable_constants(model: ir.Model, plan: Plan) -> dict[str, str]:
     for site in plan.sites:
         if site.role != "activation" and site.tensor not in bad:
             array = constant_array(values[site.tensor])
-            if array is not None and not array.size:
+            if array is None:
+                continue
+            if not array.size:
                 bad[site.tensor] = f"constant {site.tensor!r} is empty"
-            elif array is not None and not np.isfinite(array).all():
+                continue
+            with np.errstate(invalid="ignore"):
+                ends = np.array([array.min(), array.max()])  # NaN where there is one
+            if not np.isfinite(ends).all():
                 bad[site.tensor] = f"constant {site.tensor!r} holds NaN or infinite values"
-            elif array is not None and np.abs(array).max(initial=0.0) > SENTINEL:
+            elif np.abs(ends).max() > SENTINEL:
                 bad[site.tensor] = f"constant {site.tensor!r} holds mask values (beyond 1e30)"
     return bad
 

@@ -35,6 +35,9 @@ __all__ = [
 MIN_SCALE = float(np.finfo(np.float32).tiny)
 """Smallest scale given: the smallest normal float32 number, 1.18e-38. Its reciprocal is finite."""
 
+_PIECE = 1 << 18
+"""Numbers that are quantized at a time: so many fit a cache."""
+
 _MAX_POWER_OF_TWO = 127
 """Largest exponent of a power-of-two scale: 2**128 is not a float32."""
 
@@ -159,17 +162,33 @@ def quantize(x: ArrayLike, qp: QParams) -> NDArray[Any]:
         coded = logarithmic.quantize if qp.spec.scheme is Scheme.LOGARITHMIC else float8.quantize
         return coded(values, _shaped(qp, values.shape)[0])
     scale, zero = spread(qp, values.shape)
+    if values.size <= _PIECE or len(values) == 1:
+        return _quantized(values, scale, zero, qp.spec)
+    result = np.empty(values.shape, _storage(qp.spec))
+    step = max(1, _PIECE * len(values) // values.size)
+    own = scale.ndim == values.ndim and len(scale) > 1
+    for start in range(0, len(values), step):
+        rows = slice(start, start + step)
+        numbers = (scale[rows], zero[rows]) if own else (scale, zero)
+        result[rows] = _quantized(values[rows], *numbers, qp.spec)
+    return result
+
+
+def _quantized(
+    values: NDArray[np.float32], scale: NDArray[np.float32], zero: NDArray[np.int64], spec: QuantSpec
+) -> NDArray[Any]:
+    """Numbers on a uniform grid, whose scale and zero point broadcast against them."""
     with np.errstate(over="ignore", invalid="ignore"):
         ratio = np.asarray(values / scale)
     np.rint(ratio, out=ratio)
-    wide = np.float64 if qp.spec.bits > 16 else np.float32
+    wide = np.float64 if spec.bits > 16 else np.float32
     shifted = ratio.astype(wide, copy=False)
     if zero.any():
         shifted = np.asarray(shifted + zero.astype(wide))
-    np.clip(shifted, qp.spec.qmin, qp.spec.qmax, out=shifted)
+    np.clip(shifted, spec.qmin, spec.qmax, out=shifted)
     if np.isnan(shifted.sum()):
         shifted = np.where(np.isnan(shifted), zero, shifted)
-    return shifted.astype(_storage(qp.spec))
+    return shifted.astype(_storage(spec))
 
 
 def dequantize(q: ArrayLike, qp: QParams) -> NDArray[np.float32]:

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from onnxq.errors import BackendError, ModelError
 from onnxq.ort.session import Session
 from onnxq.qparams import MIN_SCALE, QParams, dequantize, ends, fake_quantize, from_range, quantize, spread
-from onnxq.spec import PerBlock, PerChannel, QuantSpec, Scheme
+from onnxq.spec import PerBlock, PerChannel, PerTensor, QuantSpec, Scheme
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 BELOW_OVERFLOW = st.floats(-(2.0**126), 2.0**126, width=32)
@@ -254,3 +254,18 @@ def test_bit_equal_with_onnxruntime_for_any_scale(x: np.ndarray[Any, Any], scale
 
 
 _U8 = _model("uint8", (16,), None)
+
+
+@pytest.mark.parametrize("granularity", [PerTensor(), PerChannel(0), PerChannel(1), PerBlock(0, 3)], ids=str)
+def test_large_tensors_are_quantized_piece_by_piece(
+    granularity: PerTensor | PerChannel | PerBlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.random.default_rng(0).standard_normal((9, 8)).astype(np.float32)
+    x[4, 5], x[6, 7] = np.nan, np.inf
+    counts = {PerTensor(): (), PerChannel(0): (9,), PerChannel(1): (8,)}.get(granularity, (3, 8))
+    top = np.linspace(0.5, 2, int(np.prod(counts))).reshape(counts)
+    qp = from_range(-top / 2, top, QuantSpec(8, False, False, granularity))
+    expected = quantize(x, qp)
+    for piece in (1, 16, 40):
+        monkeypatch.setattr("onnxq.qparams._PIECE", piece)
+        np.testing.assert_array_equal(quantize(x, qp), expected)

@@ -39,6 +39,7 @@ PART = (
     "tests/calibration/test_statistics.py",
     "tests/render",
     "tests/graph",
+    "tests/weight_only/test_lanes.py",
     "tests/test_qparams.py",
     "tests/test_quantize.py",
 )

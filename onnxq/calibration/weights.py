@@ -52,12 +52,20 @@ def weight_range(w: NDArray[np.floating], spec: QuantSpec) -> tuple[Floats, Floa
     flat = replace(spec, granularity=PerChannel(0))
     for start in range(0, len(rows), step):
         part = rows[start : start + step]
-        part = np.where(np.isfinite(part), part, np.float32(0.0))
-        lo, hi = part.min(axis=1, initial=0.0).astype(np.float64), part.max(axis=1, initial=0.0).astype(np.float64)
+        lo, hi = _ends(part)
+        if not (np.isfinite(lo).all() and np.isfinite(hi).all()):
+            part = np.where(np.isfinite(part), part, np.float32(0.0))
+            lo, hi = _ends(part)
         if (spec.bits < _SEARCH_BELOW or spec.power_of_two) and part.size:
             lo, hi = _search(part, lo, hi, flat)
         low[start : start + step], high[start : start + step] = lo, hi
     return low.reshape(shape), high.reshape(shape)
+
+
+def _ends(rows: NDArray[np.float32]) -> tuple[Floats, Floats]:
+    """The least and the largest number of each row and 0; NaN where a row holds one."""
+    with np.errstate(invalid="ignore"):
+        return rows.min(axis=1, initial=0.0).astype(np.float64), rows.max(axis=1, initial=0.0).astype(np.float64)
 
 
 def _rows(w: NDArray[np.float32], spec: QuantSpec) -> tuple[NDArray[np.float32], tuple[int, ...]]:

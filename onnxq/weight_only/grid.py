@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.qparams import MIN_SCALE, from_range
 from onnxq.spec import PerBlock, QuantSpec
+from onnxq.weight_only.lanes import codes_of, ends, pick
 
 __all__ = ["Coded", "block_size", "blocked", "choose", "chunks", "decode", "empty", "encode", "nearest", "round_blocks"]
 
@@ -34,6 +35,8 @@ _FEWEST_ASYMMETRIC_RATIOS = (1.0, 0.72, 0.62, 0.8, 0.54, 0.67, 0.58, 0.47)
 _SEARCH_BELOW = 8
 _CHUNK = 1 << 20
 """Numbers of a matrix worked on at a time."""
+_PIECE = 1 << 18
+"""Numbers that are looked for scales and rounded while they lie in a cache."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,42 +99,62 @@ def choose(blocks: Floats, spec: QuantSpec, *, either_sign: bool = False) -> tup
     Returns:
         Scale and zero point, float32, (outputs, blocks).
     """
-    low, high = _ends(blocks, np.minimum), _ends(blocks, np.maximum)
+    size = blocks.shape[2]
+    scale, zero = choose_lanes(blocks.reshape(-1, size).T[None], spec, either_sign=either_sign)
+    return scale.reshape(blocks.shape[:2]), zero.reshape(blocks.shape[:2])
+
+
+def choose_lanes(lanes: Floats, spec: QuantSpec, *, either_sign: bool = False) -> tuple[Floats, Floats]:
+    """As :func:`choose`, of blocks as :mod:`onnxq.weight_only.lanes` has them.
+
+    Args:
+        lanes: (groups, size, count), finite.
+        spec: the grid.
+        either_sign: as there.
+
+    Returns:
+        Scale and zero point, float32, (groups, count).
+    """
+    low, high = ends(lanes)
     found = _numbers(low, high, spec)
     if spec.bits >= _SEARCH_BELOW:
         return found
-    scale, zero = found
-    least = np.full(low.shape, np.inf, np.float32)
-    for tried in _tries(low, high, spec, either_sign=either_sign and spec.symmetric):
-        error = round_blocks(blocks, *tried, spec)
-        error *= tried[0][..., None]
-        error -= blocks
-        squared = np.einsum("osb,osb->os", error, error)
-        better = squared < least
-        for kept, new in zip((scale, zero, least), (*tried, squared), strict=True):
-            np.copyto(kept, new, where=better)
-    return scale, zero
-
-
-def _ends(blocks: Floats, which: np.ufunc) -> Floats:
-    """The least or the largest number of each block, by halves: NumPy goes through short rows one number at a time."""
-    while (size := blocks.shape[2]) > 1 and size % 2 == 0:
-        blocks = which(blocks[..., : size // 2], blocks[..., size // 2 :])
-    return np.asarray(which.reduce(blocks, axis=2), np.float32)
+    tried = [*_tries(low, high, spec, either_sign=either_sign and spec.symmetric), found]
+    scales, zeros = (np.stack(numbers) for numbers in zip(*tried, strict=True))
+    best = pick(lanes, scales[:-1], zeros[:-1], spec)[None]
+    return np.take_along_axis(scales, best, 0)[0], np.take_along_axis(zeros, best, 0)[0]
 
 
 def _tries(low: Floats, high: Floats, spec: QuantSpec, *, either_sign: bool) -> Iterator[tuple[Floats, Floats]]:
     """Scales and zero points that cover more and less of the ranges."""
     fewest = spec.bits == _FEWEST
-    if not either_sign:
-        asymmetric = _FEWEST_ASYMMETRIC_RATIOS if fewest else _ASYMMETRIC_RATIOS
-        for ratio in map(np.float32, _RATIOS if spec.symmetric else asymmetric):
+    if not spec.symmetric:
+        for ratio in map(np.float32, _FEWEST_ASYMMETRIC_RATIOS if fewest else _ASYMMETRIC_RATIOS):
             yield _numbers(low * ratio, high * ratio, spec)
+        return
+    zero = np.zeros_like(low)
+    if not either_sign:
+        reach = np.maximum(np.maximum(-low, high), np.float32(0))
+        for ratio in map(np.float32, _RATIOS):
+            yield _symmetric_scale(reach * ratio, spec), zero
         return
     furthest = np.where(high > -low, high, low) / np.float32(spec.qmin)
     furthest = np.where(np.abs(furthest) < MIN_SCALE, np.float32(MIN_SCALE), furthest)
     for ratio in map(np.float32, _FEWEST_SIGNED_RATIOS if fewest else _SIGNED_RATIOS):
-        yield furthest * ratio, np.zeros_like(furthest)
+        yield furthest * ratio, zero
+
+
+def _symmetric_scale(reach: Floats, spec: QuantSpec) -> Floats:
+    """What :func:`onnxq.qparams.from_range` gives for ranges from ``-reach`` to ``reach``, without its float64.
+
+    A quotient of two float32 is the same rounded once or by way of float64.
+
+    Args:
+        reach: 0 or more.
+        spec: symmetric around 0.
+    """
+    scale = np.where(reach == 0, np.float32(1), reach) / np.float32(spec.qmax)
+    return np.asarray(np.maximum(scale, np.float32(MIN_SCALE)), np.float32)
 
 
 def _numbers(low: Floats, high: Floats, spec: QuantSpec) -> tuple[Floats, Floats]:
@@ -139,9 +162,9 @@ def _numbers(low: Floats, high: Floats, spec: QuantSpec) -> tuple[Floats, Floats
     return numbers.scale, numbers.zero_point.astype(np.float32)
 
 
-def chunks(outputs: int, inputs: int) -> Iterator[slice]:
+def chunks(outputs: int, inputs: int, most: int = _CHUNK) -> Iterator[slice]:
     """Rows of a matrix, so many at a time that work on them stays small."""
-    step = max(1, _CHUNK // max(1, inputs))
+    step = max(1, most // max(1, inputs))
     for start in range(0, outputs, step):
         yield slice(start, min(start + step, outputs))
 
@@ -154,7 +177,51 @@ def nearest(matrix: Floats, spec: QuantSpec, *, either_sign: bool = False) -> Co
         spec: blocks along axis 1.
         either_sign: see :func:`choose`.
     """
-    return encode(matrix, spec, partial(choose, either_sign=either_sign))
+    outputs, inputs = matrix.shape
+    size = block_size(spec)
+    across = matrix.T.flags.c_contiguous and not matrix.flags.c_contiguous
+    made = empty(spec, outputs, inputs, across=across)
+    for rows, columns in _pieces(outputs, inputs, size, across=across):
+        part, codes = matrix[rows, columns], made.codes[rows, columns]
+        lanes = _lanes_of(part, size, across=across)
+        scale, zero = choose_lanes(lanes, spec, either_sign=either_sign)
+        whole = part.shape[1] % size == 0
+        filled = codes if whole else np.empty((len(part), -(-part.shape[1] // size) * size), made.codes.dtype)
+        codes_of(lanes, scale, zero, spec, _lanes_of(filled, size, across=across))
+        if not whole:
+            codes[:] = filled[:, : part.shape[1]]
+        at = slice(columns.start // size, -(-columns.stop // size))
+        for kept, numbers in ((made.scale, scale), (made.zero, zero)):
+            kept[rows, at] = numbers.T if across else numbers.reshape(len(part), -1)
+    return made
+
+
+def _pieces(outputs: int, inputs: int, size: int, *, across: bool) -> Iterator[tuple[slice, slice]]:
+    """Rows and columns of a matrix that are worked on together, so few that they fit a cache; no block is cut.
+
+    Args:
+        outputs: its rows.
+        inputs: its columns.
+        size: of a block.
+        across: whether inputs lie along axis 0 in memory.
+    """
+    if not across:
+        for rows in chunks(outputs, inputs, _PIECE):
+            yield rows, slice(0, inputs)
+        return
+    wide = min(outputs, _PIECE // size)
+    step = max(1, _PIECE // max(1, size * wide)) * size
+    for start in range(0, inputs, step):
+        for first in range(0, outputs, max(1, wide)):
+            yield slice(first, min(first + wide, outputs)), slice(start, min(start + step, inputs))
+
+
+def _lanes_of(part: NDArray[Any], size: int, *, across: bool) -> NDArray[Any]:
+    """Blocks of some rows as lanes, the last one filled up with zeros."""
+    if short := -part.shape[1] % size:
+        part = np.pad(part, ((0, 0), (0, short)))
+    lanes: NDArray[Any] = part.T.reshape(-1, size, len(part)) if across else part.reshape(-1, size).T[None]
+    return lanes
 
 
 def encode(matrix: Floats, spec: QuantSpec, numbers: _Chooser) -> Coded:
@@ -179,15 +246,23 @@ def encode(matrix: Floats, spec: QuantSpec, numbers: _Chooser) -> Coded:
     return made
 
 
-def empty(spec: QuantSpec, outputs: int, inputs: int) -> Coded:
-    """A matrix whose numbers are still to be filled in."""
+def empty(spec: QuantSpec, outputs: int, inputs: int, *, across: bool = False) -> Coded:
+    """A matrix whose numbers are still to be filled in.
+
+    Args:
+        spec: blocks along axis 1.
+        outputs: its rows.
+        inputs: its columns.
+        across: lay inputs along axis 0 in memory.
+    """
     kind = np.int8 if spec.signed else np.uint8
     blocks = -(-inputs // block_size(spec))
+    order: Literal["C", "F"] = "F" if across else "C"
     return Coded(
         spec,
-        np.empty((outputs, inputs), kind),
-        np.empty((outputs, blocks), np.float32),
-        np.empty((outputs, blocks), kind),
+        np.empty((outputs, inputs), kind, order),
+        np.empty((outputs, blocks), np.float32, order),
+        np.empty((outputs, blocks), kind, order),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,7 @@ def _check_fields(message: Any) -> None:
     """Raises ModelError for an attribute without a type, or a text that is no UTF-8: neither could be written again."""
     if isinstance(message, onnx.AttributeProto) and not message.type and not message.ref_attr_name:
         raise ModelError("it has no type", where=f"attribute {message.name!r}", hint="The file is damaged")
-    for field, value in message.ListFields():
+    for field, value in _tensor_fields(message) if isinstance(message, onnx.TensorProto) else message.ListFields():
         if field.type == field.TYPE_STRING:
             texts = [value] if isinstance(value, (str, bytes)) else value
             for text in texts:
@@ -160,6 +161,15 @@ def _check_fields(message: Any) -> None:
         elif field.type == field.TYPE_MESSAGE:
             for inner in [value] if hasattr(value, "ListFields") else value:
                 _check_fields(inner)
+
+
+def _tensor_fields(tensor: onnx.TensorProto) -> Iterator[tuple[Any, Any]]:
+    """Fields of a tensor that hold text or messages: listing all of them would copy its numbers."""
+    for field in tensor.DESCRIPTOR.fields:
+        if field.type in (field.TYPE_STRING, field.TYPE_MESSAGE):
+            value = getattr(tensor, field.name)
+            if isinstance(value, (str, bytes)) or not hasattr(value, "ListFields") or tensor.HasField(field.name):
+                yield field, value
 
 
 def _from_proto(proto: onnx.ModelProto, folders: list[Path]) -> ir.Model:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -44,12 +45,12 @@ def _plain(tensor: ir.serde.TensorProtoTensor) -> ir.TensorProtocol:
     if tensor.dtype is ir.DataType.UNDEFINED:
         raise ModelError("it has no type", where=f"tensor '{tensor.name}'")
     if tensor.raw.HasField("raw_data"):
-        have = len(tensor.raw.raw_data)
-        if have != tensor.nbytes:
+        data = tensor.raw.raw_data  # copied at each look at it
+        if len(data) != tensor.nbytes:
             raise ModelError(
-                f"its type and shape need {tensor.nbytes} bytes, it has {have}", where=f"tensor '{tensor.name}'"
+                f"its type and shape need {tensor.nbytes} bytes, it has {len(data)}", where=f"tensor '{tensor.name}'"
             )
-        return _apart(tensor)
+        return _apart(tensor, data)
     try:
         array = tensor.numpy()
     except (ValueError, TypeError, AssertionError) as error:  # onnx-ir asserts that type and field fit
@@ -59,18 +60,23 @@ def _plain(tensor: ir.serde.TensorProtoTensor) -> ir.TensorProtocol:
     return ir.Tensor(array, dtype=tensor.dtype, name=tensor.name, doc_string=tensor.doc_string)
 
 
-def _apart(tensor: ir.serde.TensorProtoTensor) -> ir.TensorProtocol:
+def _apart(tensor: ir.serde.TensorProtoTensor, data: bytes | None = None) -> ir.TensorProtocol:
     """A tensor by itself. One of a protobuf keeps all of that in memory, and copies its numbers whenever they are read.
 
     One whose numbers are packed, text, or not what its type and shape say, becomes a protobuf of its own.
+
+    Args:
+        tensor: of a protobuf.
+        data: its ``raw_data``, where that was looked at.
     """
     raw, kind = tensor.raw, tensor.dtype
     whole = kind not in (ir.DataType.UNDEFINED, ir.DataType.STRING) and kind.bitwidth >= 8
-    if whole and raw.HasField("raw_data") and len(raw.raw_data) == tensor.nbytes:
+    if whole and data is None and raw.HasField("raw_data"):
+        data = raw.raw_data
+    if whole and data is not None and len(data) == tensor.nbytes:
+        array = np.frombuffer(data, kind.numpy().newbyteorder("<")).reshape(tuple(raw.dims))
         properties = dict(tensor.metadata_props)
-        return ir.Tensor(
-            tensor.numpy(), dtype=kind, name=tensor.name, doc_string=tensor.doc_string, metadata_props=properties
-        )
+        return ir.Tensor(array, dtype=kind, name=tensor.name, doc_string=tensor.doc_string, metadata_props=properties)
     own = onnx.TensorProto()
     own.CopyFrom(raw)
     return ir.serde.TensorProtoTensor(own)

@@ -332,3 +332,13 @@ def test_files_of_other_kinds_are_named(tmp_path: Path, head: bytes, said: str) 
     path.write_bytes(head + bytes(64))
     with pytest.raises(ModelError, match=rf"m\.onnx': this is not an ONNX file, but {said}"):
         load(path)
+
+
+@pytest.mark.parametrize("field", ["name", "doc_string"])
+def test_texts_of_tensors_are_utf8(field: str) -> None:
+    proto = build(RELU, other=random(4))
+    setattr(proto.graph.initializer[0], field, "to_be_damaged")
+    source = proto.SerializeToString()
+    load(source)
+    with pytest.raises(ModelError, match="UTF-8"):
+        load(source.replace(b"to_be_damaged", b"to_be_damage\xff"))
