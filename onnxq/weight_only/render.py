@@ -29,9 +29,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.graph.namer import Namer
-from onnxq.weight_only.bounds import write_bounds
 from onnxq.weight_only.experts import as_qmoe, expert_tensors
 from onnxq.weight_only.find import EXPERTS, Matrix
+from onnxq.weight_only.fusible import let_fuse
 from onnxq.weight_only.grid import Coded, block_size
 from onnxq.weight_only.recipe import Recipe
 from onnxq.weight_only.tensors import pack, packed_tensor
@@ -137,7 +137,7 @@ def rewrite(model: ir.Model, made: Sequence[tuple[Matrix, Parts]], recipe: Recip
                 weights[owner] = _dequantize(node, namer, held[owner], f"{base}_dequantized", matrix.block(recipe))
             _product(node, held[owner], weights.get(owner), namer, recipe, matrix)
         unpacked += weights.values()
-    write_bounds(unpacked, namer)
+    let_fuse(unpacked, namer)
     for node, constants in experts.items():
         qmoe = as_qmoe(node, constants, recipe.expert_bits, recipe.block)
         node.name = None

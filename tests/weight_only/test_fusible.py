@@ -1,4 +1,4 @@
-"""Products that only a Relu or Clip reads: onnxruntime multiplies with their weights as they are stored."""
+"""onnxruntime multiplies with weights as they are stored whatever stands before and behind the products."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import onnx
 import onnxruntime as ort
 import pytest
 
+from onnxq.measuring.metrics import sqnr
 from onnxq.weight_only import quantize_weights
 from tests.models import build, normal
-from tests.weight_only.layers import run, save
+from tests.weight_only.layers import LOSS, run, save
 
 _BOUNDED = {
     "r = Relu (m)": {"Max": 1},
@@ -67,3 +68,24 @@ def test_a_bound_stays_where_nothing_hinders(tmp_path: Path) -> None:
     save(_model("r = Relu (m) \n y = MatMul (r, b)"), source)
     quantize_weights(source, out, format="matmulnbits")
     assert "Relu" in _operators(out)
+
+
+@pytest.mark.parametrize("tokens", ["N", "N, S", "2, 3"])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rows_of_a_table_that_are_multiplied(bits: int, tokens: str, tmp_path: Path) -> None:
+    """The weights were unpacked at each run, for the rows come from a DequantizeLinear too."""
+    graph = f"""(int64[{tokens}] i) => (float[{tokens}, 48] y, float[{tokens}, 32] z) {{
+        e = Gather (t, i)
+        y = MatMul (e, a)
+        z = MatMul (e, b)
+    }}"""
+    source, out = tmp_path / "m.onnx", tmp_path / "q.onnx"
+    proto = build(graph, t=normal(50, 64), a=normal(64, 48, seed=1), b=normal(64, 32, seed=2))
+    save(proto, source)
+    quantize_weights(source, out, bits=bits)
+    assert _operators(out) == {"Gather": 2, "DequantizeLinear": 3, "Reshape": 1, "MatMul": 2}
+    assert _fused(out) == {"Gather": 2, "DequantizeLinear": 1, "Reshape": 1, "MatMulNBits": 2}
+    feeds = {"i": np.arange(6).reshape((2, 3) if "," in tokens else 6)}
+    expected = run(source, feeds)
+    for name, values in run(out, feeds, optimize=True).items():
+        assert sqnr(expected[name], values) > LOSS[bits]
