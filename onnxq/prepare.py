@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from onnxq import plugins
 from onnxq.backend import Backend
+from onnxq.checks.caches import check_caches
 from onnxq.checks.fingerprint import fingerprint
 from onnxq.checks.randomness import check_random
 from onnxq.console.terminal import listed, plural
@@ -82,7 +83,7 @@ class Prepared:
         model: normalized; not to be changed.
         notes: what the passes did.
         lost: what was done to it that whoever runs the result must know, a sentence each.
-        random: what in it gives something else at each run.
+        random: what in it gives something else at each run, or other numbers than it should.
         bytes: size of the model as it came.
         remembered: what it remembers of its training data, where that is cheap to compare with.
         halves: whether it came in half precision, and computes in float32 now.
@@ -111,7 +112,7 @@ class Prepared:
         self._composite = COMPOSITE & {full_type(node) for node in all_nodes(model)}
         self._bases: dict[frozenset[str], tuple[ir.Model, list[str]]] = {}
         self.lost = [*_inputs_lost(before, model), *still_half(widened)]
-        self.random = check_random(model)
+        self.random = [*check_random(model), *check_caches(model)]
 
     @property
     def warnings(self) -> list[str]:

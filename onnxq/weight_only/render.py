@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from onnxq.graph.namer import Namer
 from onnxq.weight_only.experts import as_qmoe, expert_tensors
 from onnxq.weight_only.find import EXPERTS, Matrix
+from onnxq.weight_only.fusible import let_fuse
 from onnxq.weight_only.grid import Coded, block_size
 from onnxq.weight_only.recipe import Recipe
 from onnxq.weight_only.tensors import pack, packed_tensor
@@ -103,6 +104,7 @@ def rewrite(model: ir.Model, made: Sequence[tuple[Matrix, Parts]], recipe: Recip
     namer = Namer(model)
     experts: dict[ir.Node, dict[int, list[ir.Value]]] = {}
     tables: dict[str, list[ir.Value]] = {}
+    unpacked: list[ir.Value] = []
     for matrix, parts in made:
         home = matrix.value.graph
         assert isinstance(home, ir.Graph)
@@ -134,6 +136,8 @@ def rewrite(model: ir.Model, made: Sequence[tuple[Matrix, Parts]], recipe: Recip
             if apart and owner not in weights:
                 weights[owner] = _dequantize(node, namer, held[owner], f"{base}_dequantized", matrix.block(recipe))
             _product(node, held[owner], weights.get(owner), namer, recipe, matrix)
+        unpacked += weights.values()
+    let_fuse(unpacked, namer)
     for node, constants in experts.items():
         qmoe = as_qmoe(node, constants, recipe.expert_bits, recipe.block)
         node.name = None

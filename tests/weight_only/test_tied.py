@@ -195,3 +195,20 @@ def test_a_table_of_nan_stays_float_for_both(tmp_path: Path) -> None:
     assert {kept.node: kept.reason for kept in result.kept_float} == dict.fromkeys(
         ("embed", "head"), "its weight holds NaN or infinite values"
     )
+
+
+@pytest.mark.parametrize("scaled", ["Div (l, cap)", "Mul (cap, l)"])
+@pytest.mark.parametrize("kind", _HEADS)
+def test_a_factor_behind_the_head_leaves_it_tied(kind: str, scaled: str, tmp_path: Path) -> None:
+    """As in models that bound their logits by a Tanh, Gemma 2 say: folded into the head, it would part the two."""
+    proto = _model(kind)
+    proto.graph.node[-1].output[0] = "l"
+    cap = build(f"(float[N] l) => (float[N] y) {{ [scale] y = {scaled} }}")
+    proto.graph.node.extend(cap.graph.node)
+    proto.graph.initializer.append(numpy_helper.from_array(np.array(30.0, np.float32), "cap"))
+    source, out = save(proto, tmp_path / "m.onnx"), tmp_path / "q.onnx"
+    made = quantize_weights(source, out, format="matmulnbits")
+    assert any("stored once" in note for note in made.notes)
+    assert sum(_places(out).values()) < 1.3 * _ROWS * _WIDTH + _WIDTH * _WIDTH
+    feeds = _feeds(1)[0]
+    assert sqnr(run(source, feeds)["y"], run(out, feeds, optimize=True)["y"]) > 12

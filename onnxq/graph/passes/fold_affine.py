@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 
@@ -9,6 +11,7 @@ from onnxq.graph.layer import Channels, Layer, Refusal, Shared, find_layer, per_
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.passes.affine import fold_into_previous
+from onnxq.graph.passes.tied_tables import holds_a_table, tables_of
 from onnxq.graph.traverse import all_graphs
 from onnxq.graph.values import AnyArray, constant_array
 
@@ -20,7 +23,8 @@ def fold_affine(model: ir.Model) -> list[Note]:
 
     Frozen batch normalizations written as Mul and Add, a bias added after the convolution, a division by a constant.
     An Add after a MatMul is its bias and stays, and what follows it folds into both. Element-wise arithmetic that
-    varies within a channel, or on an output that others read too, is no part of a layer and stays without a note.
+    varies within a channel, or on an output that others read too, is no part of a layer and stays without a note. So
+    does a factor behind a weight that is an embedding as well, which is stored once as long as both are the same.
 
     Args:
         model: changed in place. Constants must be folded; ranks known for MatMul.
@@ -31,12 +35,13 @@ def fold_affine(model: ir.Model) -> list[Note]:
     notes: list[Note] = []
     folded = 0
     namer = Namer(model)
+    tables = tables_of(model)
     for graph in all_graphs(model):
         for node in list(graph):
             if node.op_type not in ("Mul", "Div", "Add", "Sub") or node.domain != "" or len(node.inputs) != 2:
                 continue
             try:
-                folded += _fold(node, namer)
+                folded += _fold(node, namer, tables)
             except Shared:
                 continue  # part of an activation function that reads the layer's output more than once
             except Refusal as reason:
@@ -46,7 +51,7 @@ def fold_affine(model: ir.Model) -> list[Note]:
     return notes
 
 
-def _fold(node: ir.Node, namer: Namer) -> bool:
+def _fold(node: ir.Node, namer: Namer, tables: Sequence[ir.Value]) -> bool:
     for index in (0, 1):
         array = constant_array(node.inputs[1 - index]) if node.inputs[1 - index] is not None else None
         if array is None or node.inputs[index] is None:
@@ -58,6 +63,8 @@ def _fold(node: ir.Node, namer: Namer) -> bool:
             continue  # that is the bias of the MatMul
         affine = _affine(node.op_type, index, array, layer)
         if affine is None:
+            continue
+        if node.op_type in ("Mul", "Div") and holds_a_table(layer.weight, tables):
             continue
         fold_into_previous(layer, node, *affine, namer)
         return True
