@@ -1,7 +1,8 @@
-"""Options that ask for zero points and scales per channel, held against what a target's table has."""
+"""Zero points and scales per channel: what options ask for, held against a target's table."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from onnxq.errors import OptionError
@@ -10,7 +11,7 @@ from onnxq.options import Options
 if TYPE_CHECKING:
     from onnxq.backend import Backend
 
-__all__ = ["check_scheme"]
+__all__ = ["check_scheme", "for_given_numbers"]
 
 _HINT = "Leave it out"
 
@@ -31,6 +32,18 @@ def check_scheme(target: Backend, options: Options) -> None:
         raise OptionError(f"{target.name} has zero points of weights always", where=where, hint=_HINT)
     if target.weight.symmetric and (where := _where(options, "weight_symmetric", False)):
         _check_widths(target, options, where)
+
+
+def for_given_numbers(target: Backend, options: Options) -> Options:
+    """What is planned for numbers that are given or trained: all that can be is quantized, and weights are symmetric.
+
+    Those of a model keep the zero points that they have, where the target has a place for them; those to be trained
+    have none unless they are asked for, or the target has no others.
+    """
+    symmetric = options.weight_symmetric
+    if symmetric is None and target.weight.symmetric:
+        symmetric = True
+    return replace(options, placement="all", weight_symmetric=symmetric)
 
 
 def _check_widths(target: Backend, options: Options, where: str) -> None:

@@ -90,8 +90,9 @@ class Backend:
         channel_activations: activations of a model to deploy may have a scale for each channel; none are given here.
         weight_zero_points: weights of a model to deploy may have zero points: ``"tensor"``, those with one scale;
             ``"channel"``, those with one for each channel too. What is given here says ``asymmetric_weights``.
-        asymmetric_weights: widths in which weights of Conv, Gemm and the like have zero points where the options ask
-            for them, ``weight`` itself being symmetric.
+        asymmetric_weights: widths in which weights of Conv, Gemm and the like may have zero points, ``weight`` itself
+            being symmetric.
+        moves_weights: they have them unless the options say otherwise; else where the options ask for them.
         unsigned: activations that the options make symmetric stay unsigned, with the zero point in the middle of the
             grid; else they become signed.
         constants: which constant operands that are no weights are quantized like activations: ``"all"``,
@@ -177,6 +178,7 @@ class Backend:
     channel_activations: bool = False
     weight_zero_points: Literal["", "tensor", "channel"] = ""
     asymmetric_weights: frozenset[int] = frozenset()
+    moves_weights: bool = False
     unsigned: bool = False
     constants: Literal["all", "tensors", "none"] = "all"
     inputs_only: bool = False

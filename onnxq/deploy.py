@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
+from onnxq.asked_scheme import for_given_numbers
 from onnxq.backend import Backend, Kind
 from onnxq.console.terminal import listed, plural
 from onnxq.deploying.bounds import Bounds, keep_bounds
@@ -89,9 +90,9 @@ def deploy(
             that find their scales while they run; they are named.
         OnnxqError: anything else that goes wrong; nothing is written then.
     """
-    options = replace(Options.of(options), placement="all")
-    target = backend_named(backend)
+    options, target = Options.of(options), backend_named(backend)
     target.require(options)
+    options = for_given_numbers(target, options)
     require_output(output)
     path = None if output is None else artifact_path(output, model, target.name)
     if path is not None:

@@ -25,7 +25,7 @@ from tests.targets import classifier, residual
 torch = pytest.importorskip("torch")
 
 FEEDS = feeds_for(residual(), samples=24)
-W3A4 = Options(placement="all", weight_bits=3, act_bits=4, format="fake-quantize")
+W3A4 = Options(placement="all", weight_bits=3, act_bits=4, weight_symmetric=True, format="fake-quantize")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -39,6 +39,24 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def quantized() -> onnxq.Quantized:
     return onnxq.quantize(residual(), FEEDS, options=W3A4)
+
+
+@pytest.mark.parametrize("bits", [2, 3])
+def test_weights_with_zero_points_become_better_too(bits: int, tmp_path: Path) -> None:
+    """Those stay as they are; scales and weights are trained."""
+    quantized = onnxq.quantize(residual(), FEEDS, options=Options(placement="all", weight_bits=bits, min_sqnr=0))
+    moved = {name: qp for name, qp in quantized.qparams.items() if qp.spec.bits == bits}
+    assert moved and not any(qp.spec.symmetric for qp in moved.values())
+    trained = onnxq.finetune(quantized, FEEDS, teacher=residual(), steps=60, output=tmp_path / "t.onnx")
+    quantized.save(tmp_path / "q.onnx")
+    new = feeds_for(residual(), samples=8, seed=77)
+    exact = infer(residual(), new, optimize=False)["y"]
+    before, after = (
+        sqnr(exact, infer(onnx.load(tmp_path / f), new, optimize=False)["y"]) for f in ("q.onnx", "t.onnx")
+    )
+    assert after > before + 0.7, f"{before:.1f} dB before, {after:.1f} dB after"
+    for name, qp in moved.items():
+        assert np.array_equal(trained.qparams[name].zero_point, qp.zero_point)
 
 
 def test_few_bits_become_better_on_unseen_samples(quantized: onnxq.Quantized, tmp_path: Path) -> None:

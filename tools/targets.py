@@ -117,6 +117,7 @@ def page(target: Backend) -> str:
         "## Table",
         "",
         f"- weights: {_short(target.weight)}, {_scales(target)}{bits}",
+        *([f"- {_zero_points(target)}"] if target.asymmetric_weights else []),
         f"- activations: {_short(target.activation)}, one scale for a tensor{act_bits}",
         f"- biases: {bias}",
         f"- computed together with the operator before them: {', '.join(sorted(target.absorbed)) or 'nothing'}",
@@ -191,6 +192,12 @@ def _short(spec: QuantSpec) -> str:
 
 def _scales(target: Backend) -> str:
     return "a scale for each output channel" if target.per_channel and target.has_channels else "one scale for a tensor"
+
+
+def _zero_points(target: Backend) -> str:
+    """Which weights have zero points where the target's own have none."""
+    asked = "unless `--symmetric-weights`" if target.moves_weights else "with `--asymmetric-weights`"
+    return f"weights of {_numbers(target.asymmetric_weights)} bits that operators multiply with: zero points, {asked}"
 
 
 def _numbers(bits: frozenset[int]) -> str:

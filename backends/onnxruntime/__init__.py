@@ -245,6 +245,7 @@ BACKEND = Backend(
     whole=frozenset(KINDS) - {"silu"},
     weight_zero_points="channel",
     asymmetric_weights=frozenset({2, 3, 4}),
+    moves_weights=True,
     by_cost=True,
     quantize_cost=1.3,
     dequantize_cost=1.1,

@@ -141,7 +141,7 @@ def add_options(parser: argparse.ArgumentParser, *, result: bool = True) -> None
         dest="opt_weight_symmetric",
         action="store_const",
         const=False,
-        help="weights: zero point where the range puts it; on onnxruntime those of at most 4 bits",
+        help="weights: zero point where the range puts it; default on onnxruntime for those of at most 4 bits",
     )
     group.add_argument(
         "--range",

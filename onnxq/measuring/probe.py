@@ -13,6 +13,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -21,14 +22,18 @@ from numpy.typing import NDArray
 
 from onnxq.backend import Backend
 from onnxq.calibration.statistics import KeptSample, Statistics
-from onnxq.graph.traverse import all_constants
+from onnxq.graph.traverse import all_constants, all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.measuring.variants import Variants
 from onnxq.numbers import choose_numbers
 from onnxq.options import Options
+from onnxq.options.selection import Selection
 from onnxq.plan import Plan, Site
+from onnxq.planning.specs import weight_at
+from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams, fake_quantize
 from onnxq.quantized import Quantized
+from onnxq.spec import QuantSpec
 
 __all__ = ["Part", "Probe", "Role", "Setting", "end_layers", "parts_of"]
 
@@ -235,10 +240,28 @@ class Probe:
     def _numbers_at(self, bits: int) -> dict[str, QParams]:
         """Numbers of all sites but biases at a width."""
         if bits not in self._numbers:
-            sites = [replace(s, spec=replace(s.spec, bits=bits)) for s in self.plan.sites if s.role != "bias"]
+            sites = [replace(s, spec=self._spec(s, bits)) for s in self.plan.sites if s.role != "bias"]
             plan = replace(self.plan, sites=tuple(sites))
             self._numbers[bits] = choose_numbers(self.model, plan, self.statistics)
         return self._numbers[bits]
+
+    def _spec(self, site: Site, bits: int) -> QuantSpec:
+        """The spec of a site at a width; weights have zero points where the target gives such ones to that width."""
+        spec = replace(site.spec, bits=bits)
+        node = self._nodes.get(site.readers[0].node) if site.role == "weight" and site.readers else None
+        value = node.inputs[site.readers[0].index] if node is not None else None
+        rule = row(self.target, node) if node is not None else None
+        if node is None or value is None or rule is None:
+            return spec
+        return weight_at(self.target, self.options, self._selection, node, rule, value, spec)
+
+    @cached_property
+    def _nodes(self) -> dict[str, ir.Node]:
+        return {node.name or "": node for node in all_nodes(self.model)}
+
+    @cached_property
+    def _selection(self) -> Selection:
+        return Selection(self.model, tuple(self._nodes.values()), self.options)
 
     def _biases_of(self, setting: Setting) -> dict[str, NDArray[np.float32]]:
         """The biases of a part's layers as they are corrected where its weights have a width."""

@@ -47,7 +47,8 @@ class Options:
         act_bits: bits of activations, 2 to 16; None takes the target's, mostly 8.
         symmetric: activations are symmetric.
         per_channel: weights have a scale per output channel, else one per tensor.
-        weight_symmetric: weights are symmetric; False: a zero point where the range puts it, on targets that have them.
+        weight_symmetric: weights are symmetric, else they have a zero point where the range puts it. None takes the
+            target's own: onnxruntime's of 4 bits and fewer have zero points, unless they are trained or given.
         range: range method of activations, a name or ``NAME:NUMBER``.
         exclude: patterns of node names, tensor names or op types that stay float.
         include: if any, only what matches one of these patterns is quantized.

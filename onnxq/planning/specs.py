@@ -7,12 +7,13 @@ from functools import lru_cache
 
 import onnx_ir as ir
 
-from onnxq.backend import Kind, OpRule
-from onnxq.options.selection import with_symmetry
+from onnxq.backend import Backend, Kind, OpRule
+from onnxq.options import Options
+from onnxq.options.selection import Selection, with_symmetry
 from onnxq.planning.question import Decisions, Question
 from onnxq.spec import WIDE, PerChannel, PerTensor, QuantSpec
 
-__all__ = ["activation_spec", "bias_spec", "default_spec", "weight_spec"]
+__all__ = ["activation_spec", "bias_spec", "default_spec", "weight_at", "weight_spec"]
 
 
 def weight_spec(
@@ -28,10 +29,26 @@ def weight_spec(
     bits = WIDE if wide else _least_bits(asked, decided, asked.weight_bits, node)
     spec = asked.selection.weight(replace(own, bits=bits, granularity=granularity), node, value)
     spec = spec if spec.bits in rule.weight_bits else replace(spec, bits=own.bits)
-    if rule.kind is not Kind.COMPUTE or spec.bits not in asked.backend.asymmetric_weights:
+    return weight_at(asked.backend, asked.options, asked.selection, node, rule, value, spec)
+
+
+def weight_at(
+    target: Backend,
+    options: Options,
+    selection: Selection,
+    node: ir.Node,
+    rule: OpRule,
+    value: ir.Value,
+    spec: QuantSpec,
+) -> QuantSpec:
+    """The spec of a weight, of its width, with zero points where the target has them and nothing asks for others."""
+    own = rule.weight or target.weight
+    spec = replace(spec, signed=own.signed, symmetric=own.symmetric, narrow_range=own.narrow_range)
+    if rule.kind is not Kind.COMPUTE or spec.bits not in target.asymmetric_weights:
         return spec
-    moved = asked.selection.weight_symmetric(asked.options.weight_symmetric, node, value) is False
-    return replace(spec, signed=False, symmetric=False, narrow_range=False) if moved else spec
+    symmetric = selection.weight_symmetric(options.weight_symmetric, node, value)
+    symmetric = not target.moves_weights if symmetric is None else symmetric
+    return spec if symmetric else replace(spec, signed=False, symmetric=False, narrow_range=False)
 
 
 def activation_spec(

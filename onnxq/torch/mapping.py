@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxq.asked_scheme import for_given_numbers
 from onnxq.backend import Backend, Kind
 from onnxq.calibration.statistics import TensorStatistics
 from onnxq.errors import ModelError
@@ -57,7 +58,7 @@ class _Mapper:
     def __init__(self, marked: Marked, marker: Marker, backend: Backend, options: Options) -> None:
         self.marked, self.marker, self.backend = marked, marker, backend
         self.norm_after = self._norms({n.name: n for n in all_nodes(marked.model)})
-        self.options = replace(options, placement="all")
+        self.options = for_given_numbers(backend, options)
         prepared = Prepared(marked.model, self.options)
         self.model, self.notes = prepared.for_target(backend, self.options)
         self.nodes = {n.name or "": n for n in all_nodes(self.model)}

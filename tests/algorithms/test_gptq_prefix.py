@@ -111,7 +111,13 @@ def _none(draft: Draft, layers: object) -> dict[str, Any]:
 @pytest.mark.parametrize("op", JOINS)
 def test_the_end_of_a_branch_makes_up_for_what_it_is_added_to(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, feeds = branched(op, "c, skip")
-    options = Options(placement="all", weight_bits=3, algorithms=("gptq:prefix=true",), format="fake-quantize")
+    options = Options(
+        placement="all",
+        weight_bits=3,
+        weight_symmetric=True,
+        algorithms=("gptq:prefix=true",),
+        format="fake-quantize",
+    )
     scores = []
     for joins in (_none, joins_of):
         monkeypatch.setattr("onnxq.algorithms.layerwise.hessian.joins_of", joins)

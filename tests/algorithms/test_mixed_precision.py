@@ -176,7 +176,7 @@ def test_a_share_of_the_size_is_that_of_the_integers_stored(tmp_path: Path) -> N
     assert average(bits) <= 0.7 * 8
     q.save(tmp_path / "q.onnx")
     types = [t.data_type for t in onnx.load(tmp_path / "q.onnx").graph.initializer]
-    assert types.count(onnx.TensorProto.INT4) >= sum(b == 4 for b in bits.values()) > 0
+    assert types.count(onnx.TensorProto.UINT4) >= sum(b == 4 for b in bits.values()) > 0
 
 
 def test_a_level_is_reached_with_less_than_most_bits() -> None:

@@ -27,7 +27,7 @@ from onnxq.algorithms.blockwise.learn_blocks import Learning, adaround_on_data, 
 
 torch.set_num_threads(1)
 
-FEW = Options(placement="all", weight_bits=3)
+FEW = Options(placement="all", weight_bits=3, weight_symmetric=True)
 DATA = correlated(1, 6, 8, 8, samples=16, seed=2)
 UNSEEN = correlated(1, 6, 8, 8, samples=8, seed=3)
 QUICK = {**reconstruct.PARAMETERS, "iterations": 80, "batch": 8, "lr": 3e-2}
@@ -101,7 +101,7 @@ def test_adaround_on_data_lies_between_the_nearest_and_the_best_rounding() -> No
     rng = np.random.default_rng(0)
     mix = rng.standard_normal((8, 8)) * 0.3 + 0.6
     feeds = [{"x": (rng.standard_normal((8, 8)) @ mix).astype(np.float32)} for _ in range(32)]
-    draft = draft_of(model, feeds, Options(placement="all", weight_bits=3, act_bits=16))
+    draft = draft_of(model, feeds, Options(placement="all", weight_bits=3, weight_symmetric=True, act_bits=16))
     qp = draft.numbers["w"]
     x = np.concatenate([sample.feeds["x"] for sample in draft.held]).astype(np.float64)
 

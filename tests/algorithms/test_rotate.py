@@ -52,7 +52,11 @@ def test_outliers_are_no_longer_in_the_way(bits: int) -> None:
     model, feeds = bottlenecks(outliers=True), images(1, 3, 8, 8, samples=24)
     plain, rotated = (
         quantize_checked(
-            model, feeds, Options(placement="all", weight_bits=bits, algorithms=names), least=None, agree=15.0
+            model,
+            feeds,
+            Options(placement="all", weight_bits=bits, weight_symmetric=True, algorithms=names),
+            least=None,
+            agree=15.0,
         ).worst
         for names in (("bias_correction",), ("rotate", "bias_correction"))
     )

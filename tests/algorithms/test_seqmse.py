@@ -23,7 +23,7 @@ from tests.contract import quantize_checked
 @pytest.mark.parametrize("name", ["conv", "groups", "depthwise", "gemm", "matmul"])
 @pytest.mark.parametrize("per_channel", [True, False])
 def test_no_candidate_is_better_on_the_output(name: str, per_channel: bool) -> None:
-    draft = draft_of(*case(name), weight_bits=4, per_channel=per_channel)
+    draft = draft_of(*case(name), weight_bits=4, weight_symmetric=True, per_channel=per_channel)
     (layer,) = quantized_layers(draft.model, draft.plan)
     (seen,) = moments_of(draft, [layer])
     weight = layer.array()

@@ -64,7 +64,7 @@ def test_what_gains_nothing_stays_as_it_is() -> None:
 @pytest.mark.parametrize(("bits", "turned"), [(4, True), (8, False)])
 def test_others_are_turned_only_where_the_result_is_poor(bits: int, turned: bool) -> None:
     model, feeds = bottlenecks(outliers=True), images(1, 3, 8, 8, samples=24)
-    made = quantize(model, feeds, options=Options(placement="all", weight_bits=bits))
+    made = quantize(model, feeds, options=Options(placement="all", weight_bits=bits, weight_symmetric=True))
     assert ("rotate" in made.recipe) is turned, made.notes
 
 

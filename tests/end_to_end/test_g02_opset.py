@@ -96,7 +96,7 @@ def test_int4_weight_opset17() -> None:
     result = quantize_checked(model, feeds, Options(placement="all", weight_bits=4), least=15)
     assert opsets(result.proto)[""] == 21
     assert {node.domain for node in result.proto.graph.node} == {""}, "no Q and DQ of com.microsoft"
-    assert TensorProto.INT4 in {t.data_type for t in result.proto.graph.initializer}
+    assert TensorProto.UINT4 in {t.data_type for t in result.proto.graph.initializer}
 
 
 @pytest.mark.parametrize(("option", "bits"), [("weight_bits", 4), ("act_bits", 16)])

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
 
 FEEDS = feeds_for(residual(), samples=24)
-W3A4 = Options(placement="all", weight_bits=3, act_bits=4, format="fake-quantize")
+W3A4 = Options(placement="all", weight_bits=3, act_bits=4, weight_symmetric=True, format="fake-quantize")
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])

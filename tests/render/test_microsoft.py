@@ -32,7 +32,7 @@ def test_the_opset_stays_and_the_numbers_too(net: str, bits: dict[str, Any]) -> 
     assert next(o.version for o in standard.opset_import if o.domain == "") == 21
     onnx.checker.check_model(own, full_check=True)
     types = {t.name: t.data_type for t in own.graph.initializer}
-    wide = {onnx.TensorProto.INT4, onnx.TensorProto.INT16, onnx.TensorProto.UINT16}
+    wide = {onnx.TensorProto.INT4, onnx.TensorProto.UINT4, onnx.TensorProto.INT16, onnx.TensorProto.UINT16}
     for node in own.graph.node:
         if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
             assert node.domain == ("com.microsoft" if types[node.input[2]] in wide else "")

@@ -144,7 +144,8 @@ def test_one_weight_read_with_two_axes_becomes_two() -> None:
 @pytest.mark.parametrize(
     ("options", "types"),
     [
-        (Options(placement="all", weight_bits=4), {"w1_quantized": onnx.TensorProto.INT4}),
+        (Options(placement="all", weight_bits=4), {"w1_quantized": onnx.TensorProto.UINT4}),
+        (Options(placement="all", weight_bits=4, weight_symmetric=True), {"w1_quantized": onnx.TensorProto.INT4}),
         (Options(placement="all", weight_bits=16), {"w1_quantized": onnx.TensorProto.INT16}),
         (Options(placement="all", act_bits=16), {"x_zero_point": onnx.TensorProto.UINT16}),
     ],

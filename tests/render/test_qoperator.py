@@ -124,11 +124,15 @@ def test_int8_activations_are_refused_or_left_to_onnxruntime() -> None:
     assert sum("qoperator" in note for note in q.notes) == 2
 
 
-def test_4_bit_weights_are_widened_in_front() -> None:
-    q = quantized(f"{IMAGE} {{ y = Conv (x, w) }}", {"w": W}, "onnxruntime", weight_bits=4)
+@pytest.mark.parametrize("symmetric", [True, None])
+def test_4_bit_weights_are_widened_in_front(symmetric: bool | None) -> None:
+    text = f"{IMAGE} {{ y = Conv (x, w) }}"
+    q = quantized(text, {"w": W}, "onnxruntime", weight_bits=4, weight_symmetric=symmetric)
     model = ir.to_proto(q.rendered())
-    assert kinds(model) == ["QuantizeLinear", "Cast", "QLinearConv", "DequantizeLinear"]
-    assert TensorProto.INT4 in {t.data_type for t in model.graph.initializer}
+    steps = ["Cast"] if symmetric else ["Cast", "Sub", "Cast"]
+    assert kinds(model) == ["QuantizeLinear", *steps, "QLinearConv", "DequantizeLinear"]
+    stored = TensorProto.INT4 if symmetric else TensorProto.UINT4
+    assert stored in {t.data_type for t in model.graph.initializer}
 
 
 def test_operators_in_a_body_read_integers_from_outside() -> None:

@@ -66,13 +66,13 @@ def test_a_wide_activation_is_no_bias() -> None:
     assert [(one.role, one.dtype) for one in found(model).values()] == [("activation", "int16")]
 
 
-@pytest.mark.parametrize("bits", [3, 4, 6])
-def test_the_type_of_a_fake_quantizer_is_its_grid(bits: int) -> None:
+@pytest.mark.parametrize(("bits", "dtype"), [(3, "uint3"), (4, "uint4"), (6, "int6")])
+def test_the_type_of_a_fake_quantizer_is_its_grid(bits: int, dtype: str) -> None:
     model = build("(float[1, 8] x) => (float[1, 4] y) { h = Relu (x)\n y = MatMul (h, w) }", w=normal(8, 4))
     made = onnxq.quantize(model, images(1, 8), options=onnxq.Options(placement="all", weight_bits=bits))
     types = {s.tensor: f"{'' if s.spec.signed else 'u'}int{s.spec.bits}" for s in made.plan.sites}
     listed = {one.tensor: one.dtype for one in quantizers(made.fake_quantize())}
-    assert listed == types and types["w"] == f"int{bits}"
+    assert listed == types and types["w"] == dtype
 
 
 def test_scales_found_while_the_model_runs(tmp_path: Path) -> None:
