@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 import onnxq
 from onnxq import DataError, OptionError, Options, OutputError, StatisticsError
 from onnxq.cli import main
+from onnxq.qparams import fake_quantize
 from tests.models import build, f32, images, normal, selecting, untouched
 
 WIDTH = 12
@@ -74,6 +76,23 @@ def test_a_layer_alone_as_plain_arithmetic_has_it() -> None:
     assert made.together["weights"][8] == pytest.approx(decibel(exact, exact - both), abs=0.01)
     powers = [10 ** (-row(made, "weights", name).sqnr[8] / 10) for name in ("n_m0", "n_y")]
     assert made.added["weights"][8] == pytest.approx(-10 * np.log10(sum(powers)), abs=1e-6)
+
+
+@pytest.mark.parametrize("symmetric", [None, True])
+def test_few_bits_have_the_zero_points_that_a_result_has(symmetric: bool | None) -> None:
+    """Of a plan of 8 bits; and a plan of 4 bits, with zero points, has none at 8."""
+    model, feeds = chain(2), images(4, WIDTH, samples=3)
+    options = replace(FAST, weight_symmetric=symmetric)
+    made = onnxq.sensitivity(model, feeds, bits=(4, 8), options=options)
+    numbers = onnxq.quantize(model, feeds, options=replace(options, weight_bits=4, min_sqnr=0)).qparams
+    assert numbers["w0"].spec.symmetric is (symmetric is True)
+    w0, w1 = (fake_quantize(normal(WIDTH, WIDTH, seed=k), numbers[f"w{k}"]) for k in range(2))
+    x = np.concatenate([feed["x"] for feed in feeds])
+    exact = np.maximum(x @ normal(WIDTH, WIDTH, seed=0), 0) @ normal(WIDTH, WIDTH, seed=1)
+    both = np.maximum(x @ w0, 0) @ w1
+    assert made.together["weights"][4] == pytest.approx(decibel(exact, exact - both), abs=0.01)
+    few = onnxq.sensitivity(model, feeds, bits=(8,), options=replace(options, weight_bits=4))
+    assert few.together["weights"][8] == pytest.approx(made.together["weights"][8], abs=0.01)
 
 
 def test_the_layers_own_error_is_the_trace_with_the_second_moment_of_its_input() -> None:
