@@ -11,6 +11,7 @@ Verified on onnxruntime 1.31.1: both formats run at any width, with the numbers 
 from __future__ import annotations
 
 from onnxq.backend import Backend, Kind, OpRule
+from onnxq.op_rule import ANY_BITS
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.rows import conv_axis, conv_transpose_axis, gemm_axis, matmul_axis, plain_gemm
 from onnxq.spec import QuantSpec
@@ -35,7 +36,7 @@ BACKEND = Backend(
     formats={"fake-quantize": FAKE_QUANTIZE, "qdq": QDQ},
     bias="float",
     weight_zero_points="channel",
-    asymmetric_weights=frozenset(range(2, 17)),
+    asymmetric_weights=ANY_BITS,
     channel_activations=True,
     inputs_only=True,
     first_last_bits=8,

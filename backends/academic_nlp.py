@@ -12,6 +12,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
+from onnxq.op_rule import ANY_BITS
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.rows import gemm_axis, matmul_axis, plain_gemm
 from onnxq.spec import QuantSpec
@@ -42,6 +43,8 @@ BACKEND = Backend(
     rules={rule.op: rule for rule in _RULES},
     formats={"fake-quantize": FAKE_QUANTIZE, "qdq": QDQ},
     bias="float",
+    weight_zero_points="channel",
+    asymmetric_weights=ANY_BITS,
     channel_activations=True,
     inputs_only=True,
     drops_absorbed=False,

@@ -18,6 +18,7 @@ from docstrings import markdown
 from onnxq import plugins
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.catalog import backends
+from onnxq.op_rule import ANY_BITS
 from onnxq.rows import Never
 from onnxq.spec import PerTensor, QuantSpec
 
@@ -197,7 +198,9 @@ def _scales(target: Backend) -> str:
 def _zero_points(target: Backend) -> str:
     """Which weights have zero points where the target's own have none."""
     asked = "unless `--symmetric-weights`" if target.moves_weights else "with `--asymmetric-weights`"
-    return f"weights of {_numbers(target.asymmetric_weights)} bits that operators multiply with: zero points, {asked}"
+    widths = target.asymmetric_weights
+    which = "weights" if widths == ANY_BITS else f"weights of {_numbers(widths)} bits"
+    return f"{which} that operators multiply with: zero points, {asked}"
 
 
 def _numbers(bits: frozenset[int]) -> str:

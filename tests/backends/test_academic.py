@@ -131,6 +131,13 @@ def test_transformers() -> None:
     assert bits == {"int4", "uint6"}, "no rule of first and last layers"
 
 
+def test_zero_points_of_transformers() -> None:
+    options = Options(weight_bits=4, weight_symmetric=False)
+    made = onnxq.quantize(attention(), images(1, 8, 16), backend="academic_nlp", options=options)
+    weights = {site.name: made.qparams[site.name] for site in made.plan.sites if site.role == "weight"}
+    assert weights and not any(numbers.spec.symmetric for numbers in weights.values())
+
+
 def test_embeddings(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     feeds = [{"x": rng.integers(0, 1000, (1, 8))} for _ in range(4)]
