@@ -11,7 +11,7 @@ quantized twice in a row, or a model output would lose its name, an Identity kee
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
@@ -46,8 +46,8 @@ from onnxq.render.reading.parameters import (
     unpacked_parameters,
 )
 from onnxq.render.reading.relations import related
-from onnxq.render.reading.shifted import Shifted, shifted
-from onnxq.spec import PerChannel, Scheme
+from onnxq.render.reading.shifted import Shifted, moved, shifted
+from onnxq.spec import Scheme
 
 __all__ = ["read"]
 
@@ -168,16 +168,11 @@ class _Reader:
         qparams, array = self._qparams(dq, ir.DataType.INT8), constant_array(found.stored)
         if qparams is None or array is None:
             return
-        grain, shape = qparams.spec.granularity, [1] * array.ndim
-        if isinstance(grain, PerChannel):
-            shape[grain.axis] = qparams.scale.size
-        if list(found.points.shape) != shape or qparams.zero_point.any():
+        numbers = moved(qparams, found)
+        if numbers is None:
             self.notes.append(f"read: '{dq.name}' has other zero points than scales: left as it is")
             return
-        signed = found.stored.dtype is ir.DataType.INT4
-        spec = replace(qparams.spec, bits=4, signed=signed, symmetric=False)
-        qparams = replace(qparams, spec=spec, zero_point=found.points.astype(np.int64).reshape(qparams.scale.shape))
-        self._lift(found.stored, array, qparams, dq.outputs[0], tuple(dq.inputs))
+        self._lift(found.stored, array, numbers, dq.outputs[0], tuple(dq.inputs))
 
     def _unpacked(self, node: ir.Node) -> None:
         """Integers times a scale: the weight of a float layer, unpacked when the model is loaded."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,8 +10,10 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.graph.values import constant_array, is_constant
+from onnxq.qparams import QParams
+from onnxq.spec import PerChannel
 
-__all__ = ["Shifted", "shifted"]
+__all__ = ["Shifted", "moved", "shifted"]
 
 _GRID = {ir.DataType.UINT4: (0, 15), ir.DataType.INT4: (-8, 7)}
 
@@ -46,6 +49,22 @@ def shifted(value: ir.Value | None) -> Shifted | None:
     low, high = _GRID[stored.dtype]
     whole = np.equal(array, np.rint(array)) & (array >= low) & (array <= high)
     return Shifted(stored, array) if whole.all() else None
+
+
+def moved(qparams: QParams, found: Shifted) -> QParams | None:
+    """The numbers of stored integers, of the scales that a DequantizeLinear has behind the Cast to int8.
+
+    Args:
+        qparams: as the DequantizeLinear says.
+        found: the integers; None where there is not one zero point for each scale.
+    """
+    grain, shape = qparams.spec.granularity, [1] * len(found.stored.shape or ())
+    if isinstance(grain, PerChannel):
+        shape[grain.axis] = qparams.scale.size
+    if list(found.points.shape) != shape or qparams.zero_point.any():
+        return None
+    spec = replace(qparams.spec, bits=4, signed=found.stored.dtype is ir.DataType.INT4, symmetric=False)
+    return replace(qparams, spec=spec, zero_point=found.points.astype(np.int64).reshape(qparams.scale.shape))
 
 
 def _to(cast: ir.Node) -> int:
