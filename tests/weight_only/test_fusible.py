@@ -12,6 +12,7 @@ import pytest
 
 from onnxq.measuring.metrics import sqnr
 from onnxq.weight_only import quantize_weights
+from tests.installed import needs
 from tests.models import build, normal
 from tests.weight_only.layers import LOSS, run, save
 
@@ -42,7 +43,7 @@ def _model(text: str) -> onnx.ModelProto:
     return build(graph, a=normal(64, 96), b=normal(96, 32, seed=1), low=low, high=high)
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, pytest.param(8, marks=needs("onnxruntime", "1.26"))])
 @pytest.mark.parametrize(("text", "written"), _BOUNDED.items())
 def test_a_bound_between_two_products(text: str, written: dict[str, int], bits: int, tmp_path: Path) -> None:
     """The weight of the first was unpacked at each run, 17 times as slow with one row and 4 bits."""
@@ -71,7 +72,7 @@ def test_a_bound_stays_where_nothing_hinders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tokens", ["N", "N, S", "2, 3"])
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, pytest.param(8, marks=needs("onnxruntime", "1.26"))])
 def test_rows_of_a_table_that_are_multiplied(bits: int, tokens: str, tmp_path: Path) -> None:
     """The weights were unpacked at each run, for the rows come from a DequantizeLinear too."""
     graph = f"""(int64[{tokens}] i) => (float[{tokens}, 48] y, float[{tokens}, 32] z) {{
