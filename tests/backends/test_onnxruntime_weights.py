@@ -17,6 +17,7 @@ from onnxq.qparams import fake_quantize
 from onnxq.show import ModelView
 from tests.backends.test_onnxruntime import optimized
 from tests.contract import infer
+from tests.installed import needs
 from tests.models import build, embedded_attention, images, normal
 from tests.planning.test_planner import table
 
@@ -114,6 +115,7 @@ def test_weights_unpacked_at_load_have_their_scales_along_their_axis(axis: int) 
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
+@needs("onnxruntime", "1.23.2")
 def test_weights_of_onnxruntimes_own_operators_are_stored(tmp_path: Path) -> None:
     """Tables of embeddings, a packed weight, experts: unpacked once, at load, by what is folded away."""
     model = build(

@@ -90,6 +90,7 @@ def test_quantized_experts_are_left_as_they_are_and_told_of(tmp_path: Path) -> N
     assert Counter(line.split()[0] for line in seen.integer) == {"MatMulNBits": 1, "QMoE": 1}
 
 
+@needs("onnxruntime", "1.23.2")
 def test_an_onnxruntime_that_lays_experts_out_otherwise_unpacks_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +101,7 @@ def test_an_onnxruntime_that_lays_experts_out_otherwise_unpacks_them(
     assert sqnr(run(source, _FEEDS)["y"], run(output, _FEEDS)["y"]) > 30
 
 
+@needs("onnxruntime", "1.23.2")
 def test_experts_that_onnxruntime_would_weigh_otherwise_are_unpacked(tmp_path: Path) -> None:
     """QMoE normalizes the weights of the experts that it picks, whatever the attribute says."""
     source, output = save(_experts(normalize=0), tmp_path / "m.onnx"), tmp_path / "q.onnx"
@@ -121,6 +123,7 @@ def test_experts_of_which_a_weight_cannot_be_stored_stay_float(tmp_path: Path) -
     assert [(k.node, k.reason) for k in result.kept_float] == [("experts", "its weight holds NaN or infinite values")]
 
 
+@needs("onnxruntime", "1.23.2")
 @pytest.mark.parametrize("format", ["qdq", "matmulnbits"])
 def test_what_chooses_takes_8_bits(format: str, tmp_path: Path) -> None:
     output = tmp_path / "q.onnx"

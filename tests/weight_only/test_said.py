@@ -165,6 +165,7 @@ def test_integers_that_come_out_are_counted(algorithm: str, tmp_path: Path, caps
     assert "agreement" in capsys.readouterr().out
 
 
+@needs("onnx", "1.20")
 def test_a_model_of_which_nothing_is_quantized_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     proto = build("(float[1, 4, 8, 8] x) => (float[1, 16, 6, 6] y) { y = Conv (x, w) }", w=normal(16, 4, 3, 3))
     source, output = str(save(proto, tmp_path / "m.onnx")), str(tmp_path / "q.onnx")

@@ -13,6 +13,7 @@ from onnxq.measuring.metrics import sqnr
 from onnxq.weight_only import quantize_weights
 from onnxq.weight_only.grid import decode, nearest
 from onnxq.weight_only.recipe import Recipe
+from tests.installed import needs
 from tests.models import build, normal
 from tests.weight_only.layers import run, save
 
@@ -140,6 +141,7 @@ def test_a_table_takes_the_4_bits_asked_for_and_so_does_what_is_tied_to_it(
             np.testing.assert_allclose(run(output, feeds, optimize=optimize)["y"], want, atol=1e-4)
 
 
+@needs("onnx", "1.20")
 @pytest.mark.parametrize(
     ("bits", "format", "has"),
     [
