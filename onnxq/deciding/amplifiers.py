@@ -3,12 +3,14 @@ of an angle of many turns.
 
 What stands before such a node (an STFT, a filter bank written as convolutions) looks harmless tensor by tensor, and
 ruins the model. It is recognised by running both models on the kept samples: the error in front of the node is small,
-behind it the signal is lost.
+behind it the signal is lost. What stands in front is looked at only where the signal behind is lost.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from itertools import count
 
 import onnx_ir as ir
 
@@ -95,8 +97,17 @@ def noise_amplifiers(
     rendered = quantized.rendered()
     now = {node.name: node for node in all_nodes(rendered)}
     pairs = {node: _pairs(node, now[node.name]) for node in suspects if node.name in now}
-    all_pairs = list(dict.fromkeys(pair for found in pairs.values() for pair in found))
-    error = _errors(model, rendered, all_pairs, samples, sizes or {}, options, quantized.backend.at_home, advance)
+    done = count(1)
+
+    def measured(wanted: Sequence[Pair]) -> dict[Pair, Errors]:
+        at_home = quantized.backend.at_home
+        return _errors(model, rendered, wanted, samples, sizes or {}, options, at_home, lambda _: advance(next(done)))
+
+    error = measured([found[-1] for found in pairs.values()])
+    least = _LOST if options.placement != "all" else -math.inf
+    poor = [found for found in pairs.values() if found[-1] in error and _is_poor(error[found[-1]], least)]
+    if read_too := list(dict.fromkeys(pair for found in poor for pair in found[:-1] if pair not in error)):
+        error |= measured(read_too)
     found: dict[str, str] = {}
     seen: set[ir.Node] = set()
     for node in suspects:
@@ -169,6 +180,11 @@ def _producers(node: ir.Node) -> Iterator[ir.Node]:
         producer = value.producer() if value is not None else None
         if producer is not None:
             yield producer
+
+
+def _is_poor(written: Errors, least: float) -> bool:
+    """Whether what a node writes is so poor that it matters what it read: not finite, or below ``least`` dB."""
+    return bool(written.broken) or written.sqnr_centred < least
 
 
 def _errors(

@@ -188,7 +188,23 @@ def test_memory_is_bounded_and_tells_the_same(monkeypatch: pytest.MonkeyPatch) -
     noise_amplifiers(q.model, q, samples, Options(), sizes)
     assert max(held) <= 2000
     once, grouped = ({pair: errors.sqnr_centred for pair, errors in found.items()} for found in told)
-    assert grouped == pytest.approx(once, abs=0.5) and len(once) == 24
+    assert grouped == pytest.approx(once, abs=0.5) and len(once) == 12
+
+
+def test_what_is_read_is_looked_at_only_where_the_signal_behind_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = paired.paired_tensors
+    asked: list[set[str]] = []
+
+    def counted(first: ir.Model, second: ir.Model, wanted: Sequence[Pair], *args: Any, **how: Any) -> Any:
+        asked.append({name for name, _ in wanted})
+        return pairs(first, second, wanted, *args, **how)
+
+    monkeypatch.setattr(amplifiers, "paired_tensors", counted)
+    assert set(suspects(log_power())[1]) == {"filter", "square"}
+    assert asked[-2:] == [{"y"}, {"p"}]
+    asked.clear()
+    assert not suspects(log_power("y = Sqrt (p)"))[1]
+    assert asked[-1] == {"y"} and {"p"} not in asked
 
 
 def test_each_node_is_looked_at_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
