@@ -18,6 +18,7 @@ from onnxq.calibration.roles import spread
 from onnxq.calibration.statistics import KeptSample
 from onnxq.graph.picking import picking
 from onnxq.graph.traverse import all_nodes, subgraphs
+from onnxq.graph.values import constant_array
 from onnxq.measuring.metrics import ErrorMeter, Errors
 from onnxq.measuring.paired import Pair, paired_tensors
 from onnxq.options import Options
@@ -53,6 +54,8 @@ _LOST = 12.0
 _DROP = 9.0
 """dB that the node itself must have lost."""
 _SAMPLES = 4
+_USUAL = 1e6
+"""Numbers up to this, and down to its inverse, overflow nothing that they are divided by or taken from."""
 _UNKNOWN = 1 << 20
 """Elements that a tensor of unknown size is taken to have."""
 
@@ -91,6 +94,7 @@ def noise_amplifiers(
         node
         for node in all_nodes(model)
         if node.op_type in suspected and node.outputs[0].dtype is ir.DataType.FLOAT and node in behind
+        if not _only_scales(node)
     ]
     if not suspects or not samples:
         return {}
@@ -125,6 +129,14 @@ def noise_amplifiers(
         if node.name and node.name in plan.quantized:
             found[node.name] = f"it amplifies quantization noise ({loss})"
     return found
+
+
+def _only_scales(node: ir.Node) -> bool:
+    """Whether a node divides all numbers by one, or takes one from all: the noise is as large against the signal."""
+    if node.op_type not in ("Div", "Sub") or len(node.inputs) != 2:
+        return False
+    by = constant_array(node.inputs[1])
+    return by is not None and by.size == 1 and 1 / _USUAL <= abs(float(by.reshape(-1)[0])) <= _USUAL
 
 
 def _pairs(node: ir.Node, now: ir.Node) -> list[Pair]:

@@ -144,6 +144,40 @@ def test_nothing_is_rendered_without_suspects(monkeypatch: pytest.MonkeyPatch) -
     assert not noise_amplifiers(q.model, q, [KeptSample(0, feeds_for(model)[0], {})], Options())
 
 
+@pytest.mark.parametrize(
+    ("last", "looked"),
+    [
+        ("y = Div (a, two)", False),
+        ("y = Sub (a, two)", False),
+        ("y = Div (two, a)", True),
+        ("y = Sub (a, many)", True),
+        ("y = Div (a, next_to_nothing)", True),
+        ("y = Div (a, a)", True),
+    ],
+)
+def test_one_factor_for_all_numbers_leaves_noise_as_it_is(
+    last: str, looked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build(
+        f"(float[8, 16] x) => (float[8, 32] y) {{ m = MatMul (x, w) a = Mul (m, m) {last} }}",
+        w=normal(16, 32),
+        two=f32([2.0]),
+        many=normal(32),
+        next_to_nothing=f32(1e-7),
+    )
+    pairs = paired.paired_tensors
+    asked: list[set[str]] = []
+
+    def counted(first: ir.Model, second: ir.Model, wanted: Sequence[Pair], *args: Any, **how: Any) -> Any:
+        asked.append({name for name, _ in wanted})
+        return pairs(first, second, wanted, *args, **how)
+
+    monkeypatch.setattr(amplifiers, "paired_tensors", counted)
+    q = onnxq.quantize(model, feeds_for(model), options=ALL)
+    assert {"Div", "Sub"} & {node.op_type for node in q.model.graph}
+    assert ({"y"} in asked) == looked
+
+
 def norms(count: int) -> onnx.ModelProto:
     """A chain of matrix products with a division by a norm behind each."""
     text, last = "", "x"
