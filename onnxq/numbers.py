@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Mapping, MutableMapping
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -16,6 +18,7 @@ from onnxq.calibration.ranges import select_range
 from onnxq.calibration.statistics import SENTINEL, Statistics
 from onnxq.calibration.weights import weight_range
 from onnxq.errors import StatisticsError
+from onnxq.graph.known import once
 from onnxq.graph.recognition.saturation import ALL, bounds
 from onnxq.graph.traverse import all_constants, all_nodes
 from onnxq.graph.values import constant_array
@@ -76,13 +79,18 @@ def unusable_constants(model: ir.Model, plan: Plan) -> dict[str, str]:
             if not array.size:
                 bad[site.tensor] = f"constant {site.tensor!r} is empty"
                 continue
-            with np.errstate(invalid="ignore"):
-                ends = np.array([array.min(), array.max()])  # NaN where there is one
+            ends = once(values[site.tensor], "ends", partial(_ends, array))
             if not np.isfinite(ends).all():
                 bad[site.tensor] = f"constant {site.tensor!r} holds NaN or infinite values"
             elif np.abs(ends).max() > SENTINEL:
                 bad[site.tensor] = f"constant {site.tensor!r} holds mask values (beyond 1e30)"
     return bad
+
+
+def _ends(array: NDArray[Any]) -> NDArray[Any]:
+    """The least and the largest number; NaN where there is one."""
+    with np.errstate(invalid="ignore"):
+        return np.array([array.min(), array.max()])
 
 
 def choose_numbers(model: ir.Model, plan: Plan, statistics: Statistics) -> dict[str, QParams]:
@@ -112,7 +120,8 @@ def choose_numbers(model: ir.Model, plan: Plan, statistics: Statistics) -> dict[
         elif site.role in ("weight", "constant"):
             array = _array(values[site.tensor])
             if site.role == "weight" or site.spec.power_of_two:
-                numbers[site.name] = from_range(*weight_range(array, site.spec), site.spec)
+                found = once(values[site.tensor], ("range", site.spec), partial(weight_range, array, site.spec))
+                numbers[site.name] = from_range(*found, site.spec)
             else:
                 numbers[site.name] = from_range(array.min(initial=0.0), array.max(initial=0.0), site.spec)
     for site in plan.sites:

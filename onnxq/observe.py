@@ -16,7 +16,7 @@ from onnxq.calibration.collect import collect
 from onnxq.calibration.data import open_data
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.catalog import backends
-from onnxq.console.progress import Reporter
+from onnxq.console.progress import Reporter, Silent
 from onnxq.effort import algorithms_of, samples_to_keep
 from onnxq.errors import ModelError, OnnxqError, OptionError
 from onnxq.graph.recognition.groups import find_groups
@@ -33,6 +33,8 @@ __all__ = ["observable", "observe", "require_one", "too_few_kept"]
 
 _KEEP_BYTES = 256 << 20
 """Bytes of the samples held back in statistics; four of large ones may take four times as many."""
+_MANY = 1000
+"""Nodes from which on planning for all targets takes long enough for its progress to be shown."""
 _KEPT = "keep"
 """What statistics say of themselves: how many samples were to be held back."""
 
@@ -42,6 +44,7 @@ def observable(
     options: Options,
     asked: Collection[str] = (),
     base: Callable[[Backend], ir.Model] | None = None,
+    advance: Callable[[int], None] = lambda targets: None,
 ) -> list[str]:
     """Every tensor that some installed target may quantize, so that one pass over the data serves them all.
 
@@ -55,6 +58,7 @@ def observable(
         asked: targets whose faults end the run; any other, of another package say, is left out, with a warning in the
             log.
         base: the model as :meth:`onnxq.prepare.Prepared.base` gives it for a target; ``model`` for all by default.
+        advance: told how many targets are done.
 
     Raises:
         OptionError: a pattern names nothing in any.
@@ -66,7 +70,8 @@ def observable(
     groups, found = find_groups(model), set[str]()
     refused: OptionError | None = None
     taken = False
-    for target in backends():
+    for done, target in enumerate(backends()):
+        advance(done)
         try:
             rewritten = _rewritten(model if base is None else base(target), target)
             if rewritten is None:
@@ -91,6 +96,7 @@ def observable(
                 type(error).__name__,
                 error,
             )
+    advance(len(backends()))
     if refused is not None and not taken:
         raise refused
     return [name for name in here if name in found]
@@ -165,6 +171,8 @@ def observe(
     image: ImageOptions | None,
     reporter: Reporter,
     asked: Collection[str] = (),
+    *,
+    passing: bool = False,
 ) -> Statistics:
     """Run the float model over the data once.
 
@@ -175,9 +183,12 @@ def observe(
         image: how to read pictures.
         reporter: shows progress.
         asked: the targets that the statistics are for, see :func:`observable`; none: for any.
+        passing: the statistics are used with this model alone, and then dropped: they do not say of which they are.
     """
     feeds = open_data(data, inputs_of(prepared.model), image=image, samples=options.samples)
-    tensors = observable(prepared.calibrated, options, asked, prepared.base)
+    large = prepared.model.graph.num_nodes() >= _MANY
+    with (reporter if large else Silent()).phase("plan", total=len(backends()), unit="targets") as advance:
+        tensors = observable(prepared.calibrated, options, asked, prepared.base, advance)
     with reporter.phase("calibrate", total=feeds.length) as advance:
         made = collect(
             prepared.calibrated,
@@ -187,10 +198,9 @@ def observe(
             keep=samples_to_keep(options),
             keep_bytes=_KEEP_BYTES,
             progress=advance,
+            digest="" if passing else model_digest(prepared.model),  # of the model that the user has
             **options.session,
         )
-    if prepared.calibrated is not prepared.model:
-        made.model_digest = model_digest(prepared.model)  # of the model that the user has
     trim()  # its sessions are gone: what comes next opens others
     made.meta[_KEPT] = str(samples_to_keep(options))
     made.remarks = remarks(prepared.model, prepared.remembered, made, options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from onnxq.checks.fingerprint import fingerprint
 from onnxq.checks.randomness import check_random
 from onnxq.console.terminal import listed, plural
 from onnxq.errors import OptionError
+from onnxq.graph.files.as_it_came import AsItCame
 from onnxq.graph.files.load import load
 from onnxq.graph.files.onnx_checker import check
 from onnxq.graph.files.save import file_size
@@ -79,7 +79,8 @@ class Prepared:
         streamed: constants in half precision stay in their data files, to be widened whenever they are read.
 
     Attributes:
-        given: the model as it came, where it computed with other operators; None: with the same, or in half precision.
+        given: the model as it came, where it computed with other operators: ``source``, or a copy of a large one that
+            was loaded; None: with the same, or in half precision.
         model: normalized; not to be changed.
         notes: what the passes did.
         lost: what was done to it that whoever runs the result must know, a sentence each.
@@ -92,7 +93,7 @@ class Prepared:
     def __init__(self, source: Source, options: Options, *, streamed: bool = False) -> None:
         require_library(options.custom_op_library)
         model = load(source)
-        given = _operators(model)
+        as_it_came = AsItCame(model, source)
         self.bytes = file_size(model)
         self.notes: list[str] = []
         if options.simplify:
@@ -108,7 +109,7 @@ class Prepared:
         self.notes += map(str, infer_foreign(model, options.custom_op_library))
         check(model)
         self.model = model
-        self.given = source if given != _operators(model) and not self.halves else None
+        self.given = None if self.halves else as_it_came.beside(model)
         self._composite = COMPOSITE & {full_type(node) for node in all_nodes(model)}
         self._bases: dict[frozenset[str], tuple[ir.Model, list[str]]] = {}
         self.lost = [*_inputs_lost(before, model), *still_half(widened)]
@@ -249,11 +250,6 @@ def still_half(notes: Sequence[Note]) -> list[str]:
         for n in notes
         if n.pass_name == "upcast" and n.message.startswith(head)
     ]
-
-
-def _operators(model: ir.Model) -> Counter[str]:
-    """How many nodes of which type compute something."""
-    return Counter(node.op_type for node in all_nodes(model) if node.op_type not in ("Constant", "Identity"))
 
 
 def _tensors(model: ir.Model) -> dict[str, ir.Value]:

@@ -241,7 +241,7 @@ def _run(
     names = [job.target.name for job in jobs]
     fitted = for_each_target(names, jobs, lambda job: job.fitted(prepared))
     if statistics is None:
-        statistics = observe(prepared, data, options, image, reporter, names)
+        statistics = observe(prepared, data, options, image, reporter, names, passing=True)
     else:
         statistics.require_of(model_digest(prepared.model))
     said = too_few_kept(statistics, options)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import onnx
@@ -15,6 +18,8 @@ import onnxq
 from onnxq import observe
 from onnxq.backend import Backend
 from onnxq.backends import onnxruntime
+from onnxq.calibration.digest import model_digest
+from onnxq.console.progress import Advance, Silent
 from onnxq.graph.recognition.groups import Group, find_groups
 from onnxq.ort.session import Session
 from onnxq.planning import question
@@ -100,3 +105,38 @@ def test_memory_of_calibration_is_handed_back_once_its_sessions_are_gone(monkeyp
     monkeypatch.setattr(observe, "trim", lambda: seen.append(len(alive)))
     onnxq.calibrate(model(), feeds_for(model(), 2))
     assert seen == [0]
+
+
+def test_a_model_is_told_apart_only_where_its_statistics_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[ir.Model] = []
+
+    def counted(of: ir.Model) -> str:
+        told.append(of)
+        return model_digest(of)
+
+    for name in ("onnxq.observe", "onnxq.calibration.collect", "onnxq.quantize"):
+        monkeypatch.setattr(import_module(name), "model_digest", counted)
+    onnxq.quantize(model(), feeds_for(model(), 2))
+    assert not told
+    statistics = onnxq.calibrate(model(), feeds_for(model(), 2))
+    assert len(told) == 1
+    onnxq.quantize(model(), statistics=statistics)
+    assert len(told) == 2, "to see that they are of this model"
+
+
+def test_planning_for_all_targets_is_shown_where_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[tuple[str, list[int]]] = []
+
+    class Told(Silent):
+        @contextmanager
+        def phase(self, title: str, total: int | None = None, unit: str = "samples") -> Iterator[Advance]:
+            shown.append((title, []))
+            yield shown[-1][1].append
+
+    onnxq.calibrate(model(), feeds_for(model(), 2), reporter=Told())
+    assert [title for title, _ in shown] == ["calibrate"]
+    shown.clear()
+    monkeypatch.setattr(observe, "_MANY", 2)
+    onnxq.calibrate(model(), feeds_for(model(), 2), reporter=Told())
+    count = len(onnxq.backends())
+    assert shown[0] == ("plan", list(range(count + 1)))

@@ -42,6 +42,7 @@ def collect(
     custom_op_library: str | os.PathLike[str] | None = None,
     memory_budget: int = 1024 * _MIB,
     progress: Callable[[int], None] | None = None,
+    digest: str | None = None,
 ) -> Statistics:
     """Collect statistics of tensors in one pass over the data.
 
@@ -61,6 +62,7 @@ def collect(
         custom_op_library: shared library with custom operators.
         memory_budget: bytes of the observed tensors of one sample.
         progress: called after each sample with the number of samples done.
+        digest: what the statistics say that they are of; None: the digest of ``model``.
 
     Returns:
         Statistics of every tensor that can be observed, and the reasons for the others.
@@ -74,7 +76,7 @@ def collect(
     names = list(dict.fromkeys(tensors))
     runner: _Runner | None = None
     keeper = Keeper(keep, keep_bytes, expected)
-    result = Statistics(model_digest(model))
+    result = Statistics(model_digest(model) if digest is None else digest)
     for index, feeds in enumerate(_samples(data)):
         if runner is None:
             runner = _Runner(model, names, feeds, memory_budget, options)

@@ -3,12 +3,14 @@ of an angle of many turns.
 
 What stands before such a node (an STFT, a filter bank written as convolutions) looks harmless tensor by tensor, and
 ruins the model. It is recognised by running both models on the kept samples: the error in front of the node is small,
-behind it the signal is lost.
+behind it the signal is lost. What stands in front is looked at only where the signal behind is lost.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from itertools import count
 
 import onnx_ir as ir
 
@@ -16,6 +18,7 @@ from onnxq.calibration.roles import spread
 from onnxq.calibration.statistics import KeptSample
 from onnxq.graph.picking import picking
 from onnxq.graph.traverse import all_nodes, subgraphs
+from onnxq.graph.values import constant_array
 from onnxq.measuring.metrics import ErrorMeter, Errors
 from onnxq.measuring.paired import Pair, paired_tensors
 from onnxq.options import Options
@@ -51,6 +54,8 @@ _LOST = 12.0
 _DROP = 9.0
 """dB that the node itself must have lost."""
 _SAMPLES = 4
+_USUAL = 1e6
+"""Numbers up to this, and down to its inverse, overflow nothing that they are divided by or taken from."""
 _UNKNOWN = 1 << 20
 """Elements that a tensor of unknown size is taken to have."""
 
@@ -89,14 +94,24 @@ def noise_amplifiers(
         node
         for node in all_nodes(model)
         if node.op_type in suspected and node.outputs[0].dtype is ir.DataType.FLOAT and node in behind
+        if not _only_scales(node)
     ]
     if not suspects or not samples:
         return {}
     rendered = quantized.rendered()
     now = {node.name: node for node in all_nodes(rendered)}
     pairs = {node: _pairs(node, now[node.name]) for node in suspects if node.name in now}
-    all_pairs = list(dict.fromkeys(pair for found in pairs.values() for pair in found))
-    error = _errors(model, rendered, all_pairs, samples, sizes or {}, options, quantized.backend.at_home, advance)
+    done = count(1)
+
+    def measured(wanted: Sequence[Pair]) -> dict[Pair, Errors]:
+        at_home = quantized.backend.at_home
+        return _errors(model, rendered, wanted, samples, sizes or {}, options, at_home, lambda _: advance(next(done)))
+
+    error = measured([found[-1] for found in pairs.values()])
+    least = _LOST if options.placement != "all" else -math.inf
+    poor = [found for found in pairs.values() if found[-1] in error and _is_poor(error[found[-1]], least)]
+    if read_too := list(dict.fromkeys(pair for found in poor for pair in found[:-1] if pair not in error)):
+        error |= measured(read_too)
     found: dict[str, str] = {}
     seen: set[ir.Node] = set()
     for node in suspects:
@@ -114,6 +129,14 @@ def noise_amplifiers(
         if node.name and node.name in plan.quantized:
             found[node.name] = f"it amplifies quantization noise ({loss})"
     return found
+
+
+def _only_scales(node: ir.Node) -> bool:
+    """Whether a node divides all numbers by one, or takes one from all: the noise is as large against the signal."""
+    if node.op_type not in ("Div", "Sub") or len(node.inputs) != 2:
+        return False
+    by = constant_array(node.inputs[1])
+    return by is not None and by.size == 1 and 1 / _USUAL <= abs(float(by.reshape(-1)[0])) <= _USUAL
 
 
 def _pairs(node: ir.Node, now: ir.Node) -> list[Pair]:
@@ -169,6 +192,11 @@ def _producers(node: ir.Node) -> Iterator[ir.Node]:
         producer = value.producer() if value is not None else None
         if producer is not None:
             yield producer
+
+
+def _is_poor(written: Errors, least: float) -> bool:
+    """Whether what a node writes is so poor that it matters what it read: not finite, or below ``least`` dB."""
+    return bool(written.broken) or written.sqnr_centred < least
 
 
 def _errors(

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import NamedTuple
+from weakref import ref
 
 import onnx_ir as ir
 
@@ -25,6 +26,7 @@ from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.console.progress import Reporter, Silent
 from onnxq.console.terminal import plural
 from onnxq.deciding.idle import idle_bodies
+from onnxq.deciding.in_float import InFloat
 from onnxq.deciding.rescue import extent
 from onnxq.deciding.stages import Stages, run_on
 from onnxq.graph.traverse import all_nodes
@@ -52,28 +54,20 @@ class Made(NamedTuple):
     said: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class InFloat:
-    """The nodes that a plan is to keep in float, and what becomes of their weights.
+class _Last(NamedTuple):
+    """What a decider made last.
 
     Attributes:
-        reasons: node name → why it stays float.
-        stored: nodes among them whose weights are stored as integers all the same, to be unpacked when the model loads.
-        wide: float layers whose weights take 16 bits where they are stored, in place of 8.
+        model: the float model.
+        known: what it was made by besides: options, what stays float, nodes without usable numbers.
+        quantized: it, if it is still in use.
+        said: what the algorithms said of it.
     """
 
-    reasons: Mapping[str, str] = field(default_factory=dict)
-    stored: frozenset[str] = frozenset()
-    wide: frozenset[str] = frozenset()
-
-    def plus(self, reasons: Mapping[str, str], *, store: bool = False) -> InFloat:
-        """With more nodes in float; ``store``: their weights as integers."""
-        stored = self.stored.union(reasons if store else ())
-        return replace(self, reasons={**self.reasons, **reasons}, stored=stored)
-
-    def plus_wide(self, nodes: Iterable[str]) -> InFloat:
-        """With more weights that take 16 bits where they are stored."""
-        return replace(self, wide=self.wide.union(nodes))
+    model: ir.Model
+    known: tuple[Options, InFloat, Mapping[str, str]]
+    quantized: ref[Quantized]
+    said: tuple[str, ...]
 
 
 class Decider:
@@ -123,6 +117,7 @@ class Decider:
         self.masks = find_masks(model, statistics.tensors)
         self._in_float = InFloat(dict(keep_float or {}))
         self._unusable: dict[str, str] = {}
+        self._last: _Last | None = None
         self._idle = idle_bodies(model, statistics.tensors)
         outputs = (value for node in all_nodes(model) for value in node.outputs)
         self._made_tensors = {value.name for value in outputs if value.name and value.meta.get(MADE)}
@@ -223,6 +218,19 @@ class Decider:
         return self._attempt(self._in_float.plus(more or {}, store=store), final=True, stages=stages)
 
     def _attempt(self, in_float: InFloat, *, final: bool = False, stages: Stages | None = None) -> Made:
+        """What was made last, while somebody holds it, where no more is known than then; else it is made anew."""
+        slow = final and not all(choice.quick for choice in self.choices)
+        known, last = (self.options, in_float), self._last
+        if last is not None and not slow and last.model is self.model and last.known == (*known, self._unusable):
+            quantized = last.quantized()
+            if quantized is not None:
+                return Made(quantized, list(last.said))
+        made = self._anew(in_float, final=final, stages=stages)
+        if not slow:
+            self._last = _Last(self.model, (*known, dict(self._unusable)), ref(made.quantized), tuple(made.said))
+        return made
+
+    def _anew(self, in_float: InFloat, *, final: bool, stages: Stages | None) -> Made:
         """Plan, choose numbers, run the algorithms: those that take long only where this is ``final``.
 
         A plan may turn out to quantize tensors that have no usable numbers. The nodes that touch these are noted as

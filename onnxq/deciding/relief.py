@@ -62,7 +62,7 @@ def costly_in_integers(
     Args:
         pieces: names of nodes, see :func:`onnxq.deciding.cheap_pieces.cheap_in_float`.
         measure: nodes kept float → SQNR in dB of each float output.
-        advance: told how many measurements are done.
+        advance: told how many groups are done, none of them after each of the two measurements that come first.
         most: groups to measure, at most; neighbours are measured together where there are more pieces.
         cause: the reason that is given, ``{}`` standing for the output and its dB.
         tied: pieces may share a scale.
@@ -75,7 +75,10 @@ def costly_in_integers(
     names = [name for piece in by_first.values() for name in piece]
     if not names:
         return {}
-    now, best = measure(()), measure(names)
+    now = measure(())
+    advance(0)
+    best = measure(names)
+    advance(0)
     hurt = _gaining(now, best)
     found: dict[str, str] = {}
     for done, group in enumerate(together if hurt else [], start=1):

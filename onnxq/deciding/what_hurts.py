@@ -213,7 +213,8 @@ def _measure(
     variants = Variants(base.simulated(), samples, fuse_quantizers=fuse, **decider.options.session)
 
     def measure(nodes: Iterable[str]) -> dict[str, float]:
-        found = variants.errors(changed(nodes).simulated())
+        made = changed(nodes)
+        found = variants.errors_of_base() if made is base else variants.errors(made.simulated())
         return judged({name: of(e) for name, e in found.items() if judges is None or name in judges}, louder)
 
     return measure

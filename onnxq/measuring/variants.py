@@ -81,6 +81,18 @@ class Variants:
         except ExecutionError:
             return {}
 
+    def errors_of_base(self) -> dict[str, Errors]:
+        """The errors of each float output of the base itself; empty where it does not run."""
+        ends = ((value.name or "", constant_array(value)) for value in self._base.graph.outputs)
+        constants: Tensors = {name: array for name, array in ends if array is not None}
+        last = len(self._bounds) - 2
+        try:
+            self._reach(last)
+            pairs = zip(self._before, (sample.outputs for sample in self._samples), strict=True)
+            return errors_of(lambda before: constants | self._from(last, dict(before)), pairs, self._rows)
+        except ExecutionError:
+            return {}
+
     def _measured(self, variant: ir.Model) -> dict[str, Errors]:
         forget_shapes(variant)
         nodes = list(variant.graph)

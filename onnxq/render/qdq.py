@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.graph.known import array_once
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.prune import remove_unread
 from onnxq.graph.values import is_constant, remove_nodes, rename_output
@@ -219,7 +220,7 @@ class _Renderer:
         readers = self._readers(site, value)
         if not readers:
             return
-        integers = quantize(numbers(value), qp)
+        integers = array_once(value, qp, lambda: quantize(numbers(value), qp))
         stored = self._initializer(value, f"{site.tensor}_quantized", integers, ir.DataType[site.spec.dtype.upper()])
         scale, zero = self._parameters(site, value)
         self._connect(site, value, stored, scale, zero, readers)

@@ -57,11 +57,15 @@ def take_over_output(value: ir.Value, result: ir.Value, namer: Namer) -> None:
 
 
 def add_initializer(graph: ir.Graph, name: str, array: NDArray[np.generic], dtype: ir.DataType) -> ir.Value:
-    """A new constant of a graph, of any integer or float type; of float8 its bytes are given."""
+    """A new constant of a graph, of any integer or float type; of float8 its bytes are given.
+
+    The array is kept where it is of that type already: nobody may change it from then on.
+    """
     narrow = {ir.DataType.INT4: ml_dtypes.int4, ir.DataType.UINT4: ml_dtypes.uint4}
     if dtype is ir.DataType.FLOAT8E4M3FN:
         array = array.astype(np.uint8).view(ml_dtypes.float8_e4m3fn)  # its codes
-    tensor = ir.Tensor(array.astype(narrow.get(dtype, dtype.numpy())), dtype=dtype, name=name)  # ir.tensor looks longer
+    stored = array.astype(narrow.get(dtype, dtype.numpy()), copy=False)
+    tensor = ir.Tensor(stored, dtype=dtype, name=name)  # ir.tensor looks longer
     value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(array.shape), const_value=tensor)
     graph.register_initializer(value)
     return value

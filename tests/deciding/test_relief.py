@@ -179,3 +179,15 @@ def test_scores_of_classes_that_one_scale_drowns_stay_float() -> None:
     assert everything.verification is not None and everything.verification.worst is not None
     assert list(result.plan.quantized.values()) == ["Conv"] * 3 and "head" in everything.plan.quantized
     assert result.verification.worst[1].sqnr > everything.verification.worst[1].sqnr + 6
+
+
+def test_the_measurements_before_the_first_group_show_that_it_goes_on() -> None:
+    told: list[object] = []
+
+    def measure(kept: Iterable[str]) -> dict[str, float]:
+        names = set(kept)
+        told.append(names)
+        return {"y": 35.0 if "a" in names else 10.0}
+
+    assert costly_in_integers([("a",), ("b",)], measure, told.append).keys() == {"a"}
+    assert told[:6] == [set(), 0, {"a", "b"}, 0, {"b"}, 1]

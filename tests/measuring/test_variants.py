@@ -76,6 +76,28 @@ def test_the_base_itself_is_as_good_as_equal() -> None:
     assert lowest(Variants(deep(), samples), deep()) > 100
 
 
+def test_the_base_is_measured_without_being_loaded_as_a_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = kept(deep())
+    as_variant = Variants(deep(bent=3, by=0.05), samples).errors(deep(bent=3, by=0.05))
+    loaded: list[int] = []
+    opened = Session.__init__
+
+    def count(self: Session, model: Any, **options: Any) -> None:
+        loaded.append(len(list(model.graph)))
+        opened(self, model, **options)
+
+    monkeypatch.setattr(Session, "__init__", count)
+    variants = Variants(deep(bent=3, by=0.05), samples)
+    assert variants.errors_of_base() == as_variant and sum(loaded) == len(list(deep().graph))
+    variants.errors_of_base()
+    assert sum(loaded) == len(list(deep().graph)), "each piece is loaded once"
+
+
+def test_a_base_that_does_not_run_has_no_errors() -> None:
+    samples = [KeptSample(0, {"x": np.zeros((5, 9), np.float32)}, {})]
+    assert Variants(deep(), samples).errors_of_base() == {}
+
+
 def test_a_constant_may_be_an_output_of_the_model() -> None:
     def shown(**how: Any) -> ir.Model:
         model = deep(**how)
@@ -84,6 +106,7 @@ def test_a_constant_may_be_an_output_of_the_model() -> None:
 
     samples = kept(shown())
     variants = Variants(shown(), samples)
+    assert variants.errors_of_base().keys() == {"y", "r3", "w3"}
     for k in (3, 20):
         variant = shown(bent=k, by=0.05)
         assert lowest(variants, variant.clone()) == pytest.approx(whole(variant, samples), abs=1e-3), k
@@ -177,9 +200,17 @@ def test_blame_is_that_of_whole_models(backend: str, monkeypatch: pytest.MonkeyP
 
     class Both(Variants):
         def errors(self, variant: ir.Model) -> dict[str, Errors]:
-            reference = Session(variant.clone(), fuse_quantizers=self._options["fuse_quantizers"])
-            exact = worst_sqnr(reference.run, ((s.feeds, s.outputs) for s in self._samples))
-            measured = super().errors(variant)
+            exact = self._whole(variant)
+            return self._noted(super().errors(variant), exact)
+
+        def errors_of_base(self) -> dict[str, Errors]:
+            return self._noted(super().errors_of_base(), self._whole(self._base))
+
+        def _whole(self, model: ir.Model) -> float:
+            reference = Session(model.clone(), fuse_quantizers=self._options["fuse_quantizers"])
+            return worst_sqnr(reference.run, ((s.feeds, s.outputs) for s in self._samples))
+
+        def _noted(self, measured: dict[str, Errors], exact: float) -> dict[str, Errors]:
             found.append((measured["y"].sqnr, exact))
             return measured
 

@@ -1,0 +1,32 @@
+"""Which nodes a plan is told to keep in float."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+__all__ = ["InFloat"]
+
+
+@dataclass(frozen=True, slots=True)
+class InFloat:
+    """The nodes that a plan is to keep in float, and what becomes of their weights.
+
+    Attributes:
+        reasons: node name → why it stays float.
+        stored: nodes among them whose weights are stored as integers all the same, to be unpacked when the model loads.
+        wide: float layers whose weights take 16 bits where they are stored, in place of 8.
+    """
+
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    stored: frozenset[str] = frozenset()
+    wide: frozenset[str] = frozenset()
+
+    def plus(self, reasons: Mapping[str, str], *, store: bool = False) -> InFloat:
+        """With more nodes in float; ``store``: their weights as integers."""
+        stored = self.stored.union(reasons if store else ())
+        return replace(self, reasons={**self.reasons, **reasons}, stored=stored)
+
+    def plus_wide(self, nodes: Iterable[str]) -> InFloat:
+        """With more weights that take 16 bits where they are stored."""
+        return replace(self, wide=self.wide.union(nodes))

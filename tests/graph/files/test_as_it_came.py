@@ -1,0 +1,89 @@
+"""A large model as it came is held beside what became of it, where both have the same weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import onnxq
+from onnxq import Options
+from onnxq.graph.files import as_it_came
+from onnxq.graph.files.load import load
+from onnxq.ort.session import Session
+from onnxq.prepare import Prepared
+from tests.models import build, f32, feeds_for, normal
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every model counts as large."""
+    monkeypatch.setattr(as_it_came, "_LARGE", 1)
+
+
+def chain(last: str) -> onnx.ModelProto:
+    """A Gelu, whose arithmetic gets other operators, or a factor that goes into the weights."""
+    return build(
+        f"(float[1, 32] x) => (float[1, 32] y) {{ c = MatMul (x, w) {last} }}",
+        w=normal(32, 32),
+        two=f32(2),
+        slope=f32(0.1),
+    )
+
+
+SAME = "p = Relu (c) n = Neg (c) r = Relu (n) m = Mul (r, slope) y = Sub (p, m)"
+FOLDED = "b = Mul (c, two) y = Identity (b)"
+
+
+@pytest.mark.usefixtures("large")
+def test_a_large_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, path = chain(SAME), tmp_path / "m.onnx"
+    onnx.save(model, path)
+    read: list[Any] = []
+    parse = onnx.load
+
+    def counted(file: Any, **how: Any) -> onnx.ModelProto:
+        read.append(file)
+        return parse(file, **how)
+
+    monkeypatch.setattr(onnx, "load", counted)
+    opened: list[list[str]] = []
+
+    class Told(Session):
+        def __init__(self, model: Any, **how: Any) -> None:
+            super().__init__(model, **how)
+            opened.append([node.op_type for node in model.graph])
+
+    monkeypatch.setattr("onnxq.measuring.final_check.Session", Told)
+    made = onnxq.quantize(path, feeds_for(model), options=Options(effort="fast"))
+    assert made.verification is not None and made.verification.speedup is not None
+    assert read == [path]
+    assert opened[-1] == [node.op_type for node in model.graph.node], "the speed is that against the model as it came"
+
+
+@pytest.mark.usefixtures("large")
+def test_it_shares_the_weights_and_keeps_its_names_and_numbers() -> None:
+    model = chain(SAME)
+    prepared = Prepared(model, Options())
+    given = prepared.given
+    assert isinstance(given, ir.Model)
+    weight, own = given.graph.initializers["w"].const_value, prepared.model.graph.initializers["w"].const_value
+    assert weight is not None and own is not None and np.shares_memory(weight.numpy(), own.numpy())
+    feed = feeds_for(model)[0]
+    expected, found = (Session(loaded).run(feed)["y"] for loaded in (model.SerializeToString(), load(given)))
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.usefixtures("large")
+def test_no_weights_are_held_that_the_passes_have_made_others_of() -> None:
+    model = chain(FOLDED)
+    assert Prepared(model, Options()).given is model
+
+
+def test_a_small_model_is_loaded_again() -> None:
+    model = chain(SAME)
+    assert Prepared(model, Options()).given is model
