@@ -66,7 +66,7 @@ def check(
         return [of_error(error, "model")]
     prepared = _prepared(loaded, options)
     mended = isinstance(prepared, Prepared)
-    findings = _validity(loaded, mended=mended) + _operators(loaded, options) + check_weights(loaded)
+    findings = _validity(loaded, options, mended=mended) + _operators(loaded, options) + check_weights(loaded)
     if isinstance(prepared, Prepared):
         findings += [*prepared.random, *(Finding("note", "model", said) for said in prepared.lost)]
     # what will be calibrated, an old opset raised
@@ -110,13 +110,22 @@ def _prepared(model: ir.Model, options: Options) -> Prepared | OnnxqError:
         return error
 
 
-def _validity(model: ir.Model, *, mended: bool) -> list[Finding]:
-    """What the ONNX checker says of the model as it came, an error unless preparing it ``mended`` that."""
+def _validity(model: ir.Model, options: Options, *, mended: bool) -> list[Finding]:
+    """What the ONNX checker says of the model as it came, an error unless preparing it ``mended`` that.
+
+    A model that onnxruntime loads all the same is not called invalid.
+    """
     try:
         check_model(model)
     except ModelError as error:
         found = of_error(error, "model")
-        return [replace(found, level="warning", hint="onnxq mends it; other tools may not.") if mended else found]
+        if not mended:
+            return [found]
+        if _opened(model, options)[0] is None:
+            return [replace(found, level="warning", hint="onnxq mends it; other tools may not.")]
+        where = "model" if found.where == "invalid model" else found.where
+        hint = "onnxruntime loads it all the same, and onnxq mends it; other tools may not."
+        return [replace(found, level="note", where=where, hint=hint)]
     return []
 
 
