@@ -228,3 +228,16 @@ def test_inside_branches_with_outer_constants() -> None:
                     else_branch = b () => (float[4] q) { l = Constant<value_float = 2.0>() \n q = Mul(x, l) }> }"""
     model, _ = apply(fold, build(text, w=random(4)), {**X, "c": np.array(True)})
     assert sorted(ops(model)) == ["Add", "If", "Mul"]
+
+
+def test_integers_that_are_read_in_two_shapes_are_stored_once() -> None:
+    """Those of a language model's head, say, and of its embedding, by onnxruntime-genai's builder."""
+    text = """g (int64[2] i) => (int32[2,256] y, int32[128,2,128] z) {
+        t = Reshape(w, s) \n y = Gather(t, i) \n z = Mul(w, two) }"""
+    codes = np.arange(128 * 256, dtype=np.int32).reshape(128, 2, 128)
+    proto = build(text, w=codes, s=i64([128, 256]), two=np.int32(2))
+    model, _ = apply(fold, proto, {"i": i64([3, 5])})
+    assert ops(model) == ["Reshape", "Gather", "Mul"]
+    alone = build(text.replace("Mul(w, two)", "Mul(v, two)"), w=codes, v=codes + 1, s=i64([128, 256]), two=np.int32(2))
+    model, _ = apply(fold, alone, {"i": i64([3, 5])})
+    assert ops(model) == ["Gather", "Mul"]
