@@ -26,6 +26,7 @@ from onnxq.integer_operators import quantizing
 from onnxq.notes.reasons import by_reason
 from onnxq.options import ImageOptions, Options
 from onnxq.options.selection import Selection
+from onnxq.ort.absent import absent_providers
 from onnxq.ort.messages import LOOK
 from onnxq.ort.session import Session
 from onnxq.planning.placement import UNKNOWN_DIM
@@ -71,6 +72,8 @@ def check(
         findings += [*prepared.random, *(Finding("note", "model", said) for said in prepared.lost)]
     # what will be calibrated, an old opset raised
     session, said = _opened(prepared.model if isinstance(prepared, Prepared) else loaded, options)
+    if said is not None and data is None and _is_for_elsewhere(options):
+        said = replace(said, level="warning", hint="The result will not be loaded: run it where the provider is.")
     if said is not None and not any(f.level == "error" and f.where.startswith("node") for f in findings):
         findings.append(said)
     shapes: dict[str, tuple[int, ...]] = {}
@@ -100,6 +103,15 @@ def _opened(model: ir.Model, options: Options) -> tuple[Session | None, Finding 
             return None, replace(found, hint="" if found.hint == LOOK else found.hint)
         what = of_error(error, "onnxruntime").what
         return plain, Finding("warning", "onnxruntime", f"it runs without graph optimizations only; with them: {what}")
+
+
+def _is_for_elsewhere(options: Options) -> bool:
+    """Whether weights alone are stored, for an execution provider that is not here."""
+    try:
+        whole = whole_model(options.algorithms)
+    except OptionError:  # is told with other settings that there are not
+        return False
+    return whole is not None and whole.name == "weight_only" and bool(absent_providers(options.providers))
 
 
 def _prepared(model: ir.Model, options: Options) -> Prepared | OnnxqError:

@@ -316,3 +316,18 @@ def test_a_model_that_runs_is_not_called_invalid() -> None:
     assert (found.level, found.where) == ("note", "model")
     assert "onnxruntime loads it all the same" in found.hint
     onnxq.quantize(model, np.zeros((4, 4), np.float32) + np.arange(4, dtype=np.float32))
+
+
+def test_weights_alone_for_a_provider_that_is_not_here() -> None:
+    model = build(
+        "(float[N, 16, 128] x) => (float[N, 16, 64] y) { s = com.microsoft.BiasSplitGelu (x, b)\n y = MatMul (s, w) }",
+        domains={"com.microsoft": 1},
+        b=normal(128),
+        w=normal(64, 64),
+    )
+    asked = Options(algorithms=("weight_only",), providers=("cuda",))
+    assert only(check(model, options=asked), "no provider 'cuda'").level == "warning"
+    assert not [f for f in check(model, options=asked) if f.level == "error"]
+    data = normal(4, 16, 128)
+    assert only(check(model, data, options=asked), "no provider 'cuda'").level == "error"
+    assert only(check(model, options=Options()), "BiasSplitGelu(1)").level == "error"
