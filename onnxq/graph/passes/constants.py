@@ -32,6 +32,7 @@ _NEVER = frozenset(
 )
 
 _OTHER_SHAPE = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
+_UNPACKING = frozenset({"GatherBlockQuantized", "MatMulNBits", "QMoE"})
 
 # The size of their result depends on the numbers, but never exceeds that of their input times the factor.
 _BOUNDED = {"NonZero": 8 * 8, "Compress": 1, "Unique": 4}
@@ -120,14 +121,15 @@ def _foldable(node: ir.Node) -> bool:
 
 
 def _shows_codes(node: ir.Node) -> bool:
-    """Whether it gives integers of a weight another shape, which another node reads as they are: once is enough."""
+    """Whether it gives integers of a weight another shape for operators that unpack them, and others read them too."""
     if node.op_type not in _OTHER_SHAPE:
         return False
     source = node.inputs[0]
     held = source.const_value if source is not None else None
     if source is None or held is None or held.dtype.is_floating_point() or held.nbytes <= MAX_RESULT_BYTES:
         return False
-    return any(reader.op_type not in _OTHER_SHAPE for reader, _ in source.uses())
+    readers = [reader.op_type for reader, _ in node.outputs[0].uses()]
+    return _UNPACKING.issuperset(readers) and any(reader.op_type not in _OTHER_SHAPE for reader, _ in source.uses())
 
 
 def fold_constants(model: ir.Model, stays: Callable[[ir.Node], bool] = lambda _: False) -> list[Note]:
