@@ -12,8 +12,11 @@ from onnx import helper, numpy_helper
 
 from onnxq.measuring.metrics import sqnr
 from onnxq.weight_only import quantize_weights
+from tests.installed import needs
 from tests.models import normal
 from tests.weight_only.layers import LOSS, run, save
+
+pytestmark = needs("onnxruntime", "1.24")
 
 BATCH, ROWS, WIDTH, HEADS, BEFORE = 2, 5, 64, 4, 3
 
@@ -79,7 +82,14 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.parametrize(
+    "case",
+    # 1.24 to 1.28 end the process in their own Attention where it has no bias
+    [
+        pytest.param(case, id=name, marks=[needs("onnxruntime", "1.32")] * (name == "no bias"))
+        for name, case in CASES.items()
+    ],
+)
 def test_the_kernel_of_the_rest_is_that_of_attention(case: dict[str, Any], tmp_path: Path) -> None:
     proto, feeds = attention(**case)
     source, output = save(proto, tmp_path / "m.onnx"), tmp_path / "q.onnx"
