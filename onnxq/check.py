@@ -26,6 +26,7 @@ from onnxq.integer_operators import quantizing
 from onnxq.notes.reasons import by_reason
 from onnxq.options import ImageOptions, Options
 from onnxq.options.selection import Selection
+from onnxq.ort.absent import absent_providers
 from onnxq.ort.messages import LOOK
 from onnxq.ort.session import Session
 from onnxq.planning.placement import UNKNOWN_DIM
@@ -66,11 +67,13 @@ def check(
         return [of_error(error, "model")]
     prepared = _prepared(loaded, options)
     mended = isinstance(prepared, Prepared)
-    findings = _validity(loaded, mended=mended) + _operators(loaded, options) + check_weights(loaded)
+    findings = _validity(loaded, options, mended=mended) + _operators(loaded, options) + check_weights(loaded)
     if isinstance(prepared, Prepared):
         findings += [*prepared.random, *(Finding("note", "model", said) for said in prepared.lost)]
     # what will be calibrated, an old opset raised
     session, said = _opened(prepared.model if isinstance(prepared, Prepared) else loaded, options)
+    if said is not None and data is None and _is_for_elsewhere(options):
+        said = replace(said, level="warning", hint="The result will not be loaded: run it where the provider is.")
     if said is not None and not any(f.level == "error" and f.where.startswith("node") for f in findings):
         findings.append(said)
     shapes: dict[str, tuple[int, ...]] = {}
@@ -102,6 +105,15 @@ def _opened(model: ir.Model, options: Options) -> tuple[Session | None, Finding 
         return plain, Finding("warning", "onnxruntime", f"it runs without graph optimizations only; with them: {what}")
 
 
+def _is_for_elsewhere(options: Options) -> bool:
+    """Whether weights alone are stored, for an execution provider that is not here."""
+    try:
+        whole = whole_model(options.algorithms)
+    except OptionError:  # is told with other settings that there are not
+        return False
+    return whole is not None and whole.name == "weight_only" and bool(absent_providers(options.providers))
+
+
 def _prepared(model: ir.Model, options: Options) -> Prepared | OnnxqError:
     """The model as it will be calibrated, or why it cannot be."""
     try:
@@ -110,13 +122,22 @@ def _prepared(model: ir.Model, options: Options) -> Prepared | OnnxqError:
         return error
 
 
-def _validity(model: ir.Model, *, mended: bool) -> list[Finding]:
-    """What the ONNX checker says of the model as it came, an error unless preparing it ``mended`` that."""
+def _validity(model: ir.Model, options: Options, *, mended: bool) -> list[Finding]:
+    """What the ONNX checker says of the model as it came, an error unless preparing it ``mended`` that.
+
+    A model that onnxruntime loads all the same is not called invalid.
+    """
     try:
         check_model(model)
     except ModelError as error:
         found = of_error(error, "model")
-        return [replace(found, level="warning", hint="onnxq mends it; other tools may not.") if mended else found]
+        if not mended:
+            return [found]
+        if _opened(model, options)[0] is None:
+            return [replace(found, level="warning", hint="onnxq mends it; other tools may not.")]
+        where = "model" if found.where == "invalid model" else found.where
+        hint = "onnxruntime loads it all the same, and onnxq mends it; other tools may not."
+        return [replace(found, level="note", where=where, hint=hint)]
     return []
 
 

@@ -305,3 +305,29 @@ def test_what_is_run_is_spread_over_sorted_data() -> None:
     data[:16] = -np.abs(data[:16])
     assert not [f for f in check(model, data=data) if "output" in f.where and f.level != "note"]
     assert [f for f in check(model, data=data[:16]) if "output" in f.where and f.level != "note"]
+
+
+def test_a_model_that_runs_is_not_called_invalid() -> None:
+    model = build("(float[4] x) => (float[4] y) { a = Relu (x)\n y = Neg (a) }")
+    model.graph.value_info.append(helper.make_tensor_value_info("a", onnx.TensorProto.FLOAT, [2, 2]))
+    with pytest.raises(Exception, match="differ in rank"):
+        onnx.checker.check_model(model, full_check=True)
+    found = only(check(model), "differ in rank")
+    assert (found.level, found.where) == ("note", "model")
+    assert "onnxruntime loads it all the same" in found.hint
+    onnxq.quantize(model, np.zeros((4, 4), np.float32) + np.arange(4, dtype=np.float32))
+
+
+def test_weights_alone_for_a_provider_that_is_not_here() -> None:
+    model = build(
+        "(float[N, 16, 128] x) => (float[N, 16, 64] y) { s = com.microsoft.BiasSplitGelu (x, b)\n y = MatMul (s, w) }",
+        domains={"com.microsoft": 1},
+        b=normal(128),
+        w=normal(64, 64),
+    )
+    asked = Options(algorithms=("weight_only",), providers=("cuda",))
+    assert only(check(model, options=asked), "no provider 'cuda'").level == "warning"
+    assert not [f for f in check(model, options=asked) if f.level == "error"]
+    data = normal(4, 16, 128)
+    assert only(check(model, data, options=asked), "no provider 'cuda'").level == "error"
+    assert only(check(model, options=Options()), "BiasSplitGelu(1)").level == "error"

@@ -63,6 +63,7 @@ class Verification:
         float_seconds: time of the float model, likewise.
         warnings: what a user should know.
         against_source: how it agrees with the quantized model it was made of, where it was made of one.
+        loaded: whether onnxruntime loaded it; not where it is for an execution provider that is not here.
     """
 
     outputs: Mapping[str, Errors] = field(default_factory=dict)
@@ -75,6 +76,7 @@ class Verification:
     warnings: tuple[str, ...] = ()
     against_source: SourceAgreement | None = None
     branches: Mapping[str, Mapping[str, Errors]] = field(default_factory=dict)
+    loaded: bool = True
 
     @property
     def worst(self) -> tuple[str, Errors] | None:
@@ -92,6 +94,7 @@ class Verification:
             "quantized_bytes": self.quantized_bytes,
             "speedup": self.speedup,
             "float_seconds": self.float_seconds,
+            "loaded": self.loaded,
             "warnings": list(self.warnings),
             **({"against_source": self.against_source.to_dict()} if self.against_source is not None else {}),
         }

@@ -40,7 +40,10 @@ def load_error(error: Exception, where: str) -> ExecutionError:
         hint = "Use a newer onnxruntime, or export the model again with an older opset"
     absent = re.search(r"Could not find an implementation for (\w+)\(\d+\)", text)
     if absent and not onnx.defs.has(absent.group(1)):
-        hint = "Give the model as it was exported, before onnxruntime's optimizer fused its operators for a GPU"
+        hint = (
+            "Give the model as it was exported, before onnxruntime's optimizer fused its operators for a GPU; its "
+            "weights alone are quantized for that GPU by --algorithm weight_only --providers cuda, without data"
+        )
     return ExecutionError(f"onnxruntime cannot load the model ({text})", where=where, hint=hint)
 
 

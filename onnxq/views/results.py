@@ -209,7 +209,7 @@ def rewritten(screen: Screen, source: str, output: str, result: Rewritten, secon
     if check.speedup is not None:
         rows.append(("speed", f"{pace(check.speedup)}, one thread of this machine"))
     ran = f"runs, {plural(check.samples, 'sample')}" if check.samples else "loads; without data it was not run"
-    rows.append(("checked", f"valid, {ran}"))
+    rows.append(("checked", f"valid, {ran}" if check.loaded else "valid ONNX; not loaded, and not run"))
     screen.pairs(rows)
     warning_lines(screen, check.warnings)
     note_lines(screen, result.details if verbose else ())

@@ -42,8 +42,8 @@ HELP: Mapping[str, str] = {
     "up for its own errors: the one that needs --data)",
     "format": "qdq (standard ONNX of opset 21: DequantizeLinear with blocks, which onnxruntime multiplies as at "
     "accuracy_level=4, unless its session option session.qdq_matmulnbits_accuracy_level is 0) or matmulnbits "
-    "(onnxruntime's own MatMulNBits, GatherBlockQuantized and QMoE; 4 bits symmetric are more accurate there, since "
-    "scales may lie below 0)",
+    "(onnxruntime's own MatMulNBits, which its Attention becomes one of as well, GatherBlockQuantized and QMoE; 4 bits "
+    "symmetric are more accurate there, since scales may lie below 0)",
     "accuracy_level": "with format=matmulnbits: 4 lets onnxruntime round activations to 8 bits while it multiplies, 0 "
     "or 1 multiply in float32 (slower)",
     "avg_bits": "budget in place of bits, as in 4.5: bits on average of the weights that are multiplied with; each "

@@ -17,14 +17,13 @@ import onnx_ir as ir
 
 from onnxq.errors import OutputError
 from onnxq.file_system import hint_for, keep_mode
-from onnxq.graph.files.save import MAX_PROTO_BYTES, save, serialized_size
+from onnxq.graph.files.save import MAX_PROTO_BYTES, padding, save, serialized_size
 from onnxq.graph.traverse import with_subgraphs
 from onnxq.graph.widened import Widened
 
 __all__ = ["Output"]
 
 _EXTERNAL_FROM = 1024
-_ALIGNMENT = 4096
 _PIECE = 4 << 20
 
 
@@ -105,7 +104,7 @@ class Output:
         if not self.external or tensor.nbytes < _EXTERNAL_FROM or tensor.dtype == ir.DataType.STRING:
             return tensor
         stream = self._open()
-        stream.write(bytes(-stream.tell() % _ALIGNMENT))
+        stream.write(bytes(padding(stream.tell(), tensor.nbytes)))
         start = stream.tell()
         if isinstance(tensor, ir.ExternalTensor):
             self._copy(tensor, stream)

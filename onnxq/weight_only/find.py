@@ -18,6 +18,7 @@ from onnxq.options import Options
 from onnxq.options.selection import Selection
 from onnxq.ort.version import at_least
 from onnxq.plan import Kept
+from onnxq.weight_only.parted import can_be_parted
 from onnxq.weight_only.recipe import BITS, TABLE_BITS, Recipe
 from onnxq.weight_only.why_float import LEAST, is_given, is_weight, shape_of, why_float
 
@@ -41,7 +42,7 @@ class Matrix:
     Attributes:
         value: the constant, float32, two axes; a table may have more, of which all but the last count rows.
         axis: along which inputs lie, and blocks run: 0 for MatMul (K, N), 1 for Gather's table and Gemm's (N, K).
-        nodes: MatMul and Gemm that multiply with it, or Gather that pick rows of it.
+        nodes: MatMul, Gemm and Attention that multiply with it, or Gather that pick rows of it.
         gathered: whether rows of it are picked.
         whole: whether its readers take floats alone, so that it is unpacked as a whole when the model is loaded.
         experts: whether its readers are MoE that become QMoE.
@@ -64,7 +65,7 @@ class Matrix:
 
     @property
     def multiplied(self) -> bool:
-        """Whether its readers are MatMul and Gemm, which multiply with it as it is stored."""
+        """Whether its readers are MatMul, Gemm or parted Attention, which multiply with it as it is stored."""
         return not (self.gathered or self.whole or self.experts)
 
     @property
@@ -173,7 +174,9 @@ def _unpacked(node: ir.Node, selection: Selection, recipe: Recipe, *, on_cpu: bo
     experts = recipe.packed_experts and kernel and _fits_qmoe(node) and fit.keys() >= set(EXPERTS)
     experts = experts and all(asked[position] in (None, recipe.expert_bits) for position in EXPERTS)
     gathered = node.op_type in _EMBEDS
-    return [_Use(v, fit[p], gathered, whole=not experts, experts=experts, asked=asked[p]) for p, v in values.items()]
+    parted = node.op_type == "Attention" and recipe.format == "matmulnbits" and kernel and can_be_parted(node)
+    whole = not (experts or parted)
+    return [_Use(v, fit[p], gathered, whole=whole, experts=experts, asked=asked[p]) for p, v in values.items()]
 
 
 def _multiplied(node: ir.Node, selection: Selection, recipe: Recipe) -> list[_Use] | str:

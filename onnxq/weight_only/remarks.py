@@ -67,6 +67,7 @@ def remarks(matrices: Sequence[Matrix], recipe: Recipe, *, in_file: bool, halves
         *_about_asked([m.asked for m in matrices if m.asked == m.bits(recipe) != recipe.bits and not m.tied]),
         *_about_blocks(sum(matrix.block(recipe) < recipe.block for matrix in matrices), recipe),
         *_about_experts(matrices, recipe),
+        *_about_parted(matrices),
         *shared,
     ]
 
@@ -170,6 +171,13 @@ def _about_experts(matrices: Sequence[Matrix], recipe: Recipe) -> list[str]:
         return []
     least = f" in {recipe.expert_bits} bits, the fewest it has" if recipe.expert_bits > recipe.bits else ""
     return [f"{len(experts)} MoE became QMoE, with weights{least} as onnxruntime's CPU lays them out"]
+
+
+def _about_parted(matrices: Sequence[Matrix]) -> list[str]:
+    parted = {n for matrix in matrices if matrix.multiplied for n in matrix.nodes if n.op_type == "Attention"}
+    if not parted:
+        return []
+    return [f"{len(parted)} Attention became MatMulNBits and MultiHeadAttention, which take its weight as packed"]
 
 
 def _about_shared(matrices: Sequence[Matrix]) -> list[str]:

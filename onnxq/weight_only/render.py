@@ -33,6 +33,7 @@ from onnxq.weight_only.experts import as_qmoe, expert_tensors
 from onnxq.weight_only.find import EXPERTS, Matrix
 from onnxq.weight_only.fusible import let_fuse
 from onnxq.weight_only.grid import Coded, block_size
+from onnxq.weight_only.parted import part
 from onnxq.weight_only.recipe import Recipe
 from onnxq.weight_only.tensors import pack, packed_tensor
 from onnxq.weight_only.tied import constants_of_both
@@ -191,6 +192,16 @@ def _replace(node: ir.Node, made: Sequence[ir.Node]) -> None:
     graph.remove(node, safe=True)
 
 
+def _packed(
+    data: ir.Value | None, inputs: Sequence[ir.Value], recipe: Recipe, matrix: Matrix, name: str | None
+) -> ir.Node:
+    outputs, columns = matrix.shape
+    attributes = {"K": columns, "N": outputs, "bits": matrix.bits(recipe), "block_size": matrix.block(recipe)}
+    if recipe.accuracy_level:
+        attributes["accuracy_level"] = recipe.accuracy_level
+    return ir.node("MatMulNBits", [data, *inputs], attributes, domain=MICROSOFT, name=name)
+
+
 def _product(
     node: ir.Node,
     inputs: Sequence[ir.Value],
@@ -199,8 +210,11 @@ def _product(
     recipe: Recipe,
     matrix: Matrix,
 ) -> None:
-    """MatMul and Gemm become a product with the weight as it is stored, and an Add."""
+    """MatMul and Gemm become a product with the weight as it is stored, and an Add; for Attention see :func:`part`."""
     data = node.inputs[0]
+    if node.op_type == "Attention":
+        part(node, _packed(data, inputs, recipe, matrix, namer.node(f"{node.name}_MatMul")), namer)
+        return
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     name = node.name
     if weight is not None and node.op_type == "MatMul":
@@ -210,12 +224,7 @@ def _product(
     if weight is not None:
         product = ir.node("MatMul", [data, weight], name=name)
     else:
-        outputs, columns = matrix.shape
-        bits, block = matrix.bits(recipe), matrix.block(recipe)
-        attributes = {"K": columns, "N": outputs, "bits": bits, "block_size": block}
-        if recipe.accuracy_level:
-            attributes["accuracy_level"] = recipe.accuracy_level
-        product = ir.node("MatMulNBits", [data, *inputs], attributes, domain=MICROSOFT, name=name)
+        product = _packed(data, inputs, recipe, matrix, name)
     if bias is None:
         _replace(node, [product])
         return

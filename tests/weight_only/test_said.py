@@ -8,9 +8,11 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxq import OptionError, dynamic
+from onnxq import ExecutionError, OptionError, dynamic
 from onnxq.cli import main
+from onnxq.options import Options
 from onnxq.weight_only import quantize_weights
+from onnxq.weight_only.pipeline import rewrite_weights
 from onnxq.weight_only.recipe import Recipe
 from onnxq.weight_only.remarks import why_slow
 from tests.contract import infer, sqnr
@@ -211,3 +213,24 @@ def test_what_onnxruntime_rounds_is_said(tmp_path: Path) -> None:
     option = "session.qdq_matmulnbits_accuracy_level=0"
     assert any(option in note for note in quantize_weights(source, tmp_path / "q.onnx", bits=8).notes)
     assert not any(option in note for note in quantize_weights(source, tmp_path / "q.onnx").notes)
+
+
+def test_for_a_provider_that_is_not_here(tmp_path: Path) -> None:
+    """A model that onnxruntime fused for a GPU has no kernels on a CPU: what is written says that it was not loaded."""
+    source, output = tmp_path / "m.onnx", tmp_path / "q.onnx"
+    text = (
+        "(float[N, 16, 128] x) => (float[N, 16, 64] y) { s = com.microsoft.BiasSplitGelu (x, b)\n y = MatMul (s, w) }"
+    )
+    onnx.save(build(text, domains={"com.microsoft": 1}, b=normal(128), w=normal(64, 64)), source)
+    recipe, cuda = Recipe(format="matmulnbits"), Options(providers=("cuda",))
+    with pytest.raises(ExecutionError, match="--providers cuda"):
+        rewrite_weights(source, None, recipe, output=output, options=Options())
+    with pytest.raises(OptionError, match="no provider 'cdua'"):
+        rewrite_weights(source, None, recipe, output=output, options=Options(providers=("cdua",)))
+    assert not output.exists()
+    result = rewrite_weights(source, None, recipe, output=output, options=cuda)
+    assert not result.verification.loaded
+    assert any("not loaded" in said and "CUDAExecutionProvider" in said for said in result.verification.warnings)
+    assert [node.op_type for node in onnx.load(output).graph.node] == ["BiasSplitGelu", "MatMulNBits"]
+    with pytest.raises(OptionError, match="no provider 'cuda'"):  # with data it would have to run
+        rewrite_weights(source, [{"x": normal(2, 16, 128)}], recipe, output=output, options=cuda)

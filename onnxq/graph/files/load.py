@@ -21,6 +21,7 @@ from onnxq.graph.files.one_form import settle
 from onnxq.graph.files.origin import note_files
 from onnxq.graph.files.other_kinds import other_kind
 from onnxq.graph.files.structure import check_definitions, check_structure, sort
+from onnxq.graph.passes.constants import constant_tensor
 from onnxq.graph.passes.runtime_operators import expand_runtime_operators
 from onnxq.graph.traverse import with_subgraphs
 
@@ -90,7 +91,8 @@ def load(source: ModelSource, *, again: bool = False) -> ir.Model:
 def _mend_declarations(model: ir.Model) -> None:
     """A declared size below zero, by which some exporters mean any size, becomes a free dimension.
 
-    A graph without a name, which onnxruntime accepts and ONNX does not, gets one.
+    What onnxruntime accepts and ONNX does not is mended: a graph without a name gets one, and a Constant that is
+    declared with another shape than it holds, as by onnxruntime-genai's builder, the one that it holds.
     """
     for graph in with_subgraphs(model.graph):
         graph.name = graph.name or "graph"
@@ -98,6 +100,11 @@ def _mend_declarations(model: ir.Model) -> None:
             sizes = value.shape
             if sizes is not None and any(isinstance(size, int) and size < 0 for size in sizes):
                 value.shape = ir.Shape([None if isinstance(size, int) and size < 0 else size for size in sizes])
+        for node in graph:
+            if (node.domain, node.op_type) == ("", "Constant") and node.outputs[0].shape is not None:
+                held = constant_tensor(node, node.outputs[0].name or "")
+                if held is not None and not node.outputs[0].is_graph_output():
+                    node.outputs[0].shape = ir.Shape(held.shape.numpy())
 
 
 def _read(path: Path) -> onnx.ModelProto:

@@ -15,7 +15,7 @@ from onnxq.file_system import hint_for, is_full, keep_mode, temporary_beside
 from onnxq.graph.files.origin import spare_files
 from onnxq.graph.traverse import with_subgraphs
 
-__all__ = ["MAX_PROTO_BYTES", "file_size", "save", "serialized_size", "to_proto"]
+__all__ = ["MAX_PROTO_BYTES", "file_size", "padding", "save", "serialized_size", "to_proto"]
 
 MAX_PROTO_BYTES = 1_900_000_000
 """A model that would be larger goes to external data by itself; protobuf's own limit is 2 GiB."""
@@ -23,8 +23,14 @@ MAX_PROTO_BYTES = 1_900_000_000
 _EXTERNAL_FROM = 1024
 """Initializers of fewer bytes stay in the protobuf: runtimes want shapes and axes there."""
 
-_ALIGNMENT = 4096
-"""Offsets of external tensors, in bytes, so that any runtime can map them."""
+_PAGE, _LINE = 4096, 64
+_MAPPED_FROM = 1 << 20
+"""External tensors from this size on start on a page, so that any runtime can map them; smaller ones would grow."""
+
+
+def padding(position: int, size: int) -> int:
+    """Bytes to leave free in a data file, from a position on, in front of a tensor of a size."""
+    return -position % (_PAGE if size >= _MAPPED_FROM else _LINE)
 
 
 def _initializers(model: ir.Model) -> Iterator[ir.Value]:
@@ -239,9 +245,9 @@ def _write_data(model: ir.Model, temporary: Path, location: str) -> dict[ir.Valu
             if tensor.nbytes < _EXTERNAL_FROM:
                 moved[value] = _inline(tensor)
                 continue
-            padding = -position % _ALIGNMENT
-            file.write(bytes(padding))
-            position += padding
+            free = padding(position, tensor.nbytes)
+            file.write(bytes(free))
+            position += free
             writer = getattr(tensor, "tofile", None)
             if writer is not None:
                 writer(file)

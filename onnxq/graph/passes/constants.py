@@ -31,6 +31,9 @@ _NEVER = frozenset(
     }
 )
 
+_OTHER_SHAPE = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
+_UNPACKING = frozenset({"GatherBlockQuantized", "MatMulNBits", "QMoE"})
+
 # The size of their result depends on the numbers, but never exceeds that of their input times the factor.
 _BOUNDED = {"NonZero": 8 * 8, "Compress": 1, "Unique": 4}
 
@@ -117,12 +120,24 @@ def _foldable(node: ir.Node) -> bool:
     return not any(attr.is_ref() for attr in node.attributes.values())
 
 
+def _shows_codes(node: ir.Node) -> bool:
+    """Whether it gives integers of a weight another shape for operators that unpack them, and others read them too."""
+    if node.op_type not in _OTHER_SHAPE:
+        return False
+    source = node.inputs[0]
+    held = source.const_value if source is not None else None
+    if source is None or held is None or held.dtype.is_floating_point() or held.nbytes <= MAX_RESULT_BYTES:
+        return False
+    readers = [reader.op_type for reader, _ in node.outputs[0].uses()]
+    return _UNPACKING.issuperset(readers) and any(reader.op_type not in _OTHER_SHAPE for reader, _ in source.uses())
+
+
 def fold_constants(model: ir.Model, stays: Callable[[ir.Node], bool] = lambda _: False) -> list[Note]:
     """Computes everything that depends on constants alone, and shapes that are known, once and for all.
 
     Not folded: random operators, nodes with subgraphs, operators of other domains, dequantization,
-    nodes that make a graph output, and results so large that they would blow the file up (see ``MAX_RESULT_BYTES``);
-    sizes are known before anything is computed.
+    nodes that make a graph output, integers of a weight in another shape where both are read, and results so large that
+    they would blow the file up (see ``MAX_RESULT_BYTES``); sizes are known before anything is computed.
 
     Args:
         model: changed in place. Names must be unique over the model, shapes inferred.
@@ -210,7 +225,7 @@ def _candidates(model: ir.Model, refused: dict[str, Note], stays: Callable[[ir.N
                 continue
             if not all(value in made or is_constant(value) for value in inputs):
                 continue
-            if node.name in refused or not _foldable(node) or stays(node):
+            if node.name in refused or not _foldable(node) or _shows_codes(node) or stays(node):
                 continue
             if not all(
                 value in made or (value.const_value and value.const_value.dtype in _NUMERIC) for value in inputs

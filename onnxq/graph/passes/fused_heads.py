@@ -19,10 +19,12 @@ from onnxq.graph.values import constant_array, rename_output
 __all__ = [
     "attention",
     "is_plain_attention",
+    "is_plain_mask",
     "is_plain_multi_head",
     "is_plain_rotation",
     "multi_head_attention",
     "rotary_embedding",
+    "widths",
 ]
 
 _MASKED = -10000.0
@@ -60,19 +62,19 @@ def is_plain_attention(node: ir.Node) -> bool:
     if x is None or x.shape is None or len(x.shape) != _FLAT or array is None or not known:
         return False
     heads = node.attributes.get_int("num_heads", 0)
-    widths = _widths(node, array.shape[-1])
+    sizes = widths(node, array.shape[-1])
     kept = input_of(node, 4) is not None or is_read(node, 1)
-    if kept and widths[1] != widths[2]:
+    if kept and sizes[1] != sizes[2]:
         return False  # keys and values are one tensor there
-    return bool(heads) and all(size % heads == 0 for size in widths) and _is_plain_mask(mask, x)
+    return bool(heads) and all(size % heads == 0 for size in sizes) and is_plain_mask(mask, x)
 
 
 def attention(chain: Chain) -> ir.Value:
     """Three products with parts of the weight, then heads as in MultiHeadAttention."""
     weight, bias = (constant_array(chain.input(index)) for index in (1, 2))
     assert weight is not None and chain.x.shape is not None
-    widths, heads = _widths(chain.node, weight.shape[-1]), chain.node.attributes.get_int("num_heads", 0)
-    ends = np.cumsum(widths)[:-1]
+    sizes, heads = widths(chain.node, weight.shape[-1]), chain.node.attributes.get_int("num_heads", 0)
+    ends = np.cumsum(sizes)[:-1]
     shifts = np.split(bias, ends) if bias is not None else (None, None, None)
     parts: list[ir.Value] = []
     for name, matrix, shift in zip(("query", "key", "value"), np.split(weight, ends, axis=1), shifts, strict=True):
@@ -80,7 +82,7 @@ def attention(chain: Chain) -> ir.Value:
         if shift is not None:
             made = chain.put("Add", made, chain.constant(f"{name}_bias", np.ascontiguousarray(shift)))
         parts.append(made)
-    query, key, value = (by_head(chain, part, heads, size // heads) for part, size in zip(parts, widths, strict=True))
+    query, key, value = (by_head(chain, part, heads, size // heads) for part, size in zip(parts, sizes, strict=True))
     both, rows = chain.input(4), _known(chain.x.shape[1])
     past, before = None, 0 if both is None else None
     if both is not None:
@@ -95,10 +97,10 @@ def attention(chain: Chain) -> ir.Value:
     if is_read(chain.node, 1):
         apart = [chain.put("Unsqueeze", kept, chain.integers(0)) for kept in (key, value)]
         rename_output(chain.put("Concat", *apart, axis=ir.AttrInt64("axis", 0)), chain.node.outputs[1])
-    return _attended(chain, given, key, value, (3, 5), widths[0] // heads, widths[2])
+    return _attended(chain, given, key, value, (3, 5), sizes[0] // heads, sizes[2])
 
 
-def _widths(node: ir.Node, columns: int) -> list[int]:
+def widths(node: ir.Node, columns: int) -> list[int]:
     """Numbers of a row of queries, keys and values."""
     given = list(node.attributes.get_ints("qkv_hidden_sizes", ()))
     return given if len(given) == 3 else [columns // 3] * 3
@@ -124,7 +126,7 @@ def is_plain_multi_head(node: ir.Node) -> bool:
         return False
     if node.attributes.get_int("unidirectional", 0) and not _as_long(query, key):
         return False  # how rows and columns are counted against each other is not said
-    return _is_plain_mask(mask, query) and not (past[0] and _is_of_new_keys(mask, key))
+    return is_plain_mask(mask, query) and not (past[0] and _is_of_new_keys(mask, key))
 
 
 def _as_long(query: ir.Value | None, key: ir.Value | None) -> bool:
@@ -272,7 +274,7 @@ def _known(size: int | ir.SymbolicDim) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def _is_plain_mask(mask: ir.Value | None, x: ir.Value | None) -> bool:
+def is_plain_mask(mask: ir.Value | None, x: ir.Value | None) -> bool:
     """Whether a mask has a number for each key, or is the length of each sample.
 
     Args:

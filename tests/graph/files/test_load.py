@@ -342,3 +342,14 @@ def test_texts_of_tensors_are_utf8(field: str) -> None:
     load(source)
     with pytest.raises(ModelError, match="UTF-8"):
         load(source.replace(b"to_be_damaged", b"to_be_damage\xff"))
+
+
+def test_constant_of_another_shape_than_is_declared() -> None:
+    """onnxruntime-genai's builder declares all of them without axes."""
+    proto = build("g (float[2,3] x) => (float[3,2] y) { s = Constant<value = int64[2] {3, 2}>() \n y = Reshape(x, s) }")
+    proto.graph.value_info.append(onnx.helper.make_tensor_value_info("s", onnx.TensorProto.INT64, []))
+    with pytest.raises(Exception, match="differ in rank"):
+        onnx.checker.check_model(proto, full_check=True)
+    x = {"x": random(2, 3)}
+    np.testing.assert_array_equal(run(to_proto(load(proto)), x)[0], run(proto, x)[0])
+    onnx.checker.check_model(to_proto(load(proto)), full_check=True)

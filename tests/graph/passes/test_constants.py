@@ -228,3 +228,21 @@ def test_inside_branches_with_outer_constants() -> None:
                     else_branch = b () => (float[4] q) { l = Constant<value_float = 2.0>() \n q = Mul(x, l) }> }"""
     model, _ = apply(fold, build(text, w=random(4)), {**X, "c": np.array(True)})
     assert sorted(ops(model)) == ["Add", "If", "Mul"]
+
+
+def test_integers_that_are_read_in_two_shapes_are_stored_once() -> None:
+    """Those of a language model's head and of its embedding, by onnxruntime-genai's builder."""
+    text = """g (int64[1,2] i) => (float[1,2,128] y) {
+        t = Reshape(w, s)
+        x = com.microsoft.GatherBlockQuantized<bits = 8, block_size = 32, gather_axis = 0, quantize_axis = 1>(t, i, r)
+        y = com.microsoft.MatMulNBits<bits = 8, block_size = 32, K = 128, N = 128>(x, w, r) }"""
+    codes = np.random.default_rng(0).integers(0, 256, (128, 4, 32)).astype(np.uint8)
+    given: dict[str, Array] = {"w": codes, "s": i64([128, 128]), "r": random(128, 4)}
+    proto, data = build(text, **given), {"i": i64([[3, 5]])}
+    proto.opset_import.add(domain="com.microsoft", version=1)
+    model, _ = apply(fold, proto, data)
+    assert ops(model) == ["Reshape", "GatherBlockQuantized", "MatMulNBits"]
+    proto = build(text.replace("(x, w, r)", "(x, v, r)"), v=codes + np.uint8(1), **given)
+    proto.opset_import.add(domain="com.microsoft", version=1)
+    model, _ = apply(fold, proto, data)
+    assert ops(model) == ["GatherBlockQuantized", "MatMulNBits"]
