@@ -102,7 +102,7 @@ def widen_at_load(model: ir.Model) -> None:
 
     onnxruntime has no kernels for 4-bit weights of convolutions and matrix products, and would dequantize them at every
     run. The Cast it computes once, when it loads the model; behind it stands what becomes an integer kernel. So it does
-    a Sub of zero points, each of which would otherwise be one more number for a kernel that has one for all channels.
+    a Sub of zero points: with one for each channel its kernels are many times slower than in float.
     """
     if model.opset_imports.get("", 0) < _NARROW_CAST:
         return
@@ -187,27 +187,28 @@ def _cast_and_scale(dq: ir.Node, namer: Namer, opset: int) -> ir.Value | None:
         return None
     if stored.dtype in _WIDENED and opset < _NARROW_CAST:
         return None
-    moved = zero is not None and (stored.dtype is ir.DataType.UINT4 or bool(zero.any()))
-    known = stored.dtype in (_WIDENED if moved else _UNPACKED)
-    if not known or dq.attributes.get_int("block_size", 0) > 0:
+    shift = zero if zero is not None and (stored.dtype is ir.DataType.UINT4 or zero.any()) else None
+    if stored.dtype not in (_UNPACKED if shift is None else _WIDENED) or dq.attributes.get_int("block_size", 0) > 0:
         return None
     if scale.ndim:
         shape = [1] * len(stored.shape)
         shape[dq.attributes.get_int("axis", 1)] = -1
         scale = scale.reshape(shape)
-        zero = zero.reshape(shape) if zero is not None else None
+        shift = shift.reshape(shape) if shift is not None else None
     base = (dq.outputs[0].name or "weight").removesuffix("_dequantized")
     factor = set_constant(graph, namer, f"{base}_factor", scale)
-    steps = [ir.node("Cast", [stored], {"to": int(ir.DataType.FLOAT)}, name=namer.node(f"{base}_Cast"))]
-    if moved and zero is not None:
-        points = set_constant(graph, namer, f"{base}_zero_points", zero.astype(np.float32))
-        steps.append(ir.node("Sub", [steps[-1].outputs[0], points], name=namer.node(f"{base}_Sub")))
-    steps.append(ir.node("Mul", [steps[-1].outputs[0], factor], name=namer.node(f"{base}_Mul")))
-    for made, suffix in zip(steps, ("cast", *(["shifted"] if moved else []), "unpacked"), strict=True):
+    steps = {"cast": ir.node("Cast", [stored], {"to": int(ir.DataType.FLOAT)}, name=namer.node(f"{base}_Cast"))}
+    last = steps["cast"].outputs[0]
+    if shift is not None:
+        points = set_constant(graph, namer, f"{base}_zero_points", shift.astype(np.float32))
+        steps["shifted"] = ir.node("Sub", [last, points], name=namer.node(f"{base}_Sub"))
+        last = steps["shifted"].outputs[0]
+    steps["unpacked"] = ir.node("Mul", [last, factor], name=namer.node(f"{base}_Mul"))
+    for suffix, made in steps.items():
         made.outputs[0].name = namer.fresh(f"{base}_{suffix}")
         made.outputs[0].type, made.outputs[0].shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(stored.shape.dims)
-    graph.insert_before(dq, steps)
-    return steps[-1].outputs[0]
+    graph.insert_before(dq, list(steps.values()))
+    return steps["unpacked"].outputs[0]
 
 
 def has_float_data(node: ir.Node) -> bool:

@@ -106,43 +106,16 @@ def add_options(parser: argparse.ArgumentParser, *, result: bool = True) -> None
         own = "2 to 16; default the target's own, mostly 8"
         group.add_argument("--weight-bits", dest="opt_weight_bits", type=int, metavar="N", help=f"weights: {own}")
         group.add_argument("--act-bits", dest="opt_act_bits", type=int, metavar="N", help=f"activations: {own}")
-    sign = group.add_mutually_exclusive_group()
-    sign.add_argument(
-        "--symmetric",
-        dest="opt_symmetric",
-        action="store_const",
-        const=True,
-        help="activations: zero point in the middle",
-    )
-    sign.add_argument(
-        "--asymmetric",
-        dest="opt_symmetric",
-        action="store_const",
-        const=False,
-        help="activations: zero point where the range puts it",
-    )
-    grain = group.add_mutually_exclusive_group()
-    grain.add_argument(
-        "--per-channel", dest="opt_per_channel", action="store_const", const=True, help="weights: a scale per channel"
-    )
-    grain.add_argument(
-        "--per-tensor", dest="opt_per_channel", action="store_const", const=False, help="weights: one scale per tensor"
-    )
-    zero = group.add_mutually_exclusive_group()
-    zero.add_argument(
-        "--symmetric-weights",
-        dest="opt_weight_symmetric",
-        action="store_const",
-        const=True,
-        help="weights: zero point in the middle",
-    )
-    zero.add_argument(
-        "--asymmetric-weights",
-        dest="opt_weight_symmetric",
-        action="store_const",
-        const=False,
-        help="weights: zero point where the range puts it; default on onnxruntime for those of at most 4 bits",
-    )
+    where = "zero point where the range puts it"
+    few = f"weights: {where}; default on onnxruntime for those of at most 4 bits"
+    for field, yes, no, texts in (
+        ("symmetric", "symmetric", "asymmetric", ("activations: zero point in the middle", f"activations: {where}")),
+        ("per_channel", "per-channel", "per-tensor", ("weights: a scale per channel", "weights: one scale per tensor")),
+        ("weight_symmetric", "symmetric-weights", "asymmetric-weights", ("weights: zero point in the middle", few)),
+    ):
+        either = group.add_mutually_exclusive_group()
+        for flag, value, text in ((yes, True, texts[0]), (no, False, texts[1])):
+            either.add_argument(f"--{flag}", dest=f"opt_{field}", action="store_const", const=value, help=text)
     group.add_argument(
         "--range",
         dest="opt_range",

@@ -8,14 +8,13 @@ Two implementations give bit-equal results: a C extension, and NumPy where that 
 
 from __future__ import annotations
 
-import importlib
-import os
 import threading
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from onnxq.compiled import compiled
 
 __all__ = ["KERNEL", "KEYS", "SENTINEL", "Tally", "accumulate", "key_edges", "keys_of"]
 
@@ -26,17 +25,7 @@ SENTINEL = 1e30
 """Finite values of larger magnitude stand for minus infinity in a mask; they are counted apart."""
 
 
-def _compiled() -> Any:
-    """The C extension, None where it was not built or is switched off by ``ONNXQ_NUMPY_KERNEL=1``."""
-    if os.environ.get("ONNXQ_NUMPY_KERNEL") == "1":
-        return None
-    try:
-        return importlib.import_module("onnxq.calibration._histogram")
-    except ImportError:
-        return None
-
-
-_histogram = _compiled()
+_histogram = compiled("onnxq.calibration._histogram")
 
 KERNEL = "numpy" if _histogram is None else "c"
 """Which implementation is in use."""

@@ -30,7 +30,7 @@ from onnxq.options import Options
 from onnxq.options.selection import Selection
 from onnxq.plan import Plan, Site
 from onnxq.planning.specs import weight_at
-from onnxq.planning.table_rows import row
+from onnxq.planning.table_rows import weight_row
 from onnxq.qparams import QParams, fake_quantize
 from onnxq.quantized import Quantized
 from onnxq.spec import QuantSpec
@@ -248,12 +248,10 @@ class Probe:
     def _spec(self, site: Site, bits: int) -> QuantSpec:
         """The spec of a site at a width; weights have zero points where the target gives such ones to that width."""
         spec = replace(site.spec, bits=bits)
-        node = self._nodes.get(site.readers[0].node) if site.role == "weight" and site.readers else None
-        value = node.inputs[site.readers[0].index] if node is not None else None
-        rule = row(self.target, node) if node is not None else None
-        if node is None or value is None or rule is None:
+        found = weight_row(self.target, site, self._nodes)
+        if found is None:
             return spec
-        return weight_at(self.target, self.options, self._selection, node, rule, value, spec)
+        return weight_at(self.target, self.options, self._selection, found, spec)
 
     @cached_property
     def _nodes(self) -> dict[str, ir.Node]:

@@ -13,7 +13,7 @@ from onnxq.options import Options
 from onnxq.options.override import Override
 from onnxq.options.selection import Selection
 from onnxq.plan import Plan
-from onnxq.planning.table_rows import row
+from onnxq.planning.table_rows import weight_row
 from onnxq.spec import PerTensor
 
 __all__ = ["unmet"]
@@ -33,16 +33,15 @@ def unmet(model: ir.Model, plan: Plan, target: Backend, options: Options) -> Ite
         return
     nodes = tuple(all_nodes(model))
     selection = Selection(model, nodes, options)
-    by_name = {node.name: node for node in nodes}
+    by_name = {node.name or "": node for node in nodes}
     one: list[str] = []
     widths: dict[tuple[int, int], list[str]] = {}
     middle: dict[int, list[str]] = {}
     for site in plan.sites:
-        node = by_name.get(site.readers[0].node) if site.role == "weight" and site.readers else None
-        value = node.inputs[site.readers[0].index] if node is not None else None
-        rule = row(target, node) if node is not None else None
-        if node is None or value is None or rule is None:
+        found = weight_row(target, site, by_name)
+        if found is None:
             continue
+        node, value, rule = found
         alone = isinstance(site.spec.granularity, PerTensor) and value.shape is not None and len(value.shape) > 1
         if alone and selection.per_channel(options.per_channel is True, node, value):
             one.append(node.op_type)

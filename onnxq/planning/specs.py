@@ -11,6 +11,7 @@ from onnxq.backend import Backend, Kind, OpRule
 from onnxq.options import Options
 from onnxq.options.selection import Selection, with_symmetry
 from onnxq.planning.question import Decisions, Question
+from onnxq.planning.table_rows import WeightRow
 from onnxq.spec import WIDE, PerChannel, PerTensor, QuantSpec
 
 __all__ = ["activation_spec", "bias_spec", "default_spec", "weight_at", "weight_spec"]
@@ -29,24 +30,16 @@ def weight_spec(
     bits = WIDE if wide else _least_bits(asked, decided, asked.weight_bits, node)
     spec = asked.selection.weight(replace(own, bits=bits, granularity=granularity), node, value)
     spec = spec if spec.bits in rule.weight_bits else replace(spec, bits=own.bits)
-    return weight_at(asked.backend, asked.options, asked.selection, node, rule, value, spec)
+    return weight_at(asked.backend, asked.options, asked.selection, WeightRow(node, value, rule), spec)
 
 
-def weight_at(
-    target: Backend,
-    options: Options,
-    selection: Selection,
-    node: ir.Node,
-    rule: OpRule,
-    value: ir.Value,
-    spec: QuantSpec,
-) -> QuantSpec:
+def weight_at(target: Backend, options: Options, selection: Selection, read: WeightRow, spec: QuantSpec) -> QuantSpec:
     """The spec of a weight, of its width, with zero points where the target has them and nothing asks for others."""
-    own = rule.weight or target.weight
+    own = read.rule.weight or target.weight
     spec = replace(spec, signed=own.signed, symmetric=own.symmetric, narrow_range=own.narrow_range)
-    if rule.kind is not Kind.COMPUTE or spec.bits not in target.asymmetric_weights:
+    if read.rule.kind is not Kind.COMPUTE or spec.bits not in target.asymmetric_weights:
         return spec
-    symmetric = selection.weight_symmetric(options.weight_symmetric, node, value)
+    symmetric = selection.weight_symmetric(options.weight_symmetric, read.node, read.value)
     symmetric = not target.moves_weights if symmetric is None else symmetric
     return spec if symmetric else replace(spec, signed=False, symmetric=False, narrow_range=False)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import onnx_ir as ir
 
 from onnxq.backend import Backend, OpRule
 from onnxq.graph.traverse import full_type
 from onnxq.graph.values import is_constant
+from onnxq.plan import Site
 
-__all__ = ["activations_read", "positions", "row"]
+__all__ = ["WeightRow", "activations_read", "positions", "row", "weight_row"]
 
 
 def row(backend: Backend, node: ir.Node) -> OpRule | None:
@@ -24,6 +26,34 @@ def row(backend: Backend, node: ir.Node) -> OpRule | None:
     if node.inputs and is_constant(node.inputs[0]) and f"{node.op_type}:constant" in rules:
         return rules[f"{node.op_type}:constant"]
     return rules.get(node.op_type)
+
+
+class WeightRow(NamedTuple):
+    """Who reads a weight first, and what the target's table says of it.
+
+    Attributes:
+        node: reads it.
+        value: the weight.
+        rule: the row for the node.
+    """
+
+    node: ir.Node
+    value: ir.Value
+    rule: OpRule
+
+
+def weight_row(backend: Backend, site: Site, nodes: Mapping[str, ir.Node]) -> WeightRow | None:
+    """The row that a site's weight is quantized by; None of other sites.
+
+    Args:
+        backend: its table is asked.
+        site: of a plan for it.
+        nodes: those of the model, by name.
+    """
+    node = nodes.get(site.readers[0].node) if site.role == "weight" and site.readers else None
+    value = node.inputs[site.readers[0].index] if node is not None else None
+    rule = row(backend, node) if node is not None else None
+    return WeightRow(node, value, rule) if node is not None and value is not None and rule is not None else None
 
 
 def positions(rule: OpRule, node: ir.Node) -> Iterable[int]:

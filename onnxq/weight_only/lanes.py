@@ -9,13 +9,12 @@ NumPy and the C extension give equal results: every operation is one of float32,
 
 from __future__ import annotations
 
-import importlib
-import os
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxq.compiled import compiled
 from onnxq.spec import QuantSpec
 
 __all__ = ["KERNEL", "codes_of", "ends", "pick"]
@@ -23,17 +22,7 @@ __all__ = ["KERNEL", "codes_of", "ends", "pick"]
 Floats = NDArray[np.float32]
 
 
-def _compiled() -> Any:
-    """The C extension, None where it was not built or is switched off by ``ONNXQ_NUMPY_KERNEL=1``."""
-    if os.environ.get("ONNXQ_NUMPY_KERNEL") == "1":
-        return None
-    try:
-        return importlib.import_module("onnxq.weight_only._lanes")
-    except ImportError:
-        return None
-
-
-_lanes = _compiled()
+_lanes = compiled("onnxq.weight_only._lanes")
 
 KERNEL = "numpy" if _lanes is None else "c"
 """Which implementation is in use."""
