@@ -23,6 +23,7 @@ from onnxq.plan import Site
 from onnxq.qparams import QParams, quantize
 from onnxq.quantized import Quantized
 from onnxq.render import fake_quantize, nnie_quantize
+from onnxq.render.bits_kept import mark_bits
 from onnxq.render.limits import saturates, speakable
 from onnxq.render.reading.parameters import at_border
 from onnxq.render.wiring import add_initializer, describe, insert_behind, numbers, take_over_output
@@ -222,6 +223,7 @@ class _Renderer:
             return
         integers = array_once(value, qp, lambda: quantize(numbers(value), qp))
         stored = self._initializer(value, f"{site.tensor}_quantized", integers, ir.DataType[site.spec.dtype.upper()])
+        mark_bits(stored, site.spec)
         scale, zero = self._parameters(site, value)
         self._connect(site, value, stored, scale, zero, readers)
 

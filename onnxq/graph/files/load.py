@@ -277,8 +277,15 @@ def _own(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
         if not path.is_file():
             raise ModelError(f"its external data file '{path}' is missing", where=f"tensor '{tensor.name}'")
         return ir.ExternalTensor(
-            str(path.resolve()), tensor.offset, tensor.length, tensor.dtype, shape=tensor.shape, name=tensor.name
+            str(path.resolve()),
+            tensor.offset,
+            tensor.length,
+            tensor.dtype,
+            shape=tensor.shape,
+            name=tensor.name,
+            metadata_props=dict(tensor.metadata_props),
         )
     if tensor.dtype == ir.DataType.STRING:
         return ir.StringTensor(tensor.numpy(), shape=tensor.shape, name=tensor.name)  # type: ignore[arg-type]
-    return ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=tensor.shape, name=tensor.name)  # type: ignore[arg-type]
+    kept = dict(tensor.metadata_props)
+    return ir.LazyTensor(lambda: tensor, tensor.dtype, tensor.shape, name=tensor.name, metadata_props=kept)  # type: ignore[arg-type]

@@ -92,7 +92,8 @@ def narrowed(qparams: QParams, stored: ir.Value, array: NDArray[Any], widened: b
         widened: a Cast lies between the integers and the quantizer.
     """
     if widened and stored.dtype is not None:
-        qparams = replace(qparams, spec=replace(qparams.spec, bits=_BITS[stored.dtype][0]))
+        bits = min(qparams.spec.bits, _BITS[stored.dtype][0])
+        qparams = replace(qparams, spec=replace(qparams.spec, bits=bits))
     if qparams.spec.symmetric and qparams.spec.bits < 32 and array.size and array.min() > qparams.spec.qmin:
         qparams = replace(qparams, spec=replace(qparams.spec, narrow_range=True))
     return qparams

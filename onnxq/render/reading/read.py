@@ -31,6 +31,7 @@ from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams, dequantize
 from onnxq.quantized import Quantized
 from onnxq.render import fake_quantize, nnie_quantize
+from onnxq.render.bits_kept import as_marked
 from onnxq.render.early_unpacking import scale_early, unpack_early
 from onnxq.render.qoperator.expand import expand
 from onnxq.render.reading.clipped_integers import bounded, store_clipped
@@ -159,7 +160,7 @@ class _Reader:
         if qparams.spec.scheme is Scheme.FLOAT8:
             array = array.view(np.uint8)
         else:
-            qparams = bounded(qparams, stored)
+            qparams = as_marked(bounded(qparams, stored), stored, array)
             qparams = narrowed(qparams, stored, array, widened=stored is not dq.inputs[0])
         self._lift(stored, array, qparams, dq.outputs[0], tuple(dq.inputs))
 
@@ -172,7 +173,7 @@ class _Reader:
         if numbers is None:
             self.notes.append(f"read: '{dq.name}' has other zero points than scales: left as it is")
             return
-        self._lift(found.stored, array, numbers, dq.outputs[0], tuple(dq.inputs))
+        self._lift(found.stored, array, as_marked(numbers, found.stored, array), dq.outputs[0], tuple(dq.inputs))
 
     def _unpacked(self, node: ir.Node) -> None:
         """Integers times a scale: the weight of a float layer, unpacked when the model is loaded."""
@@ -185,6 +186,7 @@ class _Reader:
             return
         qparams = unpacked_parameters(stored, array, scale, None if found is None else found.points)
         if qparams is not None:
+            qparams = as_marked(qparams, stored, array)
             self._lift(stored, array, qparams, node.outputs[0], (stored, node.inputs[1]))
 
     def _fake(self, node: ir.Node) -> None:
