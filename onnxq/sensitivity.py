@@ -71,7 +71,10 @@ def sensitivity(
     check_int("samples", samples, 1)
     check_int("runs", runs, 1)
     target = backend_named(backend)
-    target.require(replace(options, weight_bits=None, act_bits=None))
+    asked = replace(options, weight_bits=None, act_bits=None)
+    if target.asymmetric_weights.intersection(widths):  # the widths tried have zero points, if not that of the target
+        asked = replace(asked, weight_symmetric=None)
+    target.require(asked)
     if target.weight.scheme is not Scheme.UNIFORM and set(widths) - target.weight_bits:
         only = ", ".join(map(str, sorted(target.weight_bits)))
         raise OptionError(
