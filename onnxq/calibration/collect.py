@@ -57,7 +57,7 @@ def collect(
         expected: how many there will be, where it is known.
         keep: how many samples to hold back with the model's outputs, spread over all by lot.
         keep_bytes: bytes that these may take, up to four of them four times as many (one is held back in any case);
-            samples with a NaN are not held back.
+            samples with a NaN in what is fed, in an output or in what the model picks from are not held back.
         providers: execution providers, see :class:`onnxq.ort.session.Session`.
         custom_op_library: shared library with custom operators.
         memory_budget: bytes of the observed tensors of one sample.
@@ -148,12 +148,12 @@ class _Runner:
 
         Returns:
             The model's outputs that are tensors, the channel means of what convolutions and Gemms read, and what the
-            model picks from, if they are wanted and no tensor holds a NaN.
+            model picks from, if they are wanted and neither an output nor the sample holds a NaN. One inside, which a
+            Where takes out again, spoils nothing that is compared.
         """
         outputs: dict[str, NDArray[Any]] = {}
         means: dict[str, NDArray[np.float64]] = {}
         picked: dict[str, NDArray[Any]] = {}
-        sound = True
         total = 0
         for group in self._groups:
             with _at_sample(index):
@@ -173,16 +173,14 @@ class _Runner:
                     result.tensors.pop(name, None)
                     continue
                 stats = result.tensors[name]
-                nans = stats.nan
                 stats.update(array, index)
-                sound &= stats.nan == nans
                 total += array.nbytes
                 self._sizes[name] = max(self._sizes.get(name, 0), array.nbytes)
             del arrays
         self.usable.look(feeds, outputs, index)
         if total > self._budget and len(share_out(self._names, self._sizes, self._budget)) > len(self._groups):
             self._groups = self._open()  # this sample was larger than those before
-        if not wanted or not sound or any(map(_has_nan, (*outputs.values(), *feeds.values(), *picked.values()))):
+        if not wanted or any(map(_has_nan, (*outputs.values(), *feeds.values(), *picked.values()))):
             return None
         return outputs, means, picked
 

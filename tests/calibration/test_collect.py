@@ -167,6 +167,26 @@ def test_nan_in_one_sample() -> None:
     assert any("NaN in tensor 'x'" in text for text in statistics.warnings())
 
 
+def test_nan_inside_that_reaches_no_output_leaves_a_sample_a_reference() -> None:
+    """A Where takes it out again: what masked means read, and values that are filled in where one is missing."""
+    model = ir.from_onnx_text("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        agraph (float[N, 4] x, bool[N, 4] there) => (float[N, 4] y)
+        {
+            size = Shape(x)
+            missing = ConstantOfShape <value = float[1] {nan}> (size)
+            some = Where(there, x, missing)
+            zero = Sub(x, x)
+            y = Where(there, some, zero)
+        }""")
+    there = np.array([[True, True, False, True]] * 3)
+    data: list[Feeds] = [{"x": np.ones((3, 4), np.float32), "there": there}] * 2
+    statistics = collect(model, ["some", "y"], data)
+    assert [k.index for k in statistics.kept] == [0, 1] and statistics.tensors["some"].nan == 6
+    for sample in statistics.kept:
+        np.testing.assert_array_equal(sample.outputs["y"], there)
+
+
 def test_branch_that_is_never_taken() -> None:
     model = ir.from_onnx_text("""
         <ir_version: 8, opset_import: ["" : 17]>

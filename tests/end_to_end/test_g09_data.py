@@ -54,6 +54,33 @@ def test_nan_everywhere_is_not_quantized_silently() -> None:
         quantize(g09.conv(), feeds, options=ALL)
 
 
+@pytest.mark.parametrize("filled", ["zero", "missing"])
+def test_nan_for_what_is_missing(filled: str) -> None:
+    """A NaN inside that reaches no output does not keep a result from being compared; one in an output does."""
+    model = build(
+        f"""(float[N, 64] x, bool[N, 1] there) => (float[N, 8] y)
+        {{
+            h = MatMul (x, w)
+            size = Shape (h)
+            missing = ConstantOfShape <value = float[1] {{nan}}> (size)
+            some = Where (there, h, missing)
+            y = Where (there, some, {filled})
+        }}""",
+        w=normal(64, 8),
+        zero=np.zeros(8, np.float32),
+    )
+    rng = np.random.default_rng(0)
+    there = np.arange(16)[:, np.newaxis] % 4 > 0
+    feeds = [{"x": rng.standard_normal((16, 64), np.float32), "there": there} for _ in range(12)]
+    check = quantize(model, feeds, options=ALL).verification
+    assert check is not None
+    told = "every sample has a NaN in an input or an output: the result was not compared with the float model"
+    assert (told in check.warnings) == (filled == "missing")
+    if filled == "zero":
+        assert check.samples > 0
+        assert check.outputs["y"].sqnr > 30
+
+
 EMPTY = {
     "list": [],
     "iterator": iter(()),
