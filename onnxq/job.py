@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from importlib import metadata
 
 import onnx_ir as ir
 
@@ -112,10 +111,7 @@ class Job:
         """What :meth:`run` gives, of a model whose outputs are compared, but for those that are ``picked``."""
         draft = self._drafted(prepared, fitted, statistics, reporter)
         options = draft.options
-        version = metadata.version("onnxq")
-        decider = Decider(
-            draft.model, self.target, options, draft.statistics, self.choices, version, draft.keep_float, reporter
-        )
+        decider = Decider(draft.model, self.target, options, draft.statistics, self.choices, draft.keep_float, reporter)
 
         def verify(result: Quantized) -> Verification:
             return _verified(result, prepared, draft.statistics, options, reporter, picked)
@@ -127,7 +123,7 @@ class Job:
         def mended(result: Quantized, decider: Decider) -> tuple[Quantized, Verification]:
             if not self._mends(options):
                 return result, verify(result)
-            return mend(decider, result, verify(result), verify, raised, reporter)
+            return mend(decider, result, verify(result), verify, raised)
 
         first = decide(decider, raised if self._mends(options) else None)
         other = turned(first, decider, draft) if turns(options) else None
@@ -140,7 +136,7 @@ class Job:
             else:  # in which turning would have helped integers
                 quantized, verification = mended(first, decider)
         if improves(options) and draft.statistics.kept:
-            quantized, tried = improve(quantized, decider, reporter, until)
+            quantized, tried = improve(quantized, decider, until)
             decider.notes += [note for note in tried if note not in decider.notes]
             verification = verify(quantized)
         sure: tuple[str, ...] = ()

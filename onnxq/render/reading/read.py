@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -125,7 +124,6 @@ class _Reader:
             backend=self.backend,
             notes=tuple(self.notes),
             format=self.format,
-            version=metadata.version("onnxq"),
         )
 
     def _pair(self, q: ir.Node) -> None:
