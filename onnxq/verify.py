@@ -40,7 +40,7 @@ from onnxq.measuring.run_in_float import run_in_float
 from onnxq.measuring.side_by_side import errors_between, plain_outputs, steps_between, steps_of
 from onnxq.options import ImageOptions
 from onnxq.options.one_value import plain
-from onnxq.ort.session import inputs_of
+from onnxq.ort.inputs import inputs_of
 from onnxq.prepare import backend_named
 from onnxq.quantized import Quantized
 from onnxq.read import read
