@@ -91,6 +91,21 @@ class _Reader:
     def run(self) -> Quantized:
         store_clipped(self.model, self.namer)
         self.notes += expand(self.model)
+        self._take_quantizers()
+        remove_dead(self.model)
+        self._forget_dead()
+        sites, numbers = self._sites()
+        return Quantized(
+            model=self.model,
+            plan=sort_nodes(self.model, self.backend, Plan(self.backend.name, sites, {})),
+            qparams=numbers,
+            backend=self.backend,
+            notes=tuple(self.notes),
+            format=self.format,
+        )
+
+    def _take_quantizers(self) -> None:
+        """Take every quantizer out of the model, and keep what it says."""
         for node in list(all_nodes(self.model)):
             if node.graph is None:
                 continue
@@ -106,7 +121,9 @@ class _Reader:
                     self.format = "fake-quantize"
             elif (node.domain, node.op_type) == (fake_quantize.DOMAIN, nnie_quantize.NAME):
                 self._logarithmic(node)
-        remove_dead(self.model)
+
+    def _forget_dead(self) -> None:
+        """Leave out what nothing in the model reads or defines any more."""
         for found in self.found:
             found.readers = [(node, index) for node, index in found.readers if node.graph is not None]
             found.alone &= len(self.taken.get(found.value, ())) == 1
@@ -116,15 +133,6 @@ class _Reader:
             for name in (fake_quantize.NAME, nnie_quantize.NAME):
                 self.model.functions.pop((fake_quantize.DOMAIN, name, ""), None)
             self.model.opset_imports.pop(fake_quantize.DOMAIN, None)
-        sites, numbers = self._sites()
-        return Quantized(
-            model=self.model,
-            plan=sort_nodes(self.model, self.backend, Plan(self.backend.name, sites, {})),
-            qparams=numbers,
-            backend=self.backend,
-            notes=tuple(self.notes),
-            format=self.format,
-        )
 
     def _pair(self, q: ir.Node) -> None:
         value = q.inputs[0]
