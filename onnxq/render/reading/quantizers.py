@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.errors import BackendError
+from onnxq.graph.domains import OF_QUANTIZERS
 from onnxq.graph.values import constant_array, is_constant
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.render import openvino_fake_quantize as openvino
@@ -25,7 +26,6 @@ from onnxq.spec import PerChannel
 
 __all__ = ["QuantizedTensor", "quantizers"]
 
-_DOMAINS = ("", "com.microsoft")
 _STORED = (ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.INT16)
 
 
@@ -104,7 +104,7 @@ def quantizers(model: ir.Model) -> Iterator[QuantizedTensor]:
         if node.domain in (fake_quantize.DOMAIN, openvino.DOMAIN):
             if node.op_type in (fake_quantize.NAME, nnie_quantize.NAME):
                 yield replace(_function(node, source), output=node.outputs[0].is_graph_output())
-        elif node.domain not in _DOMAINS:
+        elif node.domain not in OF_QUANTIZERS:
             continue
         elif node.op_type == "QuantizeLinear":
             yield _pair(node, source)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from onnxq.backend import Backend
 from onnxq.errors import ModelError
+from onnxq.graph.domains import OF_QUANTIZERS
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.halves import widen_halves
 from onnxq.graph.passes.prune import KEPT, remove_dead
@@ -50,7 +51,6 @@ from onnxq.spec import Scheme
 
 __all__ = ["read"]
 
-_DOMAINS = ("", "com.microsoft")
 _QUANTIZERS = ("QuantizeLinear", fake_quantize.NAME, nnie_quantize.NAME)
 
 
@@ -109,11 +109,11 @@ class _Reader:
         for node in list(all_nodes(self.model)):
             if node.graph is None:
                 continue
-            if node.op_type == "QuantizeLinear" and node.domain in _DOMAINS:
+            if node.op_type == "QuantizeLinear" and node.domain in OF_QUANTIZERS:
                 self._pair(node)
-            elif node.op_type == "DequantizeLinear" and node.domain in _DOMAINS:
+            elif node.op_type == "DequantizeLinear" and node.domain in OF_QUANTIZERS:
                 self._stored(unpack_early(node, self.namer) or node)
-            elif node.op_type == "Mul" and node.domain in _DOMAINS:
+            elif node.op_type == "Mul" and node.domain in OF_QUANTIZERS:
                 self._unpacked(scale_early(node, self.namer) or node)
             elif (node.domain, node.op_type) == (fake_quantize.DOMAIN, fake_quantize.NAME):
                 self._fake(node)
@@ -137,7 +137,9 @@ class _Reader:
     def _pair(self, q: ir.Node) -> None:
         value = q.inputs[0]
         readers = [use.node for use in q.outputs[0].uses()]
-        same = all(r.op_type == "DequantizeLinear" and same_parameters(q, r) and r.domain in _DOMAINS for r in readers)
+        same = all(
+            r.op_type == "DequantizeLinear" and same_parameters(q, r) and r.domain in OF_QUANTIZERS for r in readers
+        )
         if value is None or not readers or not same or q.outputs[0].is_graph_output():
             self.notes.append(f"read: '{q.name}' is not followed by its DequantizeLinear alone: left as it is")
             return
