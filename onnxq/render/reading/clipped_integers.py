@@ -19,9 +19,9 @@ from onnxq.graph.values import constant_array, is_constant, remove_nodes, set_co
 from onnxq.qparams import QParams
 from onnxq.spec import QuantSpec
 
-__all__ = ["NARROW", "bounded", "is_clip_of_integers", "store_clipped"]
+__all__ = ["bounded", "is_clip_of_integers", "store_clipped"]
 
-NARROW = "onnxq.bounds"
+_NARROW = "onnxq.bounds"
 """Key in the ``meta`` of stored integers that a Clip bounded: its two ends."""
 _INTEGERS = (ir.DataType.INT8, ir.DataType.UINT8)
 
@@ -58,7 +58,7 @@ def store_clipped(model: ir.Model, namer: Namer) -> None:
         first = chain[0].inputs[0]
         stored = set_constant(node.graph, namer, (first.name if first is not None else None) or "weight", known[output])
         low, high = (np.asarray(constant_array(value)).reshape(()) for value in node.inputs[1:])
-        stored.meta[NARROW] = (int(low), int(high))
+        stored.meta[_NARROW] = (int(low), int(high))
         for use in list(output.uses()):
             use.node.replace_input_with(use.idx, stored)
         remove_nodes([node])
@@ -66,7 +66,7 @@ def store_clipped(model: ir.Model, namer: Namer) -> None:
 
 def bounded(qparams: QParams, stored: ir.Value) -> QParams:
     """The numbers of stored integers, on the narrowest grid that holds what a Clip let through."""
-    ends = stored.meta.get(NARROW)
+    ends = stored.meta.get(_NARROW)
     if ends is None:
         return qparams
     spec, (low, high) = qparams.spec, ends
