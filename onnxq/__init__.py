@@ -184,7 +184,6 @@ _MODULES = {
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
-
 _PACKAGES = ("backends",)
 """Public functions that are called as a package of onnxq."""
 _PIPELINES = ("dynamic", "weight_only")
