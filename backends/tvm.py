@@ -29,6 +29,7 @@ from onnxq.backend import Backend, OpRule
 from onnxq.backends.onnxruntime import BACKEND as ONNXRUNTIME
 from onnxq.checks.findings import Finding
 from onnxq.checks.nodes import warn_of_nodes
+from onnxq.graph.domains import MICROSOFT
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.passes.constants import fold_constants
@@ -131,7 +132,7 @@ def _resized_otherwise(node: ir.Node) -> str | None:
 def _is_known(node: ir.Node) -> bool:
     if node.domain == "":
         return node.op_type not in ABSENT
-    if node.domain == "com.microsoft":
+    if node.domain == MICROSOFT:
         return node.op_type in _MICROSOFT or (onnx.defs.has(node.op_type) and node.op_type not in ABSENT)
     return node.domain == "onnxq"
 
@@ -211,7 +212,7 @@ BACKEND = Backend(
     weight_zero_points="channel",
     rules={op: _rule(rule) for op, rule in ONNXRUNTIME.rules.items()},
     formats={"qdq": QDQ, "fake-quantize": FAKE_QUANTIZE},
-    wide_domain="com.microsoft",
+    wide_domain=MICROSOFT,
     weight_bits=frozenset(range(5, 17)),
     act_bits=frozenset({8, 16}),
     rewrite=_rewrite,

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from onnxq.measuring.sensitivities import Sensitivity, SensitivityRow
     from onnxq.measuring.verification import SourceAgreement, Verification
     from onnxq.options import ImageOptions, Options, Override
-    from onnxq.ort.session import InputInfo, Session
+    from onnxq.ort.inputs import InputInfo
+    from onnxq.ort.session import Session
     from onnxq.plan import Edge, Kept, Plan, Site
     from onnxq.qparams import QParams
     from onnxq.quantize import calibrate, plan, quantize, quantize_all
@@ -163,7 +164,8 @@ _MODULES = {
     "measuring.sensitivities": ("Sensitivity", "SensitivityRow"),
     "measuring.verification": ("SourceAgreement", "Verification"),
     "options": ("ImageOptions", "Options", "Override"),
-    "ort.session": ("InputInfo", "Session"),
+    "ort.inputs": ("InputInfo",),
+    "ort.session": ("Session",),
     "plan": ("Edge", "Kept", "Plan", "Site"),
     "qparams": ("QParams",),
     "quantize": ("calibrate", "plan", "quantize", "quantize_all"),
@@ -181,7 +183,6 @@ _MODULES = {
     "verify": ("verify",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
-
 
 _PACKAGES = ("backends",)
 """Public functions that are called as a package of onnxq."""

@@ -24,7 +24,6 @@ from onnxq.algorithms.channels.streams import quantized_streams
 from onnxq.calibration.roles import exchanged, spread
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.console.deadline import Deadline, TimeIsUpError
-from onnxq.console.progress import Reporter
 from onnxq.deciding.cut_off import cut_off
 from onnxq.deciding.decider import Decider
 from onnxq.deciding.stages import Stages
@@ -52,15 +51,12 @@ class _State:
     said: tuple[str, ...] = ()
 
 
-def improve(
-    first: Quantized, decider: Decider, reporter: Reporter, until: float = math.inf
-) -> tuple[Quantized, list[str]]:
+def improve(first: Quantized, decider: Decider, until: float = math.inf) -> tuple[Quantized, list[str]]:
     """Try what may make a result more accurate, with the same nodes in integers.
 
     Args:
         first: the default result.
         decider: what made it; its statistics hold the samples that algorithms learn from and that judge.
-        reporter: shows progress.
         until: time of ``time.monotonic`` at which it ends.
 
     Returns:
@@ -72,7 +68,7 @@ def improve(
     steps = _steps(first.plan, decider.model, state)
     wrong = ", samples of another shape counted as wrong" if state.score.reshaped else ""
     notes = [f"{TRIED}default {state.score.worst:.1f} dB{wrong}"] if math.isfinite(state.score.worst) else []
-    with reporter.phase("find the best", total=len(steps), unit="steps") as advance:
+    with decider.reporter.phase("find the best", total=len(steps), unit="steps") as advance:
         for done, (name, step) in enumerate(steps):
             advance(done)
             try:

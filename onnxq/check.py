@@ -18,6 +18,7 @@ from onnxq.checks.lacks import lacks
 from onnxq.checks.weights import check_weights
 from onnxq.console.terminal import counts
 from onnxq.errors import ExecutionError, ModelError, OnnxqError, OptionError
+from onnxq.graph.domains import MICROSOFT, STANDARD
 from onnxq.graph.files.load import ModelSource, load
 from onnxq.graph.files.onnx_checker import check as check_model
 from onnxq.graph.shapes import inputs_of_unknown_size
@@ -36,7 +37,7 @@ from onnxq.rewritten import require_home
 
 __all__ = ["Finding", "check"]
 
-_KNOWN_DOMAINS = ("", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc", "onnxq")
+_KNOWN_DOMAINS = (*STANDARD, MICROSOFT, "com.microsoft.nchwc", "onnxq")
 _ORDER = {"error": 0, "warning": 1, "note": 2}
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 
 from onnxq.asked_scheme import for_given_numbers
@@ -116,7 +115,6 @@ def deploy(
         target,
         notes=(*source.notes, *adopted.notes, *kept),
         format=options.format or "",
-        version=metadata.version("onnxq"),
         recipe=("the scales of the model given", *_but_for(adopted.moved, target)),
         hints=hints(source.model, plan, target, {}),
     )

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +165,7 @@ def _made(model: ir.Model, table: Backend, options: Options, reporter: Reporter)
     chosen, refused = layers_to_quantize(model, options)
     plan, lacking = _plan(model, table, options, chosen)
     numbers = _numbers(model, plan, reporter)
-    result = Quantized(model, plan, numbers, table, version=metadata.version("onnxq")).qdq()
+    result = Quantized(model, plan, numbers, table).qdq()
     done = take_ranges_at_run(result, chosen.keys() & plan.stored.keys())
     finish = backend_named(HOME).finish
     if finish is not None:

@@ -30,7 +30,7 @@ from onnxq.locations import artifact_path, require_file, require_output, spare
 from onnxq.notes.aloud import say
 from onnxq.options import ImageOptions, Options
 from onnxq.options.one_value import check_int, plain
-from onnxq.ort.session import inputs_of
+from onnxq.ort.inputs import inputs_of
 from onnxq.prepare import Prepared, Source
 from onnxq.quantized import Quantized
 from onnxq.read import read

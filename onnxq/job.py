@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from importlib import metadata
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -43,6 +43,15 @@ from onnxq.render.formats import FAKE_QUANTIZE
 from onnxq.spec import WIDE
 
 __all__ = ["Job"]
+
+
+class _Found(NamedTuple):
+    """A result, what running it showed, what decided it, and the float model that it is of, as that was drafted."""
+
+    quantized: Quantized
+    verification: Verification
+    decider: Decider
+    draft: FloatDraft
 
 
 class Job:
@@ -111,51 +120,54 @@ class Job:
     ) -> Quantized:
         """What :meth:`run` gives, of a model whose outputs are compared, but for those that are ``picked``."""
         draft = self._drafted(prepared, fitted, statistics, reporter)
-        options = draft.options
-        version = metadata.version("onnxq")
-        decider = Decider(
-            draft.model, self.target, options, draft.statistics, self.choices, version, draft.keep_float, reporter
-        )
 
         def verify(result: Quantized) -> Verification:
-            return _verified(result, prepared, draft.statistics, options, reporter, picked)
+            return _verified(result, prepared, draft.statistics, draft.options, reporter, picked)
+
+        found = self._decided(prepared, draft, reporter, verify)
+        if improves(draft.options) and draft.statistics.kept:
+            better, tried = improve(found.quantized, found.decider, until)
+            found.decider.notes += [note for note in tried if note not in found.decider.notes]
+            found = found._replace(quantized=better, verification=verify(better))
+        sure: tuple[str, ...] = ()
+        if self._mends(draft.options):
+            checked, sure = told_by_classes(found.decider, found.quantized, found.verification)
+            found = found._replace(verification=checked)
+        rewritten = fitted.model is not prepared.model
+        said = _warnings(found, prepared.warnings, fitted.model, self.format, rewritten=rewritten)
+        unsaid = self.format.notes(found.quantized) if self.format.notes is not None else []
+        return replace(
+            found.quantized,
+            verification=replace(found.verification, warnings=(*found.draft.warnings, *said)),
+            notes=(*prepared.notes, *fitted.notes, *found.draft.notes, *found.decider.notes, *unsaid),
+            hints=(*sure, *_hints(found)),
+        )
+
+    def _decided(
+        self, prepared: Prepared, draft: FloatDraft, reporter: Reporter, verify: Callable[[Quantized], Verification]
+    ) -> _Found:
+        """The result of a draft, or of the draft with its channels turned where that is better; mended where poor."""
+        options = draft.options
+        mends = self._mends(options)
+        decider = Decider(draft.model, self.target, options, draft.statistics, self.choices, draft.keep_float, reporter)
 
         def raised(model: ir.Model) -> ir.Model | None:
             opset = _opset_of_wide_weights(self.target, options)
             return prepared.raised(model, opset)[0] if opset is not None else None
 
-        def mended(result: Quantized, decider: Decider) -> tuple[Quantized, Verification]:
-            if not self._mends(options):
-                return result, verify(result)
-            return mend(decider, result, verify(result), verify, raised, reporter)
+        def mended(result: Quantized, decider: Decider, draft: FloatDraft) -> _Found:
+            checked = verify(result)
+            if mends:
+                result, checked = mend(decider, result, checked, verify, raised)
+            return _Found(result, checked, decider, draft)
 
-        first = decide(decider, raised if self._mends(options) else None)
+        first = decide(decider, raised if mends else None)
         other = turned(first, decider, draft) if turns(options) else None
-        if other is None:
-            quantized, verification = mended(first, decider)
-        else:
-            quantized, verification = mended(*other[:2])
-            if quantized.plan.quantized:
-                _, decider, draft = other
-            else:  # in which turning would have helped integers
-                quantized, verification = mended(first, decider)
-        if improves(options) and draft.statistics.kept:
-            quantized, tried = improve(quantized, decider, reporter, until)
-            decider.notes += [note for note in tried if note not in decider.notes]
-            verification = verify(quantized)
-        sure: tuple[str, ...] = ()
-        if self._mends(options):
-            verification, sure = told_by_classes(decider, quantized, verification)
-        before = [*prepared.warnings, *decider.warnings]
-        rewritten = fitted.model is not prepared.model
-        said = _warnings(quantized, verification, before, fitted.model, draft, self.format, rewritten=rewritten)
-        unsaid = self.format.notes(quantized) if self.format.notes is not None else []
-        return replace(
-            quantized,
-            verification=replace(verification, warnings=(*draft.warnings, *said)),
-            notes=(*prepared.notes, *fitted.notes, *draft.notes, *decider.notes, *unsaid),
-            hints=(*sure, *_hints(quantized, verification, draft, decider)),
-        )
+        if other is not None:
+            found = mended(*other)
+            if found.quantized.plan.quantized:  # else no integers are left that turning would have helped
+                return found
+        return mended(first, decider, draft)
 
     def _drafted(self, prepared: Prepared, fitted: Fitted, statistics: Statistics, reporter: Reporter) -> FloatDraft:
         """The float model, and what is known of it, after the algorithms that change these."""
@@ -176,31 +188,21 @@ class Job:
         return min(self.target.bits(options)) >= 8 and not budget
 
 
-def _warnings(
-    quantized: Quantized,
-    verification: Verification,
-    before: Sequence[str],
-    fitted: ir.Model,
-    draft: FloatDraft,
-    form: Format,
-    *,
-    rewritten: bool,
-) -> list[str]:
+def _warnings(found: _Found, prepared: Sequence[str], fitted: ir.Model, form: Format, *, rewritten: bool) -> list[str]:
     """What to be careful of, of a finished result.
 
     Args:
-        quantized: the result.
-        verification: of it.
-        before: what preparing and deciding warn of.
+        found: the result.
+        prepared: what preparing warns of.
         fitted: the float model as the target wants it.
-        draft: the same as the algorithms have left it, with what is known of it.
         form: in which the result is written.
         rewritten: whether the float model as the target wants it is another one than was calibrated.
     """
+    quantized, verification, decider, draft = found
     target, options, statistics = draft.target, draft.options, draft.statistics
     filled = {value.name for value in filled_values(quantized.model)}
     told = statistics.warnings(set(quantized.plan.observed()) - filled)
-    told += [*before, *verification.warnings]
+    told += [*prepared, *decider.warnings, *verification.warnings]
     if target.rewrite is not None and rewritten:
         told += rewrite_cost(fitted, target.name, verification, statistics.kept, options)
     told += [*lacking(fitted, target, options), *unmet(draft.model, quantized.plan, target, options)]
@@ -210,8 +212,9 @@ def _warnings(
     return told
 
 
-def _hints(quantized: Quantized, verification: Verification, draft: FloatDraft, decider: Decider) -> tuple[str, ...]:
+def _hints(found: _Found) -> tuple[str, ...]:
     """What to try next."""
+    quantized, verification, decider, draft = found
     model, target, options = draft.model, draft.target, draft.options
     advice = [*hints(model, quantized.plan, target, decider.sizes), *decider.hints]
     if options.effort != "best":  # which has tried it

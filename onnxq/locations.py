@@ -20,7 +20,6 @@ from onnxq.user_code import split_name
 __all__ = [
     "artifact_path",
     "find_artifact",
-    "is_folder",
     "made_folder",
     "require_file",
     "require_folder",
@@ -35,7 +34,7 @@ _SLASHES = tuple(filter(None, ("/", os.sep, os.altsep)))
 _PLURAL = ("data", "statistics")
 
 
-def is_folder(output: str | os.PathLike[str], *, several: bool) -> bool:
+def _is_folder(output: str | os.PathLike[str], *, several: bool) -> bool:
     """Whether an output names a folder: it is one, or its name has no ending, or a slash at its end.
 
     Args:
@@ -50,7 +49,7 @@ def is_folder(output: str | os.PathLike[str], *, several: bool) -> bool:
 
 def require_several(output: str | os.PathLike[str] | None) -> None:
     """Refuse an output for several results that is not a folder."""
-    if output is not None and not is_folder(output, several=True):
+    if output is not None and not _is_folder(output, several=True):
         raise OptionError(f"'{output}' is not a folder", where="output", hint="Several targets need one each")
 
 
@@ -61,9 +60,9 @@ def artifact_path(output: str | os.PathLike[str], source: Any, backend: str, *, 
         output: the file itself, or a folder; in a folder the file is named ``<model>_<backend>.onnx``.
         source: the float model as it was given.
         backend: name of the target.
-        several: see :func:`is_folder`.
+        several: see :func:`_is_folder`.
     """
-    if not is_folder(output, several=several):
+    if not _is_folder(output, several=several):
         return Path(output)
     stem = Path(source).stem if isinstance(source, (str, os.PathLike)) else "model"
     return Path(output) / f"{stem}_{backend}.onnx"
@@ -167,7 +166,7 @@ def require_output(output: str | os.PathLike[str] | None, *, several: bool = Fal
     Raises:
         OutputError: see :func:`require_folder` and :func:`require_onnx`.
     """
-    if output is not None and not is_folder(output, several=several):
+    if output is not None and not _is_folder(output, several=several):
         require_onnx(output, "Give NAME.onnx or a folder")
     require_folder(output, several=several)
 
@@ -179,7 +178,7 @@ def require_folder(output: str | os.PathLike[str] | None, *, several: bool = Fal
 
     Args:
         output: a file or a folder, see :func:`artifact_path`.
-        several: see :func:`is_folder`.
+        several: see :func:`_is_folder`.
 
     Raises:
         OutputError: it has no name, the folder of a file is missing, or the folder takes no files or cannot be made.
@@ -189,7 +188,7 @@ def require_folder(output: str | os.PathLike[str] | None, *, several: bool = Fal
     _require_name(output)
     path = Path(output).absolute()
     is_there(path, OutputError)
-    if is_folder(output, several=several):
+    if _is_folder(output, several=several):
         folder = next(one for one in (path, *path.parents) if one.exists() or one.is_symlink())
         if not folder.is_dir():
             raise OutputError("cannot be made: there is a file of that name", where=f"'{folder}'", hint="Name another")

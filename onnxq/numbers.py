@@ -29,6 +29,7 @@ from onnxq.spec import QuantSpec
 __all__ = ["choose_numbers", "fit_biases", "unusable_constants", "unusable_tensors"]
 
 _BIAS_LIMIT = float(2**31 - 1)
+"""The largest integer of a bias."""
 
 
 def unusable_tensors(plan: Plan, statistics: Statistics, made: Container[str] = ()) -> dict[str, str]:
@@ -58,9 +59,11 @@ def unusable_tensors(plan: Plan, statistics: Statistics, made: Container[str] = 
                 hint="Calibrate this model again, with the same --exclude",
             )
         if seen.count == 0:
-            fed = any(tensor in sample.feeds for sample in statistics.kept)
-            why = "was empty" if fed else "was never computed"
-            why = "held no finite value" if seen.nan or seen.inf or seen.sentinels else why
+            if seen.nan or seen.inf or seen.sentinels:
+                why = "held no finite value"
+            else:
+                fed = any(tensor in sample.feeds for sample in statistics.kept)
+                why = "was empty" if fed else "was never computed"
             bad[tensor] = f"tensor {tensor!r} {why} on the calibration data"
         elif 2 * seen.masked > seen.samples:
             bad[tensor] = f"tensor {tensor!r} holds mask values (infinite, or beyond 1e30) among its numbers"
@@ -100,9 +103,9 @@ def choose_numbers(model: ir.Model, plan: Plan, statistics: Statistics) -> dict[
     included, tied sites that of their root. Numbers beyond which all readers saturate (an Elu below -8, say) count as
     those at that bound, except for ``minmax``, which is asked for to hold all there is. Masks in front of a Softmax are
     no numbers: a grid reaches as far below the scores as it must for what is clipped there to mask. Weights take their
-    absolute maximum at 8 bits and above, the range of least squared error below. A bias takes ``scale_x * scale_w``;
-    where it would not fit 32 bits, the weight's scale of that channel is raised, by at most ``|bias| / 2**31`` a
-    weight.
+    absolute maximum at 8 bits and above, the range of least squared error below and where scales are powers of two. A
+    bias takes ``scale_x * scale_w``; where it would not fit 32 bits, the weight's scale of that channel is raised, by
+    at most ``|bias| / 2**31`` a weight.
 
     Returns:
         Parameters by site name.
@@ -192,6 +195,7 @@ def _make_room(site: Site, bias: NDArray[np.float32], numbers: MutableMapping[st
 
 
 def _bias(site: Site, numbers: Mapping[str, QParams]) -> QParams:
+    """``scale_x * scale_w``, by which an integer operator's sums are counted."""
     assert site.factors is not None
     data, weight = numbers[site.factors[0]], numbers[site.factors[1]]
     product = np.minimum(data.scale.astype(np.float64) * weight.scale, np.finfo(np.float32).max)

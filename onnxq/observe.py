@@ -25,7 +25,7 @@ from onnxq.memory import trim
 from onnxq.notes.remarks import remarks
 from onnxq.notes.unlike_given import unlike_given
 from onnxq.options import ImageOptions, Options
-from onnxq.ort.session import inputs_of
+from onnxq.ort.inputs import inputs_of
 from onnxq.planning.planner import activations_of
 from onnxq.prepare import Prepared
 

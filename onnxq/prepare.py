@@ -237,8 +237,8 @@ def _inputs_lost(before: list[str | None], model: ir.Model) -> list[str]:
     names = {value.name for value in model.graph.inputs}
     lost = [name for name in before if name not in names]
     more = f" and {plural(len(lost) - 1, 'more constant')}" if len(lost) > 1 else ""
-    listed = "were listed as inputs as well" if more else "was listed as an input as well"
-    return [f"{lost[0]!r}{more} {listed}: the result no longer takes them as inputs"] if lost else []
+    were = "were listed as inputs as well" if more else "was listed as an input as well"
+    return [f"{lost[0]!r}{more} {were}: the result no longer takes them as inputs"] if lost else []
 
 
 def still_half(notes: Sequence[Note]) -> list[str]:

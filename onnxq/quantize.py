@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -164,12 +164,13 @@ def quantize(
     Raises:
         OnnxqError: anything that goes wrong, see :mod:`onnxq.errors`; nothing is written then.
     """
-    options, reporter = Options.of(options), reporter or Silent()
+    options = Options.of(options)
     until = end_of(max_minutes, options)
     job = Job(backend, options)
     require_output(output)
     paths = [] if output is None else [artifact_path(output, model, backend)]
-    (result,) = _run(model, data, [job], statistics, options, image, reporter, paths, until)
+    asked = _Request(model, data, statistics, options, image, reporter or Silent(), until)
+    (result,) = asked.results([job], paths)
     say(result.verification)
     return result.written(*paths) if paths else result
 
@@ -205,14 +206,15 @@ def quantize_all(
     Raises:
         OnnxqError: anything that goes wrong, see :mod:`onnxq.errors`; nothing is written then.
     """
-    options, reporter = Options.of(options), reporter or Silent()
+    options = Options.of(options)
     until = end_of(max_minutes, options)
     names = names_of(backends)
     require_several(output)
     jobs = for_each_target(names, names, lambda name: Job(name, options))
     require_output(output, several=True)
     paths = [] if output is None else [artifact_path(output, model, name, several=True) for name in names]
-    results = _run(model, data, jobs, statistics, options, image, reporter, paths, until)
+    asked = _Request(model, data, statistics, options, image, reporter or Silent(), until)
+    results = asked.results(jobs, paths)
     for name, result in zip(names, results, strict=True):
         say(result.verification, prefix=f"{name}: ")
     if paths:
@@ -220,39 +222,49 @@ def quantize_all(
     return dict(zip(names, results, strict=True))
 
 
-def _run(
-    model: Source,
-    data: Any,
-    jobs: Sequence[Job],
-    statistics: Statistics | str | os.PathLike[str] | None,
-    options: Options,
-    image: ImageOptions | None,
-    reporter: Reporter,
-    paths: Sequence[Path],
-    until: float,
-) -> list[Quantized]:
-    require_one(data, statistics, options, image)
-    beside = [f for job, path in zip(jobs, paths, strict=False) for f in job.format.sidecars(path)]
-    spare(*paths, beside=beside, data=data, statistics=statistics)
-    if isinstance(statistics, (str, os.PathLike)):
-        statistics = Statistics.load(statistics)
-    prepared = Prepared(model, options)
-    spare(*paths, beside=beside, model=prepared.model)
-    names = [job.target.name for job in jobs]
-    fitted = for_each_target(names, jobs, lambda job: job.fitted(prepared))
-    if statistics is None:
-        statistics = observe(prepared, data, options, image, reporter, names, passing=True)
-    else:
-        statistics.require_of(model_digest(prepared.model))
-    said = too_few_kept(statistics, options)
-    results: list[Quantized] = []
-    for job, fit in zip(jobs, fitted, strict=True):
-        share = end_of_share(until, len(jobs) - len(results))
-        results.append(_warned(job.run(prepared, fit, statistics, reporter, share), said))
-    return results
+@dataclass(frozen=True)
+class _Request:
+    """What :func:`quantize` and :func:`quantize_all` are given alike; ``until`` is when effort ``best`` ends."""
+
+    model: Source
+    data: Any
+    statistics: Statistics | str | os.PathLike[str] | None
+    options: Options
+    image: ImageOptions | None
+    reporter: Reporter
+    until: float
+
+    def results(self, jobs: Sequence[Job], paths: Sequence[Path]) -> list[Quantized]:
+        """The quantized model of each job, not yet written to its path; no paths: it is not going to be."""
+        require_one(self.data, self.statistics, self.options, self.image)
+        beside = [f for job, path in zip(jobs, paths, strict=False) for f in job.format.sidecars(path)]
+        spare(*paths, beside=beside, data=self.data, statistics=self.statistics)
+        given = self._given_statistics()
+        prepared = Prepared(self.model, self.options)
+        spare(*paths, beside=beside, model=prepared.model)
+        names = [job.target.name for job in jobs]
+        fitted = for_each_target(names, jobs, lambda job: job.fitted(prepared))
+        if given is None:
+            statistics = observe(prepared, self.data, self.options, self.image, self.reporter, names, passing=True)
+        else:
+            given.require_of(model_digest(prepared.model))
+            statistics = given
+        said = too_few_kept(statistics, self.options)
+        results: list[Quantized] = []
+        for job, fit in zip(jobs, fitted, strict=True):
+            share = end_of_share(self.until, len(jobs) - len(results))
+            results.append(_warned(job.run(prepared, fit, statistics, self.reporter, share), said))
+        return results
+
+    def _given_statistics(self) -> Statistics | None:
+        """Those given, read where they are a file."""
+        if isinstance(self.statistics, (str, os.PathLike)):
+            return Statistics.load(self.statistics)
+        return self.statistics
 
 
 def _warned(result: Quantized, said: Sequence[str]) -> Quantized:
+    """A result whose warnings begin with what is said of the data."""
     checked = result.verification
     if not said or checked is None:
         return result

@@ -7,6 +7,8 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +35,11 @@ _SAID = frozenset({"notes", "verification", "recipe", "files", "hints", "_render
 """What is said of a :class:`Quantized`; everything else decides what it renders."""
 
 
+@cache
+def _installed() -> str:
+    return metadata.version("onnxq")
+
+
 @dataclass(slots=True, eq=False)
 class _Rendering:
     """What the parts of a :class:`Quantized` render, once it was made; shared by all that have these parts."""
@@ -56,7 +63,7 @@ class Quantized:
         hints: what might be tried next, see :mod:`onnxq.notes.hints`.
         verification: what running the result showed, once it was run.
         format: how it is written, one of the backend's formats; its default where empty.
-        version: of onnxq, written into the result.
+        version: of onnxq, written into the result; the one installed unless given.
         recipe: the range method, then the algorithms, as they were asked for.
         files: the artifact, once it was written: the ONNX model first.
     """
@@ -68,7 +75,7 @@ class Quantized:
     notes: tuple[str, ...] = ()
     verification: Verification | None = None
     format: str = ""
-    version: str = ""
+    version: str = field(default_factory=_installed)
     recipe: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
     hints: tuple[str, ...] = ()

@@ -75,7 +75,7 @@ def make_probe(
     if not any(values.dtype.kind == "f" for values in samples[0].outputs.values()):
         hint = "Take what makes integers of the last float tensors (ArgMax, say) out of the model first"
         raise DataError("no output of the model is float, so nothing can be measured", hint=hint)
-    plan = decide(Decider(model, target, options, statistics, (), "", keep_float)).plan
+    plan = decide(Decider(model, target, options, statistics, keep_float=keep_float)).plan
     correct = None
     if any(text.startswith("bias_correction") for text in algorithms_of(options)):
         correct = partial(

@@ -40,7 +40,7 @@ from onnxq.measuring.run_in_float import run_in_float
 from onnxq.measuring.side_by_side import errors_between, plain_outputs, steps_between, steps_of
 from onnxq.options import ImageOptions
 from onnxq.options.one_value import plain
-from onnxq.ort.session import inputs_of
+from onnxq.ort.inputs import inputs_of
 from onnxq.prepare import backend_named
 from onnxq.quantized import Quantized
 from onnxq.read import read
@@ -105,12 +105,7 @@ def verify(
         require_layers(model, data=data is not None)
     form, quantized = read_artifact(path, target)
     by = _shown(model, quantized.model) if form == "onnx" else Picking()
-    feeds, indices = [], list[int]()
-    if data is not None:
-        wanted = _SAMPLES if samples is None else samples
-        source = open_data(data, inputs_of(model), image=image, samples=wanted)
-        feeds = [dict(f) for f in source]
-        indices = [source.index_of(position) for position in range(len(feeds))]
+    feeds, indices = _taken(data, model, _SAMPLES if samples is None else samples, image)
     if runtime is not None and runtime.one_shape:
         _require_one_shape(runtime, feeds)
     asked = None if runtime is None else InRuntime(runtime, feeds, timeout, reporter)
@@ -155,6 +150,17 @@ def verify(
         layers_missing=missing,
         steps=runtime.steps if runtime is not None else 0,
     )
+
+
+def _taken(
+    data: Any, model: ir.Model, samples: int, image: ImageOptions | None
+) -> tuple[list[dict[str, Any]], list[int]]:
+    """Samples to compare on, and their places in the data; none where there is no data."""
+    if data is None:
+        return [], []
+    source = open_data(data, inputs_of(model), image=image, samples=samples)
+    feeds = [dict(feed) for feed in source]
+    return feeds, [source.index_of(position) for position in range(len(feeds))]
 
 
 def _of_samples(errors: Errors, indices: Sequence[int]) -> Errors:

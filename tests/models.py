@@ -18,6 +18,7 @@ __all__ = [
     "feeds_for",
     "images",
     "loads",
+    "masked_attention",
     "normal",
     "renamed",
     "selecting",
@@ -79,6 +80,27 @@ def embedded_attention() -> dict[str, Any]:
         "qkv": normal(32, 96, seed=2),
         "qkv_bias": normal(96, seed=3),
     }
+
+
+def masked_attention(masked: str, **more: Any) -> onnx.ModelProto:
+    """Scores ``sc`` of ``x``, and ``sm``, what ``masked`` makes of them with the mask ``m``."""
+    return build(
+        f"""(float[1, 16, 32] x, float[1, 1, 16] m) => (float[1, 16, 32] y) {{
+            q = MatMul (x, wq)
+            k = MatMul (x, wk)
+            v = MatMul (x, wv)
+            kt = Transpose <perm = [0, 2, 1]> (k)
+            s = MatMul (q, kt)
+            sc = Mul (s, c)
+            {masked}
+            p = Softmax (sm)
+            y = MatMul (p, v) }}""",
+        wq=normal(32, 32, seed=1, scale=0.2),
+        wk=normal(32, 32, seed=2, scale=0.2),
+        wv=normal(32, 32, seed=3, scale=0.2),
+        c=np.float32(32**-0.5),
+        **more,
+    )
 
 
 def feeds_for(model: onnx.ModelProto, samples: int = 6, seed: int = 9, **dims: int) -> list[dict[str, Array]]:

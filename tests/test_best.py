@@ -342,7 +342,7 @@ def test_when_the_time_is_up_within_a_step_the_best_before_it_is_kept(
 def test_targets_share_the_time(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     ends = []
 
-    def improve(first: onnxq.Quantized, decider: object, reporter: object, until: float) -> Any:
+    def improve(first: onnxq.Quantized, decider: object, until: float) -> Any:
         ends.append(until)
         clock.now += 20.0  # of which it needs no more
         return first, []

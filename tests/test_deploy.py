@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
+from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
 
 import onnxq
 from onnxq import Options
@@ -23,6 +23,7 @@ from onnxq.notes.reasons import by_reason
 from onnxq.prepare import backend_named
 from tests.contract import infer
 from tests.models import build, f32, images, normal
+from tests.reader import Reader
 
 Array = NDArray[Any]
 
@@ -51,14 +52,6 @@ def net() -> onnx.ModelProto:
 FEEDS = images(1, 3, 12, 12)
 
 
-class _Reader(CalibrationDataReader):  # type: ignore[misc]
-    def __init__(self) -> None:
-        self.left = iter(FEEDS)
-
-    def get_next(self) -> dict[str, Array] | None:
-        return next(self.left, None)
-
-
 def by_onnxruntime(
     tmp_path: Path, *, symmetric: bool, weights: QuantType = QuantType.QInt8, per_channel: bool = True
 ) -> onnx.ModelProto:
@@ -67,7 +60,7 @@ def by_onnxruntime(
     quantize_static(
         tmp_path / "float.onnx",
         tmp_path / "q.onnx",
-        _Reader(),
+        Reader(FEEDS),
         quant_format=QuantFormat.QDQ,
         per_channel=per_channel,
         activation_type=QuantType.QInt8 if symmetric else QuantType.QUInt8,

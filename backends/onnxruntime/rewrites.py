@@ -18,6 +18,7 @@ from onnxq.backends.onnxruntime.weights import (
     unpack_late,
     widen_at_load,
 )
+from onnxq.graph.domains import MICROSOFT
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.halves import store_in_half
 from onnxq.graph.traverse import all_nodes
@@ -81,8 +82,8 @@ def _write_signed_pairs(model: ir.Model) -> None:
         zero = node.inputs[2] if len(node.inputs) > 2 else None
         signed = zero is not None and zero.dtype is ir.DataType.INT8 and not is_stored(node.inputs[0])
         if signed and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
-            node.domain = "com.microsoft"
-            model.opset_imports["com.microsoft"] = 1
+            node.domain = MICROSOFT
+            model.opset_imports[MICROSOFT] = 1
 
 
 _LEAST_SLOPED = 256

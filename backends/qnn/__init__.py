@@ -105,6 +105,7 @@ from onnxq.backends.qnn.rewrites import (
 )
 from onnxq.backends.qnn.unfused import keep_apart
 from onnxq.errors import VerificationError
+from onnxq.graph.domains import MICROSOFT
 from onnxq.options import Options
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ, write_rendered
@@ -229,7 +230,7 @@ BACKEND = Backend(
     whole=frozenset(),
     mixes=False,
     min_opset=20,
-    wide_domain="com.microsoft",
+    wide_domain=MICROSOFT,
     weight_bits=frozenset({4, 8}),
     act_bits=frozenset({8, 16}),
     refuses=_refuse,

@@ -8,9 +8,9 @@ Concat share one scale between inputs and output, so that TensorRT can move quan
 Verified: the parser and the ahead-of-time compiler of TensorRT-RTX 1.7.1 (compute capability 8.6) take the models, at
 opsets 13 to 25, and compute Conv, Gemm and MatMul with int8 operands, but for some that run in float although they are
 quantized (seen: Conv of one axis with 4 channels, stems, patch embeddings); so do ConvTranspose and average pools.
-Known from documents only: TensorRT 8, 10 and 11 themselves, speed, and which
-branch of a residual Add is better quantized (NVIDIA's TensorRT developer guide, TensorFlow quantization toolkit and
-Model Optimizer), and that TensorRT 11 reads opsets up to 25 (its opset guide); older versions read fewer.
+Known from documents only: TensorRT 8, 10 and 11 themselves, speed, and which branch of a residual Add is better
+quantized (NVIDIA's TensorRT developer guide, TensorFlow quantization toolkit and Model Optimizer), and that TensorRT 11
+reads opsets up to 25 (its opset guide); older versions read fewer.
 
 The parser refuses a whole model for one operator that it has not, float or quantized: ``onnxq check`` names those that
 TensorRT-RTX 1.7.1 lacks (46 of the standard, Compress, DeformConv, Unique and all of sequences among them), forms of
@@ -67,6 +67,8 @@ _MOVES = (
 )
 _SHARING = ("Concat", "MaxPool")
 """Operators of which inputs and output share one scale."""
+_MIN_OPSET = 13
+"""From here on quantizers have a scale for each channel."""
 
 
 def _why_no_shortcut(node: ir.Node) -> str | None:
@@ -194,12 +196,10 @@ _RULES = (
     OpRule("MaxPool", Kind.MOVEMENT, output=False, when=_why_not_pooled),
     *ACROSS,
 )
-_MIN_OPSET = 13
 
 
 def formats(name: str) -> dict[str, Format]:
     """Ways to write the result of a backend of the name given, explicit quantization first."""
-
     table = partial(Format, Quantized.fake_quantize, simulated=True)
 
     def cache(version: int) -> Format:

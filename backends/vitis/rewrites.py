@@ -12,6 +12,7 @@ of ``quantization/quant_utils.py``.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -60,12 +61,8 @@ def rewrite(model: ir.Model) -> list[Note]:
     """
     whole = {node for group in find_groups(model) if group.kind not in _APART for node in group.nodes}
     namer = Namer(model)
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     notes: list[Note] = []
-
-    def count(what: str) -> None:
-        counts[what] = counts.get(what, 0) + 1
-
     for node in list(all_nodes(model)):
         if node in whole or node.meta.get(LEFT_ALONE) or node.domain != "":
             continue
@@ -78,10 +75,10 @@ def rewrite(model: ir.Model) -> list[Note]:
             replace_nodes([node], made)
             node = made
             node.meta[COMPUTES_OTHER] = "Sigmoid"
-            count("Sigmoid became HardSigmoid")
+            counts["Sigmoid became HardSigmoid"] += 1
         elif node.op_type == "HardSwish":
             node = _split_hard_swish(node, namer)
-            count("HardSwish became x times HardSigmoid")
+            counts["HardSwish became x times HardSigmoid"] += 1
         elif node.op_type == "LeakyRelu":
             alpha = node.attributes.get_float("alpha", 0.01)
             rounded = round(alpha * 256) / 256
@@ -94,7 +91,7 @@ def rewrite(model: ir.Model) -> list[Note]:
             if _multiplied(node, number) is not None:
                 continue
             _insert_factor(node, number, namer)
-            count(f"{node.op_type} is followed by the factor of the DPU's arithmetic")
+            counts[f"{node.op_type} is followed by the factor of the DPU's arithmetic"] += 1
         elif node.op_type in ("AveragePool", "GlobalAveragePool", "ReduceMean"):
             why = "its size is not known or not square: the factor of the DPU's arithmetic is left out"
             notes.append(Note("vitis", node.name or "", f"{node.op_type}: {why}"))

@@ -136,26 +136,10 @@ def apply(draft: FloatDraft, alpha: float = 0.0, insert: float = 1.0) -> None:
         draft.notes.append("smoothquant: nothing done, the statistics hold no samples")
         return
     skipped: Counter[str] = Counter()
-    groups = _groups(draft, skipped)
-    samples = [spread(of, _SAMPLES) for of in (fitting(draft), held(draft))]
-    sizes = draft.sizes()
-    alphas = (alpha,) if alpha else _ALPHAS
-    sets: list[list[_Smoothing]] = [[] for _ in range(1 if alpha else 1 + len(_COMMON))]
-    same = 0
-    for data, parts in captured(draft, {g.data.name or "": g.axis for g in groups}, samples, sizes).items():
-        fit, judge = parts
-        if fit is None or judge is None:
-            skipped["an input that holds NaN or mask values, or cannot be observed"] += 1
-            continue
-        for group in (g for g in groups if g.data.name == data):
-            found = _smoothings(group, fit, judge, alphas, insert)
-            if not found:
-                same += 1
-                continue
-            sets[0].append(min(found.values(), key=lambda s: s.error))
-            for number, common in enumerate(_COMMON[: len(sets) - 1], start=1):
-                if common in found:
-                    sets[number].append(found[common])
+    by_alpha, same = _found(draft, (alpha,) if alpha else _ALPHAS, insert, skipped)
+    sets = [[min(found.values(), key=lambda s: s.error) for found in by_alpha]]
+    if not alpha:
+        sets += [[found[common] for found in by_alpha if common in found] for common in _COMMON]
     outcome = keep_what_helps(draft, sets[0], *(part for part in sets[1:] if len(sets[0]) > 1))
     changes = sets[outcome.chosen]
     kept = [changes[i] for i in outcome.kept]
@@ -174,6 +158,28 @@ def apply(draft: FloatDraft, alpha: float = 0.0, insert: float = 1.0) -> None:
     if skipped:
         said += "; skipped: " + ", ".join(f"{why} ({number})" for why, number in skipped.most_common())
     draft.notes.append(said)
+
+
+def _found(
+    draft: FloatDraft, alphas: Sequence[float], insert: float, skipped: Counter[str]
+) -> tuple[list[dict[float, _Smoothing]], int]:
+    """Exponent → smoothing, of each input that gains, and how many gain nothing; others are counted in ``skipped``."""
+    groups = _groups(draft, skipped)
+    samples = [spread(of, _SAMPLES) for of in (fitting(draft), held(draft))]
+    by_alpha: list[dict[float, _Smoothing]] = []
+    same = 0
+    axes = {group.data.name or "": group.axis for group in groups}
+    for data, (fit, judge) in captured(draft, axes, samples, draft.sizes()).items():
+        if fit is None or judge is None:
+            skipped["an input that holds NaN or mask values, or cannot be observed"] += 1
+            continue
+        for group in (g for g in groups if g.data.name == data):
+            found = _smoothings(group, fit, judge, alphas, insert)
+            if found:
+                by_alpha.append(found)
+            else:
+                same += 1
+    return by_alpha, same
 
 
 def smoothing_scale(x: Channels, w: Channels, alpha: float) -> Channels:

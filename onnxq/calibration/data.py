@@ -22,7 +22,7 @@ from onnxq.console.terminal import plural
 from onnxq.errors import DataError
 from onnxq.file_system import is_there
 from onnxq.options import ImageOptions
-from onnxq.ort.session import InputInfo
+from onnxq.ort.inputs import InputInfo
 from onnxq.suggest import nearest_file
 from onnxq.user_code import function_of, split_name
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from onnxq.console.terminal import plural
 from onnxq.errors import DataError
-from onnxq.ort.session import InputInfo
+from onnxq.ort.inputs import InputInfo
 from onnxq.suggest import nearest
 
 __all__ = ["Fitter", "shape_text"]

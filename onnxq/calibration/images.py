@@ -12,7 +12,7 @@ import numpy as np
 from onnxq.console.terminal import plural
 from onnxq.errors import DataError, OptionError
 from onnxq.options import ImageOptions
-from onnxq.ort.session import InputInfo
+from onnxq.ort.inputs import InputInfo
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.traverse import subgraphs
+
 __all__ = ["Workbench"]
 
 
@@ -124,12 +126,8 @@ def _graphs(graph: ir.Graph, parent: ir.Node | None) -> Iterator[tuple[ir.Graph,
     """A graph and all those inside it, each with the node that holds it."""
     yield graph, parent
     for node in graph:
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH:
-                yield from _graphs(attribute.as_graph(), node)
-            elif attribute.type == ir.AttributeType.GRAPHS:
-                for inner in attribute.as_graphs():
-                    yield from _graphs(inner, node)
+        for inner in subgraphs(node):
+            yield from _graphs(inner, node)
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:

@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from onnxq.checks.findings import Finding
 from onnxq.console.terminal import listed, plural
+from onnxq.graph.domains import MICROSOFT
 from onnxq.graph.traverse import all_nodes
 
 __all__ = ["check_caches"]
@@ -21,7 +22,7 @@ def check_caches(model: ir.Model) -> list[Finding]:
     Args:
         model: normalized; left unchanged.
     """
-    nodes = [node for node in all_nodes(model) if node.domain == "com.microsoft"]
+    nodes = [node for node in all_nodes(model) if node.domain == MICROSOFT]
     windows = [node for node in nodes if node.op_type == "GroupQueryAttention" and _has_window(node)]
     forgetful = [node.name or "" for node in nodes if node.op_type == "MultiHeadAttention" and _forgets(node)]
     found = []

@@ -22,7 +22,8 @@ from onnxq.checks.states import states
 from onnxq.console.terminal import listed, plural
 from onnxq.errors import DataError, OnnxqError, OptionError
 from onnxq.options import ImageOptions, Options
-from onnxq.ort.session import InputInfo, Session, inputs_of
+from onnxq.ort.inputs import InputInfo, inputs_of
+from onnxq.ort.session import Session
 
 __all__ = ["EMPTY", "UNSCALED", "Looker", "check_data"]
 

@@ -7,13 +7,14 @@ import onnx_ir as ir
 from onnxq.backend import Backend
 from onnxq.checks.findings import Finding
 from onnxq.checks.nodes import warn_of_nodes
+from onnxq.graph.domains import MICROSOFT
 from onnxq.graph.passes.fused_chains import FUSED
 from onnxq.graph.traverse import all_nodes, describe, full_type
 from onnxq.options import Options
 
 __all__ = ["lacks"]
 
-_OWN, _BLOCKED = "com.microsoft", "com.microsoft.nchwc"
+_BLOCKED = "com.microsoft.nchwc"
 _EXPORTED = "Give the model as it was exported, before onnxruntime's optimizer fused its operators"
 _CUT = "Cut the model there, or export it without"
 _BLOCKS = (
@@ -33,7 +34,7 @@ def lacks(model: ir.Model, target: Backend, options: Options) -> list[Finding]:
     """
 
     def said(node: ir.Node) -> tuple[str, str] | None:
-        if node.domain != _OWN:
+        if node.domain != MICROSOFT:
             return None
         return (
             f"{full_type(node)} is an operator of onnxruntime's own, which {target.name} has not",

@@ -23,7 +23,6 @@ _ROUNDS = 3
 """How often noise is looked for again after nodes were kept float."""
 _LARGEST_SHARE = 0.5
 """Largest share of the quantized nodes' cost that may be kept float because of amplified noise."""
-
 _NAMED = 6
 """Nodes that a warning names."""
 

@@ -82,7 +82,6 @@ class Decider:
         options: bits, ranges and so on.
         statistics: of this model.
         choices: algorithms; those of the numbers stage are run.
-        version: of onnxq, written into the result.
         keep_float: node name → reason, for nodes that stay float whatever the data shows.
         reporter: shows the progress of algorithms that take long.
 
@@ -102,14 +101,13 @@ class Decider:
         target: Backend,
         options: Options,
         statistics: Statistics,
-        choices: Sequence[Choice],
-        version: str,
+        choices: Sequence[Choice] = (),
         keep_float: Mapping[str, str] | None = None,
         reporter: Reporter | None = None,
     ) -> None:
         self.reporter = reporter or Silent()
         self.model, self.target, self.options, self.statistics = model, target, options, statistics
-        self.choices, self.version = choices, version
+        self.choices = choices
         self.notes: list[str] = []
         self.warnings: list[str] = []
         self.hints: list[str] = []
@@ -200,7 +198,7 @@ class Decider:
         reporter: Reporter | None = None,
     ) -> Decider:
         """A decider that keeps float what this one does, for other algorithms, ranges, or an equal float model."""
-        other = Decider(model, self.target, options, statistics, choices, self.version, None, reporter)
+        other = Decider(model, self.target, options, statistics, choices, reporter=reporter)
         other._in_float, other._unusable = self._in_float.plus(keep_float or {}), dict(self._unusable)
         return other
 
@@ -274,9 +272,7 @@ class Decider:
 
     def _result(self, model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> Quantized:
         recipe = (self.options.range, *(choice.text for choice in self.choices))
-        return Quantized(
-            model, plan, numbers, self.target, format=self.options.format or "", version=self.version, recipe=recipe
-        )
+        return Quantized(model, plan, numbers, self.target, format=self.options.format or "", recipe=recipe)
 
 
 def _nodes_touching(model: ir.Model, plan: Plan, bad: Mapping[str, str]) -> dict[str, str]:

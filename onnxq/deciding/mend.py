@@ -30,7 +30,6 @@ import math
 from collections.abc import Callable
 
 from onnxq.calibration.roles import samples_to_verify
-from onnxq.console.progress import Reporter
 from onnxq.deciding.decider import Decider
 from onnxq.deciding.relief import FINE
 from onnxq.deciding.rescue import POOR, TARGET
@@ -86,7 +85,6 @@ def mend(
     verification: Verification,
     verify: Verify,
     raised: Raised,
-    reporter: Reporter,
 ) -> tuple[Quantized, Verification]:
     """A better result, with more of it in float; the one given where that is good enough, or where nothing helps.
 
@@ -96,7 +94,6 @@ def mend(
         verification: of it.
         verify: verifies a result made on the way.
         raised: the float model at an opset that has 16-bit weights; None where the result may hold none.
-        reporter: shows progress.
 
     Returns:
         The result and its verification.
@@ -104,7 +101,7 @@ def mend(
     if verification.worst is None:
         return quantized, verification
     decider.notes += rows_said(chosen_rows(decider.model))
-    mending = _Mending(decider, quantized, verification, verify, reporter)
+    mending = _Mending(decider, quantized, verification, verify)
     mending.relieve()
     mending.widen(raised)
     mending.look_behind_softmax()
@@ -122,11 +119,9 @@ class _Mending:
         verification: of it.
     """
 
-    def __init__(
-        self, decider: Decider, quantized: Quantized, verification: Verification, verify: Verify, reporter: Reporter
-    ) -> None:
+    def __init__(self, decider: Decider, quantized: Quantized, verification: Verification, verify: Verify) -> None:
         self.quantized, self.verification = quantized, verification
-        self._decider, self._verify, self._reporter = decider, verify, reporter
+        self._decider, self._verify = decider, verify
         outputs = verification.outputs.items()
         self._judges = {name for name, errors in outputs if not errors.reshaped and not math.isnan(errors.sqnr)}
         verified = samples_to_verify(decider.statistics.kept, learns(decider.options), decider.target.at_home)
@@ -137,7 +132,7 @@ class _Mending:
         """Arithmetic that costs much in integers stays float."""
         if self._score(self.verification) >= FINE:
             return
-        reasons = to_relieve(self._decider, self.quantized, self._judges, self._reporter)
+        reasons = to_relieve(self._decider, self.quantized, self._judges)
         if reasons:
             self._decider.keep_float(reasons)
             self._again()
@@ -146,7 +141,7 @@ class _Mending:
         """Weights that float layers store take 16 bits where 8 cost much."""
         if self._score(self.verification) >= _COARSE:
             return
-        model, reasons = to_widen(self._decider, self.quantized, self._judges, raised, self._reporter)
+        model, reasons = to_widen(self._decider, self.quantized, self._judges, raised)
         if reasons:
             self._decider.store_wide(model, reasons)
             self._again()
@@ -161,7 +156,7 @@ class _Mending:
         if self._kept(self.verification) >= POOR:
             return
         decider = self._decider
-        reasons = to_rescue(decider, self.quantized, self._judges, self._reporter)
+        reasons = to_rescue(decider, self.quantized, self._judges)
         if not reasons:
             return
         store = bool(storable(decider, reasons, self._judges)[0])

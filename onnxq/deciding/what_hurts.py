@@ -91,7 +91,7 @@ def blame_layers(
         return blame({**layers, **others}, together, attempt, advance, in_hope=in_hope)
 
 
-def to_relieve(decider: Decider, quantized: Quantized, judges: Collection[str], reporter: Reporter) -> dict[str, str]:
+def to_relieve(decider: Decider, quantized: Quantized, judges: Collection[str]) -> dict[str, str]:
     """Cheap arithmetic, Concats of one scale, or tails, that cost the result much in integers, with the reasons."""
     plan, (most, samples), model = quantized.plan, decider.extent(), decider.model
     if decider.target.by_cost:
@@ -112,13 +112,13 @@ def to_relieve(decider: Decider, quantized: Quantized, judges: Collection[str], 
 
     for cause, pieces in tried.items():
         total = len(groups([p[0] for p in pieces], most))
-        with reporter.phase(SEARCH, total=total, unit="groups") as advance:
+        with decider.reporter.phase(SEARCH, total=total, unit="groups") as advance:
             reasons.update(costly_in_integers(pieces, measure, advance, most=most, cause=cause))
     return reasons
 
 
 def to_widen(
-    decider: Decider, quantized: Quantized, judges: Collection[str], raised: Raised, reporter: Reporter
+    decider: Decider, quantized: Quantized, judges: Collection[str], raised: Raised
 ) -> tuple[ir.Model, dict[str, str]]:
     """The model at an opset with 16-bit weights, and the layers whose stored weights cost much in 8, with reasons."""
     pieces, (most, samples) = stored_together(quantized.plan), decider.extent()
@@ -127,13 +127,13 @@ def to_widen(
         return decider.model, {}
     wider = decider.at(model)
     measure = _measure(decider, wider.with_wide(()), wider.with_wide, samples, judges)
-    with reporter.phase(SEARCH, total=len(groups([p[0] for p in pieces], most)), unit="groups") as advance:
+    with decider.reporter.phase(SEARCH, total=len(groups([p[0] for p in pieces], most)), unit="groups") as advance:
         return model, costly_in_integers(pieces, measure, advance, most=most, cause=NARROW, tied=False)
 
 
-def to_rescue(decider: Decider, quantized: Quantized, judges: Collection[str], reporter: Reporter) -> dict[str, str]:
+def to_rescue(decider: Decider, quantized: Quantized, judges: Collection[str]) -> dict[str, str]:
     """The layers to blame for a poor result, with the reasons."""
-    records, rest = blame_layers(decider, quantized, reporter, judges=judges, in_hope=True)
+    records, rest = blame_layers(decider, quantized, decider.reporter, judges=judges, in_hope=True)
     by_node = {name: record for record in records for name in record.nodes}
     reasons = {}
     for name in to_keep_float(records, rest):

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from onnxq.graph.domains import OF_QUANTIZERS
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import is_constant
 from onnxq.integer_operators import BORDER
@@ -23,7 +24,6 @@ from onnxq.spec import Scheme
 
 __all__ = ["beside_border", "with_border"]
 
-_DOMAINS = ("", "com.microsoft")
 _WIDEST = 16
 """Bits of what an activation may have: wider ones are sums."""
 
@@ -36,7 +36,7 @@ def with_border(quantized: Quantized) -> Quantized:
     """
     sites, numbers = {site.name: site for site in quantized.plan.sites}, dict(quantized.qparams)
     for node in all_nodes(quantized.model):
-        if node.op_type not in ("DequantizeLinear", "QuantizeLinear") or node.domain not in _DOMAINS:
+        if node.op_type not in ("DequantizeLinear", "QuantizeLinear") or node.domain not in OF_QUANTIZERS:
             continue
         given = node.op_type == "DequantizeLinear"
         integers = node.inputs[0] if given else node.outputs[0]

@@ -9,7 +9,7 @@ from onnxq.errors import ModelError
 from onnxq.integer_operators import quantizing
 from onnxq.measuring.rescaled import rescaled_apart
 from onnxq.options import Options
-from onnxq.ort.session import inputs_of
+from onnxq.ort.inputs import inputs_of
 from onnxq.prepare import Prepared
 from onnxq.quantized import Quantized
 

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnxq.backend import Format
 from onnxq.console.terminal import counts, plural
 from onnxq.errors import BackendError
+from onnxq.graph.domains import MICROSOFT, STANDARD
 from onnxq.graph.traverse import all_nodes, full_type
 from onnxq.integer_operators import PACKED, QUANTIZERS, WHILE_RUNNING, is_in_integers
 from onnxq.plan import Plan
@@ -19,7 +20,7 @@ __all__ = ["left_while_running", "nothing_to_deploy"]
 
 _REASONS = 2
 """That an error tells."""
-_STANDARD = ("", "ai.onnx.ml", "com.microsoft")
+_KNOWN = (*STANDARD, MICROSOFT)
 _READ = "onnxq reads QuantizeLinear and DequantizeLinear of integers"
 _INSTEAD = {
     "qonnx": "Export it with Brevitas' export_onnx_qcdq, or convert it with 'qonnx-convert MODEL' of the package qonnx",
@@ -102,7 +103,7 @@ def _unread(nodes: Sequence[ir.Node], target: str) -> BackendError:
 
 def _is_quantizer(node: ir.Node) -> bool:
     """Whether a node quantizes, or computes with integers: of domains unknown here, by its name."""
-    named = node.domain not in _STANDARD and "quant" in node.op_type.lower()
+    named = node.domain not in _KNOWN and "quant" in node.op_type.lower()
     return named or node.op_type in QUANTIZERS or is_in_integers(node.op_type)
 
 

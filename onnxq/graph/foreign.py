@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from onnxq.errors import OnnxqError
+from onnxq.graph.domains import STANDARD
 from onnxq.graph.note import Note
 from onnxq.graph.pieces import reads
 from onnxq.graph.shapes import infer_shapes
@@ -16,8 +17,6 @@ from onnxq.graph.traverse import all_graphs
 from onnxq.ort.session import Session
 
 __all__ = ["infer_foreign"]
-
-_STANDARD = frozenset({"", "ai.onnx.ml"})
 
 
 def infer_foreign(model: ir.Model, custom_op_library: str | os.PathLike[str] | None = None) -> list[Note]:
@@ -47,7 +46,7 @@ def infer_foreign(model: ir.Model, custom_op_library: str | os.PathLike[str] | N
 
 def _is_bare(node: ir.Node, value: ir.Value) -> bool:
     """Whether a type is written beside what an operator of another domain makes, but no shape."""
-    return node.domain not in _STANDARD and value.shape is None and isinstance(value.type, ir.TensorType)
+    return node.domain not in STANDARD and value.shape is None and isinstance(value.type, ir.TensorType)
 
 
 def _name(missing: Sequence[ir.Value], session: Session) -> int:

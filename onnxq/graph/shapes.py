@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 import onnx
 import onnx_ir as ir
 
+from onnxq.graph.domains import STANDARD
 from onnxq.graph.note import Note
 from onnxq.graph.passes.exact_pools import exact_pools
 from onnxq.graph.skeleton import skeleton
 from onnxq.graph.traverse import all_graphs, all_nodes
 
 __all__ = ["forget_shapes", "infer_shapes", "inputs_of_unknown_size", "shapes_of_one", "sizes_at"]
-
-STANDARD = ("", "ai.onnx.ml")
 
 MAX_VECTOR = 1 << 16
 """Elements of the largest vector with which data propagation is used."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from onnxq.errors import ModelError, OnnxqError
 from onnxq.graph.values import constant_array
-from onnxq.ort.session import InputInfo, inputs_of
+from onnxq.ort.inputs import InputInfo, inputs_of
 from onnxq.quantized import Quantized
 
 __all__ = ["on_random_inputs", "random_inputs"]

@@ -12,7 +12,8 @@ from onnxq.calibration.data import Samples, open_data
 from onnxq.calibration.statistics import KeptSample
 from onnxq.console.progress import Reporter
 from onnxq.options import ImageOptions, Options
-from onnxq.ort.session import Session, inputs_of
+from onnxq.ort.inputs import inputs_of
+from onnxq.ort.session import Session
 
 __all__ = ["samples_to_judge"]
 

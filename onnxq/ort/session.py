@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,13 @@ import onnx_ir as ir
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from onnxq.errors import ExecutionError, ModelError, OptionError
+from onnxq.errors import ExecutionError, OptionError
 from onnxq.ort.hand_over import hand_over
+from onnxq.ort.inputs import InputInfo
 from onnxq.ort.messages import first_line, load_error
 from onnxq.ort.raw_types import RAW_TYPES, to_array, to_value
 
-__all__ = ["InputInfo", "Session", "available_providers", "inputs_of", "open_anyhow", "require_library"]
+__all__ = ["Session", "available_providers", "open_anyhow", "require_library"]
 
 _NUMPY_TYPES: dict[str, Any] = {
     "tensor(float)": np.float32,
@@ -32,46 +32,6 @@ _NUMPY_TYPES.update({f"tensor({ir.DataType(number).name.lower()})": kind for num
 
 _PICTURE, _HALVED = 4, 32
 """Axes of pictures, and what their sides are multiples of where they are halved five times, as is usual."""
-
-
-@dataclass(frozen=True, slots=True)
-class InputInfo:
-    """An input or output of a model.
-
-    Attributes:
-        name: its name.
-        dtype: NumPy type of its elements; ``object`` for strings and for what is not a tensor.
-        shape: a number a dimension, a name or None where it is free; None when the rank is unknown.
-        container: ``"sequence"`` or ``"map"`` where it is one; empty for a tensor, optional or not.
-    """
-
-    name: str
-    dtype: np.dtype[Any]
-    shape: tuple[int | str | None, ...] | None
-    container: str = ""
-
-
-def inputs_of(model: ir.Model) -> list[InputInfo]:
-    """The inputs of a model that must be fed, in order, without loading it in onnxruntime.
-
-    Raises:
-        ModelError: an input has no element type.
-    """
-    infos = []
-    for value in model.graph.inputs:
-        if value.is_initializer():
-            continue
-        kind = value.type.elem_type if isinstance(value.type, ir.OptionalType) else value.type
-        if isinstance(kind, ir.TensorType) and kind.dtype is ir.DataType.UNDEFINED:
-            raise ModelError("it has no element type", where=f"model input {value.name!r}")
-        tensor = isinstance(kind, ir.TensorType) and kind.dtype != ir.DataType.STRING
-        dtype = kind.dtype.numpy() if isinstance(kind, ir.TensorType) and tensor else np.dtype(object)
-        shape = None
-        if value.shape is not None:
-            shape = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
-        container = "sequence" if isinstance(kind, ir.SequenceType) else ""
-        infos.append(InputInfo(value.name or "", np.dtype(dtype), shape, container))
-    return infos
 
 
 def available_providers() -> list[str]:

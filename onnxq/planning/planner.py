@@ -47,8 +47,9 @@ def make_plan(
     Raises:
         OptionError: a pattern of the options matches nothing.
     """
-    options = options or Options()
-    asked = Question.of(model, backend, options, keep_float or {}, unusable or {}, sizes or {}, wide)
+    asked = Question.of(
+        model, backend, options or Options(), keep_float=keep_float, unusable=unusable, sizes=sizes, wide=wide
+    )
     decided = _decided(asked)
     store_weights(asked, decided, store)
     carry(asked, decided, kernels=True)
@@ -78,7 +79,7 @@ def activations_of(
     Raises:
         OptionError: a pattern of the options matches nothing.
     """
-    asked = Question.of(model, backend, options, {}, {}, {}, (), groups)
+    asked = Question.of(model, backend, options, groups=groups)
     return activations(asked, _decided(asked))
 
 

@@ -55,10 +55,11 @@ class Question:
         model: ir.Model,
         backend: Backend,
         options: Options,
-        keep_float: Mapping[str, str],
-        unusable: Mapping[str, str],
-        sizes: Mapping[str, int],
-        wide: Container[str | None],
+        *,
+        keep_float: Mapping[str, str] | None = None,
+        unusable: Mapping[str, str] | None = None,
+        sizes: Mapping[str, int] | None = None,
+        wide: Container[str | None] = (),
         groups: Sequence[Group] | None = None,
     ) -> Question:
         """The question behind the arguments of :func:`onnxq.planning.planner.make_plan`.
@@ -79,8 +80,8 @@ class Question:
             weight_bits=weight_bits,
             act_bits=act_bits,
             placement="all" if options.placement == "auto" and not backend.by_cost else options.placement,
-            keep_float={**{name: why for name, why in keep_float.items() if name not in forced}, **unusable},
-            sizes=sizes,
+            keep_float={n: why for n, why in (keep_float or {}).items() if n not in forced} | dict(unusable or {}),
+            sizes=sizes or {},
             wide=wide,
             groups=find_groups(model) if groups is None else groups,
         )

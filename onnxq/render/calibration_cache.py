@@ -28,7 +28,6 @@ import math
 import re
 import struct
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -181,4 +180,4 @@ def _together(path: Path, where: Path, backend: Backend, scales: Mapping[str, fl
             assert array is not None
             numbers[site.name] = from_range(*weight_range(array, site.spec), site.spec)
     said = (*prepared.notes, *notes)
-    return Quantized(model, plan, numbers, backend, notes=said, version=metadata.version("onnxq"))
+    return Quantized(model, plan, numbers, backend, notes=said)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxq.graph.domains import OF_QUANTIZERS
 from onnxq.graph.namer import Namer
 from onnxq.graph.values import constant_array, is_stored, only_reader, replace_nodes
 
 __all__ = ["axis_of_table", "scale_early", "unpack_early"]
 
-_DOMAINS = ("", "com.microsoft")
 _TABLE = 2
 """Axes of a table: rows and columns."""
 
@@ -39,7 +39,7 @@ def unpack_early(dq: ir.Node, namer: Namer) -> ir.Node | None:
     """
     rows = dq.inputs[0]
     gather = rows.producer() if rows is not None else None
-    if rows is None or gather is None or gather.op_type != "Gather" or gather.domain not in _DOMAINS:
+    if rows is None or gather is None or gather.op_type != "Gather" or gather.domain not in OF_QUANTIZERS:
         return None
     table, indices = gather.inputs
     scale = constant_array(dq.inputs[1])
@@ -77,7 +77,13 @@ def scale_early(product: ir.Node, namer: Namer) -> ir.Node | None:
     cast = product.inputs[0].producer() if product.inputs[0] is not None else None
     rows = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else None
     gather = rows.producer() if rows is not None else None
-    if rows is None or cast is None or gather is None or gather.op_type != "Gather" or gather.domain not in _DOMAINS:
+    if (
+        rows is None
+        or cast is None
+        or gather is None
+        or gather.op_type != "Gather"
+        or gather.domain not in OF_QUANTIZERS
+    ):
         return None
     (table, indices), scale, graph = gather.inputs, product.inputs[1], product.graph
     if only_reader(rows) is not cast or only_reader(cast.outputs[0]) is not product or not isinstance(graph, ir.Graph):

@@ -10,13 +10,13 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.backend import Format
+from onnxq.graph.domains import MICROSOFT
 from onnxq.graph.traverse import all_nodes
 from onnxq.quantized import Quantized
 from onnxq.render.formats import write_rendered
 
 __all__ = ["QDQ_MICROSOFT", "render"]
 
-_DOMAIN = "com.microsoft"
 _STANDARD_OPSET = 21
 _WIDE = frozenset({ir.DataType.INT16, ir.DataType.UINT16, ir.DataType.INT4, ir.DataType.UINT4})
 _NARROW = frozenset({ir.DataType.INT4, ir.DataType.UINT4})
@@ -38,8 +38,8 @@ def render(quantized: Quantized) -> ir.Model:
         quantizer = node.op_type in ("QuantizeLinear", "DequantizeLinear")
         if not quantizer or zero is None or zero.dtype not in _WIDE:
             continue
-        node.domain = _DOMAIN
-        model.opset_imports[_DOMAIN] = 1
+        node.domain = MICROSOFT
+        model.opset_imports[MICROSOFT] = 1
         if zero.dtype in _NARROW:
             model.ir_version = max(model.ir_version, _NARROW_IR)
     return model

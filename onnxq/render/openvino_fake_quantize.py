@@ -43,7 +43,7 @@ from onnxq.render.formats import write_rendered
 from onnxq.render.reading.read import read as read_quantizers
 from onnxq.spec import PerChannel, PerTensor, QuantSpec
 
-__all__ = ["DOMAIN", "NAME", "OPENVINO_FAKE_QUANTIZE", "QDQ_ONCE", "numbers_of", "once", "read", "render", "write"]
+__all__ = ["DOMAIN", "NAME", "OPENVINO_FAKE_QUANTIZE", "QDQ_ONCE", "numbers_of", "read", "render", "write"]
 
 DOMAIN = "org.openvinotoolkit"
 NAME = "FakeQuantize"
@@ -52,7 +52,7 @@ _VERSION = 1
 _KEY = (function.DOMAIN, function.NAME, "")
 
 
-def once(quantized: Quantized) -> Quantized:
+def _once(quantized: Quantized) -> Quantized:
     """The same without quantizers behind data movement and Concat whose inputs are on the same grid already.
 
     OpenVINO computes a repeated quantizer with a zero point in a kernel of its own; it changes no number.
@@ -95,7 +95,7 @@ def render(quantized: Quantized) -> ir.Model:
     Args:
         quantized: left unchanged.
     """
-    model = once(quantized).fake_quantize()
+    model = _once(quantized).fake_quantize()
     namer = Namer(model)
     for node in list(all_nodes(model)):
         if (node.domain, node.op_type) == _KEY[:2]:
@@ -141,11 +141,11 @@ def read(path: Path) -> Quantized:
 
 
 def _simulate(quantized: Quantized) -> ir.Model:
-    return once(quantized).fake_quantize()
+    return _once(quantized).fake_quantize()
 
 
 def _qdq(quantized: Quantized) -> ir.Model:
-    return once(quantized).qdq()
+    return _once(quantized).qdq()
 
 
 OPENVINO_FAKE_QUANTIZE = Format(_simulate, write, read, simulated=True)

@@ -18,6 +18,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.graph.domains import MICROSOFT
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.prune import remove_unread
 from onnxq.graph.traverse import all_graphs, all_nodes
@@ -29,8 +30,6 @@ from onnxq.spec import WIDE_OPSET
 
 __all__ = ["quicken"]
 
-_MICROSOFT = "com.microsoft"
-"""Domain of onnxruntime's own operators: QuantizeLinear of 16 bits at every opset."""
 _INTEGERS = {
     (0, 255): ir.DataType.UINT8,
     (-128, 127): ir.DataType.INT8,
@@ -41,7 +40,7 @@ _MAY_MAKE_NAN = frozenset(
     {"Acos", "Acosh", "Asin", "Atanh", "Div", "If", "Log", "Loop", "Mod", "Pow", "Reciprocal", "Scan", "Sqrt"}
 )
 """Besides the normalizations."""
-_KNOWN = frozenset({"", _MICROSOFT, fake_quantize.DOMAIN})
+_KNOWN = frozenset({"", MICROSOFT, fake_quantize.DOMAIN})
 Floats = NDArray[np.float32]
 
 
@@ -131,9 +130,9 @@ def _pair(model: ir.Model, node: ir.Node, namer: Namer) -> None:
     if dtype is None or steps is None or middle is None or steps.size != 1 or not isinstance(graph, ir.Graph):
         return
     wide = dtype in (ir.DataType.UINT16, ir.DataType.INT16) and model.opset_imports.get("", 0) < WIDE_OPSET
-    domain = _MICROSOFT if wide else ""
+    domain = MICROSOFT if wide else ""
     if wide:
-        model.opset_imports.setdefault(_MICROSOFT, 1)
+        model.opset_imports.setdefault(MICROSOFT, 1)
     result = node.outputs[0]
     numbers = [
         add_initializer(graph, namer.fresh(f"{result.name}_step"), steps.reshape(()), ir.DataType.FLOAT),

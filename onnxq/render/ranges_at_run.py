@@ -13,14 +13,14 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.graph.domains import MICROSOFT
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, is_constant, remove_nodes, rename_output, set_constant
 
-__all__ = ["MICROSOFT", "take_ranges_at_run", "unsaid"]
+__all__ = ["take_ranges_at_run", "unsaid"]
 
-MICROSOFT = "com.microsoft"
 
 _OWN = {"LSTM": "DynamicQuantizeLSTM", "Attention": "QAttention"}
 """Operators that another of onnxruntime's takes the place of, with the attributes that both have."""

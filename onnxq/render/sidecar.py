@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
@@ -144,7 +143,7 @@ def put_together(
     read = {edge.node for site in sites if site.role != "bias" for edge in site.readers}
     quantized = {n.name or "": n.op_type for n in all_nodes(model) if n.name in read}
     plan = Plan(backend.name, tuple(sites), quantized)
-    return Quantized(model.clone(), plan, numbers, backend, version=metadata.version("onnxq"))
+    return Quantized(model.clone(), plan, numbers, backend)
 
 
 def write_json(path: Path, document: Any) -> Path:

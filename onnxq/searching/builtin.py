@@ -34,7 +34,8 @@ from onnxq.measuring.outputs import NONE, errors_of
 from onnxq.measuring.picked import compared_by, with_outputs
 from onnxq.notes.other_shapes import rows_depend
 from onnxq.options import ImageOptions, Options
-from onnxq.ort.session import InputInfo, Session, inputs_of
+from onnxq.ort.inputs import InputInfo, inputs_of
+from onnxq.ort.session import Session
 from onnxq.prepare import Prepared, Source
 from onnxq.searching.user_metric import Metric, Run
 

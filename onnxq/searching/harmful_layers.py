@@ -39,7 +39,7 @@ def measure(
     """What each layer does to the outputs alone, weights rounded to nearest; the most harm for its cost first."""
     plain = replace(options, algorithms=(), effort="fast")
     model, statistics = as_compared(prepared.for_target(target, plain).model, statistics)
-    decider = Decider(model, target, plain, statistics, (), "")
+    decider = Decider(model, target, plain, statistics)
     records, _ = blame_layers(decider, decide(decider), reporter)
     return sorted((r for r in records if r.noise > 0), key=lambda r: -r.noise / max(r.cost, 1e-12))
 

@@ -29,7 +29,7 @@ from onnxq.notes.aloud import unsaid
 from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
 from onnxq.options.one_value import check_amount
-from onnxq.ort.session import inputs_of
+from onnxq.ort.inputs import inputs_of
 from onnxq.prepare import Prepared, Source, backend_named
 from onnxq.quantize import calibrate
 from onnxq.searching import candidates, harmful_layers

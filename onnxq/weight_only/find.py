@@ -10,6 +10,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from onnxq.errors import OptionError
+from onnxq.graph.domains import MICROSOFT
 from onnxq.graph.recognition.region import ELEMENTWISE
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import is_constant
@@ -137,7 +138,7 @@ def find(model: ir.Model, options: Options, recipe: Recipe) -> tuple[list[Matrix
     for node in nodes:
         if node.op_type in ELEMENTWISE | QUANTIZERS or not (is_given(node) or any(map(is_weight, node.inputs))):
             continue
-        of_microsoft = node.domain == "com.microsoft" and node.op_type in _WHOLE
+        of_microsoft = node.domain == MICROSOFT and node.op_type in _WHOLE
         uses = (
             _unpacked(node, selection, recipe, on_cpu=on_cpu) if of_microsoft else _multiplied(node, selection, recipe)
         )

@@ -15,7 +15,7 @@ from onnxq.calibration.roles import spread
 from onnxq.console.progress import Reporter
 from onnxq.memory import trim
 from onnxq.options import ImageOptions, Options
-from onnxq.ort.session import inputs_of
+from onnxq.ort.inputs import inputs_of
 from onnxq.plan import Kept
 from onnxq.weight_only.activations import Activations
 from onnxq.weight_only.examine import Reference

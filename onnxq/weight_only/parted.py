@@ -12,7 +12,8 @@ import onnx_ir as ir
 
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.chain import Chain, input_of, is_read
-from onnxq.graph.passes.fused_heads import is_plain_mask, widths
+from onnxq.graph.passes.fused_heads import widths
+from onnxq.graph.passes.fused_masks import is_plain_mask
 from onnxq.graph.values import rename_output
 from onnxq.weight_only.why_float import shape_of
 

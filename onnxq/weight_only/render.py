@@ -28,6 +28,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.graph.domains import MICROSOFT
 from onnxq.graph.namer import Namer
 from onnxq.weight_only.experts import as_qmoe, expert_tensors
 from onnxq.weight_only.find import EXPERTS, Matrix
@@ -39,9 +40,8 @@ from onnxq.weight_only.tensors import pack, packed_tensor
 from onnxq.weight_only.tied import constants_of_both
 from onnxq.weight_only.whole import unpack, whole_tensors
 
-__all__ = ["MICROSOFT", "Parts", "rewrite", "tensors_of"]
+__all__ = ["Parts", "rewrite", "tensors_of"]
 
-MICROSOFT = "com.microsoft"
 
 Parts = Mapping[str, ir.TensorProtocol]
 

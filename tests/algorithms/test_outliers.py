@@ -14,7 +14,7 @@ from onnxq import Options
 from onnxq.calibration.mask_reach import mask_value
 from onnxq.calibration.statistics import TensorStatistics
 from tests.contract import ALL, quantize_checked
-from tests.models import build, images, normal
+from tests.models import build, images, masked_attention, normal
 
 Feeds = list[dict[str, NDArray[Any]]]
 
@@ -22,22 +22,7 @@ WITH = Options(placement="all", algorithms=("outliers", "bias_correction"))
 
 
 def attention() -> onnx.ModelProto:
-    return build(
-        """(float[1, 16, 32] x, float[1, 1, 16] m) => (float[1, 16, 32] y) {
-            q = MatMul (x, wq)
-            k = MatMul (x, wk)
-            v = MatMul (x, wv)
-            kt = Transpose <perm = [0, 2, 1]> (k)
-            s = MatMul (q, kt)
-            sc = Mul (s, c)
-            sm = Add (sc, m)
-            p = Softmax (sm)
-            y = MatMul (p, v) }""",
-        wq=normal(32, 32, seed=1, scale=0.2),
-        wk=normal(32, 32, seed=2, scale=0.2),
-        wv=normal(32, 32, seed=3, scale=0.2),
-        c=np.float32(32**-0.5),
-    )
+    return masked_attention("sm = Add (sc, m)")
 
 
 def padded(mask: float, samples: int = 10) -> Feeds:

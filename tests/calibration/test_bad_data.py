@@ -13,7 +13,7 @@ import pytest
 
 from onnxq.calibration.data import open_data
 from onnxq.errors import DataError, OptionError
-from onnxq.ort.session import InputInfo
+from onnxq.ort.inputs import InputInfo
 from tests.calibration.test_data import IMAGE, IMAGES, STATE, STATES, Loader, feeds, same
 
 

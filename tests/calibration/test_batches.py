@@ -11,7 +11,7 @@ import pytest
 
 from onnxq.calibration.data import open_data
 from onnxq.errors import DataError
-from onnxq.ort.session import InputInfo
+from onnxq.ort.inputs import InputInfo
 
 ROWS = np.arange(7 * 6, dtype=np.float32).reshape(7, 3, 2)
 PAIRS = InputInfo("x", np.dtype(np.float32), (2, 3, 2))

@@ -12,7 +12,7 @@ import pytest
 
 from onnxq.calibration.data import open_data
 from onnxq.errors import DataError
-from onnxq.ort.session import InputInfo
+from onnxq.ort.inputs import InputInfo
 
 IMAGE = InputInfo("x", np.dtype(np.float32), ("N", 3, 4, 5))
 STATE = InputInfo("h", np.dtype(np.float32), (2, None))

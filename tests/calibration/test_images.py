@@ -11,7 +11,7 @@ import pytest
 from onnxq.calibration.data import open_data
 from onnxq.errors import DataError, OptionError
 from onnxq.options import ImageOptions
-from onnxq.ort.session import InputInfo
+from onnxq.ort.inputs import InputInfo
 
 Image = pytest.importorskip("PIL.Image")
 

@@ -15,7 +15,7 @@ from onnxq import Options
 from onnxq.calibration.masks import find_masks
 from onnxq.prepare import Prepared
 from tests.contract import ALL, infer, quantize_checked, sqnr
-from tests.models import build, f32, normal
+from tests.models import build, f32, masked_attention, normal
 
 Feeds = list[dict[str, NDArray[Any]]]
 
@@ -31,21 +31,8 @@ FORMS = {
 
 def attention(form: str, low: float) -> onnx.ModelProto:
     """Scores of ``x`` that count where ``m`` is 1."""
-    return build(
-        f"""(float[1, 16, 32] x, float[1, 1, 16] m) => (float[1, 16, 32] y) {{
-            q = MatMul (x, wq)
-            k = MatMul (x, wk)
-            v = MatMul (x, wv)
-            kt = Transpose <perm = [0, 2, 1]> (k)
-            s = MatMul (q, kt)
-            sc = Mul (s, c)
-            {FORMS[form]}
-            p = Softmax (sm)
-            y = MatMul (p, v) }}""",
-        wq=normal(32, 32, seed=1, scale=0.2),
-        wk=normal(32, 32, seed=2, scale=0.2),
-        wv=normal(32, 32, seed=3, scale=0.2),
-        c=np.float32(32**-0.5),
+    return masked_attention(
+        FORMS[form],
         zero=np.float32(0.0),
         one=np.float32(1.0),
         low=np.float32(low),

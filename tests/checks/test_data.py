@@ -10,7 +10,7 @@ import onnxq
 from onnxq.checks.constant import constant_outputs
 from onnxq.checks.data import Looker
 from onnxq.graph.files.load_named import load_named
-from onnxq.ort.session import inputs_of
+from onnxq.ort.inputs import inputs_of
 from tests.models import build, normal
 
 LAYERS = 5

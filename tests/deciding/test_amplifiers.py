@@ -33,6 +33,20 @@ def suspects(model: onnx.ModelProto, options: Options = ALL, **more: Any) -> tup
     return q, noise_amplifiers(q.model, q, samples, Options())
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """Names of the float tensors that are compared, for each time that some are."""
+    pairs = paired.paired_tensors
+    asked: list[set[str]] = []
+
+    def counted(first: ir.Model, second: ir.Model, wanted: Sequence[Pair], *args: Any, **how: Any) -> Any:
+        asked.append({name for name, _ in wanted})
+        return pairs(first, second, wanted, *args, **how)
+
+    monkeypatch.setattr(amplifiers, "paired_tensors", counted)
+    return asked
+
+
 def log_power(last: str = "y = Log (p)") -> onnx.ModelProto:
     """Powers over ten decades: eight bits hold the largest only."""
     return build(
@@ -155,9 +169,7 @@ def test_nothing_is_rendered_without_suspects(monkeypatch: pytest.MonkeyPatch) -
         ("y = Div (a, a)", True),
     ],
 )
-def test_one_factor_for_all_numbers_leaves_noise_as_it_is(
-    last: str, looked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_factor_for_all_numbers_leaves_noise_as_it_is(last: str, looked: bool, asked: list[set[str]]) -> None:
     model = build(
         f"(float[8, 16] x) => (float[8, 32] y) {{ m = MatMul (x, w) a = Mul (m, m) {last} }}",
         w=normal(16, 32),
@@ -165,14 +177,6 @@ def test_one_factor_for_all_numbers_leaves_noise_as_it_is(
         many=normal(32),
         next_to_nothing=f32(1e-7),
     )
-    pairs = paired.paired_tensors
-    asked: list[set[str]] = []
-
-    def counted(first: ir.Model, second: ir.Model, wanted: Sequence[Pair], *args: Any, **how: Any) -> Any:
-        asked.append({name for name, _ in wanted})
-        return pairs(first, second, wanted, *args, **how)
-
-    monkeypatch.setattr(amplifiers, "paired_tensors", counted)
     q = onnxq.quantize(model, feeds_for(model), options=ALL)
     assert {"Div", "Sub"} & {node.op_type for node in q.model.graph}
     assert ({"y"} in asked) == looked
@@ -225,15 +229,7 @@ def test_memory_is_bounded_and_tells_the_same(monkeypatch: pytest.MonkeyPatch) -
     assert grouped == pytest.approx(once, abs=0.5) and len(once) == 12
 
 
-def test_what_is_read_is_looked_at_only_where_the_signal_behind_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    pairs = paired.paired_tensors
-    asked: list[set[str]] = []
-
-    def counted(first: ir.Model, second: ir.Model, wanted: Sequence[Pair], *args: Any, **how: Any) -> Any:
-        asked.append({name for name, _ in wanted})
-        return pairs(first, second, wanted, *args, **how)
-
-    monkeypatch.setattr(amplifiers, "paired_tensors", counted)
+def test_what_is_read_is_looked_at_only_where_the_signal_behind_is_lost(asked: list[set[str]]) -> None:
     assert set(suspects(log_power())[1]) == {"filter", "square"}
     assert asked[-2:] == [{"y"}, {"p"}]
     asked.clear()

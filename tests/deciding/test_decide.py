@@ -149,7 +149,7 @@ def test_an_operator_of_another_domain_stays_float_before_an_amplifier() -> None
     fitted = Prepared(model, Options()).for_target(target, Options())[0]
     tensors = make_plan(fitted, target).observed()
     statistics = collect(fitted, tensors, images(1, 3, 8, 8, samples=8))
-    plan = decide(Decider(fitted, target, Options(), statistics, (), "")).plan
+    plan = decide(Decider(fitted, target, Options(), statistics)).plan
     assert "act" not in plan.quantized
     assert next(kept.reason for kept in plan.kept_float if kept.node == "act").startswith(
         "Log 'log' after it amplifies"

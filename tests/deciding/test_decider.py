@@ -47,7 +47,7 @@ def decider(*algorithms: str) -> Decider:
     prepared = Prepared(model, Options())
     statistics = onnxq.calibrate(model, DATA)
     options = Options(placement="all")
-    return Decider(prepared.model, onnxruntime.BACKEND, options, statistics, chosen(algorithms), "0")
+    return Decider(prepared.model, onnxruntime.BACKEND, options, statistics, chosen(algorithms))
 
 
 def test_the_same_is_made_once_while_it_is_in_use(planned: list[Plan]) -> None:

@@ -23,6 +23,7 @@ from onnxq.ort.session import Session
 from onnxq.prepare import Prepared
 from tests.models import build, f32, feeds_for, images, normal
 from tests.pairs import data, float_model, quantized_model
+from tests.watched import opened_to_check
 
 
 def loaded(model: onnx.ModelProto) -> ir.Model:
@@ -86,14 +87,7 @@ def test_no_more_than_two_sessions_hold_weights_at_a_time(monkeypatch: pytest.Mo
 def test_the_speed_is_that_against_the_model_as_it_came(
     body: str, given: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened: list[list[str]] = []
-
-    class Told(Session):
-        def __init__(self, model: Any, **how: Any) -> None:
-            super().__init__(model, **how)
-            opened.append([node.op_type for node in model.graph])
-
-    monkeypatch.setattr("onnxq.measuring.final_check.Session", Told)
+    opened = opened_to_check(monkeypatch)
     text = f"(float[1, 3, 16, 16] x) => (float[1, 4, 14, 14] y) {{ {body} }}"
     model = build(text, w=normal(4, 3, 3, 3), slope=f32([0.1, 0.2, 0.3, 0.4]).reshape(4, 1, 1))
     made = onnxq.quantize(model, feeds_for(model), options=Options(effort="fast"))

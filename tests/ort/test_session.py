@@ -10,7 +10,8 @@ import pytest
 
 from onnxq.errors import ExecutionError, OptionError
 from onnxq.graph.files.load import load
-from onnxq.ort.session import InputInfo, Session, available_providers
+from onnxq.ort.inputs import InputInfo
+from onnxq.ort.session import Session, available_providers
 
 TEXT = """
     <ir_version: 8, opset_import: ["" : 17]>

@@ -9,11 +9,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+from onnxruntime.quantization import QuantFormat, quantize_static
 
 import onnxq
-from tests.contract import Array, infer
+from tests.contract import infer
 from tests.models import build, f32, feeds_for
+from tests.reader import Reader
 from tests.render.nets import NETS, kinds, quantized
 from tests.targets import residual
 
@@ -75,17 +76,9 @@ def test_integers_of_one_grid_that_a_concat_joins_are_read() -> None:
 
 def test_what_onnxruntime_quantized_is_read_bit_for_bit(tmp_path: Path) -> None:
     feeds = feeds_for(residual(), samples=2)
-
-    class Reader(CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.left = iter(feeds)
-
-        def get_next(self) -> dict[str, Array] | None:
-            return next(self.left, None)
-
     onnx.save(residual(), tmp_path / "float.onnx")
     form = QuantFormat.QOperator
-    quantize_static(tmp_path / "float.onnx", tmp_path / "q.onnx", Reader(), quant_format=form, per_channel=True)
+    quantize_static(tmp_path / "float.onnx", tmp_path / "q.onnx", Reader(feeds), quant_format=form, per_channel=True)
     given = onnx.load(tmp_path / "q.onnx")
     q = onnxq.read(given)
     assert not q.notes and kinds(given).count("QLinearConv") == 3

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from onnxq.ort.session import InputInfo
+from onnxq.ort.inputs import InputInfo
 from onnxq.searching.builtin import agreement_metric
 from onnxq.searching.user_metric import Metric
 

@@ -23,11 +23,6 @@ from tests.torch.nets import W4A4, Attention, Packed, Plain, assert_same, batche
 torch.set_num_threads(1)
 
 
-@pytest.fixture(autouse=True)
-def _same_nets() -> None:
-    torch.manual_seed(0)
-
-
 BITS = {"W4A4": W4A4, "W8A8": Options(), "W2A8": Options(weight_bits=2), "per tensor": Options(per_channel=False)}
 
 
@@ -201,7 +196,6 @@ class Head(nn.Module):
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "qnn", "snpe"])
 def test_scores_are_on_the_grid_of_scores_and_not_what_they_are_made_of(tmp_path: Path, backend: str) -> None:
-    torch.manual_seed(0)
     data = batches(1, 1, 4, 4)
     model = qat.prepare(Head(), (data[0],), backend=backend, batches=data).eval()
     with torch.no_grad():

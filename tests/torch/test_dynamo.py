@@ -32,11 +32,6 @@ with_onnxscript = pytest.mark.skipif(
 AXES = {"x": {0: "batch"}}
 
 
-@pytest.fixture(autouse=True)
-def _same_nets() -> None:
-    torch.manual_seed(0)
-
-
 def _numbers(path: Path) -> list[tuple[Any, ...]]:
     """Scale, zero point, grid and readers, but those that move values only, of every quantizer of a file."""
     found: list[tuple[Any, ...]] = []

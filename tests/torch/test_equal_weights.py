@@ -21,11 +21,6 @@ from tests.torch.nets import W4A4, assert_same, batches, differences, trained
 torch.set_num_threads(1)
 
 
-@pytest.fixture(autouse=True)
-def _same_nets() -> None:
-    torch.manual_seed(0)
-
-
 def weights(model: QuantizedModule) -> list[str]:
     return [name for name, quantizer in model.observing() if quantizer.weight]
 

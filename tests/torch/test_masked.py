@@ -47,7 +47,6 @@ class Masked(nn.Module):
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("way", ["added", "put in place", "mild, added", "mild, put in place"])
 def test_scores_keep_their_accuracy_beside_a_mask(way: str, padded: bool, backend: str) -> None:
-    torch.manual_seed(0)
     data, kept = batches(2, 6, 8), torch.ones(2, 6, dtype=torch.int64)
     padding = kept.clone()
     padding[:, 4:] = 0
@@ -64,7 +63,6 @@ def test_scores_keep_their_accuracy_beside_a_mask(way: str, padded: bool, backen
 
 @pytest.mark.parametrize("dynamo", [False, True])
 def test_it_is_deployed_as_it_was_trained(tmp_path: Path, dynamo: bool) -> None:
-    torch.manual_seed(0)
     data, padding = batches(2, 6, 8), torch.tensor([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0]])
     example = (data[0], padding)
     model = qat.prepare(Masked("added"), example, batches=[(x, padding) for x in data], dynamo=dynamo).eval()

@@ -25,11 +25,6 @@ from tests.torch.nets import W4A4, Branches, Plain, batches, differences, traine
 torch.set_num_threads(1)
 
 
-@pytest.fixture(autouse=True)
-def _same_nets() -> None:
-    torch.manual_seed(0)
-
-
 def test_training_lowers_the_loss_and_moves_the_scales() -> None:
     data = batches(4, 3, 10, 10)
     model = qat.prepare(Plain(), (data[0],), options=W4A4)

@@ -44,11 +44,6 @@ class Product(nn.Module):
         return self.form(self.bias, x, self.weight)
 
 
-@pytest.fixture(autouse=True)
-def _same_nets() -> None:
-    torch.manual_seed(0)
-
-
 @pytest.mark.parametrize("name", FORMS)
 def test_the_bias_is_rounded_and_not_the_weight(tmp_path: Path, name: str) -> None:
     """Inputs are large: the unit of the bias, data scale times weight scale, is far above any weight."""

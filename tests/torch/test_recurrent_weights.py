@@ -49,7 +49,6 @@ class Recurrent(nn.Module):
 @pytest.mark.parametrize("deep", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_trained_is_what_is_stored(tmp_path: Path, kind: str, deep: bool, options: Options, bits: int) -> None:
-    torch.manual_seed(0)
     data = batches(2, 4, 6)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)  # that weights train in float

@@ -26,11 +26,6 @@ from tests.torch.nets import W4A4, Plain, assert_same, batches, differences
 torch.set_num_threads(1)
 
 
-@pytest.fixture(autouse=True)
-def _same_nets() -> None:
-    torch.manual_seed(0)
-
-
 def test_inference_mode_computes_what_no_grad_does() -> None:
     data = batches(4, 3, 10, 10)
     model = qat.prepare(Plain(), (data[0],), options=W4A4, batches=data).eval()
@@ -129,7 +124,6 @@ class Turned(nn.Module):
 
 
 def test_an_operator_of_a_later_opset(tmp_path: Path) -> None:
-    torch.manual_seed(0)
     data = batches(1, 1, 8, 8)
     model = qat.prepare(Turned(), (data[0],), batches=data).eval()
     path = qat.export(model, tmp_path / "trained.onnx", (data[0],), input_names=["x"])

@@ -22,11 +22,6 @@ from tests.torch.nets import Plain, assert_same, batches, trained, with_signs
 torch.set_num_threads(1)
 
 
-@pytest.fixture(autouse=True)
-def _same_nets() -> None:
-    torch.manual_seed(0)
-
-
 @pytest.mark.parametrize("backend", ["tensorrt", "openvino", "qnn", "snpe", "ncnn", "rknn", "tvm", "academic"])
 def test_other_targets_compute_what_torch_does(tmp_path: Path, backend: str) -> None:
     data = batches(4, 3, 10, 10)

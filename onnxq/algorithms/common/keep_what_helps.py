@@ -142,7 +142,7 @@ class _Trials:
         self._draft = draft
         self._choices = [c for c in chosen(algorithms_of(draft.options)) if c.name in _CHEAP]
         self._first = Decider(
-            draft.model, draft.target, draft.options, draft.statistics, self._choices, "", draft.keep_float
+            draft.model, draft.target, draft.options, draft.statistics, self._choices, draft.keep_float
         )
         found = _noise(draft, decide(self._first)) or {}
         self.start: Noise | None = {name: row for name, row in found.items() if np.isfinite(row).all()} or None

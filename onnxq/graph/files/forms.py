@@ -9,14 +9,13 @@ import onnx
 import onnx_ir as ir
 
 from onnxq.errors import ModelError
+from onnxq.graph.domains import MICROSOFT
 from onnxq.graph.traverse import describe, with_subgraphs
 
 __all__ = ["check_forms"]
 
 _INTS = ("axis", "block_size", "quant_max", "quant_min")
-_QUANTIZERS = frozenset(
-    (("com.microsoft", "DequantizeLinear"), ("com.microsoft", "QuantizeLinear"), ("onnxq", "FakeQuantize"))
-)
+_QUANTIZERS = frozenset(((MICROSOFT, "DequantizeLinear"), (MICROSOFT, "QuantizeLinear"), ("onnxq", "FakeQuantize")))
 """Operators that are read in domains for which onnx has no schemas."""
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.domains import MICROSOFT
 from onnxq.graph.passes.attention_chains import rms
 from onnxq.graph.passes.chain import Chain, input_of, is_read
 from onnxq.graph.passes.fused_heads import (
@@ -25,7 +26,6 @@ from onnxq.graph.values import rename_output
 
 __all__ = ["FUSED", "FUSED_WRITERS", "IS_PLAIN_FUSED", "erf_gelu", "swish", "tanh_gelu"]
 
-_DOMAIN = "com.microsoft"
 _TANH = (2 / np.pi) ** 0.5
 _INT64 = ir.DataType.INT64
 _LAST = ir.AttrInt64("axis", -1)
@@ -172,8 +172,8 @@ _KNOWN: Mapping[str, tuple[Callable[[Chain], ir.Value], Callable[[ir.Node], bool
     "SkipLayerNormalization": (_skip_layer_normalization, _is_plain_skip),
     "SkipSimplifiedLayerNormalization": (_skip_rms_normalization, _is_plain_skip),
 }
-FUSED = frozenset(f"{_DOMAIN}::{op}" for op in _KNOWN)
+FUSED = frozenset(f"{MICROSOFT}::{op}" for op in _KNOWN)
 """The operators, with their domain."""
-FUSED_WRITERS = {f"{_DOMAIN}::{op}": write for op, (write, _) in _KNOWN.items()}
-IS_PLAIN_FUSED = {f"{_DOMAIN}::{op}": plain for op, (_, plain) in _KNOWN.items()}
+FUSED_WRITERS = {f"{MICROSOFT}::{op}": write for op, (write, _) in _KNOWN.items()}
+IS_PLAIN_FUSED = {f"{MICROSOFT}::{op}": plain for op, (_, plain) in _KNOWN.items()}
 """Those of which a node can be written."""

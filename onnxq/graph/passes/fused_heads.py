@@ -14,12 +14,12 @@ import onnx_ir as ir
 
 from onnxq.graph.passes.attention_chains import by_head, causal, count, present, rotated
 from onnxq.graph.passes.chain import Chain, input_of, is_read
+from onnxq.graph.passes.fused_masks import is_of_new_keys, is_plain_mask, same_size
 from onnxq.graph.values import constant_array, rename_output
 
 __all__ = [
     "attention",
     "is_plain_attention",
-    "is_plain_mask",
     "is_plain_multi_head",
     "is_plain_rotation",
     "multi_head_attention",
@@ -126,14 +126,14 @@ def is_plain_multi_head(node: ir.Node) -> bool:
         return False
     if node.attributes.get_int("unidirectional", 0) and not _as_long(query, key):
         return False  # how rows and columns are counted against each other is not said
-    return is_plain_mask(mask, query) and not (past[0] and _is_of_new_keys(mask, key))
+    return is_plain_mask(mask, query) and not (past[0] and is_of_new_keys(mask, key))
 
 
 def _as_long(query: ir.Value | None, key: ir.Value | None) -> bool:
     """Whether there are as many new keys as queries."""
     if query is None or key is None or query.shape is None or key.shape is None:
         return False
-    return _same(query.shape[-2], key.shape[-2])
+    return same_size(query.shape[-2], key.shape[-2])
 
 
 def multi_head_attention(chain: Chain) -> ir.Value:
@@ -272,39 +272,3 @@ def _columns(chain: Chain, given: _Heads, key: ir.Value) -> ir.Value:
 
 def _known(size: int | ir.SymbolicDim) -> int | None:
     return size if isinstance(size, int) else None
-
-
-def is_plain_mask(mask: ir.Value | None, x: ir.Value | None) -> bool:
-    """Whether a mask has a number for each key, or is the length of each sample.
-
-    Args:
-        mask: if any. Other ones of one axis have both ends, or the ends of all sequences in a row.
-        x: whose first axis is the batch.
-    """
-    if mask is None:
-        return True
-    if mask.shape is None or mask.dtype is not ir.DataType.INT32:
-        return False
-    batch = x.shape[0] if x is not None and x.shape is not None else None
-    return len(mask.shape) in (2, 3) or (len(mask.shape) == 1 and (_same(mask.shape[0], batch) or _is_count(mask)))
-
-
-def _same(size: int | ir.SymbolicDim, other: int | ir.SymbolicDim | None) -> bool:
-    """Whether two sizes are the same number or name: two that are unknown need not be equal."""
-    known = isinstance(size, int) or size.value not in (None, "")
-    return known and size == other
-
-
-def _is_of_new_keys(mask: ir.Value | None, key: ir.Value | None) -> bool:
-    """Whether a mask says nothing of the keys of before."""
-    if mask is None or key is None or mask.shape is None or key.shape is None or len(mask.shape) != 2:
-        return False
-    return _same(mask.shape[1], key.shape[1])
-
-
-def _is_count(mask: ir.Value) -> bool:
-    """Whether a mask of one axis counts the keys of each sample."""
-    node = mask.producer()
-    while node is not None and node.op_type == "Cast":
-        node = node.inputs[0].producer() if node.inputs[0] is not None else None
-    return node is not None and node.op_type in ("EmbedLayerNormalization", "ReduceSum")

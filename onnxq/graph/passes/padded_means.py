@@ -12,10 +12,10 @@ from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import SAME_NUMBERS, set_constant
 
-__all__ = ["counts_padding", "padded_means"]
+__all__ = ["padded_means"]
 
 
-def counts_padding(node: ir.Node) -> bool:
+def _counts_padding(node: ir.Node) -> bool:
     """Whether a node is an AveragePool with explicit padding, all of which its means count as zeros."""
     get = node.attributes
     if node.op_type != "AveragePool" or node.domain != "" or not get.get_int("count_include_pad", 0):
@@ -40,7 +40,7 @@ def padded_means(model: ir.Model, chosen: Callable[[ir.Node], bool]) -> list[Not
     count, namer = 0, Namer(model)
     for node in list(all_nodes(model)):
         graph, value = node.graph, node.inputs[0] if node.inputs else None
-        if value is None or not isinstance(graph, ir.Graph) or not counts_padding(node) or not chosen(node):
+        if value is None or not isinstance(graph, ir.Graph) or not _counts_padding(node) or not chosen(node):
             continue
         pads = node.attributes.get_ints("pads", ())
         half = len(pads) // 2

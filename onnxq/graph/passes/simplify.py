@@ -17,7 +17,8 @@ from onnxq.graph.files.load import load
 from onnxq.graph.files.save import save
 from onnxq.graph.note import Note
 from onnxq.graph.values import AnyArray
-from onnxq.ort.session import InputInfo, Session
+from onnxq.ort.inputs import InputInfo
+from onnxq.ort.session import Session
 
 __all__ = ["simplify"]
 

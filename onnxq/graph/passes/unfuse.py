@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.domains import MICROSOFT
 from onnxq.graph.layer import FLOATS, Refusal, check_finite, replace_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
@@ -18,7 +19,6 @@ from onnxq.graph.values import AnyArray, constant_array, replace_nodes, set_cons
 
 __all__ = ["unfuse"]
 
-_DOMAIN = "com.microsoft"
 _OPSET = 14
 """From here on ONNX has all of the functions; Clip has its bounds as inputs."""
 _OWN = ("activation", "activation_params", "activation_alpha", "activation_beta", "activation_gamma")
@@ -66,7 +66,7 @@ def unfuse(model: ir.Model) -> list[Note]:
     opset = model.opset_imports.get("", 0)
     for node in list(all_nodes(model)):
         op = node.op_type
-        if node.domain != _DOMAIN or op not in ("FusedConv", "FusedGemm", "FusedMatMul"):
+        if node.domain != MICROSOFT or op not in ("FusedConv", "FusedGemm", "FusedMatMul"):
             continue
         try:
             if op == "FusedMatMul":

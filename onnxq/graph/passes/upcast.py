@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.domains import MICROSOFT, STANDARD
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.shapes import infer_shapes
@@ -110,7 +111,7 @@ def _refusal(model: ir.Model) -> Note | None:
         if _inner(end.type) in HALVES and not isinstance(end.type, ir.TensorType):
             return Note("upcast", end.name or "", "refused: it goes in or out inside a sequence or an optional")
     for node in all_nodes(model):
-        if node.domain in ("", "ai.onnx.ml") or (node.domain == "com.microsoft" and node.op_type in GENERIC):
+        if node.domain in STANDARD or (node.domain == MICROSOFT and node.op_type in GENERIC):
             continue
         for value in (*node.inputs, *node.outputs):
             if value is not None and value.name and (_inner(value.type) in HALVES or value.type is None):

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
-from onnxq.render.qoperator.units import DOMAIN, NoQOperatorError, Unit, same_grid
+from onnxq.graph.domains import MICROSOFT
+from onnxq.render.qoperator.units import NoQOperatorError, Unit, same_grid
 from onnxq.rows import plain_average_pool
 
 __all__ = ["BUILDERS", "MOVES", "may_move"]
@@ -39,7 +40,7 @@ def may_move(node: ir.Node) -> bool:
 
 
 def _made(
-    unit: Unit, op: str, inputs: list[ir.Value | None], keep: tuple[str, ...] = (), domain: str = DOMAIN
+    unit: Unit, op: str, inputs: list[ir.Value | None], keep: tuple[str, ...] = (), domain: str = MICROSOFT
 ) -> ir.Node:
     attributes = [a for name, a in unit.node.attributes.items() if name in keep]
     made = ir.Node(domain, op, inputs, attributes, name=unit.node.name)

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.domains import OF_QUANTIZERS
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, remove_nodes, rename_output, set_constant
 from onnxq.render.qoperator.builders import MOVES
 
 __all__ = ["LAYOUTS", "Layout", "expand"]
-
-_DOMAINS = ("", "com.microsoft")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ class _Expander:
 
     def run(self) -> list[str]:
         for node in list(all_nodes(self.model)):
-            if node.domain not in _DOMAINS or node.graph is None:
+            if node.domain not in OF_QUANTIZERS or node.graph is None:
                 continue
             layout = LAYOUTS.get(node.op_type)
             if node.op_type == "QuantizeLinear" and _per_tensor(node.inputs[1]) and len(node.inputs) > 2:

@@ -7,6 +7,7 @@ from collections.abc import Collection
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.domains import MICROSOFT
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.traverse import all_nodes
@@ -22,7 +23,6 @@ from onnxq.graph.values import (
 from onnxq.render.limits import bounds
 from onnxq.render.qoperator.builders import BUILDERS, MOVES, may_move
 from onnxq.render.qoperator.units import (
-    DOMAIN,
     Grid,
     NoQOperatorError,
     Unit,
@@ -73,8 +73,8 @@ class _Rewriter:
                 self.kept[node.name or ""] = str(reason)
         self._join()
         remove_dead(self.model)
-        if any(node.domain == DOMAIN for node in all_nodes(self.model)):
-            self.model.opset_imports[DOMAIN] = 1
+        if any(node.domain == MICROSOFT for node in all_nodes(self.model)):
+            self.model.opset_imports[MICROSOFT] = 1
         return self.kept
 
     def _replace(self, node: ir.Node) -> None:

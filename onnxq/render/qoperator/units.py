@@ -10,11 +10,11 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.graph.domains import OF_QUANTIZERS
 from onnxq.graph.namer import Namer
 from onnxq.graph.values import constant_array, is_constant, only_reader, set_constant
 
 __all__ = [
-    "DOMAIN",
     "Grid",
     "NoQOperatorError",
     "Target",
@@ -25,8 +25,6 @@ __all__ = [
     "same_grid",
 ]
 
-DOMAIN = "com.microsoft"
-_DOMAINS = ("", DOMAIN)
 _BYTES = (ir.DataType.UINT8, ir.DataType.INT8)
 _INT32_LIMIT = 2.0**31 - 1
 
@@ -79,7 +77,7 @@ class Target:
 
 def _grid(node: ir.Node, integers: ir.Value | None) -> Grid | None:
     """The grid of a QuantizeLinear or DequantizeLinear with constant parameters."""
-    if node.domain not in _DOMAINS or len(node.inputs) < 3 or node.attributes.get_int("block_size", 0) > 0:
+    if node.domain not in OF_QUANTIZERS or len(node.inputs) < 3 or node.attributes.get_int("block_size", 0) > 0:
         return None
     scale, zero = node.inputs[1], node.inputs[2]
     if integers is None or scale is None or zero is None or not is_constant(scale) or not is_constant(zero):

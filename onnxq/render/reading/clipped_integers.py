@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.domains import OF_QUANTIZERS
 from onnxq.graph.evaluate import evaluate
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
@@ -18,17 +19,16 @@ from onnxq.graph.values import constant_array, is_constant, remove_nodes, set_co
 from onnxq.qparams import QParams
 from onnxq.spec import QuantSpec
 
-__all__ = ["NARROW", "bounded", "is_clip_of_integers", "store_clipped"]
+__all__ = ["bounded", "is_clip_of_integers", "store_clipped"]
 
-NARROW = "onnxq.bounds"
+_NARROW = "onnxq.bounds"
 """Key in the ``meta`` of stored integers that a Clip bounded: its two ends."""
 _INTEGERS = (ir.DataType.INT8, ir.DataType.UINT8)
-_DOMAINS = ("", "com.microsoft")
 
 
 def is_clip_of_integers(node: ir.Node) -> bool:
     """Whether a node bounds 8-bit integers that a DequantizeLinear alone reads, at both ends, by constants."""
-    data = node.inputs[0] if node.op_type == "Clip" and node.domain in _DOMAINS else None
+    data = node.inputs[0] if node.op_type == "Clip" and node.domain in OF_QUANTIZERS else None
     if data is None or data.dtype not in _INTEGERS or len(node.inputs) != 3:
         return False
     readers = {use.node.op_type for use in node.outputs[0].uses()}
@@ -47,7 +47,7 @@ def store_clipped(model: ir.Model, namer: Namer) -> None:
             continue
         data = node.inputs[0]
         maker = data.producer() if data is not None else None
-        quantizes = maker is not None and maker.op_type == "QuantizeLinear" and maker.domain in _DOMAINS
+        quantizes = maker is not None and maker.op_type == "QuantizeLinear" and maker.domain in OF_QUANTIZERS
         chain = [maker, node] if maker is not None and quantizes and all(map(is_constant, maker.inputs)) else [node]
         if data is None or (len(chain) == 1 and not is_constant(data)):
             continue
@@ -58,7 +58,7 @@ def store_clipped(model: ir.Model, namer: Namer) -> None:
         first = chain[0].inputs[0]
         stored = set_constant(node.graph, namer, (first.name if first is not None else None) or "weight", known[output])
         low, high = (np.asarray(constant_array(value)).reshape(()) for value in node.inputs[1:])
-        stored.meta[NARROW] = (int(low), int(high))
+        stored.meta[_NARROW] = (int(low), int(high))
         for use in list(output.uses()):
             use.node.replace_input_with(use.idx, stored)
         remove_nodes([node])
@@ -66,7 +66,7 @@ def store_clipped(model: ir.Model, namer: Namer) -> None:
 
 def bounded(qparams: QParams, stored: ir.Value) -> QParams:
     """The numbers of stored integers, on the narrowest grid that holds what a Clip let through."""
-    ends = stored.meta.get(NARROW)
+    ends = stored.meta.get(_NARROW)
     if ends is None:
         return qparams
     spec, (low, high) = qparams.spec, ends

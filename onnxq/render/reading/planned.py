@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from importlib import metadata
 
 import onnx_ir as ir
 
@@ -57,7 +56,7 @@ def planned(
     numbers = found(plan)
     result = model.clone()
     fit_biases(result, plan, numbers)
-    return Quantized(result, plan, numbers, backend, version=metadata.version("onnxq"))
+    return Quantized(result, plan, numbers, backend)
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:

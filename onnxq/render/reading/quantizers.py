@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.errors import BackendError
+from onnxq.graph.domains import OF_QUANTIZERS
 from onnxq.graph.values import constant_array, is_constant
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.render import openvino_fake_quantize as openvino
@@ -25,7 +26,6 @@ from onnxq.spec import PerChannel
 
 __all__ = ["QuantizedTensor", "quantizers"]
 
-_DOMAINS = ("", "com.microsoft")
 _STORED = (ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.INT16)
 
 
@@ -104,15 +104,10 @@ def quantizers(model: ir.Model) -> Iterator[QuantizedTensor]:
         if node.domain in (fake_quantize.DOMAIN, openvino.DOMAIN):
             if node.op_type in (fake_quantize.NAME, nnie_quantize.NAME):
                 yield replace(_function(node, source), output=node.outputs[0].is_graph_output())
-        elif node.domain not in _DOMAINS:
+        elif node.domain not in OF_QUANTIZERS:
             continue
         elif node.op_type == "QuantizeLinear":
-            behind = [use.node for use in node.outputs[0].uses()]
-            reads = [u.node for d in behind if d.op_type == "DequantizeLinear" for u in d.outputs[0].uses()]
-            others = [d for d in behind if d.op_type != "DequantizeLinear"]
-            given = [node.outputs[0], *(d.outputs[0] for d in behind if d.op_type == "DequantizeLinear")]
-            found = _quantizer(node, source, "weight" if is_constant(source) else "activation", [*reads, *others])
-            yield replace(found, output=any(value.is_graph_output() for value in given))
+            yield _pair(node, source)
         elif (stored := _stored(node)) is not None:
             found = _quantizer(node, stored, "weight", [use.node for use in node.outputs[0].uses()])
             yield replace(found, output=node.outputs[0].is_graph_output())
@@ -125,6 +120,16 @@ def quantizers(model: ir.Model) -> Iterator[QuantizedTensor]:
                 scale, zero = layout.parameters()[1]
                 axis = layout.weight_axis(node) % max(len(weight.shape or ()), 1)
                 yield _quantizer(node, weight, "weight", [node], read=place, scale=scale, zero=zero, axis=axis)
+
+
+def _pair(node: ir.Node, source: ir.Value) -> QuantizedTensor:
+    """What a QuantizeLinear says; a DequantizeLinear behind it is no reader, what reads that one is."""
+    behind = [use.node for use in node.outputs[0].uses()]
+    back = [reader.outputs[0] for reader in behind if reader.op_type == "DequantizeLinear"]
+    others = [reader for reader in behind if reader.op_type != "DequantizeLinear"]
+    readers = [*(use.node for value in back for use in value.uses()), *others]
+    found = _quantizer(node, source, "weight" if is_constant(source) else "activation", readers)
+    return replace(found, output=any(value.is_graph_output() for value in (node.outputs[0], *back)))
 
 
 def _function(node: ir.Node, source: ir.Value) -> QuantizedTensor:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from onnxq.backend import Backend
 from onnxq.errors import ModelError
+from onnxq.graph.domains import OF_QUANTIZERS
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.halves import widen_halves
 from onnxq.graph.passes.prune import KEPT, remove_dead
@@ -52,7 +52,6 @@ from onnxq.spec import Scheme
 
 __all__ = ["read"]
 
-_DOMAINS = ("", "com.microsoft")
 _QUANTIZERS = ("QuantizeLinear", fake_quantize.NAME, nnie_quantize.NAME)
 
 
@@ -93,14 +92,29 @@ class _Reader:
     def run(self) -> Quantized:
         store_clipped(self.model, self.namer)
         self.notes += expand(self.model)
+        self._take_quantizers()
+        remove_dead(self.model)
+        self._forget_dead()
+        sites, numbers = self._sites()
+        return Quantized(
+            model=self.model,
+            plan=sort_nodes(self.model, self.backend, Plan(self.backend.name, sites, {})),
+            qparams=numbers,
+            backend=self.backend,
+            notes=tuple(self.notes),
+            format=self.format,
+        )
+
+    def _take_quantizers(self) -> None:
+        """Take every quantizer out of the model, and keep what it says."""
         for node in list(all_nodes(self.model)):
             if node.graph is None:
                 continue
-            if node.op_type == "QuantizeLinear" and node.domain in _DOMAINS:
+            if node.op_type == "QuantizeLinear" and node.domain in OF_QUANTIZERS:
                 self._pair(node)
-            elif node.op_type == "DequantizeLinear" and node.domain in _DOMAINS:
+            elif node.op_type == "DequantizeLinear" and node.domain in OF_QUANTIZERS:
                 self._stored(unpack_early(node, self.namer) or node)
-            elif node.op_type == "Mul" and node.domain in _DOMAINS:
+            elif node.op_type == "Mul" and node.domain in OF_QUANTIZERS:
                 self._unpacked(scale_early(node, self.namer) or node)
             elif (node.domain, node.op_type) == (fake_quantize.DOMAIN, fake_quantize.NAME):
                 self._fake(node)
@@ -108,7 +122,9 @@ class _Reader:
                     self.format = "fake-quantize"
             elif (node.domain, node.op_type) == (fake_quantize.DOMAIN, nnie_quantize.NAME):
                 self._logarithmic(node)
-        remove_dead(self.model)
+
+    def _forget_dead(self) -> None:
+        """Leave out what nothing in the model reads or defines any more."""
         for found in self.found:
             found.readers = [(node, index) for node, index in found.readers if node.graph is not None]
             found.alone &= len(self.taken.get(found.value, ())) == 1
@@ -118,21 +134,13 @@ class _Reader:
             for name in (fake_quantize.NAME, nnie_quantize.NAME):
                 self.model.functions.pop((fake_quantize.DOMAIN, name, ""), None)
             self.model.opset_imports.pop(fake_quantize.DOMAIN, None)
-        sites, numbers = self._sites()
-        return Quantized(
-            model=self.model,
-            plan=sort_nodes(self.model, self.backend, Plan(self.backend.name, sites, {})),
-            qparams=numbers,
-            backend=self.backend,
-            notes=tuple(self.notes),
-            format=self.format,
-            version=metadata.version("onnxq"),
-        )
 
     def _pair(self, q: ir.Node) -> None:
         value = q.inputs[0]
         readers = [use.node for use in q.outputs[0].uses()]
-        same = all(r.op_type == "DequantizeLinear" and same_parameters(q, r) and r.domain in _DOMAINS for r in readers)
+        same = all(
+            r.op_type == "DequantizeLinear" and same_parameters(q, r) and r.domain in OF_QUANTIZERS for r in readers
+        )
         if value is None or not readers or not same or q.outputs[0].is_graph_output():
             self.notes.append(f"read: '{q.name}' is not followed by its DequantizeLinear alone: left as it is")
             return

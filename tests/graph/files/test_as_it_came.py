@@ -17,6 +17,7 @@ from onnxq.graph.files.load import load
 from onnxq.ort.session import Session
 from onnxq.prepare import Prepared
 from tests.models import build, f32, feeds_for, normal
+from tests.watched import opened_to_check
 
 
 @pytest.fixture
@@ -51,14 +52,7 @@ def test_a_large_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return parse(file, **how)
 
     monkeypatch.setattr(onnx, "load", counted)
-    opened: list[list[str]] = []
-
-    class Told(Session):
-        def __init__(self, model: Any, **how: Any) -> None:
-            super().__init__(model, **how)
-            opened.append([node.op_type for node in model.graph])
-
-    monkeypatch.setattr("onnxq.measuring.final_check.Session", Told)
+    opened = opened_to_check(monkeypatch)
     made = onnxq.quantize(path, feeds_for(model), options=Options(effort="fast"))
     assert made.verification is not None and made.verification.speedup is not None
     assert read == [path]

@@ -77,18 +77,13 @@ def test_float_weight_behind_a_pair_as_training_tools_write_it() -> None:
 
 
 def test_a_model_of_onnxruntimes_quantizer(tmp_path: Path) -> None:
-    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+    from onnxruntime.quantization import QuantType, quantize_static
 
-    class Reader(CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.rest = iter(images(1, 16, 8, 8))
-
-        def get_next(self) -> object:
-            return next(self.rest, None)
+    from tests.reader import Reader
 
     source, path = tmp_path / "f.onnx", tmp_path / "q.onnx"
     onnx.save(conv_relu(), source)
-    quantize_static(source, path, Reader(), per_channel=True, weight_type=QuantType.QInt8)
+    quantize_static(source, path, Reader(images(1, 16, 8, 8)), per_channel=True, weight_type=QuantType.QInt8)
     back = onnxq.read(path)
     assert sum(s.role == "weight" for s in back.plan.sites) == 2
     assert not [n for n in back.model.graph.all_nodes() if n.op_type == "DequantizeLinear"]
