@@ -186,8 +186,8 @@ def observe(
         passing: the statistics are used with this model alone, and then dropped: they do not say of which they are.
     """
     feeds = open_data(data, inputs_of(prepared.model), image=image, samples=options.samples)
-    large = prepared.model.graph.num_nodes() >= _MANY
-    with (reporter if large else Silent()).phase("plan", total=len(backends()), unit="targets") as advance:
+    shown = reporter if prepared.model.graph.num_nodes() >= _MANY else Silent()
+    with shown.phase("find tensors to observe", total=len(backends()), unit="targets") as advance:
         tensors = observable(prepared.calibrated, options, asked, prepared.base, advance)
     with reporter.phase("calibrate", total=feeds.length) as advance:
         made = collect(

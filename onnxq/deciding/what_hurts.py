@@ -140,7 +140,8 @@ def to_rescue(decider: Decider, quantized: Quantized, judges: Collection[str]) -
         record = by_node[name]
         alone = "quantized alone" if len(record.nodes) == 1 else "quantized alone with the layers around it,"
         left = sqnr_of(record.noise)
-        reasons[name] = f"{alone} it leaves {left:.0f} dB at the outputs"
+        enough = ", too little beside what others lose" if left > TARGET else ""
+        reasons[name] = f"{alone} it leaves {left:.0f} dB at the outputs{enough}"
     return reasons
 
 
