@@ -13,7 +13,6 @@ from onnxq.algorithm import FloatDraft
 from onnxq.algorithm_choice import Choice, chosen, run
 from onnxq.backend import Backend, Format
 from onnxq.best import improve
-from onnxq.calibration.roles import samples_to_verify
 from onnxq.calibration.statistics import Statistics
 from onnxq.console.progress import Reporter
 from onnxq.deciding.decide import decide
@@ -21,11 +20,9 @@ from onnxq.deciding.decider import Decider
 from onnxq.deciding.mend import mend
 from onnxq.deciding.sure_classes import told_by_classes
 from onnxq.deciding.turned import turned
-from onnxq.effort import algorithms_of, improves, learns, turns
+from onnxq.effort import algorithms_of, improves, turns
 from onnxq.errors import OptionError
-from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.values import filled_values
-from onnxq.measuring.final_check import final_check
 from onnxq.measuring.picked import compared_by, said_of, with_outputs, without_outputs
 from onnxq.measuring.rewrite_cost import rewrite_cost
 from onnxq.measuring.verification import Verification
@@ -40,6 +37,7 @@ from onnxq.planning.planner import make_plan
 from onnxq.prepare import Fitted, Prepared, backend_named, needed_opset
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE
+from onnxq.result_check import ResultCheck
 from onnxq.spec import WIDE
 
 __all__ = ["Job"]
@@ -89,7 +87,7 @@ class Job:
         shown, judging = with_outputs(fitted.model, statistics, by)
         made = self._made(prepared, fitted._replace(model=shown), judging, reporter, until, by.outputs)
         result = without_outputs(made, {value.name or "" for value in fitted.model.graph.outputs})
-        checked = _verified(result, prepared, statistics, self.options, reporter)
+        checked = ResultCheck(prepared, statistics, self.options, reporter).full(result)
         assert made.verification is not None
         compared = replace(
             made.verification,
@@ -117,8 +115,7 @@ class Job:
             draft.model, self.target, options, draft.statistics, self.choices, version, draft.keep_float, reporter
         )
 
-        def verify(result: Quantized) -> Verification:
-            return _verified(result, prepared, draft.statistics, options, reporter, picked)
+        checks = ResultCheck(prepared, draft.statistics, options, reporter, picked)
 
         def raised(model: ir.Model) -> ir.Model | None:
             opset = _opset_of_wide_weights(self.target, options)
@@ -126,8 +123,8 @@ class Job:
 
         def mended(result: Quantized, decider: Decider) -> tuple[Quantized, Verification]:
             if not self._mends(options):
-                return result, verify(result)
-            return mend(decider, result, verify(result), verify, raised, reporter)
+                return result, checks.look(result)
+            return mend(decider, result, checks.look(result), checks.look, raised, reporter)
 
         first = decide(decider, raised if self._mends(options) else None)
         other = turned(first, decider, draft) if turns(options) else None
@@ -140,9 +137,11 @@ class Job:
             else:  # in which turning would have helped integers
                 quantized, verification = mended(first, decider)
         if improves(options) and draft.statistics.kept:
+            checks.forget()
             quantized, tried = improve(quantized, decider, reporter, until)
             decider.notes += [note for note in tried if note not in decider.notes]
-            verification = verify(quantized)
+            verification = checks.look(quantized)
+        verification = checks.complete(quantized, verification)
         sure: tuple[str, ...] = ()
         if self._mends(options):
             verification, sure = told_by_classes(decider, quantized, verification)
@@ -230,28 +229,3 @@ def _opset_of_wide_weights(target: Backend, options: Options) -> int | None:
         return needed_opset(target, wide)
     except OptionError:
         return None
-
-
-def _verified(
-    quantized: Quantized,
-    prepared: Prepared,
-    statistics: Statistics,
-    options: Options,
-    reporter: Reporter,
-    picked: Collection[str] = (),
-) -> Verification:
-    with reporter.phase("check", total=1, unit="models") as advance:
-        result = quantized.simulated() if quantized.is_simulated else quantized.rendered()
-        forget_shapes(result)
-        checked = final_check(
-            prepared.model,
-            result,
-            samples_to_verify(statistics.kept, learns(options), quantized.backend.at_home),
-            float_bytes=prepared.bytes,
-            given=prepared.given,
-            **options.session,
-            at_home=quantized.backend.at_home,
-            picked=picked,
-        )
-        advance(1)
-    return checked
