@@ -8,7 +8,7 @@ import pytest
 
 import onnxq
 from onnxq import Options
-from onnxq.errors import VerificationError
+from onnxq.errors import ExecutionError, VerificationError
 from onnxq.measuring import final_check
 from onnxq.ort.session import Session
 from onnxq.result_check import ResultCheck
@@ -69,7 +69,7 @@ def test_a_result_that_runs_only_with_optimizations_is_refused(monkeypatch: pyte
     class Fails(Session):
         def __init__(self, *args: Any, **how: Any) -> None:
             if not how.get("optimize", True):
-                raise final_check.ExecutionError("no kernel", where="node 'first'")
+                raise ExecutionError("no kernel", where="node 'first'")
             super().__init__(*args, **how)
 
     monkeypatch.setattr(final_check, "Session", Fails)

@@ -168,7 +168,12 @@ def test_the_size_of_a_tensor_is_known_without_writing_its_numbers(size: int, mo
     for tensor in (usual, other, outside):
         assert proto_size(tensor, array.nbytes) == len(tensor.SerializeToString())
     shells: list[int] = []
-    monkeypatch.setattr("onnxq.graph.files.save._digits", lambda number: shells.append(number) or 1)
+
+    def counted(number: int) -> int:
+        shells.append(number)
+        return 1
+
+    monkeypatch.setattr("onnxq.graph.files.save._digits", counted)
     proto_size(usual, 10**9)
     assert shells == [10**9], "counted, not written"
 
