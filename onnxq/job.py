@@ -115,7 +115,8 @@ class Job:
             draft.model, self.target, options, draft.statistics, self.choices, version, draft.keep_float, reporter
         )
 
-        checks = ResultCheck(prepared, draft.statistics, options, reporter, picked)
+        mends = self._mends(options)
+        checks = ResultCheck(prepared, draft.statistics, options, reporter, picked, searched=mends)
 
         def raised(model: ir.Model) -> ir.Model | None:
             opset = _opset_of_wide_weights(self.target, options)

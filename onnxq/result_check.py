@@ -13,6 +13,7 @@ from typing import Any
 from onnxq.calibration.roles import samples_to_verify
 from onnxq.calibration.statistics import Statistics
 from onnxq.console.progress import Reporter
+from onnxq.deciding.relief import FINE
 from onnxq.effort import learns
 from onnxq.graph.shapes import forget_shapes
 from onnxq.measuring.final_check import FirstLook, first_look
@@ -33,6 +34,7 @@ class ResultCheck:
         options: what the user asked for.
         reporter: shows progress.
         picked: outputs that are not compared, see :mod:`onnxq.graph.picking`.
+        searched: poor results are searched for better ones, which takes memory: none stays loaded meanwhile.
     """
 
     def __init__(
@@ -42,9 +44,11 @@ class ResultCheck:
         options: Options,
         reporter: Reporter,
         picked: Collection[str] = (),
+        *,
+        searched: bool = False,
     ) -> None:
         self._prepared, self._statistics, self._options = prepared, statistics, options
-        self._reporter, self._picked = reporter, picked
+        self._reporter, self._picked, self._searched = reporter, picked, searched
         self._last: tuple[Quantized, FirstLook] | None = None
 
     def look(self, quantized: Quantized) -> Verification:
@@ -55,9 +59,12 @@ class ResultCheck:
         """
         self.forget()
         with self._reporter.phase("check", total=1, unit="models") as advance:
-            self._last = quantized, self._looked(quantized)
+            seen = self._looked(quantized)
             advance(1)
-        return self._last[1].verification
+        worst = seen.verification.worst
+        if not self._searched or worst is None or worst[1].sqnr >= FINE:
+            self._last = quantized, seen
+        return seen.verification
 
     def complete(self, quantized: Quantized, verification: Verification) -> Verification:
         """What :meth:`look` gave for a result, with all that the full check tells besides.

@@ -43,9 +43,15 @@ def test_the_speed_of_a_mended_result_alone_is_measured(monkeypatch: pytest.Monk
     assert "first" not in result.plan.quantized and worst(result) > 18
     looks = asked.count("look")
     assert looks > 1 and asked == ["look"] * looks + ["complete"]
-    assert opened == [True] * looks + [False, True], "each result once, then the last without optimizations, and float"
+    assert opened == [True] * looks + [True, False, True], "then the last anew, it without optimizations, and float"
     checked = result.verification
     assert checked is not None and checked.speedup and checked.float_seconds and checked.plain_sqnr is not None
+
+
+def test_a_result_that_nothing_is_searched_for_stays_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, opened = counted(monkeypatch)
+    onnxq.quantize(ruined(), DATA, options=Options(effort="fast"))
+    assert opened == [True, False, True]
 
 
 def test_a_result_that_was_not_looked_at_last_is_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
