@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,7 +13,6 @@ from onnxq.algorithm import FloatDraft
 from onnxq.algorithm_choice import Choice, chosen, run
 from onnxq.backend import Backend, Format
 from onnxq.best import improve
-from onnxq.calibration.roles import samples_to_verify
 from onnxq.calibration.statistics import Statistics
 from onnxq.console.progress import Reporter
 from onnxq.deciding.decide import decide
@@ -21,11 +20,9 @@ from onnxq.deciding.decider import Decider
 from onnxq.deciding.mend import mend
 from onnxq.deciding.sure_classes import told_by_classes
 from onnxq.deciding.turned import turned
-from onnxq.effort import algorithms_of, improves, learns, turns
+from onnxq.effort import algorithms_of, improves, turns
 from onnxq.errors import OptionError
-from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.values import filled_values
-from onnxq.measuring.final_check import final_check
 from onnxq.measuring.picked import compared_by, said_of, with_outputs, without_outputs
 from onnxq.measuring.rewrite_cost import rewrite_cost
 from onnxq.measuring.verification import Verification
@@ -40,6 +37,7 @@ from onnxq.planning.planner import make_plan
 from onnxq.prepare import Fitted, Prepared, backend_named, needed_opset
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE
+from onnxq.result_check import ResultCheck
 from onnxq.spec import WIDE
 
 __all__ = ["Job"]
@@ -98,7 +96,7 @@ class Job:
         shown, judging = with_outputs(fitted.model, statistics, by)
         made = self._made(prepared, fitted._replace(model=shown), judging, reporter, until, by.outputs)
         result = without_outputs(made, {value.name or "" for value in fitted.model.graph.outputs})
-        checked = _verified(result, prepared, statistics, self.options, reporter)
+        checked = ResultCheck(prepared, statistics, self.options, reporter).full(result)
         assert made.verification is not None
         compared = replace(
             made.verification,
@@ -120,17 +118,17 @@ class Job:
     ) -> Quantized:
         """What :meth:`run` gives, of a model whose outputs are compared, but for those that are ``picked``."""
         draft = self._drafted(prepared, fitted, statistics, reporter)
-
-        def verify(result: Quantized) -> Verification:
-            return _verified(result, prepared, draft.statistics, draft.options, reporter, picked)
-
-        found = self._decided(prepared, draft, reporter, verify)
+        mends = self._mends(draft.options)
+        checks = ResultCheck(prepared, draft.statistics, draft.options, reporter, picked, searched=mends)
+        found = self._decided(prepared, draft, reporter, checks)
         if improves(draft.options) and draft.statistics.kept:
+            checks.forget()
             better, tried = improve(found.quantized, found.decider, until)
             found.decider.notes += [note for note in tried if note not in found.decider.notes]
-            found = found._replace(quantized=better, verification=verify(better))
+            found = found._replace(quantized=better, verification=checks.look(better))
+        found = found._replace(verification=checks.complete(found.quantized, found.verification))
         sure: tuple[str, ...] = ()
-        if self._mends(draft.options):
+        if mends:
             checked, sure = told_by_classes(found.decider, found.quantized, found.verification)
             found = found._replace(verification=checked)
         rewritten = fitted.model is not prepared.model
@@ -143,9 +141,7 @@ class Job:
             hints=(*sure, *_hints(found)),
         )
 
-    def _decided(
-        self, prepared: Prepared, draft: FloatDraft, reporter: Reporter, verify: Callable[[Quantized], Verification]
-    ) -> _Found:
+    def _decided(self, prepared: Prepared, draft: FloatDraft, reporter: Reporter, checks: ResultCheck) -> _Found:
         """The result of a draft, or of the draft with its channels turned where that is better; mended where poor."""
         options = draft.options
         mends = self._mends(options)
@@ -156,9 +152,9 @@ class Job:
             return prepared.raised(model, opset)[0] if opset is not None else None
 
         def mended(result: Quantized, decider: Decider, draft: FloatDraft) -> _Found:
-            checked = verify(result)
+            checked = checks.look(result)
             if mends:
-                result, checked = mend(decider, result, checked, verify, raised)
+                result, checked = mend(decider, result, checked, checks.look, raised)
             return _Found(result, checked, decider, draft)
 
         first = decide(decider, raised if mends else None)
@@ -233,28 +229,3 @@ def _opset_of_wide_weights(target: Backend, options: Options) -> int | None:
         return needed_opset(target, wide)
     except OptionError:
         return None
-
-
-def _verified(
-    quantized: Quantized,
-    prepared: Prepared,
-    statistics: Statistics,
-    options: Options,
-    reporter: Reporter,
-    picked: Collection[str] = (),
-) -> Verification:
-    with reporter.phase("check", total=1, unit="models") as advance:
-        result = quantized.simulated() if quantized.is_simulated else quantized.rendered()
-        forget_shapes(result)
-        checked = final_check(
-            prepared.model,
-            result,
-            samples_to_verify(statistics.kept, learns(options), quantized.backend.at_home),
-            float_bytes=prepared.bytes,
-            given=prepared.given,
-            **options.session,
-            at_home=quantized.backend.at_home,
-            picked=picked,
-        )
-        advance(1)
-    return checked

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxq.graph.domains import STANDARD
 from onnxq.graph.note import Note
 from onnxq.graph.passes.exact_pools import exact_pools
-from onnxq.graph.skeleton import skeleton
+from onnxq.graph.skeleton import big_constants, skeleton
 from onnxq.graph.traverse import all_graphs, all_nodes
 
 __all__ = ["forget_shapes", "infer_shapes", "inputs_of_unknown_size", "shapes_of_one", "sizes_at"]
@@ -39,8 +39,11 @@ def infer_shapes(model: ir.Model) -> list[Note]:
         if node.op_type == "STFT" and node.domain in STANDARD and "onesided" not in node.attributes:
             node.attributes["onesided"] = ir.AttrInt64("onesided", 1)  # onnx's inference (1.23) takes 0 for the default
     notes: list[Note] = []
+    big = big_constants(model)
+    for node, tensor in big.items():
+        node.outputs[0].type, node.outputs[0].shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
     while True:
-        proto, _ = skeleton(model)
+        proto, _ = skeleton(model, big)
         _forget(proto.graph)
         try:
             inferred = infer(proto)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import onnx
 import onnx_ir as ir
 
-__all__ = ["SMALL", "adopt", "serialized", "skeleton"]
+__all__ = ["SMALL", "adopt", "big_constants", "serialized", "skeleton"]
 
 SMALL = 1024
 """Tensors of at most this many bytes stay in the skeleton: shapes, axes, scales that shape inference looks at."""
 
 
-def skeleton(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.Value]]:
+def skeleton(
+    model: ir.Model, without: Mapping[ir.Node, ir.TensorProtocol] = MappingProxyType({})
+) -> tuple[onnx.ModelProto, dict[str, ir.Value]]:
     """Serializes a model with its bigger top-level initializers turned into graph inputs.
 
     Args:
         model: left as it is.
+        without: nodes that are turned into graph inputs, too, and what they give: see :func:`big_constants`.
 
     Returns:
         The protobuf, and the initializers left out, by name.
@@ -37,22 +41,45 @@ def skeleton(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.Value]]:
                 extra.append(stand_in)
         else:
             small.append(value)
-    return serialized(model, [*graph.inputs, *extra], small), big
+    for node, tensor in without.items():
+        shape = ir.Shape(tensor.shape.numpy())
+        extra.append(ir.Value(name=node.outputs[0].name, type=ir.TensorType(tensor.dtype), shape=shape))
+    nodes = [node for node in graph if node not in without] if without else None
+    return serialized(model, [*graph.inputs, *extra], small, nodes), big
 
 
-def serialized(model: ir.Model, inputs: Sequence[ir.Value], initializers: Sequence[ir.Value]) -> onnx.ModelProto:
+def big_constants(model: ir.Model) -> dict[ir.Node, ir.TensorProtocol]:
+    """The Constant nodes of the main graph with big tensors, as an exporter may write weights; none for an output."""
+    found = {}
+    for node in model.graph:
+        value = node.attributes.get("value") if node.op_type == "Constant" and node.domain == "" else None
+        if value is None or value.is_ref() or value.type is not ir.AttributeType.TENSOR:
+            continue
+        tensor = value.as_tensor()
+        if tensor.dtype is not ir.DataType.STRING and tensor.nbytes > SMALL and not node.outputs[0].is_graph_output():
+            found[node] = tensor
+    return found
+
+
+def serialized(
+    model: ir.Model,
+    inputs: Sequence[ir.Value],
+    initializers: Sequence[ir.Value],
+    nodes: Sequence[ir.Node] | None = None,
+) -> onnx.ModelProto:
     """A model as a protobuf, with other graph inputs and top-level initializers than its own.
 
     Args:
         model: left as it is.
         inputs: graph inputs.
         initializers: of the main graph; values of other models may stand for the model's own, by name.
+        nodes: of the main graph; None: all of them.
     """
     graph = model.graph
     view = ir.GraphView(
         inputs,
         graph.outputs,
-        nodes=graph,
+        nodes=graph if nodes is None else nodes,
         initializers=initializers,
         doc_string=graph.doc_string,
         opset_imports=dict(graph.opset_imports),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,13 +22,13 @@ from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.chosen_rows import Rows, chosen_rows, matched
 from onnxq.measuring.joined import JoinedMeter, hidden, partitions
 from onnxq.measuring.metrics import ErrorMeter, Errors
-from onnxq.measuring.timing import clock_of, glance
+from onnxq.measuring.timing import Clock, clock_of, glance
 from onnxq.measuring.verification import Verification
 from onnxq.memory import trim
 from onnxq.ort.messages import node_in
 from onnxq.ort.session import Session
 
-__all__ = ["failed", "final_check"]
+__all__ = ["FirstLook", "failed", "final_check", "first_look"]
 
 _POOR = 12.0
 """dB: a median sample below this is worth a warning where the total hides it."""
@@ -64,34 +64,103 @@ def final_check(
     Raises:
         VerificationError: the result is not a valid model, or onnxruntime cannot load or run it.
     """
+    return first_look(
+        reference,
+        result,
+        kept,
+        float_bytes=float_bytes,
+        given=given,
+        providers=providers,
+        custom_op_library=custom_op_library,
+        at_home=at_home,
+        picked=picked,
+    ).completed()
+
+
+def first_look(
+    reference: ir.Model,
+    result: ir.Model,
+    kept: Sequence[KeptSample],
+    *,
+    float_bytes: int,
+    given: ModelSource | None = None,
+    providers: Sequence[str] | None = None,
+    custom_op_library: str | None = None,
+    at_home: bool = True,
+    picked: Collection[str] = (),
+) -> FirstLook:
+    """The part of :func:`final_check` that tells how far a result is from float, with the same arguments.
+
+    Raises:
+        VerificationError: the result is not a valid model, or onnxruntime cannot load or run it.
+    """
     opened = partial(Session, providers=providers, custom_op_library=custom_op_library)
     try:
         check(result)
         optimized = opened(result, optimize=at_home, threads=1)
-        rows = chosen_rows(reference)
-        compared = _compared(reference, optimized, kept, rows)
-        plain_sqnr = _worst_sqnr(opened(result, optimize=False), kept[:1], compared.first, rows) if at_home else None
+        compared = _compared(reference, optimized, kept, chosen_rows(reference))
     except (ExecutionError, ModelError) as error:
         raise failed(error, reference) from error
-    float_seconds = result_seconds = None
-    if kept and at_home:
-        trim()  # the weights that are gone make room for those of the float model
-        # its optimizations may break the float model, and its file may be gone: there is no speed to compare with
-        with suppress(ExecutionError, ModelError):
-            base = opened(reference if given is None else load(given, again=True), threads=1)
-            float_seconds, result_seconds = glance(base, optimized, typical(kept).feeds, clock_of(providers))
     made = [v.name or "" for v in result.graph.outputs if v.name not in picked]
-    return Verification(
+    verification = Verification(
         outputs=compared.outputs,
-        plain_sqnr=plain_sqnr,
         samples=len(kept),
         float_bytes=float_bytes,
         quantized_bytes=file_size(result),
-        speedup=float_seconds / result_seconds if float_seconds and result_seconds else None,
-        float_seconds=float_seconds,
         warnings=tuple(_warnings(compared.outputs, made if kept else ())),
         branches=compared.hidden_branches(),
     )
+    clock = clock_of(providers)
+    return FirstLook(verification, reference, result, kept, given, opened, optimized, compared.first, at_home, clock)
+
+
+@dataclass(frozen=True, eq=False)
+class FirstLook:
+    """A result that is valid and runs, loaded still, so that the rest of its check need not load it again.
+
+    Attributes:
+        verification: how far it is from float; neither its speed, nor whether graph optimizations change it.
+    """
+
+    verification: Verification
+    _reference: ir.Model
+    _result: ir.Model
+    _kept: Sequence[KeptSample]
+    _given: ModelSource | None
+    _opened: Callable[..., Session]
+    _optimized: Session
+    _first: Mapping[str, NDArray[Any]]
+    _at_home: bool
+    _clock: Clock
+
+    def completed(self) -> Verification:
+        """The verification with what takes as long again and decides nothing: only results that are taken need it.
+
+        Raises:
+            VerificationError: onnxruntime cannot load or run the result without graph optimizations.
+        """
+        if not self._at_home:
+            return self.verification
+        try:
+            plain = self._opened(self._result, optimize=False)
+            plain_sqnr = _worst_sqnr(plain, self._kept[:1], self._first, chosen_rows(self._reference))
+        except (ExecutionError, ModelError) as error:
+            raise failed(error, self._reference) from error
+        del plain
+        times = self._times() if self._kept else None
+        speedup = times[0] / times[1] if times and all(times) else None
+        seconds = times[0] if times else None
+        return replace(self.verification, plain_sqnr=plain_sqnr, speedup=speedup, float_seconds=seconds)
+
+    def _times(self) -> tuple[float, float] | None:
+        """Seconds of a run of the float model and of the result; None where the former does not run."""
+        trim()  # the weights that are gone make room for those of the float model
+        # its optimizations may break the float model, and its file may be gone: there is no speed to compare with
+        with suppress(ExecutionError, ModelError):
+            given = self._reference if self._given is None else load(self._given, again=True)
+            base = self._opened(given, threads=1)
+            return glance(base, self._optimized, typical(self._kept).feeds, self._clock)
+        return None
 
 
 @dataclass(frozen=True)

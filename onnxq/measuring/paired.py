@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from onnxq.calibration.share_out import share_out
 from onnxq.calibration.taps import tap
+from onnxq.graph.files.save import serialized_size
 from onnxq.ort.session import Session, open_anyhow
 
 __all__ = ["Pair", "PairedTensors", "paired_tensors"]
@@ -19,7 +20,8 @@ Pair = tuple[str, str]
 Array = NDArray[Any]
 
 _BUDGET = 256 << 20
-"""Bytes of the tensors of a group for one sample, in each model."""
+"""Bytes of the tensors of a group for one sample, in each model; of large models as many as of their weights, which
+another group would hold once more."""
 
 
 class PairedTensors(NamedTuple):
@@ -76,7 +78,7 @@ def paired_tensors(
         ExecutionError: onnxruntime cannot load a model.
     """
     known = {pair: sizes.get(pair[0], 0) for pair in pairs}
-    for group in share_out(list(known), known, _BUDGET):
+    for group in share_out(list(known), known, max(_BUDGET, serialized_size(first))):
         one = tap(first, [a for a, _ in group], keep_outputs=False)
         other = tap(second, [b for _, b in group], keep_outputs=False)
         shown = {

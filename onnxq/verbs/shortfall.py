@@ -21,7 +21,10 @@ from onnxq.rewritten import Rewritten
 
 __all__ = ["fields", "shortfall", "shortfall_of_whole"]
 
-_SAMPLES = 4
+_SAMPLES, _OF_LARGE = 4, 2
+_LARGE = 128 << 20
+"""Bytes of a float model from which on fewer samples are looked at: with all tensors shown a run takes several times as
+long, and four took as long as calibration with sixteen."""
 _NAMED = 5
 """Suspects at most."""
 _OTHERS = ("another --range", "more data")
@@ -53,7 +56,8 @@ def shortfall(args: argparse.Namespace, result: Quantized, *, until: float = mat
             name = blamed(plan, t.node, t.tensor)
             return name if t.quantized or name in plan.quantized else None
 
-        suspects = _suspects(args, result, name_of)
+        size = result.verification.float_bytes if result.verification else 0
+        suspects = _suspects(args, result, size, name_of)
     flags = next(filter(None, (remedies(result, options, name, t.tensor) for name, t in suspects.items())), [])
     if not flags:
         command = compare_command(result.backend, options.format)
@@ -70,7 +74,10 @@ def shortfall_of_whole(args: argparse.Namespace, result: Rewritten, whole: Choic
     if result.verification.float_bytes < MAX_PROTO_BYTES:  # others are made without being loaded whole
         integer = result.quantized.keys()
         suspects = _suspects(
-            args, result.files[0], lambda t: t.node if t.node in integer else t.tensor if t.quantized else None
+            args,
+            result.files[0],
+            result.verification.float_bytes,
+            lambda t: t.node if t.node in integer else t.tensor if t.quantized else None,
         )
     worst_node = next(iter(suspects), None)
     first = "'onnxq compare' to see where" if worst_node is None else f"--exclude '{worst_node}'"
@@ -79,13 +86,14 @@ def shortfall_of_whole(args: argparse.Namespace, result: Rewritten, whole: Choic
 
 
 def _suspects(
-    args: argparse.Namespace, result: Quantized | Path, name_of: Callable[[TensorErrors], str | None]
+    args: argparse.Namespace, result: Quantized | Path, size: int, name_of: Callable[[TensorErrors], str | None]
 ) -> dict[str, TensorErrors]:
     """Where the error of a bad result arises, on a few samples, by what is to blame; empty if they cannot be had.
 
     Args:
         args: the model and its data.
         result: what was made of it.
+        size: bytes of the float model.
         name_of: tensor → the name of what is to blame for what is lost there; None for none.
     """
     data: Any = args.data
@@ -96,7 +104,7 @@ def _suspects(
             args.model,
             result,
             data,
-            samples=_SAMPLES,
+            samples=_SAMPLES if size < _LARGE else _OF_LARGE,
             image=args.image,
             providers=args.options.providers,
             custom_op_library=args.options.custom_op_library,

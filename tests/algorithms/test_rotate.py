@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 
 from onnxq import OptionError, Options, quantize
 from onnxq.algorithm import FloatDraft
+from onnxq.algorithms import rotate
+from onnxq.algorithms.channels.streams import Stream, quantized_streams, turned_weights
 from onnxq.algorithms.rotate import apply, rotation
 from onnxq.calibration.collect import collect
+from onnxq.calibration.statistics import Statistics
 from onnxq.compare import compare
 from onnxq.graph.files.load import load
 from onnxq.graph.passes.normalize import normalize
@@ -139,3 +142,25 @@ def test_tries_below_one_are_refused() -> None:
 def test_rotations_are_orthogonal(size: int) -> None:
     made = rotation(size, np.random.default_rng(5))
     np.testing.assert_allclose(made @ made.T, np.eye(size), atol=1e-12)
+
+
+def test_a_rotation_is_chosen_by_a_part_of_many_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spread over them all; the one that is chosen turns every one."""
+    turned: list[int] = []
+
+    def counted(nodes: Any, stream: Stream, matrix: Any) -> Any:
+        turned.append(len(stream.writers) + len(stream.readers))
+        return turned_weights(nodes, stream, matrix)
+
+    monkeypatch.setattr(rotate, "turned_weights", counted)
+    model = load(bottlenecks(outliers=True, blocks=9))
+    normalize(model, min_opset=14)
+    draft = FloatDraft(model, backend_named("onnxruntime"), ROTATED, Statistics(""))
+    plan = draft.plan()
+    streams = quantized_streams(model, plan)
+    assert [turning.stream for turning in rotate.turnings(draft, streams, plan)] == streams
+    assert turned == [20] * 4, "ten layers before it, ten behind"
+    turned.clear()
+    monkeypatch.setattr(rotate, "_MOST", 32 * 32 * 96 * 8)
+    assert [turning.stream for turning in rotate.turnings(draft, streams, plan)] == streams
+    assert turned == [8] * 4

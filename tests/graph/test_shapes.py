@@ -110,3 +110,29 @@ def test_a_declared_scalar_stays_one_where_inference_finds_no_shape() -> None:
     model = load(build(text))
     infer_shapes(model)
     assert str(model.graph.outputs[0].shape) == "[]"
+
+
+def test_big_constant_nodes_do_not_go_through_inference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights may be written as nodes: what follows from them is known, and they are not written out to be inferred."""
+    proto = build("g (float[2,64] x) => (float[2,256] y, float[300] z) { a = MatMul(x, w) \n y = Relu(a) }")
+    weight, end = (
+        onnx.helper.make_node("Constant", [], [name], value=onnx.numpy_helper.from_array(array))
+        for name, array in (("w", random(64, 256)), ("z", random(300)))
+    )
+    for node in (end, weight):
+        proto.graph.node.insert(0, node)
+    written: list[int] = []
+    before = onnx.shape_inference.infer_shapes
+
+    def sized(model: onnx.ModelProto, **how: bool) -> onnx.ModelProto:
+        written.append(model.ByteSize())
+        return before(model, **how)
+
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", sized)
+    model = ir.serde.deserialize_model(proto)
+    assert infer_shapes(model) == []
+    assert written and max(written) < 4096, "an output's numbers alone"
+    assert static_shape(value(model, "a")) == (2, 256) and static_shape(value(model, "w")) == (64, 256)
+    assert value(model, "w").dtype is value(model, "a").dtype is ir.DataType.FLOAT
+    assert static_shape(value(model, "z")) == (300,)
+    assert [node.op_type for node in model.graph] == ["Constant", "Constant", "MatMul", "Relu"], "they stay"

@@ -13,9 +13,16 @@ from tests import pairs
 WANTED = [("h", "h"), ("h", "h_dequantized"), ("r", "r"), ("y", "y")]
 
 
-@pytest.mark.parametrize(("budget", "groups"), [(1 << 20, [4]), (128, [2, 2]), (1, [1, 1, 1, 1])])
-def test_arrays_of_both_models_in_groups(monkeypatch: pytest.MonkeyPatch, budget: int, groups: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("budget", "weights", "groups"),
+    [(1 << 20, 0, [4]), (128, 0, [2, 2]), (1, 0, [1, 1, 1, 1]), (1, 128, [2, 2]), (1, 1 << 20, [4])],
+)
+def test_arrays_of_both_models_in_groups(
+    monkeypatch: pytest.MonkeyPatch, budget: int, weights: int, groups: list[int]
+) -> None:
+    """A group more holds the weights once more, so that it may as well hold as many bytes of tensors."""
     monkeypatch.setattr(paired, "_BUDGET", budget)
+    monkeypatch.setattr(paired, "serialized_size", lambda model: weights)
     first, second = (ir.from_proto(model) for model in (pairs.float_model(), pairs.quantized_model()))
     feed = pairs.data()[0]
     size = 4 * 4 * pairs.BATCH

@@ -112,6 +112,29 @@ def test_an_absorbed_function_is_blamed_on_its_layer(tmp_path: Path, capsys: pyt
     assert json.loads(capsys.readouterr().out)["suspects"][0] == "layer"
 
 
+@pytest.mark.parametrize(("large", "samples"), [(1 << 30, 4), (1, 2)])
+def test_what_is_to_blame_is_looked_for_on_fewer_samples_of_a_large_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: int, samples: int
+) -> None:
+    asked: list[int] = []
+    compare = onnxq.compare
+
+    def counted(*given: Any, **how: Any) -> Any:
+        asked.append(how["samples"])
+        return compare(*given, **how)
+
+    monkeypatch.setattr(onnxq, "compare", counted)
+    monkeypatch.setattr("onnxq.verbs.shortfall._LARGE", large)
+    onnx.save(
+        build("(float[1, 8, 4, 4] x) => (float[1, 8, 4, 4] y) { y = Conv (x, w) }", w=normal(8, 8, 1, 1)),
+        tmp_path / "m.onnx",
+    )
+    np.savez(tmp_path / "d.npz", x=normal(16, 8, 4, 4, scale=1.0))
+    given = ["quantize", str(tmp_path / "m.onnx"), "--data", str(tmp_path / "d.npz"), "-o", str(tmp_path / "q.onnx")]
+    assert main([*given, "--placement", "all", "--weight-bits", "2", "--min-sqnr", "80"]) == 3
+    assert asked == [samples]
+
+
 def test_what_float_arithmetic_blows_up_is_blamed_on_what_it_reads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,13 +15,24 @@ from onnxq.file_system import hint_for, is_full, keep_mode, temporary_beside
 from onnxq.graph.files.origin import spare_files
 from onnxq.graph.traverse import with_subgraphs
 
-__all__ = ["MAX_PROTO_BYTES", "file_size", "padding", "save", "serialized_size", "to_proto"]
+__all__ = ["MAX_PROTO_BYTES", "file_size", "padding", "proto_size", "save", "serialized_size", "to_proto"]
 
 MAX_PROTO_BYTES = 1_900_000_000
 """A model that would be larger goes to external data by itself; protobuf's own limit is 2 GiB."""
 
 _EXTERNAL_FROM = 1024
 """Initializers of fewer bytes stay in the protobuf: runtimes want shapes and axes there."""
+_OTHER_FORMS = (
+    "float_data",
+    "int32_data",
+    "string_data",
+    "int64_data",
+    "double_data",
+    "uint64_data",
+    "external_data",
+    "metadata_props",
+)
+"""Fields of a tensor beside those of every tensor in the usual form."""
 
 _PAGE, _LINE = 4096, 64
 _MAPPED_FROM = 1 << 20
@@ -75,7 +86,7 @@ def file_size(model: ir.Model) -> int:
                     continue
                 places.add(place)
             known = isinstance(tensor, ir.serde.TensorProtoTensor) and not tensor.metadata_props
-            bytes_of[name] = tensor.raw.ByteSize() if known else -tensor.nbytes
+            bytes_of[name] = proto_size(tensor.raw, tensor.nbytes) if known else -tensor.nbytes
     with _swapped(hollow):
         proto = _serialized(model)
     added = 0
@@ -88,6 +99,23 @@ def file_size(model: ir.Model) -> int:
         added += _digits(after) + after - _digits(before) - before
     graph = proto.graph.ByteSize()
     return int(proto.ByteSize()) + added + _digits(graph + added) - _digits(graph)
+
+
+def proto_size(tensor: onnx.TensorProto, nbytes: int) -> int:
+    """Bytes of a tensor as protobuf: what ``ByteSize`` gives, which writes all numbers just to count them.
+
+    Args:
+        tensor: of any form.
+        nbytes: what its numbers take in memory, which is what they take in the usual form.
+    """
+    usual = tensor.HasField("raw_data") and not tensor.HasField("segment")
+    if not usual or any(len(getattr(tensor, name)) for name in _OTHER_FORMS):
+        return int(tensor.ByteSize())
+    shell = onnx.TensorProto(dims=tensor.dims)
+    for name in ("data_type", "name", "doc_string", "data_location"):
+        if tensor.HasField(name):
+            setattr(shell, name, getattr(tensor, name))
+    return int(shell.ByteSize()) + 1 + _digits(nbytes) + nbytes
 
 
 def _digits(number: int) -> int:

@@ -12,7 +12,7 @@ import pytest
 from onnxq.errors import OutputError
 from onnxq.graph.files import save as module
 from onnxq.graph.files.load import load
-from onnxq.graph.files.save import file_size, save, serialized_size, to_proto
+from onnxq.graph.files.save import file_size, proto_size, save, serialized_size, to_proto
 from tests.graph.helpers import build, random, run
 
 
@@ -155,6 +155,27 @@ def test_file_size_is_exact(size: int) -> None:
     weight.const_value = ir.Tensor(weight.const_value.numpy(), name="w", doc_string="other words")
     weight.const_value.metadata_props["k"] = "v"
     assert file_size(source) == len(to_proto(source).SerializeToString())
+
+
+@pytest.mark.parametrize("size", [1, 100, 5000])
+def test_the_size_of_a_tensor_is_known_without_writing_its_numbers(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = np.arange(4 * size, dtype=np.float32).reshape(4, size)
+    usual = onnx.numpy_helper.from_array(array, "w")
+    usual.doc_string = "words"
+    other = onnx.helper.make_tensor("w", onnx.TensorProto.INT32, array.shape, array.astype(np.int32).ravel())
+    outside = onnx.TensorProto(dims=array.shape, data_type=1, name="w", data_location=onnx.TensorProto.EXTERNAL)
+    outside.external_data.add(key="location", value="file")
+    for tensor in (usual, other, outside):
+        assert proto_size(tensor, array.nbytes) == len(tensor.SerializeToString())
+    shells: list[int] = []
+
+    def counted(number: int) -> int:
+        shells.append(number)
+        return 1
+
+    monkeypatch.setattr("onnxq.graph.files.save._digits", counted)
+    proto_size(usual, 10**9)
+    assert shells == [10**9], "counted, not written"
 
 
 def test_file_size_reads_no_big_tensor() -> None:

@@ -1,0 +1,114 @@
+"""The check of a run's results: in full only that of the one which is taken.
+
+A poor result is mended step by step, and looked at after each. That it loads and how far it is from float decides what
+comes next; its speed, and whether it runs without graph optimizations, are measured once the steps are done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+from onnxq.calibration.roles import samples_to_verify
+from onnxq.calibration.statistics import Statistics
+from onnxq.console.progress import Reporter
+from onnxq.deciding.relief import FINE
+from onnxq.effort import learns
+from onnxq.graph.shapes import forget_shapes
+from onnxq.measuring.final_check import FirstLook, first_look
+from onnxq.measuring.verification import Verification
+from onnxq.options import Options
+from onnxq.prepare import Prepared
+from onnxq.quantized import Quantized
+
+__all__ = ["ResultCheck"]
+
+
+class ResultCheck:
+    """Checks results of one float model.
+
+    Args:
+        prepared: the float model.
+        statistics: of it, with the samples that results are run on.
+        options: what the user asked for.
+        reporter: shows progress.
+        picked: outputs that are not compared, see :mod:`onnxq.graph.picking`.
+        searched: poor results are searched for better ones, which takes memory: none stays loaded meanwhile.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        statistics: Statistics,
+        options: Options,
+        reporter: Reporter,
+        picked: Collection[str] = (),
+        *,
+        searched: bool = False,
+    ) -> None:
+        self._prepared, self._statistics, self._options = prepared, statistics, options
+        self._reporter, self._picked, self._searched = reporter, picked, searched
+        self._last: tuple[Quantized, FirstLook] | None = None
+
+    def look(self, quantized: Quantized) -> Verification:
+        """How far a result is from float.
+
+        Raises:
+            VerificationError: it is not valid, or does not run.
+        """
+        self.forget()
+        with self._reporter.phase("check", total=1, unit="models") as advance:
+            seen = self._looked(quantized)
+            advance(1)
+        worst = seen.verification.worst
+        if not self._searched or worst is None or worst[1].sqnr >= FINE:
+            self._last = quantized, seen
+        return seen.verification
+
+    def complete(self, quantized: Quantized, verification: Verification) -> Verification:
+        """What :meth:`look` gave for a result, with all that the full check tells besides.
+
+        Raises:
+            VerificationError: the result does not run without graph optimizations.
+        """
+        if not quantized.backend.at_home:
+            return verification  # no more is looked at
+        with self._reporter.phase("measure speed", total=1, unit="models") as advance:
+            last = self._last
+            seen = last[1] if last is not None and last[0] is quantized else self._looked(quantized)
+            full = seen.completed()
+            advance(1)
+        self.forget()
+        more: dict[str, Any] = {name: getattr(full, name) for name in ("plain_sqnr", "speedup", "float_seconds")}
+        return replace(verification, **more)
+
+    def full(self, quantized: Quantized) -> Verification:
+        """The whole check of a result at once.
+
+        Raises:
+            VerificationError: it is not valid, or does not run.
+        """
+        self.forget()
+        with self._reporter.phase("check", total=1, unit="models") as advance:
+            checked = self._looked(quantized).completed()
+            advance(1)
+        return checked
+
+    def forget(self) -> None:
+        """Let go of the result that was looked at last, which is still loaded."""
+        self._last = None
+
+    def _looked(self, quantized: Quantized) -> FirstLook:
+        result = quantized.simulated() if quantized.is_simulated else quantized.rendered()
+        forget_shapes(result)
+        return first_look(
+            self._prepared.model,
+            result,
+            samples_to_verify(self._statistics.kept, learns(self._options), quantized.backend.at_home),
+            float_bytes=self._prepared.bytes,
+            given=self._prepared.given,
+            **self._options.session,
+            at_home=quantized.backend.at_home,
+            picked=self._picked,
+        )
