@@ -72,14 +72,14 @@ class ResultCheck:
         Raises:
             VerificationError: the result does not run without graph optimizations.
         """
+        last = self._last
+        self.forget()
         if not quantized.backend.at_home:
-            return verification  # no more is looked at
+            return verification  # there is no more to tell
         with self._reporter.phase("measure speed", total=1, unit="models") as advance:
-            last = self._last
             seen = last[1] if last is not None and last[0] is quantized else self._looked(quantized)
             full = seen.completed()
             advance(1)
-        self.forget()
         more: dict[str, Any] = {name: getattr(full, name) for name in ("plain_sqnr", "speedup", "float_seconds")}
         return replace(verification, **more)
 
