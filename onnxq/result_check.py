@@ -77,7 +77,7 @@ class ResultCheck:
         if not quantized.backend.at_home:
             return verification  # there is no more to tell
         with self._reporter.phase("measure speed", total=1, unit="models") as advance:
-            seen = last[1] if last is not None and last[0] is quantized else self._looked(quantized)
+            seen = last[1] if last is not None and last[0] is quantized else self._looked(quantized, again=True)
             full = seen.completed()
             advance(1)
         more: dict[str, Any] = {name: getattr(full, name) for name in ("plain_sqnr", "speedup", "float_seconds")}
@@ -99,7 +99,7 @@ class ResultCheck:
         """Let go of the result that was looked at last, which is still loaded."""
         self._last = None
 
-    def _looked(self, quantized: Quantized) -> FirstLook:
+    def _looked(self, quantized: Quantized, *, again: bool = False) -> FirstLook:
         result = quantized.simulated() if quantized.is_simulated else quantized.rendered()
         forget_shapes(result)
         return first_look(
@@ -111,4 +111,5 @@ class ResultCheck:
             **self._options.session,
             at_home=quantized.backend.at_home,
             picked=self._picked,
+            again=again,
         )

@@ -66,8 +66,17 @@ def test_a_result_that_was_not_looked_at_last_is_loaded_again(monkeypatch: pytes
 
     monkeypatch.setattr(ResultCheck, "complete", forgetful)
     _, opened = counted(monkeypatch)
+    run_on: list[int] = []
+    compared = final_check._compared
+
+    def told(reference: Any, session: Any, kept: Any, rows: Any) -> Any:
+        run_on.append(len(kept))
+        return compared(reference, session, kept, rows)
+
+    monkeypatch.setattr(final_check, "_compared", told)
     fast = onnxq.quantize(ruined(), DATA, options=Options(effort="fast"))
     assert len(found) == 1 and opened == [True, True, False, True]
+    assert run_on[0] > 1 and run_on[1:] == [1], "how far it is from float is known"
     assert fast.verification is not None and fast.verification.speedup
 
 
