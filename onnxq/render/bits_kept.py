@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnxq.qparams import QParams
 from onnxq.spec import QuantSpec
 
-__all__ = ["as_marked", "mark_bits"]
+__all__ = ["as_marked", "mark_bits", "marked_bits"]
 
 _KEY = "onnxq.bits"
 _LEAST = 2
@@ -33,6 +33,12 @@ def mark_bits(stored: ir.Value, spec: QuantSpec) -> None:
         stored.const_value.metadata_props[_KEY] = str(spec.bits)
 
 
+def marked_bits(stored: ir.Value) -> int | None:
+    """How many bits the grid of stored integers is marked with; None where it is not marked."""
+    said = stored.const_value.metadata_props.get(_KEY, "") if stored.const_value is not None else ""
+    return int(said) if said.isdecimal() and int(said) >= _LEAST else None
+
+
 def as_marked(qparams: QParams, stored: ir.Value, array: NDArray[Any]) -> QParams:
     """The numbers of stored integers with the bits that they are marked with.
 
@@ -44,9 +50,9 @@ def as_marked(qparams: QParams, stored: ir.Value, array: NDArray[Any]) -> QParam
     Returns:
         ``qparams`` itself where there is no mark, or one that does not hold for the integers and their zero points.
     """
-    said = stored.const_value.metadata_props.get(_KEY, "") if stored.const_value is not None else ""
-    if not said.isdecimal() or not _LEAST <= int(said) < qparams.spec.bits:
+    bits = marked_bits(stored)
+    if bits is None or bits >= qparams.spec.bits:
         return qparams
-    spec = replace(qparams.spec, bits=int(said))
+    spec = replace(qparams.spec, bits=bits)
     held = all(not a.size or (spec.qmin <= a.min() and a.max() <= spec.qmax) for a in (array, qparams.zero_point))
     return replace(qparams, spec=spec) if held else qparams

@@ -10,6 +10,7 @@ import pytest
 
 import onnxq
 from onnxq import Options
+from onnxq.show import ModelView
 from tests.models import images
 from tests.planning.test_planner import residual
 
@@ -75,3 +76,11 @@ def test_nothing_is_said_of_integers_as_wide_as_their_type(tmp_path: Path) -> No
     for bits in (4, 8):
         _written(tmp_path / "q.onnx", weight_bits=bits, placement="all")
         assert not any(t.metadata_props for t in onnx.load(tmp_path / "q.onnx").graph.initializer)
+
+
+def test_it_is_shown(tmp_path: Path) -> None:
+    """As 6 bits of activations are, which a Clip tells."""
+    _written(tmp_path / "q.onnx", weight_bits=6, act_bits=6, placement="all")
+    view = onnxq.show(tmp_path / "q.onnx")
+    assert isinstance(view, ModelView)
+    assert {(q.role, q.dtype) for q in view.quantized} == {("weight", "int6"), ("activation", "uint6")}

@@ -19,6 +19,7 @@ from onnxq.graph.domains import OF_QUANTIZERS
 from onnxq.graph.values import constant_array, is_constant
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.render import openvino_fake_quantize as openvino
+from onnxq.render.bits_kept import marked_bits
 from onnxq.render.early_unpacking import axis_of_table
 from onnxq.render.qoperator.expand import LAYOUTS
 from onnxq.render.reading.shifted import shifted
@@ -269,7 +270,8 @@ def _quantizer(
             kind = source.dtype
         elif kind is None:
             kind = ir.DataType(node.attributes.get_int("output_dtype", 0) or ir.DataType.UINT8)
-        dtype = str(kind).lower()
+        bits = marked_bits(source)
+        dtype = str(kind).lower() if bits is None else f"{str(kind).lower().rstrip('0123456789')}{bits}"
     many = scales is not None and scales.size > 1
     if role == "weight" and dtype == "int32":
         role = "bias"
