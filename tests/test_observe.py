@@ -139,4 +139,4 @@ def test_planning_for_all_targets_is_shown_where_it_takes_long(monkeypatch: pyte
     monkeypatch.setattr(observe, "_MANY", 2)
     onnxq.calibrate(model(), feeds_for(model(), 2), reporter=Told())
     count = len(onnxq.backends())
-    assert shown[0] == ("plan", list(range(count + 1)))
+    assert shown[0] == ("find tensors to observe", list(range(count + 1)))

@@ -266,7 +266,7 @@ def test_few_bits_are_honoured_where_only_weights_are_stored(bits: int, tmp_path
     stored = [t for t in onnx.load(tmp_path / "q.onnx").graph.initializer if t.data_type == onnx.TensorProto.INT4]
     assert len(stored) == 1
     read = onnxq.read(tmp_path / "q.onnx")
-    assert [(s.role, s.spec.bits) for s in read.plan.sites] == [("weight", 4)]
+    assert [(s.role, s.spec.bits) for s in read.plan.sites] == [("weight", bits)]
 
 
 def test_layers_of_4_bits_run_in_integers_on_onnxruntime(tmp_path: Path) -> None:

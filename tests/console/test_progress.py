@@ -86,4 +86,4 @@ def test_what_takes_long_shows_that_it_goes_on(name: str) -> None:
     options = Options(placement="all", algorithms=(name,))
     onnxq.quantize(residual(), feeds_for(residual()), options=options, reporter=LineReporter(stream))
     titles = [line.partition(":")[0] for line in stream.getvalue().splitlines()]
-    assert titles == ["calibrate", name.partition(":")[0], "check"]
+    assert titles == ["calibrate", name.partition(":")[0], "check", "measure speed"]
