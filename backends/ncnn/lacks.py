@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onnxq.checks.findings import Finding
 from onnxq.checks.nodes import warn_of_nodes
-from onnxq.graph.values import constant_array
+from onnxq.graph.values import constant_array, is_constant
 from onnxq.options import Options
 from onnxq.rows import plain_max_pool
 
@@ -88,6 +88,12 @@ def _absent_form(node: ir.Node) -> str | None:
         return "DepthToSpace of mode DCR"
     if op in _RECURRENT and any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
         return f"{op} whose last state is read (forward, it is the last step of the first output)"
+    if (
+        op == "Gather"
+        and not is_constant(node.inputs[1])
+        and (get.get_int("axis", 0) or not is_constant(node.inputs[0]))
+    ):
+        return "Gather at computed indices but of rows of a constant"
     if op == "Selu" and {"alpha", "gamma"} & set(get):
         return "Selu with constants of its own"
     if op == "Slice" and any(step > 1 for step in _steps(node)):

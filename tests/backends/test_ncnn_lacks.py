@@ -115,6 +115,19 @@ def test_what_ncnn_lacks_or_makes_otherwise_is_told(form: str) -> None:
     assert told and all(("wrongly" in what) == (form in WRONG_FORMS) for what in told)
 
 
+def picked(source: str, axis: int) -> onnx.ModelProto:
+    """A Gather at indices that are an input, of a constant or of an input."""
+    inputs = "int64[2] i" + (", float[4, 4] x" if source == "x" else "")
+    text = f"({inputs}) => (float[a, b] y) {{ g = Gather <axis = {axis}> ({source}, i) y = Relu (g) }}"
+    return build(text, **({"table": normal(4, 4)} if source == "table" else {}))
+
+
+@pytest.mark.parametrize(("source", "axis", "told"), [("table", 0, False), ("table", 1, True), ("x", 0, True)])
+def test_a_gather_at_computed_indices_is_told_but_of_rows_of_a_constant(source: str, axis: int, told: bool) -> None:
+    found = onnxq.check(picked(source, axis), backend="ncnn")
+    assert any("ncnn has no Gather at computed indices" in f.what for f in found) == told
+
+
 def of_doubles() -> onnx.ModelProto:
     return build("(double[2, 2] x) => (double[2, 2] y) { y = Add (x, x) }")
 
