@@ -91,7 +91,7 @@ def _absent_form(node: ir.Node) -> str | None:
     if (
         op == "Gather"
         and not is_constant(node.inputs[1])
-        and (get.get_int("axis", 0) or not is_constant(node.inputs[0]))
+        and (get.get_int("axis", 0) != 0 or not is_constant(node.inputs[0]))
     ):
         return "Gather at computed indices but of rows of a constant"
     if op == "Selu" and {"alpha", "gamma"} & set(get):

@@ -119,7 +119,7 @@ def picked(source: str, axis: int) -> onnx.ModelProto:
     """A Gather at indices that are an input, of a constant or of an input."""
     inputs = "int64[2] i" + (", float[4, 4] x" if source == "x" else "")
     text = f"({inputs}) => (float[a, b] y) {{ g = Gather <axis = {axis}> ({source}, i) y = Relu (g) }}"
-    return build(text, **({"table": normal(4, 4)} if source == "table" else {}))
+    return build(text, table=normal(4, 4)) if source == "table" else build(text)
 
 
 @pytest.mark.parametrize(("source", "axis", "told"), [("table", 0, False), ("table", 1, True), ("x", 0, True)])
