@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxq.backends.ncnn.rewrites import ONE_AXIS
 from onnxq.checks.findings import Finding
 from onnxq.checks.nodes import warn_of_nodes
 from onnxq.graph.values import constant_array, is_constant
@@ -109,6 +110,13 @@ def _wrong_form(node: ir.Node) -> str | None:
         return f"{op} with auto_pad" if any(step != 1 for step in get.get_ints("strides", ())) else None
     if op == "Gather" and (found := constant_array(node.inputs[1])) is not None and found.ndim == 1:
         return "Gather of a constant list of indices"
+    if (
+        op in ONE_AXIS
+        and len(node.inputs) > 1
+        and (axes := constant_array(node.inputs[1])) is not None
+        and axes.size == 1
+    ):
+        return f"{op} of one axis that is an input, in five dimensions,"
     if op == "Slice" and any(step < 0 for step in _steps(node)):
         return "Slice that steps backwards"
     if op == "GRU" and get.get_int("linear_before_reset", 0) == 0:

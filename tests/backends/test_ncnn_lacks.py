@@ -71,6 +71,10 @@ WRONG_FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "Gather of a constant list": ("y = Gather <axis = 1> (a, i)", {"i": _i(0, 2, 3)}),
     "Slice that steps backwards": ("y = Slice (a, s, e, k, t)", {"s": _i(-1), "e": _i(-99), "k": _i(3), "t": _i(-1)}),
     "Pad that wraps": ('y = Pad <mode = "wrap"> (a, p)', {"p": _i(0, 0, 1, 1, 0, 0, 1, 2)}),
+    "ReduceMean of one axis": (
+        "f = Reshape (a, deep) m = ReduceMean <keepdims = 0> (f, two) y = Neg (m)",
+        {"deep": _i(1, 2, 2, 8, 8), "two": _i(2)},
+    ),
     "MaxPool with auto_pad": ('y = MaxPool <kernel_shape = [3, 3], strides = [2, 2], auto_pad = "SAME_UPPER"> (a)', {}),
     "LayerNormalization over several": (
         "y = LayerNormalization <axis = 1> (a, s, s)", {"s": normal(4, 8, 8)}
