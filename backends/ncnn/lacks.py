@@ -110,13 +110,11 @@ def _wrong_form(node: ir.Node) -> str | None:
         return f"{op} with auto_pad" if any(step != 1 for step in get.get_ints("strides", ())) else None
     if op == "Gather" and (found := constant_array(node.inputs[1])) is not None and found.ndim == 1:
         return "Gather of a constant list of indices"
-    if (
-        op in ONE_AXIS
-        and len(node.inputs) > 1
-        and (axes := constant_array(node.inputs[1])) is not None
-        and axes.size == 1
-    ):
-        return f"{op} of one axis that is an input, in five dimensions,"
+    if op in ONE_AXIS and _is_deep(node) and len(node.inputs) > 1:
+        axes = constant_array(node.inputs[1])
+        return (
+            f"{op} of one axis that is an input, in five dimensions," if axes is not None and axes.size == 1 else None
+        )
     if op == "Slice" and any(step < 0 for step in _steps(node)):
         return "Slice that steps backwards"
     if op == "GRU" and get.get_int("linear_before_reset", 0) == 0:
@@ -168,3 +166,9 @@ def _steps(node: ir.Node) -> tuple[int, ...]:
     """Of a Slice, where they are known."""
     found = constant_array(node.inputs[4]) if len(node.inputs) > 4 else None
     return () if found is None else tuple(int(step) for step in found.reshape(-1))
+
+
+def _is_deep(node: ir.Node) -> bool:
+    """Whether a node reads a tensor of more than four dimensions."""
+    value = node.inputs[0]
+    return value is not None and value.shape is not None and len(value.shape) > 4
