@@ -30,8 +30,9 @@ model output, where each has a DequantizeLinear of its own, as all four are here
 A Where that puts a mask in the place of scores crashes it between quantizers: the mask is added to them instead. A
 ConvTranspose has explicit padding here, without which it crashes in float too. So it does on a cubic Resize, a MaxPool
 of five dimensions, a BatchNormalization in training mode, inputs without axes, If, Loop and Scan: ``onnxq check`` names
-those, bits of a constant, a LayerNormalization over several axes, and a Gather of one index behind a Conv. Not
-verified: the NPU itself.
+those, bits of a constant, a LayerNormalization over several axes, a Gather of one index behind a Conv, and a Conv as
+heads of detectors have for distances: of one channel, it reads what was reshaped and transposed, and is reshaped and
+split behind (some such it builds, those of an input of three axes or of one Conv). Not verified: the NPU itself.
 """
 
 from __future__ import annotations
@@ -171,6 +172,31 @@ def _nowhere(node: ir.Node) -> str | None:
     return "BatchNormalization in training mode" if trains else None
 
 
+def _is_of_distances(node: ir.Node) -> bool:
+    """Whether a Conv makes one channel of what was reshaped and transposed, and is reshaped and split behind."""
+    if node.op_type != "Conv" or node.domain != "" or (static_shape(node.inputs[1]) or (0,))[0] != 1:
+        return False
+    value = node.inputs[0]
+    for op in ("Softmax", "Transpose", "Reshape"):
+        maker = value.producer() if value is not None else None
+        if maker is not None and maker.op_type == op and maker.domain == "":
+            value = maker.inputs[0]
+        elif op != "Softmax":
+            return False
+    if value is not None and value.is_graph_input() and value.shape is not None and len(value.shape) == 3:
+        return False
+    return _is_reshaped_and_split(node)
+
+
+def _is_reshaped_and_split(node: ir.Node) -> bool:
+    """Whether the result of a node is reshaped, and of that several parts are taken."""
+    for reshape in node.outputs[0].consumers():
+        parts = [n.op_type for n in reshape.outputs[0].consumers() if n.op_type in ("Split", "Slice")]
+        if reshape.op_type == "Reshape" and ("Split" in parts or len(parts) > 1):
+            return True
+    return False
+
+
 def _last_axis(value: ir.Value | None) -> int:
     """The last axis of a tensor, from the front; -1 where its rank is not known."""
     return len(value.shape) - 1 if value is not None and value.shape is not None else -1
@@ -196,6 +222,11 @@ def _lacks(model: ir.Model, options: Options) -> list[Finding]:
         if (none := _nowhere(node)) is not None:
             what = f"RKNN-Toolkit2 builds no model with a {none}, in float neither"
             found.append(Finding("warning", describe(node), what, "Cut the model before it or after it"))
+        if _is_of_distances(node):
+            what = "RKNN-Toolkit2 may build no model with a Conv of one channel between Reshapes whose result is split"
+            found.append(
+                Finding("warning", describe(node), f"{what}, in float neither", "Cut the model before it or after it")
+            )
         if node.op_type in ("Conv", "ConvTranspose") and node.domain == "" and (why := _moves_little(node)):
             hint = "Cut the model behind it, and build that node in a float model of its own"
             found.append(Finding("warning", describe(node), why, hint))

@@ -15,7 +15,7 @@ from onnxq import Options
 from onnxq.cli import main
 from onnxq.console.exit_codes import ExitCode
 from onnxq.errors import OnnxqError, OptionError
-from tests.models import feeds_for, renamed
+from tests.models import build, feeds_for, normal, renamed
 from tests.targets import TARGETS, residual
 
 FEEDS = feeds_for(residual())
@@ -84,6 +84,18 @@ def test_a_remark_about_several_targets_is_said_once(tmp_path: Path, capsys: pyt
     assert main([*command, *several]) == 0
     out = capsys.readouterr().out
     assert out.count("1 sample only") == 1 and "4 of 4 targets: the ranges" in out
+
+
+def test_a_remark_that_a_target_has_twice_counts_it_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = '[p] a = Pad <mode = "reflect"> (x, pads) y = Conv (a, w)'
+    graph = f"(float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y) {{ {nodes} }}"
+    model = build(graph, pads=np.array([0, 0, 1, 1, 0, 0, 1, 1]), w=normal(4, 3, 3, 3))
+    onnx.save(model, tmp_path / "net.onnx")
+    np.savez(tmp_path / "d.npz", x=np.stack([feeds["x"] for feeds in feeds_for(model)]))
+    several = [word for name in ("onnxruntime", "tvm", "openvino", "snpe", "qnn") for word in ("--backend", name)]
+    command = ["quantize", str(tmp_path / "net.onnx"), "--data", str(tmp_path / "d.npz"), "-v"]
+    assert main([*command, *several, "-o", str(tmp_path / "out")]) == 0
+    assert "  note  5 of 5 targets: fold_pad: p: not folded" in capsys.readouterr().out
 
 
 def test_wrong_uses(files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

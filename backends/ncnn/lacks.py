@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxq.backends.ncnn.rewrites import ONE_AXIS
 from onnxq.checks.findings import Finding
 from onnxq.checks.nodes import warn_of_nodes
-from onnxq.graph.values import constant_array
+from onnxq.graph.values import constant_array, is_constant
 from onnxq.options import Options
 from onnxq.rows import plain_max_pool
 
@@ -88,6 +89,12 @@ def _absent_form(node: ir.Node) -> str | None:
         return "DepthToSpace of mode DCR"
     if op in _RECURRENT and any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
         return f"{op} whose last state is read (forward, it is the last step of the first output)"
+    if (
+        op == "Gather"
+        and not is_constant(node.inputs[1])
+        and (get.get_int("axis", 0) != 0 or not is_constant(node.inputs[0]))
+    ):
+        return "Gather at computed indices but of rows of a constant"
     if op == "Selu" and {"alpha", "gamma"} & set(get):
         return "Selu with constants of its own"
     if op == "Slice" and any(step > 1 for step in _steps(node)):
@@ -103,6 +110,11 @@ def _wrong_form(node: ir.Node) -> str | None:
         return f"{op} with auto_pad" if any(step != 1 for step in get.get_ints("strides", ())) else None
     if op == "Gather" and (found := constant_array(node.inputs[1])) is not None and found.ndim == 1:
         return "Gather of a constant list of indices"
+    if op in ONE_AXIS and _is_deep(node) and len(node.inputs) > 1:
+        axes = constant_array(node.inputs[1])
+        return (
+            f"{op} of one axis that is an input, in five dimensions," if axes is not None and axes.size == 1 else None
+        )
     if op == "Slice" and any(step < 0 for step in _steps(node)):
         return "Slice that steps backwards"
     if op == "GRU" and get.get_int("linear_before_reset", 0) == 0:
@@ -154,3 +166,9 @@ def _steps(node: ir.Node) -> tuple[int, ...]:
     """Of a Slice, where they are known."""
     found = constant_array(node.inputs[4]) if len(node.inputs) > 4 else None
     return () if found is None else tuple(int(step) for step in found.reshape(-1))
+
+
+def _is_deep(node: ir.Node) -> bool:
+    """Whether a node reads a tensor of more than four dimensions."""
+    value = node.inputs[0]
+    return value is not None and value.shape is not None and len(value.shape) > 4

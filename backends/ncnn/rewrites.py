@@ -18,9 +18,9 @@ from onnxq.graph.values import (
     static_shape,
 )
 
-__all__ = ["for_pnnx"]
+__all__ = ["ONE_AXIS", "for_pnnx"]
 
-_ONE_AXIS = ("ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceMean", "ReduceSum")
+ONE_AXIS = ("ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceMean", "ReduceSum")
 """Reductions of which pnnx does not see a single axis that is an input: what it makes of them reduces nothing."""
 _MOST = 4
 """Dimensions of such a tensor at most: it gets another, and ncnn has five, the batch among them."""
@@ -43,7 +43,7 @@ def for_pnnx(model: ir.Model) -> list[Note]:
             node.attributes.setdefault("mode", ir.AttrString("mode", "constant"))
         elif node.op_type == "LayerNormalization" and len(node.inputs) == 2:
             _add_bias(node, namer)
-        elif node.op_type in _ONE_AXIS and (axis := _one_axis(node)) is not None:
+        elif node.op_type in ONE_AXIS and (axis := _one_axis(node)) is not None:
             _reduce_another(node, axis, namer)
             reduced += 1
     if not reduced:

@@ -51,7 +51,7 @@ def hints(model: ir.Model, plan: Plan, target: Backend, sizes: Mapping[str, int]
         target: see ``Backend.float_needs``; its rows give the reasons, see ``Backend.stored_because``.
         sizes: tensor name → number of elements, where data has shown it; else the shapes in the model are used.
     """
-    needs = _needs(plan, target)
+    needs = _needs(model, plan, target)
     kept = {k.node: k.op for k in plan.kept_float if target.stored_because.get(k.op) == k.reason}
     if not kept:
         return needs
@@ -143,11 +143,18 @@ def _arithmetic(model: ir.Model, target: Backend, sizes: Mapping[str, int]) -> I
             yield node, multiply_accumulates(node, sizes)
 
 
-def _needs(plan: Plan, target: Backend) -> tuple[str, ...]:
+def _needs(model: ir.Model, plan: Plan, target: Backend) -> tuple[str, ...]:
     """A sentence with the first few nodes that stay float, where the target needs something for such."""
+    if not target.float_needs:
+        return ()
     own = {name.partition(":")[0] for name in target.rules}  # others run elsewhere, or nowhere
-    names = [kept.node for kept in plan.kept_float if kept.op in own]
-    if not (names and target.float_needs):
+    nowhere = [finding.what for finding in target.lacks(model, Options())] if target.lacks is not None else []
+    names = [
+        kept.node
+        for kept in plan.kept_float
+        if kept.op in own and not any(what.startswith(kept.reason) for what in nowhere)
+    ]
+    if not names:
         return ()
     return (f"{listed(names, _NAMED)} {'stays' if len(names) == 1 else 'stay'} float: {target.float_needs}",)
 

@@ -185,7 +185,7 @@ def _by_text(said: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Each remark once, after the targets it is about."""
     targets: dict[str, list[str]] = {}
     for name, texts in said.items():
-        for text in texts:
+        for text in dict.fromkeys(texts):  # a pass that ran twice for a target may have said the same twice
             targets.setdefault(text, []).append(name)
     for text, names in targets.items():
         who = ", ".join(names) if len(names) <= _MOST_NAMED else f"{len(names)} of {len(said)} targets"

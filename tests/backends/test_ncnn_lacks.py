@@ -71,6 +71,10 @@ WRONG_FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "Gather of a constant list": ("y = Gather <axis = 1> (a, i)", {"i": _i(0, 2, 3)}),
     "Slice that steps backwards": ("y = Slice (a, s, e, k, t)", {"s": _i(-1), "e": _i(-99), "k": _i(3), "t": _i(-1)}),
     "Pad that wraps": ('y = Pad <mode = "wrap"> (a, p)', {"p": _i(0, 0, 1, 1, 0, 0, 1, 2)}),
+    "ReduceMean of one axis": (
+        "f = Reshape (a, deep) m = ReduceMean <keepdims = 0> (f, two) y = Neg (m)",
+        {"deep": _i(1, 2, 2, 8, 8), "two": _i(2)},
+    ),
     "MaxPool with auto_pad": ('y = MaxPool <kernel_shape = [3, 3], strides = [2, 2], auto_pad = "SAME_UPPER"> (a)', {}),
     "LayerNormalization over several": (
         "y = LayerNormalization <axis = 1> (a, s, s)", {"s": normal(4, 8, 8)}
@@ -113,6 +117,19 @@ def test_what_ncnn_lacks_or_makes_otherwise_is_told(form: str) -> None:
     found = onnxq.check(model_with(form), backend="ncnn")
     told = [f.what for f in found if f.level == "warning" and f.where.startswith("node") and form in f.what]
     assert told and all(("wrongly" in what) == (form in WRONG_FORMS) for what in told)
+
+
+def picked(source: str, axis: int) -> onnx.ModelProto:
+    """A Gather at indices that are an input, of a constant or of an input."""
+    inputs = "int64[2] i" + (", float[4, 4] x" if source == "x" else "")
+    text = f"({inputs}) => (float[a, b] y) {{ g = Gather <axis = {axis}> ({source}, i) y = Relu (g) }}"
+    return build(text, table=normal(4, 4)) if source == "table" else build(text)
+
+
+@pytest.mark.parametrize(("source", "axis", "told"), [("table", 0, False), ("table", 1, True), ("x", 0, True)])
+def test_a_gather_at_computed_indices_is_told_but_of_rows_of_a_constant(source: str, axis: int, told: bool) -> None:
+    found = onnxq.check(picked(source, axis), backend="ncnn")
+    assert any("ncnn has no Gather at computed indices" in f.what for f in found) == told
 
 
 def of_doubles() -> onnx.ModelProto:

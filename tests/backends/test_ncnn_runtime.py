@@ -21,6 +21,7 @@ from tests.backends.test_ncnn_lacks import (
     WRONG_FORMS,
     model_with,
     of_doubles,
+    picked,
     reduction,
     steps_of_a_line,
 )
@@ -204,6 +205,17 @@ def test_a_step_off_would_be_seen(tmp_path: Path) -> None:
     table.write_text("\n".join(lines) + "\n")
     (after,) = examine(RUNTIME, tmp_path / "q.onnx", feeds).outputs
     assert np.abs(before["y"] - after["y"]).max() > 1e-3
+
+
+@pytest.mark.parametrize(("source", "axis"), [("table", 1), ("x", 0)])
+def test_a_gather_at_computed_indices_is_refused(source: str, axis: int, tmp_path: Path) -> None:
+    model, path = picked(source, axis), tmp_path / "m.onnx"
+    onnx.save(model, path)
+    path.with_suffix(".table").write_text("")
+    with pytest.raises(VerificationError, match=r"lacks: Gather|pnnx ends with code"):
+        examine(
+            RUNTIME, path, [{"i": np.array([2, 0]), "x": normal(4, 4)} if source == "x" else {"i": np.array([2, 0])}]
+        )
 
 
 @pytest.mark.parametrize("form", ABSENT_FORMS)

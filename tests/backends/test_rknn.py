@@ -346,6 +346,12 @@ IN_NO_MODEL = (
     ("y = Unique <axis = 1> (x)", "a Unique"),
     ("i = Cast <to = 6> (x) j = BitwiseOr (i, three) y = Cast <to = 1> (j)", "BitwiseOr with a constant"),
     ("y = LayerNormalization <axis = 1, epsilon = 0.00001> (x, block)", "LayerNormalization over several axes"),
+    (
+        "j = Concat <axis = 3> (x, x) r = Reshape (j, parted) t = Transpose <perm = [0, 2, 1, 3]> (r) "
+        "c = Conv (t, single) q = Reshape (c, flat) a, b = Split <axis = 1, num_outputs = 2> (q) "
+        "d = Sub (a, b) y = Unsqueeze (d, one_axis)",
+        "Conv of one channel between Reshapes",
+    ),
     ("c = Conv (x, square) g = Gather <axis = 1> (c, first) y = Unsqueeze (g, one_axis)", "Gather of a single index"),
 )
 
@@ -365,6 +371,9 @@ def in_no_model(node: str) -> onnx.ModelProto:
         square=normal(4, 4, 1, 1),
         first=np.array(1),
         one_axis=np.array([1]),
+        parted=np.array([1, 2, 4, -1]),
+        flat=np.array([1, 2, -1]),
+        single=normal(1, 4, 1, 1),
     )
 
 
@@ -372,6 +381,27 @@ def in_no_model(node: str) -> onnx.ModelProto:
 def test_check_names_what_it_builds_in_no_model(node: str, what: str) -> None:
     told = [f for f in onnxq.check(in_no_model(node), backend="rknn") if f.level == "warning" and "RKNN" in f.what]
     assert [what in f.what for f in told] == [True] and "in float neither" in told[0].what
+
+
+@pytest.mark.parametrize(
+    ("source", "weight", "split"),
+    [
+        ("float[1, 8, 16] x", normal(2, 4, 1, 1), "a, b = Split <axis = 1, num_outputs = 2> (q) y = Sub (a, b)"),
+        ("float[1, 4, 8, 4] x", normal(2, 4, 1, 1), "a, b = Split <axis = 1, num_outputs = 2> (q) y = Sub (a, b)"),
+        ("float[1, 4, 8, 4] x", normal(1, 4, 1, 1), "y = Neg (q)"),
+        ("float[1, 8, 16] x", normal(1, 4, 1, 1), "a, b = Split <axis = 1, num_outputs = 2> (q) y = Sub (a, b)"),
+    ],
+)
+def test_a_conv_between_reshapes_that_it_builds_is_not_told(source: str, weight: np.ndarray, split: str) -> None:
+    model = build(
+        f"({source}) => (float[a, b, c] y) {{ r = Reshape (x, parted) t = Transpose <perm = [0, 2, 1, 3]> (r) "
+        f"c = Conv (t, w) q = Reshape (c, flat) {split} }}",
+        opset=18,
+        w=weight,
+        parted=np.array([1, 2, 4, -1]),
+        flat=np.array([1, 2, -1]),
+    )
+    assert not [f for f in onnxq.check(model, backend="rknn") if f.level == "warning" and "RKNN" in f.what]
 
 
 def test_bits_of_two_tensors_and_an_index_with_an_axis_are_not_told() -> None:

@@ -76,6 +76,24 @@ def test_what_a_target_needs_for_nodes_that_stay_float() -> None:
     assert onnxq.quantize(model, feeds, backend="rknn", options=excluding).hints == ()
 
 
+def test_what_a_target_has_in_no_type_needs_nothing_to_run_there_in_float() -> None:
+    model = build(
+        """(float[1, 2, 4, 8, 8] x) => (float[1, 3, 1, 3, 3] y) {
+            a = Conv (x, w1)
+            [pool] b = MaxPool <kernel_shape = [2, 2, 2]> (a)
+            [odd] y = Conv <strides = [1, 2, 2]> (b, w2)
+        }""",
+        w1=normal(3, 2, 1, 1, 1),
+        w2=normal(3, 3, 3, 3, 3),
+    )
+    feeds = [{"x": normal(1, 2, 4, 8, 8, seed=k, scale=1.0)} for k in range(8)]
+    made = onnxq.quantize(model, feeds, backend="qnn")
+    assert [kept.node for kept in made.plan.kept_float] == ["pool"] and made.hints == ()
+    assert made.verification is not None and any("'pool' (MaxPool)" in said for said in made.verification.warnings)
+    (hint,) = onnxq.quantize(model, feeds, backend="qnn", options=Options(exclude=("odd",))).hints
+    assert hint.startswith("odd stays float: the HTP computes that in half precision")
+
+
 def test_weights_of_few_bits_suggest_to_learn_their_rounding() -> None:
     model = build("(float[N, 64] x) => (float[N, 16] y) { y = MatMul (x, w) }", w=normal(64, 16))
     feeds = [{"x": normal(1, 64, seed=k, scale=1.0)} for k in range(32)]
