@@ -110,6 +110,8 @@ def _wrong_form(node: ir.Node) -> str | None:
         return f"{op} with auto_pad" if any(step != 1 for step in get.get_ints("strides", ())) else None
     if op == "Gather" and (found := constant_array(node.inputs[1])) is not None and found.ndim == 1:
         return "Gather of a constant list of indices"
+    if op == "GridSample" and get.get_string("mode", "") == "cubic":
+        return "GridSample of mode cubic"
     if op in ONE_AXIS and _is_deep(node) and len(node.inputs) > 1:
         axes = constant_array(node.inputs[1])
         return (

@@ -46,7 +46,7 @@ _SAID = 8
 """Lines of what a runtime wrote that a message holds."""
 _NO_MODULE = ("ImportError: ", "ModuleNotFoundError: ")
 """How the last line begins where the script could not import what it needs: that is no fault of the artifact."""
-_REFUSED = "Leave what it names in float (--exclude NAME), or cut out of the model what is float already"
+_REFUSED = "Leave what it means in float (--exclude NODE, named as in the model), or cut out what is float already"
 _SIMULATION = "; or do without it: verify --simulation"
 
 

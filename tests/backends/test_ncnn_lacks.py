@@ -70,6 +70,7 @@ WRONG_FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "SpaceToDepth": ("y = SpaceToDepth <blocksize = 2> (a)", {}),
     "Gather of a constant list": ("y = Gather <axis = 1> (a, i)", {"i": _i(0, 2, 3)}),
     "Slice that steps backwards": ("y = Slice (a, s, e, k, t)", {"s": _i(-1), "e": _i(-99), "k": _i(3), "t": _i(-1)}),
+    "GridSample of mode cubic": ('y = GridSample <mode = "cubic"> (a, grid)', {"grid": 0.4 * normal(1, 8, 8, 2)}),
     "Pad that wraps": ('y = Pad <mode = "wrap"> (a, p)', {"p": _i(0, 0, 1, 1, 0, 0, 1, 2)}),
     "ReduceMean of one axis": (
         "f = Reshape (a, deep) m = ReduceMean <keepdims = 0> (f, two) y = Neg (m)",
@@ -106,7 +107,7 @@ def model_with(form: str) -> onnx.ModelProto:
     text, constants = {**ABSENT_FORMS, **WRONG_FORMS}[form]
     return build(
         f"(float[1, 3, 8, 8] x) => (float[b, c, d, e] y) {{ g = Conv (x, first) a = Sigmoid (g) {text} }}",
-        opset=19,
+        opset=20 if "GridSample" in form else 19,
         first=normal(4, 3, 1, 1, seed=9),
         **constants,
     )
