@@ -44,7 +44,6 @@ def final_check(
     providers: Sequence[str] | None = None,
     custom_op_library: str | None = None,
     at_home: bool = True,
-    picked: Collection[str] = (),
 ) -> Verification:
     """Check a result, run it with graph optimizations on and off, and measure it.
 
@@ -59,7 +58,6 @@ def final_check(
         custom_op_library: shared library with the model's custom operators.
         at_home: onnxruntime is where the result will run: its optimizations are tried, and its speed is measured. Else
             the result is run as it is written, without any optimization.
-        picked: outputs that are not to be compared, see :mod:`onnxq.graph.picking`.
 
     Raises:
         VerificationError: the result is not a valid model, or onnxruntime cannot load or run it.
@@ -73,7 +71,6 @@ def final_check(
         providers=providers,
         custom_op_library=custom_op_library,
         at_home=at_home,
-        picked=picked,
     ).completed()
 
 
@@ -90,9 +87,10 @@ def first_look(
     picked: Collection[str] = (),
     again: bool = False,
 ) -> FirstLook:
-    """The part of :func:`final_check` that tells how far a result is from float, with the same arguments and one more.
+    """The part of :func:`final_check` that tells how far a result is from float, with the same arguments and two more.
 
     Args:
+        picked: outputs that are not to be compared, see :mod:`onnxq.graph.picking`.
         again: the result was looked at before and is loaded once more for the rest of its check: it is valid, and is
             run on one sample.
 
