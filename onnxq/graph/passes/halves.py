@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.graph.known import once
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.upcast import HALVES
 from onnxq.graph.traverse import all_nodes
@@ -50,7 +51,7 @@ def store_in_half(model: ir.Model, among: Container[str] | None = None) -> None:
             continue
         if value.is_graph_output() or any(use.node.op_type in _QUANTIZERS for use in value.uses()):
             continue
-        stored = _stored(tensor, graph, namer.fresh(f"{name}_half"), bfloat16=opset >= _BFLOAT16_OPSET)
+        stored = _stored(value, tensor, graph, namer.fresh(f"{name}_half"), bfloat16=opset >= _BFLOAT16_OPSET)
         if stored is None:
             continue
         cast = ir.node("Cast", [stored], {"to": int(ir.DataType.FLOAT)}, name=namer.node(f"{name}_Cast"))
@@ -89,10 +90,14 @@ def widen_halves(model: ir.Model) -> None:
             stored.graph.initializers.pop(stored.name or "")
 
 
-def _stored(tensor: ir.TensorProtocol, graph: ir.Graph, name: str, *, bfloat16: bool) -> ir.Value | None:
+def _stored(
+    value: ir.Value, tensor: ir.TensorProtocol, graph: ir.Graph, name: str, *, bfloat16: bool
+) -> ir.Value | None:
     """A constant in half precision of the same numbers, None where there is none; one in a data file stays there."""
     if isinstance(tensor, Widened):
         held: ir.TensorProtocol = copy(tensor.source)
+    elif once(value, ("no half", bfloat16), lambda: _exact(array_of(tensor), bfloat16=bfloat16) is None):
+        return None
     else:
         half = _exact(array_of(tensor), bfloat16=bfloat16)
         if half is None:
@@ -100,9 +105,9 @@ def _stored(tensor: ir.TensorProtocol, graph: ir.Graph, name: str, *, bfloat16: 
         held = ir.Tensor(half)
     held.name = name
     shape = ir.Shape(held.shape.numpy())
-    value = ir.Value(name=name, shape=shape, type=ir.TensorType(held.dtype), const_value=held)
-    graph.register_initializer(value)
-    return value
+    made = ir.Value(name=name, shape=shape, type=ir.TensorType(held.dtype), const_value=held)
+    graph.register_initializer(made)
+    return made
 
 
 def _exact(array: NDArray[Any], *, bfloat16: bool) -> NDArray[Any] | None:

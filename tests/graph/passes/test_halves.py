@@ -15,6 +15,7 @@ from onnx import TensorProto, helper
 import onnxq
 from onnxq import Options
 from onnxq.graph.files.save import file_size, to_proto
+from onnxq.graph.passes import halves
 from onnxq.graph.passes.halves import store_in_half, widen_halves
 from onnxq.graph.passes.upcast import upcast
 from tests.models import build, feeds_for, images, normal
@@ -137,3 +138,19 @@ def test_what_was_written_is_read_as_it_was() -> None:
     feeds = feeds_for(in_half(), samples=1)[0]
     for model in (again.rendered(),):
         np.testing.assert_array_equal(run(to_proto(model), feeds), run(to_proto(made.rendered()), feeds))
+
+
+def test_what_half_precision_cannot_say_is_looked_at_once_for_all_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search writes a model anew dozens of times, with the same weights."""
+    model = loaded(two_layers(normal(64, 64), normal(64, 64, seed=1)))
+    looked: list[int] = []
+    exact = halves._exact
+
+    def counted(array: np.ndarray[Any, Any], *, bfloat16: bool) -> np.ndarray[Any, Any] | None:
+        looked.append(array.size)
+        return exact(array, bfloat16=bfloat16)
+
+    monkeypatch.setattr(halves, "_exact", counted)
+    for _ in range(5):
+        store_in_half(model.clone())
+    assert looked == [64 * 64] * 2
