@@ -221,7 +221,7 @@ def test_recurrent_layers_run_in_float_on_an_htp_69_and_not_at_all_on_a_68(tmp_p
         examine(RUNTIME, path, feeds, arch="68", soc="30")
     said = str(caught.value)
     assert re.search(f"QNN cannot make its QNN_{op}", said, re.IGNORECASE) and "finalize" in said
-    assert "--exclude NAME" in said and "Traceback" not in said and ".py" not in said
+    assert "--exclude NODE" in said and "Traceback" not in said and ".py" not in said
 
 
 def test_what_the_htp_does_not_take_is_named(tmp_path: Path) -> None:

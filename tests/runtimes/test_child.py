@@ -83,7 +83,7 @@ def test_what_a_runtime_refuses_is_said_in_its_own_words(tmp_path: Path, monkeyp
         examine(_runtime(tmp_path, monkeypatch, script), tmp_path / "m.onnx")
     said = str(caught.value)
     assert "does not take the artifact: it has no Foo for node 7" in said and "much else" not in said
-    assert "--exclude NAME" in said
+    assert "--exclude NODE" in said
 
 
 def test_another_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
