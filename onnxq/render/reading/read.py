@@ -11,7 +11,6 @@ quantized twice in a row, or a model output would lose its name, an Identity kee
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,8 +25,7 @@ from onnxq.graph.passes.halves import widen_halves
 from onnxq.graph.passes.prune import KEPT, remove_dead
 from onnxq.graph.traverse import all_nodes, describe
 from onnxq.graph.values import constant_array, is_constant, rename_output, set_constant
-from onnxq.plan import Edge, Plan, Role, Site
-from onnxq.planning.table_rows import row
+from onnxq.plan import Plan
 from onnxq.qparams import QParams, dequantize
 from onnxq.quantized import Quantized
 from onnxq.render import fake_quantize, nnie_quantize
@@ -35,6 +33,7 @@ from onnxq.render.bits_kept import as_marked
 from onnxq.render.early_unpacking import scale_early, unpack_early
 from onnxq.render.qoperator.expand import expand
 from onnxq.render.reading.clipped_integers import bounded, store_clipped
+from onnxq.render.reading.found import Found, role_of_constant, sites_of
 from onnxq.render.reading.moved_constants import is_moved, move_constant
 from onnxq.render.reading.nodes import sort_nodes
 from onnxq.render.reading.parameters import (
@@ -46,7 +45,6 @@ from onnxq.render.reading.parameters import (
     same_parameters,
     unpacked_parameters,
 )
-from onnxq.render.reading.relations import related
 from onnxq.render.reading.shifted import Shifted, moved, shifted
 from onnxq.spec import Scheme
 
@@ -68,24 +66,14 @@ def read(model: ir.Model, backend: Backend) -> Quantized:
     return _Reader(model, backend).run()
 
 
-@dataclass(slots=True)
-class _Found:
-    value: ir.Value
-    role: Role
-    qparams: QParams
-    readers: list[tuple[ir.Node, int]]
-    alone: bool = False
-    """Whether nothing but quantizers of this grid reads the value, which a node makes."""
-
-
 class _Reader:
     def __init__(self, model: ir.Model, backend: Backend) -> None:
         self.model, self.backend = model.clone(), backend
         widen_halves(self.model)
         self.namer = Namer(self.model)
-        self.found: list[_Found] = []
-        self.lifted: dict[tuple[object, ...], _Found] = {}  # stored integers and their parameters -> the float constant
-        self.taken: dict[ir.Value, list[_Found]] = {}  # what quantizers read -> their grids
+        self.found: list[Found] = []
+        self.lifted: dict[tuple[object, ...], Found] = {}  # stored integers and their parameters -> the float constant
+        self.taken: dict[ir.Value, list[Found]] = {}  # what quantizers read -> their grids
         self.notes: list[str] = []
         self.format = ""
 
@@ -95,7 +83,7 @@ class _Reader:
         self._take_quantizers()
         remove_dead(self.model)
         self._forget_dead()
-        sites, numbers = self._sites()
+        sites, numbers = sites_of(self.found, self.model, self.backend)
         return Quantized(
             model=self.model,
             plan=sort_nodes(self.model, self.backend, Plan(self.backend.name, sites, {})),
@@ -219,12 +207,12 @@ class _Reader:
         others = self.taken.setdefault(value, [])
         found = next((one for one in others if one.qparams == qparams), None)
         if found is None:
-            found = _Found(value, "activation", qparams, [], alone=makes)
+            found = Found(value, "activation", qparams, [], alone=makes)
             others.append(found)
             self.found.append(found)
         found.readers += edges
         if is_constant(value):
-            found.role = self._constant_role(found.readers, qparams)
+            found.role = role_of_constant(self.backend, found.readers, qparams)
             self._move(found)
 
     def _lift(
@@ -241,13 +229,13 @@ class _Reader:
             base = (stored.name or "constant").removesuffix("_quantized")
             assert isinstance(stored.graph, ir.Graph)
             value = set_constant(stored.graph, self.namer, base, dequantize(array.astype(np.int64), qparams))
-            found = self.lifted[key] = _Found(value, "constant", qparams, [])
+            found = self.lifted[key] = Found(value, "constant", qparams, [])
             self.found.append(found)
         found.readers += self._bypass(result, found.value, alone=False)
-        found.role = self._constant_role(found.readers, qparams)
+        found.role = role_of_constant(self.backend, found.readers, qparams)
         self._move(found)
 
-    def _move(self, found: _Found) -> None:
+    def _move(self, found: Found) -> None:
         """Let who reads a constant transposed, reshaped and so on read another constant, with numbers of its own."""
         for node, index in [edge for edge in found.readers if is_moved(*edge)]:
             moved = move_constant(self.model, node, found.qparams)
@@ -260,7 +248,7 @@ class _Reader:
             for value, qparams in moved:
                 edges = [(u.node, u.idx) for u in value.uses() if u.idx or u.node.op_type not in _QUANTIZERS]
                 if edges:
-                    self.found.append(_Found(value, self._constant_role(edges, qparams), qparams, edges))
+                    self.found.append(Found(value, role_of_constant(self.backend, edges, qparams), qparams, edges))
                     self._move(self.found[-1])
 
     def _bypass(self, quantized: ir.Value, value: ir.Value, alone: bool) -> list[tuple[ir.Node, int]]:
@@ -302,26 +290,3 @@ class _Reader:
             self.notes.append(f"read: {found}")
             return None
         return found
-
-    def _constant_role(self, edges: list[tuple[ir.Node, int]], qparams: QParams) -> Role:
-        if qparams.spec.bits == 32:
-            return "bias"
-        for node, index in edges:
-            rule = row(self.backend, node)
-            if rule is not None and index in rule.weights:
-                return "weight"
-        return "constant"
-
-    def _sites(self) -> tuple[tuple[Site, ...], dict[str, QParams]]:
-        sites: list[Site] = []
-        numbers: dict[str, QParams] = {}
-        for found in self.found:
-            tensor = found.value.name or ""
-            name, count = tensor, 1
-            while name in numbers:
-                count += 1
-                name = f"{tensor}#{count}"
-            numbers[name] = found.qparams
-            edges = tuple(Edge(n.name or "", i) for n, i in found.readers)
-            sites.append(Site(name, tensor, found.role, found.qparams.spec, edges, produced=found.alone))
-        return related(self.model, self.backend, sites, numbers), numbers
