@@ -37,6 +37,10 @@ _ADDITIVE: dict[int, frozenset[str]] = {
         "OptionalHasElement QuantizeLinear ReduceLogSum ReduceLogSumExp ReverseSequence SpaceToDepth Unique",
     }.items()
 }
+_SAMPLING, _RENAMED = 20, {"linear": "bilinear", "cubic": "bicubic"}
+"""Opset from which on a GridSample takes volumes too, and the names that its modes had before, for pictures alone."""
+_PICTURES = 4
+"""Axes of pictures."""
 _POOLS = ("AveragePool", "MaxPool")
 _CEILING = 22
 """From here on ``ceil_mode`` counts no window that would start behind the input and its padding."""
@@ -73,6 +77,9 @@ def lower_opset(model: ir.Model, most: int) -> list[Note]:
             write(node, current, namer)
         elif node.op_type in _POOLS and node.domain == "" and most < _CEILING <= current:
             _pad_windows(node)
+        elif node.op_type == "GridSample" and node.domain == "" and most < _SAMPLING <= current:
+            mode = node.attributes.get_string("mode", "linear")
+            node.attributes["mode"] = ir.AttrString("mode", _RENAMED.get(mode, mode))
     model.opset_imports[""] = most
     infer_shapes(model)
     return [Note("opset", "", f"lowered from {current} to {most}")]
@@ -106,10 +113,18 @@ def _is_said(node: ir.Node, current: int, most: int) -> bool:
     if now.since_version == then.since_version:
         return True
     changed = (v for v in range(most + 1, current + 1) if onnx.defs.get_schema(node.op_type, v).since_version == v)
-    if any(node.op_type not in _ADDITIVE.get(version, frozenset()) for version in changed):
+    if any(node.op_type not in _ADDITIVE.get(version, frozenset()) for version in changed if not _named(node, version)):
         return False
     known = set(node.attributes) <= set(then.attributes) and len(node.inputs) <= then.max_input
     return known and all(_types(node.inputs, then.inputs)) and all(_types(node.outputs, then.outputs))
+
+
+def _named(node: ir.Node, version: int) -> bool:
+    """Whether all that a version changed of a node are names: of a GridSample's modes, of pictures."""
+    if node.op_type != "GridSample" or version != _SAMPLING or node.inputs[0] is None:
+        return False
+    shape = node.inputs[0].shape
+    return shape is not None and len(shape) == _PICTURES
 
 
 def _types(values: Sequence[ir.Value | None], formal: Sequence[onnx.defs.OpSchema.FormalParameter]) -> Iterator[bool]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -61,9 +62,24 @@ def test_gelu_is_written_out(form: str) -> None:
     assert ("Tanh" if "tanh" in form else "Erf") in ops(model) and "Gelu" not in ops(model)
 
 
+@pytest.mark.parametrize("opset", [20, 22])
+@pytest.mark.parametrize(
+    ("mode", "older"), [("linear", "bilinear"), ("cubic", "bicubic"), ("nearest", "nearest"), ("", "")]
+)
+def test_a_sampled_picture_has_the_older_names_of_modes(mode: str, older: str, opset: int) -> None:
+    form = f'<mode = "{mode}", padding_mode = "border">' if mode else ""
+    text = f"g (float[1, 2, 6, 7] x) => (float[1, 2, 4, 5] y) {{ y = GridSample {form} (x, grid) }}"
+    grid = (np.random.default_rng(0).uniform(-1.2, 1.2, (1, 4, 5, 2))).astype(np.float32)
+    model, _ = apply(lowered, build(text, opset=opset, ir_version=10, grid=grid), {"x": random(1, 2, 6, 7)})
+    (node,) = model.graph
+    assert node.attributes.get_string("mode", "bilinear") == (older or "bilinear")
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+
+
 @pytest.mark.parametrize(
     ("text", "opset"),
     [
+        ("(float[1, 2, 3, 4, 5] x, float[1, 3, 4, 5, 3] z) => (float[1, 2, 3, 4, 5] y) { y = GridSample (x, z) }", 20),
         pytest.param(
             "(float[2, 8, 4] x, float[2, 1, 4] u) => (float[2, 8, 4] y) { [far] y = TensorScatter (x, u) }",
             24,
@@ -75,7 +91,7 @@ def test_gelu_is_written_out(form: str) -> None:
     ],
 )
 def test_what_is_newer(text: str, opset: int) -> None:
-    """An operator, a type, an attribute, and one that is written out of float32 alone."""
+    """Axes, an operator, a type, an attribute, and one that is written out of float32 alone."""
     model = ir.from_proto(build(f"g {text}", opset=opset, ir_version=10, s=random(8)))
     infer_shapes(model)
     assert len(newer_than(model, 19)) == 1
