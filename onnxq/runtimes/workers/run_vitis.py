@@ -122,8 +122,11 @@ def simulated(model: Any) -> list[str]:
             continue
         if was.op_type != node.op_type or attributes(was) != attributes(node):
             found.append(f"{was.op_type} {was.name}: became {node.op_type} {attributes(node)}")
-    differ = [name for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)]
-    return found + [f"{name}: factor {ours.get(name)}, quark has {theirs.get(name)}" for name in differ]
+    for name in sorted({*ours, *theirs}):
+        here, there = ours.get(name, 1.0), theirs.get(name, 1.0)  # none is a factor of 1
+        if here != there:
+            found.append(f"{name}: factor {here:g} where quark has {there:g}")
+    return found
 
 
 def attributes(node: Any) -> dict[str, str]:
