@@ -40,14 +40,13 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
-from onnxq.checks.findings import Finding
+from onnxq.backends.rknn.lacks import is_of_heads, lacks, moves_little
 from onnxq.graph.note import Note
 from onnxq.graph.passes.added_masks import added_masks
 from onnxq.graph.passes.explicit_pads import explicit_pads
 from onnxq.graph.recognition.groups import KINDS
-from onnxq.graph.traverse import all_nodes, describe
-from onnxq.graph.values import constant_array, is_constant, static_shape
-from onnxq.options import Options
+from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import constant_array
 from onnxq.plan import Plan
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.render.own_dequantizers import own_dequantizers
@@ -67,12 +66,6 @@ __all__ = ["BACKEND"]
 
 _DEFAULTS = {"HardSigmoid": {"alpha": 0.2, "beta": 0.5}, "LayerNormalization": {"epsilon": 1e-5}}
 """What ONNX gives to operators that do not say, and the builder does not."""
-_LONGEST = 31
-"""Strides and sides of a Conv without a bias, beside other strides of 8 or more."""
-_SELECT = ("Compress", "NonMaxSuppression", "NonZero", "Unique")
-"""Operators whose results have sizes that depend on the numbers."""
-_BITS = ("BitwiseAnd", "BitwiseOr", "BitwiseXor")
-"""Operators whose constant operands it makes int64, whatever they are."""
 _RECURRENT = ("GRU", "LSTM", "RNN")
 """Operators that it runs as those of an opset without a layout: one that is written out ends it, the default too."""
 
@@ -95,28 +88,16 @@ def _gemm(node: ir.Node) -> str | None:
     return plain_gemm(node) or _rows(node)
 
 
-def _moves_little(node: ir.Node) -> str | None:
-    """One of strides below 8 (of a ConvTranspose 8 at most), or below 32 with sides below 32 and without a bias."""
-    step = max(node.attributes.get_ints("strides", ()), default=1)
-    side = max((static_shape(node.inputs[1]) or ())[2:], default=1)
-    bias = len(node.inputs) > 2 and node.inputs[2] is not None
-    transposed = node.op_type == "ConvTranspose"
-    if step <= (8 if transposed else 7) or not (bias or (not transposed and max(step, side) > _LONGEST)):
-        return None
-    what = "with a bias" if bias else f"of side {side}"
-    return f"RKNN's builder fails on a {node.op_type} of stride {step} {what} in a model with quantizers"
-
-
 def _no_heads(node: ir.Node) -> str | None:
     """A product that is none of multi-head attention, and of four axes, or of two with one row."""
-    if _is_of_heads(node):
+    if is_of_heads(node):
         return "RKNN's builder may crash on multi-head attention with quantized products"
     return _rows(node)
 
 
 def _softmax(node: ir.Node) -> str | None:
     """One that is read in the model, but by no product of multi-head attention."""
-    if any(_is_of_heads(use.node) for use in node.outputs[0].uses()):
+    if any(is_of_heads(use.node) for use in node.outputs[0].uses()):
         return "RKNN's builder may crash on multi-head attention with a quantized Softmax"
     return only_an_output(node)
 
@@ -150,100 +131,6 @@ def _rewrite(model: ir.Model) -> list[Note]:
     return [*explicit_pads(model), *added_masks(model)]
 
 
-def _nowhere(node: ir.Node) -> str | None:
-    """What the builder takes in no model of a node, also of floats alone."""
-    get, value = node.attributes, node.inputs[0] if node.inputs else None
-    if node.domain != "":
-        return None
-    if node.op_type in ("If", "Loop", "Scan", *_SELECT):
-        return node.op_type
-    if node.op_type == "MaxPool" and value is not None and value.shape is not None and len(value.shape) > 4:
-        return "MaxPool of five dimensions"
-    if node.op_type == "Resize" and get.get_string("mode", "nearest") == "cubic":
-        return "cubic Resize"
-    if node.op_type in _BITS and any(is_constant(operand) for operand in node.inputs):
-        return f"{node.op_type} with a constant"
-    if node.op_type == "LayerNormalization" and get.get_int("axis", -1) not in (-1, _last_axis(value)):
-        return "LayerNormalization over several axes"
-    maker = value.producer() if node.op_type == "Gather" and value is not None else None
-    if maker is not None and maker.op_type == "Conv" and maker.domain == "" and _is_scalar(node.inputs[1]):
-        return "Gather of a single index, without an axis, behind a Conv"
-    trains = node.op_type == "BatchNormalization" and get.get_int("training_mode", 0) == 1
-    return "BatchNormalization in training mode" if trains else None
-
-
-def _is_of_distances(node: ir.Node) -> bool:
-    """Whether a Conv makes one channel of what was reshaped and transposed, and is reshaped and split behind."""
-    if node.op_type != "Conv" or node.domain != "" or (static_shape(node.inputs[1]) or (0,))[0] != 1:
-        return False
-    value = node.inputs[0]
-    for op in ("Softmax", "Transpose", "Reshape"):
-        maker = value.producer() if value is not None else None
-        if maker is not None and maker.op_type == op and maker.domain == "":
-            value = maker.inputs[0]
-        elif op != "Softmax":
-            return False
-    if value is not None and value.is_graph_input() and value.shape is not None and len(value.shape) == 3:
-        return False
-    return _is_reshaped_and_split(node)
-
-
-def _is_reshaped_and_split(node: ir.Node) -> bool:
-    """Whether the result of a node is reshaped, and of that several parts are taken."""
-    for reshape in node.outputs[0].consumers():
-        parts = [n.op_type for n in reshape.outputs[0].consumers() if n.op_type in ("Split", "Slice")]
-        if reshape.op_type == "Reshape" and ("Split" in parts or len(parts) > 1):
-            return True
-    return False
-
-
-def _last_axis(value: ir.Value | None) -> int:
-    """The last axis of a tensor, from the front; -1 where its rank is not known."""
-    return len(value.shape) - 1 if value is not None and value.shape is not None else -1
-
-
-def _is_scalar(value: ir.Value | None) -> bool:
-    array = constant_array(value)
-    return array is not None and array.ndim == 0
-
-
-def _lacks(model: ir.Model, options: Options) -> list[Finding]:
-    """Inputs of uint8 or without axes, what the builder takes in no model, and what in a float model alone."""
-    found = []
-    for value in model.graph.inputs:
-        if value.dtype is ir.DataType.UINT8:
-            what = "RKNN-Toolkit2 takes no uint8 input, in a float model neither"
-            hint = "Take the Cast behind it out of the model: its input is float32 then, and may have the same numbers"
-            found.append(Finding("warning", f"input {value.name!r}", what, hint))
-        if value.shape is not None and len(value.shape) == 0:
-            what = "RKNN-Toolkit2 runs no model with an input without axes, in float neither"
-            found.append(Finding("warning", f"input {value.name!r}", what, "Give it one axis, of one number"))
-    for node in all_nodes(model):
-        if (none := _nowhere(node)) is not None:
-            what = f"RKNN-Toolkit2 builds no model with a {none}, in float neither"
-            found.append(Finding("warning", describe(node), what, "Cut the model before it or after it"))
-        if _is_of_distances(node):
-            what = "RKNN-Toolkit2 may build no model with a Conv of one channel between Reshapes whose result is split"
-            found.append(
-                Finding("warning", describe(node), f"{what}, in float neither", "Cut the model before it or after it")
-            )
-        if node.op_type in ("Conv", "ConvTranspose") and node.domain == "" and (why := _moves_little(node)):
-            hint = "Cut the model behind it, and build that node in a float model of its own"
-            found.append(Finding("warning", describe(node), why, hint))
-        elif options.placement != "compute" and _is_of_heads(node):
-            what = "RKNN's builder may crash on multi-head attention with quantized operators around it"
-            hint = "--placement compute leaves float all but layers with weights, which it builds"
-            found.append(Finding("warning", describe(node), what, hint))
-    return found
-
-
-def _is_of_heads(node: ir.Node) -> bool:
-    """Whether a node is a product of two activations of four axes."""
-    if node.op_type != "MatMul" or node.domain != "" or any(is_constant(value) for value in node.inputs):
-        return False
-    return all(value is not None and value.shape is not None and len(value.shape) == 4 for value in node.inputs)
-
-
 def _cuts_nothing(node: ir.Node) -> str | None:
     """A Pad that cuts nothing off: the scale is that of its output."""
     pads = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -263,8 +150,8 @@ def _finish(model: ir.Model, plan: Plan) -> None:
 
 
 _RULES = (
-    OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, bias=2, when=_moves_little),
-    OpRule("ConvTranspose", Kind.COMPUTE, weights=(1,), weight_axis=conv_transpose_axis, bias=2, when=_moves_little),
+    OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, bias=2, when=moves_little),
+    OpRule("ConvTranspose", Kind.COMPUTE, weights=(1,), weight_axis=conv_transpose_axis, bias=2, when=moves_little),
     OpRule("Gemm", Kind.COMPUTE, weights=(1,), weight_axis=gemm_axis, bias=2, when=_gemm),
     OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=matmul_axis, when=_rows),
     OpRule("MatMul:product", Kind.PRODUCT, data=(0, 1), when=_no_heads),
@@ -297,7 +184,7 @@ BACKEND = Backend(
     weight_bits=frozenset({8}),
     act_bits=frozenset({8}),
     rewrite=_rewrite,
-    lacks=_lacks,
+    lacks=lacks,
     finish=_finish,
     runtime="rknn",
     artifacts="model.onnx (QDQ, opset 19 or below)",
