@@ -34,7 +34,8 @@ class ResultCheck:
         options: what the user asked for.
         reporter: shows progress.
         picked: outputs that are not compared, see :mod:`onnxq.graph.picking`.
-        searched: poor results are searched for better ones, which takes memory: none stays loaded meanwhile.
+        searched: poor results are searched for better ones, which takes memory: only one that is good enough as it is
+            stays loaded.
     """
 
     def __init__(

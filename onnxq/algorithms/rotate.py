@@ -37,11 +37,9 @@ PARAMETERS: Mapping[str, object] = {"tries": 4}
 HELP: Mapping[str, str] = {
     "tries": "random rotations to choose from, by the error of the rounded weights, 1 or more",
 }
-
-
 _MOST = 1 << 34
-"""Multiply-accumulates to try a rotation by, a second of one thread. Four of all layers of a ViT-L take a minute and
-more, as long as its calibration; of as many layers there is little between the errors of one rotation and another."""
+"""Multiply-accumulates to try a rotation by. On all layers of a ViT-B four took 13.7 s of one thread, on this part of
+them 3.0 s; which of the four is taken may differ."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,7 +24,7 @@ __all__ = ["fields", "shortfall", "shortfall_of_whole"]
 _SAMPLES, _OF_LARGE = 4, 2
 _LARGE = 128 << 20
 """Bytes of a float model from which on fewer samples are looked at: with all tensors shown a run takes several times as
-long, and four took as long as calibration with sixteen."""
+long. Of a diffusion UNet of 333 MB four samples took 47 CPU s, two 28, where calibration with sixteen took 8."""
 _NAMED = 5
 """Suspects at most."""
 _OTHERS = ("another --range", "more data")

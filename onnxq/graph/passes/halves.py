@@ -51,7 +51,7 @@ def store_in_half(model: ir.Model, among: Container[str] | None = None) -> None:
             continue
         if value.is_graph_output() or any(use.node.op_type in _QUANTIZERS for use in value.uses()):
             continue
-        stored = _stored(value, tensor, graph, namer.fresh(f"{name}_half"), bfloat16=opset >= _BFLOAT16_OPSET)
+        stored = _stored(value, graph, namer.fresh(f"{name}_half"), bfloat16=opset >= _BFLOAT16_OPSET)
         if stored is None:
             continue
         cast = ir.node("Cast", [stored], {"to": int(ir.DataType.FLOAT)}, name=namer.node(f"{name}_Cast"))
@@ -90,10 +90,10 @@ def widen_halves(model: ir.Model) -> None:
             stored.graph.initializers.pop(stored.name or "")
 
 
-def _stored(
-    value: ir.Value, tensor: ir.TensorProtocol, graph: ir.Graph, name: str, *, bfloat16: bool
-) -> ir.Value | None:
+def _stored(value: ir.Value, graph: ir.Graph, name: str, *, bfloat16: bool) -> ir.Value | None:
     """A constant in half precision of the same numbers, None where there is none; one in a data file stays there."""
+    tensor = value.const_value
+    assert tensor is not None
     if isinstance(tensor, Widened):
         held: ir.TensorProtocol = copy(tensor.source)
     elif once(value, ("no half", bfloat16), lambda: _exact(array_of(tensor), bfloat16=bfloat16) is None):
