@@ -10,8 +10,8 @@ from onnxq import plugins
 from onnxq.algorithm import Algorithm
 from onnxq.algorithm_choice import algorithm_named
 from onnxq.backend import Backend
+from onnxq.backend_choice import backend_named
 from onnxq.errors import OptionError
-from onnxq.prepare import backend_named
 
 __all__ = ["backends", "installed_algorithms"]
 

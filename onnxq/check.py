@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from onnxq.algorithm_choice import chosen, whole_model
 from onnxq.backend import Backend
+from onnxq.backend_choice import backend_named
 from onnxq.checks.data import check_data
 from onnxq.checks.findings import Finding, of_error
 from onnxq.checks.lacks import lacks
@@ -31,7 +32,7 @@ from onnxq.ort.absent import absent_providers
 from onnxq.ort.messages import LOOK
 from onnxq.ort.session import Session
 from onnxq.planning.placement import UNKNOWN_DIM
-from onnxq.prepare import Prepared, backend_named
+from onnxq.prepare import Prepared
 from onnxq.quantize import plan_fitted
 from onnxq.rewritten import require_home
 

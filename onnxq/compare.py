@@ -13,6 +13,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxq.backend_choice import backend_named
 from onnxq.calibration.data import open_data
 from onnxq.checks.data import Looker
 from onnxq.console.progress import Reporter, Silent
@@ -31,7 +32,7 @@ from onnxq.measuring.inner_tensors import InnerTensors
 from onnxq.measuring.metrics import ErrorMeter
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.session import Session, open_anyhow
-from onnxq.prepare import Prepared, backend_named
+from onnxq.prepare import Prepared
 from onnxq.quantized import Quantized
 
 __all__ = ["Comparison", "TensorErrors", "compare"]

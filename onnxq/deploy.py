@@ -14,6 +14,7 @@ from pathlib import Path
 
 from onnxq.asked_scheme import for_given_numbers
 from onnxq.backend import Backend, Kind
+from onnxq.backend_choice import backend_named
 from onnxq.console.terminal import listed, plural
 from onnxq.deploying.bounds import Bounds, keep_bounds
 from onnxq.deploying.float_readers import with_float_readers
@@ -39,7 +40,7 @@ from onnxq.numbers import fit_biases
 from onnxq.options import Options
 from onnxq.plan import Edge, Plan
 from onnxq.planning.planner import settled_plan
-from onnxq.prepare import Source, backend_named
+from onnxq.prepare import Source
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.render.reading.planned import reading, writing

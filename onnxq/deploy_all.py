@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from onnxq.backend_choice import backend_named
 from onnxq.deploy import deploy
 from onnxq.locations import artifact_path, require_output, require_several, spare
 from onnxq.options import Options
-from onnxq.prepare import Source, backend_named
+from onnxq.prepare import Source
 from onnxq.quantized import Quantized
 from onnxq.several import for_each_target, names_of
 

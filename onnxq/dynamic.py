@@ -19,6 +19,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind
+from onnxq.backend_choice import backend_named
 from onnxq.calibration.weights import weight_range
 from onnxq.console.progress import Reporter, Silent
 from onnxq.dynamic_layers import layers_to_quantize, whole_attention
@@ -37,7 +38,7 @@ from onnxq.options import ImageOptions, Options
 from onnxq.plan import Kept, Plan
 from onnxq.planning.placement import elements
 from onnxq.planning.planner import settled_plan
-from onnxq.prepare import Prepared, backend_named
+from onnxq.prepare import Prepared
 from onnxq.qparams import QParams, from_range
 from onnxq.quantized import Quantized
 from onnxq.render.ranges_at_run import take_ranges_at_run

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnxq.algorithm import FloatDraft
 from onnxq.algorithm_choice import Choice, chosen, run
 from onnxq.backend import Backend, Format
+from onnxq.backend_choice import backend_named
 from onnxq.best import improve
 from onnxq.calibration.statistics import Statistics
 from onnxq.console.progress import Reporter
@@ -34,7 +35,7 @@ from onnxq.notes.unmet import unmet
 from onnxq.options import Options
 from onnxq.planning.one_way import require_one_way
 from onnxq.planning.planner import make_plan
-from onnxq.prepare import Fitted, Prepared, backend_named, needed_opset
+from onnxq.prepare import Fitted, Prepared, needed_opset
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE
 from onnxq.result_check import ResultCheck

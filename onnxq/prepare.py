@@ -9,7 +9,6 @@ from typing import NamedTuple
 import onnx
 import onnx_ir as ir
 
-from onnxq import plugins
 from onnxq.backend import Backend
 from onnxq.checks.caches import check_caches
 from onnxq.checks.fingerprint import fingerprint
@@ -45,7 +44,6 @@ __all__ = [
     "Fitted",
     "Prepared",
     "Source",
-    "backend_named",
     "in_float32",
     "lowered",
     "needed_opset",
@@ -254,27 +252,6 @@ def still_half(notes: Sequence[Note]) -> list[str]:
 
 def _tensors(model: ir.Model) -> dict[str, ir.Value]:
     return {value.name: value for node in all_nodes(model) for value in node.outputs if value.name}
-
-
-def backend_named(name: str) -> Backend:
-    """A target by its name.
-
-    Raises:
-        OptionError: there is none of that name, or it is no name.
-    """
-    if not isinstance(name, str):
-        kind = f"the target {name.name!r} itself" if isinstance(name, Backend) else f"an object of {type(name)}"
-        raise OptionError(f"{kind} is not a name", where="backend", hint="Give a target's name, see onnxq.backends()")
-    found = plugins.find("onnxq.backends", name)
-    backend = getattr(found, "BACKEND", found)
-    if not isinstance(backend, Backend):
-        raise OptionError(f"backend {name!r} offers no BACKEND of type onnxq.Backend")
-    if backend.name != name:
-        raise OptionError(
-            f"backend {name!r} of package {plugins.owner('onnxq.backends', name)!r} calls itself {backend.name!r}",
-            hint="The name of its entry point and BACKEND.name have to be the same",
-        )
-    return backend
 
 
 def needed_opset(target: Backend, options: Options) -> int:

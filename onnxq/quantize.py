@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from onnxq.algorithm_choice import require_a_plan
 from onnxq.backend import Backend
+from onnxq.backend_choice import backend_named
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.console.deadline import end_of_share
 from onnxq.console.progress import Reporter, Silent
@@ -30,7 +31,7 @@ from onnxq.planning.given_shapes import check_shapes
 from onnxq.planning.one_way import require_one_way
 from onnxq.planning.placement import UNKNOWN_DIM
 from onnxq.planning.planner import make_plan
-from onnxq.prepare import Prepared, Source, backend_named
+from onnxq.prepare import Prepared, Source
 from onnxq.quantized import Quantized
 from onnxq.several import for_each_target, names_of
 

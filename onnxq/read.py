@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from onnxq.backend_choice import backend_named
 from onnxq.given.fold_batchnorm import fold_quantized_batchnorm
 from onnxq.graph.files.load_named import load_named
-from onnxq.prepare import Source, backend_named
+from onnxq.prepare import Source
 from onnxq.quantized import Quantized
 from onnxq.render.reading.nodes import sort_nodes
 from onnxq.render.reading.read import read as read_quantizers

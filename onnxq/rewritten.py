@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxq.algorithm_choice import Choice
+from onnxq.backend_choice import backend_named
 from onnxq.calibration.statistics import Statistics
 from onnxq.console.terminal import counts
 from onnxq.errors import OptionError
@@ -17,7 +18,6 @@ from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
 from onnxq.plan import Kept
 from onnxq.planning.weightless import ALREADY
-from onnxq.prepare import backend_named
 
 __all__ = ["HOME", "Rewritten", "nothing_done", "refuse_unused", "require_home", "samples_of"]
 

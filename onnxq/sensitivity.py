@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from onnxq.backend_choice import backend_named
 from onnxq.calibration.roles import spread
 from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.console.progress import Reporter, Silent
@@ -23,7 +24,7 @@ from onnxq.notes.other_shapes import rows_depend
 from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
 from onnxq.options.one_value import check_bits, check_int, plain
-from onnxq.prepare import Prepared, Source, backend_named
+from onnxq.prepare import Prepared, Source
 from onnxq.quantize import calibrate
 from onnxq.spec import Scheme
 from onnxq.survey import Record, local_noise, make_probe, runs_needed, survey

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from onnxq.backend_choice import require_name
 from onnxq.errors import BackendError, OnnxqError, OptionError
 
 __all__ = ["for_each_target", "names_of"]
@@ -20,11 +21,14 @@ def names_of(backends: Sequence[str]) -> list[str]:
         backends: names, or a single one.
 
     Raises:
-        OptionError: there is none.
+        OptionError: there is none, or one is no name.
     """
-    names = [backends] if isinstance(backends, str) else list(dict.fromkeys(backends))
+    one = isinstance(backends, str) or not isinstance(backends, Iterable)
+    names = [backends] if one else list(dict.fromkeys(backends))
     if not names:
         raise OptionError("no target was given", where="backends", hint="Name at least one, see onnxq.backends()")
+    for name in names:
+        require_name(name)
     return names
 
 

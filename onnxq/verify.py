@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from onnxq import plugins
 from onnxq.agreement import Agreement
 from onnxq.backend import Backend
+from onnxq.backend_choice import backend_named
 from onnxq.calibration.data import open_data
 from onnxq.checks.data import Looker
 from onnxq.console.progress import Reporter, Silent
@@ -41,7 +42,6 @@ from onnxq.measuring.side_by_side import errors_between, plain_outputs, steps_be
 from onnxq.options import ImageOptions
 from onnxq.options.one_value import plain
 from onnxq.ort.inputs import inputs_of
-from onnxq.prepare import backend_named
 from onnxq.quantized import Quantized
 from onnxq.read import read
 from onnxq.render.formats import write_rendered

@@ -17,10 +17,10 @@ from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, q
 
 import onnxq
 from onnxq import Options
+from onnxq.backend_choice import backend_named
 from onnxq.cli import main
 from onnxq.errors import BackendError
 from onnxq.notes.reasons import by_reason
-from onnxq.prepare import backend_named
 from tests.contract import infer
 from tests.models import build, f32, images, normal
 from tests.reader import Reader

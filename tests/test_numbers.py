@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 import onnxq
 from onnxq import Options
+from onnxq.backend_choice import backend_named
 from onnxq.backends.qnn import BACKEND
 from onnxq.graph.values import constant_array
 from onnxq.numbers import choose_numbers, unusable_tensors
 from onnxq.planning.planner import make_plan
-from onnxq.prepare import Prepared, backend_named
+from onnxq.prepare import Prepared
 from onnxq.qparams import dequantize, quantize
 from tests.models import build, f32, images, normal
 from tests.planning.test_planner import residual

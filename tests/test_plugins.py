@@ -97,7 +97,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         + named.format("flat", "numbers", "")
         + "    for name, old in draft.numbers.items():\n"
         "        draft.numbers[name] = replace(old, scale=0 * old.scale)\n",
-        "chip": "from dataclasses import replace\nfrom onnxq.prepare import backend_named\n"
+        "chip": "from dataclasses import replace\nfrom onnxq.backend_choice import backend_named\n"
         "BACKEND = replace(backend_named('onnxruntime'), name='some_chip')\n",
     }
     for name, text in texts.items():

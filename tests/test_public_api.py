@@ -141,6 +141,9 @@ def test_alike_parameters_are_called_alike_and_stand_alike() -> None:
 def test_what_is_nearly_right_is_taken_or_named() -> None:
     with pytest.raises(onnxq.OptionError, match="backend: the target 'academic' itself is not a name"):
         onnxq.plan(residual(), backend=onnxq.backends()[0])  # type: ignore[arg-type]
+    for given in (onnxq.backends(), onnxq.backends()[0]):
+        with pytest.raises(onnxq.OptionError, match="backend: the target 'academic' itself is not a name"):
+            onnxq.quantize_all(residual(), feeds_for(residual()), backends=given)  # type: ignore[arg-type]
     data = feeds_for(residual())
     options = onnxq.Options(placement="all", effort="fast")
     made = onnxq.quantize_all(residual(), data, backends="onnxruntime", options=options)

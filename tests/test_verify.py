@@ -18,6 +18,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 
 import onnxq
 from onnxq import Options, dynamic
+from onnxq.backend_choice import backend_named
 from onnxq.cli import main
 from onnxq.console.terminal import Screen
 from onnxq.errors import BackendError, OptionError, OutputError
@@ -25,7 +26,6 @@ from onnxq.graph.files.load import load
 from onnxq.locations import find_artifact
 from onnxq.measuring.loss import Loss
 from onnxq.ort.session import Session
-from onnxq.prepare import backend_named
 from onnxq.runtimes.child import examine
 from onnxq.runtimes.runtime import Examination
 from onnxq.verify import can_be_read

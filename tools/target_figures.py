@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from onnxq import plugins
+from onnxq.backend_choice import backend_named
 from onnxq.catalog import backends
 from onnxq.console.terminal import plural
-from onnxq.prepare import backend_named
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "targets" / "figures.md"
 MODELS = ("mnist_cnn", "mnist_unet", "fashion_vit", "effnet_lite0", "ppocr_det")

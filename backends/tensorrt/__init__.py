@@ -34,13 +34,13 @@ from functools import partial
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Format, Kind, OpRule
+from onnxq.backend_choice import backend_named
 from onnxq.backends.tensorrt.branches import ACTIVATIONS, CONVOLUTIONS, LONGEST, WITH_CONSTANT, shortcut
 from onnxq.backends.tensorrt.channels import known_channels
 from onnxq.backends.tensorrt.lacks import lacks
 from onnxq.errors import OptionError
 from onnxq.graph.values import is_constant
 from onnxq.options import Options
-from onnxq.prepare import backend_named
 from onnxq.quantized import Quantized
 from onnxq.render.calibration_cache import read_cache, read_ranges, write_cache, write_ranges
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ

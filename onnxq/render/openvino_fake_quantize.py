@@ -25,6 +25,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.backend import Format, Kind
+from onnxq.backend_choice import backend_named
 from onnxq.errors import BackendError
 from onnxq.graph.files.load_named import load_named
 from onnxq.graph.files.save import save
@@ -35,7 +36,6 @@ from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array, is_constant
 from onnxq.plan import Edge, Site
 from onnxq.planning.table_rows import row
-from onnxq.prepare import backend_named
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.render import fake_quantize as function

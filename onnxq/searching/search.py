@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxq.algorithm_choice import chosen
+from onnxq.backend_choice import backend_named
 from onnxq.calibration.data import open_data
 from onnxq.calibration.ranges import check_range
 from onnxq.calibration.statistics import Statistics, model_digest
@@ -30,7 +31,7 @@ from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
 from onnxq.options.one_value import check_amount
 from onnxq.ort.inputs import inputs_of
-from onnxq.prepare import Prepared, Source, backend_named
+from onnxq.prepare import Prepared, Source
 from onnxq.quantize import calibrate
 from onnxq.searching import candidates, harmful_layers
 from onnxq.searching.attempt import Attempt

@@ -20,9 +20,9 @@ from typing import Any
 import torch
 
 from onnxq.backend import Backend
+from onnxq.backend_choice import backend_named
 from onnxq.errors import DataError, OptionError
 from onnxq.options import Options
-from onnxq.prepare import backend_named
 from onnxq.torch.exporter import in_evaluation, in_float32, to_onnx
 from onnxq.torch.feeding import example_of, fed
 from onnxq.torch.insertion import Insertion, ModulePath, map_tensors

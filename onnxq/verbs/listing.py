@@ -9,9 +9,9 @@ import onnxq
 from onnxq import views
 from onnxq.algorithm_choice import algorithm_named
 from onnxq.algorithms.common.parameter_help import parameter_help
+from onnxq.backend_choice import backend_named
 from onnxq.console.exit_codes import ExitCode
 from onnxq.console.terminal import Screen
-from onnxq.prepare import backend_named
 from onnxq.verbs.answer import Answer, reporter, shows
 
 __all__ = ["algorithms", "backends", "demo", "show"]

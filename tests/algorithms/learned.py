@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from onnxq import Options
 from onnxq.algorithm import Draft
+from onnxq.backend_choice import backend_named
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.graph.shapes import sizes_at
 from onnxq.numbers import choose_numbers
 from onnxq.planning.planner import make_plan
-from onnxq.prepare import Prepared, backend_named
+from onnxq.prepare import Prepared
 from onnxq.quantize import calibrate
 from tests.contract import infer, sqnr
 from tests.models import build, normal

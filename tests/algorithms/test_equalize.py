@@ -16,12 +16,12 @@ from onnxq.algorithms.channels.absorb import Absorption
 from onnxq.algorithms.channels.pairs import find_pairs
 from onnxq.algorithms.common.keep_what_helps import Change
 from onnxq.algorithms.equalize import _Chain, apply
+from onnxq.backend_choice import backend_named
 from onnxq.calibration.collect import collect
 from onnxq.graph.files.load import load
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.normalize import normalize
 from onnxq.observe import observable
-from onnxq.prepare import backend_named
 from tests.contract import infer, quantize_checked
 from tests.models import build, images, normal
 

@@ -23,10 +23,10 @@ from onnxq.algorithms.layerwise.improve import Answer, Problem, _Trial
 from onnxq.algorithms.layerwise.moments import Moments
 from onnxq.algorithms.layerwise.rounding import Grid, damped, descend, errors, feed_back
 from onnxq.algorithms.layerwise.scales import fit_scales
+from onnxq.backend_choice import backend_named
 from onnxq.calibration.roles import samples_to_verify
 from onnxq.errors import OptionError
 from onnxq.graph.values import constant_array
-from onnxq.prepare import backend_named
 from onnxq.qparams import fake_quantize
 from tests.contract import infer, quantize_checked, sqnr
 from tests.models import build, normal

@@ -15,13 +15,13 @@ from onnxq.algorithm import FloatDraft
 from onnxq.algorithms import rotate
 from onnxq.algorithms.channels.streams import Stream, quantized_streams, turned_weights
 from onnxq.algorithms.rotate import apply, rotation
+from onnxq.backend_choice import backend_named
 from onnxq.calibration.collect import collect
 from onnxq.calibration.statistics import Statistics
 from onnxq.compare import compare
 from onnxq.graph.files.load import load
 from onnxq.graph.passes.normalize import normalize
 from onnxq.observe import observable
-from onnxq.prepare import backend_named
 from tests.contract import infer, quantize_checked
 from tests.models import build, images, normal
 from tests.turnable import blocks, bottlenecks

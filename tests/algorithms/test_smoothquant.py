@@ -14,13 +14,13 @@ import onnxq
 from onnxq import OptionError, Options
 from onnxq.algorithm import FloatDraft
 from onnxq.algorithms.smoothquant import apply, smoothing_scale
+from onnxq.backend_choice import backend_named
 from onnxq.calibration.collect import collect
 from onnxq.calibration.roles import to_learn_from
 from onnxq.calibration.statistics import KeptSample
 from onnxq.graph.files.load import load
 from onnxq.graph.passes.normalize import normalize
 from onnxq.observe import observable
-from onnxq.prepare import backend_named
 from tests.contract import infer, quantize_checked, sqnr
 from tests.models import build, normal
 

@@ -9,7 +9,7 @@ import pytest
 
 import onnxq
 from onnxq import Options
-from onnxq.prepare import backend_named
+from onnxq.backend_choice import backend_named
 from tests.models import feeds_for
 from tests.targets import GRAPHS, TARGETS, plan_text
 

@@ -12,9 +12,9 @@ from onnx import numpy_helper
 
 import onnxq
 from onnxq import Options
+from onnxq.backend_choice import backend_named
 from onnxq.errors import BackendError
 from onnxq.ort.session import Session
-from onnxq.prepare import backend_named
 from tests.models import build, f32, images
 from tests.targets import residual
 

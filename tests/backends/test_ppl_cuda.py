@@ -11,9 +11,9 @@ import pytest
 
 import onnxq
 from onnxq import Options
+from onnxq.backend_choice import backend_named
 from onnxq.errors import BackendError, OptionError
 from onnxq.ort.session import Session
-from onnxq.prepare import backend_named
 from tests.models import build, f32, images
 from tests.targets import branches, residual
 

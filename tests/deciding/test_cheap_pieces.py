@@ -8,10 +8,10 @@ import onnx_ir as ir
 import pytest
 
 import onnxq
+from onnxq.backend_choice import backend_named
 from onnxq.deciding.cheap_pieces import cheap_in_float
 from onnxq.graph.files.load import load
 from onnxq.graph.namer import unique_names
-from onnxq.prepare import backend_named
 from tests.counting import lines_of
 from tests.models import build, normal
 

@@ -13,12 +13,13 @@ import pytest
 
 import onnxq
 from onnxq import Kind, OpRule, Options
+from onnxq.backend_choice import backend_named
 from onnxq.calibration.collect import collect
 from onnxq.deciding.decide import decide
 from onnxq.deciding.decider import Decider
 from onnxq.deciding.rescue import Blame, blame, groups, to_keep_float
 from onnxq.planning.planner import make_plan
-from onnxq.prepare import Prepared, backend_named
+from onnxq.prepare import Prepared
 from tests.models import build, f32, images, normal
 
 Feeds = list[dict[str, np.ndarray[Any, np.dtype[Any]]]]

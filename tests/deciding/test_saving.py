@@ -8,10 +8,10 @@ import onnx_ir as ir
 import pytest
 
 import onnxq
+from onnxq.backend_choice import backend_named
 from onnxq.deciding.saving import Saving, saving
 from onnxq.graph.traverse import all_nodes
 from onnxq.planning.table_rows import row
-from onnxq.prepare import backend_named
 from tests.models import build, normal
 
 

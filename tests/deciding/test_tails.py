@@ -8,10 +8,10 @@ import pytest
 
 import onnxq
 from onnxq import Options
+from onnxq.backend_choice import backend_named
 from onnxq.deciding.tails import amplified_tails
 from onnxq.graph.passes.normalize import normalize
 from onnxq.planning.planner import make_plan
-from onnxq.prepare import backend_named
 from tests.models import build, f32, images, normal
 
 

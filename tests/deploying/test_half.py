@@ -11,8 +11,8 @@ import pytest
 
 import onnxq
 from onnxq import Options
+from onnxq.backend_choice import backend_named
 from onnxq.deploying.source import in_form
-from onnxq.prepare import backend_named
 from tests.contract import infer
 from tests.installed import needs
 from tests.models import build, f32, images

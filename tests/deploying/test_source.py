@@ -11,9 +11,9 @@ import pytest
 
 import onnxq
 from onnxq import Options
+from onnxq.backend_choice import backend_named
 from onnxq.deploying.source import in_form
 from onnxq.errors import BackendError
-from onnxq.prepare import backend_named
 from tests.contract import infer, sqnr
 from tests.models import build, f32, images, normal
 

@@ -9,9 +9,10 @@ import onnx_ir as ir
 import pytest
 
 from onnxq.backend import Backend
+from onnxq.backend_choice import backend_named
 from onnxq.graph.parts import Parts
 from onnxq.options import Options
-from onnxq.prepare import Prepared, backend_named
+from onnxq.prepare import Prepared
 from tests.models import build
 
 TEXT = "(float[N, 4] x) => (float[N, 4] y) { a = Relu (x) \n b = Add (a, w) \n y = Clip (b, low, high) }"

@@ -13,13 +13,13 @@ import pytest
 
 import onnxq
 from onnxq import Options
+from onnxq.backend_choice import backend_named
 from onnxq.cli import main
 from onnxq.deploying.source import in_form
 from onnxq.errors import ExecutionError, VerificationError
 from onnxq.measuring.against_source import against_source
 from onnxq.measuring.metrics import Errors
 from onnxq.ort.session import Session
-from onnxq.prepare import backend_named
 from tests.models import build, f32, feeds_for
 from tests.targets import residual
 

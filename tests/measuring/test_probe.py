@@ -8,13 +8,14 @@ import onnx_ir as ir
 import pytest
 
 from onnxq import Options
+from onnxq.backend_choice import backend_named
 from onnxq.calibration.collect import collect
 from onnxq.measuring import variants
 from onnxq.measuring.outputs import worst_sqnr
 from onnxq.measuring.probe import Probe, Setting, parts_of
 from onnxq.ort.session import Session, open_anyhow
 from onnxq.planning.planner import make_plan
-from onnxq.prepare import Prepared, backend_named
+from onnxq.prepare import Prepared
 from onnxq.quantized import Quantized
 from tests.models import build, images, normal
 

@@ -10,8 +10,9 @@ import pytest
 
 import onnxq
 from onnxq import Options, Plan
+from onnxq.backend_choice import backend_named
 from onnxq.planning.planner import make_plan
-from onnxq.prepare import Prepared, backend_named
+from onnxq.prepare import Prepared
 from tests.models import build, f32, normal
 
 TARGET = "ppl_cuda"

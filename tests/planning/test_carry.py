@@ -10,9 +10,10 @@ import pytest
 
 import onnxq
 from onnxq import Options, Plan
+from onnxq.backend_choice import backend_named
 from onnxq.options import Override
 from onnxq.planning.planner import make_plan
-from onnxq.prepare import Prepared, backend_named
+from onnxq.prepare import Prepared
 from tests.models import build, images, normal
 
 WIDE = Override(act_bits=16)

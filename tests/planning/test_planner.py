@@ -11,10 +11,11 @@ import pytest
 
 import onnxq
 from onnxq import Options
+from onnxq.backend_choice import backend_named
 from onnxq.errors import OptionError
 from onnxq.options import Override, Placement
 from onnxq.planning.planner import activations_of, make_plan
-from onnxq.prepare import Prepared, backend_named
+from onnxq.prepare import Prepared
 from tests.models import build, f32, normal
 
 GOLDEN = Path(__file__).parents[1] / "golden"

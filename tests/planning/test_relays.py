@@ -7,12 +7,12 @@ import onnx_ir as ir
 import pytest
 
 from onnxq.backend import Kind, OpRule
+from onnxq.backend_choice import backend_named
 from onnxq.graph.passes.normalize import normalize
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.planning.planner import make_plan
 from onnxq.planning.relays import idle_relays
-from onnxq.prepare import backend_named
 from tests.models import build, normal
 
 

@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import onnxq
 from onnxq import Options, Quantized
+from onnxq.backend_choice import backend_named
 from onnxq.errors import BackendError
-from onnxq.prepare import backend_named
 from tests.contract import infer
 from tests.models import build, f32, feeds_for, images, normal
 from tests.planning.test_planner import residual

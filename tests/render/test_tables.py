@@ -12,9 +12,9 @@ import pytest
 
 import onnxq
 from onnxq import Options
+from onnxq.backend_choice import backend_named
 from onnxq.catalog import backends
 from onnxq.errors import BackendError, OnnxqError
-from onnxq.prepare import backend_named
 from onnxq.render.tables import qparams_of
 from onnxq.spec import QuantSpec
 from tests.models import build, feeds_for, normal

@@ -9,10 +9,10 @@ from typing import cast
 import pytest
 
 from onnxq import Options
+from onnxq.backend_choice import backend_named
 from onnxq.console.deadline import Deadline
 from onnxq.deciding.rescue import Blame
 from onnxq.options.override import Override
-from onnxq.prepare import backend_named
 from onnxq.searching import candidates
 from onnxq.searching.attempt import Attempt, Candidate, best, faster, fastest
 from onnxq.searching.candidates import Ways

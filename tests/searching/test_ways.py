@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from onnxq import Options
-from onnxq.prepare import Prepared, backend_named
+from onnxq.backend_choice import backend_named
+from onnxq.prepare import Prepared
 from onnxq.searching.candidates import Ways
 from tests.models import build, normal
 

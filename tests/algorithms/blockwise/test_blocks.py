@@ -7,8 +7,9 @@ import onnx_ir as ir
 from onnxq import Options
 from onnxq.algorithms.blockwise.blocks import Block, find_blocks, single_layers
 from onnxq.algorithms.common.quantized_layer import QuantizedLayer, quantized_layers
+from onnxq.backend_choice import backend_named
 from onnxq.planning.planner import make_plan
-from onnxq.prepare import Prepared, backend_named
+from onnxq.prepare import Prepared
 from tests.models import build, normal
 
 W = normal(8, 8, 3, 3)

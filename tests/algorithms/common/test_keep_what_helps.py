@@ -14,12 +14,13 @@ from onnxq import Options
 from onnxq.algorithm import FloatDraft
 from onnxq.algorithms.channels.pairs import find_pairs, scale_pair
 from onnxq.algorithms.common import keep_what_helps as trial
+from onnxq.backend_choice import backend_named
 from onnxq.calibration.moved import Move
 from onnxq.calibration.statistics import KeptSample
 from onnxq.graph.namer import Namer
 from onnxq.measuring.noise import OutputNoise
 from onnxq.options import Override
-from onnxq.prepare import Prepared, backend_named
+from onnxq.prepare import Prepared
 from onnxq.quantized import Quantized
 from tests.models import build, f32, images, normal
 
