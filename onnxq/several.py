@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from onnxq.backend_choice import require_name
 from onnxq.errors import BackendError, OnnxqError, OptionError
@@ -23,8 +23,8 @@ def names_of(backends: Sequence[str]) -> list[str]:
     Raises:
         OptionError: there is none, or one is no name.
     """
-    one = isinstance(backends, str) or not isinstance(backends, Iterable)
-    names = [backends] if one else list(dict.fromkeys(backends))
+    given: Iterable[Any] = [backends] if isinstance(backends, str) or not isinstance(backends, Iterable) else backends
+    names = list(dict.fromkeys(given))
     if not names:
         raise OptionError("no target was given", where="backends", hint="Name at least one, see onnxq.backends()")
     for name in names:
