@@ -78,6 +78,8 @@ def find_artifact(output: str | os.PathLike[str], backend: str) -> Path:
     Raises:
         OutputError: there is none, or more than one; files of a target whose name ends like this one's do not count.
     """
+    if not os.fspath(output):
+        raise OutputError("the name of the artifact is empty", hint="Give a file or a folder; '.' is the current one")
     path = Path(output)
     if is_there(path, OutputError) and path.is_file():
         return path
@@ -86,7 +88,9 @@ def find_artifact(output: str | os.PathLike[str], backend: str) -> Path:
     found = [file for file in found if not (longer and file.stem.endswith(longer))]
     if len(found) == 1:
         return found[0]
-    what = "there is no such file or folder" if not path.is_dir() else f"it holds {len(found)} files *_{backend}.onnx"
+    what = f"it holds {len(found)} files *_{backend}.onnx"
+    if not path.is_dir():
+        what = "it is no file that can be read whole" if path.exists() else "there is no such file or folder"
     raise OutputError(what, where=f"'{output}'", hint="Give the path of the .onnx file that onnxq wrote")
 
 
