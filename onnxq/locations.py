@@ -21,6 +21,7 @@ __all__ = [
     "artifact_path",
     "find_artifact",
     "made_folder",
+    "require_choice",
     "require_file",
     "require_folder",
     "require_onnx",
@@ -151,6 +152,18 @@ def _require_name(output: str | os.PathLike[str]) -> None:
     """
     if not os.fspath(output):
         raise OutputError("the name is empty", where="output", hint="Give a file or a folder; '.' is the current one")
+
+
+def require_choice(path: str | os.PathLike[str]) -> None:
+    """Refuse a file for a choice of bits that cannot be written, or that is no configuration file: model, data, say.
+
+    Raises:
+        OutputError: it cannot, or is none.
+    """
+    if Path(path).suffix != ".toml":
+        hint = "Give a file that ends in .toml"
+        raise OutputError("the choice is written as a configuration file", where=f"'{path}'", hint=hint)
+    require_file(path, "Give the path of the file to write the choice to")
 
 
 def require_onnx(path: str | os.PathLike[str], hint: str = "Give NAME.onnx") -> None:
