@@ -35,8 +35,9 @@ from onnxq.grids import logarithmic
 from onnxq.options import Options
 from onnxq.plan import Plan, Site
 from onnxq.planning.planner import make_plan
-from onnxq.qparams import QParams, from_range
+from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
+from onnxq.ranged import from_range
 from onnxq.render.formats import FAKE_QUANTIZE
 from onnxq.render.reading.planned import NO_ENTRY, planned
 from onnxq.render.sidecar import take_apart, write_json

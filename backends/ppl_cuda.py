@@ -25,8 +25,9 @@ from onnxq.graph.files.load_named import load_named
 from onnxq.graph.files.save import save
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.values import constant_array
-from onnxq.qparams import QParams, from_range
+from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
+from onnxq.ranged import from_range
 from onnxq.render.formats import FAKE_QUANTIZE
 from onnxq.render.sidecar import Parts, put_together, take_apart, write_json
 from onnxq.render.tables import (

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from onnxq.quantize import calibrate, plan, quantize, quantize_all
     from onnxq.quantized import Quantized
     from onnxq.read import read
-    from onnxq.render.reading.quantizers import QuantizedTensor
+    from onnxq.render.reading.quantized_tensor import QuantizedTensor
     from onnxq.rewritten import Rewritten
     from onnxq.searching.attempt import Attempt
     from onnxq.searching.result import Search
@@ -171,7 +171,7 @@ _MODULES = {
     "quantize": ("calibrate", "plan", "quantize", "quantize_all"),
     "quantized": ("Quantized",),
     "read": ("read",),
-    "render.reading.quantizers": ("QuantizedTensor",),
+    "render.reading.quantized_tensor": ("QuantizedTensor",),
     "rewritten": ("Rewritten",),
     "searching.attempt": ("Attempt",),
     "searching.result": ("Search",),

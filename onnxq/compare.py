@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from onnxq.backend_choice import backend_named
 from onnxq.calibration.data import open_data
+from onnxq.calibration.usable import Usable
 from onnxq.checks.data import Looker
 from onnxq.console.progress import Reporter, Silent
 from onnxq.console.terminal import counts, listed, plural
@@ -80,7 +81,8 @@ def compare(
         BackendError: the file is not an artifact of the target; or none is named, the model has no quantizers, and a
             table lies beside it that some target would read.
         OptionError: a target is named for a model in memory, or another than a `Quantized` was made for.
-        DataError: the data does not fit.
+        DataError: the data does not fit, or no sample of it can be used: each holds NaN or infinity, and the float
+            model makes no number of it.
         ExecutionError: onnxruntime cannot load or run a model.
     """
     options: dict[str, Any] = {"providers": providers, "custom_op_library": custom_op_library}
@@ -95,10 +97,11 @@ def compare(
     meters = {info.name: ErrorMeter() for info in base.outputs}
     rows = {**chosen_rows(first), **chosen_rows(second)}
     inner = InnerTensors(_alike(first, second, custom_op_library), second, options, optimize=home) if tensors else None
-    looker, count = Looker.of(first), 0
+    looker, usable, count = Looker.of(first), Usable(), 0
     with (reporter or Silent()).phase("compare", total=feeds.length) as advance:
         for count, feed in enumerate(feeds, 1):
             expected, got = base.run(feed), other.run(feed)
+            usable.look(feed, expected, feeds.index_of(count - 1))
             for name, meter in meters.items():
                 found = matched(expected[name], got[name], rows.get(name))
                 meter.update(expected[name], found, feeds.index_of(count - 1))
@@ -108,6 +111,8 @@ def compare(
             if inner is not None:
                 inner.run(feed, feeds.index_of(count - 1))
             advance(count)
+    if usable.error is not None:
+        raise usable.error
     outputs = {name: meter.result() for name, meter in meters.items()}
     warnings += looker.warnings()
     if inner is None:

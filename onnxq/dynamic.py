@@ -39,8 +39,9 @@ from onnxq.plan import Kept, Plan
 from onnxq.planning.placement import elements
 from onnxq.planning.planner import settled_plan
 from onnxq.prepare import Prepared
-from onnxq.qparams import QParams, from_range
+from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
+from onnxq.ranged import from_range
 from onnxq.render.ranges_at_run import take_ranges_at_run
 from onnxq.rewritten import HOME, Rewritten, nothing_done, refuse_unused
 

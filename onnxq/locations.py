@@ -21,6 +21,7 @@ __all__ = [
     "artifact_path",
     "find_artifact",
     "made_folder",
+    "require_choice",
     "require_file",
     "require_folder",
     "require_onnx",
@@ -78,6 +79,8 @@ def find_artifact(output: str | os.PathLike[str], backend: str) -> Path:
     Raises:
         OutputError: there is none, or more than one; files of a target whose name ends like this one's do not count.
     """
+    if not os.fspath(output):
+        raise OutputError("the name of the artifact is empty", hint="Give a file or a folder; '.' is the current one")
     path = Path(output)
     if is_there(path, OutputError) and path.is_file():
         return path
@@ -86,7 +89,9 @@ def find_artifact(output: str | os.PathLike[str], backend: str) -> Path:
     found = [file for file in found if not (longer and file.stem.endswith(longer))]
     if len(found) == 1:
         return found[0]
-    what = "there is no such file or folder" if not path.is_dir() else f"it holds {len(found)} files *_{backend}.onnx"
+    what = f"it holds {len(found)} files *_{backend}.onnx"
+    if not path.is_dir():
+        what = "it is no file that can be read whole" if path.exists() else "there is no such file or folder"
     raise OutputError(what, where=f"'{output}'", hint="Give the path of the .onnx file that onnxq wrote")
 
 
@@ -147,6 +152,18 @@ def _require_name(output: str | os.PathLike[str]) -> None:
     """
     if not os.fspath(output):
         raise OutputError("the name is empty", where="output", hint="Give a file or a folder; '.' is the current one")
+
+
+def require_choice(path: str | os.PathLike[str]) -> None:
+    """Refuse a file for a choice of bits that cannot be written, or that is no configuration file: model, data, say.
+
+    Raises:
+        OutputError: it cannot, or is none.
+    """
+    if Path(path).suffix != ".toml":
+        hint = "Give a file that ends in .toml"
+        raise OutputError("the choice is written as a configuration file", where=f"'{path}'", hint=hint)
+    require_file(path, "Give the path of the file to write the choice to")
 
 
 def require_onnx(path: str | os.PathLike[str], hint: str = "Give NAME.onnx") -> None:

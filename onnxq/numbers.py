@@ -23,7 +23,8 @@ from onnxq.graph.recognition.saturation import ALL, bounds
 from onnxq.graph.traverse import all_constants, all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.plan import Plan, Site
-from onnxq.qparams import MIN_SCALE, QParams, from_range
+from onnxq.qparams import QParams
+from onnxq.ranged import MIN_SCALE, from_range
 from onnxq.spec import QuantSpec
 
 __all__ = ["choose_numbers", "fit_biases", "unusable_constants", "unusable_tensors"]

@@ -18,7 +18,8 @@ from onnxq.graph.files.load import load
 from onnxq.graph.files.origin import files_of
 from onnxq.graph.traverse import full_type
 from onnxq.measuring.metrics import jsonable
-from onnxq.render.reading.quantizers import QuantizedTensor, quantizers
+from onnxq.render.reading.quantized_tensor import QuantizedTensor
+from onnxq.render.reading.quantizers import quantizers
 
 __all__ = ["ModelView", "StatisticsView", "show"]
 

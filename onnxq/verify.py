@@ -22,6 +22,7 @@ from onnxq.agreement import Agreement
 from onnxq.backend import Backend
 from onnxq.backend_choice import backend_named
 from onnxq.calibration.data import open_data
+from onnxq.calibration.usable import Usable
 from onnxq.checks.data import Looker
 from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import OptionError
@@ -91,6 +92,7 @@ def verify(
         OptionError: layers are to be compared where no runtime computes, without data, or without quantizers; or the
             result was not written; or the timeout is not above 0; or samples differ in size, for a runtime that
             compiles for one.
+        DataError: no sample can be used: each holds NaN or infinity, and the float model makes no number of it.
         BackendError: it is no artifact of the target: it cannot be read back, nothing in it is quantized, or another
             target's table lies beside it.
     """
@@ -117,9 +119,12 @@ def verify(
     with reporter.phase("run in onnxruntime", total=len(feeds)) as advance:
         simulated = plain_outputs(model if form == "onnx" else _rendered(quantized), feeds, advance)
     floats = plain_outputs(quantized.model, feeds, lambda _: None)
-    looker = Looker.of(quantized.model)
-    for index, feed in zip(indices, feeds, strict=True):
+    looker, usable = Looker.of(quantized.model), Usable()
+    for index, feed, made in zip(indices, feeds, floats, strict=True):
         looker.look(feed, index)
+        usable.look(feed, made, index)
+    if usable.error is not None:
+        raise usable.error
     if runtime is not None and runtime.runs:
         computed = _but(by.outputs, seen.outputs)
         figures = _against_simulation(runtime, computed, _but(by.outputs, simulated), floats, steps_of(quantized))

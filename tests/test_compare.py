@@ -404,3 +404,11 @@ def test_branches_whose_tensors_bear_the_same_names() -> None:
     data = [{"c": np.array(taken), "x": normal(4, 48, scale=1.0), "k": np.arange(5)} for taken in (True, False)]
     found = compare(model, rounded, data)
     assert {"t", "p", "n"} <= {tensor.tensor for tensor in found.tensors}
+
+
+def test_data_that_holds_no_numbers_compares_nothing() -> None:
+    model = build("(float[1, 4] x) => (float[1, 4] y) { y = Relu (x) }")
+    empty, numbers = np.full((1, 4), np.nan, np.float32), np.ones((1, 4), np.float32)
+    with pytest.raises(DataError, match="no sample can be used: each holds NaN or infinity"):
+        onnxq.compare(model, model, [empty, empty])
+    assert onnxq.compare(model, model, [empty, numbers]).outputs["y"].skipped == 4

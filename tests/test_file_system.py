@@ -179,6 +179,15 @@ def test_an_empty_name_is_not_the_current_folder(tmp_path: Path, monkeypatch: py
     np.save("one.npy", np.zeros((1, 1), np.float32))
     with pytest.raises(onnxq.DataError, match="the name of the data is empty"):
         quantized("")
+    with pytest.raises(onnxq.ModelError, match="the name of the model is empty"):
+        onnxq.plan("")
+    with pytest.raises(onnxq.OutputError, match="the name of the artifact is empty"):
+        onnxq.verify("", np.zeros((1, 1), np.float32))
+
+
+def test_what_is_there_and_no_file_is_not_called_missing() -> None:
+    with pytest.raises(onnxq.OutputError, match="it is no file that can be read whole"):
+        onnxq.verify(os.devnull)
 
 
 def test_a_file_is_no_folder_to_write_into(tmp_path: Path) -> None:

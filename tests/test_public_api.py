@@ -178,6 +178,8 @@ def _has_target(function: typing.Any) -> bool:
         (lambda: onnxq.compare(MODEL, MODEL, DATA, image=3), "image: 3 is not an onnxq.ImageOptions"),  # type: ignore[arg-type]
         (lambda: onnxq.quantize(MODEL, statistics=5), "statistics: an object of type int is not statistics"),  # type: ignore[arg-type]
         (lambda: onnxq.sensitivity(MODEL, statistics=[]), "statistics: an object of type list is not"),  # type: ignore[arg-type]
+        (lambda: onnxq.Options(exclude=("",)), "exclude: one is empty"),
+        (lambda: onnxq.Options(algorithms=5), "algorithms: 5 is not a list of strings"),  # type: ignore[arg-type]
         (lambda: onnxq.verify(MODEL, DATA, timeout="5"), "timeout: '5' is not a number of seconds"),  # type: ignore[arg-type]
         (
             lambda: onnxq.plan(MODEL, shapes={"picture": (1, 1, 24, 24)}),

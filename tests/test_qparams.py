@@ -12,7 +12,8 @@ from hypothesis.extra import numpy as hnp
 
 from onnxq.errors import BackendError, ModelError
 from onnxq.ort.session import Session
-from onnxq.qparams import MIN_SCALE, QParams, dequantize, ends, fake_quantize, from_range, quantize, spread
+from onnxq.qparams import QParams, dequantize, ends, fake_quantize, quantize, spread
+from onnxq.ranged import MIN_SCALE, from_range
 from onnxq.spec import PerBlock, PerChannel, PerTensor, QuantSpec, Scheme
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)

@@ -8,9 +8,11 @@ import pytest
 
 import onnxq
 from onnxq import Options
+from onnxq.console.progress import Silent
 from onnxq.errors import ExecutionError, VerificationError
 from onnxq.measuring import final_check
 from onnxq.ort.session import Session
+from onnxq.prepare import Prepared
 from onnxq.result_check import ResultCheck
 from tests.deciding.test_mend import DATA, ruined, worst
 
@@ -90,3 +92,23 @@ def test_a_result_that_runs_only_with_optimizations_is_refused(monkeypatch: pyte
     monkeypatch.setattr(final_check, "Session", Fails)
     with pytest.raises(VerificationError, match="no kernel"):
         onnxq.quantize(ruined(), DATA)
+
+
+def test_what_is_told_is_of_the_result_asked_for_not_of_the_one_looked_at_last() -> None:
+    """A step that did not help was looked at last: the result before it is loaded again, not taken for that one."""
+    prepared, options = Prepared(ruined(), Options()), Options(effort="fast")
+    statistics = onnxq.calibrate(ruined(), DATA)
+    check = ResultCheck(prepared, statistics, options, Silent())
+    good, other = (onnxq.quantize(ruined(), statistics=statistics, options=options) for _ in range(2))
+    seen: list[Any] = []
+    looked = check._looked
+
+    def told(quantized: Any, *, again: bool = False) -> Any:
+        seen.append(quantized)
+        return looked(quantized, again=again)
+
+    check._looked = told  # type: ignore[method-assign]
+    first = check.look(good)
+    check.look(other)
+    check.complete(good, first)
+    assert seen == [good, other, good]

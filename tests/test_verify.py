@@ -21,7 +21,7 @@ from onnxq import Options, dynamic
 from onnxq.backend_choice import backend_named
 from onnxq.cli import main
 from onnxq.console.terminal import Screen
-from onnxq.errors import BackendError, OptionError, OutputError
+from onnxq.errors import BackendError, DataError, OptionError, OutputError
 from onnxq.graph.files.load import load
 from onnxq.locations import find_artifact
 from onnxq.measuring.loss import Loss
@@ -350,3 +350,26 @@ def test_weights_in_blocks_are_not_said_to_be_no_scales(
     assert main(["verify", output]) == 0
     shown = capsys.readouterr().out
     assert "weights in blocks and ranges taken at run time" in shown and "0 tensors" not in shown
+
+
+@pytest.mark.parametrize("simulation", [False, True])
+def test_data_that_holds_no_numbers_verifies_nothing(artifact: Path, simulation: bool) -> None:
+    data = [{name: np.full_like(array, np.nan) for name, array in feed.items()} for feed in feeds_for(residual())]
+    with pytest.raises(DataError, match="no sample can be used: each holds NaN or infinity"):
+        onnxq.verify(artifact, data, simulation=simulation)
+    assert onnxq.verify(artifact, [*feeds_for(residual()), *data[:1]], simulation=simulation).ok
+
+
+@pytest.mark.parametrize("make", ["dynamic", "weight_only", "weight_only of a large model"])
+def test_a_result_made_without_data_says_where_nothing_was_compared(
+    make: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build("(float[1, 64] x) => (float[1, 64] y) { y = MatMul (x, w) }", w=normal(64, 64))
+    data = np.full((8, 64), np.nan, np.float32)
+    if make == "dynamic":
+        made = dynamic.rewrite(model, data, output=tmp_path / "q.onnx")
+    else:
+        if make != "weight_only":
+            monkeypatch.setattr("onnxq.weight_only.examine._WHOLE_BYTES", 0)
+        made = quantize_weights(model, tmp_path / "q.onnx", data=data)
+    assert any("output 'y': nothing was compared" in warning for warning in made.verification.warnings)

@@ -13,7 +13,8 @@ from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.numbers import fit_biases
 from onnxq.plan import Plan
-from onnxq.qparams import QParams, from_range
+from onnxq.qparams import QParams
+from onnxq.ranged import from_range
 
 __all__ = ["keep_to_limits"]
 

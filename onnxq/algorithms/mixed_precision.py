@@ -29,7 +29,7 @@ from onnxq.algorithms.bits.widths import (
 from onnxq.calibration.roles import held_back, spread, to_learn_from
 from onnxq.errors import OptionError, StatisticsError
 from onnxq.file_system import write_text
-from onnxq.locations import require_file
+from onnxq.locations import require_choice
 from onnxq.measuring.probe import Probe
 from onnxq.notes.other_shapes import rows_depend
 from onnxq.options import Options
@@ -82,7 +82,7 @@ def check(
     if runs < 1:
         raise OptionError(f"{runs} is not a whole number of at least 1", where=f"{NAME} runs")
     if save:
-        require_file(save, "Give the path of the file to write the choice to")
+        require_choice(save)
 
 
 def apply(

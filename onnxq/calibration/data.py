@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +19,14 @@ from onnxq.calibration.batches import of_rows
 from onnxq.calibration.feeds import Fitter
 from onnxq.calibration.images import SUFFIXES, ImageReader
 from onnxq.calibration.numpy_files import RowArray, load_feed, open_npy, open_npz
-from onnxq.calibration.samples import Samples, length_of
+from onnxq.calibration.samples import Samples, Within, length_of
 from onnxq.console.terminal import plural
 from onnxq.errors import DataError
 from onnxq.file_system import is_there
 from onnxq.options import ImageOptions
 from onnxq.ort.inputs import InputInfo
 from onnxq.suggest import nearest_file
-from onnxq.user_code import function_of, split_name
+from onnxq.user_code import at_home, function_of, split_name
 
 __all__ = ["Samples", "of_pictures", "open_data"]
 
@@ -103,7 +105,8 @@ def _open(source: Any, inputs: Sequence[InputInfo], image: ImageOptions, samples
         if name is not None:
             where = f"data {f'{path}:{name}'!r}"
             found = function_of(path, name, where=where, error=DataError)
-            return _from_object(found, f"function {name}", fitter, samples)
+            within = partial(at_home, str(path.absolute().parent))
+            return _from_object(found, f"function {name}", fitter, samples, where, within)
         return _from_path(path, tuple(inputs), fitter, image, samples)
     return _from_object(source, type(source).__name__, fitter, samples)
 
@@ -167,7 +170,10 @@ def _kinds(folder: Path) -> dict[str, list[Path]]:
     }
 
 
-def _from_object(source: Any, kind: str, fitter: Fitter, samples: int | None) -> Samples:
+def _from_object(
+    source: Any, kind: str, fitter: Fitter, samples: int | None, where: str | None = None, within: Within = nullcontext
+) -> Samples:
+    """An object as data; ``where``: what it was asked for by; ``within``: the surroundings that its code needs."""
     if source is None:
         raise DataError("no data", hint="Give a file, a folder, an iterable or FILE.py:FUNCTION.")
     if isinstance(source, Mapping):
@@ -182,10 +188,10 @@ def _from_object(source: Any, kind: str, fitter: Fitter, samples: int | None) ->
         def picked(indices: Sequence[int] | None) -> Iterator[Any]:
             return (sequence[i] for i in (range(len(sequence)) if indices is None else indices))
 
-        return Samples(kind, picked, len(sequence), fitter, samples=samples)
+        return Samples(kind, picked, len(sequence), fitter, samples=samples, within=within)
     if isinstance(source, Iterable):
         return Samples(kind, lambda _: source, length_of(source), fitter, samples=samples, seekable=False,
-                       repeatable=not isinstance(source, Iterator))  # fmt: skip
+                       repeatable=not isinstance(source, Iterator), within=within)  # fmt: skip
     if callable(source):
 
         def called(_: Sequence[int] | None) -> Iterable[Any]:
@@ -195,9 +201,10 @@ def _from_object(source: Any, kind: str, fitter: Fitter, samples: int | None) ->
                 raise DataError(wrong, where=f"data ({kind})", hint="Yield or return a list of feeds.")
             return [made] if isinstance(made, Mapping) else made
 
-        return Samples(kind, called, None, fitter, samples=samples, seekable=False)
+        return Samples(kind, called, None, fitter, samples=samples, seekable=False, within=within)
     raise DataError(
         f"{type(source).__name__} is not a kind of data that onnxq reads",
+        where=where,
         hint="Give a file, a folder, an iterable or FILE.py:FUNCTION.",
     )
 

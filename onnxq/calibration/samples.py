@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,14 @@ from onnxq.calibration.chance import drawn_of
 from onnxq.calibration.feeds import Fitter
 from onnxq.errors import DataError, OnnxqError
 
-__all__ = ["Pick", "Samples", "length_of"]
+__all__ = ["Pick", "Samples", "Within", "length_of"]
 
 Pick = Callable[[Sequence[int] | None], Iterable[Any]]
 """The raw items at some indices, or all."""
+Within = Callable[[], AbstractContextManager[None]]
+"""What the code that gives the items runs within: that of a user's file finds the modules beside it, and what it prints
+goes to stderr."""
+_END = object()
 
 _log = logging.getLogger("onnxq")
 
@@ -45,9 +49,10 @@ class Samples:
         samples: int | None,
         seekable: bool = True,
         repeatable: bool = True,
+        within: Within = nullcontext,
     ) -> None:
         self.kind, self.repeatable, self.seekable, self.total = kind, repeatable, seekable, total
-        self._items, self._fitter, self._limit = items, fitter, samples
+        self._items, self._fitter, self._limit, self._within = items, fitter, samples, within
         self._indices = None if total is None else self._drawn(total)
         self._warned = False
         self.length = total if samples is None or total is None else min(samples, total)
@@ -85,16 +90,17 @@ class Samples:
         at = 0
         try:
             if self.seekable:
-                for item in self._items(self._indices):
+                for item in self._one_by_one(lambda: self._items(self._indices)):
                     yield item
                     at += 1
                 return
-            source = self._items(None)
+            with self._within():
+                source = self._items(None)
             total = length_of(source) if self.total is None else self.total  # of what a function gave
             self._indices = None if total is None else self._drawn(total)
             wanted = None if self._indices is None else set(self._indices)
             end = self._limit if wanted is None else max(wanted) + 1
-            items = iter(source)
+            items = self._one_by_one(lambda: source)
             for item in items:
                 if wanted is None or at in wanted:
                     yield item
@@ -108,6 +114,17 @@ class Samples:
         except (Exception, SystemExit) as error:
             where = f"data ({self.kind}), sample {self.index_of(at) if self.seekable else at}"
             raise DataError(f"the data raised {type(error).__name__}: {error}", where=where) from error
+
+    def _one_by_one(self, source: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+        """The items of an iterable, each step of the user's code taken in the surroundings that it needs."""
+        with self._within():
+            items = iter(source())
+        while True:
+            with self._within():
+                item = next(items, _END)
+            if item is _END:
+                return
+            yield item
 
     def _warn_of_more(self, rest: Iterator[Any]) -> None:
         """Say once that the first samples were taken, if there are more; of the user's own iterator none is lost."""

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.errors import ModelError
-from onnxq.qparams import fake_quantize, from_range
+from onnxq.qparams import fake_quantize
+from onnxq.ranged import from_range
 from onnxq.spec import PerBlock, PerChannel, PerTensor, QuantSpec
 
 __all__ = ["weight_range"]

@@ -83,7 +83,8 @@ def check_data(
     except OnnxqError as error:
         findings.append(of_error(error, "running the float model"))
     what = plural(known, "sample") if whole.length is not None else f"at least {plural(known, 'sample')}"
-    findings.append(Finding("note", "calibration data", f"{what} ({whole.kind}); {looker.shapes()}"))
+    shapes = f"; {looker.shapes()}" if looker.shapes() else ""
+    findings.append(Finding("note", "calibration data", f"{what} ({whole.kind}){shapes}"))
     return findings, {name: array.shape for feed in list(few.values())[:1] for name, array in feed.items()}
 
 

@@ -18,7 +18,8 @@ from onnxq.calibration.statistics import Statistics, TensorStatistics
 from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.decibels import sqnr_of
 from onnxq.plan import Edge, Plan, Site
-from onnxq.qparams import QParams, from_range
+from onnxq.qparams import QParams
+from onnxq.ranged import from_range
 from onnxq.spec import QuantSpec, Scheme
 
 __all__ = ["concats_by_tie", "crowded_concats", "own_qparams", "sqnr_with"]

@@ -10,7 +10,8 @@ import onnx_ir as ir
 from onnxq.graph.traverse import all_constants
 from onnxq.graph.values import constant_array
 from onnxq.plan import Plan
-from onnxq.qparams import QParams, dequantize, from_range, quantize
+from onnxq.qparams import QParams, dequantize, quantize
+from onnxq.ranged import from_range
 
 __all__ = ["hold_exact_constants"]
 

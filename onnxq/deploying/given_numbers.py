@@ -17,8 +17,9 @@ from onnxq.graph.traverse import all_nodes
 from onnxq.plan import Edge, Plan, Site
 from onnxq.planning.sites import REORDERINGS
 from onnxq.planning.table_rows import row
-from onnxq.qparams import QParams, from_range
+from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
+from onnxq.ranged import from_range
 from onnxq.spec import PerChannel, PerTensor, QuantSpec, Scheme
 
 __all__ = ["GivenNumbers"]

@@ -10,7 +10,8 @@ import onnx_ir as ir
 
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.plan import Edge, Plan, Site
-from onnxq.qparams import QParams, from_range
+from onnxq.qparams import QParams
+from onnxq.ranged import from_range
 from onnxq.spec import QuantSpec, Scheme
 
 __all__ = ["averages", "same_grid", "share_grids", "without_torn_ties"]

@@ -57,6 +57,5 @@ def _require_same_names(model: ir.Model, teacher: ir.Model) -> None:
     }
     for word, (names, wanted) in pairs.items():
         if names != wanted:
-            raise not_the_model_quantized(
-                f"its {word} are {', '.join(wanted)}, those of the quantized model {', '.join(names)}"
-            )
+            its, those = (", ".join(each) or "none" for each in (wanted, names))
+            raise not_the_model_quantized(f"its {word} are {its}, those of the quantized model {those}")

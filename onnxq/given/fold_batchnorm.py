@@ -18,7 +18,8 @@ from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.traverse import all_graphs, describe
 from onnxq.graph.values import constant_array, set_constant
 from onnxq.plan import Plan, Site
-from onnxq.qparams import MIN_SCALE, QParams, dequantize, quantize
+from onnxq.qparams import QParams, dequantize, quantize
+from onnxq.ranged import MIN_SCALE
 from onnxq.spec import PerBlock, PerChannel, PerTensor, Scheme
 
 __all__ = ["fold_quantized_batchnorm"]

@@ -28,7 +28,7 @@ from onnxq.memory import trim
 from onnxq.ort.messages import node_in
 from onnxq.ort.session import Session
 
-__all__ = ["FirstLook", "failed", "final_check", "first_look"]
+__all__ = ["FirstLook", "failed", "final_check", "first_look", "uncompared"]
 
 _POOR = 12.0
 """dB: a median sample below this is worth a warning where the total hides it."""
@@ -220,12 +220,25 @@ def _warnings(outputs: Mapping[str, Errors], made: Sequence[str]) -> Iterator[st
     """What a user should know of the comparison, of all outputs that the result has."""
     if others := [name for name in made if name not in outputs]:
         yield f"not compared with the float model, being no tensors: {', '.join(map(repr, others))}"
+    yield from uncompared(outputs)
     for name, errors in outputs.items():
         if errors.median < _POOR <= errors.sqnr:
             yield (
                 f"output {name!r}: {errors.sqnr:.0f} dB over all samples, but the median sample has "
                 f"{errors.median:.0f} dB: a few samples of large values decide the ranges"
             )
+
+
+def uncompared(outputs: Mapping[str, Errors]) -> list[str]:
+    """What to say of outputs of which no number was compared, though there were some to compare."""
+    names = [repr(name) for name, errors in outputs.items() if errors.skipped and not errors.elements]
+    if not names:
+        return []
+    which = f"output{'s' * (len(names) > 1)} {', '.join(names)}"
+    return [
+        f"{which}: nothing was compared, for the float model gives nothing but NaN, infinity and values of masks "
+        "there: look at the data"
+    ]
 
 
 def failed(error: ExecutionError | ModelError, reference: ir.Model) -> VerificationError:

@@ -148,39 +148,51 @@ class ErrorMeter:
         rr = ee = 0.0
         broken = compared = 0
         for start in range(0, r_flat.size, _CHUNK):
-            r = r_flat[start : start + _CHUNK].astype(np.float64)
-            g = g_flat[start : start + _CHUNK].astype(np.float64)
-            with np.errstate(invalid="ignore"):  # infinities on both sides, sorted out below
-                e = r - g
-            peak, worst = float(np.abs(r).max()), float(np.abs(e).max())
-            if not (peak <= SENTINEL and math.isfinite(worst)):
-                use = np.isfinite(r) & (np.abs(r) <= SENTINEL)
-                bad = use & ~np.isfinite(g)
-                broken += int(np.count_nonzero(bad))
-                self._skipped += int(r.size - np.count_nonzero(use))
-                use &= ~bad
-                r, g, e = r[use], g[use], e[use]
-                if not r.size:
-                    continue
-                peak, worst = float(np.abs(r).max()), float(np.abs(e).max())
-            compared += r.size
-            chunk_rr, chunk_ee = dot(r, r), dot(e, e)
-            self._signal.add(r, chunk_rr)
-            self._noise.add(e, chunk_ee)
+            piece = slice(start, start + _CHUNK)
+            chunk_rr, chunk_ee, numbers, bad = self._take(r_flat[piece], g_flat[piece], sample)
             rr += chunk_rr
             ee += chunk_ee
-            self._gg += dot(g, g)
-            self._rg += dot(r, g)
-            self._equal += r.size - int(np.count_nonzero(e))
-            self._peak = max(self._peak, peak)
-            if worst > self._max_error or self._max_error_sample is None:
-                self._max_error, self._max_error_sample = worst, sample
+            compared += numbers
+            broken += bad
         self._rr += rr
         self._ee += ee
         self._broken += broken
         self._elements += compared + broken
         if compared or broken:
             self._by_sample.append((sample, -math.inf if broken else sqnr_of(ee, rr), rr, ee))
+
+    def _take(self, reference: np.ndarray, result: np.ndarray, sample: int) -> tuple[float, float, int, int]:
+        """Add a piece of a sample to what is summed up over all samples.
+
+        Returns:
+            What is summed up of this sample: power of the signal and of the noise, numbers compared, and numbers that
+            only the reference has.
+        """
+        r, g = reference.astype(np.float64), result.astype(np.float64)
+        with np.errstate(invalid="ignore"):  # infinities on both sides, sorted out below
+            e = r - g
+        broken = 0
+        peak, worst = float(np.abs(r).max()), float(np.abs(e).max())
+        if not (peak <= SENTINEL and math.isfinite(worst)):
+            use = np.isfinite(r) & (np.abs(r) <= SENTINEL)
+            bad = use & ~np.isfinite(g)
+            broken = int(np.count_nonzero(bad))
+            self._skipped += int(r.size - np.count_nonzero(use))
+            use &= ~bad
+            r, g, e = r[use], g[use], e[use]
+            if not r.size:
+                return 0.0, 0.0, 0, broken
+            peak, worst = float(np.abs(r).max()), float(np.abs(e).max())
+        rr, ee = dot(r, r), dot(e, e)
+        self._signal.add(r, rr)
+        self._noise.add(e, ee)
+        self._gg += dot(g, g)
+        self._rg += dot(r, g)
+        self._equal += r.size - int(np.count_nonzero(e))
+        self._peak = max(self._peak, peak)
+        if worst > self._max_error or self._max_error_sample is None:
+            self._max_error, self._max_error_sample = worst, sample
+        return rr, ee, r.size, broken
 
     def result(self) -> Errors:
         """The figures over all samples so far."""

@@ -34,7 +34,8 @@ def _strings(name: str, given: object) -> tuple[str, ...]:
     if isinstance(given, str):
         return (given,)
     if not isinstance(given, (list, tuple, set, frozenset)) or not all(isinstance(s, str) and s for s in given):
-        raise OptionError(f"{given!r} is not a list of strings", where=name)
+        empty = isinstance(given, (list, tuple, set, frozenset)) and "" in given
+        raise OptionError("one is empty" if empty else f"{given!r} is not a list of strings", where=name)
     return tuple(sorted(given) if isinstance(given, (set, frozenset)) else given)
 
 

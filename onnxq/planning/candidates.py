@@ -64,6 +64,8 @@ def _why_not(asked: Question, decided: Decisions, node: ir.Node, group: str | No
     if group is not None:
         return f"part of a {group}, kept whole"
     if rule is None and node.domain == "" and node.op_type in backend.absorbed:
+        if node.inputs[0] is not None and node.inputs[0].producer() is None:
+            return "there is no operator before it that it could be fused with"
         return "the operator before it runs in float, so it cannot be fused"
     if rule is None:
         return f"{full_type(node)} is not among the operators that {backend.name} quantizes"

@@ -43,8 +43,9 @@ from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.planning.planner import settled_plan
 from onnxq.prepare import Prepared
-from onnxq.qparams import QParams, from_range
+from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
+from onnxq.ranged import from_range
 from onnxq.render.sidecar import Parts, take_apart, write_json
 from onnxq.render.tables import float32s
 

@@ -9,7 +9,6 @@ name at the very end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
@@ -26,6 +25,7 @@ from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.render.bits_kept import mark_bits
 from onnxq.render.limits import saturates, speakable
 from onnxq.render.reading.parameters import at_border
+from onnxq.render.shared_numbers import SharedNumbers
 from onnxq.render.wiring import add_initializer, describe, insert_behind, numbers, take_over_output
 from onnxq.spec import WIDE_OPSET, PerChannel, Scheme
 
@@ -56,7 +56,7 @@ class _Renderer:
         for graph in (self.model.graph, *self.model.graph.subgraphs()):
             self.values.update({v.name: v for v in (*graph.inputs, *graph.initializers.values()) if v.name})
         self.values.update({v.name: v for n in self.nodes.values() for v in n.outputs if v.name})
-        self.parameters: dict[str, tuple[ir.Value, ir.Value]] = {}
+        self.parameters = SharedNumbers(quantized, self.model, self.namer, self.values)
         self.made: dict[str, ir.Value] = {}  # tensor -> what the pair behind its producer gives
         self.sites: dict[str, list[Site]] = {}  # tensor -> its sites
         for site in quantized.plan.sites:
@@ -122,7 +122,7 @@ class _Renderer:
         site = next((s for s in self.sites.get(output.name or "", []) if s.produced), None)
         if source is None or site is None or site.name not in self.q.qparams or not self._speakable(site):
             return
-        scale, zero = self._parameters(site)
+        scale, zero = self.parameters.of(site)
         made: list[ir.Node] = []
         for op, dtype in (("Quantize", ir.DataType[site.spec.dtype.upper()]), ("Dequantize", ir.DataType.FLOAT)):
             fed = made[-1].outputs[0] if made else source
@@ -142,7 +142,7 @@ class _Renderer:
             return
         if at_border(value.producer(), "DequantizeLinear", qp):
             return
-        scale, zero = self._parameters(site)
+        scale, zero = self.parameters.of(site)
         integer = ir.DataType[site.spec.dtype.upper()]
         name = self.namer.node(f"{site.tensor}_QuantizeLinear")
         source = self._behind_its_producer(site, value)
@@ -224,7 +224,7 @@ class _Renderer:
         integers = array_once(value, qp, lambda: quantize(numbers(value), qp))
         stored = self._initializer(value, f"{site.tensor}_quantized", integers, ir.DataType[site.spec.dtype.upper()])
         mark_bits(stored, site.spec)
-        scale, zero = self._parameters(site, value)
+        scale, zero = self.parameters.of(site, value)
         self._connect(site, value, stored, scale, zero, readers)
 
     # -- what Q and DQ cannot say
@@ -274,29 +274,6 @@ class _Renderer:
         self.model.opset_imports.setdefault(domain, 1)
         return domain
 
-    def _parameters(self, site: Site, home: ir.Value | None = None) -> tuple[ir.Value, ir.Value]:
-        """Scale and zero point as initializers of the graph that holds the tensor; ties share those of their root."""
-        root = self.q.plan.root(site)
-        value = home if home is not None else self.values[root.tensor]
-        if root.name not in self.parameters:
-            qp = self.q.qparams[site.name]
-            integer = ir.DataType[site.spec.dtype.upper()]
-            top = self.values[root.tensor] if value.graph is None else value
-            graph = top.graph if isinstance(top.graph, ir.Graph) and root.name not in self._spread else self.model.graph
-            self.parameters[root.name] = (
-                add_initializer(graph, self.namer.fresh(f"{root.name}_scale"), qp.scale, ir.DataType.FLOAT),
-                add_initializer(graph, self.namer.fresh(f"{root.name}_zero_point"), qp.zero_point, integer),
-            )
-        return self.parameters[root.name]
-
     def _initializer(self, home: ir.Value, base: str, array: NDArray[np.generic], dtype: ir.DataType) -> ir.Value:
         graph = home.graph if isinstance(home.graph, ir.Graph) else self.model.graph
         return add_initializer(graph, self.namer.fresh(base), array, dtype)
-
-    @cached_property
-    def _spread(self) -> set[str]:
-        """Sites whose numbers are shared across graphs."""
-        homes: dict[str, set[int]] = {}
-        for site in self.q.plan.sites:
-            homes.setdefault(self.q.plan.root(site).name, set()).add(id(self.values[site.tensor].graph))
-        return {name for name, graphs in homes.items() if len(graphs) > 1}

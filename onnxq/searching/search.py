@@ -21,7 +21,7 @@ from onnxq.console.progress import Reporter, Silent
 from onnxq.console.records import IN_REPORT
 from onnxq.deciding.rescue import Blame
 from onnxq.effort import algorithms_of, samples_to_keep
-from onnxq.errors import OptionError, OutputError
+from onnxq.errors import DataError, OptionError, OutputError
 from onnxq.file_system import whole_file
 from onnxq.graph.files.load import load
 from onnxq.graph.files.save import save
@@ -121,7 +121,7 @@ def search(
     prepared = Prepared(model, options)
     spare(place, beside=beside, model=prepared.model)
     if isinstance(eval_data, (str, os.PathLike)):
-        open_data(eval_data, inputs_of(prepared.model), image=eval_image)  # or it is missed after hours of work
+        _require_fit(eval_data, prepared, eval_image)  # or what is wrong with it is found after hours of work
     digest = model_digest(prepared.model)
     given = _loaded(statistics, digest)
     ways = candidates.Ways.of(options, prepared, target)
@@ -155,6 +155,20 @@ def search(
     if folder is None and not hunt.stopped:
         state.remove()
     return _result(hunt, winner, files, report)
+
+
+def _require_fit(eval_data: str | os.PathLike[str], prepared: Prepared, image: ImageOptions | None) -> None:
+    """Refuse evaluation data whose first sample does not fit the model.
+
+    Raises:
+        DataError: it does not, or there is none.
+    """
+    try:
+        for _ in open_data(eval_data, inputs_of(prepared.model), image=image):
+            return
+    except DataError as error:
+        where = ", ".join(filter(None, ("evaluation data", error.where)))
+        raise DataError(error.what, where=where, hint=error.hint) from error
 
 
 def _own_metric(metric: str | Callable[[Run], object] | None, eval_data: Any) -> Metric | None:

@@ -26,6 +26,7 @@ __all__ = ["State", "file_digest"]
 _FORMAT, _VERSION = "onnxq search", 2
 _NAME, _STATISTICS, _ATTEMPTS = "state.json", "statistics.npz", "attempts"
 _START = "Give another --resume-dir, or remove this folder to start over"
+_ANOTHER = "Give another --resume-dir: one that is not there yet, or that is empty"
 
 
 class State:
@@ -216,10 +217,12 @@ class State:
         """
         if not is_there(self.folder, OptionError):
             return False
+        if not self.folder.is_dir():
+            raise OptionError("does not hold a search: it is no folder", where=str(self.folder), hint=_ANOTHER)
         if (self.folder / _NAME).exists():
             return True
         if not self._is_a_start():
-            raise OptionError("does not hold a search", where=str(self.folder), hint=_START)
+            raise OptionError("does not hold a search", where=str(self.folder), hint=_ANOTHER)
         return False
 
     def _is_a_start(self) -> bool:

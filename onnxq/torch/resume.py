@@ -59,7 +59,8 @@ def resumed(student: Student, path: Where, settings: Settings) -> int:
             arrays = {name: saved[name] for name in saved.files if "/" in name}
             step = int(saved["step"])
     except BROKEN as error:
-        raise OptionError(f"is not the state of a training ({error})", where=where) from error
+        hint = "Give the file that an earlier --resume wrote, or a name that is not taken"
+        raise OptionError("is not the state of a training, or it was cut short", where=where, hint=hint) from error
     now = _parts(repr(settings))
     other = [n for n in now if n not in _MAY_DIFFER and before.get(n) != now[n]]
     if other:

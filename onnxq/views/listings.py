@@ -11,7 +11,7 @@ from onnxq.algorithms.common.parameter_help import parameter_help
 from onnxq.backend import Backend
 from onnxq.console.terminal import Screen, bytes_text, decibels, number
 from onnxq.quantized import Quantized
-from onnxq.render.reading.quantizers import QuantizedTensor
+from onnxq.render.reading.quantized_tensor import QuantizedTensor
 from onnxq.show import ModelView, StatisticsView
 from onnxq.spec import QuantSpec, Scheme
 from onnxq.views.parts import (

@@ -15,7 +15,7 @@ from onnxq.errors import ExecutionError, ModelError
 from onnxq.graph.files.load import load
 from onnxq.graph.files.onnx_checker import check
 from onnxq.graph.files.save import file_size, serialized_size
-from onnxq.measuring.final_check import failed, final_check
+from onnxq.measuring.final_check import failed, final_check, uncompared
 from onnxq.measuring.metrics import ErrorMeter
 from onnxq.measuring.verification import Verification
 from onnxq.options import Options
@@ -95,7 +95,8 @@ def examine(
         outputs = _errors(result, kept, options)
     except (ExecutionError, ModelError) as error:
         raise failed(error, model) from error
-    return Verification(outputs=outputs, samples=len(kept), float_bytes=float_bytes, quantized_bytes=size)
+    checked = Verification(outputs=outputs, samples=len(kept), float_bytes=float_bytes, quantized_bytes=size)
+    return replace(checked, warnings=tuple(uncompared(outputs)))
 
 
 def _unloaded(result: ir.Model, model: ir.Model, absent: Sequence[str], sizes: Verification) -> Verification:

@@ -95,6 +95,8 @@ class Output:
                 where=f"'{self.target}'",
                 hint=hint_for(error),
             ) from error
+        if isinstance(error, OutputError) and str(self._folder) in (error.where or ""):  # which is gone, and nobody's
+            raise OutputError(error.what, where=f"'{self.target}'", hint=error.hint) from error
 
     def keep(self, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
         """Write a tensor to the data file now, where there is one; gives what stands for it.

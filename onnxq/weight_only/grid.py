@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.qparams import MIN_SCALE, from_range
+from onnxq.ranged import MIN_SCALE, from_range
 from onnxq.spec import PerBlock, QuantSpec
 from onnxq.weight_only.lanes import codes_of, ends, pick
 
@@ -145,7 +145,7 @@ def _tries(low: Floats, high: Floats, spec: QuantSpec, *, either_sign: bool) -> 
 
 
 def _symmetric_scale(reach: Floats, spec: QuantSpec) -> Floats:
-    """What :func:`onnxq.qparams.from_range` gives for ranges from ``-reach`` to ``reach``, without its float64.
+    """What :func:`onnxq.ranged.from_range` gives for ranges from ``-reach`` to ``reach``, without its float64.
 
     A quotient of two float32 is the same rounded once or by way of float64.
 

@@ -25,7 +25,7 @@ from onnxq.console.terminal import plural
 from onnxq.errors import OptionError
 from onnxq.file_system import write_text
 from onnxq.graph.unmapped import read
-from onnxq.locations import require_file
+from onnxq.locations import require_choice
 from onnxq.measuring.decibels import sqnr_of
 from onnxq.options import Options, Override
 from onnxq.options.config import to_toml
@@ -171,7 +171,7 @@ def require_folder(path: str | os.PathLike[str], recipe: Recipe) -> None:
     if path and not recipe.avg_bits:
         raise OptionError("there is no choice to write without avg_bits", where="save")
     if path:
-        require_file(path, "Give the path of the file to write the choice to")
+        require_choice(path)
 
 
 def write_choice(path: Path, mixture: Mixture, model: ir.Model, recipe: Recipe, options: Options) -> None:

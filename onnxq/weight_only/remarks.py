@@ -43,7 +43,7 @@ def more_bits(matrices: Sequence[Matrix], recipe: Recipe) -> dict[str, str]:
 def title(recipe: Recipe) -> str:
     """What was done, in a line."""
     kind = "symmetric" if recipe.symmetric else "asymmetric"
-    bits = f"{recipe.avg_bits:g} bits on average" if recipe.avg_bits else f"{recipe.bits} bits"
+    bits = f"at most {recipe.avg_bits:g} bits on average" if recipe.avg_bits else f"{recipe.bits} bits"
     return f"weights in {bits}, {kind}, blocks of {recipe.block}, {recipe.method}, {recipe.format}"
 
 

@@ -18,7 +18,8 @@ from onnxq.calibration.statistics import KeptSample
 from onnxq.calibration.taps import Tapped, tap
 from onnxq.errors import OptionError
 from onnxq.measuring.simulation import output_sqnr
-from onnxq.qparams import fake_quantize, from_range
+from onnxq.qparams import fake_quantize
+from onnxq.ranged import from_range
 from onnxq.spec import PerChannel, QuantSpec
 from tests.contract import infer, quantize_checked
 from tests.models import build, f32, normal

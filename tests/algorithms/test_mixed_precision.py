@@ -313,6 +313,8 @@ def test_what_makes_no_sense_is_refused_before_any_work(text: str) -> None:
 def test_a_file_nowhere_and_an_impossible_budget_are_refused() -> None:
     with pytest.raises(OutputError):
         chosen(["mixed_precision:avg_bits=6,save=/no/such/folder/bits.toml"])
+    with pytest.raises(OutputError, match=r"'samples\.npz': the choice is written as a configuration file.*\.toml"):
+        chosen(["mixed_precision:avg_bits=6,save=samples.npz"])
     with pytest.raises(OptionError, match="times what the budget allows"):
         quantized("avg_bits=2")
     with pytest.raises(OptionError, match="opset 17"):

@@ -14,7 +14,8 @@ from onnxq.algorithms.common.quantized_layer import quantized_layers
 from onnxq.algorithms.layerwise.hessian import moments_of
 from onnxq.algorithms.layerwise.scales import search_scales
 from onnxq.errors import OptionError
-from onnxq.qparams import QParams, fake_quantize, from_range
+from onnxq.qparams import QParams, fake_quantize
+from onnxq.ranged import from_range
 from onnxq.spec import PerBlock, PerChannel, PerTensor, QuantSpec
 from tests.algorithms.test_gptq import case, draft_of
 from tests.contract import quantize_checked

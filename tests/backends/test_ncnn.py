@@ -141,3 +141,12 @@ def test_a_broken_table_is_an_error(text: str, tmp_path: Path) -> None:
     assert read is not None
     with pytest.raises(BackendError):
         read(made.files[0])
+
+
+def test_one_scale_of_a_matrix_is_written_for_each_of_its_outputs(tmp_path: Path) -> None:
+    model = build("(float[1, 8] x) => (float[1, 4] y) { [fc] y = MatMul (x, w) }", w=normal(8, 4))
+    options = Options(placement="all", per_channel=False)
+    onnxq.quantize(model, images(1, 8), backend="ncnn", options=options, output=tmp_path / "m.onnx")
+    lines = [line.split() for line in (tmp_path / "m.table").read_text().splitlines()]
+    (scales,) = [line[1:] for line in lines if line[0].startswith("fc") and len(line) > 2]
+    assert len(scales) == 4 and len(set(scales)) == 1

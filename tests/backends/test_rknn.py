@@ -436,3 +436,10 @@ def test_a_hard_sigmoid_says_its_numbers(tmp_path: Path) -> None:
     (node,) = [n for n in onnx.load(made.files[0]).graph.node if n.op_type == "HardSigmoid"]
     said = {a.name: a.f for a in node.attribute}
     assert said == {"alpha": pytest.approx(0.2), "beta": pytest.approx(0.5)}
+
+
+@pytest.mark.parametrize("axis", [-1, 2])
+def test_the_last_axis_of_a_normalization_is_taken_by_either_of_its_numbers(axis: int) -> None:
+    text = f"(float[1, 4, 8] x) => (float[1, 4, 8] y) {{ n = LayerNormalization <axis = {axis}> (x, s) y = Relu (n) }}"
+    found = onnxq.check(build(text, s=normal(8), opset=17), backend="rknn")
+    assert not [finding for finding in found if "several axes" in finding.what]

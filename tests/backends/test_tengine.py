@@ -18,7 +18,8 @@ from onnxq.backend_choice import backend_named
 from onnxq.errors import BackendError, ModelError
 from onnxq.graph.values import constant_array
 from onnxq.ort.session import Session
-from onnxq.qparams import QParams, fake_quantize, from_range
+from onnxq.qparams import QParams, fake_quantize
+from onnxq.ranged import from_range
 from onnxq.render.tengine_weights import as_the_tool_sees, for_the_tool
 from onnxq.spec import QuantSpec
 from tests.models import build, f32, images, normal, renamed

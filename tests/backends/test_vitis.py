@@ -23,7 +23,8 @@ from onnxq.calibration.weights import weight_range
 from onnxq.errors import BackendError, OptionError
 from onnxq.graph.files.load import load
 from onnxq.prepare import Prepared
-from onnxq.qparams import QParams, fake_quantize, from_range
+from onnxq.qparams import QParams, fake_quantize
+from onnxq.ranged import from_range
 from tests.contract import infer, sqnr
 from tests.models import build, f32, images, normal
 

@@ -5,7 +5,7 @@ import pytest
 
 from onnxq.calibration.bin_error import Bins
 from onnxq.calibration.statistics import TensorStatistics
-from onnxq.qparams import from_range
+from onnxq.ranged import from_range
 from onnxq.spec import QuantSpec, Scheme
 
 SPECS = [QuantSpec(8, False, False), QuantSpec(8), QuantSpec(4, False, False), QuantSpec(3), QuantSpec(16)]

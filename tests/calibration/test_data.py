@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,34 @@ def test_function_in_a_file(tmp_path: Path) -> None:
         feeds(f"{tmp_path}/mine.py:number")
     with pytest.raises(DataError, match="FUNCTION"):
         feeds(f"{tmp_path}/mine.py")
+
+
+def test_a_function_in_a_file_runs_among_its_modules_and_what_it_prints_goes_to_stderr(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """stdout is onnxq's own, of --json above all."""
+    (tmp_path / "beside_the_data.py").write_text("WIDTH = 2.0\n")
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n"
+        "def generate():\n"
+        "    print('begun')\n"
+        "    from beside_the_data import WIDTH\n"
+        "    for i in range(2):\n        print(i)\n        yield {'x': np.full(SHAPE, WIDTH, np.float32)}\n"
+        f"SHAPE = {IMAGES[0].shape}\n"
+        "class Own:\n"
+        "    def __len__(self): return 2\n"
+        "    def __getitem__(self, at):\n        print('at', at)\n        return np.full(SHAPE, at, np.float32)\n"
+        "own = Own()\n"
+        "size = 3\n"
+    )
+    for feed in open_data(f"{tmp_path}/mine.py:generate", [IMAGE]):
+        sys.stdout.write("between\n")
+        assert feed["x"].max() == 2.0
+    assert capsys.readouterr() == ("between\nbetween\n", "begun\n0\n1\n")
+    assert len(feeds(f"{tmp_path}/mine.py:own")) == 2
+    assert capsys.readouterr() == ("", "at 0\nat 1\n")
+    with pytest.raises(DataError, match=r"mine\.py:size': int is not a kind of data"):
+        feeds(f"{tmp_path}/mine.py:size")
 
 
 def test_a_function_file_that_fails_is_named(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from onnxq.calibration.bin_error import Bins
 from onnxq.calibration.moved import over_all
 from onnxq.calibration.ranges import select_range
 from onnxq.calibration.tensor_statistics import TensorStatistics
-from onnxq.qparams import from_range
+from onnxq.ranged import from_range
 from onnxq.spec import QuantSpec
 from tests.models import build, normal
 

@@ -5,7 +5,8 @@ import pytest
 
 from onnxq.calibration.weights import weight_range
 from onnxq.errors import ModelError
-from onnxq.qparams import fake_quantize, from_range
+from onnxq.qparams import fake_quantize
+from onnxq.ranged import from_range
 from onnxq.spec import PerBlock, PerChannel, QuantSpec
 
 W = np.random.default_rng(0).standard_t(4, (6, 5, 3, 3)).astype(np.float32)

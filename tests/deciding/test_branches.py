@@ -15,7 +15,8 @@ from onnxq import Options
 from onnxq.calibration.statistics import Statistics
 from onnxq.deciding.branches import lost_branches
 from onnxq.ort.session import Session
-from onnxq.qparams import fake_quantize, from_range
+from onnxq.qparams import fake_quantize
+from onnxq.ranged import from_range
 from tests.models import build, feeds_for, normal
 
 ALL = Options(placement="all", range="minmax")

@@ -15,7 +15,7 @@ from onnxq.calibration.statistics import KeptSample
 from onnxq.deciding.coarse import coarse_weights
 from onnxq.options import Options
 from onnxq.plan import Edge, Plan, Site
-from onnxq.qparams import from_range
+from onnxq.ranged import from_range
 from onnxq.spec import QuantSpec
 from tests.models import build
 

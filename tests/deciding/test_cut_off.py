@@ -8,7 +8,8 @@ import pytest
 import onnxq
 from onnxq import Options
 from onnxq.deciding.cut_off import cut_off
-from onnxq.qparams import QParams, from_range
+from onnxq.qparams import QParams
+from onnxq.ranged import from_range
 from tests.models import build, normal
 
 

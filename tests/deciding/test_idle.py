@@ -52,3 +52,28 @@ def test_a_body_of_which_anything_ran_is_none() -> None:
     feeds = [{**feed, "c": np.array(k % 2 == 0)} for k, feed in enumerate(images(4, 8))]
     plan = onnxq.quantize(model, feeds, options=Options(placement="compute")).plan
     assert set(plan.quantized) == {"one", "two"}
+
+
+def test_a_body_that_ran_is_none_for_what_did_not_run_inside_of_it() -> None:
+    model = build(
+        """(float[4, 8] x, bool c, bool d) => (float[4, 8] y) {
+            [outer] y = If (c) <
+                then_branch = yes () => (float[4, 8] t) { [other] t = MatMul (x, w) },
+                else_branch = no () => (float[4, 8] e) {
+                    [ran] a = MatMul (x, v)
+                    [inner] e = If (d) <
+                        then_branch = deep () => (float[4, 8] g) { h = Abs (a)
+                            [never] g = MatMul (h, w) },
+                        else_branch = plain () => (float[4, 8] i) { i = Neg (a) }
+                    >
+                }
+            >
+        }""",
+        w=normal(8, 8),
+        v=normal(8, 8, seed=1),
+    )
+    feeds = [{**feed, "c": np.array(False), "d": np.array(False)} for feed in images(4, 8)]
+    plan = onnxq.quantize(model, feeds, options=Options(placement="compute")).plan
+    said = {kept.node: kept.reason for kept in plan.kept_float if "never ran" in kept.reason}
+    assert said == {"never": "the then_branch of node 'inner' (If) never ran on the calibration data"}
+    assert "ran" in plan.quantized

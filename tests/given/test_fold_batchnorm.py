@@ -15,7 +15,8 @@ from onnxq.given.fold_batchnorm import fold_quantized_batchnorm
 from onnxq.given.unfolded import unfolded
 from onnxq.graph.files.load_named import load_named
 from onnxq.ort.session import Session
-from onnxq.qparams import MIN_SCALE, quantize
+from onnxq.qparams import quantize
+from onnxq.ranged import MIN_SCALE
 from onnxq.render.reading.read import read
 from tests.contract import infer
 from tests.models import build, f32, images, normal

@@ -14,7 +14,8 @@ from onnx import TensorProto, helper
 
 from onnxq.errors import BackendError
 from onnxq.grids import float8
-from onnxq.qparams import QParams, dequantize, ends, fake_quantize, from_range, quantize
+from onnxq.qparams import QParams, dequantize, ends, fake_quantize, quantize
+from onnxq.ranged import from_range
 from onnxq.spec import PerChannel, QuantSpec, Scheme
 
 SPEC = QuantSpec(scheme=Scheme.FLOAT8)

@@ -21,7 +21,8 @@ from onnxq.calibration.statistics import TensorStatistics
 from onnxq.errors import OptionError
 from onnxq.grids.logarithmic import HIGHEST, LOWEST, RELATIVE_NOISE
 from onnxq.ort.session import Session
-from onnxq.qparams import QParams, dequantize, fake_quantize, from_range, quantize
+from onnxq.qparams import QParams, dequantize, fake_quantize, quantize
+from onnxq.ranged import from_range
 from onnxq.render import nnie_quantize
 from onnxq.spec import PerChannel, QuantSpec, Scheme
 from tests.models import build

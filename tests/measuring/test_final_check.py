@@ -166,6 +166,8 @@ def test_a_total_that_hides_the_usual_sample_is_said() -> None:
     found = final_check(loaded(reference), loaded(result), kept(reference, feeds), float_bytes=0)
     assert found.outputs["y"].sqnr > 12 > found.outputs["y"].median
     assert len(found.warnings) == 1 and "median sample" in found.warnings[0] and "'y'" in found.warnings[0]
+    poor = final_check(loaded(reference), loaded(result), kept(reference, feeds[:2]), float_bytes=0)
+    assert max(poor.outputs["y"].sqnr, poor.outputs["y"].median) < 12 and not poor.warnings, "the total hides nothing"
     fine = final_check(loaded(reference), loaded(result), kept(reference, feeds[2:3]), float_bytes=0)
     assert not fine.warnings
 

@@ -303,3 +303,9 @@ def test_an_operator_without_a_row_is_not_asked_for_in_float32() -> None:
     reasons = {kept.op: kept.reason for kept in onnxq.plan(model).kept_float}
     assert reasons["MatMul"] == "it computes in float64: export the model in float32 to quantize it"
     assert reasons["Erf"] == "Erf is not among the operators that onnxruntime quantizes", "in float32 neither"
+
+
+def test_an_activation_function_that_no_operator_stands_before() -> None:
+    model = build("(float[1, 8] x) => (float[1, 8] y) { a = Relu (x)  y = MatMul (a, w) }", w=normal(8, 8))
+    reasons = {kept.op: kept.reason for kept in onnxq.plan(model, options=Options(exclude=("MatMul",))).kept_float}
+    assert reasons["Relu"] == "there is no operator before it that it could be fused with"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 import onnxq
 from onnxq import Options
+from onnxq.qparams import QParams
+from onnxq.render.bits_kept import as_marked, mark_bits
 from onnxq.show import ModelView
+from onnxq.spec import QuantSpec
 from tests.models import images
 from tests.planning.test_planner import residual
 
@@ -84,3 +89,13 @@ def test_it_is_shown(tmp_path: Path) -> None:
     view = onnxq.show(tmp_path / "q.onnx")
     assert isinstance(view, ModelView)
     assert {(q.role, q.dtype) for q in view.quantized} == {("weight", "int6"), ("activation", "uint6")}
+
+
+def test_a_mark_that_does_not_hold_for_the_zero_points_counts_for_nothing() -> None:
+    """Another tool may change the numbers and pass over the mark."""
+    stored = ir.Value(name="w", const_value=ir.tensor(np.zeros(4, np.uint8), name="w"))
+    spec = QuantSpec(bits=8, signed=False, symmetric=False)
+    mark_bits(stored, replace(spec, bits=3))
+    for zero, bits in ((7, 3), (8, 8)):
+        numbers = QParams(spec, np.asarray(0.1, np.float32), np.asarray(zero))
+        assert as_marked(numbers, stored, np.zeros(4, np.uint8)).spec.bits == bits

@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from onnxq.ort.session import Session
-from onnxq.qparams import QParams, fake_quantize, from_range
+from onnxq.qparams import QParams, fake_quantize
+from onnxq.ranged import from_range
 from onnxq.render import fake_quantize as function
 from onnxq.spec import PerChannel, PerTensor, QuantSpec
 

@@ -245,6 +245,14 @@ def test_evaluation_data_that_cannot_be_read_are_refused_before_any_are_run(name
         onnxq.search(model, untouched(), max_drop=1.0, output=tmp_path / "q.onnx", eval_data=tmp_path / name)
 
 
+def test_evaluation_data_that_do_not_fit_are_refused_before_any_work(tmp_path: Path) -> None:
+    np.savez(tmp_path / "e.npz", z=np.zeros((2, 8, 6, 6), np.float32))
+    model = build("(float[1, 8, 6, 6] x) => (float[1, 8, 6, 6] y) { y = Conv (x, w) }", w=normal(8, 8, 1, 1))
+    with pytest.raises(DataError, match="evaluation data, sample 0: the data has no array for the model's input 'x'"):
+        onnxq.search(model, untouched(), max_drop=1.0, output=tmp_path / "q.onnx", eval_data=tmp_path / "e.npz")
+    assert [path.name for path in tmp_path.iterdir()] == ["e.npz"]
+
+
 def test_without_a_metric_images_are_judged_by_error(model: Path) -> None:
     found = find(model, 0.001, metric=None)
     assert (found.metric, found.baseline) == ("1 - noise/signal", 1.0)

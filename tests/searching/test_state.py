@@ -97,8 +97,9 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="does not hold a search"):
         State(tmp_path, OF)
     assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
-    with pytest.raises(OptionError, match="does not hold a search"):
+    with pytest.raises(OptionError, match="does not hold a search: it is no folder") as raised:
         State(tmp_path / "mine.txt", OF)
+    assert "remove" not in str(raised.value), "it is the user's"
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": "onnxq search", "version": 2}', "null"])

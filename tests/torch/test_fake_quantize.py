@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onnxq.qparams import QParams, fake_quantize, from_range
+from onnxq.qparams import QParams, fake_quantize
+from onnxq.ranged import from_range
 from onnxq.spec import PerBlock, PerChannel, QuantSpec
 from tests.models import f32, normal
 

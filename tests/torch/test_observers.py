@@ -9,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from onnxq.errors import DataError, OptionError
-from onnxq.qparams import fake_quantize, from_range
+from onnxq.qparams import fake_quantize
+from onnxq.ranged import from_range
 from onnxq.spec import PerChannel, QuantSpec, Scheme
 
 pytest.importorskip("torch", reason="the extra torch is not installed")

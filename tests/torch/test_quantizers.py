@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from onnxq.qparams import fake_quantize, from_range
+from onnxq.qparams import fake_quantize
+from onnxq.ranged import from_range
 from onnxq.spec import PerChannel, QuantSpec
 
 pytest.importorskip("torch", reason="the extra torch is not installed")

@@ -7,7 +7,8 @@ import pytest
 
 from onnxq.errors import OptionError
 from onnxq.grids import logarithmic
-from onnxq.qparams import fake_quantize, from_range
+from onnxq.qparams import fake_quantize
+from onnxq.ranged import from_range
 from onnxq.spec import PerChannel, QuantSpec, Scheme
 
 pytest.importorskip("torch", reason="the extra torch is not installed")

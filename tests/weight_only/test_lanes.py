@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from onnxq.qparams import from_range
+from onnxq.ranged import from_range
 from onnxq.weight_only import grid, lanes
 from onnxq.weight_only.grid import Coded, nearest
 from onnxq.weight_only.recipe import Recipe

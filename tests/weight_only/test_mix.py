@@ -151,7 +151,7 @@ def test_the_choice_that_was_saved_gives_the_same_file(format: str, tmp_path: Pa
     command = ["quantize", str(source), "--data", str(tmp_path / "d"), "-o"]
     recipe = f"weight_only:format={format},symmetric=false,block=64,avg_bits=5.4,save={saved}"
     assert main([*command, str(tmp_path / "a.onnx"), "--algorithm", recipe]) == 0
-    assert "5.4 bits on average" in capsys.readouterr().out
+    assert "at most 5.4 bits on average" in capsys.readouterr().out
     assert main([*command, str(tmp_path / "b.onnx"), "--config", str(saved)]) == 0
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
 
@@ -174,6 +174,7 @@ def test_weights_of_an_override_are_not_chosen_for(tmp_path: Path) -> None:
         ({"avg_bits": 1, "format": "matmulnbits"}, OptionError, "1 is not from 2 to 8$"),
         ({"save": "bits.toml"}, OptionError, "no choice to write without avg_bits"),
         ({"avg_bits": 5, "save": "nowhere/bits.toml"}, OutputError, "the folder does not exist"),
+        ({"avg_bits": 5, "save": "m.onnx"}, OutputError, "'m.onnx': the choice is written as a configuration file"),
     ],
 )
 def test_budgets_that_make_no_sense(

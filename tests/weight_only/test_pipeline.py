@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -151,3 +154,18 @@ def test_nothing_is_overwritten_or_left_behind(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(VerificationError):
         quantize_weights(source, tmp_path / "q.onnx")
     assert digests(tmp_path) == before
+
+
+@pytest.mark.skipif(os.name != "posix", reason="limits the size of files as POSIX does")
+def test_a_file_that_cannot_be_written_is_called_by_its_own_name(tmp_path: Path) -> None:
+    """Not by that of the folder that it is made in, which is gone by then."""
+    code = (
+        "import resource, sys, onnxq\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "onnxq.weight_only.quantize_weights(sys.argv[1], sys.argv[2])\n"
+    )
+    source, output = save(layers(), tmp_path / "m.onnx"), tmp_path / "q.onnx"
+    done = subprocess.run([sys.executable, "-c", code, str(source), str(output)], capture_output=True, check=False)
+    said = done.stderr.decode().splitlines()[-1]
+    assert said.startswith(f"onnxq.errors.OutputError: '{output}': cannot be written: File too large")
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]

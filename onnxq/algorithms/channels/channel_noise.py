@@ -25,7 +25,8 @@ from onnxq.graph.layer import Layer
 from onnxq.grids import float8, logarithmic
 from onnxq.options import Options
 from onnxq.plan import Edge, Plan
-from onnxq.qparams import fake_quantize, from_range
+from onnxq.qparams import fake_quantize
+from onnxq.ranged import from_range
 from onnxq.spec import QuantSpec, Scheme
 
 __all__ = [

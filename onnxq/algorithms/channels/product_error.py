@@ -15,7 +15,8 @@ from onnxq.calibration.ranges import select_range
 from onnxq.calibration.statistics import SENTINEL, KeptSample, TensorStatistics
 from onnxq.calibration.weights import weight_range
 from onnxq.graph.layer import Channels
-from onnxq.qparams import fake_quantize, from_range
+from onnxq.qparams import fake_quantize
+from onnxq.ranged import from_range
 from onnxq.spec import QuantSpec
 
 __all__ = ["Seen", "captured", "product_errors"]

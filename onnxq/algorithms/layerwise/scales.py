@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from onnxq.algorithms.common.quantized_layer import QuantizedLayer
 from onnxq.algorithms.layerwise.rounding import Grid
 from onnxq.calibration.weights import weight_range
-from onnxq.qparams import QParams, from_range
+from onnxq.qparams import QParams
+from onnxq.ranged import from_range
 from onnxq.spec import PerBlock
 
 __all__ = ["fit_scales", "search_scales"]

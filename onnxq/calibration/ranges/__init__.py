@@ -2,7 +2,7 @@
 
 A method is a module with a ``NAME`` and ``select(stats, spec, parameter) -> (lo, hi)``, registered under the
 entry-point group ``onnxq.ranges``; another package may register its own. The range need not include 0: that is
-:func:`onnxq.qparams.from_range`'s job.
+:func:`onnxq.ranged.from_range`'s job.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import numpy as np
 
 from onnxq.calibration.bin_error import Bins, Floats
 from onnxq.calibration.statistics import TensorStatistics
-from onnxq.qparams import from_range
+from onnxq.ranged import from_range
 from onnxq.spec import QuantSpec, Scheme
 
 __all__ = ["NAME", "PARAMETER", "select"]

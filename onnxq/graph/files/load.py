@@ -68,6 +68,8 @@ def load(source: ModelSource, *, again: bool = False) -> ir.Model:
             hint="Give a path, the bytes of a serialized model, an onnx.ModelProto or an onnx_ir.Model",
         )
     else:
+        if not os.fspath(source):
+            raise ModelError("the name of the model is empty", hint="Give the path of an .onnx file")
         path = Path(source)
         proto = _read(path)
         folders = [path.absolute().parent]

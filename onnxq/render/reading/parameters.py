@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from onnxq.graph.values import constant_array, is_constant
 from onnxq.integer_operators import BORDER
-from onnxq.qparams import QParams, from_range
+from onnxq.qparams import QParams
+from onnxq.ranged import from_range
 from onnxq.render.reading.sound_numbers import check_numbers
 from onnxq.spec import PerChannel, PerTensor, QuantSpec, Scheme
 

@@ -1,4 +1,4 @@
-"""What every observer is: it watches batches and gives a range, of which :func:`onnxq.qparams.from_range` makes a grid.
+"""What every observer is: it watches batches and gives a range, of which :func:`onnxq.ranged.from_range` makes a grid.
 
 A method that finds a scale and a zero point gives the range of exactly that grid, see :func:`grid_ends`.
 """

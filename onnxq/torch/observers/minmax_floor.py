@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from onnxq.qparams import MIN_SCALE, from_range
+from onnxq.ranged import MIN_SCALE, from_range
 from onnxq.spec import QuantSpec
 from onnxq.torch.observers.base import Ends, grid_ends
 from onnxq.torch.observers.minmax import MinMax

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from onnxq.qparams import from_range
+from onnxq.ranged import from_range
 from onnxq.spec import PerChannel, QuantSpec
 from onnxq.torch.observers.base import Ends, rows
 

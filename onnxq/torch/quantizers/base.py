@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from onnxq.errors import DataError, OptionError
-from onnxq.qparams import MIN_SCALE, QParams, from_range
+from onnxq.qparams import QParams
+from onnxq.ranged import MIN_SCALE, from_range
 from onnxq.spec import PerChannel, QuantSpec, Scheme
 from onnxq.torch.observers.base import Observer
 

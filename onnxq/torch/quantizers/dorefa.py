@@ -10,7 +10,8 @@ from __future__ import annotations
 import torch
 
 from onnxq.errors import OptionError
-from onnxq.qparams import QParams, from_range
+from onnxq.qparams import QParams
+from onnxq.ranged import from_range
 from onnxq.torch.quantizers.ema import Fixed
 from onnxq.torch.quantizers.lsq import learned_grid
 

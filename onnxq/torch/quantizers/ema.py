@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from onnxq.qparams import from_range
+from onnxq.ranged import from_range
 from onnxq.torch.quantizers.base import Quantizer
 from onnxq.torch.quantizers.lsq import learned_grid
 

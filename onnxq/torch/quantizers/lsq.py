@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from onnxq.qparams import MIN_SCALE
+from onnxq.ranged import MIN_SCALE
 from onnxq.spec import QuantSpec
 from onnxq.torch.quantizers.base import Quantizer
 

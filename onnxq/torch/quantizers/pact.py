@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from onnxq.errors import OptionError
-from onnxq.qparams import MIN_SCALE
+from onnxq.ranged import MIN_SCALE
 from onnxq.torch.quantizers.base import Quantizer
 
 __all__ = ["PACT"]

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.calibration.statistics import TensorStatistics
-from onnxq.qparams import fake_quantize, from_range
+from onnxq.qparams import fake_quantize
+from onnxq.ranged import from_range
 from onnxq.spec import QuantSpec
 
 U8 = QuantSpec(8, signed=False, symmetric=False)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from onnxq.calibration.ranges import lsq
-from onnxq.qparams import from_range
+from onnxq.ranged import from_range
 from onnxq.spec import QuantSpec
 from tests.calibration.ranges.helpers import S4, U4, stats_of, tensors
 

@@ -11,7 +11,7 @@ import pytest
 from onnxq import plugins
 from onnxq.calibration.ranges import check_range, select_range
 from onnxq.errors import OptionError
-from onnxq.qparams import from_range
+from onnxq.ranged import from_range
 from onnxq.spec import QuantSpec
 from tests.calibration.ranges.helpers import S4, S8, U4, U8, stats_of, tensors
 

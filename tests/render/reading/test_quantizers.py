@@ -12,7 +12,8 @@ from onnxruntime.quantization import quantize_dynamic
 
 import onnxq
 from onnxq.graph.files.load import load
-from onnxq.render.reading.quantizers import QuantizedTensor, quantizers
+from onnxq.render.reading.quantized_tensor import QuantizedTensor
+from onnxq.render.reading.quantizers import quantizers
 from onnxq.weight_only import quantize_weights
 from tests.models import build, f32, images, normal
 
