@@ -6,19 +6,15 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
-from onnxq.graph.evaluate import evaluate, piece
+from onnxq.graph.evaluate import evaluate
 from onnxq.graph.note import Note
+from onnxq.graph.passes.constant_sizes import MAX_RESULT_BYTES, within_bounds
 from onnxq.graph.traverse import all_graphs, subgraphs
 from onnxq.graph.values import is_constant, remove_nodes, replace_by_constant, static_shape
 
 __all__ = ["constant_tensor", "fold_constants", "lift_constants"]
-
-MAX_RESULT_BYTES = 8 << 10
-"""A result above this is only folded when it is at most twice as large as what it is computed from: tables that a file
-computes from a few numbers would make it grow, and runtimes compute them once when they load it."""
 
 # Different at each call, or with a meaning beyond their numbers: quantization already in the model stays visible
 # by its DequantizeLinear, while a constant that is quantized in the model is stored as the integers it becomes.
@@ -33,9 +29,6 @@ _NEVER = frozenset(
 
 _OTHER_SHAPE = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 _UNPACKING = frozenset({"GatherBlockQuantized", "MatMulNBits", "QMoE"})
-
-# The size of their result depends on the numbers, but never exceeds that of their input times the factor.
-_BOUNDED = {"NonZero": 8 * 8, "Compress": 1, "Unique": 4}
 
 _NUMERIC = frozenset(
     {
@@ -136,8 +129,9 @@ def fold_constants(model: ir.Model, stays: Callable[[ir.Node], bool] = lambda _:
     """Computes everything that depends on constants alone, and shapes that are known, once and for all.
 
     Not folded: random operators, nodes with subgraphs, operators of other domains, dequantization,
-    nodes that make a graph output, integers of a weight in another shape where both are read, and results so large that
-    they would blow the file up (see ``MAX_RESULT_BYTES``); sizes are known before anything is computed.
+    nodes that make a graph output, integers of a weight in another shape where both are read, and what has a result
+    so large that it would blow the file up (see :mod:`onnxq.graph.passes.constant_sizes`); sizes are known before
+    anything is computed.
 
     Args:
         model: changed in place. Names must be unique over the model, shapes inferred.
@@ -153,7 +147,7 @@ def fold_constants(model: ir.Model, stays: Callable[[ir.Node], bool] = lambda _:
         candidates = _candidates(model, refused, stays)
         if not candidates:
             break
-        chosen = _within_bounds(model, candidates, refused)
+        chosen = within_bounds(model, candidates, refused)
         if not chosen:
             break
         taken = set(chosen)
@@ -236,56 +230,3 @@ def _candidates(model: ir.Model, refused: dict[str, Note], stays: Callable[[ir.N
             found.append(node)
             made.update(node.outputs)
     return found
-
-
-def _within_bounds(model: ir.Model, nodes: list[ir.Node], refused: dict[str, Note]) -> list[ir.Node]:
-    """The candidates whose results are known to be small enough, before any of them is computed."""
-    outputs = [value for node in nodes for value in node.outputs if value.name]
-    proto, _ = piece(nodes, outputs, opset_imports=model.opset_imports, ir_version=model.ir_version)
-    sizes = _inferred_sizes(proto)
-    origin: dict[ir.Value, int] = {}  # bytes of the constants that a result is computed from
-    dropped: set[ir.Value] = set()
-    chosen: list[ir.Node] = []
-    for node in nodes:
-        inputs = [value for value in node.inputs if value is not None]
-        if any(value in dropped for value in inputs):
-            dropped.update(node.outputs)
-            continue
-        source = sum(origin.get(v, v.const_value.nbytes if v.const_value is not None else 0) for v in inputs)
-        known = [sizes.get(value.name or "") for value in node.outputs if value.name]
-        if node.op_type in _BOUNDED:
-            known = [_BOUNDED[node.op_type] * max(source, 8) if size is None else size for size in known]
-        if any(size is None for size in known):
-            dropped.update(node.outputs)  # perhaps known once its inputs are numbers: looked at again in the next round
-            continue
-        total = sum(size for size in known if size is not None)
-        if total > max(MAX_RESULT_BYTES, 2 * source):
-            refused[node.name or ""] = Note(
-                "constants", node.name or "", f"{node.op_type} of constants left in place: its result has {total} bytes"
-            )
-            dropped.update(node.outputs)
-            continue
-        origin.update(dict.fromkeys(node.outputs, source))
-        chosen.append(node)
-    return chosen
-
-
-def _inferred_sizes(proto: onnx.ModelProto) -> dict[str, int | None]:
-    """Bytes of each tensor of a piece, as far as shape inference can tell."""
-    try:
-        # Without data propagation, which keeps every element of large vectors: what hangs on numbers that are not
-        # computed yet is looked at again in the next round.
-        inferred = onnx.shape_inference.infer_shapes(proto)
-    except Exception:  # a malformed piece: nothing is known, nothing gets folded
-        return {}
-    sizes: dict[str, int | None] = {}
-    for info in (*inferred.graph.value_info, *inferred.graph.output):
-        tensor = info.type.tensor_type
-        if not info.type.HasField("tensor_type") or not tensor.HasField("shape"):
-            continue
-        dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
-        if any(dim is None for dim in dims) or tensor.elem_type == onnx.TensorProto.UNDEFINED:
-            continue
-        width = (ir.DataType(tensor.elem_type).bitwidth + 7) // 8 if tensor.elem_type != onnx.TensorProto.STRING else 64
-        sizes[info.name] = math.prod(dim for dim in dims if dim is not None) * width
-    return sizes

@@ -1,6 +1,7 @@
 """Zero padding in front of a convolution, moved into the convolution's own ``pads``.
 
-As PyTorch's "same" padding and TensorFlow's converters write it: ``Pad(x, pads) → Conv``. Exact.
+As PyTorch's "same" padding and TensorFlow's converters write it: ``Pad(x, pads) → Conv``; the convolution's own padding
+may be called VALID, which is none (PyTorch's ``padding="valid"``). Exact.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def _fold(pad: ir.Node, conv: ir.Node) -> str | None:
         return "not folded: its output is read elsewhere too"
     if pad.attributes.get_string("mode", "constant") != "constant":
         return "not folded: it does not pad with a constant"
-    if conv.attributes.get_string("auto_pad", "NOTSET") != "NOTSET":
+    automatic = conv.attributes.get_string("auto_pad", "NOTSET")
+    if automatic not in ("NOTSET", "VALID"):
         return "not folded: the convolution pads automatically"
     rank = _spatial_rank(conv)
     amounts = constant_array(pad.inputs[1]) if len(pad.inputs) > 1 else None
@@ -68,8 +70,10 @@ def _fold(pad: ir.Node, conv: ir.Node) -> str | None:
         before[axis], after[axis] = flat[k], flat[len(axes) + k]
     if any(before[:2]) or any(after[:2]) or min(before + after) < 0:
         return "not folded: it pads the batch or the channels, or cuts"
-    own = list(conv.attributes.get_ints("pads", [0] * (2 * rank)))
+    none = [0] * (2 * rank)
+    own = none if automatic == "VALID" else list(conv.attributes.get_ints("pads", none))
     own = [a + b for a, b in zip(own, before[2:] + after[2:], strict=True)]
+    conv.attributes.pop("auto_pad", None)
     conv.attributes["pads"] = ir.AttrInt64s("pads", own)
     replace_value(pad.outputs[0], source)
     remove_nodes([pad])

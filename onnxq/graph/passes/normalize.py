@@ -15,6 +15,7 @@ from onnxq.graph.passes.clip_bounds import clip_bounds
 from onnxq.graph.passes.constants import fold_constants, lift_constants
 from onnxq.graph.passes.defaults import drop_initializer_inputs
 from onnxq.graph.passes.einsum_products import einsum_products
+from onnxq.graph.passes.flat_norms import flat_norms
 from onnxq.graph.passes.fold_affine import fold_affine
 from onnxq.graph.passes.fold_batchnorm import Unfit, fold_batchnorm
 from onnxq.graph.passes.fold_pad import fold_pad
@@ -93,6 +94,7 @@ def normalize(
         *write_out(model),
         *fold_gemm(model),
         *vector_products(model),
+        *flat_norms(model),
         *_bring_together(model),
         *global_pools(model),
         *fold_pad(model),

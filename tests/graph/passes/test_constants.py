@@ -8,6 +8,7 @@ import pytest
 from onnxq.graph.files.load import load
 from onnxq.graph.files.save import to_proto
 from onnxq.graph.note import Note
+from onnxq.graph.passes import constant_sizes as sizes
 from onnxq.graph.passes import constants as module
 from onnxq.graph.passes.constants import fold_constants, lift_constants
 from onnxq.graph.shapes import infer_shapes
@@ -187,20 +188,63 @@ def test_bombs_are_not_built(node: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_large_result_of_large_inputs_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_RESULT_BYTES", 100)
+    monkeypatch.setattr(sizes, "MAX_RESULT_BYTES", 100)
     text = "g (float[64,64] x) => (float[64,64] y) { a = Transpose(w) \n y = Add(x, a) }"
     model, _ = apply(fold, build(text, w=random(64, 64)), {"x": random(64, 64)})
     assert ops(model) == ["Add"]
 
 
 def test_results_do_not_grow_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_RESULT_BYTES", 1000)
+    monkeypatch.setattr(sizes, "MAX_RESULT_BYTES", 1000)
     text = """g (float[1] x) => (float[800] y) {
         a = Expand(one, n) \n b = Tile(a, two) \n c = Tile(b, two) \n y = Mul(x, c) }"""
     model = load(build(text, one=f32([1]), n=i64([200]), two=i64([2])))
     notes = fold(model)
     assert ops(model) == ["Tile", "Tile", "Mul"]
     assert "its result has 1600 bytes" in notes[-1].message
+
+
+POSITIONS = """g (float[1,49,4] x) => (float[1,49,4] y) {
+    a = MatMul(places, first) \n b = Relu(a) \n c = MatMul(b, second) \n y = Add(x, c) }"""
+"""A table that a small net computes from constants, as the bias of relative positions in a Swin transformer V2."""
+NET = {"places": random(1, 49, 2), "first": random(2, 512), "second": random(512, 4)}
+
+
+def test_large_results_inside_what_is_computed_are_not_stored() -> None:
+    model, _ = apply(fold, build(POSITIONS, **NET), {"x": random(1, 49, 4)})
+    assert ops(model) == ["Add"]
+    assert {"a", "b"}.isdisjoint(model.graph.initializers)
+    assert constant(model, "c").shape == (1, 49, 4)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        POSITIONS.replace("y = Add(x, c)", "d = Add(x, c) \n e = ReduceSum(b) \n y = Add(d, e)"),
+        POSITIONS.replace("y = Add(x, c)", "d = Add(x, c) \n s = Slice(b, i, j, i) \n y = Div(d, s)"),
+    ],
+)
+def test_large_results_that_only_what_is_computed_reads(text: str) -> None:
+    feeds = {"x": random(1, 49, 4)}
+    proto = build(text, **NET, i=i64([2]), j=i64([3])) if "Slice" in text else build(text, **NET)
+    model, _ = apply(fold, proto, feeds)
+    assert "MatMul" not in ops(model)
+
+
+def test_a_large_result_that_something_else_reads_stays_with_its_readers() -> None:
+    text = POSITIONS.replace("(float[1,49,4] x)", "(float[1,49,4] x, float[512,4] z)")
+    text = text.replace("y = Add(x, c)", "d = MatMul(b, z) \n e = Add(d, c) \n y = Add(x, e)")
+    model = load(build(text, **NET))
+    notes = fold(model)
+    assert ops(model) == ["MatMul", "Relu", "MatMul", "MatMul", "Add", "Add"]
+    assert "its result has 100352 bytes" in notes[-1].message
+
+
+def test_a_result_too_large_to_be_computed_in_passing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizes, "MAX_PASSING_BYTES", 100000)
+    model = load(build(POSITIONS, **NET))
+    fold(model)
+    assert ops(model) == ["MatMul", "Relu", "MatMul", "Add"]
 
 
 def test_size_known_only_from_numbers_computed_first() -> None:

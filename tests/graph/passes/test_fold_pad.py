@@ -8,7 +8,15 @@ from tests.graph.helpers import apply, build, f32, i64, ops, random
 W = random(2, 3, 3, 3)
 
 
-@pytest.mark.parametrize("conv", ["Conv(p, w)", "Conv<pads = [1,0,1,0], strides = [2,1]>(p, w)"])
+@pytest.mark.parametrize(
+    "conv",
+    [
+        "Conv(p, w)",
+        "Conv<pads = [1,0,1,0], strides = [2,1]>(p, w)",
+        'Conv<auto_pad = "VALID", strides = [2,2]>(p, w)',
+        'Conv<auto_pad = "NOTSET", pads = [1,1,0,0]>(p, w)',
+    ],
+)
 @pytest.mark.parametrize(
     "pad", ["Pad(x, amounts)", "Pad(x, amounts, zero)", 'Pad<mode = "constant">(x, amounts, zero)']
 )
