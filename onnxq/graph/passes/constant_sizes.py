@@ -14,7 +14,8 @@ __all__ = ["MAX_PASSING_BYTES", "MAX_RESULT_BYTES", "within_bounds"]
 
 MAX_RESULT_BYTES = 8 << 10
 """A result above this is only folded when it is at most twice as large as what it is computed from: tables that a file
-computes from a few numbers would make it grow, and runtimes compute them once when they load it."""
+computes from a few numbers would make it grow, and runtimes compute them once when they load it. So is a smaller one
+that is computed by way of one above it."""
 
 MAX_PASSING_BYTES = 64 << 20
 """A result up to this may be larger where it is not stored, since all that reads it is computed as well: the inner
@@ -37,6 +38,7 @@ def within_bounds(model: ir.Model, nodes: list[ir.Node], refused: dict[str, Note
     sizes = _inferred_sizes(proto)
     origin: dict[ir.Value, int] = {}  # bytes of the constants that a result is computed from
     large: dict[ir.Node, int] = {}  # bytes of a result that would make the file grow
+    behind: set[ir.Value] = set()  # computed by way of such a result
     chosen: list[ir.Node] = []
     dropped: set[ir.Value] = set()
     for node in nodes:
@@ -49,8 +51,11 @@ def within_bounds(model: ir.Model, nodes: list[ir.Node], refused: dict[str, Note
             dropped.update(node.outputs)  # perhaps known once its inputs are numbers: looked at again in the next round
             continue
         total = sum(size for size in known if size is not None)
-        if total > max(MAX_RESULT_BYTES, 2 * source):
+        by_way = not behind.isdisjoint(inputs)
+        if total > max(0 if by_way else MAX_RESULT_BYTES, 2 * source):
             large[node] = total
+        if by_way or node in large:
+            behind.update(node.outputs)
         origin.update(dict.fromkeys(node.outputs, source))
         chosen.append(node)
     return _without_large(chosen, large, refused)

@@ -247,6 +247,15 @@ def test_a_result_too_large_to_be_computed_in_passing(monkeypatch: pytest.Monkey
     assert ops(model) == ["MatMul", "Relu", "MatMul", "Add"]
 
 
+def test_a_table_made_of_a_few_numbers_by_way_of_a_larger_one_stays() -> None:
+    text = """g (float[1000] x) => (float[1000] y) {
+        n = Range(zero, many, one) \n f = Cast<to=1>(n) \n w = Slice(f, start, end) \n y = Mul(x, w) }"""
+    numbers = {"zero": np.int64(0), "many": np.int64(3000), "one": np.int64(1), "start": i64([1000]), "end": i64([2000])}
+    model = load(build(text, **numbers))
+    fold(model)
+    assert "Mul" in ops(model) and "Slice" in ops(model), "4000 bytes would be stored in place of five numbers"
+
+
 def test_size_known_only_from_numbers_computed_first() -> None:
     text = """g (float[4] x) => (float[4] y) {
         n = Cast<to = 7>(four) \n i = Range(zero, n, step) \n f = Cast<to = 1>(i) \n y = Add(x, f) }"""
