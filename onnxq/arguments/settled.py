@@ -6,7 +6,7 @@ import argparse
 import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from onnxq.arguments.flags import SEARCH
 from onnxq.effort import improves
@@ -16,6 +16,8 @@ from onnxq.options.config import Config
 from onnxq.options.one_value import check_amount, check_bits, check_int
 
 __all__ = ["UsageError", "settle"]
+
+Made = TypeVar("Made", Options, ImageOptions)
 
 _RUN_KEYS = ("model", "data", "output", "statistics", "backend", *SEARCH)
 """What a configuration file may say besides options."""
@@ -63,8 +65,8 @@ def settle(args: argparse.Namespace) -> None:
         Options(**given), ImageOptions(**image)
     except OptionError as error:
         raise UsageError(str(error)) from error
-    args.options = Options(**{**config.options, **given})
-    args.image = ImageOptions(**{**config.image, **image})
+    args.options = _joined(Options, config.options, given, args)
+    args.image = _joined(ImageOptions, config.image, image, args)
     if getattr(args, "max_minutes", None) is not None and args.max_drop is None and not improves(args.options):
         raise UsageError("--max-minutes needs --max-drop, or --effort best without --algorithm")
 
@@ -99,6 +101,20 @@ def _flag(key: str) -> str:
 def _fields(args: argparse.Namespace, prefix: str) -> dict[str, Any]:
     """The flags that were given whose names begin so, without the prefix."""
     return {k.removeprefix(prefix): v for k, v in vars(args).items() if k.startswith(prefix) and v is not None}
+
+
+def _joined(kind: type[Made], said: Mapping[str, Any], given: Mapping[str, Any], args: argparse.Namespace) -> Made:
+    """Options of the configuration file and of the flags, which are sound by themselves.
+
+    Raises:
+        OptionError: one of the file is wrong, or does not go with the flags.
+    """
+    try:
+        return kind(**{**said, **given})
+    except OptionError as error:
+        file = f"config file {args.config!r}"
+        where = f"{file}, {error.where}" if error.where else file
+        raise OptionError(error.what, where=where, hint=error.hint) from error
 
 
 def _take_run(args: argparse.Namespace, config: Config, run_keys: Sequence[str]) -> None:

@@ -55,6 +55,8 @@ class Config:
             import tomli as tomllib
 
         where = f"config file {os.fspath(path)!r}"
+        if not os.fspath(path):
+            raise OptionError("this names no file", where=where, hint="Give the path of a TOML file")
         try:
             document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:

@@ -191,6 +191,28 @@ def test_statistics_are_an_npz_file(tmp_path: Path, data: str, capsys: Captured)
     assert "-o STATS is missing" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('weight_bits = "x"', "weight_bits: 'x' is not a number of bits from 2 to 16"),
+        ("exclude = [3]", "exclude: "),
+        ("[image]\nscale = 'x'", "image scale: "),
+    ],
+)
+def test_what_is_wrong_in_a_config_file_is_told_with_its_name(
+    tmp_path: Path, data: str, capsys: Captured, text: str, said: str
+) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text(text)
+    assert run("quantize", MODEL, "--data", data, "--config", config, "-o", tmp_path / "o.onnx") == 1
+    assert f"config file '{config}', {said}" in capsys.readouterr().err
+
+
+def test_an_empty_name_of_a_config_file(capsys: Captured) -> None:
+    assert run("plan", MODEL, "--config", "") == 1
+    assert "config file '': this names no file" in capsys.readouterr().err
+
+
 def test_a_config_file_holds_the_same_keys_and_flags_win(tmp_path: Path, data: str, capsys: Captured) -> None:
     config = tmp_path / "c.toml"
     config.write_text(

@@ -250,7 +250,13 @@ def test_a_result_too_large_to_be_computed_in_passing(monkeypatch: pytest.Monkey
 def test_a_table_made_of_a_few_numbers_by_way_of_a_larger_one_stays() -> None:
     text = """g (float[1000] x) => (float[1000] y) {
         n = Range(zero, many, one) \n f = Cast<to=1>(n) \n w = Slice(f, start, end) \n y = Mul(x, w) }"""
-    numbers = {"zero": np.int64(0), "many": np.int64(3000), "one": np.int64(1), "start": i64([1000]), "end": i64([2000])}
+    numbers = {
+        "zero": np.int64(0),
+        "many": np.int64(3000),
+        "one": np.int64(1),
+        "start": i64([1000]),
+        "end": i64([2000]),
+    }
     model = load(build(text, **numbers))
     fold(model)
     assert "Mul" in ops(model) and "Slice" in ops(model), "4000 bytes would be stored in place of five numbers"
