@@ -22,7 +22,7 @@ from onnxq.calibration.chance import drawn, one_of_each_pair
 from onnxq.calibration.data import open_data
 from onnxq.console.progress import Reporter, Silent
 from onnxq.console.terminal import plural
-from onnxq.errors import DataError, OptionError
+from onnxq.errors import DataError, OptionError, OutputError
 from onnxq.finetuning.judge import Judge
 from onnxq.finetuning.teacher import features_of, teacher_of
 from onnxq.finetuning.with_numbers import with_numbers
@@ -126,6 +126,7 @@ def finetune(
         require_file(resume, "Give the path of the file to keep the state in")
     given = quantized if isinstance(quantized, Quantized) else read(quantized, backend=backend)
     place = None if output is None else artifact_path(output, quantized, given.backend.name)
+    _require_apart(place, resume)
     _spare(place, given, model=quantized, data=data, **{"float model": teacher})
     _spare(place, given, model=given.model)
     prepared = Prepared(teacher, Options())
@@ -203,6 +204,13 @@ def _trained(
             spent=length.clock(),
             save=lambda step, error: save(student, resume, step, settings),
         )
+
+
+def _require_apart(place: Path | None, resume: str | os.PathLike[str] | None) -> None:
+    """Refuse one file for the result and the state, which is read again by the next call."""
+    if place is not None and resume is not None and place.resolve() == Path(resume).resolve():
+        hint = "Give two names: 'onnxq finetune' goes on from the state another time"
+        raise OutputError("this is the file of the result and that of the state", where=f"'{place}'", hint=hint)
 
 
 def _spare(place: Path | None, given: Quantized, **files: Any) -> None:

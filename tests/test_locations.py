@@ -143,6 +143,9 @@ def test_a_result_is_not_written_over_what_it_is_made_from(tmp_path: Path, monke
             onnxq.search(path, array, max_drop=1, output=target)
         with pytest.raises(OutputError, match="is read"):
             onnxq.finetune(tmp_path / "q.onnx", array, teacher=path, steps=1, output=target)
+    with pytest.raises(OutputError, match="the file of the result and that of the state"):
+        new = tmp_path / "new.onnx"
+        onnxq.finetune(tmp_path / "q.onnx", array, teacher=path, steps=1, output=new, resume=new)
     for target in (path, weights, array):
         with pytest.raises(OutputError, match=r"(is|are) read"):
             dynamic.rewrite(path, array, output=target)
