@@ -66,8 +66,8 @@ alone, and are 0.02 of the time slower to 0.07 faster; two of which they save 0.
 _LEAST_GAIN = 3.0
 """dB that a model whose weights alone are quantized must be better by: all the speed of integers is given up for it."""
 _HARDLY_BETTER = (
-    "weights alone as integers would leave {:.1f} dB of the worst output in place of {:.1f}: too little for all the "
-    "speed, so that layers compute in integers"
+    "weights alone as integers would leave {:.1f} dB of the worst output in place of {:.1f}: not {:g} dB more, so "
+    "layers compute in integers"
 )
 _GIVEN_UP = (
     "layers stay float that would save about {:.0%} of the time in integers, since {:.1f} dB are too little of the "
@@ -187,7 +187,7 @@ class _Mending:
         now, then = self._kept(self.verification), self._kept(better)
         if then < now + _LEAST_GAIN:
             if self._lost(self.verification, TARGET):
-                decider.hints.append(_HARDLY_BETTER.format(then, now))
+                decider.hints.append(_HARDLY_BETTER.format(then, now, _LEAST_GAIN))
             return
         saved = saving(decider.model, self.quantized.plan, decider.target, decider.sizes)
         if useless and math.isfinite(now) and saved.net >= _LEAST_NET:
