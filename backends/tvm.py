@@ -27,6 +27,7 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend, OpRule
 from onnxq.backends.onnxruntime import BACKEND as ONNXRUNTIME
+from onnxq.backends.onnxruntime.limits import several
 from onnxq.checks.findings import Finding
 from onnxq.checks.nodes import warn_of_nodes
 from onnxq.graph.domains import MICROSOFT
@@ -184,8 +185,8 @@ def _read_on(node: ir.Node) -> bool:
 
 
 def _rule(rule: OpRule) -> OpRule:
-    """A row of onnxruntime's table, as it is here."""
-    given = rule.when
+    """A row of onnxruntime's table, as it is here: without the fault of its kernel in a Softmax of single elements."""
+    given = rule.when if rule.when is not several else None
 
     def quantizes_output(node: ir.Node) -> bool:
         return rule.needs_output(node) and _read_on(node)

@@ -7,7 +7,8 @@ output):
   or at the end. On a target without a table of costs it is Concats whose one scale is far too large for some of what
   they read (:mod:`onnxq.deciding.ties`), and arithmetic just before float arithmetic that amplifies its noise
   (:mod:`onnxq.deciding.tails`).
-- Below 30 dB: weights that float layers store as integers take 16 bits, where 8 cost as much as that.
+- Below 30 dB: weights that float layers store as integers take 16 bits, where 8 cost as much as that. So they do once
+  more behind the steps below, where these have left less in integers, which hid what the weights cost.
 - Below 12 dB (:mod:`onnxq.deciding.rescue`): the layers to blame stay float; on a target without costs, other
   arithmetic too.
 - Only weights are quantized, where that gains 3 dB and the result is of no use otherwise (below 10 dB), or hardly
@@ -105,8 +106,11 @@ def mend(
     mending.relieve()
     mending.widen(raised)
     mending.look_behind_softmax()
+    looked_at = mending.quantized
     mending.rescue()
     mending.store()
+    if mending.quantized is not looked_at:
+        mending.widen(raised)
     mending.advise()
     return mending.quantized, mending.verification
 

@@ -2,11 +2,13 @@
 
 A quantizer whose grid begins at 0 computes a Relu on the side, so onnxruntime's rendering (and onnxq's for it) leaves
 out the Relu or Clip in front of it. Taken out of such a model, the quantizers leave a float model without those
-functions: wherever another target quantizes less, it would compute something else.
+functions: wherever another target quantizes less, it would compute something else. A Clip to other bounds is written
+out where onnxq has left a mark of it (:mod:`onnxq.render.clips_kept`).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from onnxq.given.written_out import bound_behind
@@ -16,16 +18,18 @@ from onnxq.graph.traverse import all_nodes
 from onnxq.plan import Edge, Site
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
+from onnxq.render.clips_kept import marked_clip, take_mark
 from onnxq.spec import PerTensor, Scheme
 
 __all__ = ["unfolded"]
 
 _SIX = 6.0
 """Where a Relu6 ends."""
+_RELU = (0.0, math.inf)
 
 
 def unfolded(quantized: Quantized) -> Quantized:
-    """The same with a Relu, or a Clip from 0 to 6, in front of every quantizer that saturates as it does.
+    """The same with a Relu, or a Clip from 0 to 6 or as marked, in front of every quantizer that saturates as it does.
 
     Where nothing in front of a quantizer shows that its tensor is never negative, and its grid begins at 0, a Relu
     changes nothing for who reads the quantized tensor; a Clip to 6 neither, where the grid ends within a step of 6.
@@ -39,23 +43,28 @@ def unfolded(quantized: Quantized) -> Quantized:
         reads it wants the function; else those that do read another.
     """
     sites: dict[str, list[Site]] = {}
+    marks = _marks(quantized)
     for site in quantized.plan.sites:
-        if site.role == "activation" and _begins_at_zero(quantized.qparams[site.name]):
+        if site.role == "activation" and (site.tensor in marks or _begins_at_zero(quantized.qparams[site.name])):
             sites.setdefault(site.tensor, []).append(site)
-    ends = {tensor for tensor, (site, *_) in sites.items() if site.produced}
+    ends = {tensor for tensor, (site, *_) in sites.items() if site.produced and marks.get(tensor, _RELU)[0] >= 0}
     model = quantized.model.clone()
     namer, made = Namer(model), 0
     changed: dict[str, Site] = {}
     for node in list(all_nodes(model)):
         for value in node.outputs:
             found = sites.get(value.name or "", [])
-            if not found or cannot_be_negative(value, ends, joined=True):
+            mark = marks.get(value.name or "")
+            if not found or (mark is None and cannot_be_negative(value, ends, joined=True)):
                 continue
             edges = {edge for site in found for edge in site.readers}
             uses = {Edge(use.node.name or "", use.idx) for use in value.uses()}
             whole = found[0].produced or (not value.is_graph_output() and uses <= edges)
             six = all(_ends_at_six(quantized.qparams[site.name]) for site in found)
-            function = bound_behind(value, 0.0, _SIX if six else None, namer, readers=None if whole else edges)
+            low, high = mark if mark is not None else (0.0, _SIX if six else math.inf)
+            take_mark(value)
+            upper = high if math.isfinite(high) else None
+            function = bound_behind(value, low, upper, namer, readers=None if whole else edges)
             if not whole:
                 name = function.outputs[0].name or ""
                 changed |= {s.name: replace(s, tensor=name, produced=len(found) == 1) for s in found}
@@ -65,6 +74,12 @@ def unfolded(quantized: Quantized) -> Quantized:
     plan = replace(quantized.plan, sites=tuple(changed.get(site.name, site) for site in quantized.plan.sites))
     note = f"read: {made} Relu or Clip, which quantizers of the model given compute on the side, were written out"
     return replace(quantized, model=model, plan=plan, notes=(*quantized.notes, note))
+
+
+def _marks(quantized: Quantized) -> dict[str, tuple[float, float]]:
+    """Tensor → the bounds of the Clip that was left out behind it."""
+    values = (value for node in all_nodes(quantized.model) for value in node.outputs)
+    return {value.name or "": bounds for value in values if (bounds := marked_clip(value)) is not None}
 
 
 def _begins_at_zero(numbers: QParams) -> bool:

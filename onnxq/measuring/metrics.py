@@ -5,6 +5,9 @@ Widrow & Kollár, Quantization Noise, 2008, ch. 1). The mean-removed SQNR takes 
 10·log10(var r / var (r - g)). Higher than the plain one says that the error is mostly a shift; much lower says that a
 constant offset of the signal hides the error.
 
+A sample whose reference is nothing but zeros has no signal of its own: what the result makes of it is held against the
+mean signal of all samples, so that the rounding of a dark picture does not pass for the worst of all.
+
 A result of another shape than its reference has no SQNR. Where models are told apart by their figures it must cost them
 all the same: such a sample counts there as an error of twice the signal, which is as far as numbers of its size can be.
 """
@@ -46,7 +49,7 @@ class Errors:
         elements: number of elements compared, summed over samples.
         sqnr: of all elements of all samples together, dB.
         sqnr_centred: the same after removing means, dB.
-        worst: lowest SQNR of a sample, dB.
+        worst: lowest SQNR of a sample, dB; of a sample of zeros see the head of this module.
         worst_sample: index of that sample.
         median: median of the samples' SQNR, dB.
         uncertainty: standard error of ``sqnr`` in dB, by how much the samples differ: what as many others would give.
@@ -121,7 +124,8 @@ class ErrorMeter:
     _lost: float = 0.0
     """Sum of the squared references of samples of another shape."""
     _float: bool = True
-    _by_sample: list[tuple[int, float, float, float]] = field(default_factory=list)
+    _by_sample: list[tuple[int, bool, float, float]] = field(default_factory=list)
+    """Of each sample: its index, whether it is broken, and the sums of its squared references and errors."""
     _samples: int = 0
 
     def update(self, reference: np.ndarray, result: np.ndarray, sample: int | None = None) -> None:
@@ -159,7 +163,7 @@ class ErrorMeter:
         self._broken += broken
         self._elements += compared + broken
         if compared or broken:
-            self._by_sample.append((sample, -math.inf if broken else sqnr_of(ee, rr), rr, ee))
+            self._by_sample.append((sample, bool(broken), rr, ee))
 
     def _take(self, reference: np.ndarray, result: np.ndarray, sample: int) -> tuple[float, float, int, int]:
         """Add a piece of a sample to what is summed up over all samples.
@@ -209,7 +213,9 @@ class ErrorMeter:
         agreement = self._equal / self._elements
         if not self._float:
             return Errors(**counts, agreement=agreement)
-        worst_sample, worst, _, _ = min(self._by_sample, key=lambda sample: sample[1])
+        levels = self._levels()
+        worst = min(levels)
+        worst_sample = self._by_sample[levels.index(worst)][0]
         norm = math.sqrt(self._rr) * math.sqrt(self._gg)
         both_zero = self._rr == 0.0 and self._gg == 0.0
         return Errors(
@@ -218,7 +224,7 @@ class ErrorMeter:
             sqnr_centred=-math.inf if self._broken else sqnr_of(self._noise.centred, self._signal.centred),
             worst=worst,
             worst_sample=worst_sample,
-            median=_median([value for _, value, _, _ in self._by_sample]),
+            median=_median(levels),
             uncertainty=math.nan if self._broken else self._uncertainty(),
             cosine=1.0 if both_zero else self._rg / norm if norm else 0.0,
             max_error=math.inf if self._broken else self._max_error,
@@ -227,6 +233,11 @@ class ErrorMeter:
             agreement=agreement,
             score=score,
         )
+
+    def _levels(self) -> list[float]:
+        """SQNR of each sample in dB; one of zeros is held against the mean signal of all."""
+        usual = self._rr / len(self._by_sample)
+        return [-math.inf if broken else sqnr_of(ee, rr or usual) for _, broken, rr, ee in self._by_sample]
 
     def _score(self) -> float:
         if not self._float or not self._samples:

@@ -23,7 +23,8 @@ from onnxq.qparams import QParams, quantize
 from onnxq.quantized import Quantized
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.render.bits_kept import mark_bits
-from onnxq.render.limits import saturates, speakable
+from onnxq.render.clips_kept import mark_clip
+from onnxq.render.limits import bounds, saturates, speakable
 from onnxq.render.reading.parameters import at_border
 from onnxq.render.shared_numbers import SharedNumbers
 from onnxq.render.wiring import add_initializer, describe, insert_behind, numbers, take_over_output
@@ -106,6 +107,7 @@ class _Renderer:
         fit = (s.spec.bits <= most and self._speakable(s) and saturates(node, self.q.qparams[s.name]) for s in sites)
         if not all(fit):
             return False
+        mark_clip(source, *bounds(node))
         rename_output(source, output)
         remove_nodes([node])
         del self.nodes[name]

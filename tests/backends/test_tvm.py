@@ -32,6 +32,24 @@ def test_all_that_onnxruntime_has_rows_for_is_quantized() -> None:
     assert "Conv" not in onnxq.plan(model, backend="onnxruntime").quantized.values()
 
 
+def test_rows_of_a_softmax_may_be_free_sizes() -> None:
+    """Attention over as many tokens as there are: onnxruntime's kernel is wrong for one, TVM computes in float."""
+    model = build(
+        """(float[1, N, 8] x) => (float[1, N, 8] y) {
+            q = MatMul (x, a)
+            t = Transpose <perm = [0, 2, 1]> (x)
+            s = MatMul (q, t)
+            p = Softmax <axis = -1> (s)
+            y = MatMul (p, x)
+        }""",
+        a=normal(8, 8),
+    )
+    found = onnxq.plan(model, backend="tvm")
+    assert "Softmax" in found.quantized.values(), found.kept_float
+    told = [kept.reason for kept in onnxq.plan(model, backend="onnxruntime").kept_float if kept.op == "Softmax"]
+    assert told == ["onnxruntime's integer kernel is wrong for rows of one element, which its free sizes allow"]
+
+
 @pytest.mark.parametrize(("weight", "act", "kinds"), [(8, 8, {3, 2, 6}), (8, 16, {3, 4, 6}), (16, 16, {5, 4, 6})])
 def test_widths(weight: int, act: int, kinds: set[int], tmp_path: Path) -> None:
     options = Options(weight_bits=weight, act_bits=act)

@@ -415,3 +415,10 @@ def test_integers_stay_where_weights_alone_are_hardly_better() -> None:
     assert any(hint.startswith("weights alone as integers would leave 10.") for hint in result.hints), result.hints
     other = onnxq.quantize(coarse_behind(3, 100), feeds, options=options)
     assert not other.plan.quantized and worst(other) > 13, "there inputs are to blame for most"
+
+
+def test_weights_that_are_all_that_is_left_take_16_bits_where_8_spoil_them() -> None:
+    """Beside integers they were not to blame, so they are looked at again once these are given up."""
+    result = onnxq.quantize(coarse_behind(3, 100), list(images(1, 32, 24, 24)))
+    assert not result.plan.quantized
+    assert widths(result)["last"] == {16} and worst(result) > 25

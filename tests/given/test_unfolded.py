@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -169,3 +171,35 @@ def test_grids_of_a_scale_for_each_channel_are_left() -> None:
     )
     read = onnxq.read(model)
     assert unfolded(read) is read
+
+
+def test_a_clip_to_other_bounds_comes_back_as_it_was(tmp_path: Path) -> None:
+    """The grid does not show that it ends where a Clip did: the file says so of the tensor, not where it was a Relu."""
+    model = build(
+        """(float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, w1)
+            c = Clip (a, low, high)
+            b = Conv <pads = [1, 1, 1, 1]> (c, w2)
+            m = Clip (b, low)
+            d = Conv <pads = [1, 1, 1, 1]> (m, w2)
+            r = Relu (d)
+            y = Conv <pads = [1, 1, 1, 1]> (r, w2)
+        }""",
+        w1=normal(4, 3, 3, 3, scale=3.0),
+        w2=normal(4, 4, 3, 3, seed=2),
+        low=np.float32(-0.4).reshape(()),
+        high=np.float32(0.5).reshape(()),
+    )
+    onnxq.quantize(model, FEEDS, options=Options(placement="all"), output=tmp_path / "q.onnx")
+    written = onnx.load(tmp_path / "q.onnx")
+    assert not {"Relu", "Clip"} & {node.op_type for node in written.graph.node}
+    made = unfolded(onnxq.read(tmp_path / "q.onnx"))
+    functions = [(n.op_type, n.outputs[0].name) for n in made.model.graph if n.op_type in ("Relu", "Clip")]
+    assert functions == [("Clip", "c"), ("Clip", "m"), ("Relu", "r")]
+    inside = ir.serde.serialize_model(made.model)
+    assert sqnr(infer(model, FEEDS, optimize=False)["y"], infer(inside, FEEDS, optimize=False)["y"]) > 30
+    deployed = onnxq.deploy(tmp_path / "q.onnx", backend="openvino", output=tmp_path / "openvino.onnx")
+    kept = {n.outputs[0].name for n in deployed.model.graph if n.op_type == "Clip"}
+    assert {"c", "m"} <= kept, "a target that keeps its functions has them"
+    again = [n.op_type for n in unfolded(made).model.graph if n.op_type in ("Relu", "Clip")]
+    assert again == ["Clip", "Clip", "Relu"], "written out once"

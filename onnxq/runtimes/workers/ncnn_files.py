@@ -88,6 +88,9 @@ def read_layers(param: Path, binary: Path) -> list[Layer]:
                     raise RefusedError(f"{self.layer.type} {self.layer.name} has weights that are not float32")
                 self.at += 4
             size = int(np.prod(shape))
+            if 4 * size > len(data) - self.at:
+                where = f"{self.layer.type} {self.layer.name}"
+                raise RefusedError(f"pnnx writes fewer weights than ncnn reads: {where} asks for {size} more")
             array = np.frombuffer(data, np.float32, size, self.at).copy()
             self.at += array.nbytes
             self.layer.arrays.append(array)
