@@ -189,7 +189,7 @@ def test_threads_that_wait_sleep_unless_the_user_says_otherwise(tmp_path: Path, 
     given_too = clean if given is None else {**clean, "OMP_WAIT_POLICY": given}
     done = subprocess.run(command, cwd=tmp_path, env=given_too, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert f"policy {given or 'PASSIVE'}" in done.stdout
+    assert f"policy {given or 'PASSIVE'}" in done.stderr
 
 
 def test_version_and_help(capsys: Captured) -> None:

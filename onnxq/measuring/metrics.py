@@ -200,13 +200,8 @@ class ErrorMeter:
 
     def result(self) -> Errors:
         """The figures over all samples so far."""
-        counts = {
-            "samples": self._samples,
-            "elements": self._elements,
-            "skipped": self._skipped,
-            "broken": self._broken,
-            "reshaped": self._reshaped,
-        }
+        names = ("samples", "elements", "skipped", "broken", "reshaped")
+        counts: dict[str, int] = {name: getattr(self, f"_{name}") for name in names}
         score = self._score()
         if not self._elements:
             return Errors(**counts, score=score)
