@@ -1,4 +1,4 @@
-"""Nodes that a target cannot run, as ``onnxq check`` says: a user who quantizes without it is told as well."""
+"""What a target cannot run or take, as ``onnxq check`` says: a user who quantizes without it is told as well."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ __all__ = ["lacking"]
 
 
 def lacking(model: ir.Model, target: Backend, options: Options) -> list[str]:
-    """A warning for each reason for which nodes of a float model cannot run on a target, with the first of them.
+    """A warning for each reason for which a target cannot run nodes of a float model, or take its inputs, with the
+    first of them.
 
     Args:
         model: in the form that the target wants.
@@ -21,7 +22,7 @@ def lacking(model: ir.Model, target: Backend, options: Options) -> list[str]:
     """
     found: dict[tuple[str, str], list[str]] = {}
     for finding in lacks(model, target, options):
-        if finding.level != "note" and finding.where.startswith("node"):
+        if finding.level != "note":
             found.setdefault((finding.what, finding.hint), []).append(finding.where)
     warnings = []
     for (what, hint), places in found.items():

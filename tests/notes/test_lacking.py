@@ -32,6 +32,15 @@ def test_what_check_finds_of_the_nodes_is_a_warning_once() -> None:
     assert told.startswith("node 'lstm0'") and " and 1 more: " in told and "Cut the model" in told
 
 
+@pytest.mark.parametrize(("backend", "said"), [("qnn", "the HTP compiles for fixed ones"), ("openvino", None)])
+def test_inputs_that_a_target_does_not_take(backend: str, said: str | None) -> None:
+    model = build("(float[N, 8] x) => (float[N, 4] y) { y = MatMul (x, w) }", w=normal(8, 4))
+    result = onnxq.quantize(model, [{"x": normal(2, 8, seed=k)} for k in range(32)], backend=backend)
+    assert result.verification is not None
+    told = [text for text in result.verification.warnings if text.startswith("input 'x'")]
+    assert (len(told) == 1 and said in told[0]) if said else not told
+
+
 def test_a_target_that_runs_them_says_nothing() -> None:
     model = recurrent()
     result = onnxq.quantize(model, feeds_for(model), backend="openvino")
