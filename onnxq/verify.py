@@ -119,20 +119,13 @@ def verify(
     with reporter.phase("run in onnxruntime", total=len(feeds)) as advance:
         simulated = plain_outputs(model if form == "onnx" else _rendered(quantized), feeds, advance)
     floats = plain_outputs(quantized.model, feeds, lambda _: None)
-    looker, usable = Looker.of(quantized.model), Usable()
-    for index, feed, made in zip(indices, feeds, floats, strict=True):
-        looker.look(feed, index)
-        usable.look(feed, made, index)
-    if usable.error is not None:
-        raise usable.error
+    of_data = _remarks_on(quantized.model, feeds, floats, indices)
+    simulated, rounded = _but(by.outputs, simulated), bool(quantizing(quantized.model))
     if runtime is not None and runtime.runs:
-        computed = _but(by.outputs, seen.outputs)
-        figures = _against_simulation(runtime, computed, _but(by.outputs, simulated), floats, steps_of(quantized))
-        if quantizing(quantized.model):
-            figures = replace(figures, against_float={})
+        figures = _against_simulation(runtime, _but(by.outputs, seen.outputs), simulated, floats, steps_of(quantized))
+        figures = replace(figures, against_float={}) if rounded else figures
     else:
-        rounded = bool(quantizing(quantized.model))
-        figures = _against_float(target, runtime, _but(by.outputs, simulated), floats, rounded=rounded)
+        figures = _against_float(target, runtime, simulated, floats, rounded=rounded)
     in_float = run_in_float(quantized.plan, runtime.title, seen.integer, seen.floating) if runtime is not None else []
     said = [said_of(by)] if by.tensors else []
     return Agreement(
@@ -149,7 +142,7 @@ def verify(
         floating=seen.floating,
         speedup=seen.times[0] / seen.times[1] if seen.times is not None else None,
         timed=seen.timed,
-        remarks=(*looker.warnings(), *seen.remarks, *in_float, *no_quantizers(quantized, model), *said),
+        remarks=(*of_data, *seen.remarks, *in_float, *no_quantizers(quantized, model), *said),
         tensors=len(quantized.qparams),
         layers=by_layer,
         layers_missing=missing,
@@ -166,6 +159,23 @@ def _taken(
     source = open_data(data, inputs_of(model), image=image, samples=samples)
     feeds = [dict(feed) for feed in source]
     return feeds, [source.index_of(position) for position in range(len(feeds))]
+
+
+def _remarks_on(
+    model: ir.Model, feeds: Sequence[Arrays], floats: Sequence[Arrays], indices: Sequence[int]
+) -> tuple[str, ...]:
+    """What makes samples doubtful to a float model, by their places in the data.
+
+    Raises:
+        DataError: none of them can be used.
+    """
+    looker, usable = Looker.of(model), Usable()
+    for index, feed, made in zip(indices, feeds, floats, strict=True):
+        looker.look(feed, index)
+        usable.look(feed, made, index)
+    if usable.error is not None:
+        raise usable.error
+    return looker.warnings()
 
 
 def _of_samples(errors: Errors, indices: Sequence[int]) -> Errors:
