@@ -120,12 +120,12 @@ def verify(
         simulated = plain_outputs(model if form == "onnx" else _rendered(quantized), feeds, advance)
     floats = plain_outputs(quantized.model, feeds, lambda _: None)
     of_data = _remarks_on(quantized.model, feeds, floats, indices)
-    simulated, rounded = _but(by.outputs, simulated), bool(quantizing(quantized.model))
+    told, rounded = _but(by.outputs, simulated), bool(quantizing(quantized.model))
     if runtime is not None and runtime.runs:
-        figures = _against_simulation(runtime, _but(by.outputs, seen.outputs), simulated, floats, steps_of(quantized))
+        figures = _against_simulation(runtime, _but(by.outputs, seen.outputs), told, floats, steps_of(quantized))
         figures = replace(figures, against_float={}) if rounded else figures
     else:
-        figures = _against_float(target, runtime, simulated, floats, rounded=rounded)
+        figures = _against_float(target, runtime, told, floats, rounded=rounded)
     in_float = run_in_float(quantized.plan, runtime.title, seen.integer, seen.floating) if runtime is not None else []
     said = [said_of(by)] if by.tensors else []
     return Agreement(
