@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -31,13 +30,9 @@ from onnxq.backends.onnxruntime.limits import several
 from onnxq.checks.findings import Finding
 from onnxq.checks.nodes import warn_of_nodes
 from onnxq.graph.domains import MICROSOFT
-from onnxq.graph.namer import Namer
-from onnxq.graph.note import Note
-from onnxq.graph.passes.constants import fold_constants
 from onnxq.graph.passes.explicit_pads import explicit_pads
-from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.traverse import full_type
-from onnxq.graph.values import constant_array, replace_value, set_constant
+from onnxq.graph.values import constant_array
 from onnxq.options import Options
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.rows import only_an_output
@@ -143,35 +138,6 @@ def _tensors(node: ir.Node) -> tuple[int, ...]:
     return tuple(k for k, v in enumerate(node.inputs) if v is not None and (v.shape is None or len(v.shape) > 0))
 
 
-def _rewrite(model: ir.Model) -> list[Note]:
-    """Known dimensions as constants, and ConvTranspose with explicit padding: TVM ignores ``output_shape``."""
-    return [*explicit_pads(model), *_known_dimensions(model)]
-
-
-def _known_dimensions(model: ir.Model) -> list[Note]:
-    """Compute what is picked from a shape where those dimensions are known, though others are free.
-
-    TVM computes with picked dimensions in float64, which it then refuses to combine with a float32 tensor.
-    """
-    namer, picked = Namer(model), 0
-    for node in list(model.graph):
-        shape = node.inputs[0].producer() if node.op_type == "Gather" and node.inputs[0] is not None else None
-        index = constant_array(node.inputs[1]) if shape is not None else None
-        source = shape.inputs[0] if shape is not None and shape.op_type == "Shape" and not shape.attributes else None
-        if source is None or source.shape is None or index is None or node.outputs[0].is_graph_output():
-            continue
-        rank = len(source.shape)
-        dims = [source.shape[int(k) % rank] for k in index.reshape(-1) if -rank <= int(k) < rank]
-        if len(dims) == index.size and all(isinstance(d, int) for d in dims):
-            known = np.asarray(dims, np.int64).reshape(index.shape)
-            replace_value(node.outputs[0], set_constant(model.graph, namer, node.outputs[0].name or "dims", known))
-            picked += 1
-    if not picked:
-        return []
-    remove_dead(model)
-    return [Note("tvm", "", f"{picked} known dimensions became constants"), *fold_constants(model)]
-
-
 def _read_on(node: ir.Node) -> bool:
     """Whether a node's output, or what a Relu or Clip makes of it, is more than a model output."""
     seen, stack = {node}, [node]
@@ -216,7 +182,7 @@ BACKEND = Backend(
     wide_domain=MICROSOFT,
     weight_bits=frozenset(range(5, 17)),
     act_bits=frozenset({8, 16}),
-    rewrite=_rewrite,
+    rewrite=explicit_pads,
     lacks=_lacks,
     stores_weights=True,
     runtime_operators=True,

@@ -13,8 +13,7 @@ from onnx import TensorProto
 import onnxq
 from onnxq import Options
 from onnxq.errors import OptionError
-from tests.contract import infer, sqnr
-from tests.models import build, f32, feeds_for, images, normal
+from tests.models import build, f32, images, normal
 from tests.planning.test_planner import residual
 
 INTEGERS = {TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16, TensorProto.INT32}
@@ -66,50 +65,6 @@ def test_widths(weight: int, act: int, kinds: set[int], tmp_path: Path) -> None:
 def test_widths_that_it_cannot_load_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(OptionError, match="tvm has no"):
         onnxq.quantize(residual(), images(1, 16, 8, 8), backend="tvm", options=Options(**options))
-
-
-def test_known_dimensions_among_free_ones_become_constants(tmp_path: Path) -> None:
-    """The factor of attention as exporters write it, width ** -0.5, with a free batch."""
-    model = build(
-        """(float[N, 8, 16] x) => (float[N, 8, 16] y) {
-            h = MatMul (x, w)
-            dims = Shape (h)
-            width = Gather (dims, last)
-            number = Cast <to = 1> (width)
-            root = Sqrt (number)
-            y = Div (h, root)
-        }""",
-        w=normal(16, 16),
-        last=np.array(2),
-    )
-    feeds = feeds_for(model, N=2)
-    q = onnxq.quantize(model, feeds, backend="tvm", output=tmp_path / "q.onnx")
-    written = onnx.load(tmp_path / "q.onnx")
-    assert not {"Shape", "Gather", "Sqrt"} & {n.op_type for n in written.graph.node}
-    assert any("known dimensions" in note for note in q.notes)
-    got, want = infer(written, feeds, optimize=False)["y"], infer(model, feeds, optimize=False)["y"]
-    assert sqnr(want, got) > 30
-
-
-def test_free_dimensions_stay_computed(tmp_path: Path) -> None:
-    model = build(
-        """(float[N, 8, 16] x) => (float[N, 8, 16] y) {
-            h = MatMul (x, w)
-            dims = Shape (h)
-            batch = Gather (dims, first)
-            number = Cast <to = 1> (batch)
-            y = Div (h, number)
-        }""",
-        w=normal(16, 16),
-        first=np.array(0),
-    )
-    onnxq.quantize(model, feeds_for(model, N=2), backend="tvm", output=tmp_path / "q.onnx")
-    written = onnx.load(tmp_path / "q.onnx")
-    assert {"Shape", "Gather"} <= {n.op_type for n in written.graph.node}
-    for batch in (1, 3):
-        feeds = feeds_for(model, N=batch)
-        got, want = infer(written, feeds, optimize=False)["y"], infer(model, feeds, optimize=False)["y"]
-        assert sqnr(want, got) > 25
 
 
 def test_scalars_computed_at_run_time_are_not_quantized() -> None:

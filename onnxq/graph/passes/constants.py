@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -11,8 +10,9 @@ import onnx_ir as ir
 from onnxq.graph.evaluate import evaluate
 from onnxq.graph.note import Note
 from onnxq.graph.passes.constant_sizes import MAX_RESULT_BYTES, within_bounds
+from onnxq.graph.passes.known_shapes import fold_shapes
 from onnxq.graph.traverse import all_graphs, subgraphs
-from onnxq.graph.values import is_constant, remove_nodes, replace_by_constant, static_shape
+from onnxq.graph.values import is_constant, remove_nodes, replace_by_constant
 
 __all__ = ["constant_tensor", "fold_constants", "lift_constants"]
 
@@ -140,7 +140,7 @@ def fold_constants(model: ir.Model, stays: Callable[[ir.Node], bool] = lambda _:
     Returns:
         Notes of how much was folded, and of what was left because of its size.
     """
-    notes = _fold_shapes(model)
+    notes = fold_shapes(model)
     folded = 0
     refused: dict[str, Note] = {}
     while True:
@@ -185,27 +185,6 @@ def _remove_unread(nodes: list[ir.Node]) -> int:
             remove_nodes([node])
             gone += 1
     return gone
-
-
-def _fold_shapes(model: ir.Model) -> list[Note]:
-    """Shape and Size of tensors whose shape is known become constants."""
-    done: list[ir.Node] = []
-    for graph in all_graphs(model):
-        for node in graph:
-            if node.op_type not in ("Shape", "Size") or node.domain != "" or node.outputs[0].is_graph_output():
-                continue
-            shape = static_shape(node.inputs[0])
-            if shape is None or not node.outputs[0].name:
-                continue
-            if node.op_type == "Shape":
-                start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", len(shape))
-                result = np.array(shape[start:end], dtype=np.int64)
-            else:
-                result = np.array(math.prod(shape), dtype=np.int64)
-            replace_by_constant(node.outputs[0], ir.Tensor(result, name=node.outputs[0].name), graph)
-            done.append(node)
-    remove_nodes(done)
-    return [Note("constants", "", f"{len(done)} shapes that are known became constants")] if done else []
 
 
 def _candidates(model: ir.Model, refused: dict[str, Note], stays: Callable[[ir.Node], bool]) -> list[ir.Node]:
