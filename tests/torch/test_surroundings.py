@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,21 @@ def test_inference_mode_computes_what_no_grad_does() -> None:
     with torch.inference_mode():
         assert torch.equal(model(data[0]), want)
         assert torch.equal(model(data[0].clone()), want), "a tensor that inference_mode made"
+
+
+def test_a_forward_pass_leaves_nothing_on_its_inputs(tmp_path: Path) -> None:
+    """They were no longer to be copied, and a saved one held the whole module."""
+    x = torch.randn(4, 3, 10, 10)
+    model = qat.prepare(Plain(), (x,), batches=[x]).train()
+    model(x)
+    assert not vars(x)
+    assert torch.equal(copy.deepcopy(x), x)
+    torch.save(x, tmp_path / "x.pt")
+    assert torch.equal(torch.load(tmp_path / "x.pt", weights_only=True), x)
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None, "a batch that the user keeps would keep the module"
 
 
 def test_autocast_around_prepare_and_export_changes_neither(tmp_path: Path) -> None:
