@@ -189,6 +189,19 @@ def test_other_types_than_float32_are_refused(kind: torch.dtype) -> None:
         qat.prepare(nn.Conv2d(3, 4, 3).to(kind), (torch.randn(2, 3, 8, 8, dtype=kind),))
 
 
+@pytest.mark.parametrize(("weights", "made"), [("lsq", "5 channels"), ("adaround", r"shape \(5, 200\)")])
+def test_a_layer_of_another_size_put_in_after_prepare_is_named(weights: str, made: str) -> None:
+    data = batches(4, 3, 10, 10)
+    model = qat.prepare(Plain(), (data[0],), batches=data, weight_quantizer=weights)
+    model.module.last = nn.Linear(200, 5)
+    model(data[0])
+    model.module.last = nn.Linear(200, 7)
+    told = rf"quantizer 'last_linear_weight': it was made for a tensor of {made}, .* shape \(7, 200\).*before prepare"
+    for step in (lambda: model(data[0]), lambda: qat.calibrate(model, data)):
+        with pytest.raises(OptionError, match=told):
+            step()
+
+
 class Named(nn.Module):
     """Arguments as transformers have them, with defaults between."""
 
