@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import re
 import weakref
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,51 @@ def test_a_layer_of_another_size_put_in_after_prepare_is_named(weights: str, mad
     for step in (lambda: model(data[0]), lambda: qat.calibrate(model, data)):
         with pytest.raises(OptionError, match=told):
             step()
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16, torch.float16])
+def test_a_prepared_module_of_another_type_is_not_exported(tmp_path: Path, kind: torch.dtype) -> None:
+    x = torch.randn(2, 3, 10, 10)
+    model = qat.prepare(Plain(), (x,), batches=[x]).eval().to(kind)
+    with pytest.raises(OptionError, match=rf"export: its parameters are of {kind}.*Export module\.float\(\)"):
+        qat.export(model, tmp_path / "x.onnx", (x.to(kind),))
+    qat.export(model.float(), tmp_path / "x.onnx", (x,))
+
+
+def test_a_module_with_a_prepared_one_inside_is_refused() -> None:
+    x = torch.randn(2, 3, 10, 10)
+    with pytest.raises(OptionError, match="module '0' is prepared already"):
+        qat.prepare(nn.Sequential(qat.prepare(Plain(), (x,), batches=[x]), nn.ReLU()), (x,))
+
+
+def test_what_is_compiled_in_place_is_exported_and_stays_compiled(tmp_path: Path) -> None:
+    data = batches(4, 3, 10, 10)
+    model = qat.prepare(Plain(), (data[0],), batches=data).eval()
+    plain = qat.export(model, tmp_path / "plain.onnx", (data[0],)).read_bytes()
+    model.compile(backend="eager")
+    assert qat.export(model, tmp_path / "compiled.onnx", (data[0],)).read_bytes() == plain
+    assert model._compiled_call_impl is not None
+    net = Plain()
+    net.last.compile(backend="eager")
+    with pytest.raises(OptionError, match=r"module 'last' went through torch\.compile"):
+        qat.prepare(net, (data[0],))
+
+
+@pytest.mark.parametrize(("groups", "way"), [(1, r"norm, transpose=True\)"), (4, r"Options\(exclude=\[.*\]\)")])
+def test_a_normalization_behind_a_transposed_convolution_is_told_how_to_fold(groups: int, way: str) -> None:
+    x = torch.randn(2, 8, 4, 4)
+    conv, norm = nn.ConvTranspose2d(8, 12, 3, groups=groups), nn.BatchNorm2d(12)
+    net = nn.Sequential(nn.Conv2d(8, 8, 1), nn.ReLU(), conv, norm).eval()
+    options = onnxq.Options(per_channel=False)
+    with pytest.raises(OptionError, match=way) as told:
+        qat.prepare(net, (x,), backend="tensorrt", options=options)
+    if groups == 1:
+        folded = torch.nn.utils.fuse_conv_bn_eval(conv, norm, transpose=True)  # type: ignore[type-var]
+        net = nn.Sequential(net[0], net[1], folded)
+    else:
+        (name,) = re.findall(r"exclude=\['(.*)'\]", str(told.value))
+        options = onnxq.Options(per_channel=False, exclude=[name])
+    qat.prepare(net, (x,), backend="tensorrt", options=options, batches=[x])
 
 
 class Named(nn.Module):
