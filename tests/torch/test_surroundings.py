@@ -288,3 +288,27 @@ def test_examples_and_batches_by_name(tmp_path: Path) -> None:
 def test_examples_by_other_names_are_refused(example: dict[str, torch.Tensor], why: str) -> None:
     with pytest.raises(OptionError, match=rf"Named.forward: .*{why}.*x, mask, doubled, factor, labels"):
         qat.prepare(Named(), example)
+
+
+class OfOne(nn.Module):
+    """Its one argument is a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"logits": torch.relu(self.layer(batch["x"])) + 2 * batch["shift"]}
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+def test_a_dictionary_is_an_argument(tmp_path: Path, dynamo: bool) -> None:
+    pytest.importorskip("onnxscript")
+    batch = {"shift": torch.randn(2, 3), "x": torch.randn(2, 4)}
+    path, names = tmp_path / "trained.onnx", ["shift", "x"]
+    for example, given in (((batch,), batch), ((batch,), (batch, "label")), ({"batch": batch}, {"batch": batch})):
+        model = qat.prepare(OfOne(), example, batches=[given], dynamo=dynamo).eval()
+        qat.export(model, path, example, input_names=names, dynamo=dynamo)
+        got = infer(onnx.load(path), [{n: a.numpy() for n, a in batch.items()}], optimize=False)
+        want = model(batch)["logits"].detach().numpy()
+        np.testing.assert_allclose(next(iter(got.values()))[0], want, atol=0.02)
