@@ -12,7 +12,7 @@ from onnxq.quantized import Quantized
 from onnxq.render.reading.nodes import sort_nodes
 from onnxq.render.reading.read import read as read_quantizers
 
-__all__ = ["read"]
+__all__ = ["read", "read_folded"]
 
 
 def read(model: Source, *, backend: str = "onnxruntime") -> Quantized:
@@ -32,7 +32,12 @@ def read(model: Source, *, backend: str = "onnxruntime") -> Quantized:
     Raises:
         OnnxqError: the model is unreadable or invalid.
     """
+    return read_folded(model, backend=backend)
+
+
+def read_folded(model: Source, *, backend: str, arithmetic: bool = False) -> Quantized:
+    """See :func:`read`; what ``arithmetic`` is, see :func:`onnxq.given.fold_batchnorm.fold_quantized_batchnorm`."""
     found = read_quantizers(load_named(model), backend_named(backend))  # its model is nobody else's
-    plan, numbers, notes = fold_quantized_batchnorm(found.model, found.plan, found.qparams)
+    plan, numbers, notes = fold_quantized_batchnorm(found.model, found.plan, found.qparams, arithmetic=arithmetic)
     plan = sort_nodes(found.model, found.backend, plan)  # anew: some are folded
     return replace(found, plan=plan, qparams=numbers, notes=(*found.notes, *map(str, notes)))

@@ -6,6 +6,9 @@ across it. What a target rewrites it finds in the float model alone; there every
 an output of its graph, which no pass may take away, rename, or give other values. Not held is what lies inside a
 function that is written as a chain (GELU with Erf, say) with an operator that the target has not: the chain may become
 one operator that it has, and the numbers inside are of no use then.
+
+A model out of training (``onnxq::FakeQuantize``) was planned as one whose layers take up the arithmetic behind them, so
+that nothing quantizes what is between: there it folds into the numbers of the weights, exactly.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ from onnxq.planning.uneven import too_uneven
 from onnxq.prepare import KEEP, Source, in_float32, lowered, needed_opset, still_half
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
-from onnxq.read import read
+from onnxq.read import read_folded
+from onnxq.render import fake_quantize
 from onnxq.render.reading.clipped_integers import is_clip_of_integers
 from onnxq.spec import PerBlock, PerChannel
 
@@ -66,11 +70,12 @@ def in_form(model: Source, target: Backend, options: Options) -> tuple[Quantized
     widen_halves(raised)  # onnxq stores float constants so: that computes in float32
     widened = in_float32(raised)
     notes = [*map(str, widened), *_normalized(raised, needed_opset(target, options), options)]
-    found = read(raised, backend=target.name)
+    trained = any((n.domain, n.op_type) == (fake_quantize.DOMAIN, fake_quantize.NAME) for n in all_nodes(raised))
+    found = read_folded(raised, backend=target.name, arithmetic=trained)
     least = _opset(found, target, options)
     if found.model.opset_imports.get("", 0) < least:
         notes += _normalized(raised, least, options)
-        found = read(raised, backend=target.name)
+        found = read_folded(raised, backend=target.name, arithmetic=trained)
     infer_shapes(found.model)
     found = apart(with_border(unfolded(replace(found, notes=(*notes, *found.notes)))))
     formed = _rewritten(found, target, options)

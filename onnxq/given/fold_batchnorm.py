@@ -1,20 +1,22 @@
-"""Batch normalization behind a layer whose weight is quantized folds into the integers and scales of that weight."""
+"""What scales channels behind a layer whose weight is quantized folds into the integers and scales of that weight."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.graph.layer import Channels, Layer, Refusal, find_layer
+from onnxq.graph.layer import Channels, Layer, Refusal, Shared, find_layer
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.passes.affine import fold_into_previous
+from onnxq.graph.passes.fold_affine import ARITHMETIC, arithmetic_behind
 from onnxq.graph.passes.fold_batchnorm import batchnorm_affine
 from onnxq.graph.passes.prune import remove_dead
+from onnxq.graph.passes.tied_tables import tables_of
 from onnxq.graph.traverse import all_graphs, describe
 from onnxq.graph.values import constant_array, set_constant
 from onnxq.plan import Plan, Site
@@ -24,11 +26,12 @@ from onnxq.spec import PerBlock, PerChannel, PerTensor, Scheme
 
 __all__ = ["fold_quantized_batchnorm"]
 
+_NORM = "BatchNormalization"
 _PASS = "fold_quantized_batchnorm"
 
 
 def fold_quantized_batchnorm(
-    model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]
+    model: ir.Model, plan: Plan, numbers: Mapping[str, QParams], *, arithmetic: bool = False
 ) -> tuple[Plan, dict[str, QParams], list[Note]]:
     """Fold batch normalizations into quantized layers before them, exactly.
 
@@ -46,22 +49,32 @@ def fold_quantized_batchnorm(
         model: float, its quantizers taken out; changed in place.
         plan: with the sites that the quantizers were.
         numbers: of the sites.
+        arithmetic: fold also per-channel arithmetic with constants, that :func:`onnxq.graph.passes.fold_affine` folds
+            into float layers; where a scale of the whole tensor stays one, and no quantizer is between.
 
     Returns:
         The plan and the numbers with the sites of the folded layers changed, and notes.
     """
-    namer, sites, notes, folded = Namer(model), _Sites(plan, numbers), [], 0
+    namer, sites, notes, norms, others = Namer(model), _Sites(plan, numbers), [], 0, 0
+    tables, kinds = tables_of(model), (_NORM, *(ARITHMETIC if arithmetic else ()))
     for graph in all_graphs(model):
         for node in list(graph):
-            if node.op_type != "BatchNormalization" or node.domain != "":
+            if node.op_type not in kinds or node.domain != "":
                 continue
             try:
-                folded += _fold(node, namer, sites)
+                if node.op_type == _NORM:
+                    norms += _fold_norm(node, namer, sites)
+                else:
+                    others += _fold_arithmetic(node, namer, sites, tables)
+            except Shared:
+                continue
             except Refusal as reason:
                 notes.append(Note(_PASS, node.name or "", f"not folded: {reason}"))
-    if folded:
+    for count, what in ((others, "element-wise nodes"), (norms, "batch normalizations")):
+        if count:
+            notes.insert(0, Note(_PASS, "", f"{count} {what} folded into quantized weights"))
+    if norms or others:
         remove_dead(model)
-        notes.insert(0, Note(_PASS, "", f"{folded} batch normalizations folded into quantized weights"))
     return replace(plan, sites=tuple(sites.by_name.values())), sites.numbers, notes
 
 
@@ -81,10 +94,10 @@ class _Sites:
                 if site.role == "bias":
                     self._biases.setdefault(edge.node, []).append(site.name)
 
-    def weight(self, node: str) -> Site | None:
-        """The site of what a layer reads as its weight."""
-        name = self._weights.get(node)
-        return None if name is None else self.by_name[name]
+    def of_weight(self, layer: Layer) -> Site | None:
+        """The site of what a layer reads as its weight, where that is a constant's."""
+        name = self._weights.get(layer.node.name or "")
+        return None if name is None or self.by_name[name].role == "activation" else self.by_name[name]
 
     def exchange(self, site: Site, node: str, tensor: str, made: QParams) -> None:
         """Give a folded layer a site of its own where others read the weight too; forget that of its old bias."""
@@ -102,15 +115,33 @@ class _Sites:
                 del self.numbers[name]  # another bias now, whose numbers the target makes anew
 
 
-def _fold(node: ir.Node, namer: Namer, sites: _Sites) -> bool:
+def _fold_norm(node: ir.Node, namer: Namer, sites: _Sites) -> bool:
     layer = find_layer(node.inputs[0])
-    if layer is None:
+    if layer is None or sites.of_weight(layer) is None:
         return False
+    try:
+        return _fold(layer, node, *batchnorm_affine(node), namer, sites)
+    except Shared as reason:
+        raise Refusal(str(reason)) from reason
+
+
+def _fold_arithmetic(node: ir.Node, namer: Namer, sites: _Sites, tables: Sequence[ir.Value]) -> bool:
+    found = arithmetic_behind(node, tables)
+    site = None if found is None else sites.of_weight(found[0])
+    if found is None or site is None:
+        return False
+    layer, scale, shift = found
+    if not sites.tensors.isdisjoint({layer.output.name, layer.node.outputs[0].name}):
+        return False
+    if isinstance(site.spec.granularity, PerTensor) and len({*np.abs(scale).tolist()}) > 1:
+        raise Refusal("its weight has one scale for all channels")
+    return _fold(layer, node, scale, shift, namer, sites)
+
+
+def _fold(layer: Layer, node: ir.Node, scale: Channels, shift: Channels, namer: Namer, sites: _Sites) -> bool:
+    site = sites.of_weight(layer)
+    assert site is not None
     name = layer.node.name or ""
-    site = sites.weight(name)
-    if site is None or site.role == "activation":
-        return False
-    scale, shift = batchnorm_affine(node)
     if not sites.tensors.isdisjoint({layer.output.name, layer.node.outputs[0].name}):
         raise Refusal(f"what {describe(layer.node)} makes is quantized before it")
     if not layer.is_conv and layer.rank() != 2:

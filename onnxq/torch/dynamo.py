@@ -17,7 +17,7 @@ from torch.utils import _pytree
 import onnxq
 from onnxq.errors import ModelError, OptionError
 
-__all__ = ["Axes", "write_by_dynamo"]
+__all__ = ["Axes", "positional", "write_by_dynamo"]
 
 Axes = Mapping[str, Mapping[int, str] | Sequence[int]]
 """Input or output → its axes of any size, with names or without."""
@@ -60,7 +60,7 @@ def write_by_dynamo(
         with _quiet():
             torch.onnx.export(
                 module,
-                example_inputs,
+                positional(example_inputs),
                 path,
                 opset_version=max(opset, _FIRST_OPSET),
                 dynamo=True,
@@ -80,6 +80,11 @@ def write_by_dynamo(
             else "torch.onnx.export(module, example_inputs, path, dynamo=True) must work on the float module; leave "
             "dynamo=True out for torch's other exporter",
         ) from error
+
+
+def positional(example: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Arguments as torch's exporters take them: a dictionary that is the last holds keyword arguments there."""
+    return (*example, {}) if example and isinstance(example[-1], dict) else example
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -24,7 +24,7 @@ from onnxq.planning.uneven import too_uneven
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.torch.agreement import quantized_values, require_same
 from onnxq.torch.feeding import example_of
-from onnxq.torch.finite import require_finite
+from onnxq.torch.finite import require_finite, require_float32
 from onnxq.torch.module import QuantizedModule, require_prepared
 from onnxq.torch.prepare import OPSET
 from onnxq.torch.quantizers.adaround import AdaRound
@@ -70,12 +70,14 @@ def export(
 
     Raises:
         ModelError: torch cannot export it.
-        OptionError: it is not prepared, or not calibrated, its training has diverged, or onnxscript is not installed.
+        OptionError: it is not prepared, or not calibrated, its training has diverged, it was made another type than
+            float32, or onnxscript is not installed.
         OutputError: it cannot be written.
         VerificationError: onnxruntime computes something else than torch.
     """
     prepared = require_prepared(module)
     example = example_of(example_inputs, prepared.module)
+    require_float32(prepared.module, where="export")
     require_finite(prepared, where="export")
     _tell_of_rounding(prepared)
     target = Path(path)

@@ -13,10 +13,10 @@ import onnx
 import torch
 
 from onnxq.errors import ModelError
-from onnxq.torch.dynamo import Axes, write_by_dynamo
+from onnxq.torch.dynamo import Axes, positional, write_by_dynamo
 from onnxq.torch.nodes import DOMAIN
 
-__all__ = ["in_evaluation", "in_float32", "to_onnx"]
+__all__ = ["in_evaluation", "in_float32", "to_onnx", "uncompiled"]
 
 _LAST_OPSET = 20
 """That torch's TorchScript exporter knows."""
@@ -75,9 +75,9 @@ def _write_by_torchscript(
     try:
         with _unprinted():
             try:
-                torch.onnx.export(module, example_inputs, path, opset_version=opset, **given)
+                torch.onnx.export(module, positional(example_inputs), path, opset_version=opset, **given)
             except torch.onnx.errors.UnsupportedOperatorError:
-                torch.onnx.export(module, example_inputs, path, opset_version=_LAST_OPSET, **given)
+                torch.onnx.export(module, positional(example_inputs), path, opset_version=_LAST_OPSET, **given)
     except Exception as error:  # torch raises errors of many kinds, and its own on top of a user's
         raise ModelError(
             f"torch cannot export it to ONNX ({type(error).__name__}: {error})",
@@ -97,6 +97,20 @@ def in_evaluation(module: torch.nn.Module) -> Iterator[None]:
     finally:
         for part, training in modes:
             part.training = training
+
+
+@contextmanager
+def uncompiled(module: torch.nn.Module) -> Iterator[None]:
+    """Without what ``Module.compile`` has set, which no exporter follows."""
+    name = "_compiled_call_impl"
+    compiled = {part: found for part in module.modules() if (found := getattr(part, name, None)) is not None}
+    for part in compiled:
+        setattr(part, name, None)
+    try:
+        yield
+    finally:
+        for part, found in compiled.items():
+            setattr(part, name, found)
 
 
 @contextmanager

@@ -63,14 +63,15 @@ def fed(batch: Any, example: Args, device: torch.device) -> tuple[Args, dict[str
 
     Args:
         batch: a tensor; a tuple or list that begins with the inputs, or with a tuple of them; or a dictionary of
-            keyword arguments.
+            keyword arguments, or the one input where the example is a dictionary with such keys.
         example: the inputs that the module was prepared with: as many are taken.
         device: where to put them.
 
     Raises:
         DataError: there are fewer of them.
     """
-    if isinstance(batch, Mapping):
+    own = example[0] if len(example) == 1 and isinstance(example[0], Mapping) else {}
+    if isinstance(batch, Mapping) and own.keys().isdisjoint(batch):
         return (), {str(name): as_tensors(value, device) for name, value in batch.items()}
     parts = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
     wanted, of = len(example), "begins with"

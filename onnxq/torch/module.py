@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from onnxq.backend import Backend
 from onnxq.errors import ModelError, OptionError
@@ -175,6 +176,7 @@ class _Run:
         self.owner = owner
         self.at, self.quantizers = owner._at, owner.quantizers
         self.biases: dict[str, Tensor | None] = {}
+        self.known = WeakTensorKeyDictionary()
         self.looking = owner.training and not owner._trained_once
 
     def call(self, key: str, name: str, func: Callable[..., Any], args: Args, kwargs: dict[str, Any]) -> Any:
@@ -192,10 +194,8 @@ class _Run:
         if spots is None:
             if key not in owner._calls and key not in owner._unknown:
                 self._unknown(key, name)
-            result = func(*args, **kwargs)
-        else:
-            result = self._quantized(spots, name, func, args, kwargs)
-        return result
+            return func(*args, **kwargs)
+        return self._quantized(spots, name, func, args, kwargs)
 
     def _with_rounded_bias(self, rule: BiasRule, args: Args, kwargs: dict[str, Any]) -> tuple[Args, dict[str, Any]]:
         """Arguments of a layer with its bias rounded, which is remembered as it was."""
@@ -252,13 +252,12 @@ class _Run:
         quantizer = self.quantizers[name]
         if isinstance(x, torch.nn.Parameter) or not x.is_floating_point() or x.is_inference():
             return quantizer(x)  # type: ignore[no-any-return]  # tensors of inference_mode count no changes
-        known = getattr(x, "_onnxq_quantized", None)
-        key = (self, quantizer, x._version)
-        if known is not None and known[0] == key:
-            return known[1]  # type: ignore[no-any-return]
+        known = self.known.get(x)
+        if known is not None and known[:2] == (quantizer, x._version):
+            return known[2]  # type: ignore[no-any-return]
         result: Tensor = quantizer(x)
         if result is not x:
-            x._onnxq_quantized = (key, result)  # type: ignore[attr-defined]
+            self.known[x] = (quantizer, x._version, result)
         return result
 
     def _scale(self, place: Any) -> Tensor:

@@ -25,6 +25,7 @@ from onnxq.errors import DataError, OptionError
 from onnxq.options import Options
 from onnxq.torch.exporter import in_evaluation, in_float32, to_onnx
 from onnxq.torch.feeding import example_of, fed
+from onnxq.torch.finite import require_float32
 from onnxq.torch.insertion import Insertion, ModulePath, map_tensors
 from onnxq.torch.maker import Maker
 from onnxq.torch.mapped import Mapped, Spot
@@ -120,21 +121,22 @@ def prepare(
 def _require_plain(module: torch.nn.Module) -> None:
     """Refuse what no exporter takes, or gives in a form that no target quantizes."""
     for name, part in module.named_modules():
+        if isinstance(part, QuantizedModule):
+            raise OptionError(
+                f"module {name!r} is prepared already",
+                where="prepare",
+                hint="Prepare the whole as it was before, once",
+            )
         scripted = isinstance(part, torch.jit.ScriptModule)
-        if scripted or hasattr(part, "_orig_mod"):
+        compiled = hasattr(part, "_orig_mod") or getattr(part, "_compiled_call_impl", None) is not None
+        if scripted or compiled:
             way = "torch.jit" if scripted else "torch.compile"
             raise OptionError(
                 f"module {name or 'root'!r} went through {way}: its calls are not seen",
                 where="prepare",
                 hint=f"Give the module as it was before {way}",
             )
-    types = {p.dtype for p in module.parameters() if p.is_floating_point()}
-    if types and torch.float32 not in types:
-        raise OptionError(
-            f"its parameters are of {', '.join(sorted(map(str, types)))}, and quantization is trained in float32",
-            where="prepare",
-            hint="Prepare module.float(); inside torch.autocast it trains in bfloat16 or float16 as before",
-        )
+    require_float32(module, where="prepare")
 
 
 def _mapped(
@@ -150,9 +152,20 @@ def _mapped(
         raise OptionError(
             f"{target.name} holds no weight scale that a batch normalization could fold into, at {found.refolded[0]!r}",
             where="prepare",
-            hint="Fold batch normalizations before training: torch.nn.utils.fuse_conv_bn_eval(conv, norm)",
+            hint=_folding(proto, found.refolded[0]),
         )
     return found
+
+
+def _folding(proto: Any, name: str) -> str:
+    """How a user folds the batch normalization behind a layer, or keeps that in float."""
+    transposed = [n for n in proto.graph.node if n.name == name and n.op_type == "ConvTranspose"]
+    groups = [a.i for n in transposed for a in n.attribute if a.name == "group" and a.i > 1]
+    kept = f"Keep it in float: Options(exclude=[{name!r}])"
+    if groups:
+        return f"{kept}. torch folds none into a transposed convolution in groups"
+    more = ", transpose=True" if transposed else ""
+    return f"Fold batch normalizations before training: torch.nn.utils.fuse_conv_bn_eval(conv, norm{more})"
 
 
 def _tell_of_weights(mapped: Sequence[Mapped], target: Backend) -> None:

@@ -13,7 +13,7 @@ import torch
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.spec import Scheme
 from onnxq.torch.agreement import CALL
-from onnxq.torch.exporter import in_evaluation, in_float32, to_onnx
+from onnxq.torch.exporter import in_evaluation, in_float32, to_onnx, uncompiled
 from onnxq.torch.insertion import map_tensors
 from onnxq.torch.module import QuantizedModule
 from onnxq.torch.nodes import own_node
@@ -90,7 +90,7 @@ def traced(
     calls = _Calls()
     hook = prepared.register_forward_pre_hook(calls.begin)
     try:
-        with in_evaluation(prepared), prepared.set(round_biases=False), in_float32():
+        with in_evaluation(prepared), uncompiled(prepared), prepared.set(round_biases=False), in_float32():
             wanted, between = _run(prepared, example, calls)
             for name, quantizer in quantizers.items():
                 prepared.quantizers[name] = _Exported(name, quantizer, calls)

@@ -208,3 +208,43 @@ def test_scores_are_on_the_grid_of_scores_and_not_what_they_are_made_of(tmp_path
     session = onnxq.Session(onnxq.deploy(path, backend=backend).rendered(), optimize=False)
     (got,) = session.run({"x": data[0].numpy()}).values()
     torch.testing.assert_close(torch.from_numpy(got), found, atol=1e-4, rtol=0)
+
+
+class Arithmetic(nn.Module):
+    """A learned scale a channel, one for all, and a mean that is taken off, each behind a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Linear(4, 3)
+        self.channels = nn.Parameter(torch.tensor([0.6, -1.7, 1.2, -0.8]).reshape(4, 1, 1))
+        self.register_buffer("mean", torch.tensor([0.1, -0.2, 0.05]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.first(x) * self.channels)
+        x = torch.relu(self.second(x) * 0.5)
+        result: torch.Tensor = torch.relu(self.last(x.mean((2, 3))) - self.mean)
+        return result
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "qnn", "snpe", "tensorrt"])
+def test_what_scales_the_channels_of_a_layer_folds_as_its_plan_has_it(tmp_path: Path, backend: str) -> None:
+    """Such layers trained quantized, and their files had them in float where a target quantizes what they give too."""
+    data = batches(4, 3, 10, 10)
+    net = Arithmetic()
+    model, _ = trained(net, data, backend=backend)
+    path = qat.export(model, tmp_path / "trained.onnx", (data[0],), input_names=["x"], output_names=["y"])
+    deployed = onnxq.deploy(path, backend=backend)
+    assert {"Conv", "Gemm"}.isdisjoint(kept.op for kept in deployed.plan.kept_float)
+    weights = {n: q.qparams().scale for n, q in model.observing() if q.weight}
+    found = {s.tensor: deployed.qparams[s.name].scale for s in deployed.plan.sites if s.role == "weight"}
+    factor = net.channels.detach().abs().flatten().numpy()
+    np.testing.assert_allclose(found["first.weight"], weights["first_conv2d_weight"] * factor, rtol=1e-6)
+    np.testing.assert_allclose(found["second.weight"], weights["second_conv2d_weight"] * 0.5, rtol=1e-6)
+    np.testing.assert_array_equal(found["last.weight"], weights["last_linear_weight"])
+    session = onnxq.Session(deployed.rendered(), optimize=False)
+    off = []
+    for x in data:
+        with torch.no_grad():
+            want = model(x).numpy()
+        off.append(np.abs(session.run({"x": x.numpy()})["y"] - want) / np.abs(want).max())
+    assert_same(np.stack(off), 0.02)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import re
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +38,21 @@ def test_inference_mode_computes_what_no_grad_does() -> None:
     with torch.inference_mode():
         assert torch.equal(model(data[0]), want)
         assert torch.equal(model(data[0].clone()), want), "a tensor that inference_mode made"
+
+
+def test_a_forward_pass_leaves_nothing_on_its_inputs(tmp_path: Path) -> None:
+    """They were no longer to be copied, and a saved one held the whole module."""
+    x = torch.randn(4, 3, 10, 10)
+    model = qat.prepare(Plain(), (x,), batches=[x]).train()
+    model(x)
+    assert not vars(x)
+    assert torch.equal(copy.deepcopy(x), x)
+    torch.save(x, tmp_path / "x.pt")
+    assert torch.equal(torch.load(tmp_path / "x.pt", weights_only=True), x)
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None, "a batch that the user keeps would keep the module"
 
 
 def test_autocast_around_prepare_and_export_changes_neither(tmp_path: Path) -> None:
@@ -171,6 +190,64 @@ def test_other_types_than_float32_are_refused(kind: torch.dtype) -> None:
         qat.prepare(nn.Conv2d(3, 4, 3).to(kind), (torch.randn(2, 3, 8, 8, dtype=kind),))
 
 
+@pytest.mark.parametrize(("weights", "made"), [("lsq", "5 channels"), ("adaround", r"shape \(5, 200\)")])
+def test_a_layer_of_another_size_put_in_after_prepare_is_named(weights: str, made: str) -> None:
+    data = batches(4, 3, 10, 10)
+    model = qat.prepare(Plain(), (data[0],), batches=data, weight_quantizer=weights)
+    model.module.last = nn.Linear(200, 5)
+    model(data[0])
+    model.module.last = nn.Linear(200, 7)
+    told = rf"quantizer 'last_linear_weight': it was made for a tensor of {made}, .* shape \(7, 200\).*before prepare"
+    for step in (lambda: model(data[0]), lambda: qat.calibrate(model, data)):
+        with pytest.raises(OptionError, match=told):
+            step()
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16, torch.float16])
+def test_a_prepared_module_of_another_type_is_not_exported(tmp_path: Path, kind: torch.dtype) -> None:
+    x = torch.randn(2, 3, 10, 10)
+    model = qat.prepare(Plain(), (x,), batches=[x]).eval().to(kind)
+    with pytest.raises(OptionError, match=rf"export: its parameters are of {kind}.*Export module\.float\(\)"):
+        qat.export(model, tmp_path / "x.onnx", (x.to(kind),))
+    qat.export(model.float(), tmp_path / "x.onnx", (x,))
+
+
+def test_a_module_with_a_prepared_one_inside_is_refused() -> None:
+    x = torch.randn(2, 3, 10, 10)
+    with pytest.raises(OptionError, match="module '0' is prepared already"):
+        qat.prepare(nn.Sequential(qat.prepare(Plain(), (x,), batches=[x]), nn.ReLU()), (x,))
+
+
+def test_what_is_compiled_in_place_is_exported_and_stays_compiled(tmp_path: Path) -> None:
+    data = batches(4, 3, 10, 10)
+    model = qat.prepare(Plain(), (data[0],), batches=data).eval()
+    plain = qat.export(model, tmp_path / "plain.onnx", (data[0],)).read_bytes()
+    model.compile(backend="eager")
+    assert qat.export(model, tmp_path / "compiled.onnx", (data[0],)).read_bytes() == plain
+    assert model._compiled_call_impl is not None
+    net = Plain()
+    net.last.compile(backend="eager")
+    with pytest.raises(OptionError, match=r"module 'last' went through torch\.compile"):
+        qat.prepare(net, (data[0],))
+
+
+@pytest.mark.parametrize(("groups", "way"), [(1, r"norm, transpose=True\)"), (4, r"Options\(exclude=\[.*\]\)")])
+def test_a_normalization_behind_a_transposed_convolution_is_told_how_to_fold(groups: int, way: str) -> None:
+    x = torch.randn(2, 8, 4, 4)
+    conv, norm = nn.ConvTranspose2d(8, 12, 3, groups=groups), nn.BatchNorm2d(12)
+    net = nn.Sequential(nn.Conv2d(8, 8, 1), nn.ReLU(), conv, norm).eval()
+    options = onnxq.Options(per_channel=False)
+    with pytest.raises(OptionError, match=way) as told:
+        qat.prepare(net, (x,), backend="tensorrt", options=options)
+    if groups == 1:
+        folded = torch.nn.utils.fuse_conv_bn_eval(conv, norm, transpose=True)  # type: ignore[type-var]
+        net = nn.Sequential(net[0], net[1], folded)
+    else:
+        (name,) = re.findall(r"exclude=\['(.*)'\]", str(told.value))
+        options = onnxq.Options(per_channel=False, exclude=[name])
+    qat.prepare(net, (x,), backend="tensorrt", options=options, batches=[x])
+
+
 class Named(nn.Module):
     """Arguments as transformers have them, with defaults between."""
 
@@ -211,3 +288,27 @@ def test_examples_and_batches_by_name(tmp_path: Path) -> None:
 def test_examples_by_other_names_are_refused(example: dict[str, torch.Tensor], why: str) -> None:
     with pytest.raises(OptionError, match=rf"Named.forward: .*{why}.*x, mask, doubled, factor, labels"):
         qat.prepare(Named(), example)
+
+
+class OfOne(nn.Module):
+    """Its one argument is a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"logits": torch.relu(self.layer(batch["x"])) + 2 * batch["shift"]}
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+def test_a_dictionary_is_an_argument(tmp_path: Path, dynamo: bool) -> None:
+    pytest.importorskip("onnxscript")
+    batch = {"shift": torch.randn(2, 3), "x": torch.randn(2, 4)}
+    path, names = tmp_path / "trained.onnx", ["shift", "x"]
+    for example, given in (((batch,), batch), ((batch,), (batch, "label")), ({"batch": batch}, {"batch": batch})):
+        model = qat.prepare(OfOne(), example, batches=[given], dynamo=dynamo).eval()
+        qat.export(model, path, example, input_names=names, dynamo=dynamo)
+        got = infer(onnx.load(path), [{n: a.numpy() for n, a in batch.items()}], optimize=False)
+        want = model(batch)["logits"].detach().numpy()
+        np.testing.assert_allclose(next(iter(got.values()))[0], want, atol=0.02)

@@ -15,7 +15,9 @@ from onnxq.graph.passes.tied_tables import holds_a_table, tables_of
 from onnxq.graph.traverse import all_graphs
 from onnxq.graph.values import AnyArray, constant_array
 
-__all__ = ["fold_affine"]
+__all__ = ["ARITHMETIC", "arithmetic_behind", "fold_affine"]
+
+ARITHMETIC = ("Mul", "Div", "Add", "Sub")
 
 
 def fold_affine(model: ir.Model) -> list[Note]:
@@ -38,10 +40,14 @@ def fold_affine(model: ir.Model) -> list[Note]:
     tables = tables_of(model)
     for graph in all_graphs(model):
         for node in list(graph):
-            if node.op_type not in ("Mul", "Div", "Add", "Sub") or node.domain != "" or len(node.inputs) != 2:
+            if node.op_type not in ARITHMETIC:
                 continue
             try:
-                folded += _fold(node, namer, tables)
+                found = arithmetic_behind(node, tables)
+                if found is not None:
+                    layer, scale, shift = found
+                    fold_into_previous(layer, node, scale, shift, namer)
+                    folded += 1
             except Shared:
                 continue  # part of an activation function that reads the layer's output more than once
             except Refusal as reason:
@@ -51,7 +57,18 @@ def fold_affine(model: ir.Model) -> list[Note]:
     return notes
 
 
-def _fold(node: ir.Node, namer: Namer, tables: Sequence[ir.Value]) -> bool:
+def arithmetic_behind(node: ir.Node, tables: Sequence[ir.Value]) -> tuple[Layer, Channels, Channels] | None:
+    """The layer that a node's per-channel arithmetic may fold into, and the scale and shift it does, each (M,).
+
+    Args:
+        node: any.
+        tables: see :func:`onnxq.graph.passes.tied_tables.tables_of`.
+
+    Returns:
+        None where it is no such arithmetic, or is the bias of the layer, or the weight is an embedding as well.
+    """
+    if node.op_type not in ARITHMETIC or node.domain != "" or len(node.inputs) != 2:
+        return None
     for index in (0, 1):
         array = constant_array(node.inputs[1 - index]) if node.inputs[1 - index] is not None else None
         if array is None or node.inputs[index] is None:
@@ -66,9 +83,8 @@ def _fold(node: ir.Node, namer: Namer, tables: Sequence[ir.Value]) -> bool:
             continue
         if node.op_type in ("Mul", "Div") and holds_a_table(layer.weight, tables):
             continue
-        fold_into_previous(layer, node, *affine, namer)
-        return True
-    return False
+        return layer, *affine
+    return None
 
 
 def _affine(op: str, index: int, array: AnyArray, layer: Layer) -> tuple[Channels, Channels] | None:

@@ -37,6 +37,7 @@ class AdaRound(Fixed):
         regularized: the regularizer was asked for.
     """
 
+    by_element = True
     floor: Tensor
 
     def build(self, channels: int) -> None:

@@ -32,11 +32,13 @@ class Quantizer(torch.nn.Module, ABC):
     Attributes:
         name: in its module, for messages.
         scheme: the kind of grid that the method is for.
+        by_element: it has a number for every element of its weight.
         watching: values pass unchanged and are watched.
         ready: the grid has numbers.
     """
 
     scheme = Scheme.UNIFORM
+    by_element = False
 
     def __init__(
         self,
@@ -49,9 +51,10 @@ class Quantizer(torch.nn.Module, ABC):
         shape: tuple[int, ...] | None = None,
     ) -> None:
         super().__init__()
-        self.spec, self.weight, self.observer, self.fixed, self.shape = spec, weight, observer, fixed, shape
+        self.spec, self.weight, self.observer, self.fixed = spec, weight, observer, fixed
+        self.shape = None if shape is None else tuple(map(int, shape))  # the exporter's are tensors
         self.axis = spec.granularity.axis if isinstance(spec.granularity, PerChannel) else None
-        self.name = ""
+        self.name, self.channels = "", channels
         self.watching = False
         self._known_weights: list[Tensor] = []
         self.register_buffer("ready", torch.tensor(False))
@@ -71,8 +74,9 @@ class Quantizer(torch.nn.Module, ABC):
 
         Raises:
             DataError: what is watched has no range.
-            OptionError: it was not calibrated.
+            OptionError: it was not calibrated, or the tensor is of another layer than it was made for.
         """
+        self._require_fitting(x)
         try:
             if self.watching:
                 if self.fixed is None and not self._is_known(x):
@@ -85,6 +89,18 @@ class Quantizer(torch.nn.Module, ABC):
             return self.quantize(x.float()).to(x.dtype)
         except DataError as error:
             raise DataError(error.what, where=f"quantizer {self.name!r}", hint=error.hint) from error
+
+    def _require_fitting(self, x: Tensor) -> None:
+        """Refuse a tensor of another size than the grid, as a layer has that was put in the place of another."""
+        shape = tuple(x.shape)
+        if shape == self.shape if self.by_element else self.axis is None or shape[self.axis] == self.channels:
+            return
+        made = f"shape {self.shape}" if self.by_element else f"{self.channels} channels"
+        raise OptionError(
+            f"it was made for a tensor of {made}, and is given one of shape {shape}",
+            where=f"quantizer {self.name!r}",
+            hint="Put a layer in the place of another before prepare, not after it",
+        )
 
     def watch(self, x: Tensor) -> None:
         """Look at values that the grid shall hold."""
