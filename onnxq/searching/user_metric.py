@@ -177,15 +177,18 @@ def _from_function(function: object) -> Metric:
     return Metric(name, hashlib.sha256(text.encode()).hexdigest(), function)
 
 
+_WANTED = "Return a float, higher is better"
+
+
 def _number(given: object, where: str) -> float:
     shape = getattr(given, "shape", ())
     if isinstance(given, (bool, str, bytes)) or given is None or len(shape):
         what = f"an array of shape {tuple(shape)}" if len(shape) else repr(given)
-        raise MetricError(f"it gave {what}, not a number", where=where, hint="Return a float, higher is better")
+        raise MetricError(f"it gave {what}, not a number", where=where, hint=_WANTED)
     try:
         value = float(given)  # type: ignore[arg-type]  # what cannot be converted raises
     except (TypeError, ValueError) as error:
-        raise MetricError(f"it gave {type(given).__name__}, not a number", where=where) from error
+        raise MetricError(f"it gave a {type(given).__name__}, not a number", where=where, hint=_WANTED) from error
     if not math.isfinite(value):
         raise MetricError(f"it gave {value}, not a finite number", where=where)
     return value
