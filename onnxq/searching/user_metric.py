@@ -31,6 +31,8 @@ from onnxq.user_code import at_home, function_of, split_name
 
 __all__ = ["Metric", "Run", "load_metric"]
 
+_WANTED = "Return a float, higher is better"
+
 
 class Run:
     """A model for a metric to judge.
@@ -175,9 +177,6 @@ def _from_function(function: object) -> Metric:
     except (OSError, TypeError):
         text = name
     return Metric(name, hashlib.sha256(text.encode()).hexdigest(), function)
-
-
-_WANTED = "Return a float, higher is better"
 
 
 def _number(given: object, where: str) -> float:
