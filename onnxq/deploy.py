@@ -27,6 +27,7 @@ from onnxq.errors import BackendError
 from onnxq.given.artifact import refuse_table
 from onnxq.given.fitted import fit_to_target
 from onnxq.given.not_taken import left_while_running, nothing_to_deploy
+from onnxq.graph.files.as_it_came import given_size
 from onnxq.graph.files.load import load
 from onnxq.graph.files.save import file_size
 from onnxq.graph.shapes import forget_shapes
@@ -147,7 +148,9 @@ def _verified(
         at_home=target.at_home,
         **options.session,
     )
-    agreed = against_source(load(model, again=True), given, result, options)
+    source = load(model, again=True)
+    size = given_size(model, source)
+    agreed = replace(against_source(source, given, result, options), given_bytes=size)
     told = (*checked.warnings, *warnings, *agreed.warnings, *_left_out(bounds, target.name, agreed))
     return replace(
         made, verification=replace(checked, warnings=told, plain_sqnr=agreed.plain_sqnr, against_source=agreed)

@@ -18,7 +18,6 @@ from onnxq.errors import OptionError
 from onnxq.graph.files.as_it_came import AsItCame
 from onnxq.graph.files.load import load
 from onnxq.graph.files.onnx_checker import check
-from onnxq.graph.files.save import file_size
 from onnxq.graph.foreign import infer_foreign
 from onnxq.graph.namer import unique_names
 from onnxq.graph.note import Note
@@ -92,7 +91,7 @@ class Prepared:
         require_library(options.custom_op_library)
         model = load(source)
         as_it_came = AsItCame(model, source)
-        self.bytes = file_size(model)
+        self.bytes = as_it_came.bytes
         self.notes: list[str] = []
         if options.simplify:
             self.notes += map(str, simplify(model))

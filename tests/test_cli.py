@@ -142,7 +142,9 @@ def test_a_size_is_that_of_the_files(tmp_path: Path, data: str, capsys: Captured
     size = sum(Path(name).stat().st_size for name in document["files"])
     assert len(document["files"]) == 2 and document["verification"]["quantized_bytes"] == size
     assert run(*arguments[1:]) == 0
-    said = f"115 KB → {bytes_text(size)}, in float: the target's own tools make integers of it"
+    said = (
+        f"{bytes_text(MODEL.stat().st_size)} → {bytes_text(size)}, in float: the target's own tools make integers of it"
+    )
     assert said in capsys.readouterr().out
 
 

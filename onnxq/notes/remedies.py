@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
@@ -50,11 +50,12 @@ def blamed(plan: Plan, node: str, tensor: str) -> str:
     Args:
         plan: where the model is quantized.
         node: name of the node that writes the tensor; empty for a model input.
-        tensor: its name, which is given back where the node runs in float: the quantizer behind it is a reader's.
+        tensor: its name, which is given back where the node runs in float, and on weights in float: the quantizer
+            behind it is a reader's.
     """
     while node in plan.absorbed:
         node = plan.absorbed[node]
-    return node if node and node in plan.quantized else tensor
+    return node if node and (node in plan.quantized or node in plan.stored) else tensor
 
 
 def ahead(result: Quantized, lost: TensorErrors) -> str | None:
@@ -91,22 +92,27 @@ def remedies(result: Quantized, options: Options, name: str, tensor: str = "") -
         tensor: where the layer's error shows: more bits may be for all who read it, or for none.
     """
     sizes = sizes_at(result.model, shapes_of_one(result.model))
-    before = _seen(result, options, sizes)
+    stored = frozenset(result.plan.stored)
+    before = _seen(result, options, sizes, stored)
     found = []
-    if _seen(result, replace(options, exclude=(*options.exclude, name)), sizes) not in (None, before):
+    if _seen(result, replace(options, exclude=(*options.exclude, name)), sizes, stored - {name}) not in (None, before):
         found.append(f"--exclude {_quoted(name)}")
     for key, bits in _wider(result, name):
         for pattern in dict.fromkeys((name, *((tensor,) if tensor and key == "act_bits" else ()))):
             asked = (*options.override, (pattern, Override.parse(f"{key}={bits}")))
-            if _seen(result, replace(options, override=asked), sizes) not in (None, before):
+            if _seen(result, replace(options, override=asked), sizes, stored) not in (None, before):
                 return [*found, f"--override {_quoted(f'{pattern}={key}={bits}')}"]
     return found
 
 
 def more_bits(result: Quantized, options: Options) -> list[str]:
-    """The flag that gives all activations 16 bits, where the target has them, they are fewer, and no hint says so."""
+    """The flag that gives all activations 16 bits, where the target has them, they are fewer, and no hint says so.
+
+    Where no activation is quantized it would change nothing.
+    """
     target = result.backend
     wide = 16 in target.act_bits and target.bits(options)[1] < 16
+    wide = wide and any(site.role == "activation" for site in result.plan.sites)
     return [WIDE_ACTIVATIONS] if wide and not any(WIDE_ACTIVATIONS in hint for hint in result.hints) else []
 
 
@@ -115,7 +121,7 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-def _seen(result: Quantized, options: Options, sizes: Mapping[str, int]) -> object:
+def _seen(result: Quantized, options: Options, sizes: Mapping[str, int], stored: Collection[str]) -> object:
     """How every node of the model would see what it reads; None where the target does not take the options.
 
     A table beside a float model knows tensors, not who reads them, and each of them in one way. In front of a function
@@ -125,7 +131,7 @@ def _seen(result: Quantized, options: Options, sizes: Mapping[str, int]) -> obje
     kept = {kept.node: kept.reason for kept in result.plan.kept_float}
     try:
         target.require(options)
-        plan = make_plan(model, target, options, keep_float=kept, sizes=sizes)
+        plan = make_plan(model, target, options, keep_float=kept, sizes=sizes, store=stored)
     except OnnxqError:
         return None
     if target.format_named(options.format).beside:

@@ -31,6 +31,8 @@ from onnxq.user_code import at_home, function_of, split_name
 
 __all__ = ["Metric", "Run", "load_metric"]
 
+_WANTED = "Return a float, higher is better"
+
 
 class Run:
     """A model for a metric to judge.
@@ -181,11 +183,11 @@ def _number(given: object, where: str) -> float:
     shape = getattr(given, "shape", ())
     if isinstance(given, (bool, str, bytes)) or given is None or len(shape):
         what = f"an array of shape {tuple(shape)}" if len(shape) else repr(given)
-        raise MetricError(f"it gave {what}, not a number", where=where, hint="Return a float, higher is better")
+        raise MetricError(f"it gave {what}, not a number", where=where, hint=_WANTED)
     try:
         value = float(given)  # type: ignore[arg-type]  # what cannot be converted raises
     except (TypeError, ValueError) as error:
-        raise MetricError(f"it gave {type(given).__name__}, not a number", where=where) from error
+        raise MetricError(f"it gave a {type(given).__name__}, not a number", where=where, hint=_WANTED) from error
     if not math.isfinite(value):
         raise MetricError(f"it gave {value}, not a finite number", where=where)
     return value

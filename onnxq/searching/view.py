@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from onnxq.console.terminal import Screen, bytes_text, pace, plural
@@ -14,13 +16,17 @@ if TYPE_CHECKING:
 
 __all__ = ["attempt", "searched"]
 
+_PLACES, _MOST_PLACES = 4, 12
+"""Decimals of a metric, and those where a limit is very small."""
 
-def attempt(screen: Screen, made: Attempt) -> None:
+
+def attempt(screen: Screen, made: Attempt, max_drop: float) -> None:
     """One line as soon as an attempt is made."""
     if made.failed:
         text = f"failed: {made.failed}"
     else:
-        text = f"metric {_value(made.metric)}, drop {_value(made.drop)}, {_faster(made)}"
+        places = _places(max_drop, [made])
+        text = f"metric {_value(made.metric, places)}, drop {_value(made.drop, places)}, {_faster(made)}"
         text += ": meets the target" if made.meets else ": drops too much"
     screen.line(f"{made.number}. {made.name}: {text}")
 
@@ -29,7 +35,8 @@ def searched(screen: Screen, source: str, output: str, found: Search, seconds: f
     """The summary of ``onnxq quantize --max-drop``."""
     screen.line(f"{screen.style(f'{source} → {output}', 'bold')}  {screen.style(f'{seconds:.1f} s', 'dim')}")
     measure = f"{found.metric}: {found.about}" if found.about else found.metric
-    rows = [("metric", measure), ("float", f"{_value(found.baseline)}, allowed drop: {found.max_drop:g}")]
+    places = _places(found.max_drop, found.attempts)
+    rows = [("metric", measure), ("float", f"{_value(found.baseline, places)}, allowed drop: {found.max_drop:g}")]
     if found.resumed:
         rows.append(("resumed", f"{plural(found.resumed, 'attempt')} of an earlier run"))
     screen.pairs(rows)
@@ -42,7 +49,7 @@ def searched(screen: Screen, source: str, output: str, found: Search, seconds: f
         size = bytes_text(made.bytes) if made.bytes else "-"
         speed = _times(made.time) if timed else _share(made.quantized)
         table.append(
-            (chosen, str(made.number), made.name, _value(made.metric), _value(made.drop), speed, size,
+            (chosen, str(made.number), made.name, _value(made.metric, places), _value(made.drop, places), speed, size,
              f"{made.seconds:.1f}", verdict)
         )  # fmt: skip
     head = ("", "", "tried", "metric", "drop", "speed" if timed else "quantized", "size", "s", "verdict")
@@ -67,13 +74,23 @@ def searched(screen: Screen, source: str, output: str, found: Search, seconds: f
             screen.line(f"  {screen.style('warning', 'yellow')}  {said}")
     elif found.best is not None:
         screen.line()
-        text = f"TARGET NOT MET: the drop is {_value(found.best.drop)}, allowed: {found.max_drop:g}"
+        text = f"TARGET NOT MET: the drop is {_value(found.best.drop, places)}, allowed: {found.max_drop:g}"
         screen.line(screen.style(text, "bold", "red"))
-        screen.line(f"Written is the best found: {found.best.name}. Try more data, or a larger --max-drop.")
+        tries = "more minutes, more data" if found.stopped else "more data"
+        screen.line(f"Written is the best found: {found.best.name}. Try {tries}, or a larger --max-drop.")
 
 
-def _value(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
+def _places(max_drop: float, made: Sequence[Attempt]) -> int:
+    """Decimals with which the limit has a digit to show, and every drop shown is on the side of it that it is on."""
+    places = min(max(_PLACES, math.ceil(-math.log10(max_drop)) if max_drop > 0 else 0), _MOST_PLACES)
+    drops = [(tried.drop, tried.meets) for tried in made if tried.drop is not None]
+    while places < _MOST_PLACES and any((round(drop, places) <= max_drop) != meets for drop, meets in drops):
+        places += 1
+    return places
+
+
+def _value(value: float | None, places: int) -> str:
+    return "-" if value is None else f"{round(value, places) or 0.0:.{places}f}"
 
 
 def _times(share: float | None) -> str:

@@ -103,7 +103,7 @@ def _search(args: argparse.Namespace, screen: Screen) -> Answer:
         eval_data=args.eval_data,
         backend=args.backend,
         folder=args.resume_dir,
-        tell=None if args.quiet else lambda attempt: search_view.attempt(errors, attempt),
+        tell=None if args.quiet else lambda attempt: search_view.attempt(errors, attempt, args.max_drop),
         **_asked(args),
     )
     seconds = time.perf_counter() - start

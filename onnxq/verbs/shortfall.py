@@ -54,7 +54,7 @@ def shortfall(args: argparse.Namespace, result: Quantized, *, until: float = mat
             if (before := ahead(result, t)) is not None:
                 return before
             name = blamed(plan, t.node, t.tensor)
-            return name if t.quantized or name in plan.quantized else None
+            return name if t.quantized or name in plan.quantized or name in plan.stored else None
 
         size = result.verification.float_bytes if result.verification else 0
         suspects = _suspects(args, result, size, name_of)
@@ -62,7 +62,8 @@ def shortfall(args: argparse.Namespace, result: Quantized, *, until: float = mat
     if not flags:
         command = compare_command(result.backend, options.format)
         flags = [f"'{command}' to see where", *more_bits(result, options)]
-    return Shortfall(worst[0], worst[1].sqnr, options.min_sqnr, suspects, (*flags, *_OTHERS))
+    others = _OTHERS if any(site.role == "activation" for site in plan.sites) else _OTHERS[1:]
+    return Shortfall(worst[0], worst[1].sqnr, options.min_sqnr, suspects, (*flags, *others))
 
 
 def shortfall_of_whole(args: argparse.Namespace, result: Rewritten, whole: Choice) -> Shortfall | None:

@@ -17,8 +17,9 @@ import onnxq
 from onnxq import OptionError, Options, OutputError
 from onnxq.algorithm_choice import chosen
 from onnxq.algorithms.bits.allocate import allocate
-from onnxq.algorithms.bits.bit_choice import Problem
+from onnxq.algorithms.bits.bit_choice import Item, Problem
 from onnxq.algorithms.bits.budget import FLOAT, parse_budget, parse_widths
+from onnxq.measuring.probe import Part, Setting
 from onnxq.options.config import to_toml
 from tests.models import build, images, normal, selecting
 
@@ -393,3 +394,41 @@ def test_rows_that_depend_on_the_numbers_are_no_silence() -> None:
     made = onnxq.quantize(selecting(2000), images(2000, 8, samples=32), options=options)
     assert made.verification is not None
     assert any(w.startswith("mixed_precision: output 'y' had another shape") for w in made.verification.warnings)
+
+
+class _Noisier:
+    """Measures more noise than the sum of that of the layers."""
+
+    reshaped = ()
+
+    def __init__(self, losses: dict[int, float], more: float) -> None:
+        self._losses, self._more = losses, more
+
+    def noise(self, settings: list[Setting]) -> dict[str, float]:
+        return {"y": self._more * math.fsum(self._losses[s.bits] for s in settings)}
+
+
+@pytest.mark.parametrize("miss", [1.0001, 1.01, 1.2, 3.0])
+@pytest.mark.parametrize("count", [3, 12, 60])
+def test_a_level_that_is_missed_by_a_hair_is_reached_with_a_little_more(count: int, miss: float) -> None:
+    """The first choice has noise to spare as it is foreseen, and a little too much of it as it is measured."""
+    losses = {4: 1.0, 8: 1.0 / 256, 16: 1.0 / 256**3}
+    parts = [Part("weights", (f"n{k}",), ("Conv",), (f"w{k}",), (f"w{k}",), 10) for k in range(count)]
+    items = [
+        Item(tuple((Setting(p, b),) for b in losses), tuple(10.0 * b for b in losses), tuple(losses.values()))
+        for p in parts
+    ]
+
+    def foreseen(narrow: int) -> float:
+        return narrow * losses[4] + (count - narrow) * losses[8]
+
+    first = count * 2 // 3
+    wanted = foreseen(first) + 0.5
+    more = wanted * miss / foreseen(first)
+    problem = Problem(_Noisier(losses, more), items)  # type: ignore[arg-type]
+    found = problem.reaching(-10 * math.log10(wanted))
+    assert problem.noise(found.settings) <= wanted
+    bits = [s.bits for s in found.layers]
+    fitting = max(k for k in range(first + 1) if more * foreseen(k) <= wanted)
+    assert fitting - max(1, count // 8) <= bits.count(4) <= fitting
+    assert 16 not in bits, "the widest of all layers is the last resort"

@@ -75,8 +75,9 @@ def test_the_width_is_of_what_has_the_fewest_bits() -> None:
 def test_sixteen_bits_are_told_of_where_the_target_has_them() -> None:
     model, feeds = residual(), feeds_for(residual())
     for backend, options, told in (
-        ("onnxruntime", Options(), ["--act-bits 16"]),
-        ("onnxruntime", Options(act_bits=16), []),
+        ("onnxruntime", Options(placement="all"), ["--act-bits 16"]),
+        ("onnxruntime", Options(placement="all", act_bits=16), []),
+        ("onnxruntime", Options(), []),  # so small a model stays float: there is nothing to give more bits
         ("vitis", Options(), []),
     ):
         assert more_bits(onnxq.quantize(model, feeds, backend=backend, options=options), options) == told
@@ -110,6 +111,31 @@ def test_an_absorbed_function_is_blamed_on_its_layer(tmp_path: Path, capsys: pyt
     capsys.readouterr()
     assert main([*given, "--json"]) == 3
     assert json.loads(capsys.readouterr().out)["suspects"][0] == "layer"
+
+
+def test_a_layer_of_which_the_weights_alone_are_integers_is_blamed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its three bits lose what is lost, though it computes in float; no activation is quantized."""
+    model = build(
+        "(float[1, 64] x) => (float[1, 64] y) { [coarse] a = MatMul (x, w)\n t = Tanh (a)\n [fine] y = MatMul (t, v) }",
+        w=normal(64, 64),
+        v=normal(64, 64, seed=1),
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=normal(32, 1, 64, scale=1.0))
+    given = ["quantize", str(tmp_path / "m.onnx"), "--data", str(tmp_path / "d.npz"), "-o", str(tmp_path / "q.onnx")]
+    given += ["--weight-bits", "3", "--override", "fine=weight_bits=8"]
+    assert main([*given, "--min-sqnr", "25", "--json"]) == 3
+    report = json.loads(capsys.readouterr().out)
+    assert (report["quantized_nodes"], report["stored_nodes"], report["suspects"]) == (0, 2, ["coarse"])
+    assert main([*given, "--min-sqnr", "25"]) == 3
+    advice = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Try"))
+    flags = re.findall(FLAG, advice)
+    assert [shlex.split(text)[0] for _, text in flags] == ["coarse", "coarse=weight_bits=8"]
+    assert "--act-bits" not in advice and "--range" not in advice, "there are no ranges"
+    for name, text in flags:
+        assert main([*given, "--min-sqnr", "25", f"--{name}", *shlex.split(text)]) == 0
 
 
 @pytest.mark.parametrize(("large", "samples"), [(1 << 30, 4), (1, 2)])

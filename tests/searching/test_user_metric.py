@@ -101,3 +101,11 @@ def test_the_digest_changes_with_the_source(tmp_path: Path) -> None:
     one = load_metric(lambda run: 1.0).digest
     two = load_metric(lambda run: 2.0).digest
     assert one != two
+
+
+@pytest.mark.parametrize("returned", ["{'accuracy': 0.9}", "(0.9, 1)", "[0.9]", "None", "'0.9'"])
+def test_whoever_returns_something_else_is_told_what_to_return(tmp_path: Path, model: Path, returned: str) -> None:
+    metric = load_metric(write(tmp_path, f"return {returned}"))
+    with pytest.raises(MetricError, match=r"it gave .*, not a number\. Return a float, higher is better") as caught:
+        metric(Run(model), "float model")
+    assert "score.py:score" in str(caught.value)

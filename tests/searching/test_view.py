@@ -41,7 +41,7 @@ def test_of_other_targets_it_shows_the_share_that_is_quantized() -> None:
     stream = io.StringIO()
     screen = Screen(stream)
     searched(screen, "net.onnx", "q.onnx", found, 1.0)
-    attempt(screen, best)
+    attempt(screen, best, 0.1)
     shown = stream.getvalue()
     assert shown.count("97.3% of the work quantized") == 2 and " 97.3% " in shown
     for word in ("times as fast", "speed not measured", "slower", "one thread"):
@@ -78,3 +78,37 @@ def test_what_is_clearly_faster_is_not_said_to_be_equal() -> None:
     for attempts in (timed, shares, smaller):
         assert hardly_faster(attempts, attempts[0]) is None
         assert fastest(attempts) is attempts[1]
+
+
+@pytest.mark.parametrize(
+    ("limit", "drop", "shown"),
+    [
+        (1e-6, 3e-6, "0.000003"),
+        (0.0, 2e-7, "0.0000002"),
+        (0.005, 0.00502, "0.00502"),
+        (0.005, 0.02, "0.0200"),
+        (0.00496, 0.00496, "0.00496"),
+        (0.5, -1e-9, "0.0000"),
+    ],
+)
+def test_the_drop_shown_is_on_the_side_of_the_limit_that_it_is_on(limit: float, drop: float, shown: str) -> None:
+    """No verdict looks wrong: a drop that is too much is not shown as one that is not, nor as minus nothing."""
+    made = Attempt(1, "default", "", metric=0.9 - drop, drop=drop, time=0.5, meets=drop <= limit)
+    found = Search("m", "", 0.9, limit, (made,), made, False, 0, (), REPORT)
+    stream = io.StringIO()
+    screen = Screen(stream)
+    attempt(screen, made, limit)
+    searched(screen, "m", "q", found, 1.0)
+    line, *summary = stream.getvalue().splitlines()
+    assert f"drop {shown}, " in line and ("meets" in line) == made.meets
+    (row,) = (text for text in summary if "*  1  default" in text)
+    assert row.split()[4] == shown
+    assert ("TARGET NOT MET: the drop is " + shown in stream.getvalue()) != made.meets
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_more_minutes_are_advised_where_these_ran_out(stopped: bool) -> None:
+    made = Attempt(1, "default", "", metric=0.8, drop=0.1, time=0.5)
+    stream = io.StringIO()
+    searched(Screen(stream), "m", "q", Search("m", "", 0.9, 0.01, (made,), made, stopped, 0, (), REPORT), 1.0)
+    assert ("Try more minutes, more data, or a larger --max-drop." in stream.getvalue()) == stopped

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 
 from onnxq.graph.files.load import ModelSource, load
+from onnxq.graph.files.origin import files_of
 from onnxq.graph.files.save import file_size
 from onnxq.graph.traverse import all_constants, all_nodes
 
-__all__ = ["AsItCame"]
+__all__ = ["AsItCame", "given_size"]
 
 _LARGE = 64 << 20
 """Bytes of a model that takes long to read again."""
@@ -25,11 +29,15 @@ class AsItCame:
     Args:
         model: as it was loaded, before anything is done to it.
         source: what it was loaded from.
+
+    Attributes:
+        bytes: its size, see :func:`given_size`.
     """
 
     def __init__(self, model: ir.Model, source: ModelSource) -> None:
-        self._source, self._bytes, self._operators = source, file_size(model), _operators(model)
-        self._copy = load(model, again=True) if self._bytes >= _LARGE else None
+        self._source, self._operators = source, _operators(model)
+        self.bytes = given_size(source, model)
+        self._copy = load(model, again=True) if self.bytes >= _LARGE else None
         self._tensors = list(_tensors(model)) if self._copy is not None else []
 
     def beside(self, model: ir.Model) -> ModelSource | None:
@@ -43,7 +51,28 @@ class AsItCame:
         copy, self._copy, self._tensors = self._copy, None, []
         if self._operators == _operators(model):
             return None
-        return copy if copy is not None and own <= self._bytes * _OWN else self._source
+        return copy if copy is not None and own <= self.bytes * _OWN else self._source
+
+
+def given_size(source: ModelSource, model: ir.Model) -> int:
+    """Bytes of a model as it was given: of its one file; else, where it has none or several, of a file of all of it.
+
+    Written again it may be a little larger or smaller, by fields that say nothing.
+
+    Args:
+        source: what was given.
+        model: what was loaded from it, as it was loaded.
+    """
+    if not files_of(model):
+        if isinstance(source, (bytes, bytearray, memoryview)):
+            return memoryview(source).nbytes
+        if isinstance(source, (str, os.PathLike)) and _is_binary(Path(source)):
+            return Path(source).stat().st_size
+    return file_size(model)
+
+
+def _is_binary(path: Path) -> bool:
+    return onnx.serialization.registry.get_format_from_file_extension(path.suffix) in (None, "protobuf")
 
 
 def _operators(model: ir.Model) -> Counter[str]:

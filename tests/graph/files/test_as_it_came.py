@@ -13,6 +13,7 @@ import pytest
 import onnxq
 from onnxq import Options
 from onnxq.graph.files import as_it_came
+from onnxq.graph.files.as_it_came import given_size
 from onnxq.graph.files.load import load
 from onnxq.ort.session import Session
 from onnxq.prepare import Prepared
@@ -81,3 +82,28 @@ def test_no_weights_are_held_that_the_passes_have_made_others_of() -> None:
 def test_a_small_model_is_loaded_again() -> None:
     model = chain(SAME)
     assert Prepared(model, Options()).given is model
+
+
+def test_the_size_of_a_model_is_that_of_its_file(tmp_path: Path) -> None:
+    """Written again it has other bytes, since empty fields are written or left out."""
+    path = tmp_path / "m.onnx"
+    onnx.save(chain(SAME), path)
+    size = path.stat().st_size
+    assert given_size(path, load(path)) == given_size(str(path), load(path)) == size
+    assert given_size(path.read_bytes(), load(path)) == size
+    made = onnxq.quantize(path, feeds_for(chain(SAME), samples=8), output=tmp_path / "q.onnx")
+    assert made.verification is not None
+    assert made.verification.float_bytes == size
+
+
+def test_the_size_of_a_model_with_its_weights_beside_it_counts_these(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(chain(SAME), path, save_as_external_data=True, location="m.data", size_threshold=0)
+    apart = path.stat().st_size + (tmp_path / "m.data").stat().st_size
+    assert path.stat().st_size < 32 * 32 * 4 < given_size(path, load(path)) <= apart + 100
+
+
+def test_the_size_of_a_model_as_text_is_that_of_the_model_it_is(tmp_path: Path) -> None:
+    text = tmp_path / "m.json"
+    onnx.save(chain(SAME), text, format="json")
+    assert 32 * 32 * 4 < given_size(text, load(text)) < text.stat().st_size
