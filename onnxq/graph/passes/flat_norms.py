@@ -32,44 +32,42 @@ def flat_norms(model: ir.Model) -> list[Note]:
     done = 0
     for graph in all_graphs(model):
         for node in list(graph):
-            if isinstance(graph, ir.Graph) and _of_rows(node):
-                done += _write(node, graph, namer)
+            layer = _layer_of_rows(node)
+            if layer is not None and isinstance(graph, ir.Graph):
+                done += _write(node, layer, graph, namer)
     text = f"{done} batch normalizations of rows became arithmetic"
     return [Note("flat_norms", "", text)] if done else []
 
 
-def _of_rows(node: ir.Node) -> bool:
-    """Whether it normalizes rows that a product with constant weights gives, in more axes at first."""
+def _layer_of_rows(node: ir.Node) -> ir.Node | None:
+    """The product with constant weights whose rows, in more axes at first, a node normalizes; None for any other."""
     if node.op_type != "BatchNormalization" or node.domain != "":
-        return False
+        return None
     rows = node.inputs[0]
     step = rows.producer() if rows is not None else None
     if rows is None or step is None or step.domain != "" or step.op_type not in ("Flatten", "Reshape"):
-        return False
+        return None
     product = step.inputs[0]
     layer = product.producer() if product is not None else None
     if product is None or layer is None or layer.op_type != "MatMul" or not is_constant(layer.inputs[1]):
-        return False
-    if only_reader(rows) is not node or product.is_graph_output():
-        return False
+        return None
+    if only_reader(rows) is not node or product.is_graph_output() or product.dtype != ir.DataType.FLOAT:
+        return None
     if any(use.node is not step and use.node.op_type != "Shape" for use in product.uses()):
-        return False
+        return None
     if rows.shape is None or product.shape is None or len(rows.shape) != 2 or len(product.shape) < 2:
-        return False
-    return isinstance(rows.shape[1], int) and rows.shape[1] == product.shape[-1]
+        return None
+    return layer if isinstance(rows.shape[1], int) and rows.shape[1] == product.shape[-1] else None
 
 
-def _write(node: ir.Node, graph: ir.Graph, namer: Namer) -> bool:
-    """Write one as Mul and Add behind the product; False where its numbers are not known."""
+def _write(node: ir.Node, layer: ir.Node, graph: ir.Graph, namer: Namer) -> bool:
+    """Write a normalization as Mul and Add behind the product; False where its numbers are not known."""
     try:
         scale, shift = batchnorm_affine(node)
     except Refusal:
         return False
-    rows = node.inputs[0]
-    step = rows.producer() if rows is not None else None
-    product = step.inputs[0] if step is not None else None
-    if rows is None or step is None or product is None or product.dtype != ir.DataType.FLOAT:
-        return False
+    product, rows = layer.outputs[0], node.inputs[0]
+    assert rows is not None
     factor = set_constant(graph, namer, f"{node.name}_scale", scale.astype(np.float32))
     term = set_constant(graph, namer, f"{node.name}_shift", shift.astype(np.float32))
     mul = ir.node("Mul", [product, factor], name=namer.node(f"{node.name}_Mul"))
@@ -81,8 +79,6 @@ def _write(node: ir.Node, graph: ir.Graph, namer: Namer) -> bool:
     for reader, index in list(product.uses()):
         if reader is not mul:
             reader.replace_input_with(index, add.outputs[0])
-    layer = product.producer()
-    assert layer is not None
     graph.insert_after(layer, (mul, add))
     rename_output(rows, node.outputs[0])
     remove_nodes([node])
